@@ -136,6 +136,8 @@ pub struct Chosen {
     at: SocketAddr,
     /// Addresses of it that failed the request.
     tried: Vec<SocketAddr>,
+    /// The request is one of those in flight.
+    is_in_flight: bool,
 }
 
 impl Upstreams {
@@ -238,6 +240,7 @@ impl Upstreams {
             at,
             upstream,
             tried: Vec::new(),
+            is_in_flight: true,
         })
     }
 
@@ -304,6 +307,8 @@ impl Upstreams {
     /// unreachable all the same.
     pub fn left_connecting(self: Arc<Self>, mut chosen: Chosen) {
         let limit = self.rules.upstream_connect_timeout_s.get();
+        // At once, however long the look takes: policies choose by it.
+        chosen.let_go();
         tokio::spawn(async move {
             while is_silent(chosen.at, limit).await && self.connection_failed(&mut chosen) {}
         });
@@ -402,10 +407,17 @@ impl Chosen {
     pub fn name(&self) -> &str {
         self.upstream.name()
     }
+
+    /// The request is over: it is in flight no more.
+    fn let_go(&mut self) {
+        if std::mem::take(&mut self.is_in_flight) {
+            self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 impl Drop for Chosen {
     fn drop(&mut self) {
-        self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
+        self.let_go();
     }
 }

@@ -31,6 +31,14 @@ fn commands() -> Vec<String> {
     names.filter(|name| name != "help").collect()
 }
 
+/// What most users need of a command stands in each of its helps, first; all of them but the brief one go on to this.
+const COMMON: &str = "\
+traffic | --request-rate <RATE> | What is sent:
+proxy | --upstream <URL> | Running it:
+check | --upstream <URL> | Running it:
+sim | --max-running-requests <N> | How fast it is:
+probe | --output-len <N> | Where and to whom:";
+
 #[test]
 fn a_help_has_three_lengths_that_each_end_in_an_example() {
     let commands = commands();
@@ -48,17 +56,33 @@ fn a_help_has_three_lengths_that_each_end_in_an_example() {
         assert!(lengths[0] <= 60 && lengths[1] <= 120, "{name}: {lengths:?}");
         assert!(!help.contains("--log-format <") && whole.contains("--log-format <"));
         assert_eq!(self::help(&format!("help {name}")), whole);
-        let narrow = help_at("80", &format!("{name} --help"));
-        assert!(narrow.lines().count() <= 120, "{narrow}");
-        assert!(
-            narrow.lines().all(|line| line.chars().count() <= 80),
-            "{narrow}"
-        );
         let flags = |help: &str| {
             let lines = help.lines();
             lines.filter(|line| line.starts_with("      --")).count()
         };
-        assert_eq!(flags(&narrow), flags(&help));
+        for (flag, help) in ["-h", "--help", "--help-all"]
+            .iter()
+            .zip([&brief, &help, &whole])
+        {
+            let narrow = help_at("80", &format!("{name} {flag}"));
+            let fits = narrow.lines().all(|line| line.chars().count() <= 80);
+            assert!(fits && flags(&narrow) == flags(help), "{narrow}");
+            assert!(
+                *flag != "--help" || narrow.lines().count() <= 120,
+                "{narrow}"
+            );
+        }
+    }
+    for [name, common, group] in table(COMMON) {
+        for flag in ["-h", "--help", "--help-all"] {
+            let help = help(&format!("{name} {flag}"));
+            let (common, group) = (help.find(common), help.find(&format!("\n{group}\n")));
+            assert!(
+                common.is_some() && group.is_some() == (flag != "-h"),
+                "{help}"
+            );
+            assert!(group.is_none() || common < group, "{help}");
+        }
     }
 }
 

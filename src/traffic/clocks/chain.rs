@@ -1,6 +1,6 @@
 //! A run through all processes, each with a clock of its own that the test knows the truth about: generator →
 //! front → router → hop → engine. What a record says of any moment must be right within the errors that it
-//! states, so that every span is within both ends' together, and errors add along a chain.
+//! states, so that every span is within both ends' together; one clock's own spans are exact; and errors add along a chain.
 
 use proptest::prelude::*;
 
@@ -9,16 +9,18 @@ use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::stamps::Stamps;
-use crate::request::timeline::Side;
+use crate::request::timeline::{Period, Side};
 
-/// The clocks in the order of the way, each against the true time, nanoseconds. How well an offset is known while they drift, the
-/// offsets' own tests say.
+/// How far a clock is from the true time at [`START`], nanoseconds, and by how much it drifts from then on, ppm.
+type Other = (i64, i64);
+
+/// The clocks in the order of the way.
 #[derive(Clone, Copy, Debug)]
 struct Machines {
-    generator: i64,
-    front: i64,
-    hop: i64,
-    engine: i64,
+    generator: Other,
+    front: Other,
+    hop: Other,
+    engine: Other,
     /// Front and hop are one process.
     is_one: bool,
 }
@@ -63,8 +65,8 @@ const START: i64 = 1_795_000_000 * NANOS;
 /// Stamps that the engine tells as floats.
 const FLOAT: i64 = 500;
 
-fn reads(clock: i64, at: i64) -> Stamp {
-    Stamp::from_nanos(at + clock)
+fn reads((offset, ppm): Other, at: i64) -> Stamp {
+    Stamp::from_nanos(at + offset + (at - START) * ppm / 1_000_000)
 }
 
 /// The moments after `from`, each so long after the one before.
@@ -167,8 +169,9 @@ fn error_of(record: &Row, clock: ClockOf) -> i64 {
 }
 
 prop_compose! {
+    // Any two drift apart by at most 100 ppm.
     fn clocks()(
-        clocks in prop::array::uniform4(-3600 * NANOS..=3600 * NANOS),
+        clocks in prop::array::uniform4((-3600 * NANOS..=3600 * NANOS, -50..=50_i64)),
         is_one in any::<bool>(),
     ) -> Machines {
         let [generator, front, hop, engine] = clocks;
@@ -231,6 +234,16 @@ proptest! {
                 let off_by = stated.nanos_since(reads(machines.generator, at)).abs();
                 prop_assert!(off_by <= error, "{moment:?} is off by {off_by} > {error}: {record:?}");
             }
+            for (moments, at) in WAY.windows(2).zip(life.way.windows(2)) {
+                let [from, to] = [moments[0], moments[1]];
+                if from.clock(Side::Traffic) == to.clock(Side::Traffic) {
+                    // Whatever the offset's error; but for drift.
+                    let stated = record.timeline.nanos(Period { from, to }).unwrap();
+                    let truth = at[1] - at[0];
+                    let off_by = (stated - truth).abs();
+                    prop_assert!(off_by <= 2 * FLOAT + truth / 10_000, "{from:?} to {to:?}: {off_by}");
+                }
+            }
         }
     }
 }
@@ -238,10 +251,10 @@ proptest! {
 /// The clocks of [`a_chain_of_clocks_is_no_surer_than_its_links`].
 fn apart() -> Machines {
     Machines {
-        generator: 0,
-        front: 100 * NANOS,
-        hop: -1000 * NANOS,
-        engine: 3600 * NANOS,
+        generator: (0, 0),
+        front: (100 * NANOS, 0),
+        hop: (-1000 * NANOS, 0),
+        engine: (3600 * NANOS, 0),
         is_one: false,
     }
 }

@@ -59,6 +59,11 @@ async fn every_recording_passes_unchanged() {
         let answer = call.await.answer().await;
         assert_eq!(answer.status, recording.status, "{case}");
         assert!(answer.body == recording.body(), "{case}: the body differs");
+        for name in ["content-type", "content-length"] {
+            let got = answer.headers.get(name).map(HeaderValue::as_bytes);
+            let right = recording.header(name).map(str::as_bytes);
+            assert_eq!(got, right, "{case}: {name}");
+        }
     }
     assert!(upstream.seen().len() > 30);
 }

@@ -56,6 +56,7 @@ async fn a_client_that_leaves_while_we_connect_is_let_go() {
     until("one has left", || in_flight(&front) == 1).await;
     stream.reset();
     until("both have", || in_flight(&front) == 0).await;
+    front.counts("queuescope_upstream_in_flight", 0).await;
     for row in front.rows().await {
         assert_outcome(&row, "client_abort", "the client went away");
         assert_eq!(row["attempts"], "0");

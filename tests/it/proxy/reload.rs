@@ -255,11 +255,15 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     assert_eq!(faults().await, "{\"workers\":{\"v\":null}}\n");
     let said = front.proxy.reload(new.clone()).await.unwrap();
     assert_eq!(said, "certificate read again");
+    new.stamps = StampsPolicy::Loopback;
+    front.proxy.reload(new.clone()).await.unwrap();
+    assert_eq!(asked(&front, after, "old").await, (413, true));
     // A key of another certificate.
+    new.stamps = StampsPolicy::Token;
     new.stamps_token = Some("the newer token of mine".into());
     let other = rcgen::KeyPair::generate().unwrap().serialize_pem();
     std::fs::write(certificate.key(), other).unwrap();
     let wrong = front.proxy.reload(new).await.unwrap_err().concat();
     assert_says(&wrong, "the key is not that of the certificate");
-    assert_eq!(asked(&front, after, "new").await, (413, true));
+    assert_eq!(asked(&front, after, "old").await, (413, true));
 }

@@ -7,7 +7,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::support::proxy::{Front, Row, answering, assert_outcome, number, playing, workers};
 use crate::support::table;
 use crate::support::upstream::{Step, Upstream, done, endless};
-use crate::support::wire::{Client, chunk, json_response, post, stream_head, until, until_async};
+use crate::support::wire::{
+    Client, chunk, json_response, post, post_chunked, stream_head, until, until_async,
+};
 
 const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\n";
 
@@ -94,7 +96,9 @@ async fn a_whole_head_that_is_or_says_too_much_is_a_request_that_is_refused_at_o
         client.send(format!("{HEAD}{fields}\r\n")).await;
         let response = client.response().await;
         assert_eq!(response.status().to_string(), status);
-        assert_eq!(response.json()["error"]["code"].to_string(), status);
+        let error = &response.json()["error"];
+        assert_eq!(error["type"], "invalid_request_error");
+        assert_eq!(error["code"].to_string(), status);
         assert_eq!((upstream.seen().len(), limits(&front, limit)), (1, 1));
         let rows = front.rows().await;
         assert_error(&rows[1], "client_error", status, status);
@@ -139,12 +143,36 @@ async fn a_client_that_takes_too_little_is_given_up() {
     let megabyte = json_response(&format!("{{\"text\":\"{}\"}}", "x".repeat(1_000_000)));
     let (stall, single) = ("client_stall_timeout_s", "client_write_timeout_s");
     let megabyte = vec![Step::Send(megabyte)];
-    for (key, steps, reads, error) in [
-        (stall, endless(), true, "the client: held up the response"),
-        (stall, megabyte, false, "held up the response"),
-        (single, endless(), false, "the client: took no bytes"),
+    for (key, steps, reads, is_hop, error) in [
+        (
+            stall,
+            endless(),
+            true,
+            false,
+            "the client: held up the response",
+        ),
+        (
+            stall,
+            megabyte.clone(),
+            false,
+            false,
+            "held up the response",
+        ),
+        (stall, megabyte, false, true, "held up the response"),
+        (single, endless(), false, false, "the client: took no bytes"),
     ] {
-        let (_upstream, front) = playing(steps, &format!("{key} = 0.2")).await;
+        let upstream = Upstream::playing(steps).await;
+        let keys = format!("{key} = 0.2");
+        let front = match is_hop {
+            true => {
+                Front::with(&[], |config| {
+                    config.workers = workers(&[upstream.addr]);
+                    config.limits.client_stall_timeout_s = 0.2.try_into().unwrap();
+                })
+                .await
+            }
+            false => Front::keyed(&[upstream.addr], &keys).await,
+        };
         let mut client = Client::with_small_buffer(front.addr()).await;
         client.post("/generate", "", b"{\"stream\":true}").await;
         if reads {
@@ -280,6 +308,11 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
         let large = format!("x: {}\r\n", "y".repeat(1000));
         assert_eq!(ask(&large, b"{}").await, or(431));
         assert_eq!(ask("", &[b' '; 1001]).await, or(413));
+        let mut client = Client::connect(hop).await;
+        let chunked = post_chunked("/generate", &[b' '; 1001], 1001);
+        client.send(chunked).await;
+        assert_eq!(client.response().await.status(), or(413));
+        drop(client);
         // More than may stay.
         let mut inside = Vec::new();
         for _ in 0..5 {
@@ -292,7 +325,7 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
         until("one too many", || limits(&front, "connections") > 0).await;
         drop(inside);
         let rows = front.rows().await;
-        assert_eq!(rows.len(), 2);
+        assert_eq!(rows.len(), 3);
         rows.iter()
             .for_each(|row| assert_outcome(row, "client_error", "4"));
     }

@@ -186,8 +186,12 @@ async fn a_handshake_does_not_hold_up_the_end() {
 async fn limits_hold_under_tls_too() {
     let upstream = Upstream::start(|_, _| endless()).await;
     let certificate = Certificate::new();
-    let keys = "client_stall_timeout_s = 0.2";
+    let keys = "client_stall_timeout_s = 0.2\nclient_head_timeout_s = 1.0";
     let front = certificate.front(upstream.addr, keys).await;
+    // A head that does not end.
+    let mut client = connect(front.addr(), &certificate.der).await;
+    client.send("POST /generate HTTP/1.1\r\n").await;
+    assert_eq!(client.response().await.status(), 408);
     // A response that is taken little by little.
     let stream = Client::with_small_buffer(front.addr()).await.stream;
     let stream = over(stream, &certificate.der, &[]).await.unwrap();

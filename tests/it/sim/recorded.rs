@@ -143,7 +143,7 @@ async fn a_full_queue_has_the_recorded_shape() {
     let body = br#"{"messages":[{"role":"user","content":"x"}],"stream":true}"#;
     let response = rejected("/v1/chat/completions", body, 23).await;
     assert_eq!(response.status(), 200);
-    let error = "{error:{code:int,message:string,object:string,param:null,type:string}}";
+    let error = "{error:{object:string,message:string,type:string,param:null,code:int}}";
     assert_eq!(shapes(&response.text()), [error, "[DONE]"]);
 }
 

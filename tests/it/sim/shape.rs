@@ -1,10 +1,50 @@
-//! What is compared of two JSON texts: keys and the types of values.
+//! What is compared of two JSON texts: keys, their order, and the types of values.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 
-/// The skeleton of a JSON text, such as `{end:null,ids:[int],text:string}`. Arrays list the different
+/// A JSON text whose members keep their order.
+#[derive(Deserialize)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "of most values the type is all that is asked for")]
+enum Json {
+    Object(Members),
+    Array(Vec<Json>),
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+    Null(()),
+}
+
+struct Members(Vec<(String, Json)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Members, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = all.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        from.deserialize_map(InOrder)
+    }
+}
+
+/// The skeleton of a JSON text, such as `{text:string,ids:[int],end:null}`. Arrays list the different
 /// shapes of their elements. `cached_tokens_details` is `null` or an object, as the prefix cache has it,
 /// so it only needs to be there.
 pub fn shape(json: &str) -> String {
@@ -14,18 +54,18 @@ pub fn shape(json: &str) -> String {
     }
 }
 
-fn of(value: &Value) -> String {
+fn of(value: &Json) -> String {
     match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(_) => "bool".to_owned(),
-        Value::Number(number) if number.is_f64() => "float".to_owned(),
-        Value::Number(_) => "int".to_owned(),
-        Value::String(_) => "string".to_owned(),
-        Value::Array(elements) => {
+        Json::Null(()) => "null".to_owned(),
+        Json::Bool(_) => "bool".to_owned(),
+        Json::Int(_) => "int".to_owned(),
+        Json::Float(_) => "float".to_owned(),
+        Json::Text(_) => "string".to_owned(),
+        Json::Array(elements) => {
             let shapes: BTreeSet<String> = elements.iter().map(of).collect();
             format!("[{}]", Vec::from_iter(shapes).join("|"))
         }
-        Value::Object(members) => {
+        Json::Object(Members(members)) => {
             let members = members.iter().map(|(key, value)| match key.as_str() {
                 "cached_tokens_details" => format!("{key}:any"),
                 _ => format!("{key}:{}", of(value)),

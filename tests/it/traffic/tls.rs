@@ -38,6 +38,26 @@ async fn names_are_asked_for_and_numbers_only_verified() {
     }
 }
 
+/// The last words of TLS are bytes too, but none of a response.
+#[tokio::test]
+async fn a_kept_connection_that_said_its_end_is_replaced_as_in_the_clear() {
+    let server = Upstream::start(|turn, _| match turn {
+        1 => vec![Step::Close],
+        _ => vec![Step::Send(recorded("generate_stream"))],
+    })
+    .await;
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost"], server.addr).await;
+    let line = format!("--num-prompts 3 --max-concurrency 1 {}", trusting(&ca));
+    let url = format!("https://localhost:{}", face.addr.port());
+    let run = drive(generator::plan(&url, &flags(&line)).unwrap()).await;
+    let rows = run.unwrap().records;
+    let attempts = rows
+        .iter()
+        .filter_map(|row| row.attempts.filter(|_| row.is_ok()));
+    assert_eq!(Vec::from_iter(attempts), [1, 2, 1]);
+}
+
 fn aged(from: i32, to: i32) -> CertificateParams {
     let mut params = params(&["localhost"]);
     params.not_before = date_time_ymd(from, 1, 1);

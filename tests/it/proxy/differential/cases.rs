@@ -151,7 +151,6 @@ pub fn random_http2(rng: &mut impl Rng) -> Case {
         "proxy-connection",
         "transfer-encoding",
         "upgrade",
-        "te",
     ];
     for line in lines {
         let (name, value) = line.split_once(':').unwrap_or((&line, ""));
@@ -159,6 +158,7 @@ pub fn random_http2(rng: &mut impl Rng) -> Case {
         let value = HeaderValue::from_bytes(value.trim().as_bytes());
         if let (Ok(name), Ok(value)) = (name, value)
             && !of_connection.contains(&name.as_str())
+            && (name != "te" || value == "trailers")
         {
             request.headers_mut().append(name, value);
         }
