@@ -127,8 +127,10 @@ impl Fault {
         for (field, value) in &mut fields {
             let number = value.as_str();
             let number = number.and_then(|text| units::in_unit_of(field, text));
-            let whole = number.filter(|number| number.fract() == 0.0 && *number >= 0.0);
-            *value = whole.map_or_else(|| value.take(), |whole| (whole as u64).into());
+            // A rate a minute is hardly ever whole a second.
+            let is_rate = field == "bytes_per_s";
+            let whole = number.filter(|of| (is_rate || of.fract() == 0.0) && *of >= 0.0);
+            *value = whole.map_or_else(|| value.take(), |whole| (whole.round() as u64).into());
         }
         let fields = Value::Object(fields);
         let read: Result<Fault, _> = serde_path_to_error::deserialize(&fields);
@@ -204,7 +206,7 @@ mod tests {
     const WRONG: &str = r#" | EOF | as in {"kind"
 [1] | expected | as in {"kind"
 {"kind":"reset"} 1 | trailing
-{} | missing field `kind`
+{} | kind: is missing; give an object
 {"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
 {"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295
 {"kind":"stall","ms":5000000000} | ms = 5000000000: must be
@@ -247,8 +249,8 @@ mod tests {
                 r#""slow","ms":50,"bytes_per_s":65536"#,
             ),
             (
-                r#""slow","bytes_per_s":"3KB/min""#,
-                r#""slow","bytes_per_s":50"#,
+                r#""slow","bytes_per_s":"1MB/min""#,
+                r#""slow","bytes_per_s":16667"#,
             ),
             (
                 r#""cut","after_bytes":"1.5KB""#,

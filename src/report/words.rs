@@ -16,7 +16,7 @@ use super::phases;
 use super::runs::{Report, RunReport};
 use super::verdict::Grade;
 use super::why::tables::tables;
-use crate::units::duration;
+use crate::units::{count, duration};
 
 /// A piece of a report.
 #[derive(Clone, Debug)]
@@ -49,13 +49,6 @@ const SHOWN: [(&str, ColumnId, Figure); 5] = [
     ("per token p50", ColumnId::tpot, |s| s.p50),
 ];
 
-/// Metrics of which it is also said that no difference to the first setting can be shown.
-const ALWAYS: [ColumnId; 3] = [
-    ColumnId::ttft,
-    ColumnId::total_latency,
-    ColumnId::pure_queue_time,
-];
-
 /// So many findings of each of several runs are shown on the terminal.
 const FIRST: usize = 2;
 
@@ -84,8 +77,14 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
             for run in runs {
                 let head = named(run, true);
                 let found = findings(run).take(FIRST).map(&mut once).collect();
+                let more = findings(run).count().saturating_sub(FIRST);
+                let more = (more > 0).then(|| {
+                    let more = count(more, "more finding");
+                    format!("And {more} in the report: its page, or --format markdown.")
+                });
                 let beside = [
                     Block::Findings(found),
+                    Block::Words(more.into_iter().collect()),
                     Block::Figures(phases::lines(&run.episodes)),
                 ];
                 let shown = |block| text(block, run.mark(), None);
@@ -241,14 +240,9 @@ fn answers(report: &Report<'_>) -> Vec<String> {
 /// What differs between settings that were sent the same, and what was not compared.
 fn compared(report: &Report<'_>) -> Vec<String> {
     let made = &report.comparison;
-    let is_told = |of: &&Difference| {
-        let is_always = of.metric.is_some_and(|metric| ALWAYS.contains(&metric));
-        of.shown || of.is_against_first && is_always
-    };
-    let differences = made.differences.iter().filter(is_told);
     let notes = made.notes.iter().chain(&made.too_few);
     let notes = notes.map(|note| format!("note: {note}"));
-    let sentences = differences.map(Difference::sentence);
+    let sentences = made.differences.iter().map(Difference::sentence);
     let answers = made.answers().into_iter();
     answers.chain(sentences).chain(notes).collect()
 }

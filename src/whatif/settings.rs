@@ -67,8 +67,12 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
             let set = vec![flag_of(&key, &value)];
             value_of(command(), set, &key, value)
         };
-        let values = values.into_iter().map(read).collect();
-        Ok((key, values))
+        let values: Vec<Value> = values.into_iter().map(read).collect();
+        let is_twice = |(at, value): &(usize, &Value)| values[..*at].contains(value);
+        match values.iter().enumerate().find(is_twice) {
+            Some((_, value)) => Err(wrong(&key, &format!("{} is given twice", text(value)))),
+            None => Ok((key, values)),
+        }
     };
     given.iter().map(sweep).collect()
 }

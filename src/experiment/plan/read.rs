@@ -39,7 +39,7 @@ pub fn flag(words: &[&str], is_list: bool, is_own: bool) -> Value {
         return words.to_vec().into();
     }
     let is_name = |piece: &str| {
-        let is_plain = |c: char| c.is_alphanumeric() || "_-./".contains(c);
+        let is_plain = |c: char| c.is_alphanumeric() || "_-./%".contains(c);
         !piece.is_empty() && piece.chars().all(is_plain)
     };
     let is_number = |of: &str| units::per_second(of).or(units::seconds(of)).is_some();

@@ -13,6 +13,8 @@ const LATE_SHARE: f64 = 0.1;
 const LATE_LEAST: f64 = 0.020;
 /// A client that holds up its answers for this share of the time is seen in the figures.
 const STALL_SHARE: f64 = 0.05;
+/// Reasons of a verdict that a better generator would not change.
+const NOT_ITS: [&str; 2] = ["latencies are those of the others", "the run was stopped"];
 
 /// The run's own verdict, where it is not `VALID`.
 pub fn verdict(of: &Seen<'_>, found: Finding) -> Option<Finding> {
@@ -24,8 +26,9 @@ pub fn verdict(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let reasons = verdict.reasons.iter();
     let reasons: Vec<String> = reasons.map(|reason| upper(reason) + end(reason)).collect();
     let mut found = found.saying(reasons.join(" "));
-    // Some say themselves what helps.
-    if found.what.contains("lower the rate") {
+    // Some say themselves what helps; failed requests and a stop are not the generator's doing.
+    let is_its = |reason: &String| !NOT_ITS.iter().any(|words| reason.contains(words));
+    if found.what.contains("lower the rate") || !verdict.reasons.iter().any(is_its) {
         found.advice.clear();
     }
     match verdict.grade {

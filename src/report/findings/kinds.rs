@@ -48,6 +48,14 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         failing::server,
     ),
     (
+        "not_served",
+        Level::Limit,
+        "A server was not used again",
+        "What shares requests out still takes it for dead: sglang-router looks at its workers once a minute \
+         (`health_check_interval_secs`, `cb_timeout_duration_secs`).",
+        servers::not_served,
+    ),
+    (
         "failures",
         Level::Problem,
         "Requests failed",
@@ -147,14 +155,6 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         servers::imbalance,
     ),
     (
-        "not_served",
-        Level::Limit,
-        "A server was not used again",
-        "What shares requests out still takes it for dead: sglang-router looks at its workers once a minute \
-         (`health_check_interval_secs`, `cb_timeout_duration_secs`).",
-        servers::not_served,
-    ),
-    (
         "decode_bound",
         Level::Note,
         "Decoding takes most of the time",
@@ -191,7 +191,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         ends::unseen,
     ),
     ("fine", Level::Fine, "Nothing is wrong", "", |of, found| {
-        let is_fine = of.is_whole() && of.found.is_empty();
+        let is_fine = of.is_whole() && of.episodes.is_empty() && of.found.is_empty();
         let shares = of.shares().filter(|_| is_fine)?;
         Some(found.saying(format!("{shares}.")))
     }),
@@ -203,9 +203,11 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         |of, found| {
             // Of a run of which a part is missing, or was not seen: what is wrong there nobody knows.
             let shares = of.shares()?;
-            Some(found.saying(format!(
-                "{shares}. What is missing (see the notes) may hide something."
-            )))
+            let why = match of.is_whole() {
+                true => "It had faults on purpose: their table says what became of requests.",
+                false => "What is missing (see the notes) may hide something.",
+            };
+            Some(found.saying(format!("{shares}. {why}")))
         },
     ),
     (

@@ -48,7 +48,7 @@ fn a_fault_that_requests_waited_for_is_named() {
         "While a, b had the fault stall, 5 of the 10 requests that went well took 0.26 s or longer, up to 1.51 s, without their time in the server; none that ended before took more than 13.0 ms."
     );
     assert_eq!(finding.level, Level::Limit);
-    only(&stalled(|_| false, late, 1.0), "fine");
+    only(&stalled(|_| false, late, 1.0), "nothing_found");
     // Nor is one found where the front's clock may be off by as much as they took longer.
     let late = "LastToken 790, Finish 800";
     for (error, is_found) in [(1.0, true), (200.0, false)] {
@@ -56,7 +56,7 @@ fn a_fault_that_requests_waited_for_is_named() {
         assert_eq!(kinds.contains(&"fault"), is_found, "{error} {kinds:?}");
     }
     let slower = "ServerFinish 990, LastToken 990, Finish 1000";
-    only(&stalled(|_| true, slower, 1.0), "fine");
+    only(&stalled(|_| true, slower, 1.0), "nothing_found");
 }
 
 #[test]
