@@ -235,8 +235,9 @@ impl Running {
 async fn senders_that_hang_hold_nobody_up() {
     let limits = Limits {
         connections: 8,
-        first: Duration::from_millis(300),
-        idle: Duration::from_millis(300),
+        // Long enough for some to be open at once on a busy machine.
+        first: Duration::from_secs(1),
+        idle: Duration::from_secs(1),
     };
     let roomy = Running::start();
     let mut connected = Vec::new();

@@ -330,3 +330,25 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
             .for_each(|row| assert_outcome(row, "client_error", "4"));
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_came_before_an_upstream_died_reaches_a_client_that_reads_late() {
+    const PIECE: usize = 100_000;
+    // From what the system keeps for the client, over what is read ahead, to what waits at the upstream.
+    let upstream = Upstream::start(|pieces, _| {
+        let body = vec![Step::Send(chunk("Z".repeat(PIECE))); pieces];
+        [vec![Step::Send(stream_head())], body, vec![Step::Close]].concat()
+    })
+    .await;
+    let front = Front::start(upstream.addr).await;
+    for pieces in 0..70 {
+        let mut client = front.client().await;
+        client.post("/generate", "", b"{\"stream\":true}").await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let read = client.read_to_close().await;
+        let read = read.iter().filter(|byte| **byte == b'Z').count();
+        assert_eq!(read, pieces * PIECE, "{pieces} pieces");
+    }
+    let rows = front.rows().await;
+    assert!(rows.iter().all(|row| row["outcome"] == "upstream_died"));
+}
