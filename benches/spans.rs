@@ -35,9 +35,13 @@ use queuescope::telemetry::prometheus::Metrics;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
+#[path = "../tests/it/support/files.rs"]
+mod files;
 #[path = "../tests/it/support/spans.rs"]
 #[expect(dead_code, reason = "the tests use all of it")]
 mod spans;
+
+use files::files;
 
 const SPANS: usize = 500;
 const MESSAGES: u64 = 2_000;

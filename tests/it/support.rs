@@ -1,12 +1,11 @@
 //! What the tests share. One file a concern under `support/`.
 
-use std::path::{Path, PathBuf};
-
 pub mod admin;
 pub mod clients;
 pub mod collector;
 pub mod delays;
 pub mod docs;
+mod files;
 pub mod generator;
 pub mod http;
 pub mod http2;
@@ -23,6 +22,8 @@ pub mod tls;
 pub mod upstream;
 pub mod wire;
 
+pub use files::files;
+
 /// The lines of a table, each of so many cells with `|` between them.
 pub fn table<const CELLS: usize>(text: &str) -> impl Iterator<Item = [&str; CELLS]> {
     text.lines().map(|line| {
@@ -35,16 +36,4 @@ pub fn table<const CELLS: usize>(text: &str) -> impl Iterator<Item = [&str; CELL
 #[track_caller]
 pub fn assert_says(text: &str, said: &str) {
     assert!(text.contains(said), "{said:?} is not in\n{text}");
-}
-
-/// All files in a folder and below it, in the order of their names.
-pub fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap();
-    let below = entries.flat_map(|entry| match entry.unwrap().path() {
-        path if path.is_dir() => files(&path),
-        path => vec![path],
-    });
-    let mut files: Vec<PathBuf> = below.collect();
-    files.sort();
-    files
 }
