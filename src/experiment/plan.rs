@@ -284,16 +284,12 @@ fn known(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, 
         if all.contains_key(&name) {
             return Err(PlanError::of(&name, "is given twice"));
         }
-        let mut read: Vec<Value> = Vec::new();
-        for value in values(&name, &value) {
-            let one = line::as_read(&name, value);
-            if read.contains(&one) {
-                let right = "is given twice; repeats = 2 does each setting again";
-                let value = text(&shown(&name, &one));
-                return Err(PlanError(format!("{name} = {value}: {right}")));
-            }
-            read.push(one);
-        }
+        let read = values(&name, &value).into_iter();
+        let read = line::distinct(read.map(|value| line::as_read(&name, value)));
+        let read = read.map_err(|twice| {
+            let right = "is given twice; repeats = 2 does each setting again";
+            PlanError(format!("{name} = {}: {right}", text(&shown(&name, &twice))))
+        })?;
         let value = match &read[..] {
             // A list of one is that, unless it is a list itself.
             [one] if values(&name, one).len() == 1 => one.clone(),

@@ -6,7 +6,7 @@ use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
 use crate::experiment::plan::grid::Sweep;
-use crate::experiment::plan::line::{key_of, text, usage, value_of};
+use crate::experiment::plan::line::{distinct, key_of, text, usage, value_of};
 use crate::experiment::plan::read::{Entry, flag};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};
@@ -67,11 +67,9 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
             let set = vec![flag_of(&key, &value)];
             value_of(command(), set, &key, value)
         };
-        let values: Vec<Value> = values.into_iter().map(read).collect();
-        let is_twice = |(at, value): &(usize, &Value)| values[..*at].contains(value);
-        match values.iter().enumerate().find(is_twice) {
-            Some((_, value)) => Err(wrong(&key, &format!("{} is given twice", text(value)))),
-            None => Ok((key, values)),
+        match distinct(values.into_iter().map(read)) {
+            Ok(values) => Ok((key, values)),
+            Err(twice) => Err(wrong(&key, &format!("{} is given twice", text(&twice)))),
         }
     };
     given.iter().map(sweep).collect()

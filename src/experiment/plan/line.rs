@@ -200,6 +200,21 @@ pub fn value_of(command: Command, flags: Vec<String>, name: &str, value: Value) 
     of_any_type.into_iter().flatten().next().unwrap_or(value)
 }
 
+/// The values of a key, as they were read.
+///
+/// # Errors
+/// The first that is given twice.
+pub fn distinct(values: impl Iterator<Item = Value>) -> Result<Vec<Value>, Value> {
+    let mut all = Vec::new();
+    for value in values {
+        if all.contains(&value) {
+            return Err(value);
+        }
+        all.push(value);
+    }
+    Ok(all)
+}
+
 /// The value that was read of an argument, if it is of this type.
 fn taken<T: Any + Clone + Send + Sync>(
     read: &ArgMatches,
