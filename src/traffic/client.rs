@@ -225,6 +225,7 @@ impl Client {
             .unwrap_or_else(|_| Err(format!("no answer after {} s", limit.as_secs_f64())))
     }
 
+    /// Begins the record of a request.
     fn in_flight<'a>(&self, job: &Job) -> InFlight<'a> {
         let mut observer = Observer::new(Side::Traffic, job.endpoint, job.req_id.clone());
         let is_server = self.options.upstream == UpstreamKind::Server;

@@ -67,7 +67,7 @@ impl Clocks {
         rows
     }
 
-    /// The same for an exchange whose rows waited for the server's log.
+    /// Learns from a request whose rows waited for the server's log, and returns them.
     pub(super) fn relate_joined(&mut self, joined: Joined) -> Vec<Row> {
         joined.into_rows(&mut self.engines)
     }

@@ -84,7 +84,8 @@ pub(super) async fn show<T>(
 
 async fn draw(live: &Live, total: usize, clock: &Clock) {
     let is_terminal = std::io::stderr().is_terminal();
-    let _clear = is_terminal.then_some(ClearLine);
+    // Not `then_some`, which would drop one where there is no terminal.
+    let _clear = is_terminal.then(|| ClearLine);
     let (period, print): (_, fn(&str)) = match is_terminal {
         true => (REDRAW_PERIOD, overwrite_line),
         false => (PRINT_PERIOD, print_line),
