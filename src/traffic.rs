@@ -1,5 +1,5 @@
-//! The traffic generator: an open loop that sends each request at its scheduled time, whatever
-//! became of the earlier ones, and records every one of them.
+//! The traffic generator: sends each request at its scheduled time whether or not earlier ones have ended (an open loop), and
+//! writes a row for every request.
 
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ mod download;
 pub mod driver;
 mod engine_logs;
 mod error;
+mod event_loop;
 mod finished;
 pub mod folder;
 pub mod lag;
@@ -32,14 +33,13 @@ pub mod shard;
 pub mod spans;
 pub mod stop;
 mod verdict;
-mod watch;
 pub mod workload;
 
 use client::INSECURE;
 
 pub use args::values::{rate, seconds};
 pub use args::{Args, name};
-pub use dispatch::Ready;
+pub use dispatch::PreparedRun;
 pub use driver::{Run, drive};
 use engine_logs::EngineLogs;
 pub use error::Error;
@@ -48,34 +48,34 @@ use folder::{Folder, Made};
 use machine::Machine;
 use output::{FILES, Files};
 pub use plan::RunPlan;
+use progress::print_line;
 pub use progress::{Live, Progress};
 use rows::Outputs;
 use spans::Spans;
-use stop::aside;
+use stop::on_own_thread;
 pub use stop::{Stop, unless_signalled};
 use verdict::{Bounds, Evidence, judge};
-use watch::watch;
 
-/// Where runs go that are given no folder.
+/// The parent of a run's folder where `--output-dir` is not given.
 const RESULTS: &str = "results/traffic";
-/// The figures of so many requests take some seconds.
-const MANY: usize = 50_000;
+/// From this many requests on, computing the figures takes seconds.
+const MANY_REQUESTS: usize = 50_000;
 
 /// Runs `args` to the end, or until Ctrl-C, and writes the files. Shows progress on standard error.
 ///
 /// # Errors
-/// Nothing could be run; see [`Error`].
+/// Nothing could be run, or nothing was left to keep; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
     runtime()?.block_on(run_watched(args, clock, Arc::default(), Stop::new()))
 }
 
-/// The runtime that [`run`] drives its requests in.
+/// Creates the runtime that [`run`] uses.
 ///
 /// # Errors
-/// The system gives no threads.
+/// The system refuses the threads.
 pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
-    // More threads pass requests to and fro, which costs time and lateness; and the pacing thread, often the
-    // server too, needs a core. One thread sends some thousands of requests a second.
+    // One thread sends some thousands of requests a second. With more threads, tasks move between them, which delays sends; and
+    // the pacing thread, often the server too, needs a core.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads((cores / 2).clamp(1, 4))
@@ -84,7 +84,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
         .map_err(Error::thread)
 }
 
-/// [`run`] on the current runtime, for whoever looks on by `live` and may end it by `stop`, which signals do as well.
+/// [`run`] on the current runtime: reports progress in `live`, and ends early by `stop` or by a signal.
 ///
 /// # Errors
 /// As [`run`].
@@ -97,14 +97,14 @@ pub async fn run_watched(
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
     let listening = stop.on_signals().map_err(Error::thread)?;
-    let (ready, spans) = tokio::select! {
-        made = made_ready(args, &clock, &stop) => made?,
+    let (prepared, spans) = tokio::select! {
+        prepared = prepare(args, &clock, &stop) => prepared?,
         () = stop.stopped() => return Err(Error::Interrupted(stop.signal())),
     };
     if stop.is_stopped() {
         return Err(Error::Interrupted(stop.signal()));
     }
-    let (plan, schedule, now) = (&ready.plan, &ready.schedule, clock.now());
+    let (plan, schedule, now) = (&prepared.plan, &prepared.schedule, clock.now());
     let made = output::begin(&folder, plan, schedule, now)?;
     let mut facts = RunFacts {
         started: now,
@@ -115,80 +115,83 @@ pub async fn run_watched(
         goodput: args.goodput.clone(),
         machine: json!(Machine::read()),
     };
-    let what = plan.announcement(schedule);
-    progress::tell(&format!("{what}; rows go to {}", made.dir.display()));
-    let ending = (stop.clone(), args.drain_timeout_s);
+    let (announcement, dir) = (plan.announcement(schedule), made.dir.display());
+    print_line(&format!("{announcement}; rows go to {dir}"));
     let outputs = Outputs {
         files: Some(Files::new(&made.dir, &facts, args.time_base)?),
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
-    let woke = watch(clock.clone(), live.clone());
-    let shown = progress::show(live.clone(), facts.scheduled, clock, ending);
+    let delays = event_loop::measure(clock.clone(), live.clone());
+    let drain = args.drain_timeout_s;
+    let shown = progress::show(live.clone(), facts.scheduled, clock, &stop, drain);
     let run = tokio::select! {
-        run = ready.run(live, stop.clone(), outputs) => run?,
+        run = prepared.run(live, stop.clone(), outputs) => run?,
         never = shown => never,
     };
-    let woke = woke.lock().clone();
+    if run.lag.given_up > 0 {
+        print_line(&format!("giving up {} in flight", run.lag.given_up));
+    }
+    let delays = delays.lock().clone();
     listening.abort();
     let stopped = run.stopped;
     (facts.started, facts.ended) = (run.started, run.ended);
     facts.scheduled -= run.turns_not_sent.unwrap_or_default();
-    let mut outcome = unless_signalled(move || finish(run, made, &facts, &woke)).await??;
+    let mut finished = unless_signalled(move || finish(run, made, &facts, &delays)).await??;
     match stopped {
-        true => outcome.unfit = Some(Unfit::Stopped(stop.signal())),
-        false => outcome.judge(args.max_failed),
+        true => finished.unfit = Some(Unfit::Stopped(stop.signal())),
+        false => finished.judge(args.max_failed),
     }
-    Ok(outcome)
+    Ok(finished)
 }
 
-/// Brings the data set of a run to come, if need be, and reads it.
+/// Downloads the data set of a later run where necessary, and checks that it can be read.
 ///
 /// # Errors
-/// It cannot be had, or is none.
+/// It cannot be downloaded or read.
 pub async fn provide(args: &Args) -> Result<(), Error> {
     let args = args.with_downloads().await?;
-    aside(move || args.plan().map(drop)).await?
+    on_own_thread(move || args.plan().map(drop)).await?
 }
 
-/// The run, about to begin, and where its spans go.
-async fn made_ready(
+/// Prepares a run up to its first scheduled request: reads the data set, starts the exporter of spans, sends the warm-up requests.
+async fn prepare(
     args: &Args,
     clock: &Clock,
     stop: &Stop,
-) -> Result<(Ready, Option<Spans>), Error> {
+) -> Result<(PreparedRun, Option<Spans>), Error> {
     let args = args.with_downloads().await?;
-    let plan = aside(move || args.plan()).await??;
-    // Before anything is asked of the server or written.
+    let plan = on_own_thread(move || args.plan()).await??;
+    // Checked before anything is sent to the server or written.
     if let Some(at) = plan.args.start_at {
         Error::if_past(at, clock.now())?;
     }
     let spans = plan.args.otlp.start(clock.name())?;
-    let ready = Ready::prepare(plan, clock.clone()).await?;
-    ready.warm_up(stop).await?;
-    Ok((ready, spans))
+    let prepared = PreparedRun::new(plan, clock.clone()).await?;
+    prepared.warm_up(stop).await?;
+    Ok((prepared, spans))
 }
 
-/// Ends the file of rows, and takes the figures of it.
+/// Completes the file of rows, computes the figures from it and writes `summary.json`.
 fn finish(
     mut run: Run,
     made: Made,
     facts: &RunFacts,
-    woke: &Histogram,
+    delays: &Histogram,
 ) -> Result<FinishedRun, Error> {
-    if facts.scheduled >= MANY {
-        progress::tell("the run is over: taking the figures of its rows; Ctrl-C leaves them out");
+    if facts.scheduled >= MANY_REQUESTS {
+        print_line("the run is over: taking the figures of its rows; Ctrl-C leaves them out");
     }
-    let (rows, written, unsent_spans) = run.rows.finish();
+    let (rows, written, lost_spans) = run.recorder.finish();
     let plan = run.plan.clone();
     let args = &plan.args;
     let edges = [args.leave_out_first, args.leave_out_last].map(|edge| edge.as_secs_f64());
     let summary = figures::of_file(&rows, facts, edges);
-    let summary = summary.map_err(|unread| match &written {
-        Err(unwritten) => Error::Failed(format!("no figures: {unwritten}")),
-        Ok(()) => Error::Failed(format!("no figures: {unread}")),
+    let summary = summary.map_err(|read_error| match &written {
+        Err(write_error) => Error::Failed(format!("no figures: {write_error}")),
+        Ok(()) => Error::Failed(format!("no figures: {read_error}")),
     })?;
-    let evidence = evidence(&run, &summary, woke);
+    let evidence = evidence(&run, &summary, delays);
     let verdict = judge(&evidence);
     let mut warnings = run.lag.warnings();
     let stopped = "the run was stopped before its end";
@@ -197,7 +200,7 @@ fn finish(
     let window = summary.window.as_ref();
     warnings.extend(window.and_then(Window::warning));
     let insecure = args.tls.insecure.then(|| INSECURE.to_owned());
-    let more = [insecure, made.note, unsent_spans];
+    let more = [insecure, made.note, lost_spans];
     warnings.extend(more.into_iter().flatten());
     let mut json = summary.to_json();
     json["warnings"] = json!(warnings);
@@ -207,11 +210,9 @@ fn finish(
     json["config"]["workload_sha256"] = plan.workload_sha256().ok().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
-    let written = written
-        .and(output::summary(&made.dir, &json).map_err(|error| error.to_string()))
-        .err();
+    let summarized = output::write_summary(&made.dir, &json).map_err(|error| error.to_string());
     Ok(FinishedRun {
-        failure: summary.failure().or(written),
+        failure: summary.failure().or(written.and(summarized).err()),
         summary,
         verdict,
         evidence,
@@ -222,28 +223,28 @@ fn finish(
     })
 }
 
-/// What is known of how a run was made; something is late beside how long a client typically waits.
-fn evidence(run: &Run, summary: &Summary, woke: &Histogram) -> Evidence {
+/// Gathers what the verdict on a run is judged by. The limits of lateness are relative to how long a client typically waits.
+fn evidence(run: &Run, summary: &Summary, delays: &Histogram) -> Evidence {
     let at = |planned: Option<&plan::Planned>| planned.map(|planned| planned.offset_nanos);
     let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
-    let whole = is_at_once.then(|| run.ended.since(run.started));
+    let at_once_seconds = is_at_once.then(|| run.ended.since(run.started));
     let scheduled = summary.run.scheduled as u64;
     let not_due = scheduled.saturating_sub(summary.requests());
     let mut evidence = Evidence {
         scheduled,
-        // Those that waited for a slot have rows as well.
+        // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
         unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
-        given_up: summary.whole.given_up.saturating_sub(run.lag.unsent),
+        given_up: run.lag.given_up,
         due: summary.requests(),
         failed: summary.failed(),
         dropped: run.dropped,
-        bounds: Bounds::of(summary.typical_wait(), whole),
-        // A long run does not excuse a loop that stands still: it sees nothing.
+        bounds: Bounds::of(summary.typical_wait(), at_once_seconds),
+        // However long the run: a blocked event loop sees no response.
         loop_bounds: Bounds::of(summary.typical_wait(), None),
         ..Evidence::default()
     };
-    run.lag.tell(&mut evidence);
-    watch::tell(woke, &mut evidence);
+    run.lag.add_to(&mut evidence);
+    event_loop::add_to(&mut evidence, delays);
     evidence
 }
 

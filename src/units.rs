@@ -1,18 +1,18 @@
-//! Numbers as flags take them, held to what they may be; durations and sizes as flags, configs and plans take them: a plain
-//! number, or one with its unit.
+//! Value parsers of flags, config keys and plans (numbers within a range; durations, sizes, rates and shares with or without a
+//! unit), and how such values are printed.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// A millisecond, in seconds.
+/// A millisecond in seconds.
 pub const MS: f64 = 1e-3;
-/// A microsecond.
+/// A microsecond in seconds.
 pub const US: f64 = 1e-6;
-/// A nanosecond.
+/// A nanosecond in seconds.
 pub const NS: f64 = 1e-9;
 
-/// Units of time, and their seconds.
-const TIMES: [(&str, f64); 7] = [
+/// Units of time in seconds.
+const TIME_UNITS: [(&str, f64); 7] = [
     ("ns", NS),
     ("us", US),
     ("ms", MS),
@@ -21,8 +21,8 @@ const TIMES: [(&str, f64); 7] = [
     ("h", 3600.0),
     ("d", 86_400.0),
 ];
-/// Units of sizes, and their bytes.
-const SIZES: [(&str, f64); 7] = [
+/// Units of size in bytes.
+const SIZE_UNITS: [(&str, f64); 7] = [
     ("B", 1.0),
     ("KB", 1e3),
     ("MB", 1e6),
@@ -32,12 +32,12 @@ const SIZES: [(&str, f64); 7] = [
     ("GiB", 1_073_741_824.0),
 ];
 
-type Read = fn(&str) -> Option<f64>;
-/// A unit of keys and fields: how their names end, what reads a text with any unit, how much makes one of theirs, what they take, and
-/// such a text.
-pub type Unit = (&'static str, Read, f64, &'static str, &'static str);
+type Parse = fn(&str) -> Option<f64>;
+/// The unit that the end of a key's name states: that end, the parser of a text with any unit, the key's unit in the parser's
+/// (seconds or bytes), the number that the key takes (for messages), and an example of a text.
+pub type Unit = (&'static str, Parse, f64, &'static str, &'static str);
 
-const OF_KEYS: [Unit; 6] = [
+const KEY_UNITS: [Unit; 6] = [
     ("bytes_per_s", byte_rate, 1.0, "whole number", "64KiB/s"),
     ("ms", seconds, MS, "whole number", "250ms"),
     ("_s", seconds, 1.0, "number of seconds", "250ms"),
@@ -46,99 +46,107 @@ const OF_KEYS: [Unit; 6] = [
     ("_mb", bytes, 1e6, "number of MB", "1.5GB"),
 ];
 
-/// The unit of a key, if its name has one.
+/// Returns the unit that the name of a key ends with, if any.
 pub fn of_key(key: &str) -> Option<&'static Unit> {
-    OF_KEYS.iter().find(|(end, ..)| key.ends_with(end))
+    KEY_UNITS.iter().find(|(suffix, ..)| key.ends_with(suffix))
 }
 
-/// A text with a unit as the number of the key's own; a number in quotes has none.
+/// Parses a text with a unit into a number of the key's own unit; `None` for a number in quotes, which has no unit.
 pub fn in_unit_of(key: &str, text: &str) -> Option<f64> {
-    let (_, read, one, ..) = of_key(key).filter(|_| text.parse::<f64>().is_err())?;
-    Some(read(text)? / one)
+    let (_, parse, scale, ..) = of_key(key).filter(|_| text.parse::<f64>().is_err())?;
+    Some(parse(text)? / scale)
 }
 
-/// Seconds: of `90`, `1.5`, `90s`, `250ms`, `2min`, `1h`.
+/// Parses a duration in seconds: `90`, `1.5`, `90s`, `250ms`, `2min`, `1h`.
 pub fn seconds(text: &str) -> Option<f64> {
-    with_unit(text, &TIMES)
+    with_unit(text, &TIME_UNITS)
 }
 
-/// Bytes: of `65536`, `64KiB`, `1.5GB`.
+/// Parses a size in bytes: `65536`, `64KiB`, `1.5GB`.
 pub fn bytes(text: &str) -> Option<f64> {
-    with_unit(text, &SIZES)
+    with_unit(text, &SIZE_UNITS)
 }
 
-/// How much a second: of `5`, `5/s`, `300/min`, `inf`.
+/// Parses a rate per second: `5`, `5/s`, `300/min`, `inf`.
 pub fn per_second(text: &str) -> Option<f64> {
     rate_of(text, |number| number.parse().ok())
 }
 
-/// Bytes a second: of `65536`, `64KiB/s`, `1.5MB/min`.
+/// Parses a rate in bytes per second: `65536`, `64KiB/s`, `1.5MB/min`.
 fn byte_rate(text: &str) -> Option<f64> {
     rate_of(text, bytes)
 }
 
-fn rate_of(text: &str, read: Read) -> Option<f64> {
+fn rate_of(text: &str, parse: Parse) -> Option<f64> {
     let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
-    let (_, seconds) = TIMES.iter().find(|(name, _)| *name == unit.trim())?;
-    Some(read(number.trim())? / seconds)
+    let (_, seconds) = TIME_UNITS.iter().find(|(name, _)| *name == unit.trim())?;
+    Some(parse(number.trim())? / seconds)
 }
 
-/// A number as a person would write it: four digits.
-pub fn four_digits(number: f64) -> f64 {
-    let scale = 10_f64.powi(3 - number.abs().log10().floor() as i32);
-    (number * scale).round() / scale
-}
-
-/// Reads a rate from `low` to `high` a second.
-pub fn rate(low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
-    move |text| {
-        let rate = per_second(text).filter(|rate| (low..=high).contains(rate));
-        let right = "or one with its unit, such as 300/min";
-        rate.ok_or_else(|| format!("must be a number from {low} to {high} a second, {right}"))
+/// Parses a share of a whole: `0.05`, `5%`.
+pub fn fraction(text: &str) -> Option<f64> {
+    match text.strip_suffix('%') {
+        Some(percent) => percent.trim_end().parse().ok().map(|of: f64| of / 100.0),
+        None => text.parse().ok(),
     }
 }
 
-/// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`. The pages' script (`duration` in `dom.js`) says the same.
-pub fn duration(seconds: f64) -> String {
-    let ([shown], unit) = durations([seconds]);
-    format!("{shown} {unit}")
+/// Rounds to four significant digits.
+pub fn four_digits(number: f64) -> f64 {
+    let decimals = 3_i32.saturating_sub(number.abs().log10().floor() as i32);
+    let scale = 10_f64.powi(decimals);
+    let rounded = (number * scale).round() / scale;
+    // Zero, and numbers that cannot be scaled, stay as they are.
+    if rounded.is_finite() { rounded } else { number }
 }
 
-/// Several of them in one unit, which is that of the largest that has an end: their numbers, and the unit.
+/// Returns a parser of rates from `low` to `high` per second.
+pub fn rate(low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    let hint = " a second, or one with its unit, such as 300/min";
+    move |text| within(per_second(text), low, high, "number", hint)
+}
+
+/// Formats seconds in the unit that suits them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`. `duration` in the pages' `dom.js` does the same.
+pub fn duration(seconds: f64) -> String {
+    let ([number], unit) = durations([seconds]);
+    format!("{number} {unit}")
+}
+
+/// Formats several durations in the unit that suits the largest finite one; returns the numbers and the unit.
 pub fn durations<const N: usize>(seconds: [f64; N]) -> ([String; N], &'static str) {
     let sizes = seconds.iter().map(|of| of.abs());
     let largest = sizes.filter(|of| of.is_finite()).fold(0.0, f64::max);
-    // Of several some may be small.
-    let in_seconds = if N == 1 { 0.0995 } else { 9.95 };
-    let (unit, a_second, digits) = match largest {
-        size if size >= in_seconds => ("s", 1.0, 2),
+    // Of several, the small ones need the digits of milliseconds for longer.
+    let min_seconds = if N == 1 { 0.0995 } else { 9.95 };
+    let (unit, per_second, decimals) = match largest {
+        size if size >= min_seconds => ("s", 1.0, 2),
         0.000_995.. => ("ms", 1e3, 1),
         _ => ("µs", 1e6, 0),
     };
-    let shown = |of: f64| match of * a_second {
-        // What may be halfway between two is the larger, as in that script.
+    let format = |of: f64| match of * per_second {
+        // Rounds half up, as the pages' script does; only multiples of 1/8 can be exactly halfway.
         value if (value * 8.0).fract() == 0.0 => {
-            format!("{:.digits$}", value * (1.0 + f64::EPSILON))
+            format!("{:.decimals$}", value * (1.0 + f64::EPSILON))
         }
-        value => format!("{value:.digits$}"),
+        value => format!("{value:.decimals$}"),
     };
-    (seconds.map(shown), unit)
+    (seconds.map(format), unit)
 }
 
-/// Seconds as a table of milliseconds has them, with as many digits as are worth reading. What has no end is a dash.
+/// Formats seconds as milliseconds for a table, without digits that mean nothing; a dash if not finite.
 pub fn milliseconds(seconds: f64) -> String {
     let ms = seconds * 1e3;
     match ms.abs() {
         size if !size.is_finite() => "-".to_owned(),
         size if size >= 99.95 => format!("{ms:.1}"),
         size if size >= 9.995 => format!("{ms:.2}"),
-        // A float's rounding makes a small negative of nothing: no "-0.000".
+        // A rounding error must not be shown as "-0.000".
         size if size < 0.0005 => "0.000".to_owned(),
         _ => format!("{ms:.3}"),
     }
 }
 
-/// A share as a person reads it, in percent: `0.4 %`, `9.9 %`, `12 %`.
+/// Formats a share in percent: `0.4 %`, `9.9 %`, `12 %`.
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
         percent if percent >= 9.95 => format!("{percent:.0} %"),
@@ -146,37 +154,26 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// Reads a number from `low` to `high`.
+/// Returns a parser of numbers from `low` to `high`.
 pub fn between<T: FromStr + Display + PartialOrd + Copy>(
     low: T,
     high: T,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
-        let value = text.parse().ok();
-        // Not a number is outside of every range.
-        let value = value.filter(|value| (low..=high).contains(value));
-        let whole = if "0.5".parse::<T>().is_ok() {
-            ""
-        } else {
-            "whole "
+        let kind = match "0.5".parse::<T>() {
+            Ok(_) => "number",
+            Err(_) => "whole number",
         };
-        value.ok_or_else(|| format!("must be a {whole}number from {low} to {high}"))
+        within(text.parse().ok(), low, high, kind, "")
     }
 }
 
-/// Reads a share of `low` or more: `0.05` or `5%`.
-pub fn share(low: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
-    move |text| {
-        let share = match text.strip_suffix('%') {
-            Some(percent) => percent.trim().parse().map(|share: f64| share / 100.0),
-            None => text.parse(),
-        };
-        let share = share.ok().filter(|share| (low..=1.0).contains(share));
-        share.ok_or_else(|| format!("must be a share from {low} to 1, such as 0.05 or 5%"))
-    }
+/// Returns a parser of shares from `low` to `high`: `0.05` or `5%`.
+pub fn share(low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| within(fraction(text), low, high, "share", ", such as 0.05 or 5%")
 }
 
-/// Reads a number of `low` or more.
+/// Returns a parser of whole numbers from `low` on.
 pub fn at_least<T: FromStr + Display + PartialOrd + Copy>(
     low: T,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
@@ -186,22 +183,34 @@ pub fn at_least<T: FromStr + Display + PartialOrd + Copy>(
     }
 }
 
-/// Reads a time from `low` to `high`: a plain number of the flag's own unit, which is so many seconds, or one with its unit.
+/// Returns a parser of durations from `low` to `high` in a flag's own unit, which is `unit` seconds long: a plain number counts in
+/// that unit, a text may name another.
 pub fn time(unit: f64, low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
     move |text| {
         let number = text.parse().ok();
         let number = number.or_else(|| Some(seconds(text)? / unit));
-        let number = number.filter(|number| (low..=high).contains(number));
-        let right = "or one with its unit, such as 250ms";
-        number.ok_or_else(|| format!("must be a number from {low} to {high}, {right}"))
+        let hint = ", or one with its unit, such as 250ms";
+        within(number, low, high, "number", hint)
     }
 }
 
-/// So many of these: `1 request`, `2 requests`.
-pub fn count(number: impl Display, one: &str) -> String {
+/// Checks a parsed value (`None`: it could not be parsed) against a range. NaN is in no range.
+fn within<T: Display + PartialOrd>(
+    value: Option<T>,
+    low: T,
+    high: T,
+    kind: &str,
+    hint: &str,
+) -> Result<T, String> {
+    let value = value.filter(|value| (&low..=&high).contains(&value));
+    value.ok_or_else(|| format!("must be a {kind} from {low} to {high}{hint}"))
+}
+
+/// Formats a count with its noun: `1 request`, `2 requests`.
+pub fn count(number: impl Display, singular: &str) -> String {
     let number = number.to_string();
     let end = if number == "1" { "" } else { "s" };
-    format!("{number} {one}{end}")
+    format!("{number} {singular}{end}")
 }
 
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
@@ -211,8 +220,7 @@ fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text.strip_prefix(number)?;
     let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-    let number: f64 = number.trim_end().parse().ok()?;
-    Some(number * factor)
+    Some(number.trim_end().parse::<f64>().ok()? * factor)
 }
 
 #[cfg(test)]
@@ -222,10 +230,10 @@ mod tests {
     #[test]
     fn a_flag_with_a_unit_of_its_own_takes_the_others_too() {
         let ms = time(MS, 0.0, 1000.0);
-        let read = ["8", "8ms", "0.5s", "2.5"].map(|text| ms(text).unwrap());
-        assert_eq!(read, [8.0, 8.0, 500.0, 2.5]);
-        for wrong in ["2s", "-1ms", "x", "nan", ""] {
-            assert!(ms(wrong).unwrap_err().contains("from 0 to 1000"), "{wrong}");
+        let parsed = ["8", "8ms", "0.5s", "2.5"].map(|text| ms(text).unwrap());
+        assert_eq!(parsed, [8.0, 8.0, 500.0, 2.5]);
+        for text in ["2s", "-1ms", "x", "nan", ""] {
+            assert!(ms(text).unwrap_err().contains("from 0 to 1000"), "{text}");
         }
     }
 
@@ -244,6 +252,22 @@ mod tests {
     }
 
     #[test]
+    fn four_digits_are_kept_of_any_number() {
+        for (number, kept) in [
+            (0.0, 0.0),
+            (-0.012_345_6, -0.012_35),
+            (98_765.4, 98_770.0),
+            (1234.5, 1235.0),
+            (1.5e-310, 1.5e-310),
+            (f64::MAX, f64::MAX),
+            (f64::INFINITY, f64::INFINITY),
+        ] {
+            assert_eq!(four_digits(number), kept, "{number}");
+        }
+        assert!(four_digits(f64::NAN).is_nan());
+    }
+
+    #[test]
     fn one_is_no_more_than_one() {
         let all = [0, 1, 2, 11].map(|number| count(number, "run"));
         assert_eq!(all, ["0 runs", "1 run", "2 runs", "11 runs"]);
@@ -251,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_number_has_a_unit_or_none() {
-        let right = [
+        let parsed = [
             ("90", 90.0),
             ("1e3", 1000.0),
             ("inf", f64::INFINITY),
@@ -263,7 +287,7 @@ mod tests {
             ("-1s", -1.0),
             ("2ns", 2e-9),
         ];
-        for (text, number) in right {
+        for (text, number) in parsed {
             assert_eq!(seconds(text), Some(number), "{text}");
         }
         assert_eq!(["s", "5m", "5 MiB", ""].map(seconds), [None; 4]);

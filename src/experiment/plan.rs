@@ -74,6 +74,10 @@ impl Plan {
                 given.entry(key).or_insert(value);
             }
         }
+        // Beside a curve `inf` is no rate, but a default that was written out.
+        let has_curve = given.contains_key("rate_curve");
+        let is_infinite = |value: &Value| value.as_float() == Some(f64::INFINITY);
+        given.retain(|key, value| !(has_curve && key == "request_rate" && is_infinite(value)));
         let mut keys = known(kind, example)?;
         let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
         let is_other = given.contains_key("num_prefill")
@@ -84,7 +88,8 @@ impl Plan {
             let heading = line::key(key).and_then(|key| key.get_help_heading());
             let is_out = is_search || is_other || (is_external && heading == Some(STARTED));
             let is_of_builtin = is_other && OF_BUILTIN.contains(&key);
-            !(is_out && value.is_array() || is_of_builtin)
+            let is_rate = key == "request_rate" && has_curve;
+            !(is_out && value.is_array() || is_of_builtin || is_rate)
         });
         keys.extend(given.clone());
         let mut plan = Plan {
@@ -157,6 +162,10 @@ impl Plan {
             !self.keys.contains_key("duration"),
             "duration: a search sets how long each rate is tried; give probe_s in its place"
         );
+        ensure!(
+            !self.keys.contains_key("rate_curve"),
+            "rate_curve: a search sets the rate itself; leave it out"
+        );
         Ok(())
     }
 
@@ -222,10 +231,11 @@ impl Plan {
     fn defaults(&self) -> impl Iterator<Item = Entry> {
         line::KEYS.iter().filter_map(|key| {
             let name = key.get_id().as_str();
-            let is_of_pair = name == "router" && self.keys.contains_key("num_prefill");
-            let value = match is_of_pair {
-                true => Some("sglang-router".into()),
-                false => line::default_of(self.kind, key),
+            let has = |key: &str| self.keys.contains_key(key);
+            let value = match name {
+                "router" if has("num_prefill") => Some("sglang-router".into()),
+                "request_rate" if has("rate_curve") => None,
+                _ => line::default_of(self.kind, key),
             };
             Some((name.to_owned(), value?))
         })

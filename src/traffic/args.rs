@@ -1,5 +1,4 @@
-//! The command line of the generator. Flag names are those of SGLang's and vLLM's benchmark clients where
-//! they have the same thing.
+//! The command line of the generator. Flags that SGLang's and vLLM's benchmark clients also have are named as there.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use super::client::{Target, TlsArgs, UpstreamKind};
 use super::shard::Shard;
 use super::spans::OtlpArgs;
 use super::workload::backend::Backend;
-use super::workload::conversation::TalkArgs;
+use super::workload::conversation::ConversationArgs;
 
 mod data;
 pub mod values;
@@ -27,7 +26,7 @@ pub use data::{ArrivalSource, DataArgs, DatasetName};
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
 #[derive(Clone, Debug, clap::Parser)]
-// Wrong signs are told by name and range, not as unknown flags.
+// A negative value is reported with the flag's range, not as an unknown flag.
 #[command(allow_negative_numbers = true)]
 pub struct Args {
     /// API to speak
@@ -53,7 +52,7 @@ pub struct Args {
 
     /// Requests a second, or 300/min; `inf` sends all at once
     #[arg(short, long, value_name = "RATE", default_value = "inf",
-        value_parser = values::rate)]
+        value_parser = values::rate, conflicts_with = "rate_curve")]
     pub request_rate: f64,
     /// Shape of gamma-distributed gaps: 1 is Poisson, less is burstier
     #[arg(long, value_name = "SHAPE", default_value = "1",
@@ -101,12 +100,12 @@ pub struct Args {
     ///
     /// 0 is any from 1, as in SGLang's bench_serving, whose default is 0.
     #[arg(long, value_name = "R", default_value = "1",
-        value_parser = between(0.0, 1.0))]
+        value_parser = share(0.0, 1.0))]
     pub random_range_ratio: f64,
     /// Exit with 4 when a larger share failed: 0.05, 5%
     ///
     /// By default half; of an experiment's runs any number may fail, but not all.
-    #[arg(long, value_name = "SHARE", value_parser = share(0.0))]
+    #[arg(long, value_name = "SHARE", value_parser = share(0.0, 1.0))]
     pub max_failed: Option<f64>,
     /// Folder for requests.csv, summary.json and schedule.csv
     /// [default: a new one, results/traffic/DATE-TIME; the link latest leads to it]
@@ -120,13 +119,13 @@ pub struct Args {
     /// Print summary.json; the text goes to standard error
     #[arg(long)]
     pub json: bool,
-    // What stands behind a group that is flattened has its heading, unless it names one.
+    // clap gives the heading of a flattened group to the arguments after it too, unless they name one.
     /// Where prompts come from
     #[command(flatten)]
     pub data: DataArgs,
     /// What conversations are like
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub conversation: ConversationArgs,
     /// Send each N-th request only, from the I-th on (from 0)
     ///
     /// N generators with the same flags then send one load.
@@ -135,10 +134,10 @@ pub struct Args {
     /// Begin then, such as 2026-11-22T10:00:00Z, or Unix seconds
     ///
     /// So shards begin together.
-    #[arg(long, value_name = "TIME", value_parser = values::moment)]
+    #[arg(long, value_name = "TIME", value_parser = values::timestamp)]
     #[arg(help_heading = "When requests are sent")]
     pub start_at: Option<Stamp>,
-    /// No flag: a trial of a search sets it. The drawn gaps are scaled so that their mean is that of the rate.
+    /// Not a flag; set for a trial of a search. The random gaps are scaled so that their mean is exactly that of the rate.
     #[arg(skip)]
     pub exact_rate: bool,
     /// Ids of random-ids are below this
@@ -188,7 +187,7 @@ pub struct Args {
     pub connect_timeout_s: Duration,
     /// After Ctrl-C, give requests under way this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "5",
-        value_parser = values::seconds_or_none, help_heading = "Connections and limits")]
+        value_parser = values::seconds_or_zero, help_heading = "Connections and limits")]
     pub drain_timeout_s: Duration,
 
     /// Count requests that keep limits: ttft:500 tpot:50 (ms)
@@ -196,11 +195,11 @@ pub struct Args {
     pub goodput: Vec<Goal>,
     /// Leave the first seconds out of the figures, by arrival
     #[arg(long, value_name = "SECONDS", default_value = "0",
-        value_parser = values::seconds_or_none, help_heading = "What is written")]
+        value_parser = values::seconds_or_zero, help_heading = "What is written")]
     pub leave_out_first: Duration,
     /// Leave the last seconds out of the figures, by arrival
     #[arg(long, value_name = "SECONDS", default_value = "0",
-        value_parser = values::seconds_or_none, help_heading = "What is written")]
+        value_parser = values::seconds_or_zero, help_heading = "What is written")]
     pub leave_out_last: Duration,
     /// What times in requests.csv count from
     #[arg(long, value_enum, value_name = "BASE", default_value = "run")]
@@ -215,7 +214,7 @@ pub struct Args {
     pub request_id_prefix: Option<String>,
 }
 
-/// A value's name on the command line.
+/// Returns the name of a value on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     let possible = value.to_possible_value();
     possible.map_or_else(String::new, |value| value.get_name().to_owned())

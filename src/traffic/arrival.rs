@@ -1,7 +1,7 @@
-//! When requests arrive: offsets from the start of the run, laid out before it begins.
+//! Arrival processes: when requests are sent, as offsets from the start of the run, computed before it begins.
 //!
-//! Pure and seeded: the schedule has a random stream of its own, so the same seed gives the same
-//! schedule whatever else changes, and a shorter run's schedule is the beginning of a longer one's.
+//! Pure and seeded: the schedule has its own random stream, so the same seed gives the same schedule whatever else changes, and the
+//! schedule of a shorter run is the beginning of a longer run's.
 
 use std::sync::Arc;
 
@@ -18,35 +18,33 @@ use curve::Curve;
 /// An arrival process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrival {
-    /// A process of one request a second, sped up: its arrival at `u` comes when the integral of the rate is `u`. The
-    /// integral of the rate at the arrivals is then again the process of one a second: a Poisson process stays one, of the
-    /// rate that changes.
+    /// A process of one request per second whose time is rescaled: its arrival at `u` is moved to where the integral of the rate
+    /// reaches `u`. A Poisson process stays one, with the rate that changes.
     Process {
-        /// The gaps of the process that is sped up.
+        /// The gaps of the process before it is rescaled.
         gaps: Gaps,
-        /// Requests a second.
+        /// Requests per second.
         rate: Curve,
     },
     /// All at once.
-    Infinite,
-    /// At these times: nanoseconds from the start of the run, in order.
+    AtOnce,
+    /// At these offsets, in nanoseconds, in order.
     At(Arc<[i64]>),
 }
 
-/// The gaps of a process of one request a second.
+/// The distribution of the gaps of a process of one request per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gaps {
-    /// Gaps i.i.d. exponential: a Poisson process.
+    /// Independent exponential gaps: a Poisson process.
     Exponential,
-    /// Gaps i.i.d. gamma of this shape, which is finite and above 0: below 1 burstier than Poisson, above 1 more even (`--burstiness` of SGLang's and
-    /// vLLM's benchmarks).
+    /// Independent gamma gaps of this shape, which is finite and above 0: burstier than Poisson below 1, more even above 1
+    /// (`--burstiness` of SGLang's and vLLM's benchmarks).
     Gamma(f64),
-    /// Gaps that are all the same, the first of half that: so a run holds as many as the rate says, wherever it ends.
-    Even,
+    /// Equal gaps; the first is half as long, so that a run of any length has as many requests as its rate says.
+    Constant,
 }
 
-/// The generator's random streams of one seed: this one is the schedule's, the others are the
-/// workload's (one a request).
+/// The random stream of the schedule. The workload uses the others of the same seed, one for each request.
 pub(super) const SCHEDULE_STREAM: u64 = 0;
 
 impl Gaps {
@@ -55,26 +53,26 @@ impl Gaps {
         match self {
             Gaps::Exponential => "poisson",
             Gaps::Gamma(_) => "gamma",
-            Gaps::Even => "constant",
+            Gaps::Constant => "constant",
         }
     }
 
-    /// When the requests of a process of one a second come, without end.
+    /// The endless arrival times of a process of one request per second.
     fn arrivals(self, seed: u64) -> impl Iterator<Item = f64> + use<> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(SCHEDULE_STREAM);
         let gamma = match self {
-            // Shape and scale are above 0; a quotient that overflows leaves no gaps rather than fail.
+            // Cannot fail, as shape and scale are above 0, unless the scale overflows; then all gaps are 0.
             Gaps::Gamma(shape) => Gamma::new(shape, 1.0 / shape).ok(),
-            Gaps::Exponential | Gaps::Even => None,
+            Gaps::Exponential | Gaps::Constant => None,
         };
         let mut at = 0.0;
         (0_u64..).map(move |index| {
             match self {
                 Gaps::Exponential => at += Distribution::<f64>::sample(&Exp1, &mut rng),
                 Gaps::Gamma(_) => at += gamma.map_or(0.0, |gamma| gamma.sample(&mut rng)),
-                // Not summed up: it stays exact.
-                Gaps::Even => at = index as f64 + 0.5,
+                // Computed from the index, as a sum would gather rounding errors.
+                Gaps::Constant => at = index as f64 + 0.5,
             }
             at
         })
@@ -82,10 +80,10 @@ impl Gaps {
 }
 
 impl Arrival {
-    /// The process of `rate` requests a second, above 0 (infinity: all at once), with these gaps.
+    /// A process of `rate` requests per second with these gaps. The rate is above 0; infinity means all at once.
     pub fn new(rate: f64, gaps: Gaps) -> Arrival {
         match rate.is_infinite() {
-            true => Arrival::Infinite,
+            true => Arrival::AtOnce,
             false => Arrival::Process {
                 gaps,
                 rate: Curve::flat(rate),
@@ -93,21 +91,21 @@ impl Arrival {
         }
     }
 
-    /// What it is called in `summary.json`.
+    /// The name in `summary.json`.
     pub fn name(&self) -> &'static str {
         match self {
             Arrival::Process { gaps, .. } => gaps.name(),
-            Arrival::Infinite => "at_once",
+            Arrival::AtOnce => "at_once",
             Arrival::At(_) => "trace",
         }
     }
 
-    /// Requests a second, in the mean of the first `end_nanos` where the rate changes; `None` when all come at once.
-    /// That of given times is their mean.
+    /// The rate in requests per second: the mean over the first `end_nanos` if it changes, or of given times over all. `None` if all
+    /// come at once.
     pub fn rate(&self, end_nanos: i64) -> Option<f64> {
         match self {
             Arrival::Process { rate, .. } => rate.mean(end_nanos as f64 / NANOS as f64),
-            Arrival::Infinite => None,
+            Arrival::AtOnce => None,
             Arrival::At(times) => {
                 let last = times.last().filter(|last| **last > 0)?;
                 Some((times.len() - 1) as f64 / (*last as f64 / NANOS as f64))
@@ -115,8 +113,8 @@ impl Arrival {
         }
     }
 
-    /// The schedule of `seed`: nanoseconds from the start of the run. A process starts at 0, so its first
-    /// arrival comes after a gap like any other; given times end, and so does a rate that falls to 0.
+    /// The offsets of the schedule of `seed`, in nanoseconds. A process starts with a gap. Given times end, and so does a process
+    /// whose rate falls to 0.
     pub fn offsets(&self, seed: u64) -> impl Iterator<Item = i64> + use<> {
         let arrival = self.clone();
         let mut arrivals = match self {
@@ -126,10 +124,10 @@ impl Arrival {
         (0..).map_while(move |index| {
             let seconds = match &arrival {
                 Arrival::Process { rate, .. } => rate.time_of(arrivals.as_mut()?.next()?)?,
-                Arrival::Infinite => 0.0,
+                Arrival::AtOnce => 0.0,
                 Arrival::At(times) => return times.get::<usize>(index).copied(),
             };
-            // A cast saturates: an absurdly slow rate ends in the far future, not in a panic.
+            // The cast saturates if the rate is absurdly low.
             Some((seconds * NANOS as f64).round() as i64)
         })
     }

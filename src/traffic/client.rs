@@ -1,4 +1,4 @@
-//! Sends requests over keep-alive connections of its own and stamps what happens.
+//! The HTTP client: sends requests over keep-alive connections and takes timestamps of what happens.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ mod tls;
 pub use crate::request::attempt::UpstreamKind;
 use connection::Connection;
 pub use reply::Reply;
-use secret::hidden;
+use secret::masked;
 pub use secret::{api_key, bearer};
 pub use target::Target;
 pub use tls::{INSECURE, Tls, TlsArgs};
@@ -41,25 +41,25 @@ pub use tls::{INSECURE, Tls, TlsArgs};
 /// How to send.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Where to.
+    /// Where to send.
     pub target: Target,
-    /// What is there, behind our proxy if there is one.
+    /// What kind of server is there, or behind our proxy.
     pub upstream: UpstreamKind,
-    /// How `https://` is spoken; `None` is in the clear.
+    /// `None`: plain HTTP.
     pub tls: Option<Tls>,
-    /// Sent as `Authorization`; see [`api_key`].
+    /// The value of `Authorization`; see [`api_key`].
     pub api_key: Option<HeaderValue>,
-    /// Sent with every request. No value is ever shown.
+    /// Sent with every request. Their values are never shown.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Keep connections for later requests.
+    /// Whether to keep connections for later requests.
     pub reuse: bool,
-    /// Longest wait for a connection.
+    /// The longest wait for a connection.
     pub connect_timeout: Duration,
-    /// Longest time of a request, from its connect to its last byte.
+    /// The longest duration of a request, from its connect to its last byte.
     pub request_timeout: Duration,
 }
 
-/// Headers that say who asks and how; the client sets them itself.
+/// Headers that the client sets itself.
 pub const OWN_HEADERS: [&str; 7] = [
     "x-request-id",
     "traceparent",
@@ -70,9 +70,8 @@ pub const OWN_HEADERS: [&str; 7] = [
     "connection",
 ];
 
-/// A connection idle for longer is not used again: SGLang closes at 5 s, and a request that meets the
-/// closing is lost.
-const IDLE_NANOS: i64 = 4 * NANOS;
+/// How long an idle connection is kept. SGLang closes it after 5 s, and a request that is sent at that moment is lost.
+const MAX_IDLE_NANOS: i64 = 4 * NANOS;
 
 /// Sends requests to one target.
 #[derive(Debug)]
@@ -82,10 +81,11 @@ pub struct Client {
     headers: HeaderMap,
     clock: Clock,
     clock_name: String,
-    trace: u64,
-    /// Connections that failed with [`OWN_WANTS`].
+    /// The first half of all trace ids.
+    trace_prefix: u64,
+    /// Connections that failed with an error of [`OWN_WANTS`].
     dropped: AtomicU64,
-    /// Idle connections, the one used last at the end.
+    /// Idle connections and since when, the most recent last.
     idle: Mutex<Vec<(Stamp, Connection)>>,
 }
 
@@ -94,38 +94,38 @@ pub struct Client {
 pub struct Job {
     /// Its `x-request-id`.
     pub req_id: String,
-    /// Where to.
+    /// The API.
     pub endpoint: Endpoint,
-    /// When the schedule wanted it sent.
+    /// When it is due.
     pub scheduled: Option<Stamp>,
     /// The JSON body.
     pub body: Bytes,
 }
 
-/// What became of a request.
+/// A request that has ended.
 #[derive(Debug)]
 pub struct Exchange {
-    /// Its rows in the making, at least one.
+    /// Its rows, at least one; not final yet.
     pub rows: Vec<Row>,
-    /// What a proxy of ours said.
+    /// The timestamps that our proxy reported.
     pub stamps: Option<Stamps>,
     /// Nanoseconds spent connecting before the first write.
     pub connect_nanos: i64,
-    /// Nanoseconds for which it waited for a `--max-concurrency` slot before, as who made it knows.
+    /// Nanoseconds that it waited for a `--max-concurrency` slot; set by the caller.
     pub slot_nanos: i64,
 }
 
-/// A request under way.
-struct Watch<'a> {
+/// A request in flight.
+struct InFlight<'a> {
     observer: Observer,
-    /// Where the text of its reply goes.
+    /// Collects the text of the reply.
     reply: Option<&'a mut Reply>,
     stamps: Option<Stamps>,
     connect_nanos: i64,
 }
 
 impl Client {
-    /// A client whose target has been looked up.
+    /// Creates a client and resolves its target.
     ///
     /// # Errors
     /// The target's host has no address.
@@ -149,58 +149,58 @@ impl Client {
             headers,
             clock_name: clock.name(),
             clock,
-            trace: rand::rng().next_u64(),
+            trace_prefix: rand::rng().next_u64(),
             dropped: AtomicU64::new(0),
             idle: Mutex::default(),
         })
     }
 
-    /// Sends a request and watches it to its end. `stop` ends it early. The text of the reply goes to `reply`.
+    /// Sends a request and reads its response to the end, or until `stop`. Collects the text of the response in `reply`.
     pub async fn exchange(
         &self,
         job: Job,
         reply: Option<&mut Reply>,
         stop: impl Future<Output = ()>,
     ) -> Exchange {
-        let mut watch = self.watch(&job);
-        watch.reply = reply;
+        let mut request = self.in_flight(&job);
+        request.reply = reply;
         let limit = self.options.request_timeout;
         let end = tokio::select! {
             biased;
-            end = timeout(limit, self.attempts(&mut watch, &job)) => end.unwrap_or_else(|_| {
+            end = timeout(limit, self.attempts(&mut request, &job)) => end.unwrap_or_else(|_| {
                 End::Timeout(format!("no end after {} s", limit.as_secs_f64()))
             }),
             () = stop => End::GivenUp,
         };
-        let mut exchange = watch.finish(end, self.clock.now());
-        // A server may say back what it was sent.
+        let mut exchange = request.finish(end, self.clock.now());
+        // A server's error message may repeat secrets that it was sent.
         let errors = exchange.rows.iter_mut();
         for error in errors.filter_map(|row| row.error.as_mut()) {
-            let given = self.options.headers.iter().map(|(_, value)| value);
-            *error = hidden(error, self.options.api_key.iter().chain(given));
+            let headers = self.options.headers.iter().map(|(_, value)| value);
+            *error = masked(error, self.options.api_key.iter().chain(headers));
         }
         exchange
     }
 
-    /// The record of a request that was never sent.
+    /// Returns the exchange of a request that was given up before it was sent.
     pub fn unsent(&self, job: &Job) -> Exchange {
-        self.watch(job).finish(End::GivenUp, self.clock.now())
+        self.in_flight(job).finish(End::GivenUp, self.clock.now())
     }
 
     /// Opens a connection and keeps it for the first request.
     ///
     /// # Errors
-    /// Why none could be opened.
+    /// Why it could not be opened.
     pub async fn preconnect(&self) -> Result<(), String> {
         let connection = self.connect().await?;
-        self.keep(connection);
+        self.put_idle(connection);
         Ok(())
     }
 
-    /// Makes a plain request that is not watched, with a body of JSON or none: its status and body.
+    /// Sends a request that is not recorded, with a body of JSON or none; returns status and body of the response.
     ///
     /// # Errors
-    /// Why no whole response came.
+    /// Why there is no complete response.
     pub async fn ask(
         &self,
         method: Method,
@@ -208,11 +208,11 @@ impl Client {
         body: Bytes,
     ) -> Result<(u16, Bytes), String> {
         let limit = self.options.request_timeout;
-        let asked = timeout(limit, async {
+        let exchange = timeout(limit, async {
             let mut connection = self.connect().await?;
             let request = self.request(method, path, body);
-            let sent = connection.send(request).await;
-            let response = sent.map_err(|error| causes(&error))?;
+            let response = connection.send(request).await;
+            let response = response.map_err(|error| causes(&error))?;
             let (head, mut incoming) = response.into_parts();
             let mut body = BytesMut::new();
             while let Some(data) = connection.read(&mut incoming).await {
@@ -220,12 +220,13 @@ impl Client {
             }
             Ok((head.status.as_u16(), body.freeze()))
         });
-        asked
+        exchange
             .await
             .unwrap_or_else(|_| Err(format!("no answer after {} s", limit.as_secs_f64())))
     }
 
-    fn watch<'a>(&self, job: &Job) -> Watch<'a> {
+    /// Begins the record of a request.
+    fn in_flight<'a>(&self, job: &Job) -> InFlight<'a> {
         let mut observer = Observer::new(Side::Traffic, job.endpoint, job.req_id.clone());
         let is_server = self.options.upstream == UpstreamKind::Server;
         observer.timeline_mut().upstream_is_server(is_server);
@@ -233,7 +234,7 @@ impl Client {
             observer.timeline_mut().set(Moment::Scheduled, at);
         }
         observer.request_body(&job.body);
-        Watch {
+        InFlight {
             observer,
             reply: None,
             stamps: None,
@@ -241,42 +242,42 @@ impl Client {
         }
     }
 
-    /// Sends the request, a second time on a new connection where a kept one turns out dead before
-    /// anything came back.
-    async fn attempts(&self, watch: &mut Watch<'_>, job: &Job) -> End {
-        let trace = self.trace_context();
-        let row = watch.observer.row_mut();
-        row.trace_id = trace.get(3..35).map(str::to_owned);
-        row.span_id = trace.get(36..52).and_then(SpanId::parse);
+    /// Sends the request; once more on a new connection if an idle one had been closed by the server before it sent a byte.
+    async fn attempts(&self, in_flight: &mut InFlight<'_>, job: &Job) -> End {
+        let traceparent = self.new_traceparent();
+        let row = in_flight.observer.row_mut();
+        row.trace_id = traceparent.get(3..35).map(str::to_owned);
+        row.span_id = traceparent.get(36..52).and_then(SpanId::parse);
         row.process = Some(self.clock_name.clone());
-        let mut kept = self.take();
+        let mut idle = self.take_idle();
         loop {
-            let (was_kept, began) = (kept.is_some(), self.clock.now());
-            let mut connection = match kept.take() {
+            let (was_idle, began) = (idle.is_some(), self.clock.now());
+            let mut connection = match idle.take() {
                 Some(connection) => connection,
                 None => match self.connect().await {
                     Ok(connection) => connection,
-                    Err(why) => return End::NoConnection(why),
+                    Err(cause) => return End::NoConnection(cause),
                 },
             };
-            let (request, now) = (self.tracked(job, &trace), self.clock.now());
-            let timeline = watch.observer.timeline_mut();
-            // After the first write it holds up no send.
-            if !was_kept && timeline.raw(Moment::Sent).is_none() {
-                watch.connect_nanos = now.nanos_since(began);
+            let request = self.recorded_request(job, &traceparent);
+            let now = self.clock.now();
+            let timeline = in_flight.observer.timeline_mut();
+            // A second attempt's connect comes after the first write, so it does not delay the send.
+            if !was_idle && timeline.raw(Moment::Sent).is_none() {
+                in_flight.connect_nanos = now.nanos_since(began);
             }
             timeline.first(Moment::Sent, now);
-            let row = watch.observer.row_mut();
+            let row = in_flight.observer.row_mut();
             row.attempts = row.attempts.map(|before| before + 1);
             row.upstream_reused = Some(connection.reused);
             match connection.send(request).await {
-                Ok(response) => return self.response(watch, connection, response).await,
-                Err(_) if was_kept && connection.reads.are_none() => {}
+                Ok(response) => return self.response(in_flight, connection, response).await,
+                Err(_) if was_idle && connection.reads.is_empty() => {}
                 Err(error) => {
                     let is_tls = error.is_parse() && self.options.tls.is_none();
-                    let help = "; if the server speaks TLS there, give https://";
-                    let help = if is_tls { help } else { "" };
-                    return End::UpstreamDied(causes(&error) + help);
+                    let hint = "; if the server speaks TLS there, give https://";
+                    let hint = if is_tls { hint } else { "" };
+                    return End::UpstreamDied(causes(&error) + hint);
                 }
             }
         }
@@ -285,42 +286,43 @@ impl Client {
     /// Reads the response to its end.
     async fn response(
         &self,
-        watch: &mut Watch<'_>,
+        in_flight: &mut InFlight<'_>,
         mut connection: Connection,
-        got: Response<Incoming>,
+        response: Response<Incoming>,
     ) -> End {
-        let (head, mut body) = got.into_parts();
-        self.head(watch, &head, connection.reads.at());
+        let (head, mut body) = response.into_parts();
+        self.head(in_flight, &head, connection.reads.at());
         loop {
             match connection.read(&mut body).await {
                 Some(Ok(data)) => {
                     let at = connection.reads.at();
-                    watch.observer.response_body(&data, at, 0);
-                    if let Some(reply) = &mut watch.reply {
-                        reply.piece(&data);
+                    in_flight.observer.response_body(&data, at, 0);
+                    if let Some(reply) = &mut in_flight.reply {
+                        reply.push(&data);
                     }
                 }
                 Some(Err(error)) => return End::UpstreamDied(causes(&error)),
                 None => break,
             }
         }
-        watch.observer.response_end(connection.reads.at());
+        in_flight.observer.response_end(connection.reads.at());
         connection.reused = true;
-        self.keep(connection);
+        self.put_idle(connection);
         End::Complete
     }
 
-    fn head(&self, watch: &mut Watch<'_>, head: &http::response::Parts, at: Stamp) {
+    /// Records the head of the response, which was read `at`.
+    fn head(&self, in_flight: &mut InFlight<'_>, head: &http::response::Parts, at: Stamp) {
         let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
-        if let Some(reply) = &mut watch.reply {
-            reply.begins(kind.is_some_and(|kind| kind.starts_with("text/event-stream")));
+        if let Some(reply) = &mut in_flight.reply {
+            reply.set_stream(kind.is_some_and(|kind| kind.starts_with("text/event-stream")));
         }
-        let observer = &mut watch.observer;
+        let observer = &mut in_flight.observer;
         observer.response_head(head.status.as_u16(), kind, encoded, at);
         observer.told(told_outcome(&head.headers));
         let stamps = head.headers.get(FRONT_HEADER);
-        watch.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
-        if let Some(stamps) = &watch.stamps {
+        in_flight.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
+        if let Some(stamps) = &in_flight.stamps {
             observer.stamps(stamps, &self.clock_name);
             return;
         }
@@ -331,13 +333,14 @@ impl Client {
         observer.row_mut().host = host;
     }
 
-    fn tracked(&self, job: &Job, trace: &str) -> Request<Full<Bytes>> {
+    /// Builds the request of a job, with its id, its trace, and the wish for our proxy's timestamps.
+    fn recorded_request(&self, job: &Job, traceparent: &str) -> Request<Full<Bytes>> {
         let mut request = self.request(Method::POST, job.endpoint.path(), job.body.clone());
         let headers = request.headers_mut();
-        // Neither can fail: the id was checked where the plan was made, the other is hex digits.
+        // Both are valid: the prefix of the id was checked when it was parsed, the other is hex digits.
         for (name, value) in [
             ("x-request-id", job.req_id.as_str()),
-            ("traceparent", trace),
+            ("traceparent", traceparent),
         ] {
             if let Ok(value) = HeaderValue::from_str(value) {
                 headers.insert(name, value);
@@ -350,7 +353,7 @@ impl Client {
     fn request(&self, method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        // The target's path was a URI's and the API's are fixed: this parses.
+        // Parses in any case: the target's path is that of a URI, and the APIs' paths are constants.
         if let Ok(uri) = self.options.target.path(path).parse() {
             *request.uri_mut() = uri;
         }
@@ -358,16 +361,17 @@ impl Client {
         request
     }
 
-    /// A W3C `traceparent` of a new trace.
-    fn trace_context(&self) -> String {
+    /// Returns a W3C `traceparent` of a new trace.
+    fn new_traceparent(&self) -> String {
         let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
-        let trace = self.trace | 1;
-        format!("00-{trace:016x}{low:016x}-{span:016x}-01")
+        // Ids that are all zeros are invalid.
+        let high = self.trace_prefix | 1;
+        format!("00-{high:016x}{low:016x}-{span:016x}-01")
     }
 
     async fn connect(&self) -> Result<Connection, String> {
         let limit = self.options.connect_timeout;
-        let place = self.options.target.host_and_port();
+        let host = self.options.target.host_and_port();
         let tls = self.options.tls.as_ref();
         let opened = Connection::connect(&self.addresses, tls, &self.clock);
         match timeout(limit, opened).await {
@@ -377,29 +381,29 @@ impl Client {
                 if error.raw_os_error().is_some_and(is_own) {
                     self.dropped.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(format!("connect to {place}: {error}"))
+                Err(format!("connect to {host}: {error}"))
             }
             Err(_) => Err(format!(
-                "connect to {place}: no answer after {} s",
+                "connect to {host}: no answer after {} s",
                 limit.as_secs_f64()
             )),
         }
     }
 
-    /// How many connections failed as this machine gave no more files or ports.
+    /// The number of connections that failed because this machine had no file descriptors or ports left.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// A kept connection that still stands, the one used last.
-    fn take(&self) -> Option<Connection> {
+    /// Takes the idle connection that was used last, if it is still open.
+    fn take_idle(&self) -> Option<Connection> {
         let now = self.clock.now();
         loop {
             let mut idle = self.idle.lock();
-            let fresh = idle.partition_point(|(since, _)| now.nanos_since(*since) > IDLE_NANOS);
+            let fresh = idle.partition_point(|(since, _)| now.nanos_since(*since) > MAX_IDLE_NANOS);
             let stale: Vec<_> = idle.drain(..fresh).collect();
             let taken = idle.pop();
-            // Closing and polling connections need no lock.
+            // Unlocked before connections are closed and polled.
             drop(idle);
             drop(stale);
             let (_, mut connection) = taken?;
@@ -409,8 +413,8 @@ impl Client {
         }
     }
 
-    /// Keeps a connection for later, if it can serve again.
-    fn keep(&self, mut connection: Connection) {
+    /// Keeps a connection for later, if it can be used again.
+    fn put_idle(&self, mut connection: Connection) {
         if self.options.reuse && connection.is_ready() {
             let mut idle = self.idle.lock();
             idle.push((self.clock.now(), connection));
@@ -419,18 +423,18 @@ impl Client {
 }
 
 impl Exchange {
-    /// A moment of its own clock.
+    /// The timestamp of a moment, on that moment's own clock.
     pub(super) fn at(&self, moment: Moment) -> Option<Stamp> {
         self.rows.first()?.timeline.raw(moment)
     }
 
-    /// How it ended.
+    /// The outcome of the request.
     pub(super) fn outcome(&self) -> Outcome {
         self.rows.first().map_or(Outcome::ProxyError, Row::outcome)
     }
 }
 
-impl Watch<'_> {
+impl InFlight<'_> {
     fn finish(self, end: End, at: Stamp) -> Exchange {
         Exchange {
             rows: self.observer.finish(end, at),

@@ -1,4 +1,4 @@
-//! Puts the moments that proxies and engines gave on the generator's clock, as far as the run has told by then.
+//! Relates the clocks of proxies and engines to the generator's, from the exchanges that have ended so far.
 
 use crate::clock::Stamp;
 use crate::engine::table::Joined;
@@ -9,7 +9,7 @@ use crate::request::timeline::{ClockOf, Moment, Relation};
 
 use super::client::Exchange;
 
-/// The clocks as the exchanges that have ended tell them so far.
+/// The offsets of other clocks, as known from the exchanges so far.
 #[derive(Debug)]
 pub(super) struct Clocks {
     own: String,
@@ -18,7 +18,7 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    /// Nothing is known yet; `own` is the name of our own clock.
+    /// No offset is known yet; `own` is the name of the generator's clock.
     pub(super) fn new(own: String) -> Clocks {
         Clocks {
             own,
@@ -27,20 +27,20 @@ impl Clocks {
         }
     }
 
-    /// The records of the exchange that ended last.
+    /// Learns from an exchange that has ended, and returns its rows with their clocks related.
     pub(super) fn relate(&mut self, exchange: Exchange) -> Vec<Row> {
         let (sent, head) = (exchange.at(Moment::Sent), exchange.at(Moment::ResponseHead));
         let Exchange {
             mut rows, stamps, ..
         } = exchange;
         let hop = stamps.as_ref().and_then(|front| front.hop.as_deref());
-        // When the processes of ours on its way stamped what they told with the response's head.
-        let stamped = sent.or(head).map(|from| (from, head.unwrap_or(from)));
-        if let (Some(front), Some(at)) = (&stamps, stamped) {
+        // The span of time in which front and hop took their stamps.
+        let span = sent.or(head).map(|from| (from, head.unwrap_or(from)));
+        if let (Some(front), Some(at)) = (&stamps, span) {
             let bounds = OffsetBound::of_exchange(sent, front.arrival, front.now, head);
             self.processes.add(&front.clock, &bounds);
             if let Some(hop) = hop.filter(|hop| hop.clock != front.clock) {
-                // Our send came before it read the head, and it wrote its header before we read the response.
+                // The hop read the head after our send, and wrote its header before we read the response.
                 let bounds = OffsetBound::of_exchange(sent, hop.arrival, hop.now, head);
                 self.processes.add(&hop.clock, &bounds);
             }
@@ -49,10 +49,10 @@ impl Clocks {
                 relate(&mut rows, ClockOf::Hop, self.relation(&hop.clock, at));
             }
         }
-        // The engine's clock is what its host is called by whoever told us.
+        // The name of the engine's clock is its host as seen by the process nearest to it.
         let host = rows.first().and_then(|row| row.host.as_deref());
         let engine = host.map(|host| match hop.or(stamps.as_ref()) {
-            Some(told) => told.engine_clock(host),
+            Some(nearest) => nearest.engine_clock(host),
             None => host.to_owned(),
         });
         if let Some((clock, at)) = engine.as_ref().zip(with_engine(&rows)) {
@@ -67,12 +67,12 @@ impl Clocks {
         rows
     }
 
-    /// The records of an exchange that waited for what the server's log tells.
-    pub(super) fn told(&mut self, joined: Joined) -> Vec<Row> {
+    /// Learns from a request whose rows waited for the server's log, and returns them.
+    pub(super) fn relate_joined(&mut self, joined: Joined) -> Vec<Row> {
         joined.into_rows(&mut self.engines)
     }
 
-    /// How the clock of a process of ours stood to our own, over some time.
+    /// The relation of the clock of a front or hop to the generator's, over a span of time.
     fn relation(&self, clock: &str, at: (Stamp, Stamp)) -> Relation {
         match self.processes.get_over(clock, at) {
             _ if clock == self.own => Relation::Same,

@@ -1,4 +1,4 @@
-//! What the tasks of a run share, and the thread that hands each request over at its time.
+//! The open loop: a thread waits for each request's scheduled time and spawns the task that sends it; and what these tasks share.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,108 +18,106 @@ use super::progress::Live;
 use super::stop::Stop;
 use super::workload::conversation::next_body;
 
-/// No draft is begun closer than this to the next sending.
-const MAKING_NANOS: i64 = 2_000_000;
-/// The pacing thread looks at least this often whether the run was stopped.
-const LOOK_NANOS: i64 = 50_000_000;
-/// The run begins this long after everything is ready, so that its first requests are not late already.
-const LEAD_NANOS: i64 = 10_000_000;
+/// A body is built ahead of time only if the next request is due later than this.
+const MIN_BUILD_NANOS: i64 = 2_000_000;
+/// The pacing thread checks at least this often whether the run was stopped.
+const STOP_CHECK_PERIOD_NANOS: i64 = 50_000_000;
+/// The run starts this long after it is prepared, so that its first requests are not late already.
+const START_DELAY_NANOS: i64 = 10_000_000;
+/// Bodies are built ahead of time, so that building one does not delay a send, up to this many bytes.
+const MAX_PREBUILT_BYTES: usize = 64 << 20;
 
-/// Request bodies are made ahead of their time up to this many bytes, so that a request's making delays no sending.
-const AHEAD_BYTES: usize = 64 << 20;
-
-/// A run about to begin: the target answers, the cache is flushed, the model known.
+/// A run about to begin: the target is reachable, the cache is flushed, the model is known.
 #[derive(Clone, Debug)]
-pub struct Ready {
+pub struct PreparedRun {
     pub(super) plan: Arc<RunPlan>,
     pub(super) client: Arc<Client>,
     pub(super) schedule: Arc<Vec<Planned>>,
     pub(super) clock: Clock,
 }
 
-/// Bodies that are made, and their size.
+/// Bodies that were built ahead of time.
 #[derive(Default)]
-struct Drafts {
-    made: VecDeque<Bytes>,
+struct Prebuilt {
+    bodies: VecDeque<Bytes>,
     bytes: usize,
 }
 
-impl Drafts {
-    /// Makes those of the schedule from a place on while there is room and `time` allows.
-    fn make(&mut self, Ready { plan, schedule, .. }: &Ready, from: usize, time: impl Fn() -> bool) {
-        while let Some(planned) = schedule.get(from + self.made.len())
-            && self.bytes < AHEAD_BYTES
-            && time()
+impl Prebuilt {
+    /// Builds the bodies of the schedule's requests from index `from` on, while there is room and `has_time` allows.
+    fn build(&mut self, run: &PreparedRun, from: usize, has_time: impl Fn() -> bool) {
+        while let Some(planned) = run.schedule.get(from + self.bodies.len())
+            && self.bytes < MAX_PREBUILT_BYTES
+            && has_time()
         {
-            let draft = plan.request(planned.number);
-            self.bytes += draft.len();
-            self.made.push_back(draft);
+            let body = run.plan.request(planned.number);
+            self.bytes += body.len();
+            self.bodies.push_back(body);
         }
     }
 
-    /// The next one, if it is made.
+    /// Takes the next body, if it has been built.
     fn take(&mut self) -> Option<Bytes> {
-        let draft = self.made.pop_front();
-        self.bytes -= draft.as_ref().map_or(0, Bytes::len);
-        draft
+        let body = self.bodies.pop_front();
+        self.bytes -= body.as_ref().map_or(0, Bytes::len);
+        body
     }
 }
 
-/// Hands each request over at its time, and says when that began.
+/// Spawns the task of each request at its time. Reports in `started` the time that the schedule's offsets count from.
 pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, started: oneshot::Sender<Stamp>) {
-    // Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a
-    // refusal does not matter.
+    // By default the kernel may wake this thread 50 µs late to save wake-ups. A refusal only makes sends less exact.
     let _ = nix::sys::prctl::set_timerslack(1);
-    let (ready, mut drafts) = (&dispatch.ready, Drafts::default());
-    let (clock, start) = (&ready.clock, ready.plan.args.start_at);
-    let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
-    drafts.make(ready, 0, || start.is_none_or(is_far));
-    let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
+    let (run, mut prebuilt) = (&dispatch.run, Prebuilt::default());
+    let (clock, start) = (&run.clock, run.plan.args.start_at);
+    let is_far = |at: Stamp| at.nanos_since(clock.now()) > MIN_BUILD_NANOS;
+    prebuilt.build(run, 0, || start.is_none_or(is_far));
+    let start = start.unwrap_or_else(|| clock.now().plus_nanos(START_DELAY_NANOS));
     let _ = started.send(start);
-    for (place, planned) in ready.schedule.iter().enumerate() {
+    for (index, planned) in run.schedule.iter().enumerate() {
         let at = start.plus_nanos(planned.offset_nanos);
         let has_slots = || dispatch.slots.available_permits() > 0;
-        drafts.make(ready, place, || is_far(at) && has_slots());
+        prebuilt.build(run, index, || is_far(at) && has_slots());
         if !dispatch.wait_until(at) {
             return;
         }
-        let task = dispatch.clone().serve(planned.number, at, drafts.take());
+        let task = dispatch.clone().serve(planned.number, at, prebuilt.take());
         runtime.spawn(task);
     }
 }
 
 /// What the tasks of a run share.
 pub(super) struct Dispatch {
-    pub(super) ready: Ready,
+    pub(super) run: PreparedRun,
     pub(super) stop: Stop,
     pub(super) live: Arc<Live>,
-    /// Of `--max-concurrency`, given to requests in their order.
+    /// The slots of `--max-concurrency`. The semaphore is fair: requests get them in their order.
     pub(super) slots: Semaphore,
-    pub(super) done: mpsc::Sender<Exchange>,
+    pub(super) ended: mpsc::Sender<Exchange>,
 }
 
 impl Dispatch {
-    /// Waits, and says whether the run goes on.
+    /// Blocks until `due`; returns whether the run goes on.
     fn wait_until(&self, due: Stamp) -> bool {
-        let clock = &self.ready.clock;
+        let clock = &self.run.clock;
         let mut wake = clock.now();
         while wake < due && !self.stop.is_stopped() {
-            wake = wake.plus_nanos(LOOK_NANOS).min(due);
+            wake = wake.plus_nanos(STOP_CHECK_PERIOD_NANOS).min(due);
             clock.sleep_until(wake);
         }
         !self.stop.is_stopped()
     }
 
-    /// Sends a request that is due, or one after the other all turns of a conversation: each is due once the reply before
-    /// it has ended and been thought about.
-    async fn serve(self: Arc<Dispatch>, number: u64, mut due: Stamp, mut draft: Option<Bytes>) {
+    /// Sends a request that is due, or all turns of a conversation: each later turn is due when the reply before it has ended and
+    /// the think time has passed.
+    async fn serve(self: Arc<Dispatch>, number: u64, mut due: Stamp, mut body: Option<Bytes>) {
         let live = &self.live;
-        let Ready {
+        let PreparedRun {
             plan,
             client,
             clock,
             ..
-        } = &self.ready;
+        } = &self.run;
         let turns = plan.turns(number);
         live.count(|counts| counts.turns_to_come += turns);
         for turn in 0..turns {
@@ -127,74 +125,76 @@ impl Dispatch {
                 counts.due += 1;
                 counts.turns_to_come -= 1;
             });
-            let (slot, slot_nanos) = self.slot().await;
+            let (slot, slot_nanos) = self.acquire_slot().await;
             let job = Job {
-                req_id: plan.req_id(plan.place(number, turn)),
+                req_id: plan.req_id(plan.request_index(number, turn)),
                 endpoint: plan.args.backend.endpoint(),
                 scheduled: Some(due),
-                body: draft.take().unwrap_or_else(|| plan.request(number)),
+                body: body.take().unwrap_or_else(|| plan.request(number)),
             };
             let Some(slot) = slot else {
-                return self.end(client.unsent(&job), slot_nanos);
+                return self.finish(client.unsent(&job), slot_nanos);
             };
             let sent = job.body.clone();
             let next = plan.follow_up(number, turn + 1);
             let mut reply = next.is_some().then(Reply::default);
-            live.count(|counts| counts.under_way += 1);
+            live.count(|counts| counts.in_flight += 1);
             let exchange = client.exchange(job, reply.as_mut(), self.stop.aborted());
-            // Apart, so that a task that waits for its slot is small.
+            // Boxed, so that a task that waits for its slot is small.
             let exchange = Box::pin(exchange).await;
-            live.count(|counts| counts.under_way -= 1);
+            live.count(|counts| counts.in_flight -= 1);
             drop(slot);
             let ended = clock.now();
             let reply = reply.filter(|_| exchange.outcome() == Outcome::Ok);
-            self.end(exchange, slot_nanos);
-            let said = next.zip(reply.and_then(Reply::text));
-            let Some((next, reply)) = said else { return };
-            draft = next_body(&sent, &reply, &next);
-            if draft.is_none() {
+            self.finish(exchange, slot_nanos);
+            let Some((next, reply)) = next.zip(reply.and_then(Reply::text)) else {
+                return;
+            };
+            body = next_body(&sent, &reply, &next);
+            if body.is_none() {
                 return;
             }
             due = ended.plus_nanos(next.think_ns);
             tokio::select! {
-                () = until(clock, due) => {}
+                () = sleep_until(clock, due) => {}
                 () = self.stop.stopped() => return,
             }
         }
     }
 
-    /// Waits for a slot, in order; with how long, nanoseconds. That counts from when the request came, not from when it
-    /// was due: to come late was the generator's own doing. No slot once the run is stopped.
-    async fn slot(&self) -> (Option<SemaphorePermit<'_>>, i64) {
+    /// Waits for a slot; `None` if the run is stopped. Also returns how long it waited, in nanoseconds: from this call on, not from
+    /// when the request was due, as the time until this call is the generator's own lateness.
+    async fn acquire_slot(&self) -> (Option<SemaphorePermit<'_>>, i64) {
         if self.stop.is_stopped() {
             return (None, 0);
         }
         if let Ok(slot) = self.slots.try_acquire() {
             return (Some(slot), 0);
         }
-        let clock = &self.ready.clock;
-        let came = clock.now();
+        let clock = &self.run.clock;
+        let began = clock.now();
         let slot = tokio::select! {
             biased;
             () = self.stop.stopped() => None,
             slot = self.slots.acquire() => slot.ok(),
         };
-        (slot, clock.now().nanos_since(came).max(0))
+        (slot, clock.now().nanos_since(began).max(0))
     }
 
-    fn end(&self, mut exchange: Exchange, slot_nanos: i64) {
+    /// Counts a request that has ended, and hands it to the recorder.
+    fn finish(&self, mut exchange: Exchange, slot_nanos: i64) {
         exchange.slot_nanos = slot_nanos;
         self.live.count(|counts| {
             counts.failed += usize::from(exchange.outcome() != Outcome::Ok);
             counts.done += 1;
         });
-        // Nobody listens any more only when the run was dropped.
-        let _ = self.done.send(exchange);
+        // Fails only if the run was dropped.
+        let _ = self.ended.send(exchange);
     }
 }
 
-/// Waits for a moment; not exactly, but never too short.
-pub(super) async fn until(clock: &Clock, at: Stamp) {
+/// Sleeps until `at`; may end late, but never early.
+pub(super) async fn sleep_until(clock: &Clock, at: Stamp) {
     while let Ok(nanos @ 1..) = u64::try_from(at.nanos_since(clock.now())) {
         tokio::time::sleep(Duration::from_nanos(nanos)).await;
     }

@@ -1,5 +1,4 @@
-//! The open loop: a thread of its own waits for each request's time on an absolute timer and hands it to
-//! the runtime, whatever became of the earlier ones.
+//! Runs a plan: prepares the target, sends the warm-up requests, drives the schedule and collects the rows.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -14,52 +13,52 @@ use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 
 use super::client::{Client, Job};
-use super::dispatch::{Dispatch, Ready, pace};
+use super::dispatch::{Dispatch, PreparedRun, pace};
 use super::error::Error;
 use super::lag::Lag;
 use super::plan::{Planned, RunPlan};
 use super::progress::Live;
 use super::rows::{Outputs, Recorder};
-use super::stop::{Stop, aside};
+use super::stop::{Stop, on_own_thread};
 use super::workload::Backend;
 
 /// A run that is over.
 #[derive(Debug)]
 pub struct Run {
-    /// The moment that all scheduled offsets count from.
+    /// The time that all scheduled offsets count from.
     pub started: Stamp,
-    /// When the last request was done.
+    /// When the last request ended.
     pub ended: Stamp,
-    /// A row for each request that was due (more where one generates several sequences), in order of
-    /// arrival; none where they went to a file.
+    /// A row for each request that was due (several where it generates several sequences), in order of sending; empty if they
+    /// were written to a file.
     pub records: Vec<Row>,
-    /// The schedule, also of what was no longer sent.
+    /// The whole schedule, also of requests that were not sent.
     pub schedule: Arc<Vec<Planned>>,
-    /// The generator's own lateness.
+    /// How late the generator sent.
     pub lag: Lag,
-    /// Whether it was stopped from outside.
+    /// Whether the run was stopped before its end.
     pub stopped: bool,
-    pub(super) rows: Recorder,
+    pub(super) recorder: Recorder,
     pub(super) plan: Arc<RunPlan>,
-    /// Turns of the conversations that had begun that were never due; `None` where there are no conversations.
+    /// Turns that were never due, of the conversations that had begun; `None` if there are no conversations.
     pub(super) turns_not_sent: Option<usize>,
-    /// Requests that got no connection as this machine gave no more files or ports.
+    /// Requests that got no connection because this machine had no file descriptors or ports left.
     pub(super) dropped: u64,
 }
 
-/// Runs a plan, in the runtime of the caller. Dropping it ends the run.
+/// Runs a plan on the current runtime. Dropping the future ends the run.
 ///
 /// # Errors
-/// The plan makes no sense, the target does not answer, or a warm-up request fails. A failed request of the
-/// run is no error but a row.
+/// The plan is invalid, the target cannot be reached, or a warm-up request fails. A failed request of the run is a row, not an
+/// error.
 pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> Result<Run, Error> {
-    let ready = Ready::prepare(plan, clock).await?;
-    ready.warm_up(&stop).await?;
-    ready.run(live, stop, Outputs::default()).await
+    let prepared = PreparedRun::new(plan, clock).await?;
+    prepared.warm_up(&stop).await?;
+    prepared.run(live, stop, Outputs::default()).await
 }
 
 impl Run {
-    /// What a reader of the figures must know of turns that were not sent.
+    /// Returns a warning if turns of conversations were not sent.
     pub(super) fn warning(&self) -> Option<String> {
         let not_sent = self.turns_not_sent.filter(|not_sent| *not_sent > 0);
         not_sent.map(|not_sent| {
@@ -71,20 +70,17 @@ impl Run {
     }
 }
 
-impl Ready {
-    /// Makes ready: lays the schedule out, looks the target up and asks what must be known of it.
+impl PreparedRun {
+    /// Computes the schedule, checks that the target can be reached, flushes its cache if asked to, and looks up the model's name.
     ///
     /// # Errors
     /// As [`drive`].
-    pub async fn prepare(plan: RunPlan, clock: Clock) -> Result<Ready, Error> {
-        let laid_out = aside(move || {
-            let schedule = plan.schedule()?;
-            Ok::<_, Error>((plan, schedule))
-        });
-        let (mut plan, schedule) = laid_out.await??;
+    pub async fn new(plan: RunPlan, clock: Clock) -> Result<PreparedRun, Error> {
+        let scheduled = on_own_thread(move || Ok::<_, Error>((plan.schedule()?, plan)));
+        let (schedule, mut plan) = scheduled.await??;
         let schedule = Arc::new(schedule);
         let target = plan.client.target.clone();
-        let unreachable = |why: String| Error::Failed(format!("cannot reach {target}: {why}"));
+        let unreachable = |cause: String| Error::Failed(format!("cannot reach {target}: {cause}"));
         let client = Client::new(plan.client.clone(), clock.clone()).await;
         let client = Arc::new(client.map_err(|error| unreachable(error.to_string()))?);
         if plan.check_target {
@@ -100,16 +96,12 @@ impl Ready {
             }
         }
         if plan.args.backend != Backend::Sglang && plan.args.model.is_none() {
-            let listed = client.ask(Method::GET, "/v1/models", Bytes::new()).await;
-            let model = first_model(&listed.map_err(unreachable)?);
-            let none = || {
-                Error::Failed(format!(
-                    "{target}/v1/models names no model: name one with --model"
-                ))
-            };
-            plan.args.model = Some(model.ok_or_else(none)?);
+            let models = client.ask(Method::GET, "/v1/models", Bytes::new()).await;
+            let model = first_model(&models.map_err(unreachable)?);
+            let missing = format!("{target}/v1/models names no model: name one with --model");
+            plan.args.model = Some(model.ok_or(Error::Failed(missing))?);
         }
-        Ok(Ready {
+        Ok(PreparedRun {
             plan: Arc::new(plan),
             client,
             schedule,
@@ -131,48 +123,47 @@ impl Ready {
             Error::if_past(at, self.clock.now())?;
         }
         let _guard = stop.on_drop();
-        let (done, ended) = mpsc::channel();
+        let (sender, ended) = mpsc::channel();
         let (started, start) = oneshot::channel();
         let slots = self.plan.args.max_concurrency.unwrap_or(usize::MAX);
         let dispatch = Arc::new(Dispatch {
-            ready: self.clone(),
+            run: self.clone(),
             stop: stop.clone(),
             live: live.clone(),
             slots: Semaphore::new(slots.min(Semaphore::MAX_PERMITS)),
-            done,
+            ended: sender,
         });
         let runtime = Handle::current();
         let thread = std::thread::Builder::new().name("pacer".to_owned());
         let spawned = thread.spawn(move || pace(&dispatch, &runtime, started));
         spawned.map_err(Error::thread)?;
         let started = start.await.unwrap_or_else(|_| self.clock.now());
-        // Told once: this is the run's only beginning.
         let _ = live.began.set(started);
 
-        let rows = Recorder::new(self.clock.clone(), started, outputs);
-        let taken = tokio::task::spawn_blocking(move || rows.take_all(&ended));
+        let recorder = Recorder::new(self.clock.clone(), started, outputs);
+        let recorded = tokio::task::spawn_blocking(move || recorder.record_all(&ended));
         let drained = async {
             stop.stopped().await;
             tokio::time::sleep(self.plan.args.drain_timeout_s).await;
             stop.abort();
             std::future::pending().await
         };
-        let rows = tokio::select! {
-            taken = taken => taken,
+        let recorder = tokio::select! {
+            recorder = recorded => recorder,
             never = drained => never,
         };
-        let mut rows = rows.map_err(Error::thread)?;
+        let mut recorder = recorder.map_err(Error::thread)?;
         let ended = self.clock.now();
         let stopped = stop.is_stopped();
-        let mut records = std::mem::take(&mut rows.kept);
+        let mut records = std::mem::take(&mut recorder.in_memory);
         records.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
-        let has_turns = self.plan.most_turns > 1;
+        let has_turns = self.plan.max_turns > 1;
         Ok(Run {
             started,
             ended,
             records,
-            lag: std::mem::take(&mut rows.lag),
-            rows,
+            lag: std::mem::take(&mut recorder.lag),
+            recorder,
             schedule: self.schedule,
             plan: self.plan,
             dropped: self.client.dropped(),
@@ -181,7 +172,7 @@ impl Ready {
         })
     }
 
-    /// Sends the warm-up requests; stopped, it sends no more of them.
+    /// Sends the warm-up requests one after the other, until the run is stopped.
     ///
     /// # Errors
     /// One of them failed.
@@ -199,17 +190,17 @@ impl Ready {
             }
             if exchange.outcome() != Outcome::Ok {
                 let row = exchange.rows.into_iter().next();
-                let why = row.and_then(|row| row.error).unwrap_or_default();
-                return Err(Error::Failed(format!("a warm-up request failed: {why}")));
+                let error = row.and_then(|row| row.error).unwrap_or_default();
+                return Err(Error::Failed(format!("a warm-up request failed: {error}")));
             }
         }
         Ok(())
     }
 }
 
-/// The id of the first model in the answer of `/v1/models`.
+/// Returns the id of the first model in a response of `/v1/models`.
 fn first_model((status, body): &(u16, Bytes)) -> Option<String> {
-    let listed = serde_json::from_slice(body).ok();
-    let listed: serde_json::Value = listed.filter(|_| *status == 200)?;
-    listed["data"][0]["id"].as_str().map(str::to_owned)
+    let models = serde_json::from_slice(body).ok();
+    let models: serde_json::Value = models.filter(|_| *status == 200)?;
+    models["data"][0]["id"].as_str().map(str::to_owned)
 }

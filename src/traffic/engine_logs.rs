@@ -1,4 +1,4 @@
-//! The servers' request logs on this disk: they tell of streamed chats what their responses do not. Rows wait for them.
+//! Reads the servers' request logs on this disk, which hold the times of streamed chats that the responses lack. Rows wait for them.
 
 use std::path::Path;
 
@@ -9,38 +9,38 @@ use crate::engine::table::{Joined, Table};
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 
-/// The logs of a folder, from the beginning of a run on, and the requests that wait for their lines.
+/// The logs of a folder since the beginning of a run, and the requests that wait for their lines.
 #[derive(Debug)]
 pub(super) struct EngineLogs {
     folder: Folder,
     table: Table,
-    looked: Stamp,
-    /// They do not wait, or no longer.
+    last_read: Stamp,
+    /// Requests that do not wait, or no longer.
     ready: Vec<Joined>,
 }
 
-/// A server writes a line when the response is over; of a client that left there is never one.
-const PATIENCE_NANOS: i64 = 2 * NANOS;
-/// Requests that wait at once.
-const MOST: usize = 16_384;
+/// How long a request waits for its line. A server writes it when the response has ended, and never if the client left.
+const LINE_TIMEOUT_NANOS: i64 = 2 * NANOS;
+/// How many requests may wait at once.
+const MAX_WAITING: usize = 16_384;
 
 impl EngineLogs {
-    /// How often they are looked at, at most; nanoseconds.
-    pub(super) const LOOK_NANOS: i64 = NANOS / 20;
+    /// How often the logs are read.
+    pub(super) const READ_PERIOD_NANOS: i64 = NANOS / 20;
 
-    /// What lies in `folder` by now is not of the run.
+    /// Begins with the lines that are written from now on: earlier ones are not of this run.
     pub(super) fn begin(folder: &Path) -> EngineLogs {
         let mut folder = Folder::new(folder.to_owned());
         folder.look(&mut |_| {});
         EngineLogs {
             folder,
-            table: Table::new(MOST),
-            looked: Stamp::from_nanos(0),
+            table: Table::new(MAX_WAITING),
+            last_read: Stamp::from_nanos(0),
             ready: Vec::new(),
         }
     }
 
-    /// A request that ended `now` waits for what is told of it, unless nothing can be or all is known.
+    /// Takes the rows of a request that ended `now`. They wait for its line, unless there can be none or nothing is missing.
     pub(super) fn wait(&mut self, rows: Vec<Row>, now: Stamp) {
         let has_id = rows.iter().any(|row| row.engine_id.is_some());
         let ended = |rows| Ended {
@@ -51,7 +51,7 @@ impl EngineLogs {
         let waits = match has_id {
             true => self
                 .table
-                .ended(ended(rows), now.plus_nanos(PATIENCE_NANOS)),
+                .ended(ended(rows), now.plus_nanos(LINE_TIMEOUT_NANOS)),
             false => Err(rows),
         };
         let ready = waits.unwrap_or_else(|rows| Some(Joined::without(ended(rows))));
@@ -63,10 +63,10 @@ impl EngineLogs {
         self.table.waiting() > 0
     }
 
-    /// The requests that wait no longer, with what was told of them.
+    /// Returns the requests that no longer wait, with what their lines report.
     pub(super) fn ready(&mut self, now: Stamp) -> Vec<Joined> {
-        if self.has_waiting() && now.nanos_since(self.looked) >= EngineLogs::LOOK_NANOS {
-            self.looked = now;
+        if self.has_waiting() && now.nanos_since(self.last_read) >= EngineLogs::READ_PERIOD_NANOS {
+            self.last_read = now;
             let table = &mut self.table;
             self.folder.look(&mut |line| {
                 table.line(line, now);

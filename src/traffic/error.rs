@@ -1,34 +1,34 @@
-//! Why there is no run, or nothing to keep of it.
+//! Errors of a run of the generator.
 
 use std::fmt::Display;
 use std::path::Path;
 
 use crate::clock::Stamp;
 
-/// Why there was no run, or nothing to keep of it.
+/// Why there was no run, or why it left nothing to keep.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for makes no sense.
+    /// The arguments are invalid or do not go together.
     #[error("{0}")]
     Usage(String),
-    /// It made sense, and did not work.
+    /// The arguments are valid, but something failed.
     #[error("{0}")]
     Failed(String),
-    /// A signal came before there was anything to keep.
+    /// A signal (its number) arrived before there was a result.
     #[error("interrupted before there was a result")]
     Interrupted(u8),
 }
 
 impl Error {
-    /// Whether what was asked for is to blame, rather than how it went.
+    /// Whether the arguments are at fault.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Usage(_))
     }
 
-    /// Whether `--start-at` has passed.
+    /// Checks that `--start-at` is still to come.
     ///
     /// # Errors
-    /// It has.
+    /// It has passed.
     pub(super) fn if_past(at: Stamp, now: Stamp) -> Result<(), Error> {
         let late = now.since(at);
         match late < 0.0 {
@@ -40,12 +40,12 @@ impl Error {
         }
     }
 
-    /// The system gave no thread, runtime or signal handler.
+    /// The system refused a thread, a runtime or a signal handler.
     pub(super) fn thread(error: impl Display) -> Error {
         Error::Failed(format!("the generator could not start: {error}"))
     }
 
-    /// A file could not be written, or a folder not be made.
+    /// A file could not be written or renamed.
     pub(super) fn file(path: &Path, cause: impl Display) -> Error {
         Error::Failed(format!("{}: {cause}", path.display()))
     }

@@ -1,4 +1,4 @@
-//! A run that is over, for whoever asked for it.
+//! The result of a run.
 
 use std::path::PathBuf;
 
@@ -7,42 +7,42 @@ use crate::report::verdict::{Grade, Verdict};
 
 use super::verdict::Evidence;
 
-/// Why a run that worked is not what was asked for.
+/// Why a completed run must not be used as it is; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unfit {
     /// It was stopped by this signal.
     Stopped(u8),
     /// Its figures are not the server's ([`FinishedRun::verdict`]).
     Invalid,
-    /// More requests failed than may.
+    /// More requests failed than are allowed.
     Failed {
         /// Requests that failed.
         failed: u64,
         /// All requests.
         requests: u64,
-        /// The share that may fail, by `--max-failed`; else half.
+        /// `--max-failed`; `None`: half may fail.
         most: Option<f64>,
     },
 }
 
-/// A run that is over and on disk.
+/// A run that is over, with its files written.
 #[derive(Debug)]
 pub struct FinishedRun {
     /// The figures.
     pub summary: Summary,
-    /// Whether they can be believed.
+    /// Whether the figures can be trusted.
     pub verdict: Verdict,
-    /// What that was judged by.
+    /// What the verdict was judged by.
     pub evidence: Evidence,
-    /// What the reader of the figures must know: the generator was late, the run was cut short, …
+    /// What a reader of the figures must know: requests waited for slots, the run was cut short, …
     pub warnings: Vec<String>,
-    /// What was sent, where it is a data set of its own.
+    /// The data set, if it is more than random lengths.
     pub dataset: Option<String>,
-    /// Where the files are.
+    /// The folder of the files.
     pub output_dir: PathBuf,
-    /// Why scripts shall not take the run for a whole one.
+    /// Why scripts must not take the run for a complete and valid one.
     pub unfit: Option<Unfit>,
-    /// Why the run counts as failed: not one request succeeded, or its files could not be written.
+    /// Why the run failed: no request succeeded, or its files could not be written.
     pub failure: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl std::fmt::Display for Unfit {
             } => {
                 write!(f, "{failed} of {requests} requests failed, more than ")?;
                 match most {
-                    Some(most) => write!(f, "--max-failed {most} allows"),
+                    Some(share) => write!(f, "--max-failed {share} allows"),
                     None => write!(f, "half (--max-failed SHARE says how many may)"),
                 }
             }
@@ -67,25 +67,25 @@ impl std::fmt::Display for Unfit {
 }
 
 impl FinishedRun {
-    /// Whether its figures are to be believed, and too many requests failed; of a run that came to its own end.
+    /// Sets `unfit` of a run that was not stopped: by its verdict, and by the number of failed requests.
     pub(super) fn judge(&mut self, max_failed: Option<f64>) {
         let (failed, requests) = (self.summary.failed(), self.summary.requests());
-        let most = max_failed.unwrap_or(0.5) * requests as f64;
-        // Where all did, that is what there is to say.
-        if failed as f64 > most && (max_failed.is_some() || self.failure.is_none()) {
+        let allowed = max_failed.unwrap_or(0.5) * requests as f64;
+        // Where all failed, `failure` says so already.
+        if failed as f64 > allowed && (max_failed.is_some() || self.failure.is_none()) {
             self.unfit = Some(Unfit::Failed {
                 failed,
                 requests,
                 most: max_failed,
             });
         }
-        // Where nothing at all came back, that is what there is to say.
+        // Where no request succeeded, `failure` says more than the verdict.
         if self.verdict.grade == Grade::Invalid && self.failure.is_none() {
             self.unfit = Some(Unfit::Invalid);
         }
     }
 
-    /// What the terminal shows.
+    /// Renders the result for the terminal.
     pub fn to_text(&self) -> String {
         let mut text = self.verdict.marked(&self.summary.to_text());
         text.push_str(&self.verdict.to_text(&self.evidence));

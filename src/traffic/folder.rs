@@ -1,4 +1,4 @@
-//! The folder of a run: one of its own, so that no run ever takes away another's files.
+//! The folder of a run. Each run has its own, so that none overwrites another's files.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -8,7 +8,7 @@ use super::error::Error;
 use crate::clock::Stamp;
 use crate::report::outputs;
 
-/// Where a run's files shall go.
+/// Where a run's files go.
 #[derive(Clone, Debug)]
 pub enum Folder {
     /// The folder that the user named.
@@ -18,24 +18,24 @@ pub enum Folder {
         /// Whether an earlier run's files in it may be replaced.
         force: bool,
     },
-    /// A new folder in this one, called after the run's start, and a link `latest` beside it.
+    /// A new folder in this one, named after the run's start, and a link `latest` beside it.
     Own(PathBuf),
 }
 
-/// A folder made for a run.
+/// A folder that was created for a run.
 #[derive(Debug)]
 pub struct Made {
     /// The folder.
     pub dir: PathBuf,
-    /// What the user must know of it.
+    /// A warning for the user: `latest` could not be updated.
     pub note: Option<String>,
 }
 
-/// The link to the folder of the run begun last.
+/// The name of the link to the folder of the most recent run.
 const LATEST: &str = "latest";
 
 impl Folder {
-    /// The folder `given`, else a new one in `parent`.
+    /// The folder `given`, or a new one in `parent` if `None`.
     pub fn new(given: Option<&Path>, force: bool, parent: &str) -> Folder {
         match given {
             Some(dir) => Folder::Given {
@@ -46,37 +46,36 @@ impl Folder {
         }
     }
 
-    /// Looks whether a given folder holds any of `files`, or is an experiment's; changes nothing.
+    /// Checks that a given folder holds none of `files` and is not an experiment's; changes nothing.
     ///
     /// # Errors
-    /// It does, and they may not be replaced.
+    /// It does or is, and its files may not be replaced.
     pub fn check(&self, files: &[&str]) -> Result<(), Error> {
         let Folder::Given { dir, force } = self else {
             return Ok(());
         };
         let files = if *force { &[] } else { files };
-        outputs::check_folder(dir, files).map_err(|wrong| {
+        outputs::check_folder(dir, files).map_err(|problem| {
             Error::Usage(format!(
-                "--output-dir {wrong}, or leave the flag out (traffic replaces its own run with --force; node and routing go \
+                "--output-dir {problem}, or leave the flag out (traffic replaces its own run with --force; node and routing go \
                  on with theirs by --resume)"
             ))
         })
     }
 
-    /// Makes the folder of a run that begins `now`. Of a given one that may be replaced `files` are removed,
-    /// and nothing else.
+    /// Creates the folder of a run that begins `now`. Removes `files`, and nothing else, from a given one that may be replaced.
     ///
     /// # Errors
-    /// As [`Folder::check`], or the folder cannot be made.
+    /// As [`Folder::check`], or the folder cannot be created.
     pub fn make(&self, files: &[&str], now: Stamp) -> Result<Made, Error> {
         self.check(files)?;
         match self {
             Folder::Given { dir, .. } => {
-                std::fs::create_dir_all(dir).map_err(|cause| unmade(dir, cause))?;
+                std::fs::create_dir_all(dir).map_err(|cause| create_error(dir, cause))?;
                 for file in files.iter().map(|file| dir.join(file)) {
                     match std::fs::remove_file(&file) {
                         Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                            return Err(unmade(&file, cause));
+                            return Err(create_error(&file, cause));
                         }
                         _ => {}
                     }
@@ -86,24 +85,24 @@ impl Folder {
                     note: None,
                 })
             }
-            Folder::Own(parent) => own(parent, now),
+            Folder::Own(parent) => create_in(parent, now),
         }
     }
 }
 
-fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
-    std::fs::create_dir_all(parent).map_err(|cause| unmade(parent, cause))?;
-    let begun = now.compact_utc();
-    // Who makes the folder has it: of two runs in one second the other takes the next name.
-    let (mut name, mut number) = (begun.clone(), 1);
+fn create_in(parent: &Path, now: Stamp) -> Result<Made, Error> {
+    std::fs::create_dir_all(parent).map_err(|cause| create_error(parent, cause))?;
+    let date = now.compact_utc();
+    // `create_dir` is atomic: of two runs that begin in the same second, the second takes the next name.
+    let (mut name, mut number) = (date.clone(), 1);
     let dir = loop {
         let dir = parent.join(&name);
         match std::fs::create_dir(&dir) {
             Err(cause) if cause.kind() == ErrorKind::AlreadyExists => number += 1,
-            Err(cause) => return Err(unmade(&dir, cause)),
+            Err(cause) => return Err(create_error(&dir, cause)),
             Ok(()) => break dir,
         }
-        name = format!("{begun}-{number}");
+        name = format!("{date}-{number}");
     };
     let linked = link(parent, &name);
     let note = linked.err().map(|cause| {
@@ -113,15 +112,15 @@ fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
     Ok(Made { dir, note })
 }
 
-/// What went wrong with a folder, by the flag that gives another.
-fn unmade(path: &Path, cause: impl Display) -> Error {
+/// The error for a folder or file that cannot be created or replaced.
+fn create_error(path: &Path, cause: impl Display) -> Error {
     let path = path.display();
     Error::Failed(format!(
         "--output-dir {path}: cannot be made: {cause}; name a folder that can be written"
     ))
 }
 
-/// Lets `latest` lead to the run's folder. Whoever reads it finds the old or the new one, never none.
+/// Points `latest` to the run's folder. It is replaced atomically, so that a reader always finds it.
 fn link(parent: &Path, name: &str) -> io::Result<()> {
     let latest = parent.join(LATEST);
     if latest
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_latest_and_is_no_link_stays() {
+    fn a_file_named_latest_that_is_no_link_stays() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join(LATEST), "mine").unwrap();
         let made = Folder::Own(root.path().into()).make(&FILES, NOW).unwrap();
@@ -189,10 +188,10 @@ mod tests {
         assert!(error.contains("a/b: holds b.json already"), "{error}");
         assert!(error.contains("--force"), "{error}");
         given(true).check(&FILES).unwrap();
-        assert!(dir.join("b.json").exists(), "looking touches nothing");
+        assert!(dir.join("b.json").exists(), "a check changes nothing");
         given(true).make(&FILES, NOW).unwrap();
         assert!(!dir.join("b.json").exists());
-        assert!(dir.join("mine").exists(), "what is no run's stays");
+        assert!(dir.join("mine").exists(), "other files stay");
 
         let file = root.path().join("file");
         std::fs::write(&file, "").unwrap();

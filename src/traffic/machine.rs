@@ -1,21 +1,21 @@
-//! The machine a run was made on.
+//! The machine that a run was made on.
 
 use std::fs;
 use std::thread::available_parallelism;
 
-/// What a reader must know of a machine to weigh its figures.
+/// The properties of a machine that matter for its figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Machine {
     /// Processors this process may use.
     pub cores: Option<usize>,
-    /// The processor's name for itself.
+    /// The processor's model name.
     pub cpu_model: Option<String>,
     /// Name and release of the kernel.
     pub kernel: Option<String>,
 }
 
 impl Machine {
-    /// Asks the machine; what it does not tell stays unknown.
+    /// Reads the properties from the system; `None` where it does not report one.
     pub fn read() -> Machine {
         let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
@@ -27,7 +27,7 @@ impl Machine {
     }
 }
 
-/// The first `model name` of a `/proc/cpuinfo`.
+/// Returns the first `model name` of a `/proc/cpuinfo`.
 fn cpu_model(cpus: &str) -> Option<String> {
     let mut lines = cpus.lines().filter_map(|line| line.split_once(':'));
     let (_, name) = lines.find(|(key, _)| key.trim() == "model name")?;
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_is_the_first_named() {
+    fn the_model_is_the_first_in_the_file() {
         let cpus = "processor\t: 0\nmodel name\t: Fast CPU @ 3:2 GHz\n\nprocessor\t: 1\nmodel name\t: Other\n";
         assert_eq!(cpu_model(cpus).as_deref(), Some("Fast CPU @ 3:2 GHz"));
         assert_eq!(cpu_model("processor : 0\n"), None);

@@ -1,4 +1,4 @@
-//! The files of a run.
+//! Writes the files of a run: `requests.csv`, `schedule.csv`, `summary.json`.
 
 use std::fs::File;
 use std::io;
@@ -19,24 +19,25 @@ use super::error::Error;
 use super::folder::{Folder, Made};
 use super::plan::{Planned, RunPlan};
 
-/// Where a run's rows go, and what is known of it before it begins, for whoever finds its folder after it was killed.
+/// The files that are opened before a run begins.
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
     rows: File,
-    known: Value,
-    times_from: Base,
+    /// What is known of the run before it begins: written to [`BEGUN`], for reports on a run that was killed.
+    begun: Value,
+    time_base: Base,
 }
 
-/// A file of rows under way. One that takes no more is left as it is: the run goes on without it.
+/// The file of rows during a run. After the first write error it is left as it is, and the run goes on without it.
 #[derive(Debug)]
 pub(super) struct RowFile {
     dir: PathBuf,
-    /// `Err`: it takes no more.
+    /// `Err` after the first write error.
     out: io::Result<RowWriter<File>>,
 }
 
-/// What a run leaves in its folder, whatever ends it and when.
+/// All files that a run may leave in its folder, however it ends.
 pub(super) const FILES: [&str; 5] = [ROWS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
 const SCHEDULE_COLUMNS: [&str; 6] = [
     "index",
@@ -47,11 +48,10 @@ const SCHEDULE_COLUMNS: [&str; 6] = [
     "data_id",
 ];
 
-/// Makes the folder of a run that begins `now`, and writes `schedule.csv`; offsets are seconds from the
-/// start of the run.
+/// Creates the folder of a run that begins `now`, and writes `schedule.csv`, with offsets in seconds from the start of the run.
 ///
 /// # Errors
-/// The folder holds a run already, or what the system answers.
+/// The folder holds a run already, or cannot be written.
 pub(super) fn begin(
     folder: &Folder,
     plan: &RunPlan,
@@ -63,17 +63,17 @@ pub(super) fn begin(
     let written = File::create_new(&path).and_then(|file| {
         let mut rows = csv::Writer::from_writer(file);
         rows.write_record(SCHEDULE_COLUMNS)?;
-        // As `requests.csv` shows them, so that the two join.
-        let shown = |text: &str| shown_text(text.into()).into_owned();
-        for (place, due, lengths) in plan.requests(schedule) {
+        // Escaped as in `requests.csv`, so that the two files can be joined.
+        let escaped = |text: &str| shown_text(text.into()).into_owned();
+        for (index, due, lengths) in plan.requests(schedule) {
             let offset = due.map(|due| format!("{}.{:09}", due / NANOS, due % NANOS));
             rows.write_record([
-                place.to_string(),
+                index.to_string(),
                 offset.unwrap_or_default(),
                 lengths.input.to_string(),
                 lengths.output.to_string(),
-                shown(&plan.req_id(place)),
-                shown(lengths.data_id.as_deref().unwrap_or_default()),
+                escaped(&plan.req_id(index)),
+                escaped(lengths.data_id.as_deref().unwrap_or_default()),
             ])?;
         }
         rows.flush()
@@ -85,67 +85,67 @@ pub(super) fn begin(
 /// Writes `summary.json`.
 ///
 /// # Errors
-/// What the system answers.
-pub(super) fn summary(dir: &Path, summary: &Value) -> Result<(), Error> {
+/// It cannot be written.
+pub(super) fn write_summary(dir: &Path, summary: &Value) -> Result<(), Error> {
     let path = dir.join(SUMMARY);
     let written = disk::replace(&path, format!("{summary:#}\n").as_bytes());
     written.map_err(|cause| Error::file(&path, cause))?;
-    // Left behind, it says nothing that the summary does not.
+    // The summary holds all of it; a file that cannot be removed does no harm.
     let _ = std::fs::remove_file(dir.join(BEGUN));
     Ok(())
 }
 
 impl Files {
-    /// Makes the file of rows in `dir`, so that it costs the run no time, with what tells of it should it be killed.
+    /// Creates the file of rows in `dir` ahead of the run, which then loses no time with it.
     ///
     /// # Errors
-    /// What the system answers.
-    pub(super) fn new(dir: &Path, facts: &RunFacts, times_from: Base) -> Result<Files, Error> {
+    /// It cannot be created.
+    pub(super) fn new(dir: &Path, facts: &RunFacts, time_base: Base) -> Result<Files, Error> {
         let path = dir.join(PARTIAL);
         Ok(Files {
             dir: dir.to_owned(),
             rows: File::create_new(&path).map_err(|cause| Error::file(&path, cause))?,
-            known: json!({
+            begun: json!({
                 "scheduled": facts.scheduled,
                 "offered_rate": facts.offered_rate,
                 "goodput_goals_ms": goals_ms(&facts.goodput),
                 "config": facts.config,
             }),
-            times_from,
+            time_base,
         })
     }
 
-    /// Begins the rows of a run that began at `started`.
+    /// Opens the file of rows of a run that began at `started`.
     pub(super) fn begin(mut self, started: Stamp) -> RowFile {
-        self.known["started_at"] = started.seconds().into();
-        self.known["started_at_ns"] = started.nanos().into();
-        // Where the disk takes it not, the run goes on without it.
-        let _ = std::fs::write(self.dir.join(BEGUN), format!("{:#}\n", self.known));
+        self.begun["started_at"] = started.seconds().into();
+        self.begun["started_at_ns"] = started.nanos().into();
+        // Only needed if the run is killed: it goes on without.
+        let _ = std::fs::write(self.dir.join(BEGUN), format!("{:#}\n", self.begun));
         RowFile {
             dir: self.dir,
-            out: RowWriter::new(self.rows, self.times_from.of_run(started)),
+            out: RowWriter::new(self.rows, self.time_base.of_run(started)),
         }
     }
 }
 
 impl RowFile {
-    /// Adds the rows of a request; they reach the file with the next [`RowFile::flush`], or when enough have gathered.
-    pub(super) fn write(&mut self, records: &[Row]) {
-        self.go_on(|out| records.iter().try_for_each(|record| out.write(record)));
+    /// Adds the rows of a request to a buffer, which is written when it is full or by [`RowFile::flush`].
+    pub(super) fn write(&mut self, rows: &[Row]) {
+        self.try_write(|out| rows.iter().try_for_each(|row| out.write(row)));
     }
 
-    /// Hands all rows to the system, which has them whatever becomes of this process.
+    /// Writes all buffered rows to the system, so that they survive this process.
     pub(super) fn flush(&mut self) {
-        self.go_on(RowWriter::flush);
+        self.try_write(RowWriter::flush);
     }
 
-    /// Hands all rows to the disk and gives the file its name; where it is, and why it is not whole.
+    /// Syncs the file and gives it its final name. Returns its path, and the error if it is incomplete.
     pub(super) fn finish(mut self) -> (PathBuf, Result<(), Error>) {
         let partial = self.dir.join(PARTIAL);
         let whole = self.dir.join(ROWS);
         self.flush();
-        // On the disk before they have the name: after a power cut it must not lead to half a file.
-        self.go_on(|out| out.get_ref().sync_all());
+        // Synced before the rename: after a power cut the final name must not belong to half a file.
+        self.try_write(|out| out.get_ref().sync_all());
         if let Err(cause) = self.out {
             let error = Error::file(&partial, cause);
             return (partial, Err(error));
@@ -156,7 +156,7 @@ impl RowFile {
         }
     }
 
-    fn go_on(&mut self, write: impl FnOnce(&mut RowWriter<File>) -> io::Result<()>) {
+    fn try_write(&mut self, write: impl FnOnce(&mut RowWriter<File>) -> io::Result<()>) {
         if let Ok(out) = &mut self.out
             && let Err(error) = write(out)
         {
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::traffic::tests::planned;
 
-    /// The files of a run in `dir`, begun.
+    /// The files of a run in `dir` that has begun.
     fn begun(dir: &Path, line: &str) -> Files {
         let folder = Folder::new(Some(dir), true, "unused");
         let plan = planned(line);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_is_a_row_a_request() {
+    fn a_schedule_has_a_row_for_each_request() {
         let root = tempfile::tempdir().unwrap();
         let entry = r#"{"prompt": "a b c", "completion": "a b c d", "id": "=a,b"}"#;
         let data = root.path().join("data");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_takes_the_place_of_all_that_one_left_which_ended_at_any_moment() {
+    fn a_run_replaces_all_files_that_an_earlier_one_may_have_left() {
         let root = tempfile::tempdir().unwrap();
         for file in FILES {
             std::fs::write(root.path().join(file), "left").unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_rows_get_their_name_and_those_of_a_full_disk_do_not() {
+    fn only_a_complete_file_gets_the_final_name() {
         for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
             let mut files = begun(root.path(), "");
@@ -224,8 +224,8 @@ mod tests {
                 files.rows = File::options().write(true).open("/dev/full").unwrap();
             }
             let mut rows = files.begin(Stamp::from_nanos(NANOS));
-            let known = std::fs::read_to_string(root.path().join(BEGUN)).unwrap();
-            assert!(known.contains("\"started_at\": 1.0"), "{known}");
+            let text = std::fs::read_to_string(root.path().join(BEGUN)).unwrap();
+            assert!(text.contains("\"started_at\": 1.0"), "{text}");
             rows.flush();
             let (path, written) = rows.finish();
             let name = if is_full { PARTIAL } else { ROWS };

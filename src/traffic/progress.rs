@@ -1,4 +1,5 @@
-//! A run's progress, and what a person sees of it on standard error: a line that is written over on a terminal, else one now and then.
+//! The progress of a run, and how it is shown on standard error: a line that is overwritten on a terminal, else a line every five
+//! seconds.
 
 use std::io::{IsTerminal, Write as _};
 use std::sync::Arc;
@@ -12,40 +13,40 @@ use crate::terminal;
 
 use super::stop::Stop;
 
-/// A run's progress, for who looks on.
+/// The progress of a run, shared with whoever displays it.
 #[derive(Debug, Default)]
 pub struct Live {
     pub(super) began: SetOnce<Stamp>,
     counts: Mutex<Progress>,
 }
 
-/// What [`Live`] says at one moment.
+/// The counts of [`Live`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Requests whose time has come.
+    /// Requests that are or were due.
     pub due: usize,
-    /// Requests sent and not yet answered whole.
-    pub under_way: usize,
+    /// Requests in flight: sent or connecting, and not ended.
+    pub in_flight: usize,
     /// Requests that have ended.
     pub done: usize,
-    /// Of these, how many not well.
+    /// Requests that have failed.
     pub failed: usize,
-    /// Turns of the conversations that have begun that have not been due.
+    /// Turns that are not due yet, of the conversations that have begun.
     pub turns_to_come: usize,
 }
 
-/// How often a terminal's line is drawn.
-const DRAW: Duration = Duration::from_millis(200);
-/// How often a line is written where there is no terminal.
-const LINE: Duration = Duration::from_secs(5);
+/// How often the line is redrawn on a terminal.
+const REDRAW_PERIOD: Duration = Duration::from_millis(200);
+/// How often a line is printed where there is no terminal.
+const PRINT_PERIOD: Duration = Duration::from_secs(5);
 
 impl Live {
-    /// The moment that all scheduled offsets count from, when it has come.
+    /// Waits until the run's start is known: the time that all scheduled offsets count from, which may still be to come.
     pub async fn began(&self) -> Stamp {
         *self.began.wait().await
     }
 
-    /// The present counts.
+    /// The current counts.
     pub fn counts(&self) -> Progress {
         *self.counts.lock()
     }
@@ -55,70 +56,62 @@ impl Live {
     }
 }
 
-/// Says a line on standard error. Nobody reads it: then there is nobody to tell.
-pub(super) fn tell(line: &str) {
+/// Prints a line on standard error; an error is ignored.
+pub(super) fn print_line(line: &str) {
     terminal::complain(&format!("{line}\n"));
 }
 
-/// Shows progress until it is dropped. Once stopped, a run waits for requests under way for as long as `ending` says.
+/// Shows the progress of `total` requests until it is dropped. When the run is stopped, says for how long it waits for requests in
+/// flight: up to `drain`.
 pub(super) async fn show<T>(
     live: Arc<Live>,
     total: usize,
     clock: Clock,
-    (stop, drain): (Stop, Duration),
+    stop: &Stop,
+    drain: Duration,
 ) -> T {
     tokio::select! {
         () = draw(&live, total, &clock) => {}
-        // The line is gone by then: what follows takes seconds.
         () = stop.stopped() => {}
     }
-    let under_way = live.counts().under_way;
-    let drain = drain.as_secs_f64();
-    tell(&format!(
-        "stopping: no further request is sent; waiting up to {drain} s for {under_way} in flight, Ctrl-C \
+    let (in_flight, drain) = (live.counts().in_flight, drain.as_secs_f64());
+    print_line(&format!(
+        "stopping: no further request is sent; waiting up to {drain} s for {in_flight} in flight, Ctrl-C \
          again drops them"
     ));
-    stop.aborted().await;
-    let under_way = live.counts().under_way;
-    tell(&format!("giving up {under_way} in flight"));
     std::future::pending().await
 }
 
 async fn draw(live: &Live, total: usize, clock: &Clock) {
-    let line = Line {
-        is_drawn: std::io::stderr().is_terminal(),
+    let is_terminal = std::io::stderr().is_terminal();
+    // Not `then_some`, which would drop one where there is no terminal.
+    let _clear = is_terminal.then(|| ClearLine);
+    let (period, print): (_, fn(&str)) = match is_terminal {
+        true => (REDRAW_PERIOD, overwrite_line),
+        false => (PRINT_PERIOD, print_line),
     };
-    let step = if line.is_drawn { DRAW } else { LINE };
     let began = live.began().await;
     loop {
-        tokio::time::sleep(step).await;
+        tokio::time::sleep(period).await;
         let counts = live.counts();
         let rate = counts.due as f64 / clock.now().since(began).max(1.0);
-        let state = format!(
+        print(&format!(
             "{}/{total} done, {rate:.1} req/s, {} in flight, {} failed",
-            counts.done, counts.under_way, counts.failed
-        );
-        match line.is_drawn {
-            true => over(&state),
-            false => tell(&state),
-        }
+            counts.done, counts.in_flight, counts.failed
+        ));
     }
 }
 
-/// Writes over the terminal's last line; a closed one has nobody to tell.
-fn over(text: &str) {
+/// Overwrites the terminal's last line; an error is ignored.
+fn overwrite_line(text: &str) {
     let _ = write!(std::io::stderr(), "\r{text}\x1b[K");
 }
 
-/// A terminal's line is gone when this is dropped, also when the run ends in the midst of a draw.
-struct Line {
-    is_drawn: bool,
-}
+/// Clears the terminal's line when it is dropped, however the run ends.
+struct ClearLine;
 
-impl Drop for Line {
+impl Drop for ClearLine {
     fn drop(&mut self) {
-        if self.is_drawn {
-            over("");
-        }
+        overwrite_line("");
     }
 }

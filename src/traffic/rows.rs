@@ -1,4 +1,4 @@
-//! The rows of a run: each is made, and final, when its request has ended.
+//! Records the rows of a run. A row is final when its request has ended.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -15,32 +15,33 @@ use super::lag::Lag;
 use super::output::{Files, RowFile};
 use super::spans::Spans;
 
-/// Where rows go, and what they wait for. Without files they stay in memory.
+/// Where rows go, and the logs that they wait for.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
+    /// `None`: rows stay in memory.
     pub(super) files: Option<Files>,
     pub(super) spans: Option<Spans>,
     pub(super) logs: Option<EngineLogs>,
 }
 
-/// Makes rows of what ends.
+/// Turns exchanges that have ended into rows, and writes them.
 #[derive(Debug)]
 pub(super) struct Recorder {
     clock: Clock,
     clocks: Clocks,
-    /// `None`: they stay in memory.
     file: Option<RowFile>,
     spans: Option<Spans>,
     logs: Option<EngineLogs>,
-    pub(super) kept: Vec<Row>,
+    /// The rows of a run without a file.
+    pub(super) in_memory: Vec<Row>,
     pub(super) lag: Lag,
 }
 
-/// Without rows that wait, nothing is to be done before the next request ends.
-const IDLE: Duration = Duration::from_secs(3600);
+/// The longest wait for the next exchange while no row waits for a log.
+const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 impl Recorder {
-    /// Of a run that began at `started`.
+    /// The recorder of a run that began at `started`.
     pub(super) fn new(clock: Clock, started: Stamp, outputs: Outputs) -> Recorder {
         Recorder {
             clocks: Clocks::new(clock.name()),
@@ -48,52 +49,52 @@ impl Recorder {
             file: outputs.files.map(|files| files.begin(started)),
             spans: outputs.spans,
             logs: outputs.logs,
-            kept: Vec::new(),
+            in_memory: Vec::new(),
             lag: Lag::default(),
         }
     }
 
-    /// Takes in all that end, until there will be no more. Blocks.
-    pub(super) fn take_all(mut self, from: &Receiver<Exchange>) -> Recorder {
+    /// Records all exchanges until their senders are gone. Blocks.
+    pub(super) fn record_all(mut self, ended: &Receiver<Exchange>) -> Recorder {
         loop {
             let wait = match self.has_waiting() {
-                true => Duration::from_nanos(EngineLogs::LOOK_NANOS.unsigned_abs()),
-                false => IDLE,
+                true => Duration::from_nanos(EngineLogs::READ_PERIOD_NANOS.unsigned_abs()),
+                false => IDLE_WAIT,
             };
-            let done = match from.try_recv() {
+            let exchange = match ended.try_recv() {
                 Err(TryRecvError::Empty) => {
-                    // A moment's rest: what there is goes to the system, which outlives this process.
+                    // Nothing else to do: flush, so that the rows survive this process.
                     if let Some(file) = &mut self.file {
                         file.flush();
                     }
-                    from.recv_timeout(wait)
+                    ended.recv_timeout(wait)
                 }
-                done => done.map_err(|_| RecvTimeoutError::Disconnected),
+                received => received.map_err(|_| RecvTimeoutError::Disconnected),
             };
-            match done {
-                Ok(done) => self.take(done),
+            match exchange {
+                Ok(exchange) => self.record(exchange),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self,
             }
-            self.take_told();
+            self.write_joined();
         }
     }
 
-    fn take(&mut self, exchange: Exchange) {
+    fn record(&mut self, exchange: Exchange) {
         self.lag.add(&exchange);
-        let records = self.clocks.relate(exchange);
+        let rows = self.clocks.relate(exchange);
         match &mut self.logs {
-            Some(logs) => logs.wait(records, self.clock.now()),
-            None => self.write(records),
+            Some(logs) => logs.wait(rows, self.clock.now()),
+            None => self.write(rows),
         }
     }
 
-    /// Writes the rows that wait no longer for servers' logs.
-    fn take_told(&mut self) {
+    /// Writes the rows that no longer wait for the servers' logs.
+    fn write_joined(&mut self) {
         let Some(logs) = &mut self.logs else { return };
         for joined in logs.ready(self.clock.now()) {
-            let records = self.clocks.told(joined);
-            self.write(records);
+            let rows = self.clocks.relate_joined(joined);
+            self.write(rows);
         }
     }
 
@@ -101,23 +102,23 @@ impl Recorder {
         self.logs.as_ref().is_some_and(EngineLogs::has_waiting)
     }
 
-    fn write(&mut self, records: Vec<Row>) {
-        let rows = Row::ended(records);
+    fn write(&mut self, rows: Vec<Row>) {
+        let rows = Row::ended(rows);
         if let Some(spans) = &self.spans {
             spans.add(&rows);
         }
         match &mut self.file {
             Some(file) => file.write(&rows),
-            None => self.kept.extend(rows),
+            None => self.in_memory.extend(rows),
         }
     }
 
-    /// Ends the file: where the rows are, why they are not whole, and what the user must know of spans. Blocks.
+    /// Completes the file. Returns its path, the error if it is incomplete, and a warning about lost spans. Blocks.
     pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
         while self.has_waiting() {
-            let next = self.clock.now().plus_nanos(EngineLogs::LOOK_NANOS);
+            let next = self.clock.now().plus_nanos(EngineLogs::READ_PERIOD_NANOS);
             self.clock.sleep_until(next);
-            self.take_told();
+            self.write_joined();
         }
         let spans = self.spans.take().and_then(Spans::finish);
         let (path, written) = match self.file.take() {

@@ -1,9 +1,9 @@
-//! A part of a schedule: several generators send one load.
+//! Shards of a schedule, for several generators that send one load together.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One of `count` generators that share a schedule: every `count`-th request (or conversation) is its own.
+/// One of `count` generators that share a schedule; it sends every `count`-th request (or conversation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: usize,
@@ -11,14 +11,14 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// How many there are.
+    /// The number of shards.
     pub fn count(self) -> usize {
         self.count
     }
 
-    /// Whether the request at this place of the whole schedule is its own.
-    pub fn holds(self, place: usize) -> bool {
-        place % self.count == self.index
+    /// Whether this shard sends request (or conversation) `number` of the whole schedule.
+    pub fn holds(self, number: usize) -> bool {
+        number % self.count == self.index
     }
 }
 
@@ -36,7 +36,7 @@ impl FromStr for Shard {
 }
 
 impl fmt::Display for Shard {
-    /// As it is read.
+    /// In the form that is parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.index, self.count)
     }

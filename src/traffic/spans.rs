@@ -1,4 +1,4 @@
-//! The generator's own spans, where a collector is named: one a request, in the trace that the request carried.
+//! Exports the generator's own spans if a collector is given: one for each request, in the trace that the request carried.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct OtlpArgs {
     pub otlp_protocol: Option<Protocol>,
 }
 
-/// The way of spans to a collector.
+/// Exports spans to a collector.
 #[derive(Debug)]
 pub struct Spans {
     traces: Traces,
@@ -33,14 +33,14 @@ pub struct Spans {
     target: String,
 }
 
-/// How long a row waits for room: longer than a collector takes for a batch.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a row waits for room in the queue: longer than a collector takes for a batch.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl OtlpArgs {
-    /// Begins to export, where somebody names a collector; `instance` tells this process from others.
+    /// Starts the exporter; `None` if neither a flag nor a variable names a collector. `instance` is the name of this process.
     ///
     /// # Errors
-    /// [`Error::Usage`]: the flag or variable, what is wrong, and what would be right.
+    /// [`Error::Usage`] names the flag or variable, the problem, and what would be right.
     pub fn start(&self, instance: String) -> Result<Option<Spans>, Error> {
         let given = Otlp {
             endpoint: self.otlp_endpoint.clone(),
@@ -49,20 +49,20 @@ impl OtlpArgs {
         };
         let env = |name: &str| std::env::var(name).ok();
         let settings = Settings::resolve(&given, "queuescope-traffic", &env);
-        let settings = settings.map_err(|wrong| match wrong.name.as_str() {
-            "endpoint" => Error::Usage(format!("--otlp-endpoint: {}", wrong.problem)),
-            _ => Error::Usage(wrong.to_string()),
+        let settings = settings.map_err(|error| match error.name.as_str() {
+            "endpoint" => Error::Usage(format!("--otlp-endpoint: {}", error.problem)),
+            _ => Error::Usage(error.to_string()),
         })?;
         let Some(settings) = settings else {
             return Ok(None);
         };
-        let wrong = |error: &dyn std::error::Error| Error::Usage(error.to_string());
-        let metrics = Metrics::new().map_err(|error| wrong(&error))?;
-        // Nobody waits for its end but whoever wants the spans.
-        let last = settings.given.timeout_s.get();
-        let traces = Traces::start(&settings, instance, metrics.clone(), last);
+        let usage = |error: &dyn std::error::Error| Error::Usage(error.to_string());
+        let metrics = Metrics::new().map_err(|error| usage(&error))?;
+        // The end of the run may take as long as an export: nothing else waits for it.
+        let close_timeout = settings.given.timeout_s.get();
+        let traces = Traces::start(&settings, instance, metrics.clone(), close_timeout);
         Ok(Some(Spans {
-            traces: traces.map_err(|error| wrong(&error))?,
+            traces: traces.map_err(|error| usage(&error))?,
             metrics,
             target: settings.target(),
         }))
@@ -70,13 +70,13 @@ impl OtlpArgs {
 }
 
 impl Spans {
-    /// The rows of a request. Waits for room, unless spans are lost anyway.
+    /// Queues the spans of a request's rows. Waits for room, unless spans are being lost anyway.
     pub fn add(&self, rows: &[Row]) {
-        let shown = without_quotes(&Rows::from(rows.to_vec()));
-        self.traces.record_in_time(&shown, PATIENCE);
+        let rows = without_quotes(&Rows::from(rows.to_vec()));
+        self.traces.record_in_time(&rows, QUEUE_TIMEOUT);
     }
 
-    /// Sends what waits. Gives what the user must know. Blocks.
+    /// Sends what is queued; returns a warning if spans were lost. Blocks.
     pub fn finish(self) -> Option<String> {
         self.traces.close();
         let lost = self.metrics.traces_dropped.sets();

@@ -1,4 +1,4 @@
-//! Ends a run from outside: by a handle, by signals.
+//! Ends a run early: by a handle, or by signals.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -10,31 +10,31 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::error::Error;
 
-/// A handle that ends a run in two steps: no more requests, then none under way either.
+/// A handle that ends a run in two steps: first no further request is sent, then those in flight are given up.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     stopped: CancellationToken,
     aborted: CancellationToken,
-    /// The first that came.
+    /// The number of the first signal.
     signal: Arc<OnceLock<u8>>,
 }
 
-/// Their numbers on every Linux.
+/// Signal numbers of Linux.
 const SIGINT: u8 = 2;
 const SIGTERM: u8 = 15;
 
 impl Stop {
-    /// A handle of a run that goes on.
+    /// A handle of a run that is not stopped.
     pub fn new() -> Stop {
         Stop::default()
     }
 
-    /// Sends no further request; those under way may finish.
+    /// Stops sending; requests in flight may finish.
     pub fn stop(&self) {
         self.stopped.cancel();
     }
 
-    /// A handle of a part, which ends with the whole, and may be ended alone.
+    /// Returns a handle of a part of the run: it ends with the whole, but may be ended on its own.
     pub(crate) fn child(&self) -> Stop {
         Stop {
             stopped: self.stopped.child_token(),
@@ -43,7 +43,7 @@ impl Stop {
         }
     }
 
-    /// Ends the requests under way as well.
+    /// Stops sending, and gives up the requests in flight.
     pub fn abort(&self) {
         self.stop();
         self.aborted.cancel();
@@ -64,10 +64,10 @@ impl Stop {
         self.aborted.cancelled().await;
     }
 
-    /// Ctrl-C or SIGTERM stops from now on, a second one also ends what is under way, until what is given is aborted.
+    /// Starts to listen for signals: the first Ctrl-C or SIGTERM stops, the second aborts. Ends when the returned task is aborted.
     ///
     /// # Errors
-    /// The system gives no handler.
+    /// The system refuses a signal handler.
     pub(crate) fn on_signals(&self) -> io::Result<JoinHandle<()>> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
@@ -84,42 +84,42 @@ impl Stop {
         }))
     }
 
-    /// Stops and aborts when it is dropped.
+    /// Returns guards that stop and abort when they are dropped.
     pub(super) fn on_drop(&self) -> [DropGuard; 2] {
         [&self.stopped, &self.aborted].map(|token| token.clone().drop_guard())
     }
 
-    /// The number of the signal that stopped it.
+    /// The number of the signal that stopped the run; SIGINT if none did.
     pub(crate) fn signal(&self) -> u8 {
         self.signal.get().copied().unwrap_or(SIGINT)
     }
 }
 
-/// What `work` gives, which waits for nothing and so cannot be told to end: on a thread of its own. Dropped, nobody waits for
-/// it any longer, not even the runtime when it ends, as it would for a task of `spawn_blocking`.
-pub(super) async fn aside<T: Send + 'static>(
+/// Runs blocking work on its own thread. If this future is dropped, the work goes on but nothing waits for it; with
+/// `spawn_blocking` the runtime would, when it shuts down.
+pub(super) async fn on_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
-    let (told, done) = oneshot::channel();
+    let (sender, done) = oneshot::channel();
     let thread = std::thread::Builder::new().name("aside".to_owned());
-    // Nobody may be left to be told.
-    let work = move || drop(told.send(work()));
+    // The receiver may be gone by then.
+    let work = move || drop(sender.send(work()));
     thread.spawn(work).map_err(Error::thread)?;
     done.await.map_err(Error::thread)
 }
 
-/// The same, unless a signal comes first: then [`Error::Interrupted`]. Where the process was told before that signals end
-/// something of it, they do so here.
+/// Runs blocking work like [`on_own_thread`], until a signal arrives. Needed where this process has a handler for signals already:
+/// they no longer end it by themselves.
 ///
 /// # Errors
-/// A signal came, or the system gives no handler or thread.
+/// [`Error::Interrupted`] after a signal; or the system refuses a signal handler or thread.
 pub async fn unless_signalled<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
     let stop = Stop::new();
     let listening = stop.on_signals().map_err(Error::thread)?;
     let done = tokio::select! {
-        done = aside(work) => done,
+        done = on_own_thread(work) => done,
         () = stop.stopped() => Err(Error::Interrupted(stop.signal())),
     };
     listening.abort();

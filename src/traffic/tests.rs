@@ -2,7 +2,7 @@ use clap::Parser;
 
 use super::*;
 
-/// What the generator makes of these flags; ids begin with `t-`.
+/// Makes the plan of these flags; ids begin with `t-`.
 pub(super) fn planned(line: &str) -> RunPlan {
     let line = format!("traffic --request-id-prefix t {line}");
     let args = Args::try_parse_from(line.split_whitespace()).unwrap();

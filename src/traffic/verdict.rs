@@ -1,7 +1,7 @@
-//! Whether the figures of a run can be believed: did the generator send what was asked for when it was asked for, and
-//! could it see what came back when it came?
+//! Judges whether the figures of a run can be trusted: whether the generator sent the load that was asked for in time, and read the
+//! responses in time.
 //!
-//! Pure. It judges effects: late sends, a late event loop, another load than the one asked for.
+//! Pure. It judges effects (late sends, a late event loop, a load other than the one asked for), not their causes.
 
 mod evidence;
 #[cfg(test)]
@@ -12,39 +12,38 @@ pub use evidence::{Bounds, Delay, Evidence, Gaps};
 use crate::report::verdict::{Grade, Verdict};
 use crate::units::{duration, percent};
 
-/// A figure, and from where on it is what; `None`: this alone never makes it invalid.
-type Bound = (fn(&Evidence) -> f64, f64, Option<f64>);
+/// A figure with two limits: above the first the run is degraded, above the second invalid; `None`: it never is by this figure alone.
+type Limit = (fn(&Evidence) -> f64, f64, Option<f64>);
 
-/// Something that is judged: figures, each with the limits above which it degrades a run and makes it invalid, and what is
-/// wrong then.
-type Limit = (&'static [Bound], fn(&Evidence) -> String);
+/// Figures that are judged together, and the reason that is given if one of them is above a limit.
+type Criterion = (&'static [Limit], fn(&Evidence) -> String);
 
-/// A percent of late sends is what the p99 holds, and a percent of very late ones alone can make it; with a tenth of the
-/// sends late, or a tenth of the time more, the load is another. Tokens that come while the event loop is late are stamped
-/// late. To fail is the server's doing, and may be what is tested: alone it never makes a run invalid.
-const LIMITS: [Limit; 6] = [
+/// One percent of late sends is what decides the p99; with a tenth of the sends late, or with sends that took a tenth longer, the load
+/// is another one. Tokens that arrive while the event loop is late get late timestamps. Failures are the server's, and may be what is
+/// tested: they never make a run invalid.
+const CRITERIA: [Criterion; 6] = [
     (
         &[
-            (|e| several(e.late, e.sent), 0.01, Some(0.1)),
-            (|e| several(e.very_late, e.sent), 0.002, Some(0.01)),
+            (|e| share_of_several(e.late, e.sent), 0.01, Some(0.1)),
+            (|e| share_of_several(e.very_late, e.sent), 0.002, Some(0.01)),
         ],
-        late,
+        late_reason,
     ),
     (
         &[
             (|e| e.loop_late, 0.02, Some(0.2)),
             (|e| e.loop_very_late, 0.01, Some(0.05)),
         ],
-        event_loop,
+        event_loop_reason,
     ),
-    (&[(stretched, 0.02, Some(0.1))], |e| {
-        let longer = percent(stretched(e));
+    (&[(excess_duration, 0.02, Some(0.1))], |e| {
+        let longer = percent(excess_duration(e));
         format!(
             "all sends took {longer} longer than the schedule: the rate asked for was not reached"
         )
     }),
     (&[(|e| share(e.dropped, e.due), 0.0, Some(0.01))], |e| {
-        let dropped = of_all(e.dropped, e.due);
+        let dropped = count_of(e.dropped, e.due);
         format!(
             "{dropped} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
              generators (--shard)"
@@ -57,17 +56,20 @@ const LIMITS: [Limit; 6] = [
              beginning"
         )
     }),
-    (&[(|e| several(e.failed, e.due), 0.03, None)], |e| {
-        let failed = of_all(e.failed, e.due);
-        format!("{failed} failed: latencies are those of the others")
-    }),
+    (
+        &[(|e| share_of_several(e.failed, e.due), 0.03, None)],
+        |e| {
+            let failed = count_of(e.failed, e.due);
+            format!("{failed} failed: latencies are those of the others")
+        },
+    ),
 ];
 
 /// Judges a run.
 pub fn judge(evidence: &Evidence) -> Verdict {
-    let mut found: Vec<(Grade, String)> = LIMITS
+    let mut found: Vec<(Grade, String)> = CRITERIA
         .iter()
-        .filter_map(|(bounds, words)| Some((grade(bounds, evidence)?, words(evidence))))
+        .filter_map(|(limits, reason)| Some((grade(limits, evidence)?, reason(evidence))))
         .collect();
     found.sort_by_key(|(grade, _)| std::cmp::Reverse(*grade));
     let grade = found.first().map_or(Grade::Valid, |(grade, _)| *grade);
@@ -77,10 +79,10 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     }
 }
 
-fn grade(bounds: &[Bound], evidence: &Evidence) -> Option<Grade> {
-    let grades = bounds.iter().filter_map(|(value, degraded, invalid)| {
+fn grade(limits: &[Limit], evidence: &Evidence) -> Option<Grade> {
+    let grades = limits.iter().filter_map(|(value, degraded, invalid)| {
         let value = value(evidence);
-        match invalid.is_some_and(|most| value > most) {
+        match invalid.is_some_and(|limit| value > limit) {
             true => Some(Grade::Invalid),
             false => (value > *degraded).then_some(Grade::Degraded),
         }
@@ -89,7 +91,7 @@ fn grade(bounds: &[Bound], evidence: &Evidence) -> Option<Grade> {
 }
 
 impl Verdict {
-    /// The verdict as the terminal shows it, the last line ended.
+    /// Renders the verdict for the terminal, with a line break at the end.
     pub fn to_text(&self, evidence: &Evidence) -> String {
         let figures = [("sends", evidence.lag), ("event loop", evidence.event_loop)];
         let figures = figures
@@ -108,11 +110,11 @@ impl Verdict {
         )
     }
 
-    /// `text` with a line above each of its blocks that says that its figures are not to be believed, if they are not.
+    /// Marks `text`, the figures of a run: each block if they are invalid, once if they are degraded.
     pub fn marked(&self, text: &str) -> String {
         let line = match self.grade {
             Grade::Valid => return text.to_owned(),
-            // Its figures hold, within what the reasons say: once is enough.
+            // The figures hold within what the reasons say.
             Grade::Degraded => {
                 return format!("DEGRADED: read the verdict before these figures\n{text}");
             }
@@ -123,8 +125,8 @@ impl Verdict {
     }
 }
 
-/// How much longer all sends took than the schedule gave them, as a share of that.
-fn stretched(evidence: &Evidence) -> f64 {
+/// By which share of the scheduled time all sends took longer.
+fn excess_duration(evidence: &Evidence) -> f64 {
     evidence.gaps.map_or(0.0, |gaps| gaps.stretch - 1.0)
 }
 
@@ -132,21 +134,21 @@ fn share(count: u64, all: u64) -> f64 {
     count as f64 / all.max(1) as f64
 }
 
-/// A share of them; one request tells nothing of a share.
-fn several(count: u64, all: u64) -> f64 {
+/// The share of `count` in `all`; 0 of a single request, which says nothing about a share.
+fn share_of_several(count: u64, all: u64) -> f64 {
     match count {
         0 | 1 => 0.0,
         count => share(count, all),
     }
 }
 
-fn of_all(count: u64, all: u64) -> String {
+fn count_of(count: u64, all: u64) -> String {
     let share = percent(share(count, all));
     format!("{count} of {all} requests ({share})")
 }
 
-fn late(evidence: &Evidence) -> String {
-    let (late, very_late) = (of_all(evidence.late, evidence.sent), evidence.very_late);
+fn late_reason(evidence: &Evidence) -> String {
+    let (late, very_late) = (count_of(evidence.late, evidence.sent), evidence.very_late);
     let (bounds, lag) = (evidence.bounds, evidence.lag.unwrap_or_default());
     let [slight, gross, p99, max] = [bounds.slight, bounds.gross, lag.p99, lag.max].map(duration);
     format!(
@@ -156,12 +158,10 @@ fn late(evidence: &Evidence) -> String {
     )
 }
 
-fn event_loop(evidence: &Evidence) -> String {
+fn event_loop_reason(evidence: &Evidence) -> String {
     let [late, very_late] = [evidence.loop_late, evidence.loop_very_late].map(percent);
-    let (bounds, delay) = (
-        evidence.loop_bounds,
-        evidence.event_loop.unwrap_or_default(),
-    );
+    let bounds = evidence.loop_bounds;
+    let delay = evidence.event_loop.unwrap_or_default();
     let [slight, gross, p99, max] =
         [bounds.slight, bounds.gross, delay.p99, delay.max].map(duration);
     format!(

@@ -1,7 +1,7 @@
-//! What is sent: the request bodies of a run, from a data set, for a backend.
+//! The workload: the request bodies of a run, from a data set, for a backend.
 //!
-//! Pure and seeded: request `i` is a function of the seed, `i` and the workload's own settings, so a
-//! longer run sends the same requests first, and neither rate nor schedule change them.
+//! Pure and seeded: request `i` is a function of the seed, `i` and the workload's settings, so a longer run begins with the requests
+//! of a shorter one, and neither rate nor schedule changes them.
 
 use std::sync::Arc;
 
@@ -27,88 +27,88 @@ use super::error::Error;
 use super::plan::RunPlan;
 pub use backend::Backend;
 use conversation::FollowUp;
-use dataset::{Content, Entry, Later, Lengths};
+use dataset::{Content, Entry, LaterTurns, Lengths};
 use source::hex;
 
-/// Random streams of a seed from here on are those of parts that prompts share: a group's words, a block's.
-const PARTS: u64 = 1 << 62;
-/// The same for warm-ups, which must not put the run's parts into a cache.
-const WARMUP_PARTS: u64 = PARTS | (PART_MASK + 1);
-/// The bits that tell parts apart.
+/// The first random stream of the parts that prompts share: the words of a group, or of a trace's block.
+const PART_STREAMS: u64 = 1 << 62;
+/// The same for warm-up requests, which must not bring the run's parts into a prefix cache.
+const WARMUP_PART_STREAMS: u64 = PART_STREAMS | (PART_MASK + 1);
+/// The bits of a stream that number the parts.
 const PART_MASK: u64 = (1 << 61) - 1;
-/// Random streams from here on are those of turns after the first (warm-ups draw from the far end).
-const TURNS: u64 = 1 << 63;
-/// The bits of a turn; [`conversation::MOST_TURNS`] fit.
+/// The first random stream of later turns. (Warm-up requests use the streams from the highest one down.)
+const TURN_STREAMS: u64 = 1 << 63;
+/// The bits of a stream that number the turns of a conversation; enough for [`conversation::MAX_TURNS`].
 const TURN_BITS: u32 = 10;
 
 impl RunPlan {
-    /// Checks that every entry can be sent through the backend.
+    /// Checks that the backend can send every entry.
     ///
     /// # Errors
-    /// [`Error::Usage`] names the data set and the backend that would take it.
+    /// [`Error::Usage`] names what it cannot send, and the backends that can.
     pub fn check(&self) -> Result<(), Error> {
         use Backend::{OpenaiChat, Sglang, SglangOai, SglangOaiChat};
-        let refused = |(at, entry): (usize, &Arc<Entry>)| match (&entry.content, self.args.backend)
-        {
+        let backend = self.args.backend;
+        let refused = |(index, entry): (usize, &Arc<Entry>)| match (&entry.content, backend) {
             (Content::Ids(_), SglangOaiChat | OpenaiChat) => Some((
                 "--dataset-name random-ids (a chat has no token ids)".to_owned(),
                 "--backend sglang or sglang-oai, or --dataset-name random",
             )),
             (Content::Messages(_), Sglang | SglangOai) => Some((
-                format!("the `messages` of data set entry {}", at + 1),
+                format!("the `messages` of data set entry {}", index + 1),
                 "--backend sglang-oai-chat or openai-chat",
             )),
             _ => None,
         };
         let mut entries = self.dataset.entries.iter().enumerate();
-        let Some((what, takes)) = entries.find_map(refused) else {
+        let Some((content, hint)) = entries.find_map(refused) else {
             return Ok(());
         };
-        let backend = name(self.args.backend);
+        let backend = name(backend);
         Err(Error::Usage(format!(
-            "--backend {backend} cannot send {what}: use {takes}"
+            "--backend {backend} cannot send {content}: use {hint}"
         )))
     }
 
-    /// The JSON body of request `index` of the run.
+    /// Builds the JSON body of request (or first turn of conversation) `index`.
     pub fn request(&self, index: u64) -> Bytes {
         // Stream 0 is the schedule's.
-        self.draft(index, index.wrapping_add(1), PARTS)
+        self.build_body(index, index.wrapping_add(1), PART_STREAMS)
     }
 
-    /// The body of warm-up request `index`: drawn from the far end, so that it warms no cache for the run (but a
-    /// file of prompts has only its own entries).
+    /// Builds the body of warm-up request `index`. Its random words differ from the run's, so that it warms no prefix cache; prompts
+    /// of a file are the same.
     pub fn warmup(&self, index: u64) -> Bytes {
-        self.draft(index, u64::MAX.wrapping_sub(index), WARMUP_PARTS)
+        self.build_body(index, u64::MAX.wrapping_sub(index), WARMUP_PART_STREAMS)
     }
 
-    /// What request `index` will be, without its contents.
+    /// Returns the lengths of request `index`.
     pub fn lengths(&self, index: u64) -> Lengths {
         self.entry(index, &mut self.rng(index.wrapping_add(1))).1
     }
 
-    /// Turns of conversation `number`; a request that stands alone is one turn.
+    /// The number of turns of conversation `number`; 1 for a single request.
     pub fn turns(&self, number: u64) -> usize {
         match &self.dataset.entry(number).later {
-            Later::Drawn => self.most_turns,
-            Later::Said(texts) => self.most_turns.min(1 + texts.len()),
+            LaterTurns::Random => self.max_turns,
+            LaterTurns::Given(texts) => self.max_turns.min(1 + texts.len()),
         }
     }
 
-    /// A turn of conversation `number` after the first (which is 0), if it has it.
+    /// Returns a later turn of conversation `number` (the first is 0); `None` if it has fewer.
     pub fn follow_up(&self, number: u64, turn: usize) -> Option<FollowUp> {
         if turn >= self.turns(number) {
             return None;
         }
-        let nth = turn.checked_sub(1)?;
+        let index = turn.checked_sub(1)?;
         let later = &self.dataset.entry(number).later;
-        let mut rng = self.rng(TURNS | number << TURN_BITS | turn as u64);
-        let think_ns = self.args.talk.think(&mut rng);
+        let mut rng = self.rng(TURN_STREAMS | number << TURN_BITS | turn as u64);
+        let think_ns = self.args.conversation.think_nanos(&mut rng);
         let (text, output_length) = match later {
-            Later::Said(texts) => texts.get(nth)?.clone(),
-            Later::Drawn => {
-                let words = self.drawn(self.args.talk.follow_up_len, &mut rng);
-                let output = self.drawn(self.args.random_output_len, &mut rng);
+            LaterTurns::Given(texts) => texts.get(index)?.clone(),
+            LaterTurns::Random => {
+                let words = self.draw_length(self.args.conversation.follow_up_len, &mut rng);
+                let output = self.draw_length(self.args.random_output_len, &mut rng);
                 let mut text = String::new();
                 words::append(&mut text, words, &mut rng);
                 (text, output)
@@ -121,25 +121,24 @@ impl RunPlan {
         })
     }
 
-    /// What a turn of conversation `number` will be: of a later one, what it adds to what was said before.
+    /// Returns the lengths of a turn of conversation `number`; of a later turn, without the turns and replies before it.
     pub fn turn_lengths(&self, number: u64, turn: usize) -> Lengths {
         let mut lengths = self.lengths(number);
-        if self.most_turns > 1 {
+        if self.max_turns > 1 {
             let name = lengths.data_id;
             let name = name.unwrap_or_else(|| format!("conversation-{number}"));
             lengths.data_id = Some(format!("{name}/turn-{}", turn + 1));
         }
         if let Some(next) = self.follow_up(number, turn) {
-            lengths.input = custom::words(&next.text);
+            lengths.input = custom::count_words(&next.text);
             lengths.output = next.output_length;
         }
         lengths
     }
 
-    /// SHA-256 of when all shards send what, hexadecimal: of each request its offset in nanoseconds, the length of its
-    /// body, the body; and of each further turn of its conversation think time, tokens asked for, length of the text,
-    /// the text (numbers of eight bytes, the lowest first). The model's name is left out: it says who answers, not what
-    /// is asked.
+    /// Computes the SHA-256 of the load of all shards, hexadecimal. Of each request it covers the offset in nanoseconds, the length of
+    /// the body, and the body; of each later turn the think time, the requested tokens, the length of the text, and the text (all
+    /// numbers in eight bytes, little endian). The model's name is left out: it is no property of the load.
     ///
     /// # Errors
     /// As [`RunPlan::schedule`].
@@ -147,7 +146,7 @@ impl RunPlan {
         let mut plan = self.clone();
         plan.args.model = None;
         let mut sum = digest::Context::new(&digest::SHA256);
-        for (number, offset) in (0..).zip(self.starts()?) {
+        for (number, offset) in (0..).zip(self.all_offsets()?) {
             let body = plan.request(number);
             sum.update(&offset.to_le_bytes());
             sum.update(&(body.len() as u64).to_le_bytes());
@@ -162,21 +161,22 @@ impl RunPlan {
         Ok(hex(sum.finish().as_ref()))
     }
 
+    /// The random stream `stream` of the run's seed.
     fn rng(&self, stream: u64) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.args.seed);
         rng.set_stream(stream);
         rng
     }
 
-    /// A length of `most`, or as much less as may be.
-    fn drawn(&self, most: u64, rng: &mut ChaCha8Rng) -> u64 {
-        rng.random_range(words::up_to(most, self.args.random_range_ratio))
+    /// Draws a length of at most `max`; `--random-range-ratio` gives the minimum.
+    fn draw_length(&self, max: u64, rng: &mut ChaCha8Rng) -> u64 {
+        rng.random_range(words::length_range(max, self.args.random_range_ratio))
     }
 
-    /// Request `index`, and its lengths: those that it leaves open are the first that its random stream gives.
+    /// Returns the entry of request `index`, and its lengths; those that the entry does not set are drawn, before anything else.
     fn entry(&self, index: u64, rng: &mut ChaCha8Rng) -> (&Entry, Lengths) {
-        let input = self.drawn(self.args.random_input_len, rng);
-        let output = self.drawn(self.args.random_output_len, rng);
+        let input = self.draw_length(self.args.random_input_len, rng);
+        let output = self.draw_length(self.args.random_output_len, rng);
         let entry = self.dataset.entry(index);
         let lengths = Lengths {
             input: entry.input.unwrap_or(input),
@@ -186,25 +186,25 @@ impl RunPlan {
         (entry, lengths)
     }
 
-    /// `stream` is the random stream of the request alone; `parts` begins those of what it shares with others.
-    fn draft(&self, index: u64, stream: u64, parts: u64) -> Bytes {
+    /// Builds a body. `stream` is the request's own random stream, `part_streams` the first of those of shared parts.
+    fn build_body(&self, index: u64, stream: u64, part_streams: u64) -> Bytes {
         let mut rng = self.rng(stream);
         let (entry, lengths) = self.entry(index, &mut rng);
         let prompt = match &entry.content {
             Content::Words {
-                shared,
-                each,
-                apart,
+                shared_parts,
+                words_per_part,
+                has_paragraphs,
             } => {
                 let mut text = String::with_capacity(lengths.input as usize * 6);
                 let mut left = lengths.input;
-                for part in shared {
-                    let count = left.min(*each);
-                    let mut part = self.rng(parts | (part & PART_MASK));
-                    words::append(&mut text, count, &mut part);
+                for part in shared_parts {
+                    let count = left.min(*words_per_part);
+                    let mut part_rng = self.rng(part_streams | (part & PART_MASK));
+                    words::append(&mut text, count, &mut part_rng);
                     left -= count;
                 }
-                if *apart {
+                if *has_paragraphs {
                     let mut own = String::new();
                     words::append(&mut own, left, &mut rng);
                     text = format!("{text}\n\n{own}");
@@ -213,13 +213,14 @@ impl RunPlan {
                 }
                 Value::String(text)
             }
-            Content::Ids(below) => json!(ids(lengths.input, *below, &mut rng)),
+            Content::Ids(vocabulary) => json!(ids(lengths.input, *vocabulary, &mut rng)),
             Content::Text(text) => text.as_str().into(),
             Content::Messages(messages) => messages.as_slice().into(),
         };
         self.body(prompt, lengths.output)
     }
 
+    /// Wraps a prompt into the body of the backend's API, which asks for `output` tokens.
     fn body(&self, prompt: Value, output: u64) -> Bytes {
         let args = &self.args;
         let (stream, ignore_eos) = (!args.disable_stream, !args.disable_ignore_eos);
@@ -239,7 +240,7 @@ impl RunPlan {
                     set("ignore_eos", json!(ignore_eos));
                 }
                 if stream {
-                    // Without it a stream never says how many tokens it brought.
+                    // Without it a stream does not report its number of tokens.
                     set("stream_options", json!({"include_usage": true}));
                 }
             }
@@ -263,14 +264,14 @@ impl RunPlan {
     }
 }
 
-/// Ids below `vocab`, leaving out the first ones, where vocabularies keep bytes and special tokens.
-fn ids(count: u64, vocab: u32, rng: &mut ChaCha8Rng) -> Vec<u32> {
-    let high = vocab.max(1);
+/// Draws token ids below `vocabulary`, without the first ones, which are mostly bytes and special tokens.
+fn ids(count: u64, vocabulary: u32, rng: &mut ChaCha8Rng) -> Vec<u32> {
+    let high = vocabulary.max(1);
     let low = 1000.min(high / 2);
     (0..count).map(|_| rng.random_range(low..high)).collect()
 }
 
-/// Puts `extra` over `body`; where both have an object, key by key. Null takes a key out, as in a JSON merge patch (RFC 7396).
+/// Merges `extra` into `body` as a JSON merge patch (RFC 7396): objects key by key, null removes a key.
 fn merge(body: &mut Map<String, Value>, extra: &Map<String, Value>) {
     for (key, value) in extra {
         match (body.get_mut(key), value) {

@@ -15,7 +15,7 @@ use crate::report::load::Goal;
 use crate::report::reader::{Run, inputs, load};
 use crate::report::{outputs, words};
 use crate::table;
-use crate::units::{between, four_digits};
+use crate::units::{four_digits, share};
 
 use super::Error;
 use super::figures::{Compared, Figures, goal};
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "GOAL", num_args = 1.., value_parser = goal)]
     pub goodput: Vec<Goal>,
     /// Share of all requests that must keep it
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = between(0.0, 1.0), requires = "goodput")]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share(0.0, 1.0), requires = "goodput")]
     pub goodput_share: f64,
     /// File of a page of the load and the predictions, as `queuescope report` makes it
     #[arg(long, value_name = "FILE")]

@@ -31,7 +31,12 @@ fn it_says_how_many_runs_how_long_and_what_varies() {
             "",
         ),
         (
-            "find_max_rate = true\ngoodput = ['ttft:500']",
+            "rate_curve = '0:5,60:50'\nseed = 2",
+            "1 run, ",
+            "  engine = sim, num_gpus = 1, router = none, dataset_name = random\n",
+        ),
+        (
+            "find_max_rate = true\ngoodput = ['ttft:500']\ngoodput_share = '95%'",
             "search: the highest request rate at which 95 % of the requests keep ttft:500\n",
             "",
         ),

@@ -9,7 +9,7 @@ use crate::experiment::faults::{FaultKind, Schedule};
 use crate::experiment::launch::{EngineName, Router};
 use crate::traffic;
 use crate::traffic::client::Target;
-use crate::units::{at_least, between};
+use crate::units::{at_least, between, share};
 
 /// What an experiment is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub struct Keys {
     #[arg(long, default_value = "256", value_parser = at_least(1_i64), help_heading = STARTED)]
     pub max_running_requests: i64,
     /// Share of a GPU's memory for weights and cache
-    #[arg(long, default_value = "0.9", value_parser = between(0.001, 1.0), help_heading = SGLANG)]
+    #[arg(long, default_value = "0.9", value_parser = share(0.001, 1.0), help_heading = SGLANG)]
     pub mem_fraction_static: f64,
     /// Longer prefills are cut into pieces of so many tokens; -1: never
     #[arg(long, value_parser = at_least(-1_i64), help_heading = STARTED)]
@@ -153,10 +153,10 @@ pub struct Keys {
     #[arg(long, value_name = "BOOL", default_value = "false", action = Set, help_heading = SEARCH)]
     pub find_max_rate: bool,
     /// Share of all requests that must keep the limits
-    #[arg(long, default_value = "0.95", value_parser = between(0.001, 0.999), help_heading = SEARCH)]
+    #[arg(long, default_value = "0.95", value_parser = share(0.001, 0.999), help_heading = SEARCH)]
     pub goodput_share: f64,
     /// The search ends when the lowest rate that missed is at most this share above the highest that met
-    #[arg(long, default_value = "0.05", value_parser = between(0.001, 1.0), help_heading = SEARCH)]
+    #[arg(long, default_value = "0.05", value_parser = share(0.001, 1.0), help_heading = SEARCH)]
     pub rate_precision: f64,
     /// Each rate is tried for at least so many seconds, and for 10 / (1 - goodput share) requests
     #[arg(long, default_value = "20", value_parser = traffic::seconds, help_heading = SEARCH)]

@@ -42,7 +42,10 @@ pub fn flag(words: &[&str], is_list: bool, is_own: bool) -> Value {
         let is_plain = |c: char| c.is_alphanumeric() || "_-./%".contains(c);
         !piece.is_empty() && piece.chars().all(is_plain)
     };
-    let is_number = |of: &str| units::per_second(of).or(units::seconds(of)).is_some();
+    let is_number = |of: &str| {
+        let number = units::per_second(of).or_else(|| units::seconds(of));
+        number.or_else(|| units::fraction(of)).is_some()
+    };
     let is_piece = |piece: &str| match is_own {
         true => is_name(piece.trim()),
         false => is_number(piece.trim()),

@@ -144,6 +144,8 @@ fn equal_values_are_one_setting_whatever_they_are_written_with() {
             "0:5,60:50",
         ),
         ("max_failed", "'5%', 0.05", "0.05"),
+        ("random_range_ratio", "'50%', 0.5", "0.5"),
+        ("mem_fraction_static", "'80 %', 0.8", "0.8"),
         ("request_timeout_s", "'1500ms', 1.5", "1.5"),
         ("max_running_requests", "'8', 8", "8"),
         ("goodput", "['ttft:0.5s'], ['ttft:500']", "[\"ttft:500\"]"),

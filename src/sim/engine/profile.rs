@@ -51,7 +51,7 @@ pub struct Profile {
     /// Share of prefills that are launched for longer
     ///
     /// Which ones is random.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = share(0.0))]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = share(0.0, 1.0))]
     pub prefill_stall_share: f64,
     /// How much longer in the mean, milliseconds
     ///
@@ -88,7 +88,7 @@ pub struct Profile {
     /// Share of the GPU's time that this server gets
     ///
     /// For several that share one.
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share(1e-3))]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share(1e-3, 1.0))]
     pub gpu_share: f64,
 }
 

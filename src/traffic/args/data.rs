@@ -1,4 +1,4 @@
-//! The flags of data sets: where prompts and lengths come from, and whether a trace also says when.
+//! The flags of data sets: where prompts and lengths come from, and when requests are sent.
 
 use std::path::PathBuf;
 
@@ -83,24 +83,25 @@ pub enum ArrivalSource {
 }
 
 impl DataArgs {
-    /// How fast a trace is run, if it says when requests are sent.
+    /// Returns the speed of a trace whose times are used; `None` for any other arrival. `arrival` is the process that the flags of
+    /// rate and burstiness describe.
     ///
     /// # Errors
-    /// [`Error::Usage`]: flags that do not go together. `arrival` is that of the rate's flags.
+    /// [`Error::Usage`]: flags that do not go together.
     pub(in crate::traffic) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
-        let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
+        let usage = |message: &str| Err(Error::Usage(message.to_owned()));
         use DatasetName::{Azure, BurstGpt, Mooncake};
         let is_trace = matches!(self.dataset_name, Mooncake | Azure | BurstGpt);
         match (self.arrival, is_trace) {
             (Some(ArrivalSource::Trace), false) => {
-                wrong("--arrival trace: goes with --dataset-name mooncake, azure or burstgpt")
+                usage("--arrival trace: goes with --dataset-name mooncake, azure or burstgpt")
             }
-            (Some(ArrivalSource::Trace), true) if *arrival != Arrival::Infinite => wrong(
+            (Some(ArrivalSource::Trace), true) if *arrival != Arrival::AtOnce => usage(
                 "--request-rate: the trace says when requests are sent; leave out the rate or --arrival trace \
                  (--trace-speed makes it faster or slower)",
             ),
             (Some(ArrivalSource::Trace), true) => Ok(Some(self.trace_speed.unwrap_or(1.0))),
-            _ if self.trace_speed.is_some() => wrong("--trace-speed: goes with --arrival trace"),
+            _ if self.trace_speed.is_some() => usage("--trace-speed: goes with --arrival trace"),
             _ => Ok(None),
         }
     }

@@ -1,5 +1,4 @@
-//! Reads single values of the command line. Errors say what would be right; clap puts flag and value in
-//! front.
+//! Value parsers of the command line. An error says what is expected; clap puts flag and value in front.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use crate::clock::Stamp;
 use crate::traffic::client::OWN_HEADERS;
 use crate::units::{self, between};
 
-/// Requests a second, or in another unit of time.
+/// Parses a rate: requests per second, or per another unit of time.
 pub fn rate(text: &str) -> Result<f64, String> {
     let rate = units::per_second(text).filter(|rate| *rate > 0.0);
     rate.ok_or_else(|| {
@@ -18,32 +17,33 @@ pub fn rate(text: &str) -> Result<f64, String> {
     })
 }
 
-/// A prompt or answer longer than ten million is taken for a slip.
+/// Parses a length of a prompt or response. More than ten million is taken for a typing error.
 pub(in crate::traffic) fn length(text: &str) -> Result<u64, String> {
     between(1, 10_000_000)(text)
 }
 
-/// A year: longer makes no sense and keeps sums of times far from their limits.
-pub(in crate::traffic) const LONGEST_SECONDS: f64 = 3.2e7;
+/// About a year. Longer times make no sense, and their sums could overflow.
+pub(in crate::traffic) const MAX_SECONDS: f64 = 3.2e7;
 
-/// A duration, in seconds or with its unit.
+/// Parses a duration above 0, in seconds or with its unit.
 ///
 /// # Errors
-/// What would be right.
+/// Says what is expected.
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    let positive = seconds_or_none(text).ok().filter(|time| !time.is_zero());
+    let positive = seconds_or_zero(text).ok().filter(|time| !time.is_zero());
     positive.ok_or_else(|| "must be a positive number of seconds, a year at most".to_owned())
 }
 
-pub(in crate::traffic) fn seconds_or_none(text: &str) -> Result<Duration, String> {
-    let right = "must be a number of seconds, 0 or more, a year at most";
-    let seconds = units::seconds(text).filter(|s| (0.0..=LONGEST_SECONDS).contains(s));
-    seconds
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| right.to_owned())
+/// Parses a duration that may be 0.
+pub(in crate::traffic) fn seconds_or_zero(text: &str) -> Result<Duration, String> {
+    match units::seconds(text) {
+        Some(seconds @ 0.0..=MAX_SECONDS) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("must be a number of seconds, 0 or more, a year at most".to_owned()),
+    }
 }
 
-pub(in crate::traffic) fn moment(text: &str) -> Result<Stamp, String> {
+/// Parses a point in time: Unix seconds, or a date with its time zone.
+pub(in crate::traffic) fn timestamp(text: &str) -> Result<Stamp, String> {
     let seconds = text.parse().ok().and_then(Stamp::from_seconds);
     let date = || {
         let nanos = text.parse::<jiff::Timestamp>().ok()?.as_nanosecond();
@@ -55,33 +55,37 @@ pub(in crate::traffic) fn moment(text: &str) -> Result<Stamp, String> {
     })
 }
 
+/// Parses a JSON object.
 pub(in crate::traffic) fn object(text: &str) -> Result<Map<String, Value>, String> {
-    const RIGHT: &str = "must be a JSON object such as {\"top_p\": 0.9}";
+    const FORMAT: &str = "must be a JSON object such as {\"top_p\": 0.9}";
     match serde_json::from_str(text) {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(RIGHT.to_owned()),
-        Err(error) => Err(format!("{RIGHT}: {error}")),
+        Ok(_) => Err(FORMAT.to_owned()),
+        Err(error) => Err(format!("{FORMAT}: {error}")),
     }
 }
 
-/// A header of the user's; those that the client sets itself are not his to set.
+/// Parses a header of the user's, or reads it from a file. Refuses headers that the client sets itself.
 pub(in crate::traffic) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    const RIGHT: &str =
+    const FORMAT: &str =
         "must be NAME:VALUE, such as x-team:search, or @FILE, a file that holds such a line";
-    let read = match text.strip_prefix('@') {
-        Some(path) => std::fs::read_to_string(path).map_err(|error| format!("{error}; {RIGHT}"))?,
+    let line = match text.strip_prefix('@') {
+        Some(path) => {
+            std::fs::read_to_string(path).map_err(|error| format!("{error}; {FORMAT}"))?
+        }
         None => text.to_owned(),
     };
-    let (name, value) = read.split_once(':').ok_or(RIGHT)?;
-    let name: HeaderName = name.trim().parse().map_err(|_| RIGHT)?;
+    let (name, value) = line.split_once(':').ok_or(FORMAT)?;
+    let name: HeaderName = name.trim().parse().map_err(|_| FORMAT)?;
     if OWN_HEADERS.contains(&name.as_str()) {
         return Err(format!("{name} is set by queuescope itself"));
     }
-    let mut value: HeaderValue = value.trim().parse().map_err(|_| RIGHT)?;
+    let mut value: HeaderValue = value.trim().parse().map_err(|_| FORMAT)?;
     value.set_sensitive(true);
     Ok((name, value))
 }
 
+/// Parses the prefix of request ids.
 pub(in crate::traffic) fn id_prefix(text: &str) -> Result<String, String> {
     let fits = (1..=64).contains(&text.len())
         && text

@@ -1,14 +1,13 @@
-//! A rate that changes over time: linear between points.
+//! A rate that changes over time, linear between points.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::traffic::args::values::LONGEST_SECONDS;
+use crate::traffic::args::values::MAX_SECONDS;
 use crate::units;
 
-/// Requests a second over time: linear between points, and that of the last one from there on. Two points of one time
-/// are a step.
+/// A rate over time: linear between points, and constant after the last. Two points at the same time are a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve(Arc<[Point]>);
 
@@ -16,18 +15,18 @@ pub struct Curve(Arc<[Point]>);
 struct Point {
     /// Seconds from the start.
     at: f64,
-    /// Requests a second.
+    /// Requests per second.
     rate: f64,
-    /// The integral of the rate up to here: requests that are due by then, in the mean.
+    /// The integral of the rate up to this point: the mean number of requests that are due by then.
     due: f64,
 }
 
-const RIGHT: &str = "must be SECONDS:RATE points with commas between them, such as 0:5,60:50,180:5 or 0:300/min,1min:50";
-/// A higher rate is taken for a slip.
-const MOST_A_SECOND: f64 = 1e6;
+const EXPECTED: &str = "must be SECONDS:RATE points with commas between them, such as 0:5,60:50,180:5 or 0:300/min,1min:50";
+/// A higher rate is taken for a typing error.
+const MAX_RATE: f64 = 1e6;
 
 impl Curve {
-    /// Always this rate.
+    /// A constant rate.
     pub fn flat(rate: f64) -> Curve {
         let point = Point {
             at: 0.0,
@@ -37,7 +36,7 @@ impl Curve {
         Curve([point].into())
     }
 
-    /// The mean rate until then, seconds; `None` where it changes and no time has passed.
+    /// The mean rate up to `end` seconds; `None` if the rate changes and `end` is 0.
     pub fn mean(&self, end: f64) -> Option<f64> {
         match &*self.0 {
             [only] => Some(only.rate),
@@ -45,43 +44,43 @@ impl Curve {
         }
     }
 
-    /// Through these points of seconds and requests a second.
+    /// The curve through these points of seconds and requests per second.
     ///
     /// # Errors
-    /// Which point is wrong, and what would be right.
+    /// Names the wrong point and what is expected.
     pub fn new(points: &[(f64, f64)]) -> Result<Curve, String> {
-        let mut made: Vec<Point> = Vec::with_capacity(points.len());
+        let mut curve: Vec<Point> = Vec::with_capacity(points.len());
         for &(at, rate) in points {
-            let wrong = |right: &str| Err(format!("point {at}:{rate}: {right}"));
-            if !(0.0..=LONGEST_SECONDS).contains(&at) {
-                return wrong("the time must be a number of seconds, 0 or more, a year at most");
+            let error = |expected: &str| Err(format!("point {at}:{rate}: {expected}"));
+            if !(0.0..=MAX_SECONDS).contains(&at) {
+                return error("the time must be a number of seconds, 0 or more, a year at most");
             }
-            if !(0.0..=MOST_A_SECOND).contains(&rate) {
-                return wrong("the rate must be a number from 0 to a million requests a second");
+            if !(0.0..=MAX_RATE).contains(&rate) {
+                return error("the rate must be a number from 0 to a million requests a second");
             }
-            let due = match made.last() {
-                None if at != 0.0 => return wrong("the first point must be at 0 seconds"),
+            let due = match curve.last() {
+                None if at != 0.0 => return error("the first point must be at 0 seconds"),
                 None => 0.0,
                 Some(before) if at < before.at => {
-                    return wrong("the times must be in order");
+                    return error("the times must be in order");
                 }
                 Some(before) => before.due + (at - before.at) * (before.rate + rate) / 2.0,
             };
-            made.push(Point { at, rate, due });
+            curve.push(Point { at, rate, due });
         }
-        match made.last() {
-            Some(last) if last.at > 0.0 && last.due > 0.0 => Ok(Curve(made.into())),
+        match curve.last() {
+            Some(last) if last.at > 0.0 && last.due > 0.0 => Ok(Curve(curve.into())),
             Some(last) if last.at > 0.0 => Err("no request is due: a rate must be above 0".into()),
-            _ => Err(format!("needs two points or more: {RIGHT}")),
+            _ => Err(format!("needs two points or more: {EXPECTED}")),
         }
     }
 
-    /// When its last point is, seconds.
+    /// The time of the last point, in seconds.
     pub fn end(&self) -> f64 {
         self.0.last().map_or(0.0, |last| last.at)
     }
 
-    /// Requests that are due by then, in the mean.
+    /// The integral of the rate: the mean number of requests that are due by then.
     pub fn integral(&self, seconds: f64) -> f64 {
         let next = self.0.partition_point(|point| point.at <= seconds);
         let Some(from) = next.checked_sub(1).and_then(|last| self.0.get(last)) else {
@@ -92,7 +91,7 @@ impl Curve {
         from.due + passed * (from.rate + slope * passed / 2.0)
     }
 
-    /// When the integral of the rate reaches `due`, seconds; `None` if it never does.
+    /// The time in seconds at which the integral of the rate reaches `due`; `None` if it never does.
     pub fn time_of(&self, due: f64) -> Option<f64> {
         let next = self.0.partition_point(|point| point.due < due);
         let Some(from) = next.checked_sub(1).and_then(|last| self.0.get(last)) else {
@@ -102,7 +101,7 @@ impl Curve {
         match self.0.get(next) {
             None => (from.rate > 0.0).then(|| from.at + more / from.rate),
             Some(to) => {
-                // The root of a quadratic in the form that loses no digits where the slope is near 0.
+                // This form of the quadratic's root loses no precision where the slope is near 0.
                 let root = (from.rate * from.rate + 2.0 * from.slope(to) * more).max(0.0);
                 let passed = 2.0 * more / (from.rate + root.sqrt());
                 Some((from.at + passed).min(to.at))
@@ -112,7 +111,7 @@ impl Curve {
 }
 
 impl Point {
-    /// How the rate changes a second, up to a later point.
+    /// The change of the rate per second up to a later point.
     fn slope(&self, to: &Point) -> f64 {
         (to.rate - self.rate) / (to.at - self.at)
     }
@@ -128,13 +127,13 @@ impl FromStr for Curve {
         };
         let points = text
             .split(',')
-            .map(|text| point(text).ok_or_else(|| format!("point {}: {RIGHT}", text.trim())));
+            .map(|text| point(text).ok_or_else(|| format!("point {}: {EXPECTED}", text.trim())));
         Curve::new(&points.collect::<Result<Vec<_>, _>>()?)
     }
 }
 
 impl fmt::Display for Curve {
-    /// As it is read.
+    /// In the form that is parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Point { at, rate, .. }) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };

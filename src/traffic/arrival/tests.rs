@@ -9,7 +9,7 @@ fn gaps(arrival: Arrival, seed: u64, n: usize) -> Vec<f64> {
         .collect()
 }
 
-/// √n × the Kolmogorov-Smirnov distance of `sample` from the distribution `of`.
+/// √n × the Kolmogorov-Smirnov distance of `sample` from a distribution function.
 fn distance_from(of: impl Fn(f64) -> f64, mut sample: Vec<f64>) -> f64 {
     sample.sort_by(f64::total_cmp);
     let n = sample.len() as f64;
@@ -21,7 +21,7 @@ fn distance_from(of: impl Fn(f64) -> f64, mut sample: Vec<f64>) -> f64 {
     distance * n.sqrt()
 }
 
-/// That distribution function of gaps at `rate`.
+/// The exponential distribution function of gaps at `rate`.
 fn exponential(rate: f64) -> impl Fn(f64) -> f64 {
     move |gap| 1.0 - (-rate * gap).exp()
 }
@@ -36,8 +36,7 @@ fn lag_one(sample: &[f64]) -> f64 {
     covariance / variance * n.sqrt()
 }
 
-/// Each limit is passed with probability below 1e-6 by a true Poisson process, for a seed taken
-/// at random: P(√n D > 2.7) = 2 exp(−2 × 2.7²) = 9e-7; P(|z| > 4.9) = 1e-6.
+/// A true Poisson process exceeds each limit with a probability below 1e-6 for a random seed: P(√n D > 2.7) = 2 exp(−2 × 2.7²) = 9e-7; P(|z| > 4.9) = 1e-6.
 const KS_LIMIT: f64 = 2.7;
 const Z_LIMIT: f64 = 4.9;
 
@@ -54,7 +53,7 @@ fn poisson_gaps_are_exponential_and_independent() {
 
 #[test]
 fn gamma_gaps_follow_their_distribution() {
-    // Of whole shapes it has a closed form: 1 − e^(−x) Σ x^k / k!, x = shape × rate × gap.
+    // For integer shapes it has a closed form: 1 − e^(−x) Σ x^k / k!, x = shape × rate × gap.
     let of = |gap: f64| {
         let x = 2.0 * 20.0 * gap;
         1.0 - (-x).exp() * (1.0 + x)
@@ -64,7 +63,7 @@ fn gamma_gaps_follow_their_distribution() {
     assert!(distance_from(of, sample(2.0)) < KS_LIMIT);
     // 15 % off the shape.
     assert!(distance_from(of, sample(2.3)) > KS_LIMIT);
-    // Shape 1/2 is χ² of one degree: quarters of a table of it; the share below each has a standard error of √(p (1 − p) / n).
+    // Shape 1/2 is χ² with one degree of freedom. These are its quantiles; the share below each has a standard error of √(p (1 − p) / n).
     let bursty = sample(0.5);
     for (p, chi) in [(0.1, 0.015_790_8), (0.5, 0.454_936_4), (0.9, 2.705_543_5)] {
         let below = bursty.iter().filter(|gap| 20.0 * **gap < chi).count() as f64;
@@ -74,8 +73,8 @@ fn gamma_gaps_follow_their_distribution() {
 }
 
 #[test]
-fn constant_gaps_are_exact_and_a_run_holds_as_many_as_the_rate_says() {
-    let constant = Arrival::new(8.0, Gaps::Even);
+fn constant_gaps_are_exact_and_a_run_has_as_many_requests_as_its_rate_says() {
+    let constant = Arrival::new(8.0, Gaps::Constant);
     let offsets: Vec<i64> = constant.offsets(1).take(80_000).collect();
     let exact = (0..80_000).map(|k| NANOS / 16 + k * NANOS / 8);
     assert!(offsets.iter().copied().eq(exact));
@@ -96,7 +95,7 @@ fn on_curve(gaps: Gaps) -> Arrival {
     Arrival::Process { gaps, rate: curve }
 }
 
-/// The gaps of the integral of the rate at the arrivals.
+/// The gaps between the values of the rate's integral at the arrivals.
 fn unit_gaps(arrival: &Arrival, curve: &Curve, seed: u64, n: usize) -> Vec<f64> {
     let mut before = 0.0;
     let at = arrival.offsets(seed).take(n);
@@ -116,11 +115,11 @@ fn on_a_curve_the_integral_of_the_rate_is_a_process_of_one_a_second() {
         assert!(distance_from(exponential(1.0), sample) < KS_LIMIT);
         let bursty = unit_gaps(&on_curve(Gaps::Gamma(0.5)), &curve, seed, N);
         assert!(distance_from(exponential(1.0), bursty) > KS_LIMIT);
-        let even = unit_gaps(&on_curve(Gaps::Even), &curve, seed, N);
+        let even = unit_gaps(&on_curve(Gaps::Constant), &curve, seed, N);
         assert!((even[0] - 0.5).abs() < 1e-6);
         assert!(even[1..].iter().all(|gap| (gap - 1.0).abs() < 1e-6));
     }
-    // Measured against a curve some 14 % lower in its first piece, the same sample is refused.
+    // The same sample does not fit a curve whose first piece is 14 % lower.
     let lower: Curve = "0:20,100:170,100:80,200:80,300:0,350:0,360:150"
         .parse()
         .unwrap();
@@ -129,10 +128,10 @@ fn on_a_curve_the_integral_of_the_rate_is_a_process_of_one_a_second() {
 }
 
 #[test]
-fn each_piece_of_a_curve_has_the_requests_that_its_rates_say() {
-    let offsets = on_curve(Gaps::Even).offsets(5);
+fn each_piece_of_a_curve_has_as_many_requests_as_its_integral() {
+    let offsets = on_curve(Gaps::Constant).offsets(5);
     let even: Vec<i64> = offsets.take_while(|at| *at < 400 * NANOS).collect();
-    // Areas of the pieces by hand.
+    // The integrals of the pieces, computed by hand.
     for (from, to, due) in [
         (0, 50, 3250),
         (50, 100, 7750),
@@ -151,7 +150,7 @@ fn each_piece_of_a_curve_has_the_requests_that_its_rates_say() {
 }
 
 #[test]
-fn a_curve_only_adds_with_time_and_one_of_a_single_rate_is_that_rate() {
+fn a_shorter_schedule_begins_a_longer_one_and_a_flat_curve_is_a_constant_rate() {
     let curve = on_curve(Gaps::Exponential);
     let long: Vec<i64> = curve.offsets(42).take(1000).collect();
     assert_eq!(long[..100], curve.offsets(42).take(100).collect::<Vec<_>>());
@@ -162,16 +161,16 @@ fn a_curve_only_adds_with_time_and_one_of_a_single_rate_is_that_rate() {
     let straight = Arrival::new(50.0, Gaps::Gamma(3.0));
     let both = flat.offsets(3).zip(straight.offsets(3)).take(5000);
     assert!(both.into_iter().all(|(a, b)| (a - b).abs() <= 1));
-    // A rate that falls to 0 ends the process: 100 due in the mean, and exactly of even gaps.
+    // A rate that falls to 0 ends the process: with an integral of 100, even gaps give exactly 100 requests.
     let ends = Arrival::Process {
-        gaps: Gaps::Even,
+        gaps: Gaps::Constant,
         rate: "0:20,10:0".parse().unwrap(),
     };
     assert_eq!(ends.offsets(1).count(), 100);
 }
 
 #[test]
-fn a_curve_that_makes_no_sense_is_refused_with_its_point() {
+fn an_invalid_curve_is_refused_with_its_wrong_point() {
     for (text, wrong) in [
         ("0:5,60", "point 60: must be SECONDS:RATE points"),
         ("0:5,x:5", "point x:5: must be SECONDS:RATE points"),
@@ -195,9 +194,9 @@ fn a_curve_that_makes_no_sense_is_refused_with_its_point() {
 }
 
 #[test]
-fn infinite_means_at_once_and_a_rate_near_none_in_the_far_future() {
-    assert_eq!(Arrival::new(f64::INFINITY, Gaps::Even), Arrival::Infinite);
-    assert!(Arrival::Infinite.offsets(1).take(10).all(|at| at == 0));
+fn an_infinite_rate_is_at_once_and_a_tiny_one_in_the_far_future() {
+    assert_eq!(Arrival::new(f64::INFINITY, Gaps::Constant), Arrival::AtOnce);
+    assert!(Arrival::AtOnce.offsets(1).take(10).all(|at| at == 0));
     let last = Arrival::new(1e-300, Gaps::Exponential).offsets(1).next();
     assert_eq!(last, Some(i64::MAX));
 }

@@ -1,4 +1,4 @@
-//! One keep-alive connection, driven by the task that uses it: an event costs no hop between tasks.
+//! A keep-alive connection, driven by the task that uses it, so that no event has to pass between tasks.
 
 use std::fmt;
 use std::io;
@@ -21,21 +21,21 @@ use crate::clock::Clock;
 use super::socket::{self, Reads, Stream};
 use super::tls::Tls;
 
-/// A connection and what is needed to send on it.
+/// A connection.
 pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     http: Http,
-    /// What came on it, and when.
+    /// When bytes were read from it.
     pub(super) reads: Arc<Reads>,
-    /// It has served a request before.
+    /// Whether it has served a request before.
     pub(super) reused: bool,
-    over: bool,
+    is_closed: bool,
 }
 
 type Http = http1::Connection<TokioIo<Stream>, Full<Bytes>>;
 
 impl Connection {
-    /// Connects to the first address that answers, and takes the handshake of `tls` if it is given.
+    /// Connects to the first address that accepts, and does the handshake of `tls` if given.
     pub(super) async fn connect(
         addresses: &[SocketAddr],
         tls: Option<&Tls>,
@@ -49,7 +49,7 @@ impl Connection {
             None => Either::Left(socket),
             Some(tls) => Either::Right(tls.connect(socket).await?),
         };
-        let stream = socket::watched(stream, &reads);
+        let stream = socket::http_stamped(stream, &reads);
         let opened = http1::handshake(TokioIo::new(stream)).await;
         let (sender, http) = opened.map_err(io::Error::other)?;
         Ok(Connection {
@@ -57,7 +57,7 @@ impl Connection {
             http,
             reads,
             reused: false,
-            over: false,
+            is_closed: false,
         })
     }
 
@@ -68,25 +68,25 @@ impl Connection {
     ) -> hyper::Result<Response<Incoming>> {
         self.reads.begin();
         let mut response = pin!(self.sender.send_request(request));
-        let (http, over) = (&mut self.http, &mut self.over);
+        let (http, is_closed) = (&mut self.http, &mut self.is_closed);
         std::future::poll_fn(|cx| {
-            drive(http, over, cx);
+            drive(http, is_closed, cx);
             response.as_mut().poll(cx)
         })
         .await
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// Reads the next piece of the body; `None` at its end.
     pub(super) async fn read(&mut self, body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
         loop {
             let frame = std::future::poll_fn(|cx| {
-                drive(&mut self.http, &mut self.over, cx);
+                drive(&mut self.http, &mut self.is_closed, cx);
                 Pin::new(&mut *body).poll_frame(cx)
             });
             match frame.await? {
                 Err(error) => return Some(Err(error)),
                 Ok(frame) => {
-                    // Trailers say nothing that we record.
+                    // Trailers hold nothing that is recorded.
                     if let Ok(data) = frame.into_data() {
                         return Some(Ok(data));
                     }
@@ -95,19 +95,18 @@ impl Connection {
         }
     }
 
-    /// Looks whether another request can be sent on it: the last exchange is over and the peer has not
-    /// closed. Does not wait.
+    /// Whether another request can be sent: the last exchange is over and the peer has not closed. Does not wait.
     pub(super) fn is_ready(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        drive(&mut self.http, &mut self.over, &mut cx);
-        !self.over && self.sender.is_ready()
+        drive(&mut self.http, &mut self.is_closed, &mut cx);
+        !self.is_closed && self.sender.is_ready()
     }
 }
 
-/// Lets the connection read and write; a connection that has ended is left alone.
-fn drive(http: &mut Http, over: &mut bool, cx: &mut Context<'_>) {
-    // Its error reaches the request that is under way through the response or its body.
-    *over = *over || Pin::new(http).poll(cx).is_ready();
+/// Lets the connection read and write, unless it is closed: it must not be polled then.
+fn drive(http: &mut Http, is_closed: &mut bool, cx: &mut Context<'_>) {
+    // An error reaches the request in flight through its response or body.
+    *is_closed = *is_closed || Pin::new(http).poll(cx).is_ready();
 }
 
 impl fmt::Debug for Connection {

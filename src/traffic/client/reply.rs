@@ -1,11 +1,11 @@
-//! What a reply says, kept for the next turn of its conversation.
+//! Collects the text of a response, for the next turn of its conversation.
 
 use serde_json::Value;
 
 use crate::request::sse::{EventSink, SseScanner};
 
-/// The text of a reply, gathered as it comes. A stream of `/generate` tells the whole text so far with every event (or
-/// only what is new, where the server was started so), one of the OpenAI endpoints what is new.
+/// The text of a response, collected as it is read. Each event of a stream of `/generate` holds the whole text so far (cumulative), or
+/// only what is new if the server was started that way (incremental); events of the OpenAI endpoints are incremental.
 #[derive(Debug, Default)]
 pub struct Reply {
     scanner: SseScanner,
@@ -15,109 +15,109 @@ pub struct Reply {
 
 #[derive(Debug, Default)]
 struct Events {
-    /// The data of the event under way; of a body that is no stream, all of it.
+    /// The data of the current event; the whole body if it is not a stream.
     data: Vec<u8>,
-    /// The text of the last event that had any.
-    last: String,
-    /// The texts of all events, one behind another, as long as each may bring what is new.
+    /// The text of the last event that had one, while the kind of stream is not known.
+    last_text: String,
+    /// The texts of all events joined, unless the stream is known to be cumulative.
     joined: Vec<u8>,
-    /// Whether each event tells all so far, as soon as one says so.
-    is_whole: Option<bool>,
-    /// The data of the last event, of those that tell all: the others are not read.
-    kept: Vec<u8>,
+    /// `None` until an event shows it.
+    is_cumulative: Option<bool>,
+    /// The data of the last event of a cumulative stream; the events before it are not parsed.
+    last_data: Vec<u8>,
     is_too_long: bool,
 }
 
-/// A reply with an event of more bytes than this, or with more in all where each event brings what is new, is not kept.
-const MOST_BYTES: usize = 1 << 20;
+/// The limit of an event's data, and of the joined texts of an incremental stream. A longer reply is dropped.
+const MAX_BYTES: usize = 1 << 20;
 
-/// A piece does not begin with the one before and go on, if that has more bytes than this.
-const SURE: usize = 32;
+/// A text that begins with the whole text before it shows a cumulative stream if that has more bytes than this.
+const MIN_CUMULATIVE_BYTES: usize = 32;
 
 impl Reply {
-    /// Whether its body is a stream of events.
-    pub(super) fn begins(&mut self, is_stream: bool) {
+    /// Sets whether the body is a stream of events.
+    pub(super) fn set_stream(&mut self, is_stream: bool) {
         self.is_stream = is_stream;
     }
 
-    /// The next piece of its body.
-    pub(super) fn piece(&mut self, piece: &[u8]) {
+    /// Adds the next piece of the body.
+    pub(super) fn push(&mut self, piece: &[u8]) {
         match self.is_stream {
             true => self.scanner.feed(piece, &mut self.events),
             false => self.events.data(piece),
         }
     }
 
-    /// What it said; `None` where that was too long.
+    /// The text; `None` if it was too long.
     pub fn text(self) -> Option<String> {
         let events = self.events;
         if events.is_too_long {
             return None;
         }
-        Some(match (self.is_stream, events.is_whole) {
-            (false, _) => read(&events.data),
-            (true, Some(true)) => read(&events.kept),
+        Some(match (self.is_stream, events.is_cumulative) {
+            (false, _) => parse_text(&events.data),
+            (true, Some(true)) => parse_text(&events.last_data),
             (true, Some(false)) => String::from_utf8(events.joined).ok()?,
-            // What events do if nobody has told the server otherwise.
-            (true, None) => events.last,
+            // Cumulative is the server's default.
+            (true, None) => events.last_text,
         })
     }
 }
 
 impl EventSink for Events {
     fn data(&mut self, piece: &[u8]) {
-        self.is_too_long |= !keep(&mut self.data, piece);
+        self.is_too_long |= !append(&mut self.data, piece);
     }
 
     fn event_end(&mut self) {
         let data = std::mem::take(&mut self.data);
-        // The stream's end says `[DONE]`.
+        // The last event is `[DONE]`.
         if data.first() != Some(&b'{') || self.is_too_long {
             return;
         }
-        if self.is_whole != Some(true) {
-            self.read(&data);
+        if self.is_cumulative != Some(true) {
+            self.parse(&data);
         }
-        if self.is_whole == Some(true) {
-            self.kept = data;
+        if self.is_cumulative == Some(true) {
+            self.last_data = data;
         }
     }
 }
 
 impl Events {
-    /// Reads an event, as long as it may bring what is new.
-    fn read(&mut self, data: &[u8]) {
+    /// Parses an event of a stream that is not known to be cumulative.
+    fn parse(&mut self, data: &[u8]) {
         let body: Value = serde_json::from_slice(data).unwrap_or_default();
-        // The text of `/generate` stands at the top.
-        let is_piece = body.get("text").is_none();
+        // Only `/generate` has its text at the top level.
+        let is_openai = body.get("text").is_none();
         let text = text_of(body).unwrap_or_default();
-        // Half a character is told anew.
-        let so_far = self.last.trim_end_matches('\u{fffd}');
-        if is_piece || !(text.is_empty() || text.starts_with(so_far)) {
-            self.is_whole.get_or_insert(false);
-        } else if text.len() > so_far.len() && so_far.len() > SURE {
-            self.is_whole.get_or_insert(true);
+        // An incomplete character at the end is replaced by the next event.
+        let so_far = self.last_text.trim_end_matches('\u{fffd}');
+        if is_openai || !(text.is_empty() || text.starts_with(so_far)) {
+            self.is_cumulative.get_or_insert(false);
+        } else if text.len() > so_far.len() && so_far.len() > MIN_CUMULATIVE_BYTES {
+            self.is_cumulative.get_or_insert(true);
         }
-        if !keep(&mut self.joined, text.as_bytes()) {
-            // So many that begin with the one before are no pieces.
-            self.is_too_long = !*self.is_whole.get_or_insert(true);
+        if !append(&mut self.joined, text.as_bytes()) {
+            // If every text so far began with the one before, the stream is cumulative.
+            self.is_too_long = !*self.is_cumulative.get_or_insert(true);
         }
         if !text.is_empty() {
-            self.last = text;
+            self.last_text = text;
         }
     }
 }
 
-/// Puts a piece behind what there is; whether there was room.
-fn keep(into: &mut Vec<u8>, piece: &[u8]) -> bool {
-    let has_room = into.len() + piece.len() <= MOST_BYTES;
+/// Appends a piece if there is room for it; returns whether there was.
+fn append(into: &mut Vec<u8>, piece: &[u8]) -> bool {
+    let has_room = into.len() + piece.len() <= MAX_BYTES;
     if has_room {
         into.extend_from_slice(piece);
     }
     has_room
 }
 
-fn read(json: &[u8]) -> String {
+fn parse_text(json: &[u8]) -> String {
     let body = serde_json::from_slice(json).ok();
     body.and_then(text_of).unwrap_or_default()
 }
@@ -130,7 +130,7 @@ fn text_of(mut body: Value) -> Option<String> {
             let choice = body.pointer_mut("/choices/0")?;
             ["/text", "/delta/content", "/message/content"]
                 .into_iter()
-                .find_map(|place| choice.pointer_mut(place).map(Value::take))?
+                .find_map(|path| choice.pointer_mut(path).map(Value::take))?
         }
     };
     match text {
@@ -145,15 +145,15 @@ mod tests {
 
     use super::*;
 
-    /// The text of a stream of these events, in pieces of every size.
+    /// The text of a stream of these events, which is the same in pieces of any size.
     fn streamed(events: &[impl fmt::Display]) -> String {
         let events = events.iter().map(|event| format!("data: {event}\n\n"));
         let stream: String = events.chain(["data: [DONE]\n\n".to_owned()]).collect();
         let of_size = |size| {
             let mut reply = Reply::default();
-            reply.begins(true);
+            reply.set_stream(true);
             for piece in stream.as_bytes().chunks(size) {
-                reply.piece(piece);
+                reply.push(piece);
             }
             reply.text().unwrap()
         };
@@ -162,35 +162,35 @@ mod tests {
         whole
     }
 
-    /// The same of `/generate`, whose events have these texts.
+    /// The same for events of `/generate` with these texts.
     fn of_texts(texts: &[&str]) -> String {
         let events = texts.iter().map(|text| format!("{{\"text\":\"{text}\"}}"));
         streamed(&Vec::from_iter(events))
     }
 
     #[test]
-    fn each_event_of_a_stream_tells_all_so_far_or_what_is_new() {
+    fn streams_are_cumulative_or_incremental() {
         let so_far = ["a", "a b", "a b", "a bc", "a bcd", "a bcde"];
         for count in 1..=so_far.len() {
             assert_eq!(of_texts(&so_far[..count]), so_far[count - 1]);
         }
-        for (texts, said) in [
+        for (texts, text) in [
             (&["1", "10", " c"][..], "110 c"),
             (&[" a", " a", " b"], " a a b"),
-            // As the server does unless told otherwise.
+            // Either would do: cumulative is the server's default.
             (&["a", "a"], "a"),
-            // Half a character adds no text, and is no piece when it is told anew.
+            // An incomplete character adds no text, and is replaced.
             (&["a", "a", "ab"], "ab"),
             (&["a\u{fffd}", "a\u{e9}"], "a\u{e9}"),
             (&["1", "10", "", "1"], "1101"),
             (&[], ""),
         ] {
-            assert_eq!(of_texts(texts), said, "{texts:?}");
+            assert_eq!(of_texts(texts), text, "{texts:?}");
         }
     }
 
     #[test]
-    fn the_text_of_every_kind_of_reply_is_read() {
+    fn the_text_of_every_api_is_found() {
         let chat = [
             r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#,
             r#"{"choices":[{"delta":{"content":"o"}}]}"#,
@@ -203,23 +203,26 @@ mod tests {
         let chat = r#"{"choices":[{"message":{"content":"a"}}]}"#;
         for body in [r#"{"text":"a"}"#, chat] {
             let mut reply = Reply::default();
-            reply.piece(body.as_bytes());
+            reply.push(body.as_bytes());
             assert_eq!(reply.text().unwrap(), "a");
         }
     }
 
     #[test]
-    fn a_long_stream_is_read_without_ids_whatever_its_events_tell() {
+    fn the_kind_of_a_long_stream_is_found_early() {
         let text = "0123456789 ".repeat(360);
         let mut reply = Reply::default();
-        reply.begins(true);
+        reply.set_stream(true);
         for tokens in 1..=1_800 {
             let so_far = &text[..tokens * 2];
-            reply.piece(format!("data: {{\"text\":\"{so_far}\"}}\n\n").as_bytes());
-            assert!(reply.events.joined.len() < 1 << 10, "it is told early");
+            reply.push(format!("data: {{\"text\":\"{so_far}\"}}\n\n").as_bytes());
+            assert!(
+                reply.events.joined.len() < 1 << 10,
+                "the kind is known early"
+            );
         }
         assert_eq!(reply.text().as_deref(), Some(&text[..3_600]));
-        // The first ones begin like what tells all so far.
+        // The first texts look cumulative.
         let pieces = ["a", "a", "ab", "abc", "b"].repeat(400);
         assert_eq!(of_texts(&pieces), "aaababcb".repeat(400));
     }
@@ -228,23 +231,23 @@ mod tests {
     fn a_reply_that_is_too_long_is_not_kept() {
         let text = |bytes: usize, events: usize, is_stream| {
             let mut reply = Reply::default();
-            reply.begins(is_stream);
+            reply.set_stream(is_stream);
             let body = format!("{{\"choices\":[{{\"text\":\"{}\"}}]}}", "a".repeat(bytes));
             for _ in 0..events {
                 match is_stream {
-                    true => reply.piece(format!("data: {body}\n\n").as_bytes()),
-                    false => reply.piece(body.as_bytes()),
+                    true => reply.push(format!("data: {body}\n\n").as_bytes()),
+                    false => reply.push(body.as_bytes()),
                 }
-                assert!(reply.events.data.len() + reply.events.joined.len() < 2 * MOST_BYTES);
+                assert!(reply.events.data.len() + reply.events.joined.len() < 2 * MAX_BYTES);
             }
             reply.text().map(|text| text.len())
         };
-        let half = MOST_BYTES / 2;
+        let half = MAX_BYTES / 2;
         assert_eq!(text(half, 1, false), Some(half));
         assert_eq!(text(half, 2, true), Some(2 * half));
         assert_eq!(text(half, 100, true), None);
         for is_stream in [true, false] {
-            assert_eq!(text(MOST_BYTES, 1, is_stream), None);
+            assert_eq!(text(MAX_BYTES, 1, is_stream), None);
         }
     }
 }

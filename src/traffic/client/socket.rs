@@ -1,4 +1,4 @@
-//! A socket that notes when bytes come, at the read itself: what is parsed from them later was there then.
+//! A socket that takes a timestamp at each read, so that what is parsed later gets the time at which its bytes arrived.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,44 +14,45 @@ use crate::clock::{Clock, Stamp};
 /// A socket whose reads are stamped.
 pub(super) type Socket = InspectReader<TcpStream, OnRead>;
 
-/// What HTTP is read from, in the clear or under TLS.
+/// The stream that HTTP is read from: the socket, or TLS over it.
 ///
-/// Under TLS a byte of HTTP has the time at which the last of its record came from the socket: deciphering
-/// is no part of the server's time. What TLS says for itself (tickets, its own end) is not HTTP and counts
-/// for nothing.
-pub(super) type Stream = InspectReader<Either<Socket, TlsStream<Socket>>, OnRead>;
+/// Under TLS a byte of HTTP has the time at which the last byte of its record was read from the socket, as decryption is no part of
+/// the server's time. Bytes of TLS itself (tickets, its closing alert) do not count.
+pub(super) type Stream = InspectReader<Transport, OnRead>;
+
+type Transport = Either<Socket, TlsStream<Socket>>;
 
 type OnRead = Box<dyn FnMut(&[u8]) + Send>;
 
-/// What was read. Times are nanoseconds as [`Stamp::nanos`].
+/// When bytes were read. Times are [`Stamp::nanos`].
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    /// Whether any HTTP came.
-    any: AtomicBool,
-    /// When HTTP last came.
+    /// Whether bytes of HTTP were read in this exchange.
+    has_read: AtomicBool,
+    /// When bytes of HTTP were last read.
     at: AtomicI64,
-    /// When bytes last came from the socket.
+    /// When bytes were last read from the socket.
     socket_at: AtomicI64,
 }
 
 impl Reads {
-    /// Another exchange begins.
+    /// Begins a new exchange.
     pub(super) fn begin(&self) {
-        self.any.store(false, Ordering::Relaxed);
+        self.has_read.store(false, Ordering::Relaxed);
     }
 
-    /// Whether not one byte has come since.
-    pub(super) fn are_none(&self) -> bool {
-        !self.any.load(Ordering::Relaxed)
+    /// Whether no byte has been read in this exchange.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_read.load(Ordering::Relaxed)
     }
 
-    /// When the bytes read last came.
+    /// When bytes of HTTP were last read.
     pub(super) fn at(&self) -> Stamp {
         Stamp::from_nanos(self.at.load(Ordering::Relaxed))
     }
 }
 
-/// Stamps the reads of a socket.
+/// Takes a timestamp at each read of a socket.
 pub(super) fn stamped(stream: TcpStream, clock: Clock, reads: &Arc<Reads>) -> Socket {
     let reads = reads.clone();
     inspect(stream, move || {
@@ -60,24 +61,24 @@ pub(super) fn stamped(stream: TcpStream, clock: Clock, reads: &Arc<Reads>) -> So
     })
 }
 
-/// Gives what is read of HTTP the stamp of its socket's read.
-pub(super) fn watched(stream: Either<Socket, TlsStream<Socket>>, reads: &Arc<Reads>) -> Stream {
+/// Gives bytes of HTTP the timestamp of the last read of their socket.
+pub(super) fn http_stamped(stream: Transport, reads: &Arc<Reads>) -> Stream {
     let reads = reads.clone();
     inspect(stream, move || {
         let at = reads.socket_at.load(Ordering::Relaxed);
         reads.at.store(at, Ordering::Relaxed);
-        reads.any.store(true, Ordering::Relaxed);
+        reads.has_read.store(true, Ordering::Relaxed);
     })
 }
 
-/// `came` is called whenever a read brings bytes.
+/// Calls `on_bytes` whenever a read returns bytes.
 fn inspect<R: AsyncRead>(
     stream: R,
-    mut came: impl FnMut() + Send + 'static,
+    mut on_bytes: impl FnMut() + Send + 'static,
 ) -> InspectReader<R, OnRead> {
     let on_read = move |bytes: &[u8]| {
         if !bytes.is_empty() {
-            came();
+            on_bytes();
         }
     };
     InspectReader::new(stream, Box::new(on_read))
@@ -99,8 +100,8 @@ mod tests {
     use super::*;
     use crate::traffic::client::{Target, TlsArgs};
 
-    /// Waits until bytes (or the end) lie in the socket, unread.
-    async fn something_came(stream: &Stream) {
+    /// Waits until the socket has unread bytes, or its end.
+    async fn wait_readable(stream: &Stream) {
         let Either::Right(tls) = stream.get_ref() else {
             panic!("the stream is under TLS");
         };
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn under_tls_a_byte_has_the_time_of_the_sockets_read_and_tls_itself_has_none() {
+    async fn under_tls_a_byte_of_http_has_the_time_of_the_sockets_read() {
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(["localhost".into()]).unwrap();
         let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
@@ -133,7 +134,7 @@ mod tests {
             let stream = TcpStream::connect(addr).await.unwrap();
             let reads = Arc::new(Reads::default());
             let stream = tls.connect(stamped(stream, clock, &reads)).await.unwrap();
-            (watched(Either::Right(stream), &reads), reads)
+            (http_stamped(Either::Right(stream), &reads), reads)
         };
         let (mut server, (mut client, reads)) = tokio::join!(server, client);
 
@@ -143,7 +144,7 @@ mod tests {
         let mut first = [0];
         client.read_exact(&mut first).await.unwrap();
         assert_eq!((first, reads.at()), (*b"a", at(100)));
-        // What was read with it was there with it, whenever it is taken.
+        // Bytes of the same read have its time, whenever they are taken.
         manual.set(at(200));
         let mut others = [0; 2];
         client.read_exact(&mut others).await.unwrap();
@@ -155,18 +156,18 @@ mod tests {
         client.read_exact(&mut first).await.unwrap();
         assert_eq!((first, reads.at()), (*b"d", at(300)));
 
-        // Its own end is bytes on the socket, and no HTTP.
+        // The closing alert of TLS is bytes on the socket, but no HTTP.
         reads.begin();
         server.shutdown().await.unwrap();
         manual.set(at(400));
-        something_came(&client).await;
+        wait_readable(&client).await;
         let mut none = [0; 9];
         let mut none = ReadBuf::new(&mut none);
         poll_fn(|cx| Pin::new(&mut client).poll_read(cx, &mut none))
             .await
             .unwrap();
         assert_eq!(reads.socket_at.load(Ordering::Relaxed), 400);
-        assert!(none.filled().is_empty() && reads.are_none());
+        assert!(none.filled().is_empty() && reads.is_empty());
         assert_eq!(reads.at(), at(300));
     }
 }

@@ -1,4 +1,4 @@
-//! Where requests go.
+//! The base URL that requests are sent to.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use http::{HeaderValue, Uri};
 
 use crate::upstream::Address;
 
-/// A base URL: `http://host:port` or `https://host:port`, with a path in front of the API's if there is one.
+/// A base URL: `http://host:port` or `https://host:port`, optionally with a path before that of the API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     address: Address,
@@ -16,46 +16,47 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads a base URL.
+    /// Parses a base URL.
     ///
     /// # Errors
-    /// Says what is wrong with it and what would be right.
+    /// Says what is wrong and what is expected.
     pub fn parse(url: &str) -> Result<Target, String> {
-        const RIGHT: &str = "must be like http://127.0.0.1:30000";
-        let uri: Uri = url.parse().map_err(|error| format!("{error}; {RIGHT}"))?;
+        const EXPECTED: &str = "must be like http://127.0.0.1:30000";
+        let uri: Uri = url
+            .parse()
+            .map_err(|error| format!("{error}; {EXPECTED}"))?;
         let scheme = match uri.scheme_str() {
             Some(known @ ("http" | "https")) => known,
-            Some(other) => return Err(format!("{other} is not a scheme we speak; {RIGHT}")),
-            None => return Err(format!("has no scheme; {RIGHT}")),
+            Some(other) => return Err(format!("{other} is not a scheme we speak; {EXPECTED}")),
+            None => return Err(format!("has no scheme; {EXPECTED}")),
         };
         if uri.query().is_some() {
-            return Err(format!("has a query; {RIGHT}"));
+            return Err(format!("has a query; {EXPECTED}"));
         }
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         if authority.is_empty() || authority.contains('@') {
-            return Err(format!("needs a host and no user; {RIGHT}"));
+            return Err(format!("needs a host and no user; {EXPECTED}"));
         }
         let has_port = !authority.ends_with(']') && authority.contains(':');
-        let usual = if has_port || scheme == "https" {
-            ""
-        } else {
-            ":80"
+        let port = match has_port || scheme == "https" {
+            true => "",
+            false => ":80",
         };
-        let address = Address::parse(&format!("{scheme}://{authority}{usual}"))?;
+        let address = Address::parse(&format!("{scheme}://{authority}{port}"))?;
         let authority = HeaderValue::from_str(authority);
         Ok(Target {
             address,
             prefix: uri.path().trim_end_matches('/').to_owned(),
-            authority: authority.map_err(|error| format!("{error}; {RIGHT}"))?,
+            authority: authority.map_err(|error| format!("{error}; {EXPECTED}"))?,
         })
     }
 
-    /// Whether TLS is spoken there.
+    /// Whether the scheme is `https`.
     pub fn is_tls(&self) -> bool {
         self.address.is_tls()
     }
 
-    /// The name or number of the host, without brackets.
+    /// The host's name or IP address, without brackets.
     pub fn host(&self) -> &str {
         self.address.host()
     }
@@ -65,7 +66,7 @@ impl Target {
         &self.authority
     }
 
-    /// `host:port`, as the `host` column names servers.
+    /// `host:port`, as in the column `host`.
     pub fn host_and_port(&self) -> String {
         self.address.name()
     }
@@ -75,10 +76,10 @@ impl Target {
         format!("{}{api}", self.prefix)
     }
 
-    /// Looks the host's addresses up.
+    /// Resolves the host's addresses.
     ///
     /// # Errors
-    /// What the resolver said.
+    /// The resolver's error.
     pub async fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
         let found = tokio::net::lookup_host((self.host(), self.address.port())).await?;
         Ok(found.collect())
@@ -95,7 +96,7 @@ impl fmt::Display for Target {
 mod tests {
     use super::*;
 
-    /// Base URLs, and the target with its path of an API; or what is wrong.
+    /// Base URLs, each with the target and a request's path, or a part of the error.
     const URLS: &str = "\
 http://a.b:30000 | http://a.b:30000 /generate
 http://a.b:30000/ | http://a.b:30000 /generate
@@ -115,12 +116,12 @@ http:// | must be like
     #[test]
     fn a_base_url_is_host_port_and_prefix() {
         for line in URLS.lines() {
-            let (url, said) = line.split_once(" | ").unwrap();
-            let told = Target::parse(url).map_or_else(
-                |wrong| wrong,
+            let (url, expected) = line.split_once(" | ").unwrap();
+            let result = Target::parse(url).map_or_else(
+                |error| error,
                 |target| format!("{target} {}", target.path("/generate")),
             );
-            assert!(told.contains(said), "{url}: {told}");
+            assert!(result.contains(expected), "{url}: {result}");
         }
         assert_eq!(Target::parse("http://[::1]:8000").unwrap().host(), "::1");
     }

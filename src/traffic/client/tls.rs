@@ -1,4 +1,4 @@
-//! `https://`: whose certificate is taken.
+//! TLS: how the certificate of an `https://` server is verified.
 
 use std::io;
 use std::path::PathBuf;
@@ -38,38 +38,36 @@ pub struct TlsArgs {
     pub insecure: bool,
 }
 
-/// Takes handshakes with one server.
+/// Does the TLS handshakes with one server.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<ClientConfig>,
-    /// Asked for (SNI) and verified.
+    /// The server's name, which is sent (SNI) and verified.
     name: ServerName<'static>,
 }
 
-/// What a run without verification must not keep to itself.
+/// The warning about a run without verification.
 pub const INSECURE: &str = "--insecure: the server's certificate is NOT verified: anyone on the network path can \
     read the requests, API key included, and answer them";
 
-/// What may help where a handshake fails, for whatever reason.
-const HELP: &str = "does the server speak TLS there? give the CA that signed its certificate, or that certificate itself \
+/// Appended to the error of a failed handshake.
+const HINT: &str = "does the server speak TLS there? give the CA that signed its certificate, or that certificate itself \
     where it is a CA's own, with --ca FILE; --insecure takes any";
 
-/// HTTP/1.1 is all we speak.
+/// The only protocol that the client speaks.
 const ALPN: &[u8] = b"http/1.1";
 
 impl TlsArgs {
-    /// How `target` is spoken to; `None` is in the clear.
+    /// Returns how to speak TLS to `target`; `None` if it speaks plain HTTP.
     ///
     /// # Errors
-    /// The flag, what is wrong, and what would be right.
+    /// Names the flag, the problem, and what is expected.
     pub fn tls(&self, target: &Target) -> Result<Option<Tls>, String> {
         if !target.is_tls() {
-            let right = "--ca and --insecure go with an https:// URL, which";
-            let is_given = self.ca.is_some() || self.insecure;
-            return if is_given {
-                Err(format!("{right} {target} is not"))
-            } else {
-                Ok(None)
+            let expected = "--ca and --insecure go with an https:// URL, which";
+            return match self.ca.is_some() || self.insecure {
+                true => Err(format!("{expected} {target} is not")),
+                false => Ok(None),
             };
         }
         let name = ServerName::try_from(target.host().to_owned())
@@ -85,11 +83,11 @@ impl TlsArgs {
         let roots = match &self.ca {
             _ if self.insecure => None,
             Some(path) => Some(
-                Roots::file(path).map_err(|wrong| format!("--ca {}: {wrong}", path.display()))?,
+                Roots::file(path).map_err(|error| format!("--ca {}: {error}", path.display()))?,
             ),
             None => {
-                let or = "give the CA that signed the server's certificate with --ca FILE";
-                Some(Roots::system().map_err(|wrong| format!("{wrong}; {or}"))?)
+                let hint = "give the CA that signed the server's certificate with --ca FILE";
+                Some(Roots::system().map_err(|error| format!("{error}; {hint}"))?)
             }
         };
         let by_roots = roots.as_ref().map(|roots| {
@@ -114,29 +112,29 @@ impl TlsArgs {
 }
 
 impl Tls {
-    /// Takes the handshake.
+    /// Does the handshake.
     ///
     /// # Errors
-    /// What is wrong with the server or its certificate, in rustls' words, and what would help.
+    /// What rustls says of the server or its certificate, with a hint.
     pub(super) async fn connect(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
         let connector = TlsConnector::from(self.config.clone());
-        let shaken = connector.connect(self.name.clone(), socket).await;
-        shaken
-            .map_err(|error| io::Error::other(format!("the TLS handshake failed: {error}; {HELP}")))
+        let stream = connector.connect(self.name.clone(), socket).await;
+        stream
+            .map_err(|error| io::Error::other(format!("the TLS handshake failed: {error}; {HINT}")))
     }
 }
 
-/// A CA's own certificate, shown by a server.
-fn is_of_a_ca(error: &CertificateError) -> bool {
+/// Whether a server's certificate was refused because it is a CA's.
+fn is_ca_certificate(error: &CertificateError) -> bool {
     matches!(error, CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity"))
 }
 
-/// Takes a server's certificate, or not; the handshake itself is always checked.
+/// Verifies a server's certificate; the signatures of the handshake are always verified.
 #[derive(Debug)]
 struct Verifier {
-    /// `None` takes every certificate, of whomever it is.
+    /// `None` accepts every certificate.
     by_roots: Option<Arc<WebPkiServerVerifier>>,
-    /// A server may show one of them itself: `openssl req -x509` makes certificates that are a server's and a CA's at once, which
+    /// A server may present one of these itself: `openssl req -x509` makes certificates that are a server's and a CA's at once, which
     /// rustls alone refuses.
     roots: Option<Roots>,
     provider: Arc<CryptoProvider>,
@@ -145,7 +143,7 @@ struct Verifier {
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
-        shown: &CertificateDer<'_>,
+        presented: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         ocsp: &[u8],
@@ -154,12 +152,12 @@ impl ServerCertVerifier for Verifier {
         let Some((verifier, roots)) = self.by_roots.as_ref().zip(self.roots.as_ref()) else {
             return Ok(ServerCertVerified::assertion());
         };
-        match verifier.verify_server_cert(shown, others, name, ocsp, now) {
-            // This is looked at after its dates and before its name.
+        match verifier.verify_server_cert(presented, others, name, ocsp, now) {
+            // rustls has checked the dates by then, but not the name.
             Err(rustls::Error::InvalidCertificate(error))
-                if is_of_a_ca(&error) && roots.certificates().contains(shown) =>
+                if is_ca_certificate(&error) && roots.certificates().contains(presented) =>
             {
-                verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
+                verify_server_name(&ParsedCertificate::try_from(presented)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
             verified => verified,

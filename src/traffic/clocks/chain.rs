@@ -1,6 +1,6 @@
-//! A run through all processes, each with a clock of its own that the test knows the truth about: generator →
-//! front → router → hop → engine. What a record says of any moment must be right within the errors that it
-//! states, so that every span is within both ends' together; one clock's own spans are exact; and errors add along a chain.
+//! Simulates runs through generator → front → router → hop → engine, each with its own clock whose offset the test knows. The time of
+//! every moment in a row must be right within the error that the row states; durations on one clock must be exact; and errors must add
+//! up along the chain.
 
 use proptest::prelude::*;
 
@@ -11,47 +11,47 @@ use crate::request::observer::{End, Observer};
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Period, Side};
 
-/// How far a clock is from the true time at [`START`], nanoseconds, and by how much it drifts from then on, ppm.
-type Other = (i64, i64);
+/// The offset of a clock from the true time at [`START`] in nanoseconds, and its drift from then on in ppm.
+type Skew = (i64, i64);
 
-/// The clocks in the order of the way.
+/// The clocks, in the order in which a request passes them.
 #[derive(Clone, Copy, Debug)]
 struct Machines {
-    generator: Other,
-    front: Other,
-    hop: Other,
-    engine: Other,
-    /// Front and hop are one process.
+    generator: Skew,
+    front: Skew,
+    hop: Skew,
+    engine: Skew,
+    /// Whether front and hop are one process.
     is_one: bool,
 }
 
 /// How long each part of a request takes, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delays {
-    /// From the sending before to this one.
+    /// From the previous request's sending to this one's.
     pause: i64,
-    /// To the front, in it, in the router, in the hop, to the engine, and there in the queue and to its first token.
-    way: [i64; 7],
-    /// The head comes before the first token, as `/generate` sends it.
+    /// To the front, in it, in the router, in the hop, to the engine, in its queue, and to its first token.
+    path: [i64; 7],
+    /// From the request's receipt by the engine to the response's head, which `/generate` sends before the first token.
     head: i64,
     back: [i64; 3],
     decode: i64,
 }
 
-/// True moments of a request.
+/// The true times of a request.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     sent: i64,
-    /// Those of [`WAY`].
-    way: [i64; 7],
-    /// The head at the hop, at the front and at the generator.
+    /// Those of [`PATH`].
+    path: [i64; 7],
+    /// The response's head at the hop, at the front and at the generator.
     heads: [i64; 3],
     read: i64,
     finish: i64,
 }
 
-/// The moments of other clocks.
-const WAY: [Moment; 7] = [
+/// The moments on other clocks than the generator's.
+const PATH: [Moment; 7] = [
     Moment::Arrival,
     Moment::Forwarded,
     Moment::WorkerArrival,
@@ -62,14 +62,15 @@ const WAY: [Moment; 7] = [
 ];
 
 const START: i64 = 1_795_000_000 * NANOS;
-/// Stamps that the engine tells as floats.
+/// The rounding error of the engine's timestamps, which are floats; nanoseconds.
 const FLOAT: i64 = 500;
 
-fn reads((offset, ppm): Other, at: i64) -> Stamp {
+/// What a clock shows at a true time.
+fn reads((offset, ppm): Skew, at: i64) -> Stamp {
     Stamp::from_nanos(at + offset + (at - START) * ppm / 1_000_000)
 }
 
-/// The moments after `from`, each so long after the one before.
+/// The times after `from`, each later than the one before by its delay.
 fn after<const N: usize>(mut from: i64, delays: [i64; N]) -> [i64; N] {
     delays.map(|delay| {
         from += delay;
@@ -79,7 +80,7 @@ fn after<const N: usize>(mut from: i64, delays: [i64; N]) -> [i64; N] {
 
 impl Life {
     fn new(sent: i64, delays: &Delays) -> Life {
-        let way @ [.., created, _, first_token] = after(sent, delays.way);
+        let path @ [.., created, _, first_token] = after(sent, delays.path);
         let heads = after(
             created + delays.head.min(first_token - created),
             delays.back,
@@ -88,7 +89,7 @@ impl Life {
         let read = back.max(heads[2]);
         Life {
             sent,
-            way,
+            path,
             heads,
             read,
             finish: read + delays.decode,
@@ -112,7 +113,7 @@ impl Life {
             created,
             queue_end,
             first_token,
-        ] = self.way;
+        ] = self.path;
         let [hop_head, front_head, head] = self.heads;
         let stamps = Stamps {
             clock: "front".into(),
@@ -169,7 +170,7 @@ fn error_of(record: &Row, clock: ClockOf) -> i64 {
 }
 
 prop_compose! {
-    // Any two drift apart by at most 100 ppm.
+    // Any two clocks drift apart by at most 100 ppm.
     fn clocks()(
         clocks in prop::array::uniform4((-3600 * NANOS..=3600 * NANOS, -50..=50_i64)),
         is_one in any::<bool>(),
@@ -189,14 +190,14 @@ fn long() -> BoxedStrategy<i64> {
 
 prop_compose! {
     fn delays()(
-        pause in 0..20 * NANOS, way in [short(), short(), long(), short(), short(), long(), long()], head in long(),
+        pause in 0..20 * NANOS, path in [short(), short(), long(), short(), short(), long(), long()], head in long(),
         back in [short(), short(), short()], decode in long(),
     ) -> Delays {
-        Delays { pause, way, head, back, decode }
+        Delays { pause, path, head, back, decode }
     }
 }
 
-/// Requests in the order of their ends, some of which begin long before others end.
+/// Requests that overlap, in the order of their ends.
 fn lives(all: &[Delays]) -> Vec<Life> {
     let mut sent = START;
     let next = |delays: &Delays| {
@@ -208,7 +209,7 @@ fn lives(all: &[Delays]) -> Vec<Life> {
     lives
 }
 
-/// The records of requests that ended in this order.
+/// The rows of requests that ended in this order.
 fn relate(lives: &[Life], machines: &Machines) -> Vec<Row> {
     let mut clocks = Clocks::new("generator".to_owned());
     let exchanges = lives.iter().map(|life| life.exchange(machines));
@@ -227,17 +228,17 @@ proptest! {
         let records = relate(&lives, &machines);
         prop_assert_eq!(records.len(), lives.len());
         for (record, life) in records.iter().zip(&lives) {
-            for (moment, at) in WAY.into_iter().zip(life.way) {
-                // Each request alone bounds every clock from both sides.
+            for (moment, at) in PATH.into_iter().zip(life.path) {
+                // A single request is enough to bound every clock from both sides.
                 let stated = record.timeline.on_own_clock(moment).unwrap();
                 let error = error_of(record, moment.clock(Side::Traffic)) + FLOAT;
                 let off_by = stated.nanos_since(reads(machines.generator, at)).abs();
                 prop_assert!(off_by <= error, "{moment:?} is off by {off_by} > {error}: {record:?}");
             }
-            for (moments, at) in WAY.windows(2).zip(life.way.windows(2)) {
+            for (moments, at) in PATH.windows(2).zip(life.path.windows(2)) {
                 let [from, to] = [moments[0], moments[1]];
                 if from.clock(Side::Traffic) == to.clock(Side::Traffic) {
-                    // Whatever the offset's error; but for drift.
+                    // Exact up to drift, whatever the error of the offset.
                     let stated = record.timeline.nanos(Period { from, to }).unwrap();
                     let truth = at[1] - at[0];
                     let off_by = (stated - truth).abs();
@@ -248,7 +249,7 @@ proptest! {
     }
 }
 
-/// The clocks of [`a_chain_of_clocks_is_no_surer_than_its_links`].
+/// Clocks that are far apart and do not drift.
 fn apart() -> Machines {
     Machines {
         generator: (0, 0),
@@ -280,11 +281,11 @@ fn a_row_has_the_tightest_offsets_that_were_known_when_its_request_ended() {
 }
 
 #[test]
-fn a_chain_of_clocks_is_no_surer_than_its_links() {
-    // The way to the hop is known to ± 1 s, the way from it to the engine is none: what the engine's clock
-    // is known by is the generator's own sight, and the hop's error stays in it.
+fn errors_add_up_along_a_chain_of_clocks() {
+    // Nothing takes time but the router, 2 s: the hop's clock is known to ± 1 s, and the engine's no better, as only the generator's
+    // own timestamps bound it.
     let delays = Delays {
-        way: [0, 0, 2 * NANOS, 0, 0, 0, 0],
+        path: [0, 0, 2 * NANOS, 0, 0, 0, 0],
         ..Delays::default()
     };
     let record = relate(&[Life::new(START, &delays)], &apart()).remove(0);

@@ -3,15 +3,15 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::traffic::tests::planned;
 
-/// Place, time, id and body of all requests that begin at a time known before, in order of place.
+/// Index, offset, id and body of all requests whose offset is known, in order.
 fn sent(plan: &RunPlan) -> Vec<(usize, i64, String, bytes::Bytes)> {
     let schedule = plan.schedule().unwrap();
-    let of = |planned: &Planned| {
-        let place = plan.place(planned.number, 0);
+    let request = |planned: &Planned| {
+        let index = plan.request_index(planned.number, 0);
         let body = plan.request(planned.number);
-        (place, planned.offset_nanos, plan.req_id(place), body)
+        (index, planned.offset_nanos, plan.req_id(index), body)
     };
-    schedule.iter().map(of).collect()
+    schedule.iter().map(request).collect()
 }
 
 #[test]
@@ -31,11 +31,11 @@ fn shards_together_send_what_one_generator_sends() {
         assert_eq!(together, sent(&whole), "{load}");
         let all = |plan: &RunPlan| -> Vec<_> {
             plan.requests(&plan.schedule().unwrap())
-                .map(|(place, ..)| place)
+                .map(|(index, ..)| index)
                 .collect()
         };
-        let places: BTreeSet<usize> = parts.iter().flat_map(all).collect();
-        assert_eq!(places, all(&whole).into_iter().collect());
+        let indices: BTreeSet<usize> = parts.iter().flat_map(all).collect();
+        assert_eq!(indices, all(&whole).into_iter().collect());
         let (rate, share) = (whole.offered_rate(), parts[1].shard_rate());
         assert_eq!(rate, share.map(|share| share * 3.0));
         let sum = |plan: &RunPlan| plan.workload_sha256().unwrap();
@@ -44,7 +44,7 @@ fn shards_together_send_what_one_generator_sends() {
 }
 
 #[test]
-fn a_trial_sends_at_the_rate_that_is_asked_for() {
+fn a_trial_sends_at_exactly_the_requested_rate() {
     for (load, is_scaled) in [
         ("--request-rate 18", true),
         ("--request-rate 18 --burstiness 0.5", true),
@@ -52,9 +52,9 @@ fn a_trial_sends_at_the_rate_that_is_asked_for() {
         ("--rate-curve 0:5,10:50,20:18", false),
     ] {
         let mut plan = planned(&format!("{load} --num-prompts 200"));
-        let drawn = plan.starts().unwrap();
+        let drawn = plan.all_offsets().unwrap();
         plan.args.exact_rate = true;
-        let sent = plan.starts().unwrap();
+        let sent = plan.all_offsets().unwrap();
         assert_eq!(drawn != sent, is_scaled, "{load}");
         if is_scaled {
             let rate = |all: &[i64]| 199.0 * NANOS as f64 / (all[199] - all[0]) as f64;
@@ -68,26 +68,26 @@ fn a_trial_sends_at_the_rate_that_is_asked_for() {
     }
     let mut one = planned("--request-rate 18 --num-prompts 1");
     one.args.exact_rate = true;
-    assert_eq!(one.starts().unwrap().len(), 1);
+    assert_eq!(one.all_offsets().unwrap().len(), 1);
 }
 
 #[test]
-fn a_shard_is_one_that_is_there_and_has_something_to_send() {
+fn a_shard_must_exist_and_have_requests() {
     for wrong in ["3/3", "1", "-1/3", "0/0", "a/b"] {
         let error = wrong.parse::<Shard>().unwrap_err();
         assert!(error.starts_with("must be I/N"), "{wrong}");
     }
     let none = planned("--num-prompts 2 --shard 2/4").schedule();
-    let told = "--shard 2/4: has none of the 2 requests; use fewer shards";
-    assert_eq!(none.unwrap_err().to_string(), told);
+    let expected = "--shard 2/4: has none of the 2 requests; use fewer shards";
+    assert_eq!(none.unwrap_err().to_string(), expected);
 }
 
 #[test]
-fn a_curve_ends_the_run_unless_number_or_duration_do() {
+fn the_end_of_a_curve_ends_the_run_unless_count_or_duration_does() {
     let curve = "--arrival constant --rate-curve 0:10,10:10,10:20";
     for (more, count) in [
         ("", 100),
-        // The last rate goes on.
+        // The last rate continues.
         ("--duration 12", 140),
         ("--num-prompts 300", 300),
     ] {
@@ -99,13 +99,13 @@ fn a_curve_ends_the_run_unless_number_or_duration_do() {
     let per_minute = "--rate-curve 0:600/min,10:10,10:1200/min --duration 20";
     assert_eq!(rate(per_minute), Some(15.0));
     let ends = planned("--arrival constant --rate-curve 0:10,10:0 --num-prompts 51");
-    let told = "--num-prompts 51: --rate-curve falls to 0 and has time for 50 requests only";
-    assert_eq!(ends.schedule().unwrap_err().to_string(), told);
+    let expected = "--num-prompts 51: --rate-curve falls to 0 and has time for 50 requests only";
+    assert_eq!(ends.schedule().unwrap_err().to_string(), expected);
 }
 
 #[test]
-fn think_times_are_drawn_by_the_seed_with_the_asked_mean() {
-    let of = |more: &str| -> Vec<f64> {
+fn think_times_depend_on_the_seed_and_have_the_given_mean() {
+    let think_times = |more: &str| -> Vec<f64> {
         let line = "--dataset-name conversations --turns 11 --think-time-s 2 --follow-up-len 1";
         let load = planned(&format!("{line} {more}"));
         let turns = (0..1000).flat_map(|number| (1..=10).map(move |turn| (number, turn)));
@@ -113,33 +113,34 @@ fn think_times_are_drawn_by_the_seed_with_the_asked_mean() {
         next.map(|next| next.think_ns as f64 / NANOS as f64)
             .collect()
     };
-    let thoughts = of("");
-    assert_eq!(thoughts, of(""));
+    let thoughts = think_times("");
+    assert_eq!(thoughts, think_times(""));
     // 10 000 exponential times of mean 2 s: a standard error of 0.02 s, 5 of them 6e-7.
     let mean = thoughts.iter().sum::<f64>() / 1e4;
     assert!((mean - 2.0).abs() < 0.1, "{mean}");
     // A share of e^-1 is above the mean.
     let far = thoughts.iter().filter(|s| **s > 2.0).count() as f64 / 1e4;
     assert!((far - (-1.0_f64).exp()).abs() < 0.025, "{far}");
-    assert!(of("--think-time fixed").iter().all(|s| *s == 2.0));
+    let fixed = think_times("--think-time fixed");
+    assert!(fixed.iter().all(|s| *s == 2.0));
 }
 
 #[test]
-fn the_sum_tells_apart_what_is_sent_and_not_who_answers() {
+fn the_checksum_depends_on_the_load_and_not_on_the_model() {
     let sum = |line: &str| {
         let line = format!("--backend sglang-oai --num-prompts 5 --random-input-len 9 {line}");
         planned(&line).workload_sha256().unwrap()
     };
     let one = sum("--request-rate 9 --model a");
     assert_eq!(sum("--request-rate 9 --model b --max-concurrency 3"), one);
-    let talk = "--request-rate 9 --dataset-name conversations";
+    let conversations = "--request-rate 9 --dataset-name conversations";
     let sums = [
         "--request-rate 8",
         "--request-rate 9 --seed 2",
         "--request-rate 9 --random-output-len 5",
-        talk,
-        &format!("{talk} --think-time-s 3"),
-        &format!("{talk} --turns 3"),
+        conversations,
+        &format!("{conversations} --think-time-s 3"),
+        &format!("{conversations} --turns 3"),
     ];
     let sums: BTreeSet<String> = sums.into_iter().map(sum).chain([one]).collect();
     assert_eq!(sums.len(), 7);

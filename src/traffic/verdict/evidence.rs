@@ -1,81 +1,82 @@
-//! What is known of how a run was made.
+//! What a run is judged by.
 
 use serde::Serialize;
 
-/// From where on a send, or the event loop, is late; seconds.
+/// The limits above which a send, or the event loop, is late; in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bounds {
-    /// Shows in the figures.
+    /// Late enough to show in the figures.
     pub slight: f64,
-    /// Spoils them.
+    /// Late enough to spoil them.
     pub gross: f64,
 }
 
-/// Late is what is later than this share of the median time to the first token (of the whole answer, where there is no
-/// token): a client that is a tenth of it late adds a tenth to what it measures.
+/// The slight limit as a share of the median time to the first token (or of the response, if there are no tokens): a client that is
+/// a tenth of it late adds a tenth to what it measures.
 const SLIGHT_SHARE: f64 = 0.1;
-/// With half of it added, the figure is the client's as much as the server's.
+/// The gross limit as a share of the same: with half of it added, the figure is the client's as much as the server's.
 const GROSS_SHARE: f64 = 0.5;
-/// A scheduler gives other processes some milliseconds at a time: below, nothing is the generator's.
-const SLIGHT: (f64, f64) = (0.010, 0.100);
-/// However slow the server, half a second late is another load than the one asked for. (A client that is starved makes
-/// the times it measures long, and must not be excused by them.)
-const GROSS: (f64, f64) = (0.050, 0.500);
+/// The range of the slight limit. The system's scheduler gives other processes some milliseconds at a time, which is not the
+/// generator's fault.
+const SLIGHT_RANGE: (f64, f64) = (0.010, 0.100);
+/// The range of the gross limit. However slow the server, half a second late is another load; and a starved client measures long
+/// times, which must not excuse it.
+const GROSS_RANGE: (f64, f64) = (0.050, 0.500);
 
-/// How late something was, over a run; seconds.
+/// How late something was over a run, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Delay {
-    /// Half of the time, or of the requests, no later than this.
+    /// The median, over time or over requests.
     pub p50: f64,
-    /// 99 %.
+    /// The 99th percentile.
     pub p99: f64,
-    /// At worst.
+    /// The maximum.
     pub max: f64,
 }
 
-/// The sends, beside those of the schedule.
+/// The sends compared with the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Gaps {
-    /// How long all sends took, over how long the schedule gave them.
+    /// How long all sends took, divided by how long the schedule takes.
     pub stretch: f64,
 }
 
-/// What is known of how a run was made. What nobody saw is `None`, and not judged.
+/// What a run is judged by. What was not measured is `None`, and not judged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evidence {
-    /// Requests of the whole run.
+    /// Requests of the whole schedule.
     pub scheduled: u64,
     /// Requests that were due.
     pub due: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that were not sent any more, as the run was stopped: they were not due, or waited for a slot.
+    /// Requests that were not sent because the run was stopped: they were not due yet, or waited for a slot or connection.
     pub unsent: u64,
-    /// Requests under way that were given up then.
+    /// Requests in flight that were given up when the run was stopped.
     pub given_up: u64,
-    /// Requests that failed; those given up when the run was stopped did not.
+    /// Requests that failed, without those given up.
     pub failed: u64,
-    /// Requests that the generator could not send for want of its own: files, ports.
+    /// Requests that got no connection because this machine had no file descriptors or ports left.
     pub dropped: u64,
-    /// Requests that waited for a `--max-concurrency` slot: not the generator's fault.
+    /// Requests that waited for a `--max-concurrency` slot; not the generator's fault.
     pub waited_for_slot: u64,
-    /// The generator's own lateness, sent − scheduled.
+    /// How late requests were sent (sent − scheduled), without waits for slots and connections.
     pub lag: Option<Delay>,
-    /// Requests later than [`Bounds::slight`], by the generator's own fault.
+    /// Requests sent later than [`Bounds::slight`].
     pub late: u64,
-    /// Requests later than [`Bounds::gross`].
+    /// Requests sent later than [`Bounds::gross`].
     pub very_late: u64,
-    /// How late the event loop woke, by time.
+    /// How late the event loop woke up, over time.
     pub event_loop: Option<Delay>,
-    /// Share of the time that it was later than its [`Bounds::slight`].
+    /// The share of time in which the event loop was later than [`Bounds::slight`].
     pub loop_late: f64,
-    /// The same of [`Bounds::gross`].
+    /// The share of time in which it was later than [`Bounds::gross`].
     pub loop_very_late: f64,
-    /// How long the sends took; `None` where all are due at once, or fewer than 20.
+    /// How long all sends took; `None` if all were due at once, or fewer than 20.
     pub gaps: Option<Gaps>,
-    /// How late a send may be, seconds.
+    /// The limits of late sends.
     pub bounds: Bounds,
-    /// How late the event loop may be, seconds.
+    /// The limits of the event loop.
     pub loop_bounds: Bounds,
 }
 
@@ -86,18 +87,17 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// What is late beside a median time to the first token (or of the whole answer) of `typical` seconds. Where all is
-    /// due at once, no machine keeps the schedule: then `at_once` is how long the run took, and the measure.
+    /// The limits for a median time to the first token (or of the response) of `typical` seconds. If all requests are due at once,
+    /// which no machine can achieve, `at_once` is how long the run took, and the limits are shares of that.
     pub fn of(typical: Option<f64>, at_once: Option<f64>) -> Bounds {
-        let typical = typical.unwrap_or(0.0);
-        let whole = at_once.unwrap_or(0.0);
-        let between = |share: f64, (least, most): (f64, f64)| {
-            let relative = (share * typical).clamp(least, most);
-            relative.max(share * whole)
+        let (typical, at_once) = (typical.unwrap_or(0.0), at_once.unwrap_or(0.0));
+        let limit = |share: f64, (min, max): (f64, f64)| {
+            let relative = (share * typical).clamp(min, max);
+            relative.max(share * at_once)
         };
         Bounds {
-            slight: between(SLIGHT_SHARE, SLIGHT),
-            gross: between(GROSS_SHARE, GROSS),
+            slight: limit(SLIGHT_SHARE, SLIGHT_RANGE),
+            gross: limit(GROSS_SHARE, GROSS_RANGE),
         }
     }
 }

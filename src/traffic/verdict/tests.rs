@@ -1,6 +1,6 @@
 use super::*;
 
-/// A minute at 20 a second, seen well.
+/// A minute at 20 requests per second, without problems.
 fn good() -> Evidence {
     let delay = Delay {
         p50: 0.0002,
@@ -26,7 +26,7 @@ fn with(change: impl FnOnce(&mut Evidence)) -> Verdict {
     judge(&evidence)
 }
 
-/// So many of the requests.
+/// This share of the requests.
 fn of(share: f64) -> u64 {
     (share * 1200.0) as u64
 }
@@ -36,10 +36,10 @@ fn longer(share: f64) -> Option<Gaps> {
     Some(Gaps { stretch })
 }
 
-/// What is changed; what is said, and values that are valid, degraded, invalid.
+/// What is changed; a part of the reason, and values that are valid, degraded, invalid.
 type Limit = (fn(&mut Evidence, f64), &'static str);
 
-/// Each alone, on either side of its limits.
+/// Each figure alone, on either side of its limits.
 const LIMITS: [Limit; 7] = [
     (|e, x| e.late = of(x), "late: 0.009 0.05 0.12"),
     (|e, x| e.very_late = of(x), "late: 0.001 0.005 0.02"),
@@ -53,35 +53,35 @@ const LIMITS: [Limit; 7] = [
 #[test]
 fn each_limit_makes_its_grade() {
     for (change, row) in LIMITS {
-        let (said, values) = row.split_once(": ").unwrap();
+        let (part, values) = row.split_once(": ").unwrap();
         let grades = [Grade::Valid, Grade::Degraded, Grade::Invalid];
         for (grade, value) in grades.into_iter().zip(values.split(' ')) {
             let verdict = with(|evidence| change(evidence, value.parse().unwrap()));
-            assert_eq!(verdict.grade, grade, "{said} {value}: {verdict:?}");
+            assert_eq!(verdict.grade, grade, "{part} {value}: {verdict:?}");
             let reason = verdict.reasons.first();
-            let named = reason.is_some_and(|reason| reason.contains(said));
-            assert_eq!(named, grade != Grade::Valid, "{said}: {verdict:?}");
+            let is_named = reason.is_some_and(|reason| reason.contains(part));
+            assert_eq!(is_named, grade != Grade::Valid, "{part}: {verdict:?}");
         }
     }
 }
 
 /// One late request is no fault, nor are waits for slots.
 #[test]
-fn a_run_that_was_sent_and_seen_in_time_is_valid() {
+fn a_run_that_was_sent_and_read_in_time_is_valid() {
     let some = with(|evidence| (evidence.waited_for_slot, evidence.very_late) = (1000, 1));
     assert_eq!(some, Verdict::default());
     assert_eq!(judge(&Evidence::default()), Verdict::default());
 }
 
 #[test]
-fn reasons_tell_of_how_many_and_the_worst_comes_first() {
+fn reasons_give_counts_and_the_worst_comes_first() {
     let stopped = with(|evidence| {
         (evidence.scheduled, evidence.unsent, evidence.given_up) = (1559, 359, 2);
     });
     // Of a thousand that wait for a slot until the run is stopped, none was sent in time.
     let of_sent = with(|evidence| (evidence.sent, evidence.late) = (100, 11));
     let two = with(|evidence| (evidence.late, evidence.loop_late) = (60, 0.5));
-    for (verdict, grade, said) in [
+    for (verdict, grade, part) in [
         (
             stopped,
             Grade::Degraded,
@@ -95,20 +95,20 @@ fn reasons_tell_of_how_many_and_the_worst_comes_first() {
         (two.clone(), Grade::Invalid, "50 % of the run"),
     ] {
         assert_eq!(verdict.grade, grade, "{verdict:?}");
-        assert!(verdict.reasons[0].contains(said), "{verdict:?}");
+        assert!(verdict.reasons[0].contains(part), "{verdict:?}");
     }
     let second = "60 of 1200 requests (5.0 %)";
     assert!(two.reasons[1].contains(second), "{two:?}");
 }
 
 #[test]
-fn late_is_late_beside_what_is_measured_within_limits() {
+fn limits_of_lateness_follow_the_measured_times_within_a_range() {
     for (typical, at_once, slight, gross) in [
         (None, None, 0.01, 0.05),
         (Some(0.4), None, 0.04, 0.2),
-        // A starved client measures long times: they do not excuse it.
+        // A starved client measures long times, which do not excuse it.
         (Some(60.0), None, 0.1, 0.5),
-        // Nobody sends a thousand requests in no time.
+        // Sending a thousand requests takes time.
         (Some(1.0), Some(30.0), 3.0, 15.0),
     ] {
         let bounds = Bounds::of(typical, at_once);
@@ -133,11 +133,11 @@ fn invalid_figures_are_marked_block_by_block() {
 }
 
 #[test]
-fn the_terminal_says_what_was_judged() {
+fn the_terminal_shows_grade_figures_and_reasons() {
     let mut evidence = good();
     let text = judge(&evidence).to_text(&evidence);
-    let said = "verdict       VALID: sends p99 4.0 ms late, event loop p99 4.0 ms late\n";
-    assert_eq!(text, said);
+    let expected = "verdict       VALID: sends p99 4.0 ms late, event loop p99 4.0 ms late\n";
+    assert_eq!(text, expected);
     evidence.loop_late = 0.5;
     let text = judge(&evidence).to_text(&evidence);
     assert!(text.starts_with("verdict       INVALID: "), "{text}");

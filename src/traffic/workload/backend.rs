@@ -1,4 +1,4 @@
-//! Which API a request speaks.
+//! The APIs that requests can use.
 
 use crate::request::endpoint::Endpoint;
 
@@ -16,7 +16,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Where it is sent.
+    /// The endpoint that requests are sent to.
     pub const fn endpoint(self) -> Endpoint {
         match self {
             Backend::Sglang => Endpoint::Generate,

@@ -1,5 +1,4 @@
-//! Conversations: a turn is sent once the reply to the one before it has ended and been thought about, with that reply
-//! in it.
+//! Conversations: a turn contains the turns and replies before it, and is sent a think time after the last reply has ended.
 
 use std::time::Duration;
 
@@ -15,13 +14,13 @@ use crate::units::between;
 /// What conversations are like.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Data sets conversations and sharegpt")]
-pub struct TalkArgs {
+pub struct ConversationArgs {
     /// Turns, at most [default: 4 of conversations, 1 of sharegpt]
-    #[arg(long, value_name = "N", value_parser = between(1, MOST_TURNS))]
+    #[arg(long, value_name = "N", value_parser = between(1, MAX_TURNS))]
     pub turns: Option<usize>,
     /// Mean time from the end of a reply to the next turn
     #[arg(long, value_name = "SECONDS", default_value = "1",
-        value_parser = values::seconds_or_none)]
+        value_parser = values::seconds_or_zero)]
     pub think_time_s: Duration,
     /// How think times are spread
     #[arg(long, value_enum, value_name = "SPREAD", default_value = "exponential")]
@@ -46,30 +45,30 @@ pub enum Spread {
 /// A turn after the first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FollowUp {
-    /// Nanoseconds from the end of the reply before it.
+    /// The think time: nanoseconds from the end of the reply before it.
     pub think_ns: i64,
-    /// What the user says.
+    /// The user's message.
     pub text: String,
     /// Tokens to ask for.
     pub output_length: u64,
 }
 
-/// More turns than this are taken for a slip.
-pub const MOST_TURNS: usize = 1000;
+/// More turns are taken for a typing error.
+pub const MAX_TURNS: usize = 1000;
 
-impl TalkArgs {
-    /// A think time, nanoseconds.
-    pub(super) fn think(&self, rng: &mut ChaCha8Rng) -> i64 {
-        let share = match self.think_time {
+impl ConversationArgs {
+    /// Draws a think time in nanoseconds.
+    pub(super) fn think_nanos(&self, rng: &mut ChaCha8Rng) -> i64 {
+        let factor = match self.think_time {
             Spread::Exponential => Distribution::<f64>::sample(&Exp1, rng),
             Spread::Fixed => 1.0,
         };
-        (self.think_time_s.as_secs_f64() * share * NANOS as f64).round() as i64
+        (self.think_time_s.as_secs_f64() * factor * NANOS as f64).round() as i64
     }
 }
 
-/// The body of the turn after the one whose body was `sent`, once it was answered with `reply`: of a chat, the messages
-/// and these two; else the text with both put behind it. `None` where `sent` has no such text.
+/// Builds the body of the turn after the one whose body was `sent` and whose response was `reply`: appends reply and next message to
+/// the messages of a chat, or to the text of another API. `None` if `sent` has neither.
 pub fn next_body(sent: &[u8], reply: &str, next: &FollowUp) -> Option<Bytes> {
     let mut body: Map<String, Value> = serde_json::from_slice(sent).ok()?;
     match body.get_mut("messages") {
@@ -89,12 +88,12 @@ pub fn next_body(sent: &[u8], reply: &str, next: &FollowUp) -> Option<Bytes> {
             text.push_str(&next.text);
         }
     }
-    let asked = match body.get_mut("sampling_params") {
+    let max_tokens = match body.get_mut("sampling_params") {
         Some(Value::Object(sampling)) => sampling.get_mut("max_new_tokens"),
         _ => body.get_mut("max_tokens"),
     };
-    if let Some(asked) = asked {
-        *asked = next.output_length.into();
+    if let Some(max_tokens) = max_tokens {
+        *max_tokens = next.output_length.into();
     }
     Some(Bytes::from(Value::Object(body).to_string()))
 }
@@ -114,24 +113,25 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_holds_all_that_was_said_before_it() {
+    fn a_turn_contains_the_turns_and_replies_before_it() {
         let generate =
             json!({"text": "first", "sampling_params": {"max_new_tokens": 3, "temperature": 0.0}});
-        let told = json!({
+        let expected = json!({
             "text": "first a reply\n\nand then?",
             "sampling_params": {"max_new_tokens": 7, "temperature": 0.0},
         });
-        assert_eq!(next(&generate), Some(told));
+        assert_eq!(next(&generate), Some(expected));
         let completion = json!({"prompt": "first", "max_tokens": 3, "model": "m"});
-        let told = json!({"prompt": "first a reply\n\nand then?", "max_tokens": 7, "model": "m"});
-        assert_eq!(next(&completion), Some(told));
+        let expected =
+            json!({"prompt": "first a reply\n\nand then?", "max_tokens": 7, "model": "m"});
+        assert_eq!(next(&completion), Some(expected));
         let chat = json!({"messages": [{"role": "user", "content": "first"}], "max_tokens": 3});
-        let told = json!({"max_tokens": 7, "messages": [
+        let expected = json!({"max_tokens": 7, "messages": [
             {"role": "user", "content": "first"},
             {"role": "assistant", "content": " a reply"},
             {"role": "user", "content": "and then?"},
         ]});
-        assert_eq!(next(&chat), Some(told));
+        assert_eq!(next(&chat), Some(expected));
         assert_eq!(next(&json!({"prompt": [1, 2], "max_tokens": 3})), None);
         assert_eq!(next(&json!({"input_ids": [1, 2]})), None);
     }

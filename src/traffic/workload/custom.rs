@@ -1,4 +1,4 @@
-//! Data sets of the user's own: a JSON array or JSON lines of
+//! The user's own data sets: a JSON array or JSON lines of
 //! `{"prompt": "…", "completion": "…", "id": "…"}` or `{"messages": […]}`.
 
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::dataset::{Content, Dataset, Entry, Later, id};
+use super::dataset::{Content, Dataset, Entry, LaterTurns, id};
 use super::records::Format;
 
-/// Its entries so far.
+/// The entries read so far.
 #[derive(Debug, Default)]
 pub struct Custom(Vec<Arc<Entry>>);
 
-/// An entry as it stands in the file.
+/// An entry of the file.
 #[derive(Debug, Deserialize)]
 pub struct Line {
     prompt: Option<String>,
@@ -23,42 +23,42 @@ pub struct Line {
     id: Value,
 }
 
-/// A message of a chat, which is sent as it stands.
+/// A message of a chat, which is sent unchanged.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Value")]
 struct Message {
-    whole: Value,
+    json: Value,
     words: u64,
 }
 
 impl Format for Custom {
     type Record = Line;
 
-    fn right(&self) -> &'static str {
+    fn expected(&self) -> &'static str {
         "must be a JSON array or JSON lines of {\"prompt\", \"completion\", \"id\"} or {\"messages\"}"
     }
 
-    fn take(&mut self, line: Line) -> Result<bool, String> {
+    fn add(&mut self, line: Line) -> Result<bool, String> {
         let messages = line.messages.filter(|messages| !messages.is_empty());
         let (input, content) = match (line.prompt, messages) {
             (None, None) => return Err("has neither `prompt` nor `messages`".to_owned()),
             (Some(_), Some(_)) => return Err("has both `prompt` and `messages`".to_owned()),
             (None, Some(messages)) => {
                 let words = messages.iter().map(|message| message.words).sum();
-                let whole = messages.into_iter().map(|message| message.whole);
-                (words, Content::Messages(whole.collect()))
+                let json = messages.into_iter().map(|message| message.json);
+                (words, Content::Messages(json.collect()))
             }
             (Some(prompt), _) if prompt.trim().is_empty() => {
                 return Err("`prompt` must not be empty".to_owned());
             }
-            (Some(prompt), _) => (words(&prompt), Content::Text(prompt)),
+            (Some(prompt), _) => (count_words(&prompt), Content::Text(prompt)),
         };
         self.0.push(Arc::new(Entry {
             input: Some(input),
-            output: line.completion.map(|text| words(&text).max(1)),
+            output: line.completion.map(|text| count_words(&text).max(1)),
             data_id: id(line.id)?,
             content,
-            later: Later::Said(Vec::new()),
+            later: LaterTurns::Given(Vec::new()),
         }));
         Ok(true)
     }
@@ -66,7 +66,7 @@ impl Format for Custom {
     fn finish(self) -> Result<(Dataset, String), String> {
         let count = self.0.len();
         match count {
-            0 => Err(format!("holds no entries; {}", self.right())),
+            0 => Err(format!("holds no entries; {}", self.expected())),
             _ => Ok((Dataset::of(self.0), format!("its {count} entries"))),
         }
     }
@@ -75,25 +75,25 @@ impl Format for Custom {
 impl TryFrom<Value> for Message {
     type Error = &'static str;
 
-    fn try_from(whole: Value) -> Result<Message, &'static str> {
-        if !whole.get("role").is_some_and(Value::is_string) {
+    fn try_from(json: Value) -> Result<Message, &'static str> {
+        if !json.get("role").is_some_and(Value::is_string) {
             return Err("`role` must be a string");
         }
-        let words = match whole.get("content") {
-            Some(Value::String(text)) => words(text),
+        let words = match json.get("content") {
+            Some(Value::String(text)) => count_words(text),
             Some(Value::Array(parts)) => {
                 let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
-                texts.map(words).sum()
+                texts.map(count_words).sum()
             }
-            // An assistant's tool call has no content.
+            // A tool call of an assistant has no content.
             None | Some(Value::Null) => 0,
             Some(_) => return Err("`content` must be a string or an array of parts"),
         };
-        Ok(Message { whole, words })
+        Ok(Message { json, words })
     }
 }
 
-/// Words of a text, split at white space.
-pub(super) fn words(text: &str) -> u64 {
+/// Counts the words of a text, which are separated by white space.
+pub(super) fn count_words(text: &str) -> u64 {
     text.split_whitespace().count() as u64
 }

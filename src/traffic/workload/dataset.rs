@@ -1,104 +1,103 @@
-//! What a data set is: requests, each with its lengths and what it says.
+//! Data sets: entries with their lengths and contents.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Where prompts come from.
+/// A data set.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// At least one. One may stand at several places.
+    /// At least one. The same entry may occur several times.
     pub(super) entries: Vec<Arc<Entry>>,
-    /// How many requests it has; `None`: as many as are asked for.
+    /// The number of requests; `None`: as many as are asked for.
     pub count: Option<usize>,
-    /// When its requests are sent, if it says so: nanoseconds from the start of the run, in order.
+    /// The offsets of its requests in nanoseconds, in order; `None` if their times are not used.
     pub times: Option<Arc<[i64]>>,
 }
 
-/// A request of a data set.
+/// An entry of a data set: a request, or a conversation.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Words or token ids of the prompt (a trace's tokens are sent as so many words); `None`: drawn.
+    /// Words or token ids of the prompt (of a trace: its tokens, each sent as a word); `None`: drawn at random.
     pub input: Option<u64>,
-    /// Tokens to ask for; `None`: drawn.
+    /// Tokens to ask for; `None`: drawn at random.
     pub output: Option<u64>,
-    /// The data set's own id of it.
+    /// Its id in the data set.
     pub data_id: Option<String>,
-    /// What it sends.
+    /// The prompt.
     pub content: Content,
-    /// What its conversation goes on with.
-    pub later: Later,
+    /// The turns after the first.
+    pub later: LaterTurns,
 }
 
-/// What a request will be.
+/// The lengths of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lengths {
     /// Words or token ids of the prompt.
     pub input: u64,
     /// Tokens asked for.
     pub output: u64,
-    /// The data set's own id of the entry.
+    /// The id of its entry in the data set.
     pub data_id: Option<String>,
 }
 
-/// What a request sends.
+/// The prompt of a request.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// Random words: `each` words of each of the `shared` parts, which are the same in every prompt that names them, and
-    /// then its own.
+    /// Random words: first those of shared parts, which are the same in every prompt that contains the part, then the prompt's own.
     Words {
-        /// The parts.
-        shared: Box<[u64]>,
+        /// The numbers of the parts.
+        shared_parts: Box<[u64]>,
         /// Words of a part, at most.
-        each: u64,
-        /// The prompt's own words are a paragraph of their own.
-        apart: bool,
+        words_per_part: u64,
+        /// Whether the prompt's own words begin a new paragraph.
+        has_paragraphs: bool,
     },
-    /// Random token ids below this: exact token counts without a tokenizer.
+    /// Random token ids below this number: exact token counts without a tokenizer.
     Ids(u32),
-    /// A prompt.
+    /// A text.
     Text(String),
-    /// A chat, sent as it stands.
+    /// The messages of a chat, sent unchanged.
     Messages(Vec<Value>),
 }
 
 /// The turns of a conversation after the first.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Later {
-    /// Random words, as many turns as are asked for.
-    Drawn,
-    /// Texts and the tokens to ask for, as far as turns are asked for.
-    Said(Vec<(String, u64)>),
+pub enum LaterTurns {
+    /// Random words, in as many turns as are asked for.
+    Random,
+    /// These texts, each with the tokens to ask for; at most as many turns as are asked for.
+    Given(Vec<(String, u64)>),
 }
 
 impl Content {
-    /// Random English words of its own alone: their number is the prompt's length (a word is about one token).
+    /// Random English words without shared parts. Their number is the prompt's length; a word is about one token.
     pub fn words() -> Content {
         Content::Words {
-            shared: Box::default(),
-            each: 0,
-            apart: false,
+            shared_parts: Box::default(),
+            words_per_part: 0,
+            has_paragraphs: false,
         }
     }
 }
 
 impl Entry {
-    /// One of drawn lengths and turns.
-    pub fn drawn(content: Content) -> Entry {
+    /// An entry with random lengths and turns.
+    pub fn random(content: Content) -> Entry {
         Entry {
             input: None,
             output: None,
             data_id: None,
             content,
-            later: Later::Drawn,
+            later: LaterTurns::Random,
         }
     }
 }
 
-/// An id as data sets have it, if there is one.
+/// Parses the id of an entry; `None` if it has none.
 ///
 /// # Errors
-/// It is none.
+/// It is neither a string nor a number.
 pub(super) fn id(value: Value) -> Result<Option<String>, String> {
     match value {
         Value::Null => Ok(None),
@@ -109,7 +108,7 @@ pub(super) fn id(value: Value) -> Result<Option<String>, String> {
 }
 
 impl Dataset {
-    /// These entries, one request each.
+    /// A data set of these entries, one request each.
     pub fn of(entries: impl IntoIterator<Item = Arc<Entry>>) -> Dataset {
         let entries: Vec<_> = entries.into_iter().collect();
         Dataset {
@@ -119,15 +118,15 @@ impl Dataset {
         }
     }
 
-    /// As many requests of this kind as are asked for.
+    /// A data set of as many requests with this content as are asked for.
     pub fn endless(content: Content) -> Dataset {
         Dataset {
             count: None,
-            ..Dataset::of([Arc::new(Entry::drawn(content))])
+            ..Dataset::of([Arc::new(Entry::random(content))])
         }
     }
 
-    /// Request `index`, from the start again when they run out.
+    /// The entry of request `index`; starts again after the last.
     pub fn entry(&self, index: u64) -> &Entry {
         &self.entries[index as usize % self.entries.len()]
     }

@@ -1,5 +1,5 @@
-//! Groups of prompts that begin with the same words, as SGLang's `generated-shared-prefix`: what a prefix cache, and a
-//! router that knows of it, make of them.
+//! Groups of prompts that begin with the same words, as in SGLang's `generated-shared-prefix`: to test prefix caches, and routers that
+//! know of them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::units::at_least;
 
 use super::dataset::{Content, Dataset, Entry};
 
-/// What groups of prompts that begin alike are like.
+/// The groups of prompts with a shared prefix.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Data set generated-shared-prefix")]
 pub struct SharedPrefixArgs {
@@ -39,21 +39,21 @@ pub struct SharedPrefixArgs {
     pub gsp_output_len: u64,
 }
 
-/// The random stream of the order: none of a schedule's or request's.
+/// The random stream of the order; the schedule and the requests use others.
 const ORDER_STREAM: u64 = (1 << 60) + 1;
-/// More prompts than this are taken for a slip.
-const MOST: u64 = 10_000_000;
+/// More prompts are taken for a typing error.
+const MAX_PROMPTS: u64 = 10_000_000;
 
 impl SharedPrefixArgs {
-    /// All prompts of all groups, shuffled. After the last come new ones of the same groups in the same order.
+    /// Generates the prompts of all groups, shuffled. After the last, new ones of the same groups follow in the same order.
     ///
     /// # Errors
     /// [`Error::Usage`]: there would be too many.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, Error> {
         let (groups, prompts) = (self.gsp_num_groups, self.gsp_prompts_per_group);
-        if u64::from(groups) * u64::from(prompts) > MOST {
+        if u64::from(groups) * u64::from(prompts) > MAX_PROMPTS {
             return Err(Error::Usage(format!(
-                "--gsp-num-groups {groups} × --gsp-prompts-per-group {prompts}: must be {MOST} prompts at most"
+                "--gsp-num-groups {groups} × --gsp-prompts-per-group {prompts}: must be {MAX_PROMPTS} prompts at most"
             )));
         }
         let all = (0..u64::from(groups)).flat_map(|group| {
@@ -67,7 +67,7 @@ impl SharedPrefixArgs {
         Ok(Dataset::of(order))
     }
 
-    /// In words.
+    /// Describes the groups.
     pub fn described(&self) -> String {
         format!(
             "{} groups of {} prompts, {} words shared and {} of their own, outputs of {} tokens",
@@ -81,15 +81,15 @@ impl SharedPrefixArgs {
 
     fn entry(&self, group: u64) -> Entry {
         let content = Content::Words {
-            shared: [group].into(),
-            each: self.gsp_system_prompt_len,
-            apart: true,
+            shared_parts: [group].into(),
+            words_per_part: self.gsp_system_prompt_len,
+            has_paragraphs: true,
         };
         Entry {
             input: Some(self.gsp_system_prompt_len + self.gsp_question_len),
             output: Some(self.gsp_output_len),
             data_id: Some(format!("group-{group}")),
-            ..Entry::drawn(content)
+            ..Entry::random(content)
         }
     }
 }

@@ -1,7 +1,7 @@
-//! ShareGPT's conversations, as SGLang's benchmark takes them: the first turn is the prompt, the second says how long
-//! the answer is to be. Of more turns the user's are sent, and the others say how long the answers are to be.
+//! ShareGPT's conversations, sampled as in SGLang's benchmark: the first turn is the prompt, the length of the second is the number of
+//! tokens to ask for. With several turns, the user's are sent, and the lengths of the replies are the numbers of tokens.
 //!
-//! The file has 670 MB and is read once, an entry at a time: only the sample is kept.
+//! The file of 670 MB is read once, one entry at a time; only the sample is kept in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use crate::traffic::args::values;
 
-use super::custom::words;
-use super::dataset::{Content, Dataset, Entry, Later, id};
+use super::custom::count_words;
+use super::dataset::{Content, Dataset, Entry, LaterTurns, id};
 use super::records::Format;
 
 /// How ShareGPT is sampled.
@@ -30,33 +30,35 @@ pub struct SharegptArgs {
     pub sharegpt_context_len: Option<u64>,
 }
 
-/// The random stream of the draw: none of a schedule's or request's.
+/// The random stream of the sample; the schedule and the requests use others.
 const SAMPLE_STREAM: u64 = 1 << 60;
-/// SGLang's benchmark leaves out prompts and answers of fewer tokens.
-const FEWEST_TOKENS: u64 = 2;
+/// Shorter prompts and replies are left out, as in SGLang's benchmark.
+const MIN_TOKENS: u64 = 2;
 
-/// About how many tokens a text has. There is no tokenizer here: four bytes are taken for one token.
+/// Estimates the number of tokens of a text, without a tokenizer: four bytes are one token.
 pub fn estimated_tokens(text: &str) -> u64 {
     (text.len() as u64).div_ceil(4)
 }
 
-/// A sample in random order: the conversations with the lowest random numbers. A larger sample of the same seed begins
-/// with a smaller one.
+/// A random sample: the conversations with the lowest random numbers, in that order. So a larger sample of the same seed begins with a
+/// smaller one.
 #[derive(Debug)]
 pub struct Sample {
     lengths: SharegptArgs,
-    /// Conversations to draw.
+    /// The number of conversations to draw.
     count: usize,
-    /// Turns of the user that are sent, at most; at least 1.
-    turns: usize,
+    /// The user's turns to send per conversation, at most; at least 1.
+    max_turns: usize,
     rng: ChaCha8Rng,
+    /// Conversations read so far.
     read: u64,
-    fit: u64,
-    /// By random number and place in the file.
+    /// Those of them that can be sent.
+    usable: u64,
+    /// The sample, by random number and index in the file.
     drawn: BTreeMap<(u64, u64), Entry>,
 }
 
-/// A conversation as it stands in the file.
+/// A conversation of the file.
 #[derive(Debug, serde::Deserialize)]
 pub struct Conversation {
     #[serde(default)]
@@ -72,45 +74,45 @@ struct Turn {
 }
 
 impl Sample {
-    /// Of a file that is to be read: so many conversations, with so many turns of the user that are sent, at most.
-    pub fn new(lengths: &SharegptArgs, count: usize, turns: usize, seed: u64) -> Sample {
+    /// A sample of `count` conversations with up to `max_turns` turns of the user.
+    pub fn new(lengths: &SharegptArgs, count: usize, max_turns: usize, seed: u64) -> Sample {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(SAMPLE_STREAM);
         Sample {
             lengths: lengths.clone(),
             count,
-            turns,
+            max_turns,
             rng,
             read: 0,
-            fit: 0,
+            usable: 0,
             drawn: BTreeMap::new(),
         }
     }
 
-    /// What is sent of a conversation, if it fits: turns of the user with their answers, as far as they are texts.
+    /// Returns the turns of a conversation up to the first that cannot be sent; `None` if that is the first turn.
     fn entry(&self, conversation: Conversation) -> Option<Entry> {
         let mut context = 0;
         let lengths = &self.lengths;
         let (pairs, _) = conversation.conversations.as_chunks();
-        let turns = pairs.iter().take(self.turns);
-        let mut turns = turns.map_while(|[said, answer]| {
-            let (said, answer) = (said.value.as_str()?, answer.value.as_str()?);
-            let input = estimated_tokens(said);
+        let turns = pairs.iter().take(self.max_turns);
+        let mut turns = turns.map_while(|[prompt, reply]| {
+            let (prompt, reply) = (prompt.value.as_str()?, reply.value.as_str()?);
+            let input = estimated_tokens(prompt);
             let output = lengths.sharegpt_output_len;
-            let output = output.unwrap_or(estimated_tokens(answer));
+            let output = output.unwrap_or(estimated_tokens(reply));
             context += input + output;
-            let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
-            let most = lengths.sharegpt_context_len;
-            (is_long_enough && most.is_none_or(|most| context <= most))
-                .then(|| (said.to_owned(), output))
+            let is_long_enough = input >= MIN_TOKENS && output >= MIN_TOKENS;
+            let max = lengths.sharegpt_context_len;
+            (is_long_enough && max.is_none_or(|max| context <= max))
+                .then(|| (prompt.to_owned(), output))
         });
         let (text, output) = turns.next()?;
         Some(Entry {
-            input: Some(words(&text)),
+            input: Some(count_words(&text)),
             output: Some(output),
             data_id: id(conversation.id).unwrap_or_default(),
             content: Content::Text(text),
-            later: Later::Said(turns.collect()),
+            later: LaterTurns::Given(turns.collect()),
         })
     }
 }
@@ -118,16 +120,16 @@ impl Sample {
 impl Format for Sample {
     type Record = Conversation;
 
-    fn right(&self) -> &'static str {
+    fn expected(&self) -> &'static str {
         "must be a JSON list of {\"id\", \"conversations\": [{\"from\", \"value\"}, …]}"
     }
 
-    fn take(&mut self, conversation: Conversation) -> Result<bool, String> {
-        // One number a conversation, so that what is left out does not change the others' numbers.
+    fn add(&mut self, conversation: Conversation) -> Result<bool, String> {
+        // Every conversation gets a number, so that those left out do not change the others' numbers.
         let rank = (self.rng.next_u64(), self.read);
         self.read += 1;
         if let Some(entry) = self.entry(conversation) {
-            self.fit += 1;
+            self.usable += 1;
             self.drawn.insert(rank, entry);
         }
         if self.drawn.len() > self.count {
@@ -137,14 +139,14 @@ impl Format for Sample {
     }
 
     fn finish(self) -> Result<(Dataset, String), String> {
-        let (drawn, fit, read) = (self.drawn.len(), self.fit, self.read);
-        if fit == 0 {
+        let (drawn, usable, read) = (self.drawn.len(), self.usable, self.read);
+        if usable == 0 {
             return Err(format!(
-                "none of its {read} conversations can be sent: one must have two turns, each of {FEWEST_TOKENS} tokens or \
+                "none of its {read} conversations can be sent: one must have two turns, each of {MIN_TOKENS} tokens or \
                  more, and fit --sharegpt-context-len"
             ));
         }
-        let taken = format!("{drawn} of {fit} conversations that can be sent, of {read}");
+        let taken = format!("{drawn} of {usable} conversations that can be sent, of {read}");
         let entries = self.drawn.into_values().map(Arc::new);
         Ok((Dataset::of(entries), taken))
     }

@@ -1,4 +1,4 @@
-//! A data set's file: read once from its start, with its checksum.
+//! Reads the file of a data set and computes its checksum in one pass.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -15,24 +15,24 @@ use super::records::{self, Format};
 /// The file that a data set was read from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Source {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// SHA-256 of the whole file, hexadecimal.
+    /// The SHA-256 of the whole file, hexadecimal.
     pub sha256: String,
-    /// What was read of it, in words.
+    /// A text that says what was read of it.
     pub taken: String,
 }
 
-/// A byte order mark: some programs write one before a text, of which it is no part.
-const MARK: &[u8] = "\u{feff}".as_bytes();
+/// A byte order mark, which some programs write before a text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Bytes that pass on, and their SHA-256.
-struct Hashed {
+/// A file whose SHA-256 is computed as it is read.
+struct HashedFile {
     inner: File,
     sum: digest::Context,
 }
 
-impl Read for Hashed {
+impl Read for HashedFile {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(into)?;
         self.sum.update(into.get(..count).unwrap_or_default());
@@ -40,56 +40,56 @@ impl Read for Hashed {
     }
 }
 
-/// Bytes as hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub(in crate::traffic) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The SHA-256 of a file, hexadecimal.
+/// Computes the SHA-256 of a file, hexadecimal.
 ///
 /// # Errors
 /// It cannot be read.
 pub(in crate::traffic) fn sha256(path: &Path) -> io::Result<String> {
-    Hashed::open(path)?.sum()
+    HashedFile::open(path)?.sum()
 }
 
-/// The data set in the file at `path`, and of what file it is.
+/// Reads the data set in the file at `path`.
 ///
 /// # Errors
-/// [`Error::Usage`]: the file, its line, the member or column, and what would be right.
+/// [`Error::Usage`] names the file, the line, the member or column, and what is expected.
 pub(in crate::traffic) fn read(
     path: &Path,
     format: impl Format,
 ) -> Result<(Dataset, Source), Error> {
-    let wrong = |what: &dyn Display| {
+    let usage = |problem: &dyn Display| {
         let path = path.display();
-        Error::Usage(format!("--dataset-path {path}{what}"))
+        Error::Usage(format!("--dataset-path {path}{problem}"))
     };
-    let unread = |cause: io::Error| wrong(&format_args!(": {cause}"));
-    let mut file = Hashed::open(path).map_err(unread)?;
+    let read_error = |cause: io::Error| usage(&format_args!(": {cause}"));
+    let mut file = HashedFile::open(path).map_err(read_error)?;
     let mut start = Vec::new();
-    let mut first = file.by_ref().take(MARK.len() as u64);
-    first.read_to_end(&mut start).map_err(unread)?;
-    let start = start.strip_prefix(MARK).unwrap_or(&start);
+    let mut first = file.by_ref().take(BYTE_ORDER_MARK.len() as u64);
+    first.read_to_end(&mut start).map_err(read_error)?;
+    let start = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start);
     let read = records::read(start.chain(&mut file), format);
-    let (dataset, taken) = read.map_err(|what| wrong(&what))?;
+    let (dataset, taken) = read.map_err(|problem| usage(&problem))?;
     let source = Source {
         path: path.to_owned(),
-        sha256: file.sum().map_err(unread)?,
+        sha256: file.sum().map_err(read_error)?,
         taken,
     };
     Ok((dataset, source))
 }
 
-impl Hashed {
-    fn open(path: &Path) -> io::Result<Hashed> {
-        Ok(Hashed {
+impl HashedFile {
+    fn open(path: &Path) -> io::Result<HashedFile> {
+        Ok(HashedFile {
             inner: File::open(path)?,
             sum: digest::Context::new(&digest::SHA256),
         })
     }
 
-    /// Of all, read or not.
+    /// The SHA-256 of the whole file; reads what is left of it.
     fn sum(mut self) -> io::Result<String> {
         io::copy(&mut self, &mut io::sink())?;
         Ok(hex(self.sum.finish().as_ref()))

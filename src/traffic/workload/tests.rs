@@ -10,14 +10,14 @@ use custom::Custom;
 use dataset::Dataset;
 use trace::{Limits, Trace};
 
-/// Requests of 20 words or ids and 8 tokens, where the data set does not say, with these flags.
+/// The plan of these flags, with 20 words or ids and 8 tokens where the data set does not set lengths.
 fn load(line: &str) -> RunPlan {
     planned(&format!(
         "--random-input-len 20 --random-output-len 8 {line}"
     ))
 }
 
-/// The same of a file's requests.
+/// The same with this backend and data set.
 fn workload(backend: Backend, dataset: Dataset) -> RunPlan {
     let mut plan = load("");
     plan.args.backend = backend;
@@ -34,9 +34,9 @@ fn prompts(text: &str) -> Dataset {
 }
 
 #[test]
-fn lengths_are_uniform_from_the_ratio_of_the_most_to_the_most() {
-    // What bench_serving's compute_random_lens draws from: randint(max(int(len * ratio), 1), len + 1).
-    for (most, ratio, ends) in [
+fn lengths_are_uniform_from_the_ratio_of_the_maximum_to_the_maximum() {
+    // The range of bench_serving's compute_random_lens: randint(max(int(len * ratio), 1), len + 1).
+    for (max, ratio, ends) in [
         (125, 0.6, (75, 125)),
         (7, 1.0, (7, 7)),
         (7, 0.5, (3, 7)),
@@ -45,17 +45,17 @@ fn lengths_are_uniform_from_the_ratio_of_the_most_to_the_most() {
         (0, 1.0, (1, 1)),
         (5, f64::NAN, (1, 5)),
     ] {
-        let (low, high) = words::up_to(most, ratio).into_inner();
-        assert_eq!((low, high), ends, "{most} {ratio}");
+        let (low, high) = words::length_range(max, ratio).into_inner();
+        assert_eq!((low, high), ends, "{max} {ratio}");
     }
-    // All of them are drawn, and none beyond.
+    // All of them are drawn, and no others.
     let load = planned("--random-input-len 125 --random-range-ratio 0.6");
     let drawn: BTreeSet<u64> = (0..5_000).map(|n| load.lengths(n).input).collect();
     assert!(drawn.into_iter().eq(75..=125));
 }
 
 #[test]
-fn a_body_has_what_its_api_asks_for() {
+fn a_body_has_the_fields_of_its_api() {
     let ids = body(&load("--dataset-name random-ids").request(0));
     let sampling = json!({"max_new_tokens": 8, "ignore_eos": true, "temperature": 0.0});
     assert_eq!(ids["sampling_params"], sampling);
@@ -74,51 +74,51 @@ fn a_body_has_what_its_api_asks_for() {
     // Nothing of SGLang's own.
     let other = body(&load("--backend openai-chat").request(3));
     let keys = other.as_object().unwrap().keys().map(String::as_str);
-    let known = "max_tokens messages stream stream_options temperature";
-    assert_eq!(Vec::from_iter(keys).join(" "), known);
+    let expected = "max_tokens messages stream stream_options temperature";
+    assert_eq!(Vec::from_iter(keys).join(" "), expected);
 
     let whole = "--backend sglang-oai --disable-stream --disable-ignore-eos --model m";
     let whole = body(&load(whole).request(0));
     assert!(whole.get("stream_options").is_none());
-    let said = ["stream", "ignore_eos", "model"].map(|key| &whole[key]);
-    assert_eq!(said, [&json!(false), &json!(false), &json!("m")]);
+    let fields = ["stream", "ignore_eos", "model"].map(|key| &whole[key]);
+    assert_eq!(fields, [&json!(false), &json!(false), &json!("m")]);
 }
 
 #[test]
-fn extra_fields_go_over_ours_and_into_our_objects() {
+fn extra_fields_are_merged_into_the_body() {
     let extra = r#"{"sampling_params":{"top_p":0.9,"temperature":1.0,"ignore_eos":null},"lora_path":"x","stream":null,"never":null}"#;
     let body = body(&load(&format!("--extra-request-body {extra}")).request(0));
     let sampling = json!({"top_p": 0.9, "temperature": 1.0, "max_new_tokens": 8});
     assert_eq!(body["sampling_params"], sampling);
     assert_eq!(body["lora_path"], "x");
-    // Null takes one out.
+    // Null removes a field.
     assert_eq!((body.get("stream"), body.get("never")), (None, None));
 }
 
 #[test]
-fn what_a_backend_cannot_send_is_refused_with_the_one_that_can() {
+fn content_that_a_backend_cannot_send_is_refused_with_a_backend_that_can() {
     let chat = prompts(r#"{"messages":[{"role":"user","content":"a b"}]}"#);
     let ids = Dataset::endless(Content::Ids(9));
-    let told = |backend, dataset: &Dataset| {
+    let check = |backend, dataset: &Dataset| {
         let checked = workload(backend, dataset.clone()).check();
-        checked.map_or_else(|wrong| wrong.to_string(), |()| "fine".to_owned())
+        checked.map_or_else(|error| error.to_string(), |()| "fine".to_owned())
     };
-    for (told, said) in [
+    for (result, expected) in [
         (
-            told(Backend::SglangOaiChat, &ids),
+            check(Backend::SglangOaiChat, &ids),
             "--backend sglang or sglang-oai",
         ),
-        (told(Backend::SglangOai, &ids), "fine"),
-        (told(Backend::Sglang, &chat), "--backend sglang-oai-chat"),
-        (told(Backend::SglangOaiChat, &chat), "fine"),
+        (check(Backend::SglangOai, &ids), "fine"),
+        (check(Backend::Sglang, &chat), "--backend sglang-oai-chat"),
+        (check(Backend::SglangOaiChat, &chat), "fine"),
     ] {
-        assert!(told.contains(said), "{told}");
+        assert!(result.contains(expected), "{result}");
     }
 }
 
 #[test]
-fn custom_entries_come_in_order_and_again() {
-    // An ideographic space is white space, too.
+fn custom_entries_are_sent_in_order_and_again() {
+    // An ideographic space is white space too.
     let text = "{\"prompt\":\"one two\u{3000}x\",\"completion\":\"a b c\",\"id\":7}\n\n{\"prompt\":\"x\",\"id\":\"q\"}\n";
     let load = workload(Backend::Sglang, prompts(text));
     for (index, text, input, output, id) in [
@@ -131,15 +131,15 @@ fn custom_entries_come_in_order_and_again() {
         assert_eq!((lengths.input, lengths.output), (input, output));
         assert_eq!(lengths.data_id.as_deref(), Some(id));
     }
-    // The record counts as many words.
-    let mut seen = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
-    seen.request_body(&load.request(0));
-    let rows = seen.finish(End::Complete, Stamp::from_nanos(0));
+    // The row counts the same number of words.
+    let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+    observer.request_body(&load.request(0));
+    let rows = observer.finish(End::Complete, Stamp::from_nanos(0));
     assert_eq!(rows[0].input_length, Some(3));
 }
 
 #[test]
-fn an_array_is_a_data_set_too_and_messages_are_sent_as_they_stand() {
+fn an_array_is_a_data_set_too_and_messages_are_sent_unchanged() {
     let messages = r#"[{"role":"system","content":"be brief"},{"role":"user","content":[{"type":"text","text":"who is it"}]}]"#;
     let text = format!(r#"[ {{"messages": {messages}, "completion": "me"}} ]"#);
     let load = workload(Backend::SglangOaiChat, prompts(&text));
@@ -149,7 +149,7 @@ fn an_array_is_a_data_set_too_and_messages_are_sent_as_they_stand() {
     assert_eq!(body(&load.request(0))["messages"], messages);
 }
 
-/// Files, and what is said of them; NL ends a line.
+/// Files, each with a part of the error; NL is a line break.
 const WRONG: &str = r#"
 {"prompt":"a"}NLNL{"prompt":3} | , line 3: `prompt`: invalid type: integer `3`, expected a string; must be a JSON array or JSON lines of
 [NL{"prompt":"a"},NL{"prompt":"a"},NL{"prompt":NL"a","completion":[]}NL] | , line 4: `completion`: invalid type: sequence, expected a string
@@ -174,29 +174,29 @@ const WRONG: &str = r#"
 [] | : holds no entries"#;
 
 #[test]
-fn a_wrong_entry_is_named_by_file_line_and_field() {
+fn an_error_names_file_line_and_field() {
     for line in WRONG.lines().skip(1) {
-        let (text, said) = line.split_once(" | ").unwrap();
+        let (text, part) = line.split_once(" | ").unwrap();
         let text = text.replace("NL", "\n");
-        let told = records::read(text.as_bytes(), Custom::default()).unwrap_err();
-        assert!(told.contains(said), "{text}: {told}");
+        let error = records::read(text.as_bytes(), Custom::default()).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
     }
     let root = tempfile::tempdir().unwrap();
     let wrong = root.path().join("d.jsonl");
     std::fs::write(&wrong, "{\"prompt\":\"a\"}\n{}").unwrap();
-    for (path, said) in [
+    for (path, problem) in [
         (wrong, ", line 2: has neither"),
         (root.path().join("none"), ": No such"),
     ] {
-        let told = source::read(&path, Custom::default()).unwrap_err();
-        let named = format!("--dataset-path {}{said}", path.display());
-        let is_told = told.is_usage() && told.to_string().starts_with(&named);
-        assert!(is_told, "{told}");
+        let error = source::read(&path, Custom::default()).unwrap_err();
+        let start = format!("--dataset-path {}{problem}", path.display());
+        let is_named = error.is_usage() && error.to_string().starts_with(&start);
+        assert!(is_named, "{error}");
     }
 }
 
 #[test]
-fn a_byte_order_mark_is_no_part_of_a_data_set() {
+fn a_byte_order_mark_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     for (name, file) in [
@@ -222,7 +222,7 @@ fn prompt(sent: &Bytes) -> Vec<String> {
 }
 
 #[test]
-fn prompts_of_a_group_begin_alike_and_others_do_not() {
+fn only_prompts_of_a_group_share_a_prefix() {
     let load = planned(
         "--dataset-name generated-shared-prefix --gsp-num-groups 3 --gsp-prompts-per-group 4 --gsp-system-prompt-len 50 \
          --gsp-question-len 10 --gsp-output-len 6 --seed 5",
@@ -230,7 +230,7 @@ fn prompts_of_a_group_begin_alike_and_others_do_not() {
     assert_eq!(load.dataset.count, Some(12));
     let mut groups = BTreeMap::<String, BTreeSet<Vec<String>>>::new();
     let mut questions = BTreeSet::new();
-    // After the last come new questions of the same groups.
+    // After the last, new questions of the same groups follow.
     for index in 0..24 {
         let lengths = load.lengths(index);
         let words = prompt(&load.request(index));
@@ -242,12 +242,12 @@ fn prompts_of_a_group_begin_alike_and_others_do_not() {
     assert!(groups.values().all(|prefixes| prefixes.len() == 1));
     let prefixes: BTreeSet<_> = groups.into_values().flatten().collect();
     assert_eq!((prefixes.len(), questions.len()), (3, 24));
-    // No warm-up puts a prefix of the run into the cache.
+    // No warm-up request has a prefix of the run.
     assert!((0..12).all(|index| !prefixes.contains(&prompt(&load.warmup(index))[..50])));
 }
 
 #[test]
-fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
+fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
     let trace = |text: &str| {
         let trace = Trace::new(false, Limits::default());
@@ -262,7 +262,7 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     assert_eq!(one[..512], two[..512]);
     assert_eq!(one[..1024], four[..1024]);
     let common = |a: &[String], b: &[String]| a.iter().zip(b).filter(|(a, b)| a == b).count();
-    // Two random words are the same with probability 1/700: 20 of 176 are with less than 1e-20.
+    // Two random words are equal with probability 1/700; 20 of 176 are with less than 1e-20.
     assert!(common(&one[512..700], &two[512..700]) < 20);
     assert!(common(&one[1024..], &four[1024..]) < 20);
     let warm = prompt(&load.warmup(0));

@@ -1,4 +1,4 @@
-//! Published traces of real services: when requests came and how long they were.
+//! Published traces of real services: times and lengths of requests.
 
 use std::sync::Arc;
 
@@ -16,40 +16,42 @@ use super::records::Format;
 /// How much of a trace is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// Requests.
+    /// The number of requests.
     pub count: Option<usize>,
-    /// Nanoseconds of the trace's own time from its first request.
+    /// Nanoseconds from the first request, in the trace's own time.
     pub end: Option<i64>,
-    /// How many times as fast as they were its requests are sent; `None`: not at its times.
+    /// By which factor its requests are sent faster; `None`: its times are not used.
     pub speed: Option<f64>,
 }
 
-/// One request.
+/// A request of a trace.
 #[derive(Debug)]
 struct Request {
-    /// Nanoseconds from the first request; while it is read, from the trace's own beginning of time.
+    /// Nanoseconds from the first request; while the trace is read, as in the file.
     at_nanos: i64,
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     input: u32,
-    /// Tokens of its answer.
+    /// Tokens of the response.
     output: u32,
-    /// The blocks that its prompt begins with.
+    /// The blocks that the prompt begins with.
     blocks: Box<[u64]>,
 }
 
-/// A trace that is read: Mooncake's JSON lines, or CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024
+/// A trace that is being read: JSON lines of Mooncake, or CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024
 /// (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT, with or without sessions.
 #[derive(Debug, Default)]
 pub struct Trace {
     is_csv: bool,
     limits: Limits,
-    /// Of so many requests (150 bytes each) or blocks (8 bytes each) at most: more is not held in memory.
-    most: (usize, usize),
+    /// The limits of requests (150 bytes each) and blocks (8 bytes each) that are kept in memory.
+    max: (usize, usize),
     requests: Vec<Request>,
     blocks: usize,
-    /// The earliest request so far: the trace's own first may still come, so times stay as read until all are there.
+    /// The time of the earliest request so far. Lines may be out of order, so times are made relative to it at the end.
     earliest: Option<i64>,
+    /// Requests without tokens.
     left_out: usize,
+    /// Whether requests beyond the limits were left out.
     is_part: bool,
     is_too_long: bool,
 }
@@ -67,7 +69,7 @@ pub struct Line {
     hash_ids: Box<[u64]>,
 }
 
-/// When a request came.
+/// The time of a request.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a time must be a number, or in CSV a date")]
 enum Time {
@@ -76,29 +78,29 @@ enum Time {
     Date(String),
 }
 
-/// The columns of CSV, Azure's name and BurstGPT's.
+/// The columns of CSV: Azure's name and BurstGPT's.
 const COLUMNS: [[&str; 2]; 3] = [
     ["TIMESTAMP", "Timestamp"],
     ["ContextTokens", "Request tokens"],
     ["GeneratedTokens", "Response tokens"],
 ];
 
-/// Tokens of a block of Mooncake's: prompts that name the same block have the same text there.
+/// Tokens of a block of Mooncake's. Prompts with the same block have the same text there.
 const BLOCK_TOKENS: u64 = 512;
-/// No line stands further than this behind one of a later time: what follows such a line is not read.
+/// How far lines may be out of order. Reading ends at a line that is later than the limit by more than this.
 const DISORDER_NANOS: i64 = 60 * NANOS;
-/// Requests and blocks.
-const MOST: (usize, usize) = (5_000_000, 30_000_000);
-/// Tokens of a prompt or an answer: a prompt is held in memory.
-const MOST_TOKENS: u32 = 10_000_000;
+/// The default limits of requests and blocks.
+const MAX_KEPT: (usize, usize) = (5_000_000, 30_000_000);
+/// The longest prompt or response, in tokens. A prompt is held in memory.
+const MAX_TOKENS: u32 = 10_000_000;
 
 impl Trace {
-    /// Of a file that is to be read.
+    /// A trace to be read.
     pub fn new(is_csv: bool, limits: Limits) -> Trace {
         Trace {
             is_csv,
             limits,
-            most: MOST,
+            max: MAX_KEPT,
             ..Trace::default()
         }
     }
@@ -111,7 +113,7 @@ impl Format for Trace {
         self.is_csv.then_some(&COLUMNS)
     }
 
-    fn right(&self) -> &'static str {
+    fn expected(&self) -> &'static str {
         match self.is_csv {
             true => {
                 "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens and \
@@ -123,11 +125,11 @@ impl Format for Trace {
         }
     }
 
-    fn take(&mut self, line: Line) -> Result<bool, String> {
+    fn add(&mut self, line: Line) -> Result<bool, String> {
         let unit = if self.is_csv { 1.0 } else { 1e3 };
         let at = match &line.timestamp {
-            Time::Date(date) => of_date(date).filter(|_| self.is_csv),
-            Time::Number(number) => of_seconds(number / unit),
+            Time::Date(date) => parse_date(date).filter(|_| self.is_csv),
+            Time::Number(number) => nanos(number / unit),
         };
         let no_time = || match &line.timestamp {
             Time::Date(date) => format!("`{date}` is no time"),
@@ -140,9 +142,9 @@ impl Format for Trace {
             blocks: line.hash_ids,
         };
         let longest = request.input.max(request.output);
-        if longest > MOST_TOKENS {
+        if longest > MAX_TOKENS {
             return Err(format!(
-                "a length of {longest} tokens; must be up to {MOST_TOKENS}"
+                "a length of {longest} tokens; must be up to {MAX_TOKENS}"
             ));
         }
         let (at, limits) = (request.at_nanos, self.limits);
@@ -160,23 +162,23 @@ impl Format for Trace {
             return Ok(true);
         }
         self.blocks += request.blocks.len();
-        self.is_too_long = self.requests.len() == self.most.0 || self.blocks > self.most.1;
+        self.is_too_long = self.requests.len() == self.max.0 || self.blocks > self.max.1;
         self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
         self.requests.push(request);
         Ok(!self.is_too_long)
     }
 
-    /// Its requests in order of time.
+    /// Sorts the requests by time.
     fn finish(self) -> Result<(Dataset, String), String> {
         if self.is_too_long {
-            let (requests, blocks) = self.most;
+            let (requests, blocks) = self.max;
             return Err(format!(
                 "holds more requests than are kept in memory ({requests}, or {blocks} blocks): say how many with \
                  --num-prompts, or with --arrival trace how long with --duration"
             ));
         }
-        let none = "holds no request with a prompt and an answer";
-        let (first, limits) = (self.earliest.ok_or(none)?, self.limits);
+        let empty = "holds no request with a prompt and an answer";
+        let (first, limits) = (self.earliest.ok_or(empty)?, self.limits);
         let mut requests = self.requests;
         for request in &mut requests {
             request.at_nanos = request.at_nanos.saturating_sub(first);
@@ -204,27 +206,27 @@ impl Format for Trace {
 impl Request {
     fn entry(self) -> Arc<Entry> {
         let content = Content::Words {
-            shared: self.blocks,
-            each: BLOCK_TOKENS,
-            apart: false,
+            shared_parts: self.blocks,
+            words_per_part: BLOCK_TOKENS,
+            has_paragraphs: false,
         };
         Arc::new(Entry {
             input: Some(self.input.into()),
             output: Some(self.output.into()),
-            ..Entry::drawn(content)
+            ..Entry::random(content)
         })
     }
 }
 
-/// Nanoseconds, if it is a time at all.
-fn of_seconds(seconds: f64) -> Option<i64> {
-    // A century: far from what would overflow in a sum.
+/// Converts seconds to nanoseconds; `None` if they are no time.
+fn nanos(seconds: f64) -> Option<i64> {
+    // More than a century; sums of such times cannot overflow.
     let nanos = seconds * NANOS as f64;
     (nanos.abs() < 4e18).then_some(nanos.round() as i64)
 }
 
-/// Nanoseconds since the Unix epoch; a date without an offset is taken for UTC.
-fn of_date(text: &str) -> Option<i64> {
+/// Parses a date into nanoseconds since the Unix epoch. A date without an offset is UTC.
+fn parse_date(text: &str) -> Option<i64> {
     let time = text.parse::<Timestamp>().ok().or_else(|| {
         let date = text.parse::<DateTime>().ok()?;
         TimeZone::UTC.to_timestamp(date).ok()

@@ -1,4 +1,4 @@
-//! Random prose, of common short words that most tokenizers know as one token each, and its lengths.
+//! Random text of short common words, each of which is one token for most tokenizers; and the ranges of random lengths.
 
 use std::ops::RangeInclusive;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ const WORDS: &str = include_str!("words.txt");
 
 static LIST: LazyLock<Vec<&str>> = LazyLock::new(|| WORDS.split_ascii_whitespace().collect());
 
-/// Adds `count` words to a text, a blank before each.
+/// Appends `count` words to a text, separated by blanks.
 pub(super) fn append(text: &mut String, count: u64, rng: &mut ChaCha8Rng) {
     for _ in 0..count {
         if !text.is_empty() {
@@ -20,10 +20,10 @@ pub(super) fn append(text: &mut String, count: u64, rng: &mut ChaCha8Rng) {
     }
 }
 
-/// Lengths that are drawn uniformly: from `ratio` × `most` (rounded down, at least 1) to `most`, as SGLang's bench_serving draws:
-/// a ratio of 1 is always `most`. A `most` of 0 is taken for 1, and a ratio beyond 0 to 1 for the nearer of them.
-pub fn up_to(most: u64, ratio: f64) -> RangeInclusive<u64> {
-    let high = most.max(1);
-    let low = (most as f64 * ratio) as u64;
+/// Returns the range of uniformly drawn lengths, as in SGLang's bench_serving: from `ratio` × `max` (rounded down, at least 1) to
+/// `max`. A `max` of 0 counts as 1; a ratio outside of 0 to 1 as the nearer of them.
+pub fn length_range(max: u64, ratio: f64) -> RangeInclusive<u64> {
+    let high = max.max(1);
+    let low = (max as f64 * ratio) as u64;
     low.clamp(1, high)..=high
 }

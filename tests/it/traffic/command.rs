@@ -60,7 +60,7 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
 const WRONG: &str = "\
 --request-rate = -3 | : must be a positive number of requests a second, such as 5 or 300/min, or inf
 --num-prompts = 0 | : must be a whole number, 1 or more
---random-range-ratio = 1.1 | : must be a number from 0 to 1
+--random-range-ratio = 1.1 | : must be a share from 0 to 1, such as 0.05 or 5%
 --max-failed = 5 | : must be a share from 0 to 1, such as 0.05 or 5%
 --burstiness = -1 | : must be a number from 0.001
 --request-timeout-s = 0 | : must be a positive number of seconds
@@ -120,6 +120,9 @@ async fn a_wrong_value_is_one_line_that_names_it() {
     }
     let done = run(queuescope(&["traffic", "--dataset-name", "custom"]));
     done.assert_refused("not provided:\n  --dataset-path <FILE>\n");
+    let two_rates = ["traffic", "--rate-curve", "0:1,9:9", "--request-rate", "3"];
+    let done = run(queuescope(&two_rates));
+    done.assert_refused("'--rate-curve <POINTS>' cannot be used with '--request-rate <RATE>'\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,6 +181,21 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     let summary = summary(dir, &done);
     let keys = ["completed", "given_up", "failed"];
     assert_eq!(counts(&summary, keys), [3, 2, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_terminal_counts_the_given_up_requests_as_the_rows_do() {
+    let server = Upstream::start(|_, _| vec![Step::Silence]).await;
+    let root = tempfile::tempdir().unwrap();
+    let line = "--num-prompts 200 --drain-timeout-s 0.1 --random-input-len 2";
+    let child = command(server.addr, root.path(), line).spawn().unwrap();
+    until("all have arrived", || server.seen().len() == 200).await;
+    signal(&child, Signal::SIGINT);
+    let done = ended(child).await;
+    done.assert_status(&[130]);
+    assert_says(&done.err, "\ngiving up 200 in flight\n");
+    assert_says(&done.out, "200 given up");
+    assert_eq!(column(root.path(), "outcome"), ["client_abort"; 200]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -93,7 +93,6 @@ const TOGETHER: &str = "\
 --arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
 --trace-speed 2 | --trace-speed: goes with --arrival trace
 --arrival poisson --burstiness 2 | --burstiness: goes with --arrival gamma
---rate-curve 0:1,9:9 --request-rate 3 | --rate-curve: says the rate itself
 AZURE --arrival trace --rate-curve 0:1,9:9 | --rate-curve: the trace says when
 --dataset-name random-ids --turns 2 | --turns 2: goes with --dataset-name conversations or sharegpt
 AZURE --arrival trace --request-rate 3 | --request-rate: the trace says when

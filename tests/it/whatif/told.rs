@@ -155,7 +155,7 @@ const REFUSED: &str = "\
 --goodput ttft:500 tpot:9 ttft:300 | --goodput: ttft must have one limit
 --format csv | possible values: text, json
 --goodput-share 0.9 | --goodput <GOAL>
---goodput ttft:9 --goodput-share 2 | must be a number from 0 to 1
+--goodput ttft:9 --goodput-share 2 | must be a share from 0 to 1, such as 0.05 or 5%
 FIND request_rate=3 | --set request_rate: must be given once, not with --find of the same
 FIND rate=3 | must be given once, not with --find of the same, and rate not with request_rate";
 

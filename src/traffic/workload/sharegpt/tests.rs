@@ -28,7 +28,7 @@ fn ids(entries: &[Arc<Entry>]) -> Vec<&str> {
 }
 
 #[test]
-fn first_turns_of_conversations_that_have_two_are_sent() {
+fn first_turns_of_conversations_with_two_turns_are_sent() {
     let (dataset, taken) = records::read(SYNTHETIC.as_bytes(), sample(10, 1)).unwrap();
     let all: BTreeSet<&str> = ids(&dataset.entries).into_iter().collect();
     assert_eq!(all, ["4", "syn_0", "syn_3", "syn_6"].into());
@@ -37,21 +37,21 @@ fn first_turns_of_conversations_that_have_two_are_sent() {
     let first = dataset.entries.iter().find(is_first).unwrap();
     let tokens = "The Nile, the Ob and the Yenisei all flow north.".len() as u64 / 4;
     assert_eq!((first.input, first.output), (Some(7), Some(tokens)));
-    let said = |text: &str| text == "synthetic: name three rivers that flow north";
-    assert!(matches!(&first.content, Content::Text(text) if said(text)));
-    assert_eq!(first.later, Later::Said(Vec::new()));
+    let prompt = "synthetic: name three rivers that flow north";
+    assert!(matches!(&first.content, Content::Text(text) if text == prompt));
+    assert_eq!(first.later, LaterTurns::Given(Vec::new()));
 }
 
 #[test]
-fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
-    let said = "first of all|an answer|second|answered too|no|x|third|fine by me";
-    let turn = |said| format!(r#"{{"from":"any","value":"{said}"}}"#);
-    let turns: Vec<String> = said.split('|').map(turn).collect();
-    let follow_ups = |turns: &[String], most, context_len| {
+fn later_turns_are_sent_as_long_as_they_have_a_reply_and_fit() {
+    let texts = "first of all|an answer|second|answered too|no|x|third|fine by me";
+    let turn = |text| format!(r#"{{"from":"any","value":"{text}"}}"#);
+    let turns: Vec<String> = texts.split('|').map(turn).collect();
+    let follow_ups = |turns: &[String], max_turns, context_len| {
         let text = format!(r#"[{{"id":"a","conversations":[{}]}}]"#, turns.join(","));
-        let sample = Sample::new(&lengths(None, context_len), 1, most, 1);
+        let sample = Sample::new(&lengths(None, context_len), 1, max_turns, 1);
         match &drawn(&text, sample)[0].later {
-            Later::Said(said) => said.clone(),
+            LaterTurns::Given(turns) => turns.clone(),
             other => panic!("{other:?}"),
         }
     };
@@ -69,7 +69,7 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
 }
 
 #[test]
-fn a_seed_gives_one_sample_which_a_larger_one_begins_with() {
+fn a_larger_sample_of_the_same_seed_begins_with_a_smaller_one() {
     let all = drawn(SYNTHETIC, sample(10, 3));
     for count in 1..=4 {
         let fewer = drawn(SYNTHETIC, sample(count, 3));
@@ -77,12 +77,12 @@ fn a_seed_gives_one_sample_which_a_larger_one_begins_with() {
     }
     let orders = (0..20).map(|seed| drawn(SYNTHETIC, sample(10, seed)));
     let orders: BTreeSet<String> = orders.map(|entries| ids(&entries).concat()).collect();
-    // 20 orders of 24 are all the same with probability 24^-19.
+    // 20 random orders of 24 are all equal with probability 24^-19.
     assert!(orders.len() > 1);
 }
 
 #[test]
-fn every_conversation_is_drawn_as_often() {
+fn every_conversation_is_equally_likely() {
     // The first of the sample is each of four with probability 1/4: χ² of 3 degrees of freedom exceeds 31 with 8e-7.
     let mut firsts = std::collections::BTreeMap::new();
     for seed in 0..2000 {
@@ -105,7 +105,7 @@ fn lengths_can_be_set_and_limited() {
 }
 
 #[test]
-fn a_wrong_file_is_told_by_line_with_what_would_be_right() {
+fn an_error_names_the_line_and_the_expected_format() {
     for (text, part) in [
         (
             "3",
@@ -120,7 +120,7 @@ fn a_wrong_file_is_told_by_line_with_what_would_be_right() {
             ": none of its 1 conversations can be sent",
         ),
     ] {
-        let told = records::read(text.as_bytes(), sample(2, 1)).unwrap_err();
-        assert!(told.contains(part), "{text}: {told}");
+        let error = records::read(text.as_bytes(), sample(2, 1)).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
     }
 }

@@ -11,14 +11,14 @@ const SESSIONS: &str = include_str!("../../../../tests/data/datasets/burstgpt-se
 
 const MS: i64 = 1_000_000;
 
-/// As fast as it was.
+/// The whole trace at its own speed.
 const WHOLE: Limits = Limits {
     count: None,
     end: None,
     speed: Some(1.0),
 };
 
-/// The first of so many requests, or of so many nanoseconds.
+/// The first `count` requests, or those before `end` nanoseconds.
 fn first(count: impl Into<Option<usize>>, end: impl Into<Option<i64>>) -> Limits {
     Limits {
         count: count.into(),
@@ -31,7 +31,7 @@ fn read(is_csv: bool, text: &str, limits: Limits) -> (Dataset, String) {
     records::read(text.as_bytes(), Trace::new(is_csv, limits)).unwrap()
 }
 
-/// Seconds, prompt and answer of each request.
+/// Seconds, and lengths of prompt and response, of each request.
 fn rows(trace: &Dataset) -> Vec<(f64, u64, u64)> {
     let seconds = |at: i64| at as f64 / NANOS as f64;
     let times = trace.times.as_ref().unwrap();
@@ -49,18 +49,18 @@ fn each_format_gives_times_from_the_first_request_and_lengths() {
         (BURST, &[0.0, 40.0, 113.0], left_out),
         (SESSIONS, &[0.0, 40.25], "its 2 requests"),
     ] {
-        let (trace, told) = read(true, text, WHOLE);
+        let (trace, description) = read(true, text, WHOLE);
         let lengths = [(30, 4), (12, 9), (51, 1)];
         let sent = seconds
             .iter()
             .zip(lengths)
             .map(|(at, (input, output))| (*at, input, output));
-        assert_eq!((rows(&trace), &*told), (sent.collect(), taken));
+        assert_eq!((rows(&trace), &*description), (sent.collect(), taken));
     }
 }
 
 #[test]
-fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
+fn mooncake_is_sorted_by_time_and_has_its_blocks() {
     let (trace, _) = read(false, MOONCAKE_LINES, WHOLE);
     let sent = [
         (0.0, 1200, 40),
@@ -70,7 +70,7 @@ fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
     ];
     assert_eq!(rows(&trace), sent);
     let blocks = |index| match &trace.entry(index).content {
-        Content::Words { shared, .. } => &shared[..],
+        Content::Words { shared_parts, .. } => &shared_parts[..],
         other => panic!("{other:?}"),
     };
     let all: Vec<&[u64]> = (0..5).map(blocks).collect();
@@ -82,7 +82,7 @@ fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
 
 #[test]
 fn no_more_is_read_than_is_sent() {
-    // What follows is no trace any more: it must not be read.
+    // The last line is invalid, and must not be read.
     let broken = AZURE_2023.to_owned() + "2023-11-17 00:02:00,1,1\nx,y,z\n";
     let (azure, taken) = read(true, &broken, first(2, None));
     assert_eq!((azure.entries.len(), &*taken), (2, "its first 2 requests"));
@@ -96,10 +96,10 @@ fn no_more_is_read_than_is_sent() {
 fn a_duration_counts_from_the_first_request_that_is_sent() {
     let left_out = "its 2 requests, 1 without tokens left out";
     for (seconds, lines, times, taken) in [
-        // The first line has no answer.
+        // The first line has no response.
         (60, &[(0, 0), (100, 5), (101, 5)][..], &[0, 1][..], left_out),
         (50, &[(0, 0), (30, 5), (61, 5)], &[0, 31], left_out),
-        // The first line is not the earliest: what was kept by it is left out again.
+        // The first line is not the earliest: requests that its time let pass are left out again.
         (
             30,
             &[(20, 5), (45, 5), (0, 5), (29, 5), (30, 5), (95, 5)],
@@ -108,16 +108,16 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
         ),
     ] {
         let mut text = "Timestamp,Request tokens,Response tokens\n".to_owned();
-        for (at, answer) in lines {
-            text += &format!("{at},9,{answer}\n");
+        for (at, output) in lines {
+            text += &format!("{at},9,{output}\n");
         }
-        let (trace, told) = read(true, &text, first(None, seconds * NANOS));
+        let (trace, description) = read(true, &text, first(None, seconds * NANOS));
         let sent: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
-        assert_eq!((&sent[..], &*told), (times, taken));
+        assert_eq!((&sent[..], &*description), (times, taken));
     }
 }
 
-/// Rows of a file of Azure's, or a whole one, and what is said of it; NL ends a line, GOOD is a line of Mooncake's.
+/// Rows of a file of Azure's, or whole files, each with a part of the error. NL is a line break, GOOD a line of Mooncake's.
 const WRONG: &str = r#"
 csv | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | , line 4: `GeneratedTokens`: `x`: invalid digit found in string; must be CSV with the columns
 csv | 46:68,1,2NL | , line 2: `46:68` is no time; must be
@@ -137,28 +137,28 @@ mooncake | | : holds no request
 mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a length of 4000000000 tokens; must be up to 10000000"#;
 
 #[test]
-fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
+fn an_error_names_line_and_column_and_the_expected_format() {
     let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
     for line in WRONG.trim_start().lines() {
         let (format, text) = line.split_once('|').unwrap();
-        let (text, said) = text.trim_start().split_once("| ").unwrap();
+        let (text, part) = text.trim_start().split_once("| ").unwrap();
         let mut text = text.trim().replace("NL", "\r\n").replace("GOOD", good);
         if format.trim() == "csv" {
             text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
         }
         let trace = Trace::new(format.contains("csv"), WHOLE);
-        let told = records::read(text.as_bytes(), trace).unwrap_err();
-        assert!(told.contains(said), "{text}: {told}");
+        let error = records::read(text.as_bytes(), trace).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
     }
 }
 
 #[test]
-fn a_file_of_one_endless_line_is_not_held() {
+fn an_endless_line_is_not_held_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("endless");
     let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
     let record = "{\"timestamp\":1,\"input_length\":2,\"output_length\":3}\n{\"x\":\"";
-    for (is_csv, start, said) in [
+    for (is_csv, start, part) in [
         (true, "", "line 1: has more than 1048576 bytes"),
         (true, head, "line 2: has more than 1048576 bytes"),
         (false, record, "line 2: has more than 16777216 bytes"),
@@ -167,27 +167,27 @@ fn a_file_of_one_endless_line_is_not_held() {
         file.write_all(start.as_bytes()).unwrap();
         let endless = std::io::repeat(b'a');
         std::io::copy(&mut endless.take(17 << 20), &mut file).unwrap();
-        let told = source::read(&path, Trace::new(is_csv, WHOLE)).unwrap_err();
-        assert!(told.to_string().contains(said), "{told:.200}");
+        let error = source::read(&path, Trace::new(is_csv, WHOLE)).unwrap_err();
+        assert!(error.to_string().contains(part), "{error:.200}");
     }
 }
 
 #[test]
-fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_for() {
-    let gather = |count, most| {
+fn a_trace_that_does_not_fit_into_memory_is_refused_unless_only_a_part_is_read() {
+    let gather = |count, max| {
         let trace = Trace {
-            most,
+            max,
             ..Trace::new(false, first(count, None))
         };
         let read = records::read(MOONCAKE_LINES.as_bytes(), trace);
         read.map(|(trace, _)| trace.entries.len())
     };
     assert_eq!(gather(None, (4, 8)).unwrap(), 4);
-    for most in [(3, 8), (4, 7)] {
-        let told = gather(None, most).unwrap_err();
-        let right = "with --num-prompts, or with --arrival trace how long with --duration";
-        let is_told = told.starts_with(": holds more") && told.ends_with(right);
-        assert!(is_told, "{told}");
+    for max in [(3, 8), (4, 7)] {
+        let error = gather(None, max).unwrap_err();
+        let hint = "with --num-prompts, or with --arrival trace how long with --duration";
+        let is_expected = error.starts_with(": holds more") && error.ends_with(hint);
+        assert!(is_expected, "{error}");
     }
     assert_eq!(gather(Some(2), (2, 5)).unwrap(), 2);
 }

@@ -1,4 +1,4 @@
-//! A plan made of flags: data set, rate, client.
+//! Makes a plan from flags: data set, arrival process, client.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::traffic::workload::trace::{Limits, Trace};
 
 use super::{DEFAULT_REQUESTS, RunPlan, nanos};
 
-/// Turns of the data set `conversations` where nothing is said.
-const TURNS: usize = 4;
+/// The default of `--turns` for the data set `conversations`.
+const DEFAULT_TURNS: usize = 4;
 
 impl Args {
-    /// What to run.
+    /// Makes the plan.
     ///
     /// # Errors
     /// [`Error::Usage`]: values that do not go together, a data set that cannot be read.
@@ -38,7 +38,7 @@ impl Args {
         let (mut dataset, source) = args.dataset(&arrival, turns)?;
         let plan = RunPlan {
             client: self.client()?,
-            most_turns: turns,
+            max_turns: turns,
             arrival: dataset.times.take().map_or(arrival, Arrival::At),
             dataset: Arc::new(dataset),
             source,
@@ -50,20 +50,20 @@ impl Args {
         Ok(plan)
     }
 
-    /// The same, with a file for a data set that is published and was not given.
+    /// Returns the flags with `--dataset-path` filled in for a data set that can be downloaded.
     ///
     /// # Errors
-    /// It could not be had; [`Error::Usage`] where there is no folder to keep it in.
+    /// The download failed; [`Error::Usage`] if there is no folder to keep it in.
     pub(in crate::traffic) async fn with_downloads(&self) -> Result<Args, Error> {
         let mut args = self.clone();
-        // What makes no sense is told at once, not after a download.
+        // Wrong flags are reported at once, not after a download.
         self.data.speed(&self.arrival()?)?;
         if self.data.dataset_name == DatasetName::ShareGpt && self.data.dataset_path.is_none() {
-            self.asked(&self.arrival()?)?;
+            self.requested_count(&self.arrival()?)?;
             let cache = download::cache().ok_or_else(|| {
-                let right = "--dataset-name sharegpt: there is no folder to keep it in: set HOME or \
+                let message = "--dataset-name sharegpt: there is no folder to keep it in: set HOME or \
                     XDG_CACHE_HOME, or name the file with --dataset-path FILE";
-                Error::Usage(right.to_owned())
+                Error::Usage(message.to_owned())
             })?;
             // The variable of Hugging Face's own client.
             let mirror = std::env::var("HF_ENDPOINT").ok();
@@ -73,23 +73,20 @@ impl Args {
         Ok(args)
     }
 
-    /// At the rate that was asked for.
+    /// The arrival process that the flags of rate and burstiness describe.
     fn arrival(&self) -> Result<Arrival, Error> {
-        let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
+        let usage = |message: &str| Err(Error::Usage(message.to_owned()));
         let gaps = match self.data.arrival {
-            Some(ArrivalSource::Constant) if self.burstiness == 1.0 => Gaps::Even,
+            Some(ArrivalSource::Constant) if self.burstiness == 1.0 => Gaps::Constant,
             _ if self.burstiness == 1.0 => Gaps::Exponential,
             None | Some(ArrivalSource::Gamma) => Gaps::Gamma(self.burstiness),
-            _ => return wrong("--burstiness: goes with --arrival gamma"),
+            _ => return usage("--burstiness: goes with --arrival gamma"),
         };
         match &self.rate_curve {
             None => Ok(Arrival::new(self.request_rate, gaps)),
-            Some(_) if self.data.arrival == Some(ArrivalSource::Trace) => wrong(
+            Some(_) if self.data.arrival == Some(ArrivalSource::Trace) => usage(
                 "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
             ),
-            Some(_) if self.request_rate.is_finite() => {
-                wrong("--rate-curve: says the rate itself; leave out --request-rate")
-            }
             Some(curve) => Ok(Arrival::Process {
                 gaps,
                 rate: curve.clone(),
@@ -101,7 +98,7 @@ impl Args {
         let target = match &self.base_url {
             Some(target) => target.clone(),
             None => Target::parse(&format!("http://{}:{}", self.host, self.port))
-                .map_err(|why| Error::Usage(format!("--host {}: {why}", self.host)))?,
+                .map_err(|error| Error::Usage(format!("--host {}: {error}", self.host)))?,
         };
         Ok(ClientOptions {
             tls: self.tls.tls(&target).map_err(Error::Usage)?,
@@ -115,8 +112,8 @@ impl Args {
         })
     }
 
-    /// Start of the requests' ids. Where none is given, shards agree on it; else those of two runs must not meet in one
-    /// file, whatever the seed.
+    /// The prefix of the requests' ids. By default it is random, as ids of two runs must differ even if their seeds do not; but all
+    /// shards of a run must have the same.
     fn id_prefix(&self) -> String {
         match (&self.request_id_prefix, self.shard, self.start_at) {
             (Some(prefix), ..) => prefix.clone(),
@@ -126,13 +123,13 @@ impl Args {
         }
     }
 
-    /// Turns of each conversation, at most.
+    /// The turns of each conversation, at most.
     ///
     /// # Errors
-    /// [`Error::Usage`]: the data set has none.
+    /// [`Error::Usage`]: the data set has no conversations.
     fn turns(&self) -> Result<usize, Error> {
-        match (self.data.dataset_name, self.talk.turns) {
-            (DatasetName::Conversations, turns) => Ok(turns.unwrap_or(TURNS)),
+        match (self.data.dataset_name, self.conversation.turns) {
+            (DatasetName::Conversations, turns) => Ok(turns.unwrap_or(DEFAULT_TURNS)),
             (DatasetName::ShareGpt, turns) => Ok(turns.unwrap_or(1)),
             (_, None | Some(1)) => Ok(1),
             (_, Some(turns)) => Err(Error::Usage(format!(
@@ -141,7 +138,7 @@ impl Args {
         }
     }
 
-    /// Reads or makes the data set, of so many `turns` at most. `arrival` is that of the rate's flags.
+    /// Reads or generates the data set, with conversations of at most `turns`. `arrival` is the process that the flags describe.
     ///
     /// # Errors
     /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
@@ -155,24 +152,24 @@ impl Args {
             end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
             speed,
         };
-        // Clap asks for the file of those that need one.
+        // Clap has checked that those which need a file have one.
         let path = data.dataset_path.as_deref();
         let file = path.unwrap_or(Path::new(""));
         let read = match data.dataset_name {
             DatasetName::Custom => source::read(file, Custom::default()),
             DatasetName::ShareGpt => {
-                let count = self.asked(arrival)?.unwrap_or(DEFAULT_REQUESTS);
+                let count = self.requested_count(arrival)?.unwrap_or(DEFAULT_REQUESTS);
                 source::read(file, Sample::new(&data.sharegpt, count, turns, seed))
             }
             DatasetName::Mooncake => source::read(file, Trace::new(false, limits)),
             DatasetName::Azure | DatasetName::BurstGpt => {
                 source::read(file, Trace::new(true, limits))
             }
-            made if path.is_some() => {
+            generated if path.is_some() => {
                 return Err(Error::Usage(format!(
                     "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
                     file.display(),
-                    name(made)
+                    name(generated)
                 )));
             }
             DatasetName::Random | DatasetName::Conversations => {

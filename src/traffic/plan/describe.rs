@@ -1,21 +1,21 @@
-//! A plan as it is shown: in summary.json, and in words.
+//! Describes a plan: as JSON for `summary.json`, and as text.
 
 use serde_json::{Value, json};
 
 use crate::clock::Stamp;
 use crate::traffic::args::{ArrivalSource, DatasetName, name};
 use crate::traffic::arrival::curve::Curve;
-use crate::traffic::workload::words::up_to;
+use crate::traffic::workload::words::length_range;
 
 use super::{Planned, RunPlan};
 
 impl RunPlan {
-    /// The settings as they stand in summary.json: what was asked for, without the key.
+    /// The settings as in `summary.json`, without the API key.
     pub(in crate::traffic) fn config(&self) -> Value {
         let args = &self.args;
         let rate = self.offered_rate();
         let rate = rate.map_or_else(|| json!("inf"), |rate| json!(rate));
-        let talk = Some(&args.talk).filter(|_| self.most_turns > 1);
+        let conversation = Some(&args.conversation).filter(|_| self.max_turns > 1);
         let headers: Vec<&str> = args.header.iter().map(|(name, _)| name.as_str()).collect();
         let body = args.extra_request_body.as_ref();
         let body = body.map(crate::secret::shown_members);
@@ -41,10 +41,10 @@ impl RunPlan {
             "warmup_requests": args.warmup_requests,
             "shard": args.shard.map(|shard| shard.to_string()),
             "start_at": args.start_at.map(Stamp::seconds),
-            "turns": self.most_turns,
-            "think_time_s": talk.map(|talk| talk.think_time_s.as_secs_f64()),
-            "think_time": talk.map(|talk| name(talk.think_time)),
-            "follow_up_len": talk.map(|talk| talk.follow_up_len),
+            "turns": self.max_turns,
+            "think_time_s": conversation.map(|args| args.think_time_s.as_secs_f64()),
+            "think_time": conversation.map(|args| name(args.think_time)),
+            "follow_up_len": conversation.map(|args| args.follow_up_len),
             "random_input_len": args.random_input_len,
             "random_input_unit": self.input_unit(),
             "random_output_len": args.random_output_len,
@@ -78,7 +78,7 @@ impl RunPlan {
         })
     }
 
-    /// What a prompt's length counts.
+    /// The unit of a prompt's length.
     fn input_unit(&self) -> &'static str {
         match self.args.data.dataset_name {
             DatasetName::RandomIds => "tokens",
@@ -86,12 +86,12 @@ impl RunPlan {
         }
     }
 
-    /// What is about to be sent, for the start of a run.
+    /// The line that is printed at the start of a run.
     pub(in crate::traffic) fn announcement(&self, schedule: &[Planned]) -> String {
         let args = &self.args;
-        let what = self.described().unwrap_or_else(|| {
+        let content = self.described().unwrap_or_else(|| {
             let unit = self.input_unit();
-            let lengths = |most| match up_to(most, args.random_range_ratio).into_inner() {
+            let lengths = |max| match length_range(max, args.random_range_ratio).into_inner() {
                 (low, high) if low == high => high.to_string(),
                 (low, high) => format!("{low} to {high}"),
             };
@@ -99,8 +99,8 @@ impl RunPlan {
             format!("prompts of {input} {unit}, outputs of {output} tokens")
         });
         let first = schedule.first().map_or(0, |planned| planned.number);
-        let first = self.req_id(self.place(first, 0));
-        let of = match self.most_turns {
+        let first = self.req_id(self.request_index(first, 0));
+        let of = match self.max_turns {
             1 => String::new(),
             _ => format!(" of {} conversations", schedule.len()),
         };
@@ -110,10 +110,10 @@ impl RunPlan {
             .map_or_else(String::new, |shard| format!(" (shard {shard})"));
         let start = args.start_at;
         let start = start.map_or_else(String::new, |at| format!(", from {} on", at.utc()));
-        format!("{count} requests{of}{shard}{start}, {what}; ids from {first} on")
+        format!("{count} requests{of}{shard}{start}, {content}; ids from {first} on")
     }
 
-    /// The data set in words, where it is none of random lengths.
+    /// Describes the data set; `None` if it is one of random lengths.
     pub(in crate::traffic) fn described(&self) -> Option<String> {
         let data = &self.args.data;
         let name = name(data.dataset_name);
