@@ -1,7 +1,7 @@
-//! Enums whose variants have names: those stand in columns, labels and headers.
+//! Enums whose variants have names, used in columns, labels and headers.
 
-/// An enum and its names, each variant once: `ALL`, `name`, `named`, `help` (what stands above the variant), and that it may be a
-/// column's type. Before the enum may stand what the first two functions are called instead.
+/// Declares an enum and its names: `ALL`, `name`, `named`, `help` (the variant's comment), and [`Cell`](super::cell::Cell). Other
+/// names for `name` and `named` may stand before the enum.
 macro_rules! names {
     ($(#[$meta:meta])* pub enum $($rest:tt)+) => {
         names! { name, named: $(#[$meta])* pub enum $($rest)+ }
@@ -16,24 +16,24 @@ macro_rules! names {
         }
 
         impl $type {
-            /// All of them.
+            /// All variants.
             pub const ALL: [$type; [$($word),+].len()] = [$($type::$variant),+];
 
-            /// Its name.
+            /// Returns its name.
             pub const fn $name(self) -> &'static str {
                 match self {
                     $($type::$variant => $word,)+
                 }
             }
 
-            /// What it means.
+            /// Returns its meaning: the comment above the variant.
             pub const fn help(self) -> &'static str {
                 match self {
                     $($type::$variant => concat!($($about),+).trim_ascii(),)+
                 }
             }
 
-            /// The one of that name.
+            /// Finds a variant by its name.
             pub fn $named(name: &str) -> Option<$type> {
                 $type::ALL.into_iter().find(|one| one.$name() == name)
             }
