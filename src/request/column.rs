@@ -79,7 +79,7 @@ macro_rules! columns {
         pub static COLUMNS: [Column; [$(stringify!($name)),+].len()] = [$(Column {
             id: ColumnId::$name,
             name: stringify!($name),
-            label: label(concat!($($label)?), stringify!($name)),
+            label: columns!(@label $name $($label)?),
             unit: Unit::$unit,
             scope: Scope::$scope,
             origin: columns!(@origin $([$($moments)+])?),
@@ -106,6 +106,8 @@ macro_rules! columns {
             }
         }
     };
+    (@label $name:ident) => { stringify!($name) };
+    (@label $name:ident $label:literal) => { $label };
     (@type Text $type:ty) => { $type };
     (@type Text) => { String };
     (@type Bool) => { bool };
@@ -120,8 +122,3 @@ macro_rules! columns {
     (@of $row:ident [$from:ident to $to:ident]) => { $row.timeline.nanos(columns!(@period $from $to)) };
 }
 pub(super) use columns;
-
-/// A column's label: its name, unless it has another.
-pub(super) const fn label(label: &'static str, name: &'static str) -> &'static str {
-    if label.is_empty() { name } else { label }
-}

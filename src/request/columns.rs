@@ -8,7 +8,7 @@ use crate::clock::Stamp;
 
 use super::attempt::SpanId;
 use super::cell::{Cell, Value};
-use super::column::{Origin, Scope, Unit, columns, label};
+use super::column::{Origin, Scope, Unit, columns};
 use super::endpoint::Endpoint;
 use super::internal::Internal;
 use super::outcome::Outcome;

@@ -78,16 +78,14 @@ impl Told {
     /// Fills in what the sequence's row lacks. If both have a moment, the row's own stays, and a difference is noted.
     pub fn put(&self, row: &mut Row) {
         self.put_moments(row);
-        let tokens = match self.source {
-            TimingSource::Trace => TokenCountSource::Trace,
-            TimingSource::MetaInfo | TimingSource::Log => TokenCountSource::Log,
-        };
-        if tokens == TokenCountSource::Trace {
+        let mut count_source = TokenCountSource::Log;
+        if self.source == TimingSource::Trace {
+            count_source = TokenCountSource::Trace;
             row.output_tokens_from_trace = self.output_tokens;
         }
         if row.output_tokens().is_none() && self.output_tokens.is_some() {
             row.actual_output_tokens = self.output_tokens;
-            row.token_count_source = Some(tokens);
+            row.token_count_source = Some(count_source);
         }
         if row.prompt_tokens().is_none() {
             row.actual_prompt_tokens = self.prompt_tokens;

@@ -79,9 +79,8 @@ impl Gaps {
     /// Returns mean, 99th percentile and maximum, nanoseconds, without the time in which the client held up the stream.
     pub fn mean_p99_max(&self) -> [Option<i64>; 3] {
         let mean = self.sum_nanos.checked_div(self.count);
-        let p99 = self
-            .complete_histogram()
-            .and_then(|histogram| histogram.quantile(0.99));
+        let histogram = self.complete_histogram();
+        let p99 = histogram.and_then(|histogram| histogram.quantile(0.99));
         [mean, p99, (self.count > 0).then_some(self.max_nanos)]
     }
 }

@@ -1,18 +1,19 @@
 //! Enums whose variants have names, used in columns, labels and headers.
 
-/// Declares an enum and its names: `ALL`, `name`, `named`, `help` (the variant's comment), and [`Cell`](super::cell::Cell). Other
-/// names for `name` and `named` may stand before the enum.
+/// Declares an enum and its names: `ALL`, `name`, `named`, `help` (the variant's comment), and [`Cell`](super::cell::Cell).
+/// Other names for `name` and `named` may stand before the enum; `default` after a variant's name marks the one of
+/// `derive(Default)`.
 macro_rules! names {
     ($(#[$meta:meta])* pub enum $($rest:tt)+) => {
         names! { name, named: $(#[$meta])* pub enum $($rest)+ }
     };
     ($name:ident, $named:ident: $(#[$meta:meta])* pub enum $type:ident {
-        $($(#[doc = $about:literal])+ $variant:ident = $word:literal,)+
+        $($(#[doc = $about:literal])+ $variant:ident = $word:literal $($default:ident)?,)+
     }) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
         $(#[$meta])*
         pub enum $type {
-            $($(#[doc = $about])+ $variant,)+
+            $($(#[doc = $about])+ $(#[$default])? $variant,)+
         }
 
         impl $type {

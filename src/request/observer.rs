@@ -77,11 +77,9 @@ impl Observer {
 
     /// Returns the number by which the servers of a pair know the request, as far as its body has been read.
     pub fn room(&self) -> Option<u64> {
-        let params = self
-            .request
-            .as_ref()
-            .and_then(|request| request.params.room);
-        self.row.more.room.or(params)
+        let request = self.request.as_ref();
+        let in_body = request.and_then(|request| request.params.room);
+        self.row.more.room.or(in_body)
     }
 
     /// Returns the server's ids of the sequences seen so far.
@@ -255,21 +253,15 @@ impl Observer {
             parsed.sequences.push(SequenceObserver::default());
         }
         // Sums count a request at its first row, so that row always exists; other indexes may be empty.
-        let is_recorded =
-            |sequence: &SequenceObserver, index: u32| index == 0 || sequence.has_events;
-        let all = parsed.sequences.iter().zip(0..);
-        let count = all
-            .filter(|(sequence, index)| is_recorded(sequence, *index))
-            .count();
+        parsed.sequences[0].has_events = true;
+        let count = parsed.sequences.iter().filter(|of| of.has_events).count();
         let sequences = u32::try_from(count).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row holds it for all.
         let trace = std::mem::take(&mut row.more.trace);
-        let mut rows = Vec::with_capacity(count);
-        rows.extend((1..count).map(|_| row.clone()));
-        rows.push(row);
+        let mut rows = vec![row; count];
         let recorded = parsed.sequences.into_iter().zip(0..);
-        let recorded = recorded.filter(|(sequence, index)| is_recorded(sequence, *index));
+        let recorded = recorded.filter(|(sequence, _)| sequence.has_events);
         for (row, (sequence, index)) in rows.iter_mut().zip(recorded) {
             let is_leg = row.more.room.is_some() && !sequence.has_prefilled();
             let is_pair = is_leg || sequence.is_decoded_elsewhere();

@@ -7,7 +7,8 @@ use nix::errno::Errno;
 use super::names::names;
 
 names! {
-    /// How a request ended. The docs show the comment of each.
+    /// How a request ended; by default as if it had not left the proxy. The docs show the comment of each.
+    #[derive(Default)]
     pub enum Outcome {
         /// The answer came whole: the message to the end of its framing, the generation to its last event; or the client left
         /// after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`), unless a stream was asked
@@ -32,7 +33,7 @@ names! {
         /// A time limit of the proxy or the generator ran out; `error` says who was waited for.
         Timeout = "timeout",
         /// The proxy could not do its part: no upstream took the request (502), it shut down, or a fault was injected.
-        ProxyError = "proxy_error",
+        ProxyError = "proxy_error" default,
         /// The generator got no connection to its target: refused, no route, or no answer in time.
         ConnectError = "connect_error",
     }
@@ -42,13 +43,6 @@ impl Outcome {
     /// Whether nothing failed: the request succeeded, or its client left.
     pub fn is_left(self) -> bool {
         matches!(self, Outcome::Ok | Outcome::ClientAbort)
-    }
-}
-
-/// A request whose end is not known yet is only in the proxy.
-impl Default for Outcome {
-    fn default() -> Outcome {
-        Outcome::ProxyError
     }
 }
 

@@ -9,7 +9,7 @@ use super::attempt::{ServerRole, SpanId};
 pub struct Roles {
     /// By worker; `None` for a server that does all of a request.
     by_worker: BTreeMap<String, Option<ServerRole>>,
-    /// Attempts at servers of unknown role, oldest first: the parent of the server's spans, and the worker.
+    /// Attempts at servers of unknown role, newest first: the parent of the server's spans, and the worker.
     pending: VecDeque<(u64, String)>,
 }
 
@@ -31,19 +31,15 @@ impl Roles {
     /// their parent.
     pub fn ask(&mut self, span: SpanId, worker: &str) {
         if !self.by_worker.contains_key(worker) {
-            self.pending.push_back((span.number(), worker.to_owned()));
-            self.pending
-                .drain(..self.pending.len().saturating_sub(MAX_PENDING));
+            self.pending.push_front((span.number(), worker.to_owned()));
+            self.pending.truncate(MAX_PENDING);
         }
     }
 
     /// Takes the role that the root of a server's spans names; `span` is the root's parent.
     pub fn answer(&mut self, span: u64, role: ServerRole) {
-        let place = self
-            .pending
-            .iter()
-            .position(|(pending, _)| *pending == span);
-        if let Some((_, worker)) = place.and_then(|place| self.pending.remove(place)) {
+        let index = self.pending.iter().position(|(of, _)| *of == span);
+        if let Some((_, worker)) = index.and_then(|index| self.pending.remove(index)) {
             self.by_worker.entry(worker).or_insert(Some(role));
         }
     }

@@ -136,7 +136,7 @@ impl Scanner {
         if let (State::Value(root), 0, Some(template)) =
             (self.state, self.depth, &mut self.template)
         {
-            if template.try_replay(root, bytes, sink) {
+            if template.replay(root, bytes, sink) {
                 self.state = State::Done;
                 return;
             }
@@ -196,8 +196,10 @@ impl Scanner {
                 self.close(sink);
                 start + 1
             }
-            b'{' => self.open(rule, true, start, sink),
-            b'[' => self.open(rule, false, start, sink),
+            b'{' | b'[' => {
+                self.open(rule, byte, sink);
+                start + 1
+            }
             byte if is_bare(byte) => {
                 self.partial_len = 0;
                 start + self.bare(rule.scalar, &rest[start..], sink)
@@ -206,42 +208,33 @@ impl Scanner {
         }
     }
 
-    fn open(
-        &mut self,
-        rule: &'static Rule,
-        is_object: bool,
-        start: usize,
-        sink: &mut impl Sink,
-    ) -> usize {
-        let wanted = rule.container.is_some()
-            || if is_object {
-                !rule.members.list.is_empty()
-            } else {
-                rule.elements.is_some()
-            };
-        if wanted && self.depth < MAX_DEPTH {
-            if let Some(field) = rule.container {
-                sink.open(field);
-                if let Some(template) = &mut self.template {
-                    template.open(field);
-                }
-            }
-            self.stack[self.depth] = Frame {
-                rule,
-                is_object,
-                next: 0,
-            };
-            self.depth += 1;
-            self.state = if is_object {
-                State::Key
-            } else {
-                State::Value(rule.elements.unwrap_or(&IGNORE))
-            };
-        } else {
-            let open = if is_object { b'{' } else { b'[' };
-            self.state = State::Skip(Skip::new(open));
+    /// Begins a container: enters it if something in it is wanted, else skips it.
+    fn open(&mut self, rule: &'static Rule, bracket: u8, sink: &mut impl Sink) {
+        let is_object = bracket == b'{';
+        let has_wanted = match is_object {
+            true => !rule.members.list.is_empty(),
+            false => rule.elements.is_some(),
+        };
+        if !(has_wanted || rule.container.is_some()) || self.depth == MAX_DEPTH {
+            self.state = State::Skip(Skip::new(bracket));
+            return;
         }
-        start + 1
+        if let Some(field) = rule.container {
+            sink.open(field);
+            if let Some(template) = &mut self.template {
+                template.open(field);
+            }
+        }
+        self.stack[self.depth] = Frame {
+            rule,
+            is_object,
+            next: 0,
+        };
+        self.depth += 1;
+        self.state = match is_object {
+            true => State::Key,
+            false => State::Value(rule.elements.unwrap_or(&IGNORE)),
+        };
     }
 
     fn key(&mut self, rest: &[u8], sink: &mut impl Sink) -> usize {

@@ -12,20 +12,14 @@ mod row;
 
 names! {
     /// The source of the engine's moments.
+    #[derive(Default)]
     pub enum TimingSource {
         /// The response's `meta_info`.
-        MetaInfo = "meta_info",
+        MetaInfo = "meta_info" default,
         /// The engine's own spans.
         Trace = "trace",
         /// The engine's request log.
         Log = "log",
-    }
-}
-
-#[expect(clippy::derivable_impls, reason = "`names!` makes the enum")]
-impl Default for TimingSource {
-    fn default() -> TimingSource {
-        TimingSource::MetaInfo
     }
 }
 

@@ -354,11 +354,9 @@ impl Timeline {
 
     /// Returns the length of a period and its error, nanoseconds: the errors of the clocks at its ends; 0 within one clock.
     pub fn measured(&self, period: Period) -> Option<(i64, i64)> {
-        if let Some(known) = self
-            .prefill
-            .and_then(|times| self.pair_nanos(period, times))
-        {
-            return known.map(|nanos| (nanos, 0));
+        let of_pair = self.prefill.and_then(|of| self.pair_nanos(period, of));
+        if let Some(nanos) = of_pair {
+            return Some((nanos?, 0));
         }
         let period = self.ends(period)?;
         let (from, to) = (self.resolve(period.from)?, self.resolve(period.to)?);

@@ -242,10 +242,10 @@ fn is_call(kind: Scalar<'_>) -> bool {
     matches!(kind, Scalar::Quoted(kind) if kind == b"tool_use" || kind.ends_with(b"_call"))
 }
 
-fn copy_id(position: &mut Vec<u8>, value: Scalar<'_>) {
-    if let Scalar::Quoted(id) = value {
-        position.clear();
-        position.extend_from_slice(id);
+fn copy_id(id: &mut Vec<u8>, value: Scalar<'_>) {
+    if let Scalar::Quoted(bytes) = value {
+        id.clear();
+        id.extend_from_slice(bytes);
     }
 }
 

@@ -17,7 +17,7 @@ use super::sink::Sink;
 use crate::request::field::Field;
 
 /// The longest document that is kept, bytes.
-const MAX_DOCUMENT_BYTES: usize = 4096;
+const MAX_BYTES: usize = 4096;
 /// The maximum number of changed values.
 const MAX_CHANGES: usize = 32;
 /// The maximum number of documents that a thread keeps for all its streams.
@@ -90,24 +90,16 @@ struct Change {
 impl Template {
     /// Whether `document`, to be scanned by `root`, begins with a whole document that differs from a recorded one in values only;
     /// if so, makes the scan's calls to the sink.
-    pub fn try_replay<S: Sink>(
-        &mut self,
-        root: &'static Rule,
-        document: &[u8],
-        sink: &mut S,
-    ) -> bool {
+    pub fn replay<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
         // Recorded documents are objects; the last event of many streams is none.
         if document.first() != Some(&b'{') {
             return false;
         }
         let mut changes = SPARE_CHANGES.take();
         let found = self.find_match(root, document, &mut changes);
-        if let Some(recording) = found {
-            recording.replay(document, &changes, sink);
-        }
-        let is_found = found.is_some();
+        let replayed = found.map(|recording| recording.replay(document, &changes, sink));
         SPARE_CHANGES.set(changes);
-        is_found
+        replayed.is_some()
     }
 
     /// Returns the recording that the document matches, but for the `changes`.
@@ -118,7 +110,7 @@ impl Template {
         changes: &mut Vec<Change>,
     ) -> Option<&Recording> {
         let current = match &mut self.other {
-            Some((_, MAX_BORROWED)) if self.shared == 0 && document.len() <= MAX_DOCUMENT_BYTES => {
+            Some((_, MAX_BORROWED)) if self.shared == 0 && document.len() <= MAX_BYTES => {
                 return None;
             }
             Some((other, matches)) => {
@@ -127,13 +119,10 @@ impl Template {
             }
             None => &self.own,
         };
-        if !current.matches(document, changes) {
-            let same_root =
-                |shared: &&Arc<Recording>| shared.root.is_some_and(|of| ptr::eq(of, root));
+        if !current.matches(root, document, changes) {
             let other = SHARED.with_borrow(|all| {
-                let mut of_root = all.iter().filter(same_root);
-                of_root
-                    .find(|shared| shared.matches(document, changes))
+                let mut all = all.iter();
+                all.find(|shared| shared.matches(root, document, changes))
                     .cloned()
             });
             self.other = Some((other?, 0));
@@ -151,7 +140,7 @@ impl Template {
         self.own.leaves.clear();
         self.own.calls.clear();
         self.own.root = Some(root);
-        self.is_recording = bytes.len() <= MAX_DOCUMENT_BYTES && bytes.ends_with(b"}");
+        self.is_recording = bytes.len() <= MAX_BYTES && bytes.ends_with(b"}");
         if self.is_recording {
             self.own.bytes.extend_from_slice(bytes);
         }
@@ -260,10 +249,11 @@ impl Recording {
         leaf.report(&self.bytes[start.into()..end.into()], sink);
     }
 
-    /// Whether a document begins with a whole one that differs from this in values only; then sets `changes`.
-    fn matches(&self, document: &[u8], changes: &mut Vec<Change>) -> bool {
+    /// Whether a document to be scanned by `root` begins with a whole one that differs from this in values only; then sets `changes`.
+    fn matches(&self, root: &Rule, document: &[u8], changes: &mut Vec<Change>) -> bool {
         changes.clear();
-        !self.bytes.is_empty() && self.find_changes(document, changes).is_some()
+        let is_same_root = self.root.is_some_and(|own| ptr::eq(own, root));
+        is_same_root && !self.bytes.is_empty() && self.find_changes(document, changes).is_some()
     }
 
     fn find_changes(&self, document: &[u8], changes: &mut Vec<Change>) -> Option<()> {
