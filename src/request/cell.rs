@@ -149,8 +149,8 @@ fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Whether a spreadsheet would take text for a formula. An id may begin with `-` and must be found as it was sent, so such text
-/// is none.
+/// Whether a spreadsheet would take text for a formula. Ids that begin with `-` are no formulas: they must be found as they
+/// were sent.
 fn is_formula(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text.chars().next() {

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_from_outside_is_shown_and_never_run() {
+    fn text_from_outside_is_escaped_and_never_run() {
         for (text, shown) in [
             ("plain, \"quoted\" é 🦀 ' =", "plain, \"quoted\" é 🦀 ' ="),
             ("nul\0tab\tdel\x7f", "nul\\x00tab\\x09del\\x7f"),

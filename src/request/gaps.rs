@@ -29,7 +29,7 @@ pub struct GapCounts {
     pub sum_nanos: i64,
 }
 
-/// Gathers the gaps between token events; the gap before an record is split evenly among the tokens that it brings.
+/// Gathers the gaps between token events; the gap before an event is split evenly among the tokens that it brings.
 #[derive(Debug, Default)]
 pub struct Gaps {
     last_at: Option<Stamp>,
@@ -42,8 +42,8 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Records the gap before an record that brings `tokens`, in as many equal parts; with 0 tokens the time is added to the next
-    /// gap. `at` is when the record was read, less how long writes to the client had been held up by then.
+    /// Records the gap before an event that brings `tokens`, in as many equal parts; with 0 tokens the time is added to the
+    /// next gap. `at` is when the event was read, less how long writes to the client had been held up by then.
     pub fn record(&mut self, at: Stamp, tokens: u64, keep_histogram: bool) {
         let Ok(tokens @ 1..) = i64::try_from(tokens) else {
             return;

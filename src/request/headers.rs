@@ -1,4 +1,4 @@
-//! What headers say of a response's body and server, and of a request's labels. The proxy and the generator use the same
+//! Headers: what they name of a response's body and server, and of a request's labels. The proxy and the generator use the same
 //! functions.
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};

@@ -161,7 +161,7 @@ impl Impossible {
             if error > 0 && nanos.saturating_abs() <= error {
                 self.within.push(name);
             }
-            // A period that begins with the schedule is longer than the request.
+            // A period that begins with the schedule may be longer than the request.
             let is_too_long = is_too_long(nanos, error) && period.from > Moment::Scheduled;
             if is_too_long {
                 self.names.push(format!("{name}>elapsed"));

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_in_the_queue_is_told_only_where_its_parts_are_of_one_clock_and_one_wait() {
+    fn a_queue_time_needs_parts_of_one_clock_and_one_wait() {
         let retracted = |name, time| {
             let entry = (Field::ForwardEntryTime, "1795168579.5");
             timings(&[entry, (Field::QueueTime, time), (name, "1")])

@@ -12,7 +12,7 @@ use super::attempt::shown;
 use super::columns::Row;
 use super::endpoint::Endpoint;
 use super::outcome::{GenerationEnd, Outcome, Seen, judge};
-use super::request_body::RequestBody;
+use super::request_body::{PARAMS, ROOM, RequestBody};
 use super::response::{ParsedBody, ResponseBody};
 use super::sequence::SequenceObserver;
 use super::stamps::Stamps;
@@ -38,7 +38,7 @@ impl Observer {
     pub fn new(side: Side, endpoint: Endpoint, req_id: String) -> Observer {
         Observer {
             row: Row::new(side, endpoint, req_id),
-            request: Some(Box::default()),
+            request: Some(Box::new(RequestBody::new(&PARAMS))),
             response: None,
             last_read: None,
             is_whole: false,
@@ -49,7 +49,7 @@ impl Observer {
     /// Begins to observe one leg of a pair, which has no row of its own: of its request only the room is read.
     pub fn of_leg(endpoint: Endpoint) -> Observer {
         Observer {
-            request: Some(Box::new(RequestBody::room_only())),
+            request: Some(Box::new(RequestBody::new(&ROOM))),
             ..Observer::new(Side::Hop, endpoint, String::new())
         }
     }
@@ -209,7 +209,7 @@ impl Observer {
         Observer::rows(self.row, parsed)
     }
 
-    /// Returns what the response said, and what it showed of the generation's end.
+    /// Returns what was read from the response, and what it showed of the generation's end.
     fn take_response(&mut self, is_whole: bool) -> (ParsedBody, GenerationEnd) {
         let Some(mut response) = self.response.take() else {
             return (ParsedBody::default(), GenerationEnd::Unknown);

@@ -75,7 +75,7 @@ pub enum End {
 /// The error of a request that the generator gave up because its run was stopped.
 pub const GIVEN_UP: &str = "given up: the run was stopped";
 
-/// The errors of connecting if the generator's own machine lacks files (system, process) or local ports.
+/// What connecting fails with if the generator's machine lacks files (system, process) or local ports.
 pub const OWN_WANTS: [i32; 3] = [
     Errno::ENFILE as i32,
     Errno::EMFILE as i32,

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prompt_has_no_blocks() {
+    fn a_body_without_a_prompt_has_no_blocks() {
         for body in [
             "",
             "{}",

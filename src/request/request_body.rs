@@ -51,7 +51,8 @@ static SAMPLING_ELEMENT: Rule = SAMPLING;
 /// One number, or one per sequence.
 const BOOTSTRAP_ROOM: Rule = scalar(Field::BootstrapRoom).or_elements(&ROOM_ELEMENT);
 static ROOM_ELEMENT: Rule = scalar(Field::BootstrapRoom);
-static ROOM: Rule = members(&[("bootstrap_room", BOOTSTRAP_ROOM)]);
+/// Selects the room alone.
+pub static ROOM: Rule = members(&[("bootstrap_room", BOOTSTRAP_ROOM)]);
 
 /// Text, or a list of parts: `{"type": "text", "text": …}`.
 pub(super) const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
@@ -64,8 +65,8 @@ static MESSAGE: Rule = Rule {
     ..members(&[("content", CONTENT)])
 };
 
-/// The members of all endpoints' requests: no name has two meanings.
-static BODY: Rule = members(&[
+/// All parameters, of all endpoints' requests: no name has two meanings.
+pub static PARAMS: Rule = members(&[
     ("model", scalar(Field::Model)),
     ("stream", scalar(Field::Stream)),
     ("n", scalar(Field::SamplesPerPrompt)),
@@ -83,20 +84,9 @@ static BODY: Rule = members(&[
     ("bootstrap_room", BOOTSTRAP_ROOM),
 ]);
 
-impl Default for RequestBody {
-    /// Makes a reader of a request's parameters.
-    fn default() -> RequestBody {
-        RequestBody::with_rule(&BODY)
-    }
-}
-
 impl RequestBody {
-    /// Makes a reader of the room alone.
-    pub fn room_only() -> RequestBody {
-        RequestBody::with_rule(&ROOM)
-    }
-
-    fn with_rule(rule: &'static Rule) -> RequestBody {
+    /// Makes a reader of the parameters that `rule` selects: [`PARAMS`] or [`ROOM`].
+    pub fn new(rule: &'static Rule) -> RequestBody {
         RequestBody {
             scanner: Scanner::new(rule),
             params: RequestParams::default(),
@@ -157,9 +147,9 @@ mod tests {
     use super::*;
 
     fn params(body: &str) -> RequestParams {
-        let mut whole = RequestBody::default();
+        let mut whole = RequestBody::new(&PARAMS);
         whole.feed(body.as_bytes());
-        let mut bytewise = RequestBody::default();
+        let mut bytewise = RequestBody::new(&PARAMS);
         body.as_bytes()
             .chunks(1)
             .for_each(|byte| bytewise.feed(byte));
@@ -183,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_with_parameters_a_prompt_asks_for_the_largest() {
+    fn a_batch_reports_the_largest_of_its_parameters() {
         let each = r#"[{"max_new_tokens":5},{"max_new_tokens":9},{"max_new_tokens":7}]"#;
         let params = params(&format!(r#"{{"text":["a","b"],"sampling_params":{each}}}"#));
         assert_eq!(params.output_length(), Some(9));
@@ -211,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_is_read_wherever_it_stands_and_of_a_batch_that_of_the_first() {
+    fn the_room_is_read_at_any_place_and_for_a_batch_the_first() {
         let room = u64::MAX >> 1;
         for text in [
             r#""text":["a","b"],"rid":["x","y"]"#,
@@ -225,7 +215,7 @@ mod tests {
                     format!("{{{member},{host},{text}}}"),
                 ] {
                     assert_eq!(params(&body).room, Some(room), "{body}");
-                    let mut leg = RequestBody::room_only();
+                    let mut leg = RequestBody::new(&ROOM);
                     leg.feed(body.as_bytes());
                     assert_eq!(leg.params.room, Some(room), "{body}");
                 }
@@ -238,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_asks_for_nothing() {
+    fn invalid_json_gives_no_parameters() {
         for body in [
             "",
             "hello",

@@ -90,7 +90,7 @@ impl ResponseBody {
         }
     }
 
-    /// Returns what the body has said.
+    /// Returns what was read from the body.
     pub fn into_parsed(self) -> ParsedBody {
         self.document.parsed
     }

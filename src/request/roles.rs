@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_what_the_root_of_its_spans_says_unless_it_told_otherwise() {
+    fn the_root_span_sets_a_servers_role_unless_the_server_has_reported_one() {
         let mut roles = Roles::default();
         let span = |number| SpanId::new(number).unwrap();
         for number in 1..=2 * MAX_PENDING as u64 {

@@ -267,13 +267,13 @@ mod tests {
     }
 
     /// Checks that each row has the parts of its line among its own, and that what stands behind `|` was not measured.
-    fn assert_parts<const N: usize>(samples: [Sample; N], told: &str) {
-        assert_eq!(told.lines().count(), N);
-        for (sample, line) in samples.into_iter().zip(told.lines()) {
+    fn assert_parts<const N: usize>(samples: [Sample; N], lines: &str) {
+        assert_eq!(lines.lines().count(), N);
+        for (sample, line) in samples.into_iter().zip(lines.lines()) {
             let (expected, lacking) = line.split_once(" | ").unwrap_or((line, ""));
             let row = sample.row();
-            let told = parts(&row);
-            assert!(told.contains(expected), "{expected}: {told}");
+            let shown = parts(&row);
+            assert!(shown.contains(expected), "{expected}: {shown}");
             let unseen: Vec<&str> = Unseens::of(&row).iter().map(|one| one.name()).collect();
             assert_eq!(unseen.join(";"), lacking, "{expected}");
         }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_are_joined_where_nobody_saw_what_lies_between() {
+    fn stages_are_joined_if_the_moment_between_them_is_missing() {
         let seen_back = || Sample::whole().at(Moment::WorkerFirstToken, 203);
         let samples = [
             Sample::whole(),
@@ -299,7 +299,7 @@ mod tests {
             Sample::whole().engine_unknown(),
             Sample::whole().without(&[Moment::FirstToken, Moment::LastToken]),
         ];
-        let told = "\
+        let expected = "\
 client lag 1, to proxy 1, router 3, network 5, tokenize 10, queue 80, prefill 100, return 10, decode 290
 prefill 100, return 3, router return 7, decode 290
 router 3, network+return 8, tokenize 10, queue 80, prefill 100, router return 7 | engine_clock
@@ -308,7 +308,7 @@ to proxy 1, router+network 8, tokenize | router
 router 3, network+tokenize+queue+prefill+return 205, decode | engine_no_meta_info
 client lag 1, to proxy 1, router 3, network+return 15, tokenize 10, queue 80, prefill 100, decode 290 | engine_clock
 prefill 100, return+decode 300 | first_token";
-        assert_parts(samples, told);
+        assert_parts(samples, expected);
         let pair = |row: &mut Row| {
             row.timeline.pair(PrefillTimes::default());
             row.timeline.forget_engine();
@@ -328,7 +328,7 @@ prefill 100, return+decode 300 | first_token";
     }
 
     #[test]
-    fn what_is_no_router_is_not_called_one_and_waiting_for_the_client_is_taken_out() {
+    fn without_a_router_no_part_is_called_so_and_waits_for_the_client_are_split_off() {
         let no_proxy = Sample::whole().without(&[Moment::Arrival, Moment::Forwarded]);
         let stalled = Sample::whole().with(|row| {
             row.client_stall_until_finish = Some(ms(200));
@@ -344,13 +344,13 @@ prefill 100, return+decode 300 | first_token";
             waited(Sample::whole()),
             waited(slow),
         ];
-        let told = "\
+        let expected = "\
 client lag 1, to proxy 1, proxy 1, network 7
 client lag 1, network 9, tokenize 10
 return 10, decode 90, client_stall 200
 to proxy 1, prompt_wait 2, router 1
 to proxy 1, prompt_wait 2, proxy 1, network 5";
-        assert_parts(samples, told);
+        assert_parts(samples, expected);
         let own = Sample::whole().without(&[Moment::Scheduled, Moment::Sent]);
         assert!(parts(&own.row()).starts_with("router 3, "));
     }
@@ -392,7 +392,7 @@ to proxy 1, prompt_wait 2, proxy 1, network 5";
             unsent,
             refused.clone(),
         ];
-        let told = "\
+        let expected = "\
 client lag 1, to proxy 1, router 3, network+tokenize 15, queue 80, prefill 100, return 10, decode 140
 client lag 1, to proxy 1, router 3, network+tokenize+return 25, queue 80, prefill 100, decode 140
 client lag 1, to proxy 1, router 3, network+tokenize+queue+prefill+return 900
@@ -402,7 +402,7 @@ client lag 1, to proxy 1, proxy 903
 client lag 7
 connecting 7";
         let parts = samples.map(|sample| parts(&sample.row()));
-        assert_eq!(parts.join("\n"), told);
+        assert_eq!(parts.join("\n"), expected);
         let last_seen = refused.row().last_seen().unwrap();
         assert_eq!(last_seen, Spent::CONNECTING);
         assert_eq!(place(last_seen), "connecting to the target");

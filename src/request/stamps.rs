@@ -95,7 +95,7 @@ mod tests {
     use crate::request::attempt::told;
 
     #[test]
-    fn what_is_rendered_is_parsed() {
+    fn rendered_stamps_are_parsed() {
         let hop = Stamps {
             clock: "b".into(),
             arrival: Some(Stamp::from_nanos(9)),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stamps_is_refused() {
+    fn invalid_stamps_are_refused() {
         for wrong in [
             "",
             "[]",

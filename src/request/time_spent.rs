@@ -1,4 +1,4 @@
-//! The time of many requests, by reason it was spent on.
+//! The time of many requests, by what it was spent on.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use super::stages::{Breakdown, Part, Spent};
 use super::timeline::{Period, Side};
 use super::unseen::{Unseen, Unseens};
 
-/// The time of requests, by reason it was spent on. A request with several sequences counts by its first.
+/// The time of requests, by what it was spent on. A request with several sequences counts by its first.
 #[derive(Clone, Debug, Default)]
 pub struct TimeSpent {
     /// The number of requests whose time is known.

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn why_the_engines_moments_are_unknown_follows_from_its_sglang_and_what_was_asked() {
+    fn the_reason_for_unknown_moments_follows_from_sglang_and_the_request() {
         for (generation, stream, retractions, without, expected) in [
             (From0_5_12MetricsOff, true, 0, PAIR, Unseen::MetricsOff),
             (From0_4_6, true, 0, PAIR, Unseen::TooOld),

@@ -225,7 +225,7 @@ mod tests {
     /// A sequence holds its slot of a pair's decode server until that server says so; our own end tells it only if the clocks
     /// compare.
     #[test]
-    fn a_stay_at_a_pair_ends_by_our_clock_only_where_that_is_the_servers() {
+    fn a_stay_at_a_pair_ends_by_our_clock_only_if_the_clocks_compare() {
         let mut row = Sample::whole().row();
         row.disaggregated = Some(true);
         row.queue_time_start = Some(Stamp::from_nanos(10));

@@ -36,10 +36,10 @@ impl WordCounter {
     pub fn feed(&mut self, piece: &[u8]) {
         for block in piece.chunks(BLOCK_BYTES) {
             let is_incomplete = self.is_escaped || self.left > 0;
-            let has_multibyte = block.iter().fold(is_incomplete, |has_multibyte, byte| {
-                has_multibyte | begins_sequence(*byte)
+            let needs_decoding = block.iter().fold(is_incomplete, |needs_decoding, byte| {
+                needs_decoding | begins_sequence(*byte)
             });
-            match has_multibyte {
+            match needs_decoding {
                 false => self.simple_block(block),
                 true => block.iter().for_each(|byte| self.byte(*byte)),
             }
@@ -80,7 +80,8 @@ impl WordCounter {
             (true, b'n' | b'r' | b't' | b'f') => self.character(Some(' ')),
             (_, 0xc0..=0xdf) => (self.code, self.left, self.bits) = (u32::from(byte & 0x1f), 1, 6),
             (_, 0xe0..=0xef) => (self.code, self.left, self.bits) = (u32::from(byte & 0xf), 2, 6),
-            // No white space has four bytes, and none ends in a block of which the bytes before were all of words.
+            // Any other byte beyond ASCII belongs to a word: no white space has four bytes, and what may be white space is
+            // decoded from its first byte on.
             _ => self.character(byte.is_ascii().then(|| char::from(byte))),
         }
     }

@@ -78,7 +78,7 @@ fn generate(more: &str) -> Row {
 }
 
 #[test]
-fn what_two_sources_know_is_compared_and_the_first_is_trusted() {
+fn moments_of_two_sources_are_compared_and_the_first_is_trusted() {
     for (received, differs) in [
         ("1795000000.002", None),
         ("1795000000.0011", None),
@@ -109,7 +109,7 @@ fn what_two_sources_know_is_compared_and_the_first_is_trusted() {
 }
 
 #[test]
-fn the_end_of_prefill_stands_in_for_a_first_token_that_nobody_told_and_for_that_of_a_reply() {
+fn the_end_of_prefill_stands_in_for_an_unreported_first_token_and_for_that_of_a_reply() {
     let first = |row: &Row| row.timeline.raw(Moment::ServerFirstToken).unwrap();
     let no_first_token = || Told {
         first_token: None,
@@ -130,7 +130,7 @@ fn the_end_of_prefill_stands_in_for_a_first_token_that_nobody_told_and_for_that_
 }
 
 #[test]
-fn a_retracted_ones_total_is_kept_without_its_pair() {
+fn a_retracted_sequence_keeps_its_total_queue_time_alone() {
     let retracted = || Told {
         queue_start: None,
         queue_end: None,

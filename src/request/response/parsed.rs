@@ -1,4 +1,4 @@
-//! What a body has said so far: the values of its documents, gathered into sequences, usage and errors.
+//! What has been read from a body so far: the values of its documents, gathered into sequences, usage and errors.
 
 use crate::clock::Stamp;
 use crate::request::field::Field;
@@ -15,7 +15,7 @@ pub const MAX_SEQUENCES: usize = 1024;
 /// The number of sequences of one request whose gaps are kept for quantiles: memory is bounded.
 const MAX_HISTOGRAMS: usize = 3;
 
-/// What the body has said so far.
+/// What has been read from a body so far.
 #[derive(Debug, Default)]
 pub struct ParsedBody {
     /// The sequences, by index.

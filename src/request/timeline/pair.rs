@@ -169,7 +169,7 @@ mod tests {
 
     /// The two servers' clocks are a day apart, and neither compares with ours.
     #[test]
-    fn waits_of_servers_with_clocks_of_their_own_are_of_one_clock_each() {
+    fn each_wait_of_a_pair_is_measured_on_one_clock() {
         const DAY: i64 = 86_400_000;
         let mut prefill = Timeline::new(Side::Hop);
         for (moment, ms) in [
