@@ -1,26 +1,27 @@
-//! What a request is: its moments, the bytes they are read from, and the row they make.
+//! One request: its moments, the bytes they are read from, and the row made of them.
 //!
-//! Free of IO, async and Pingora; it never reads a clock: time is handed in.
+//! Free of IO, async and Pingora. It never reads a clock: times are passed in.
 
 pub mod attempt;
+pub mod body_timing;
 pub mod cell;
 pub mod column;
 pub mod columns;
 pub mod csv;
 pub mod endpoint;
+pub mod engine_report;
 pub mod field;
 pub mod gaps;
 pub mod generation;
-pub mod head;
+pub mod headers;
 pub mod impossible;
+pub mod internal;
 pub mod messages;
 pub mod meta_info;
-pub mod more;
 pub mod names;
 pub mod observer;
 pub mod openai;
 pub mod outcome;
-pub mod passage;
 pub mod prompt_blocks;
 pub mod request_body;
 pub mod response;
@@ -39,8 +40,7 @@ pub mod stamps;
 pub mod time_spent;
 pub mod timeline;
 pub mod token_count;
-pub mod told;
-pub mod trace;
+pub mod trace_facts;
 pub mod unseen;
 pub mod wait;
-pub mod words;
+pub mod word_counter;

@@ -8,12 +8,12 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
+use crate::request::engine_report::Told;
 use crate::request::observer::{self, with_engine};
 use crate::request::roles::Roles;
 use crate::request::row::Row;
 use crate::request::sequence::{TimingSource, Untold};
 use crate::request::timeline::{ClockOf, Moment, Relation};
-use crate::request::told::Told;
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::Waiting;

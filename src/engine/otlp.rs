@@ -13,8 +13,8 @@ use prost::{DecodeError, Message};
 use crate::clock::{NANOS, Stamp};
 
 use crate::request::attempt::ServerRole;
+use crate::request::engine_report::Told;
 use crate::request::sequence::TimingSource;
-use crate::request::told::Told;
 use crate::telemetry::prometheus::LeftOut;
 
 use super::span::{EngineSpan, Part, Scheduler, Stage};

@@ -2,7 +2,7 @@
 
 use crate::clock::Stamp;
 use crate::request::attempt::ServerRole;
-use crate::request::told::Told;
+use crate::request::engine_report::Told;
 
 /// A span that was picked out of a batch. Stamps are on the engine's clock.
 #[derive(Clone, Debug, PartialEq)]

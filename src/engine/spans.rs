@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::ServerRole;
-use crate::request::told::Told;
+use crate::request::engine_report::Told;
 
 use super::fifo::{Fifo, Held};
 use super::span::{EngineSpan, Part};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::clock::Stamp;
+use crate::request::engine_report::Told;
 use crate::request::row::Row;
-use crate::request::told::Told;
 
 use super::fifo::Fifo;
 use super::join::{Ended, Match, Whose, is_random, join, join_last};

@@ -11,7 +11,7 @@ use pingora::protocols::http::authority::raw_target_authority;
 use pingora::{Error, ErrorType};
 
 use crate::client::answer::Refusal;
-use crate::request::head::OUTCOME_HEADER;
+use crate::request::headers::OUTCOME_HEADER;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 
 // Fields of our own: a map finds a name sooner than text.

@@ -21,7 +21,7 @@ use crate::config::proxy::StampsPolicy;
 use crate::fault::Kind;
 use crate::fault::registry::Injected;
 use crate::request::endpoint::{Endpoint, passed};
-use crate::request::head::OUTCOME_HEADER;
+use crate::request::headers::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 use crate::upstream::{Chosen, Upstreams};

@@ -1,5 +1,5 @@
-//! A request's way through one worker hop. A router that retries makes several of them for one request; one
-//! answers, the others are told beside it.
+//! One attempt: a request's way through one worker hop. A router that retries makes several attempts for one request; one of them
+//! answers, the others are listed as failed.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{NANOS, Stamp};
 
+use super::body_timing::Passage;
 use super::cell::{Value, cells, nanos};
 use super::names::names;
 use super::outcome::Outcome;
-use super::passage::Passage;
 use super::timeline::PrefillTimes;
 
 names! {
-    /// What a server of a pair does, by SGLang's `--disaggregation-mode`.
+    /// The role of a server of a prefill/decode pair, by SGLang's `--disaggregation-mode`.
     #[serde(rename_all = "lowercase")]
     pub enum ServerRole {
         /// It prefills.
@@ -25,7 +25,7 @@ names! {
     }
 }
 
-/// What requests are sent to: at a base URL, or behind a proxy of ours where one stands there.
+/// What stands behind the target of requests: at a base URL, or behind a proxy of ours at that URL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum UpstreamKind {
@@ -42,11 +42,11 @@ pub enum UpstreamKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub struct SpanId(NonZeroU64);
 
-/// A number in so many lower-case hex digits. Formatting it as text takes ten times as long, which each request would do thrice.
+/// A number as `DIGITS` lower-case hex digits. Every request formats three of them; `format!` takes ten times as long.
 #[derive(Clone, Copy, Debug)]
 pub struct Hex<const DIGITS: usize>([u8; DIGITS]);
 
-/// The span that a request came with.
+/// The span that the sender of a request named as the parent (`traceparent`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CameWith {
     /// Its trace.
@@ -55,74 +55,76 @@ pub struct CameWith {
     pub span: SpanId,
 }
 
-/// What a worker hop saw of one sending of a request.
+/// What a worker hop saw of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The hop's own span, which the server was told as its parent.
+    /// The hop's own span, sent to the server as the parent.
     pub span: SpanId,
     /// The hop's name.
     pub worker: String,
     /// The server behind it, `host:port`.
     pub host: String,
-    /// The span that it came with.
+    /// The span that the request arrived with.
     pub came_with: Option<CameWith>,
     /// The hop read the head that the router sent.
     pub arrival: Stamp,
     /// The hop sent the head to the server.
     pub forwarded: Option<Stamp>,
-    /// Status of the server's response, or of the hop's own answer.
+    /// Status of the server's response, or of one that the hop gave itself.
     pub status: Option<u16>,
     /// When the body of its response passed the hop.
     pub passage: Passage,
-    /// When the hop was done with it.
+    /// When the hop was done with the attempt.
     pub ended: Option<Stamp>,
     /// How it ended; `None` while it goes on.
     pub outcome: Option<Outcome>,
-    /// The room that its body names: the router sends it to two servers, to both with the same.
+    /// `bootstrap_room` of its body: a router sends a request with the same room to both servers of a pair.
     pub room: Option<u64>,
-    /// What the server does, where that is known.
+    /// The server's role, if known.
     pub role: Option<ServerRole>,
-    /// What a prefill server's reply told, by sequence.
+    /// Times that a prefill server's response reported, by sequence.
     pub prefill: Vec<PrefillTimes>,
-    /// After it had come as nobody's, a request of the front took it.
+    /// A request of the front was joined to it after it had arrived without one.
     pub is_joined: bool,
 }
 
-/// An attempt that did not answer the request, as rows and headers tell it.
+/// A failed attempt, as rows and headers list it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Failed {
-    /// The server, `host:port`; of one that was never sent on, the hop's name.
+    /// The server, `host:port`; the hop's name if the attempt was never sent on.
     pub host: String,
-    /// How it ended; `None` when it was still open at the last look.
+    /// How it ended; `None` if it was still open when the list was made.
     pub outcome: Option<Outcome>,
     /// Status of its response.
     pub status: Option<u16>,
-    /// How long the hop had it, nanoseconds.
+    /// How long the hop had the request, nanoseconds.
     pub nanos: Option<i64>,
 }
 
-/// How many failed attempts a row and a header name; the number in `attempts` is whole.
+/// The number of failed attempts that a row or header lists; `attempts` counts all of them.
 pub const MAX_FAILED: usize = 8;
-/// Nobody has an attempt for as long as a year: such a number was never measured.
-const LONGEST: i64 = 366 * 86_400 * NANOS;
+/// Longer durations in a list of failed attempts are taken for invalid: one year, nanoseconds.
+const MAX_FAILED_NANOS: i64 = 366 * 86_400 * NANOS;
+/// Stands in a decode server's error when its prefill server is gone.
+const PREFILL_LOST: &str = "prefill instance";
 
 impl SpanId {
-    /// From a number; `None` for 0, which W3C forbids.
+    /// Makes an id from a number; `None` for 0, which W3C forbids.
     pub fn new(number: u64) -> Option<SpanId> {
         NonZeroU64::new(number).map(SpanId)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn number(self) -> u64 {
         self.0.get()
     }
 
-    /// From 16 lower-case hex digits.
+    /// Parses 16 lower-case hex digits.
     pub fn parse(text: &str) -> Option<SpanId> {
         Hex::<16>::parse(text).and_then(|number| SpanId::new(number as u64))
     }
 
-    /// As 16 lower-case hex digits.
+    /// Formats the id as 16 lower-case hex digits.
     pub fn hex(self) -> Hex<16> {
         Hex::of(self.number().into())
     }
@@ -135,7 +137,7 @@ impl fmt::Display for SpanId {
 }
 
 impl<const DIGITS: usize> Hex<DIGITS> {
-    /// Of a number that has no more.
+    /// Formats a number that has at most `DIGITS` digits.
     pub fn of(mut number: u128) -> Hex<DIGITS> {
         let mut digits = [0; DIGITS];
         for digit in digits.iter_mut().rev() {
@@ -145,12 +147,12 @@ impl<const DIGITS: usize> Hex<DIGITS> {
         Hex(digits)
     }
 
-    /// The digits.
+    /// Returns the digits.
     pub fn text(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// The number of so many digits.
+    /// Parses exactly `DIGITS` lower-case hex digits.
     pub fn parse(text: &str) -> Option<u128> {
         let number = text.bytes().try_fold(0, |number, byte| {
             let digit = match byte {
@@ -165,7 +167,7 @@ impl<const DIGITS: usize> Hex<DIGITS> {
 }
 
 impl Attempt {
-    /// An attempt whose head has just been read.
+    /// Makes an attempt whose request head has just been read.
     pub fn new(span: SpanId, worker: String, host: String, arrival: Stamp) -> Attempt {
         Attempt {
             span,
@@ -185,41 +187,42 @@ impl Attempt {
         }
     }
 
-    /// Whether both attempts at a request are of one sending, to two servers: by the room; where no body told one, by what they do.
+    /// Whether the two attempts are the legs of one sending to a prefill and a decode server: by their rooms, or, if neither body
+    /// named one, by their roles.
     pub fn is_other_leg_of(&self, other: &Attempt) -> bool {
-        let is_one = match (self.room, other.room) {
+        let is_same_sending = match (self.room, other.room) {
             (None, None) => self.role.is_some() && other.role.is_some() && self.role != other.role,
             (own, others) => own == others,
         };
-        is_one && self.span != other.span
+        is_same_sending && self.span != other.span
     }
 
-    /// Whether it brought what a router passes on as the answer.
+    /// Whether its response is one that a router passes on as the answer.
     pub fn has_answered(&self) -> bool {
         self.status.is_some_and(|status| status < 400)
     }
 
-    /// Whether it failed, other than by the router's leaving.
+    /// Whether it failed for another reason than the router closing the connection.
     pub fn has_failed(&self) -> bool {
         self.outcome.is_some_and(|outcome| !outcome.is_left())
     }
 
-    /// Whether it is a leg that another server decodes.
+    /// Whether it is the prefill leg of a pair: another server decodes.
     pub fn is_prefill_leg(&self) -> bool {
         self.room.is_some() && !self.may_answer()
     }
 
-    /// Whether its reply may be what the client gets: not that of a prefill server.
+    /// Whether its response may be the client's: not if the server only prefills.
     pub fn may_answer(&self) -> bool {
         self.role != Some(ServerRole::Prefill)
     }
 
-    /// Whether nothing more is told of it.
+    /// Whether all that it will ever report is known.
     pub fn has_told(&self) -> bool {
         self.ended.is_some() || !self.prefill.is_empty()
     }
 
-    /// As one that did not answer.
+    /// The attempt as a failed one.
     pub fn failed(&self) -> Failed {
         let places = [&self.host, &self.worker];
         let place = places.into_iter().find(|place| !place.is_empty());
@@ -232,14 +235,14 @@ impl Attempt {
     }
 }
 
-/// Says in the error of a request which server of its pair was lost, if this one was.
+/// Adds to a request's error which server of its pair was lost, if `outcome` says that this one was.
 pub fn tell_lost(error: &mut String, role: ServerRole, host: &str, outcome: Option<Outcome>) {
     if error.is_empty() || host.is_empty() {
         return;
     }
-    let is_told = role == ServerRole::Prefill && error.contains(LOST);
+    let is_named = role == ServerRole::Prefill && error.contains(PREFILL_LOST);
     match outcome {
-        _ if is_told => error.push_str(&format!(" ({host})")),
+        _ if is_named => error.push_str(&format!(" ({host})")),
         Some(died @ (Outcome::UpstreamDied | Outcome::ProxyError)) => {
             error.push_str(&format!(
                 " ({} server {host}: {})",
@@ -251,18 +254,17 @@ pub fn tell_lost(error: &mut String, role: ServerRole, host: &str, outcome: Opti
     }
 }
 
-/// What decode says when the server that prefills is gone.
-const LOST: &str = "prefill instance";
-
-/// Attempts by the router's sendings, of which the two legs of one are together. A router may send again under one room.
+/// Groups attempts by the router's sendings: the two legs of one are together. A group has at most two, since a router may send
+/// again under the same room.
 pub fn sendings<T>(
     attempts: impl IntoIterator<Item = T>,
     is_other_leg: impl Fn(&T, &T) -> bool,
 ) -> Vec<Vec<T>> {
     let mut all: Vec<Vec<T>> = Vec::new();
     for attempt in attempts {
-        let is_of = |legs: &&mut Vec<T>| matches!(&legs[..], [leg] if is_other_leg(leg, &attempt));
-        match all.iter_mut().find(is_of) {
+        let takes_leg =
+            |legs: &&mut Vec<T>| matches!(&legs[..], [leg] if is_other_leg(leg, &attempt));
+        match all.iter_mut().find(takes_leg) {
             Some(legs) => legs.push(attempt),
             None => all.push(vec![attempt]),
         }
@@ -270,7 +272,7 @@ pub fn sendings<T>(
     all
 }
 
-/// For people and CSV cells: `127.0.0.1:30000 server_error 503 after 0.0012 s`.
+/// The text in CSV cells and for people: `127.0.0.1:30000 server_error 503 after 0.0012 s`.
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let outcome = self.outcome.map_or("open", Outcome::name);
@@ -289,24 +291,24 @@ cells! {
     SpanId: Value::Text(text) => SpanId::parse(&text), |id| Value::Text(id.hex().text().to_owned().into());
 }
 
-/// What a row says of them: joined by `; `.
+/// Returns the column `failed_attempts`: the attempts' texts, joined by `; `.
 pub fn shown(failed: &[Failed]) -> Option<String> {
     let all: Vec<String> = failed.iter().map(Failed::to_string).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Those that [`shown`] told; a part that does not parse is as if absent.
-pub fn told(shown: &str) -> impl Iterator<Item = Failed> {
-    shown.split("; ").filter_map(|one| {
-        let (what, took) = one.split_once(" after ").unwrap_or((one, ""));
-        let mut words = what.split_whitespace();
+/// Parses what [`shown`] returned; a part that does not parse is left out.
+pub fn told(text: &str) -> impl Iterator<Item = Failed> {
+    text.split("; ").filter_map(|part| {
+        let (attempt, took) = part.split_once(" after ").unwrap_or((part, ""));
+        let mut words = attempt.split_whitespace();
         let took = took.strip_suffix(" s");
         let took = took.and_then(|took| nanos(took.as_bytes()));
         Some(Failed {
             host: words.next()?.to_owned(),
             outcome: words.next().and_then(Outcome::named),
             status: words.next().and_then(|status| status.parse().ok()),
-            nanos: took.filter(|nanos| (0..LONGEST).contains(nanos)),
+            nanos: took.filter(|nanos| (0..MAX_FAILED_NANOS).contains(nanos)),
         })
     })
 }
@@ -341,14 +343,14 @@ mod tests {
         rejected.ended = Some(begun.plus_nanos(1_500_000));
         let mut unsent = rejected.clone();
         unsent.host.clear();
-        for (attempt, shown) in [
+        for (attempt, text) in [
             (open, "[::1]:30000 open"),
             (rejected, "[::1]:30000 rejected 503 after 0.001500 s"),
             (unsent, "w0 rejected 503 after 0.001500 s"),
         ] {
             let failed = attempt.failed();
-            assert_eq!(failed.to_string(), shown);
-            assert_eq!(told(shown).collect::<Vec<_>>(), [failed]);
+            assert_eq!(failed.to_string(), text);
+            assert_eq!(told(text).collect::<Vec<_>>(), [failed]);
         }
     }
 }

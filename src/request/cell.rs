@@ -1,34 +1,34 @@
-//! A cell of a row: what it holds, and how it stands in text.
+//! A cell of a row: its value, and how that is written as text.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::clock::{NANOS, Stamp};
 
-/// What a cell holds.
+/// The value of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
-    /// Nobody knows.
+    /// Unknown.
     Empty,
-    /// Words.
+    /// Text.
     Text(Cow<'a, str>),
-    /// Yes or no.
+    /// `True` or `False`.
     Bool(bool),
-    /// A number of things.
+    /// A count.
     Count(u64),
     /// A duration, nanoseconds; written as seconds.
     Nanos(i64),
-    /// A moment; written as seconds from the file's base.
+    /// A moment; written as seconds from the file's time base.
     Time(Stamp),
 }
 
 impl Value<'_> {
-    /// The same in JSON: durations in seconds, moments in epoch seconds.
+    /// Converts the value to JSON: durations in seconds, moments in epoch seconds.
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             Value::Empty => serde_json::Value::Null,
             Value::Text(text) => text.as_ref().into(),
-            Value::Bool(yes) => (*yes).into(),
+            Value::Bool(flag) => (*flag).into(),
             Value::Count(count) => (*count).into(),
             Value::Nanos(nanos) => (*nanos as f64 / NANOS as f64).into(),
             Value::Time(at) => at.seconds().into(),
@@ -36,15 +36,15 @@ impl Value<'_> {
     }
 }
 
-/// A type that a column may be of.
+/// A type that a column may have.
 pub trait Cell: Sized {
-    /// What stands in the cell.
+    /// Returns the cell's value.
     fn value(&self) -> Value<'_>;
-    /// From what stands there; `None` where it is of another kind, or a word that this version does not know.
+    /// Reads a cell's value; `None` if it is of another kind, or a name that this version does not know.
     fn of(value: Value<'_>) -> Option<Self>;
 }
 
-/// Implements [`Cell`] for what is one kind of value.
+/// Implements [`Cell`] for types that are one kind of [`Value`].
 macro_rules! cells {
     ($($type:ty: $value:pat => $of:expr, |$me:ident| $shown:expr;)+) => {$(
         impl $crate::request::cell::Cell for $type {
@@ -65,35 +65,35 @@ pub(crate) use cells;
 
 cells! {
     String: Value::Text(text) => Some(text.into_owned()), |text| Value::Text(Cow::Borrowed(text));
-    bool: Value::Bool(yes) => Some(yes), |yes| Value::Bool(*yes);
+    bool: Value::Bool(flag) => Some(flag), |flag| Value::Bool(*flag);
     u64: Value::Count(count) => Some(count), |count| Value::Count(*count);
     i64: Value::Nanos(nanos) => Some(nanos), |nanos| Value::Nanos(*nanos);
     Stamp: Value::Time(at) => Some(at), |at| Value::Time(*at);
 }
 
-/// Decimal seconds, in nanoseconds: exact, which a float of epoch seconds is not, and rounded from the tenth digit on.
+/// Parses decimal seconds into nanoseconds: exactly, which a float of epoch seconds is not, and rounded from the tenth digit on.
 pub fn nanos(cell: &[u8]) -> Option<i64> {
-    exact(cell).or_else(|| {
-        // As other programs write it: 1e-05.
+    parse_exact(cell).or_else(|| {
+        // Other programs write exponents: 1e-05.
         let value: f64 = str::from_utf8(cell).ok()?.parse().ok()?;
         let nanos = value * NANOS as f64;
         (nanos.abs() < i64::MAX as f64).then_some(nanos.round() as i64)
     })
 }
 
-fn exact(cell: &[u8]) -> Option<i64> {
+fn parse_exact(cell: &[u8]) -> Option<i64> {
     let (sign, digits) = match cell {
         [b'-', digits @ ..] => (-1, digits),
         digits => (1, digits),
     };
-    let (whole, part) = leading(digits, 10);
+    let (whole, part) = leading_number(digits, 10);
     let is_whole = part.len() < digits.len();
     let part = match part {
         [] => part,
         [b'.', part @ ..] => part,
         _ => return None,
     };
-    let (number, rest) = leading(part, 9);
+    let (number, rest) = leading_number(part, 9);
     if !is_whole || !rest.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -103,10 +103,10 @@ fn exact(cell: &[u8]) -> Option<i64> {
     Some(sign * whole.checked_mul(NANOS)?.checked_add(part)?)
 }
 
-/// The number that the first digits are, of at most so many, and what is behind them.
-fn leading(mut text: &[u8], most: usize) -> (i64, &[u8]) {
+/// Parses up to `max_digits` leading digits; returns the number and the rest.
+fn leading_number(mut text: &[u8], max_digits: usize) -> (i64, &[u8]) {
     let mut number = 0;
-    for _ in 0..most {
+    for _ in 0..max_digits {
         let [digit @ b'0'..=b'9', rest @ ..] = text else {
             break;
         };
@@ -116,14 +116,14 @@ fn leading(mut text: &[u8], most: usize) -> (i64, &[u8]) {
     (number, text)
 }
 
-/// Whether text stands in a CSV as it is. Nearly all does; to ask all its bytes at once costs a fraction.
+/// Whether text stands in a CSV file unchanged. Nearly all does; checking all bytes without a branch costs a fraction.
 pub fn is_plain(text: &str) -> bool {
     let is_odd = |odd, byte| odd | !matches!(byte, b' '..=b'~') | matches!(byte, b',' | b'"');
     !is_formula(text) && !text.bytes().fold(false, is_odd)
 }
 
-/// Text as a cell. Control characters are spelt out, so that any reader takes the file and a row is one line of it;
-/// a `'` stands before what a spreadsheet would run.
+/// Escapes text for a cell. Control characters are spelled out, so that every reader accepts the file and a row is one line of
+/// it; a `'` precedes what a spreadsheet would run as a formula.
 pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_formula = is_formula(&text);
     if is_plain(&text) || !is_formula && !text.contains(is_control) {
@@ -144,12 +144,13 @@ pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Also what some readers take for the end of a line.
+/// Control characters, and what some readers take for the end of a line.
 fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Whether a spreadsheet would take it for a formula. An id may begin with `-`, and is to be found as it was sent.
+/// Whether a spreadsheet would take text for a formula. Ids that begin with `-` are no formulas: they must be found as they
+/// were sent.
 fn is_formula(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text.chars().next() {

@@ -1,39 +1,39 @@
-//! What a column is, and the macro that makes a row of a table of them.
+//! The description of a column, and the macro that makes the table of columns.
 
 pub use super::cell::Value;
 
 use super::timeline::{Moment, Period};
 
-/// What a column holds.
+/// The unit of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Words.
+    /// Text.
     Text,
     /// `True` or `False`.
     Bool,
-    /// A number of things.
+    /// A count.
     Count,
-    /// A duration in seconds that summaries take quantiles of.
+    /// A duration in seconds for which summaries have quantiles.
     Latency,
     /// A duration in seconds.
     Seconds,
-    /// A moment, in seconds from the file's base.
+    /// A moment, in seconds from the file's time base.
     Time,
 }
 
-/// Whose a value is: it counts once in sums and quantiles.
+/// What a value belongs to. In sums and quantiles a request's value counts once, however many rows it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The request's, in the rows of all its sequences alike.
+    /// The request: the same in the rows of all its sequences.
     Request,
-    /// The sequence's own.
+    /// The sequence.
     Sequence,
 }
 
-/// What a column follows from.
+/// What a column is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A moment, on the row's clock where that is known.
+    /// A moment, on the row's clock if the clocks compare.
     Moment(Moment),
     /// The time between two moments.
     Period(Period),
@@ -41,34 +41,34 @@ pub enum Origin {
     Own,
 }
 
-/// Makes of a table of columns the struct [`Row`] with a field a column, the table [`COLUMNS`](super::columns::COLUMNS),
-/// a place in it for each ([`ColumnId`](super::columns::ColumnId)).
+/// Makes, from a table of columns, the struct [`Row`] with a field per column, the table [`COLUMNS`](super::columns::COLUMNS),
+/// and an index into it for each ([`ColumnId`](super::columns::ColumnId)).
 ///
-/// A line: `name "label": Unit of Scope origin`, its help above it. The label may be left out where it is the name; a text
-/// of a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]` or `(function)` of the timeline; it is
-/// left out of what does not follow from that alone.
+/// A line: `name "label": Unit of Scope origin`, its help above it. The label may be left out if it equals the name; a text
+/// column with a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]` or `(function)` of the timeline;
+/// it is left out if the value follows from something else.
 macro_rules! columns {
     ($(
         $(#[doc = $help:literal])+
         $name:ident $($label:literal)?: $unit:ident $(<$type:ty>)? of $scope:ident
         $([$($moments:tt)+])? $(($($of:tt)+))?
     )+) => {
-        /// What is known of a generated sequence and of its request: a field a column, and what the columns do not show. What
-        /// follows from other fields is there when the request has ended.
+        /// What is known of a generated sequence and of its request: a field per column, and what no column shows. Fields that
+        /// follow from others are set when the request has ended.
         #[derive(Clone, Debug, Default)]
         pub struct Row {
             $($(#[doc = $help])+ pub $name: Option<columns!(@type $unit $($type)?)>,)+
-            /// The moments, with what is known of their clocks.
+            /// The moments, and the relations of their clocks.
             pub timeline: Timeline,
-            /// Place among the request's sequences.
+            /// The sequence's index within its request.
             pub index: u32,
-            /// How many sequences the request has.
+            /// The number of sequences of the request.
             pub sequences: u32,
-            /// What no column shows: known in the process that saw the request.
-            pub more: More,
+            /// What no column shows: known only in the process that saw the request.
+            pub more: Internal,
         }
 
-        /// A column, by its place in [`COLUMNS`].
+        /// A column, by its index in [`COLUMNS`].
         #[expect(non_camel_case_types, reason = "a variant is called as its column is")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ColumnId {
@@ -79,7 +79,7 @@ macro_rules! columns {
         pub static COLUMNS: [Column; [$(stringify!($name)),+].len()] = [$(Column {
             id: ColumnId::$name,
             name: stringify!($name),
-            label: label(concat!($($label)?), stringify!($name)),
+            label: columns!(@label $name $($label)?),
             unit: Unit::$unit,
             scope: Scope::$scope,
             origin: columns!(@origin $([$($moments)+])?),
@@ -92,12 +92,12 @@ macro_rules! columns {
         }),+];
 
         impl Row {
-            /// Gives its cells, in the order of the columns.
+            /// Passes the row's cells to `take`, in the order of the columns.
             pub fn cells<'a>(&'a self, mut take: impl FnMut(Value<'a>)) {
                 $(take(self.$name.as_ref().map_or(Value::Empty, Cell::value));)+
             }
 
-            /// What follows from moments, anew.
+            /// Computes the columns that follow from moments.
             pub(super) fn derive(&mut self) {
                 $(
                     $(self.$name = columns!(@of self [$($moments)+]);)?
@@ -106,6 +106,8 @@ macro_rules! columns {
             }
         }
     };
+    (@label $name:ident) => { stringify!($name) };
+    (@label $name:ident $label:literal) => { $label };
     (@type Text $type:ty) => { $type };
     (@type Text) => { String };
     (@type Bool) => { bool };
@@ -120,8 +122,3 @@ macro_rules! columns {
     (@of $row:ident [$from:ident to $to:ident]) => { $row.timeline.nanos(columns!(@period $from $to)) };
 }
 pub(super) use columns;
-
-/// What people call a column: its label, where it has one of its own.
-pub(super) const fn label(label: &'static str, name: &'static str) -> &'static str {
-    if label.is_empty() { name } else { label }
-}

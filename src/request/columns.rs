@@ -1,16 +1,16 @@
-//! The one table of columns: what a row shows, its unit and how to read it.
+//! The table of columns: name, unit, help and origin of each.
 //!
-//! A new column is a line at the end of the table, with its help above it: it then is a field of [`Row`], and in the CSV, Parquet,
-//! spans, live page and `docs/METRICS.md` (`UPDATE_DOCS=1 cargo test --test it house`). Who sees what it holds puts it there; what follows
-//! from other fields, [`Row::ended`].
+//! A new column is a line at the end of the table, with its help above it. It then is a field of [`Row`], and in the CSV,
+//! Parquet, spans, live page and `docs/METRICS.md` (`UPDATE_DOCS=1 cargo test --test it house`). Its value is set by whoever
+//! measures it or, if it follows from other fields, in [`Row::ended`].
 
 use crate::clock::Stamp;
 
 use super::attempt::SpanId;
 use super::cell::{Cell, Value};
-use super::column::{Origin, Scope, Unit, columns, label};
+use super::column::{Origin, Scope, Unit, columns};
 use super::endpoint::Endpoint;
-use super::more::More;
+use super::internal::Internal;
 use super::outcome::Outcome;
 use super::response::Unread;
 use super::sequence::TimingSource;
@@ -24,34 +24,33 @@ mod tests;
 /// A column of the per-request table.
 #[derive(Debug)]
 pub struct Column {
-    /// Which it is.
+    /// Its id.
     pub id: ColumnId,
-    /// Name, as in the CSV header.
+    /// Its name, as in the CSV header.
     pub name: &'static str,
-    /// What people call it: its name, unless it has a label of its own.
+    /// Its name for people: `name`, unless it has a label of its own.
     pub label: &'static str,
-    /// What it holds.
+    /// Its unit.
     pub unit: Unit,
-    /// Whose it is.
+    /// Whether a value belongs to a sequence or to its request.
     pub scope: Scope,
-    /// What it follows from.
+    /// What it is computed from.
     pub origin: Origin,
     /// What it is and how to read it.
     pub help: &'static str,
-    /// Its cell in a row.
+    /// Reads its cell of a row.
     pub get: for<'a> fn(&'a Row) -> Value<'a>,
-    /// Puts a cell into a row; `false` where it is of another kind. What rows that were read know of clocks and
-    /// moments says [`Row::settle`].
+    /// Sets its cell of a row; returns `false` if the value is of another kind. [`Row::settle`] then sets the timeline.
     pub put: fn(&mut Row, Value<'_>) -> bool,
 }
 
 impl ColumnId {
-    /// The column itself.
+    /// Returns the column.
     pub fn column(self) -> &'static Column {
         &COLUMNS[self as usize]
     }
 
-    /// That of a name.
+    /// Finds a column by its name.
     pub fn named(name: &str) -> Option<ColumnId> {
         let found = COLUMNS.iter().find(|column| column.name == name);
         found.map(|column| column.id)

@@ -1,4 +1,4 @@
-//! Rows as CSV: the columns of [`COLUMNS`], a line a row.
+//! Rows as CSV: the columns of [`COLUMNS`], one line per row.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub enum TimeBase {
     Since(Stamp),
 }
 
-/// What times are asked to count from.
+/// The user's choice of what times count from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
@@ -27,7 +27,7 @@ pub enum Base {
 }
 
 impl Base {
-    /// The moment, of a run that began at `started`.
+    /// Returns the time base for a run that began at `started`.
     pub fn of_run(self, started: Stamp) -> TimeBase {
         match self {
             Base::Run => TimeBase::Since(started),
@@ -44,9 +44,9 @@ pub fn header(block: &mut Vec<u8>) {
 }
 
 /// Appends a row's line to `block`.
-pub fn row(of: &Row, base: TimeBase, block: &mut Vec<u8>) {
-    of.cells(|value| {
-        // Of most nobody knows.
+pub fn row(row: &Row, base: TimeBase, block: &mut Vec<u8>) {
+    row.cells(|value| {
+        // Most cells are empty.
         if !matches!(value, Value::Empty) {
             cell(value, base, block);
         }
@@ -56,7 +56,7 @@ pub fn row(of: &Row, base: TimeBase, block: &mut Vec<u8>) {
     block.push(b'\n');
 }
 
-/// Appends a line of these cells, which are in the order of the columns, to `block`.
+/// Appends a line of these cells, which must be in the order of the columns, to `block`.
 pub fn line<'a>(cells: impl Iterator<Item = Value<'a>>, base: TimeBase, block: &mut Vec<u8>) {
     for (index, value) in cells.enumerate() {
         if index > 0 {
@@ -85,7 +85,7 @@ fn cell(value: Value<'_>, base: TimeBase, block: &mut Vec<u8>) {
     }
 }
 
-/// Text between quotes where it needs them: RFC 4180. A control character is spelt out before.
+/// Appends text, quoted if it needs to be: RFC 4180. Its control characters are escaped already.
 fn quoted(text: &str, block: &mut Vec<u8>) {
     if memchr::memchr2(b',', b'"', text.as_bytes()).is_none() {
         return block.extend_from_slice(text.as_bytes());
@@ -95,7 +95,7 @@ fn quoted(text: &str, block: &mut Vec<u8>) {
     block.push(b'"');
 }
 
-/// Decimal seconds with nine digits, exact: a float of epoch seconds would lose 0.24 µs.
+/// Appends decimal seconds with nine digits, exact: a float of epoch seconds would lose 0.24 µs.
 fn seconds(nanos: i64, block: &mut Vec<u8>) {
     if nanos < 0 {
         block.push(b'-');
@@ -114,7 +114,7 @@ fn seconds(nanos: i64, block: &mut Vec<u8>) {
     block.extend_from_slice(&text[zeros..]);
 }
 
-/// Puts the last decimal digits of a number into an even number of places.
+/// Writes the last decimal digits of a number into an even number of `places`.
 fn digits(mut number: u64, places: &mut [u8]) {
     for two in places.chunks_exact_mut(2).rev() {
         two.copy_from_slice(&PAIRS[(number % 100) as usize]);
@@ -122,10 +122,10 @@ fn digits(mut number: u64, places: &mut [u8]) {
     }
 }
 
-/// Where the point stands behind the ten digits of the seconds, which hold all that nanoseconds of 64 bits do.
+/// The index of the decimal point: behind ten digits of seconds, enough for 64 bits of nanoseconds.
 const POINT: usize = 10;
 
-/// 00 to 99.
+/// The two digits of the numbers 00 to 99.
 const PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [[0; 2]; 100];
     let mut number = 0;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_from_outside_is_shown_and_never_run() {
+    fn text_from_outside_is_escaped_and_never_run() {
         for (text, shown) in [
             ("plain, \"quoted\" é 🦀 ' =", "plain, \"quoted\" é 🦀 ' ="),
             ("nul\0tab\tdel\x7f", "nul\\x00tab\\x09del\\x7f"),
@@ -194,7 +194,7 @@ mod tests {
             ("@SUM(A1)", "'@SUM(A1)"),
             ("-1+cmd|' /C calc'!A0", "'-1+cmd|' /C calc'!A0"),
             ("＝1", "'＝1"),
-            // Ids that look like this are made, and must be found as they were sent.
+            // Generated ids look like this, and must be found as they were sent.
             ("-Xa9_b-4.z", "-Xa9_b-4.z"),
             ("-", "-"),
         ] {

@@ -1,4 +1,4 @@
-//! The paths whose requests generate text, and so get a record.
+//! The paths whose requests generate text and so get a row, and those that pass without one.
 
 use super::names::names;
 
@@ -19,7 +19,7 @@ names! {
     }
 }
 
-/// Paths that pass unrecorded and are counted by name; what else passes is `other`.
+/// Paths without rows that a metric counts by name; all others are counted as `other`.
 pub const PASSED: [&str; 22] = [
     "/v1/embeddings",
     "/v1/rerank",
@@ -46,14 +46,14 @@ pub const PASSED: [&str; 22] = [
 ];
 const OTHER: &str = "other";
 
-/// The name in [`PASSED`] of a path that passes unrecorded.
+/// Returns the name in [`PASSED`] under which a path without rows is counted.
 pub fn passed(path: &str) -> &'static str {
     let known = PASSED.into_iter().find(|known| *known == path);
     known.unwrap_or(OTHER)
 }
 
 impl Endpoint {
-    /// The operation's name by the GenAI conventions of OpenTelemetry.
+    /// Returns the operation's name by OpenTelemetry's GenAI conventions.
     pub const fn operation(self) -> &'static str {
         match self {
             Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => "chat",

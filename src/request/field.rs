@@ -1,6 +1,6 @@
-//! The values that are picked out of requests and responses.
+//! The values that the scanner picks out of requests and responses.
 
-/// A value that a [`super::scan::Rule`] asks for.
+/// A value that a [`super::scan::Rule`] selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
     /// Request: text of the prompt, in pieces.
@@ -11,37 +11,37 @@ pub enum Field {
     Stream,
     /// Request: samples per prompt.
     SamplesPerPrompt,
-    /// Request: the most tokens to generate.
+    /// Request: the maximum number of tokens to generate.
     MaxTokens,
     /// Request: the same by chat's newer name, which wins.
     MaxCompletionTokens,
-    /// Request: by what number the servers of a pair know it.
+    /// Request: `bootstrap_room`, the number by which the servers of a pair know it.
     BootstrapRoom,
 
     /// `/generate`: one sequence's object (a stream event, or an element of a reply's list).
     Item,
-    /// `/generate`: place of the sequence; OpenAI: place of the choice.
+    /// `/generate`: index of the sequence; OpenAI: index of the choice.
     Index,
     /// Generated text, content, reasoning or tool call, in pieces.
     Text,
     /// A tool call object.
     ToolCall,
-    /// What a block of content or an output item is: a call has no text of its own.
+    /// The type of a content block or output item, which says whether it is a call.
     BlockType,
-    /// What an event of `/v1/responses` or `/v1/messages` is.
+    /// The type of an event of `/v1/responses` or `/v1/messages`.
     EventType,
-    /// Where the generation of a reply of `/v1/responses` stands.
+    /// The status of a reply of `/v1/responses`.
     ResponseStatus,
     /// OpenAI: one choice.
     Choice,
     /// OpenAI: the response's id.
     ResponseId,
 
-    /// `meta_info` begins.
+    /// The `meta_info` object.
     MetaInfo,
     /// `meta_info.id`.
     EngineId,
-    /// `meta_info.finish_reason` is an object: the sequence is over.
+    /// `meta_info.finish_reason` as an object: the sequence is over.
     FinishReason,
     /// `meta_info.finish_reason.type`; OpenAI: `finish_reason` of a choice.
     FinishType,
@@ -51,7 +51,7 @@ pub enum Field {
     FinishMessage,
     /// `meta_info.completion_tokens`, cumulative.
     CompletionTokens,
-    /// `meta_info.prompt_tokens`. It and those up to `QueueTimeEnd` are the members that [`super::meta_info`] keeps.
+    /// `meta_info.prompt_tokens`. This and the fields up to `QueueTimeEnd` are those that [`super::meta_info`] keeps.
     PromptTokens,
     /// `meta_info.cached_tokens`.
     CachedTokens,
@@ -102,16 +102,16 @@ pub enum Field {
     UsageCompletionTokens,
     /// `usage.prompt_tokens_details.cached_tokens`; `/v1/messages`: `usage.cache_read_input_tokens`.
     UsageCachedTokens,
-    /// `/v1/messages`: `usage.input_tokens`, which are those of the prompt that did not come from the cache.
+    /// `/v1/messages`: `usage.input_tokens`, the prompt tokens that did not come from the cache.
     UsageUncachedTokens,
 
     /// An `error` member that is an object.
     Error,
-    /// What an error says.
+    /// An error's message.
     ErrorMessage,
     /// An error's own status code.
     ErrorCode,
-    /// What kind of error it is: `/v1/messages` gives no code.
+    /// An error's type: `/v1/messages` gives no code.
     ErrorType,
     /// Top-level `object`: `error` in SGLang's flat errors.
     ObjectKind,

@@ -1,15 +1,15 @@
-//! Which SGLang a `meta_info` comes from, by its fields.
+//! The SGLang version that wrote a `meta_info`, recognized by its fields.
 //!
-//! No version is told in a response, and forks carry any number: the fields say what can be known.
+//! Responses do not name the version, and forks carry any number.
 
 use super::field::Field;
-use super::meta_info::Shape;
+use super::meta_info::FieldSet;
 use super::names::names;
 
 names! {
     versions, of_versions:
-    /// Versions that write the same fields, in the order of releases. What stands above each, what it tells and what it cannot, is
-    /// told to users.
+    /// Versions that write the same fields, in the order of releases. The docs show the comment of each: what it reports and what
+    /// it cannot.
     pub enum Generation {
         /// it tells no moment of the server's, whatever is switched on
         Before0_4_6 = "0.4.0, or another before 0.4.6",
@@ -44,10 +44,10 @@ names! {
 }
 
 impl Generation {
-    /// The one that writes these fields: those of a sequence's first and last `meta_info`. `prefill_by_scheduler` says
-    /// that the scheduler wrote `prefill_finished_ts`.
-    pub fn of(shape: Shape, prefill_by_scheduler: bool) -> Generation {
-        let has = |field| shape.has(field);
+    /// Returns the versions that write these fields: those of a sequence's first and last `meta_info`. `prefill_by_scheduler`:
+    /// the scheduler wrote `prefill_finished_ts`.
+    pub fn of(fields: FieldSet, prefill_by_scheduler: bool) -> Generation {
+        let has = |field| fields.has(field);
         if has(Field::ServerCreated) {
             Generation::Fork
         } else if has(Field::RequestFinished) {
@@ -79,7 +79,7 @@ impl Generation {
         }
     }
 
-    /// Whether the server runs with `--enable-metrics`; `None` where that changes nothing that is looked at.
+    /// Whether the server runs with `--enable-metrics`; `None` if that changes none of the fields that are read.
     pub const fn metrics_on(self) -> Option<bool> {
         match self {
             Generation::Before0_4_6
@@ -93,7 +93,7 @@ impl Generation {
         }
     }
 
-    /// Whether no switch makes it tell its moments in responses.
+    /// Whether no option makes it report its moments in responses.
     pub const fn is_too_old(self) -> bool {
         matches!(self, Generation::Before0_4_6 | Generation::From0_4_6)
     }

@@ -1,4 +1,4 @@
-//! What cannot be: it stands in its row as it came, the row names it, and no figure is made of it.
+//! Impossible values: they stay in their row as reported, the row's `inconsistency` names them, and figures leave them out.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -9,23 +9,24 @@ use super::columns::{COLUMNS, Column, Row};
 use super::sequence::{TimingSource, Untold};
 use super::timeline::{ClockOf, Moment, Period, Relation, Side, TOLERANCE_NANOS};
 
-/// What cannot be in a row.
+/// The impossible values of a row.
 #[derive(Debug, Default)]
 pub struct Impossible {
+    /// What `inconsistency` names.
     names: Vec<String>,
-    /// Durations that are not larger than the errors of the clocks they were taken with, by column: of them only that bound is
-    /// known.
+    /// The columns of durations not larger than the errors of their clocks: only that bound of them is known.
     within: Vec<&'static str>,
-    /// Of the engine's own times, on its clock alone.
+    /// Times of the engine, on its clock alone, are impossible.
     engine: bool,
-    /// Other clocks of which what lies between them and ours cannot be.
+    /// Clocks whose distance to ours makes durations impossible.
     clocks: Vec<ClockOf>,
+    /// The number of generated tokens is impossible; likewise below for prompt and cached tokens.
     output: bool,
     prompt: bool,
     cached: bool,
 }
 
-/// Pairs that must not run backwards when both come from one clock.
+/// Pairs of moments that must be in this order if both are of one clock.
 const ORDER: [(Moment, Moment); 20] = [
     (Moment::Scheduled, Moment::Sent),
     (Moment::Sent, Moment::ResponseHead),
@@ -48,16 +49,16 @@ const ORDER: [(Moment, Moment); 20] = [
     (Moment::FirstToken, Moment::LastToken),
     (Moment::LastToken, Moment::Finish),
 ];
-/// No prompt and no answer has more tokens; named so in `Impossible::tokens`.
-const MOST_TOKENS: u64 = 100_000_000;
+/// More tokens than any prompt or response has; `Impossible::tokens` names it in text.
+const MAX_TOKENS: u64 = 100_000_000;
 /// A token may come in several events (the end of a thought, a call's name), but not most of them.
-const EVENTS_A_TOKEN: u64 = 2;
-const MORE_EVENTS: u64 = 16;
+const EVENTS_PER_TOKEN: u64 = 2;
+const EXTRA_EVENTS: u64 = 16;
 
-/// The rows of a request without what cannot be: where the engine's own times cannot, it told none; where what lies between
-/// two clocks cannot, nobody knows how far they are apart; tokens that cannot be were not told.
+/// Returns the rows of a request without impossible values: impossible times of the engine count as not reported, a clock with
+/// impossible durations as not comparable, impossible token counts as unknown.
 pub fn believed(rows: &[Row]) -> Cow<'_, [Row]> {
-    // What cannot be is named there.
+    // `inconsistency` names every impossible value.
     if rows.iter().all(|row| row.inconsistency.is_none()) {
         return Cow::Borrowed(rows);
     }
@@ -65,15 +66,15 @@ pub fn believed(rows: &[Row]) -> Cow<'_, [Row]> {
     for row in &mut rows {
         let found = Impossible::of(row);
         if found.kinds().next().is_some() {
-            found.leave_out(row);
+            found.remove_from(row);
         }
     }
     Cow::Owned(rows)
 }
 
 impl Row {
-    /// The longest that anything within the request can have taken by a clock that runs up to 200 ppm faster than ours;
-    /// `None` where the server may have gone on after our end.
+    /// The longest that anything within the request can have taken, by a clock that runs up to 200 ppm faster than ours; `None`
+    /// if the server may have gone on after the end that we saw.
     fn longest_nanos(&self) -> Option<i64> {
         let is_over = self.is_ok() && !self.is_in_background();
         if !is_over && self.timing_source != Some(TimingSource::MetaInfo) {
@@ -91,8 +92,8 @@ impl Row {
 }
 
 impl Impossible {
-    /// Of a row: pairs of moments of one clock, durations longer than the request, tokens. Engine moments may differ by a
-    /// float's rounding.
+    /// Finds the impossible values of a row: moments of one clock out of order, durations longer than the request, token counts.
+    /// The engine's moments may differ by a float's rounding.
     pub fn of(row: &Row) -> Impossible {
         let mut found = Impossible::default();
         let raw = |moment| row.timeline.raw(moment);
@@ -110,7 +111,7 @@ impl Impossible {
         found
     }
 
-    /// What the row's `inconsistency` names, with what is `noted` beside: negative durations too.
+    /// Returns the row's `inconsistency`: the impossible values, negative durations, and what else is `noted`.
     pub(super) fn named(&self, row: &Row, noted: Vec<String>) -> Option<String> {
         let mut names = self.names.clone();
         let tolerance = row.tolerance();
@@ -127,12 +128,12 @@ impl Impossible {
         (!names.is_empty()).then(|| names.join(";"))
     }
 
-    /// The row's `within_clock_error`.
+    /// Returns the row's `within_clock_error`.
     pub(super) fn within(&self) -> Option<String> {
         (!self.within.is_empty()).then(|| self.within.join(";"))
     }
 
-    /// What is left out of figures, in the words of metrics.
+    /// The kinds of values that figures leave out, as metrics label them.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
         let tokens = self.output || self.prompt || self.cached;
         let all = Impossible::KINDS.into_iter();
@@ -140,18 +141,18 @@ impl Impossible {
         all.zip(is_any).filter_map(|(kind, is)| is.then_some(kind))
     }
 
-    /// All that [`Impossible::kinds`] may say.
+    /// All that [`Impossible::kinds`] can return.
     pub const KINDS: [&str; 3] = ["times", "clocks", "tokens"];
 
     fn durations(&mut self, row: &Row) {
         let longest = row.longest_nanos();
         let is_too_long =
-            |nanos: i64, error| longest.is_some_and(|most| nanos.saturating_sub(error) > most);
+            |nanos: i64, error| longest.is_some_and(|max| nanos.saturating_sub(error) > max);
         let tolerance = row.tolerance();
-        // Nothing is wrong with these, whatever clocks they are of.
-        let sure = tolerance - TOLERANCE_NANOS + 1..=longest.unwrap_or(i64::MAX);
+        // Durations in this range are possible, whatever their clocks' errors are.
+        let possible = tolerance - TOLERANCE_NANOS + 1..=longest.unwrap_or(i64::MAX);
         for (column, period) in row.periods() {
-            if matches!((column.get)(row), Value::Nanos(nanos) if sure.contains(&nanos)) {
+            if matches!((column.get)(row), Value::Nanos(nanos) if possible.contains(&nanos)) {
                 continue;
             }
             let (name, Some((nanos, error))) = (column.name, row.timeline.measured(period)) else {
@@ -160,7 +161,7 @@ impl Impossible {
             if error > 0 && nanos.saturating_abs() <= error {
                 self.within.push(name);
             }
-            // What begins with the schedule is longer than the request.
+            // A period that begins with the schedule may be longer than the request.
             let is_too_long = is_too_long(nanos, error) && period.from > Moment::Scheduled;
             if is_too_long {
                 self.names.push(format!("{name}>elapsed"));
@@ -176,12 +177,12 @@ impl Impossible {
         }
     }
 
-    /// Whose fault a period is that cannot be: never our own clock's, nor another's of our process.
+    /// Blames an impossible period on the engine's times or on a clock; never on our own clock, or another of our process.
     fn blame(&mut self, row: &Row, period: Period) {
         let Some((from, to)) = row.timeline.clocks(period) else {
             return;
         };
-        // The farther one: a hop that is wrong is so to the front as well.
+        // The farther one: a hop whose clock is wrong is wrong to the front as well.
         match if (from as u8) < to as u8 { to } else { from } {
             ClockOf::Engine if from == to => self.engine = true,
             clock if matches!(row.timeline.relation(clock), Relation::Apart(_)) => {
@@ -194,23 +195,27 @@ impl Impossible {
     fn tokens(&mut self, row: &Row) {
         let events = row.token_chunks.unwrap_or(0);
         let (output, prompt) = (row.actual_output_tokens, row.actual_prompt_tokens);
-        // Where none was asked for, an echo of the prompt is no token.
-        let is_none = |n| n == 0 && events > 0 && row.expected_output_length != Some(0);
-        let is_few = |n: u64| events > n.saturating_mul(EVENTS_A_TOKEN).saturating_add(MORE_EVENTS);
-        let too_few = output.is_some_and(|n| is_none(n) || is_few(n));
-        let too_many = |counts: &[Option<u64>]| counts.iter().flatten().any(|n| *n > MOST_TOKENS);
+        // If none was requested, an echo of the prompt is no token.
+        let is_zero = |n| n == 0 && events > 0 && row.expected_output_length != Some(0);
+        let is_few = |n: u64| {
+            events
+                > n.saturating_mul(EVENTS_PER_TOKEN)
+                    .saturating_add(EXTRA_EVENTS)
+        };
+        let too_few = output.is_some_and(|n| is_zero(n) || is_few(n));
+        let too_many = |counts: &[Option<u64>]| counts.iter().flatten().any(|n| *n > MAX_TOKENS);
         let of_all = [row.request_output_tokens, row.output_tokens_from_trace];
         let output_many = too_many(&[output]) || too_many(&of_all);
         let prompt_many = too_many(&[prompt, row.request_prompt_tokens]);
-        // What was taken out of the batch may find its own tokens in the cache.
+        // A sequence that was retracted may find its own tokens in the cache.
         let is_retracted = row.num_retractions.unwrap_or(0) > 0;
-        let over = row
+        let exceeds_prompt = row
             .cached_tokens
             .zip(prompt)
             .is_some_and(|(cached, prompt)| cached > prompt);
         self.output = too_few || output_many;
         self.prompt = prompt_many;
-        self.cached = over && !is_retracted || too_many(&[row.cached_tokens]);
+        self.cached = exceeds_prompt && !is_retracted || too_many(&[row.cached_tokens]);
         let names = [
             (too_few, "actual_output_tokens<token_chunks"),
             (output_many, "actual_output_tokens>100000000"),
@@ -221,7 +226,7 @@ impl Impossible {
         self.names.extend(names.map(|(_, name)| (*name).to_owned()));
     }
 
-    fn leave_out(self, row: &mut Row) {
+    fn remove_from(self, row: &mut Row) {
         if self.engine {
             row.timeline.forget_engine();
             row.pure_queue_time = None;

@@ -1,7 +1,7 @@
-//! The shapes of Anthropic's `/v1/messages`: events that each tell their type, and a reply.
+//! The JSON of Anthropic's `/v1/messages`: events that name their type, and a reply.
 //!
-//! The prompt's tokens come with `message_start`, those generated with `message_delta`, and `message_stop` ends the stream, after
-//! an error too. The message's id is made up by the API layer: it is not the engine's.
+//! The prompt's tokens come with `message_start`, generated tokens with `message_delta`, and `message_stop` ends the stream,
+//! after an error too. The API layer makes up the message's id: it is not the engine's.
 
 use super::field::Field;
 use super::scan::rule::{Rule, elements, members, object, scalar, text};
@@ -11,13 +11,13 @@ const INPUT: (&str, Rule) = ("input_tokens", scalar(Field::UsageUncachedTokens))
 const CACHED: (&str, Rule) = ("cache_read_input_tokens", scalar(Field::UsageCachedTokens));
 const OUTPUT: (&str, Rule) = ("output_tokens", scalar(Field::UsageCompletionTokens));
 const USAGE: Rule = members(&[INPUT, OUTPUT, CACHED]);
-/// That of `message_start`: SGLang says 0 generated there, whatever comes. Or the words of an error that is no object.
+/// `message` of `message_start`, whose output count is always 0 in SGLang. In an error that is no object: its text.
 const MESSAGE: Rule = Rule {
     scalar: Some(Field::ErrorMessage),
     ..members(&[("usage", members(&[INPUT, CACHED]))])
 };
 
-/// A block of content, or what is added to one.
+/// A block of content, or what a delta adds to one.
 const BLOCK: Rule = members(&[
     ("type", scalar(Field::BlockType)),
     ("text", text(Field::Text)),
@@ -26,7 +26,7 @@ const BLOCK: Rule = members(&[
 ]);
 static ELEMENT: Rule = BLOCK;
 
-/// One event of a stream, or a whole reply: they share few members, and those mean the same.
+/// One event of a stream, or a reply: the few members that both have mean the same.
 pub static BODY: Rule = object(
     Field::Item,
     &[

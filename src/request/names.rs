@@ -1,39 +1,40 @@
-//! Enums whose variants have names: those stand in columns, labels and headers.
+//! Enums whose variants have names, used in columns, labels and headers.
 
-/// An enum and its names, each variant once: `ALL`, `name`, `named`, `help` (what stands above the variant), and that it may be a
-/// column's type. Before the enum may stand what the first two functions are called instead.
+/// Declares an enum and its names: `ALL`, `name`, `named`, `help` (the variant's comment), and [`Cell`](super::cell::Cell).
+/// Other names for `name` and `named` may stand before the enum; `default` after a variant's name marks the one of
+/// `derive(Default)`.
 macro_rules! names {
     ($(#[$meta:meta])* pub enum $($rest:tt)+) => {
         names! { name, named: $(#[$meta])* pub enum $($rest)+ }
     };
     ($name:ident, $named:ident: $(#[$meta:meta])* pub enum $type:ident {
-        $($(#[doc = $about:literal])+ $variant:ident = $word:literal,)+
+        $($(#[doc = $about:literal])+ $variant:ident = $word:literal $($default:ident)?,)+
     }) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
         $(#[$meta])*
         pub enum $type {
-            $($(#[doc = $about])+ $variant,)+
+            $($(#[doc = $about])+ $(#[$default])? $variant,)+
         }
 
         impl $type {
-            /// All of them.
+            /// All variants.
             pub const ALL: [$type; [$($word),+].len()] = [$($type::$variant),+];
 
-            /// Its name.
+            /// Returns its name.
             pub const fn $name(self) -> &'static str {
                 match self {
                     $($type::$variant => $word,)+
                 }
             }
 
-            /// What it means.
+            /// Returns its meaning: the comment above the variant.
             pub const fn help(self) -> &'static str {
                 match self {
                     $($type::$variant => concat!($($about),+).trim_ascii(),)+
                 }
             }
 
-            /// The one of that name.
+            /// Finds a variant by its name.
             pub fn $named(name: &str) -> Option<$type> {
                 $type::ALL.into_iter().find(|one| one.$name() == name)
             }

@@ -1,7 +1,7 @@
-//! Bytes and stamps in, rows out.
+//! The observer of a request: bytes and timestamps in, rows out.
 //!
-//! The proxy and the generator both hold one observer a request and feed it what passes; it keeps no
-//! bytes and never fails: what it cannot read stays unknown in the row.
+//! The proxy and the generator hold one observer per request and feed it what passes. It keeps no bytes and never fails: what it
+//! cannot read stays unknown in the row.
 
 use crate::clock::Stamp;
 use crate::offset::OffsetBound;
@@ -11,54 +11,55 @@ pub use super::outcome::End;
 use super::attempt::shown;
 use super::columns::Row;
 use super::endpoint::Endpoint;
-use super::outcome::{Generation, Outcome, Seen, judge};
-use super::request_body::RequestBody;
+use super::outcome::{GenerationEnd, Outcome, Seen, judge};
+use super::request_body::{PARAMS, ROOM, RequestBody};
 use super::response::{ParsedBody, ResponseBody};
-use super::sequence::SequenceWatch;
+use super::sequence::SequenceObserver;
 use super::stamps::Stamps;
 use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Timeline};
 
-/// Watches one request.
+/// Observes one request.
 #[derive(Debug)]
 pub struct Observer {
     row: Row,
-    /// Until a whole document has been read: what comes behind it says nothing, and a response may take long.
+    /// `None` once a whole document has been read: what follows it means nothing, and a response may take long.
     request: Option<Box<RequestBody>>,
     response: Option<ResponseBody>,
     /// When the last of the response was read.
     last_read: Option<Stamp>,
     /// The end of the response's framing was read.
     is_whole: bool,
-    told: Option<Outcome>,
+    /// The outcome that a proxy of ours reported on a response that it gave itself.
+    reported_outcome: Option<Outcome>,
 }
 
 impl Observer {
-    /// Begins to watch a request to `endpoint`.
+    /// Begins to observe a request to `endpoint`.
     pub fn new(side: Side, endpoint: Endpoint, req_id: String) -> Observer {
         Observer {
             row: Row::new(side, endpoint, req_id),
-            request: Some(Box::default()),
+            request: Some(Box::new(RequestBody::new(&PARAMS))),
             response: None,
             last_read: None,
             is_whole: false,
-            told: None,
+            reported_outcome: None,
         }
     }
 
-    /// The same for one of two legs, which has no row of its own: of its request nothing but the room is read.
+    /// Begins to observe one leg of a pair, which has no row of its own: of its request only the room is read.
     pub fn of_leg(endpoint: Endpoint) -> Observer {
         Observer {
-            request: Some(Box::new(RequestBody::of_room())),
+            request: Some(Box::new(RequestBody::new(&ROOM))),
             ..Observer::new(Side::Hop, endpoint, String::new())
         }
     }
 
-    /// The row, for what only the driver knows: host, attempts, trace id, …
+    /// Returns the row, for values that only the driver knows: host, attempts, trace id, …
     pub fn row_mut(&mut self) -> &mut Row {
         &mut self.row
     }
 
-    /// The timeline, for the moments that only the driver sees.
+    /// Returns the timeline, for moments that only the driver sees.
     pub fn timeline_mut(&mut self) -> &mut Timeline {
         &mut self.row.timeline
     }
@@ -70,48 +71,49 @@ impl Observer {
         };
         request.feed(bytes);
         if request.is_whole() {
-            self.take_what_was_asked();
+            self.take_request_params();
         }
     }
 
-    /// By what number the servers of a pair know the request, as far as its body has been read.
+    /// Returns the number by which the servers of a pair know the request, as far as its body has been read.
     pub fn room(&self) -> Option<u64> {
-        let asked = self.request.as_ref().and_then(|request| request.asked.room);
-        self.row.more.room.or(asked)
+        let request = self.request.as_ref();
+        let in_body = request.and_then(|request| request.params.room);
+        self.row.more.room.or(in_body)
     }
 
-    /// The server's ids of its sequences, as far as its reply has told.
+    /// Returns the server's ids of the sequences seen so far.
     pub fn server_ids(&self) -> impl Iterator<Item = &str> {
         self.response.iter().flat_map(ResponseBody::engine_ids)
     }
 
-    /// Takes the head of the final response (not 1xx). `encoded` says that a `Content-Encoding` other
-    /// than `identity` hides the body, which is then only timed.
+    /// Takes the head of the final response (not 1xx). `is_encoded`: a `Content-Encoding` other than `identity` hides the body,
+    /// which is then only timed.
     pub fn response_head(
         &mut self,
         status: u16,
         content_type: Option<&str>,
-        encoded: bool,
+        is_encoded: bool,
         at: Stamp,
     ) {
         self.row.status = Some(status.into());
         self.row.timeline.first(Moment::ResponseHead, at);
-        // These have no body, whatever their Content-Type says.
+        // Responses with these statuses have no body, whatever their Content-Type says.
         let bodyless = matches!(status, 204 | 304);
         self.response = Some(ResponseBody::new(
             self.row.endpoint(),
             content_type,
-            encoded || bodyless,
+            is_encoded || bodyless,
         ));
     }
 
-    /// Takes that a proxy of ours gives this answer itself, and how it judges ([`super::head::OUTCOME_HEADER`]).
+    /// Takes the outcome that a proxy of ours reported on a response that it gave itself ([`super::headers::OUTCOME_HEADER`]).
     pub fn told(&mut self, outcome: Option<Outcome>) {
-        self.told = outcome;
+        self.reported_outcome = outcome;
     }
 
-    /// Takes a piece of the response body (chunk framing taken off), in order, read at `at`. `stall_nanos` is how long writes to the client
-    /// have been held up so far in this response.
+    /// Takes a piece of the response body (without chunk framing), in order, read at `at`. `stall_nanos`: how long writes to the
+    /// client have been held up so far in this response.
     pub fn response_body(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         self.last_read = Some(at);
         if self.row.side() != Side::Traffic {
@@ -123,22 +125,22 @@ impl Observer {
         }
     }
 
-    /// Whether a generated token has come; of a stream that cannot be read, a piece of it.
+    /// Whether a generated token has arrived; for a stream that cannot be read, any byte of it.
     pub fn is_streaming(&self) -> bool {
         self.response
             .as_ref()
             .is_some_and(ResponseBody::is_streaming)
     }
 
-    /// Takes that the end of the response's framing was read at `at`: its last chunk, its length, or the end of the
-    /// connection where that is the framing.
+    /// Takes that the end of the response's framing was read at `at`: its last chunk, its length, or the end of the connection if
+    /// that is the framing.
     pub fn response_end(&mut self, at: Stamp) {
         self.last_read = Some(at);
         self.is_whole = true;
     }
 
-    /// Takes the stamps that a front or hop sent by header. `own_clock` is the name of the observer's
-    /// clock: stamps by the same name need no offset.
+    /// Takes the timestamps in the header of a front or hop. `own_clock` is the name of the observer's clock: timestamps of the
+    /// same clock need no offset.
     pub fn stamps(&mut self, stamps: &Stamps, own_clock: &str) {
         let same = |name: &str| match name == own_clock {
             true => Relation::Same,
@@ -149,7 +151,7 @@ impl Observer {
         let is_hop = timeline.side() == Side::Front;
         if !is_hop {
             timeline.relate(ClockOf::Front, same(&stamps.clock));
-            // The front knows what it sends to; what we were told of our own target is about the front.
+            // The front knows what it sends to; what we were configured to say of our own target is about the front.
             timeline.upstream_is_server(stamps.is_direct);
             timeline.set(Moment::Arrival, stamps.arrival);
             timeline.set(Moment::RequestEnd, stamps.request_end);
@@ -176,12 +178,12 @@ impl Observer {
         }
     }
 
-    /// Ends the watch, at `at` unless the response came to its own end. Of one without a body that is its finish moment. Gives the
-    /// rows, one a generated sequence, at least one; not ended.
+    /// Ends the observation, at `at` unless the response came to its own end. For a response without a body that is the finish
+    /// moment. Returns the rows, one per generated sequence and at least one; they are not finalized.
     pub fn finish(mut self, end: End, at: Stamp) -> Vec<Row> {
         let is_whole = self.is_whole || end == End::Complete;
-        self.take_what_was_asked();
-        let (parsed, generation) = self.take_response(is_whole);
+        self.take_request_params();
+        let (parsed, generation_end) = self.take_response(is_whole);
         let is_complete = end == End::Complete;
         let finish = self.last_read.or(is_complete.then_some(at));
         let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
@@ -189,89 +191,86 @@ impl Observer {
         row.timeline.set(Moment::Finish, finish);
         row.timeline.set(Moment::End, ended);
         row.timeline.set(Moment::FirstEvent, parsed.first_event);
-        let seen = Seen {
+        let facts = Seen {
             status: row.status.and_then(|status| u16::try_from(status).ok()),
-            told: self.told,
+            reported_outcome: self.reported_outcome,
             is_whole,
-            generation,
+            generation_end,
             failure: parsed.failure.as_ref(),
         };
-        let (outcome, error) = judge(end, &seen);
+        let (outcome, error) = judge(end, &facts);
         row.outcome = Some(outcome);
-        row.more.error_quotes_server = seen.quoted_in(&error);
-        row.more.error_code = seen.code();
+        row.more.error_quotes_server = facts.is_quoted_in(&error);
+        row.more.error_code = facts.code();
         row.error = Some(error).filter(|error| !error.is_empty());
-        row.more.untold_sequences = parsed.untold_sequences;
+        row.more.has_unrecorded_sequences = parsed.has_unrecorded_sequences;
         row.more.usage_prompt_tokens = parsed.usage_prompt_tokens;
         row.more.usage_completion_tokens = parsed.usage_completion_tokens;
         Observer::rows(self.row, parsed)
     }
 
-    /// What the response parsed, and what it showed of the generation's end.
-    fn take_response(&mut self, is_whole: bool) -> (ParsedBody, Generation) {
+    /// Returns what was read from the response, and what it showed of the generation's end.
+    fn take_response(&mut self, is_whole: bool) -> (ParsedBody, GenerationEnd) {
         let Some(mut response) = self.response.take() else {
-            return (ParsedBody::default(), Generation::Unknown);
+            return (ParsedBody::default(), GenerationEnd::Unknown);
         };
         response.finish();
-        let (generation, unread) = (response.generation(), response.unread());
-        let generation = match generation {
-            Generation::Absent if self.row.stream == Some(true) => Generation::Empty,
-            generation => generation,
+        let (generation_end, unread) = (response.generation_end(), response.unread());
+        let generation_end = match generation_end {
+            GenerationEnd::Absent if self.row.stream == Some(true) => GenerationEnd::Empty,
+            generation_end => generation_end,
         };
         let parsed = response.into_parsed();
         self.row.message_whole = Some(is_whole);
-        // The body of an error is no generation.
+        // An error's body is no generation.
         if matches!(self.row.status, Some(200..=299)) {
             self.row.unread = unread;
-            self.row.generation_whole = match generation {
-                Generation::Unknown => None,
-                Generation::Absent | Generation::Empty | Generation::Cut => Some(false),
-                Generation::Whole => Some(parsed.failure.is_none()),
+            self.row.generation_whole = match generation_end {
+                GenerationEnd::Unknown => None,
+                GenerationEnd::Absent | GenerationEnd::Empty | GenerationEnd::Cut => Some(false),
+                GenerationEnd::Whole => Some(parsed.failure.is_none()),
             };
         }
-        (parsed, generation)
+        (parsed, generation_end)
     }
 
-    fn take_what_was_asked(&mut self) {
+    fn take_request_params(&mut self) {
         let Some(request) = self.request.take() else {
             return;
         };
         let is_whole = request.is_whole();
-        let (asked, row) = (request.asked, &mut self.row);
-        row.stream = asked.stream.or(is_whole.then_some(false));
-        row.more.n = asked.n.unwrap_or(1).max(1);
-        row.input_length = asked.input_length().filter(|_| is_whole);
-        row.expected_output_length = asked.output_length();
-        row.more.room = row.more.room.or(asked.room);
-        row.model = asked.model;
+        let (params, row) = (request.params, &mut self.row);
+        row.stream = params.stream.or(is_whole.then_some(false));
+        row.more.n = params.n.unwrap_or(1).max(1);
+        row.input_length = params.input_length().filter(|_| is_whole);
+        row.expected_output_length = params.output_length();
+        row.more.room = row.more.room.or(params.room);
+        row.model = params.model;
     }
 
     fn rows(mut row: Row, mut parsed: ParsedBody) -> Vec<Row> {
         if parsed.sequences.is_empty() {
-            parsed.sequences.push(SequenceWatch::default());
+            parsed.sequences.push(SequenceObserver::default());
         }
-        // Sums count a request at its first row, so that stands whatever came; other places may be empty.
-        let is_told = |watch: &SequenceWatch, index: u32| index == 0 || watch.has_events;
-        let told = parsed.sequences.iter().zip(0..);
-        let told = told.filter(|(watch, index)| is_told(watch, *index)).count();
-        let sequences = u32::try_from(told).unwrap_or(u32::MAX);
+        // Sums count a request at its first row, so that row always exists; other indexes may be empty.
+        parsed.sequences[0].has_events = true;
+        let count = parsed.sequences.iter().filter(|of| of.has_events).count();
+        let sequences = u32::try_from(count).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
-        // The first row has it for all of them.
+        // The first row holds it for all.
         let trace = std::mem::take(&mut row.more.trace);
-        let mut rows = Vec::with_capacity(told);
-        rows.extend((1..told).map(|_| row.clone()));
-        rows.push(row);
-        let watched = parsed.sequences.into_iter().zip(0..);
-        let watched = watched.filter(|(watch, index)| is_told(watch, *index));
-        for (row, (watch, index)) in rows.iter_mut().zip(watched) {
-            let is_leg = row.more.room.is_some() && !watch.has_prefilled();
-            let is_pair = is_leg || watch.is_decoded_elsewhere();
-            watch.put(row);
+        let mut rows = vec![row; count];
+        let recorded = parsed.sequences.into_iter().zip(0..);
+        let recorded = recorded.filter(|(sequence, _)| sequence.has_events);
+        for (row, (sequence, index)) in rows.iter_mut().zip(recorded) {
+            let is_leg = row.more.room.is_some() && !sequence.has_prefilled();
+            let is_pair = is_leg || sequence.is_decoded_elsewhere();
+            sequence.put(row);
             if is_pair {
                 row.timeline.pair(PrefillTimes::default());
             }
             row.cached_tokens = row.cached_tokens.or(usage_cached);
-            row.place(index, sequences);
+            row.set_index(index, sequences);
         }
         if let Some(first) = rows.first_mut() {
             first.more.trace = trace;
@@ -280,15 +279,15 @@ impl Observer {
     }
 }
 
-/// Says how another clock stands to ours, in every row of a request.
+/// Sets the relation of another clock to ours in every row of a request.
 pub fn relate(rows: &mut [Row], clock: ClockOf, relation: Relation) {
     for row in rows {
         row.timeline.relate(clock, relation);
     }
 }
 
-/// The bounds that a request puts on the engine's clock: what we sent cannot have arrived earlier, what it sent cannot have been
-/// read earlier.
+/// Returns the bounds that a request puts on the engine's clock: the engine cannot have received what we sent before we sent it,
+/// and we cannot have read what it sent before it sent it.
 pub fn engine_bounds(rows: &[Row]) -> Vec<OffsetBound> {
     let received = rows.iter().filter_map(|row| {
         let created = row.timeline.raw(Moment::ServerCreated)?;
@@ -299,8 +298,8 @@ pub fn engine_bounds(rows: &[Row]) -> Vec<OffsetBound> {
     received.chain(written).collect()
 }
 
-/// When, on our clock, the engine's moments of a request were: from our last send to the first token read, or to the end where
-/// none was seen. `None` when nothing is known to have been sent.
+/// Returns when the engine's moments of a request were, on our clock: from our last send to the first token read, or to the end
+/// if none was. `None` if nothing is known to have been sent.
 pub fn with_engine(rows: &[Row]) -> Option<(Stamp, Stamp)> {
     let timelines = || rows.iter().map(|row| &row.timeline);
     let from = timelines().filter_map(Timeline::last_send).min()?;

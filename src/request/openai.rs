@@ -1,14 +1,13 @@
-//! The OpenAI shapes: chunks of a stream and whole replies, of completions and of chat.
+//! The JSON of OpenAI's completions and chat: chunks of a stream, and replies.
 //!
-//! Streams carry no timings; a reply has `choices[].meta_info` when the request said
-//! `return_meta_info`.
+//! Streams carry no timings; a reply has `choices[].meta_info` if the request set `return_meta_info`.
 
 use super::field::Field;
 use super::scan::rule::{Rule, elements, members, object, scalar, text};
 use super::sglang::{ERROR, META_INFO};
 
-/// What the model said: `delta` of a chunk, `message` of a reply.
-const SAID: Rule = members(&[
+/// The generated message: `delta` of a chunk, `message` of a reply.
+const MESSAGE: Rule = members(&[
     ("reasoning_content", text(Field::Text)),
     ("content", text(Field::Text)),
     ("reasoning", text(Field::Text)),
@@ -22,12 +21,12 @@ static CHOICE: Rule = object(
     &[
         ("index", scalar(Field::Index)),
         ("text", text(Field::Text)),
-        ("delta", SAID),
+        ("delta", MESSAGE),
         ("logprobs", Rule::SKIP),
         ("finish_reason", scalar(Field::FinishType)),
         ("matched_stop", Rule::SKIP),
         ("meta_info", META_INFO),
-        ("message", SAID),
+        ("message", MESSAGE),
     ],
 );
 
@@ -39,7 +38,7 @@ const USAGE: Rule = members(&[
     ("prompt_tokens_details", DETAILS),
 ]);
 
-/// A chunk, or a whole reply: they differ only in what the choices hold.
+/// A chunk, or a reply: they differ only in what the choices hold.
 pub static CHUNK: Rule = members(&[
     ("id", scalar(Field::ResponseId)),
     ("object", scalar(Field::ObjectKind)),

@@ -1,4 +1,4 @@
-//! How a request ended, judged from its status, what its body said, and how its connections went.
+//! How a request ended, judged by its status, its body, and its connections.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,8 @@ use nix::errno::Errno;
 use super::names::names;
 
 names! {
-    /// How a request ended. What stands above each is told to users too.
+    /// How a request ended; by default as if it had not left the proxy. The docs show the comment of each.
+    #[derive(Default)]
     pub enum Outcome {
         /// The answer came whole: the message to the end of its framing, the generation to its last event; or the client left
         /// after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`), unless a stream was asked
@@ -32,28 +33,21 @@ names! {
         /// A time limit of the proxy or the generator ran out; `error` says who was waited for.
         Timeout = "timeout",
         /// The proxy could not do its part: no upstream took the request (502), it shut down, or a fault was injected.
-        ProxyError = "proxy_error",
+        ProxyError = "proxy_error" default,
         /// The generator got no connection to its target: refused, no route, or no answer in time.
         ConnectError = "connect_error",
     }
 }
 
 impl Outcome {
-    /// Whether nothing failed: it went well, or its client left.
+    /// Whether nothing failed: the request succeeded, or its client left.
     pub fn is_left(self) -> bool {
         matches!(self, Outcome::Ok | Outcome::ClientAbort)
     }
 }
 
-/// Until its end is known nobody but the proxy has it.
-impl Default for Outcome {
-    fn default() -> Outcome {
-        Outcome::ProxyError
-    }
-}
-
-/// How the exchange ended, as its driver saw it. The body may know better: a stream that is cut though its
-/// connection closed properly is `upstream_died` all the same.
+/// How the exchange ended, as its driver saw it. The body may know better: a stream that is cut is `upstream_died` even if its
+/// connection closed properly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// The response was read to the end of its framing.
@@ -62,9 +56,9 @@ pub enum End {
     ClientGone,
     /// The generator, which is the client, gave the request up because its run was stopped.
     GivenUp,
-    /// The client sent what is no valid request.
+    /// The client sent an invalid request.
     BadRequest(String),
-    /// A proxy of ours had too much to do.
+    /// A proxy of ours was overloaded.
     Rejected(String),
     /// The upstream connection broke after the request was sent.
     UpstreamDied(String),
@@ -78,127 +72,127 @@ pub enum End {
     Shutdown,
 }
 
-/// What is said of a request that the generator gave up because its run was stopped.
+/// The error of a request that the generator gave up because its run was stopped.
 pub const GIVEN_UP: &str = "given up: the run was stopped";
 
-/// What connecting fails with for want of the generator's own: files (of the system, of the process), local ports.
+/// What connecting fails with if the generator's machine lacks files (system, process) or local ports.
 pub const OWN_WANTS: [i32; 3] = [
     Errno::ENFILE as i32,
     Errno::EMFILE as i32,
     Errno::EADDRNOTAVAIL as i32,
 ];
 
-/// What is judged of a response: the message, and the generation that it carries.
+/// What is known of a response: the message, and the generation that it carries.
 #[derive(Clone, Debug, Default)]
 pub struct Seen<'a> {
     /// Its status.
     pub status: Option<u16>,
-    /// A proxy of ours answered itself, and said how it judged.
-    pub told: Option<Outcome>,
+    /// The outcome that a proxy of ours reported on a response that it gave itself.
+    pub reported_outcome: Option<Outcome>,
     /// The message was read to the end of its framing.
     pub is_whole: bool,
     /// What the body showed of the generation's end.
-    pub generation: Generation,
+    pub generation_end: GenerationEnd,
     /// An error in the body.
     pub failure: Option<&'a Failure>,
 }
 
 /// What a body showed of the generation's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Generation {
-    /// Nothing that can be read.
+pub enum GenerationEnd {
+    /// The body cannot be read.
     #[default]
     Unknown,
     /// There was no body.
     Absent,
-    /// A stream in which not one event came.
+    /// A stream without a single event.
     Empty,
-    /// It began, and its end is missing.
+    /// It began, but its end is missing.
     Cut,
-    /// Its end.
+    /// It is complete.
     Whole,
 }
 
-/// An error that a body reports.
+/// An error in a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// A status code that it names: an error's `code`, an abort's `status_code`.
+    /// Its status code: an error's `code`, an abort's `status_code`.
     pub code: Option<u64>,
     /// Its message.
     pub message: String,
     /// It is an engine's abort of a sequence (`finish_reason.type` is `abort`), not an error event.
-    pub abort: bool,
+    pub is_abort: bool,
 }
 
 impl Seen<'_> {
-    /// Whether `words`, as [`judge`] gave them, are the body's own.
-    pub fn quoted_in(&self, words: &str) -> bool {
+    /// Whether `text`, as [`judge`] returned it, contains the body's own message.
+    pub fn is_quoted_in(&self, text: &str) -> bool {
         let message = self.failure.map_or("", |failure| &failure.message);
-        !message.is_empty() && words.ends_with(&few_words("", message))
+        !message.is_empty() && text.ends_with(&short_message("", message))
     }
 
-    /// The code that stands before the body's words: as [`of_response`] judges.
+    /// Returns the code before the body's message in the error: as [`of_response`] judges.
     pub fn code(&self) -> Option<u64> {
         let status = self.status.filter(|status| of_status(*status).is_some());
-        let named = || self.failure?.code;
-        status.map(u64::from).or_else(named)
+        let in_body = || self.failure?.code;
+        status.map(u64::from).or_else(in_body)
     }
 }
 
-/// Judges how a request ended: its outcome and, unless it went well, what happened in a few words.
-pub fn judge(end: End, seen: &Seen<'_>) -> (Outcome, String) {
-    let has_ended = seen.generation == Generation::Whole;
-    let cut = |why: String| match has_ended {
-        true => format!("{why}, after the generation's end"),
-        false => why,
+/// Judges how a request ended: returns its outcome and, unless it succeeded, a short error.
+pub fn judge(end: End, facts: &Seen<'_>) -> (Outcome, String) {
+    let has_ended = facts.generation_end == GenerationEnd::Whole;
+    let cut = |reason: String| match has_ended {
+        true => format!("{reason}, after the generation's end"),
+        false => reason,
     };
     match end {
-        End::Complete => of_response(seen),
-        // Whoever leaves after the last event leaves with the whole answer behind.
-        End::ClientGone | End::GivenUp if has_ended => of_response(seen),
-        End::UpstreamDied(_) | End::Timeout(_) | End::Shutdown if has_ended && seen.is_whole => {
-            of_response(seen)
+        End::Complete => of_response(facts),
+        // A client that leaves after the last event has the whole response.
+        End::ClientGone | End::GivenUp if has_ended => of_response(facts),
+        End::UpstreamDied(_) | End::Timeout(_) | End::Shutdown if has_ended && facts.is_whole => {
+            of_response(facts)
         }
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
         End::GivenUp => (Outcome::ClientAbort, GIVEN_UP.to_owned()),
-        End::BadRequest(why) => (Outcome::ClientError, why),
-        End::Rejected(why) => (Outcome::Rejected, why),
-        End::UpstreamDied(why) => (Outcome::UpstreamDied, cut(why)),
-        End::ProxyError(why) => (Outcome::ProxyError, why),
-        End::NoConnection(why) => (Outcome::ConnectError, why),
-        End::Timeout(why) => (Outcome::Timeout, cut(why)),
+        End::BadRequest(reason) => (Outcome::ClientError, reason),
+        End::Rejected(reason) => (Outcome::Rejected, reason),
+        End::UpstreamDied(reason) => (Outcome::UpstreamDied, cut(reason)),
+        End::ProxyError(reason) => (Outcome::ProxyError, reason),
+        End::NoConnection(reason) => (Outcome::ConnectError, reason),
+        End::Timeout(reason) => (Outcome::Timeout, cut(reason)),
         End::Shutdown => (Outcome::ProxyError, cut("the process shut down".to_owned())),
     }
 }
 
-fn of_response(seen: &Seen<'_>) -> (Outcome, String) {
-    let Some(status) = seen.status else {
+fn of_response(facts: &Seen<'_>) -> (Outcome, String) {
+    let Some(status) = facts.status else {
         return (Outcome::UpstreamDied, "no response came".to_owned());
     };
     if let Some(outcome) = of_status(status) {
-        let message = seen.failure.map_or("", |failure| &failure.message);
+        let message = facts.failure.map_or("", |failure| &failure.message);
         let message = match status {
             ..200 => "is no answer to a request",
             300..=399 => "the answer is elsewhere: redirects are not followed",
             _ => message,
         };
-        let words = few_words(&status.to_string(), message);
-        return (seen.told.unwrap_or(outcome), words);
+        let error = short_message(&status.to_string(), message);
+        return (facts.reported_outcome.unwrap_or(outcome), error);
     }
-    if let Some(failure) = seen.failure {
-        return (of_failure(failure), failure.words());
+    if let Some(failure) = facts.failure {
+        return (of_failure(failure), failure.text());
     }
-    let died = |why: &str| (Outcome::UpstreamDied, why.to_owned());
-    match seen.generation {
-        Generation::Cut => died("the response ended without its end"),
-        Generation::Empty => died("the stream ended without a single event"),
-        Generation::Unknown | Generation::Absent | Generation::Whole => {
+    let died = |reason: &str| (Outcome::UpstreamDied, reason.to_owned());
+    match facts.generation_end {
+        GenerationEnd::Cut => died("the response ended without its end"),
+        GenerationEnd::Empty => died("the stream ended without a single event"),
+        GenerationEnd::Unknown | GenerationEnd::Absent | GenerationEnd::Whole => {
             (Outcome::Ok, String::new())
         }
     }
 }
 
-/// The outcome of a status that is no success.
+/// Returns the outcome of a status other than 2xx.
 fn of_status(status: u16) -> Option<Outcome> {
     match status {
         408 | 429 | 503 => Some(Outcome::Rejected),
@@ -208,7 +202,7 @@ fn of_status(status: u16) -> Option<Outcome> {
     }
 }
 
-/// The outcome of an error that stands inside a 200.
+/// Returns the outcome of an error inside a 200.
 fn of_failure(failure: &Failure) -> Outcome {
     let full = failure
         .message
@@ -217,56 +211,58 @@ fn of_failure(failure: &Failure) -> Outcome {
     match failure.code {
         Some(408 | 429 | 503) => Outcome::Rejected,
         _ if full => Outcome::Rejected,
-        // smg 1.13.0 tells so that the server broke off, and ends the stream in good order.
+        // smg 1.13.0 reports a broken server connection this way, and ends the stream properly.
         None if failure.message.starts_with("Stream error:") => Outcome::UpstreamDied,
-        // Somebody told the engine to drop it: nobody's fault on the server, nor has the client left.
-        None if failure.abort => Outcome::EngineAbort,
+        // Somebody told the engine to drop it: neither the server nor the client failed.
+        None if failure.is_abort => Outcome::EngineAbort,
         Some(400..=499) => Outcome::ClientError,
         _ => Outcome::ServerError,
     }
 }
 
 impl Failure {
-    fn words(&self) -> String {
+    fn text(&self) -> String {
         let code = self.code.map_or_else(String::new, |code| code.to_string());
-        match (self.abort, self.message.is_empty()) {
-            (true, true) => few_words(&code, "the engine aborted it"),
-            _ => few_words(&code, &self.message),
+        match (self.is_abort, self.message.is_empty()) {
+            (true, true) => short_message(&code, "the engine aborted it"),
+            _ => short_message(&code, &self.message),
         }
     }
 }
 
-/// What SGLang says of a KV transfer that failed, without the request's ids, which stand before why it did.
+/// Removes the request's ids from SGLang's message of a failed KV transfer; they stand before the reason.
 fn without_ids(line: &str) -> Cow<'_, str> {
     const FAILED: &str = "Decode transfer failed";
-    let why = line.strip_prefix(FAILED);
-    let why = why.and_then(|rest| rest.split_once(" with exception "));
-    let why = why.and_then(|(_, exception)| exception.split_once("): "));
-    // What is captured of a message ends soon after that, within an address.
-    let why = why.and_then(|(_, why)| why.split(" (").next());
-    why.map_or(Cow::Borrowed(line), |why| format!("{FAILED}: {why}").into())
+    let reason = line.strip_prefix(FAILED);
+    let reason = reason.and_then(|rest| rest.split_once(" with exception "));
+    let reason = reason.and_then(|(_, exception)| exception.split_once("): "));
+    // The captured part of a message ends soon after that, within an address.
+    let reason = reason.and_then(|(_, reason)| reason.split(" (").next());
+    reason.map_or(Cow::Borrowed(line), |reason| {
+        format!("{FAILED}: {reason}").into()
+    })
 }
 
-/// Where and what of a `1 validation error:`, which the next line tells, before the request's own text.
-fn invalid(lines: &str) -> Option<&str> {
-    let (_, told) = lines.split_once("{'type': ")?;
-    let told = &told[told.find("'loc': ")?..];
-    Some(&told[..told.find(", 'input': ")?])
+/// Returns type and place of a `1 validation error:`, which the next line names before it quotes the request.
+fn validation_detail(lines: &str) -> Option<&str> {
+    let (_, detail) = lines.split_once("{'type': ")?;
+    let detail = &detail[detail.find("'loc': ")?..];
+    Some(&detail[..detail.find(", 'input': ")?])
 }
 
-/// A code and the first line of a message, of at most 200 characters.
-fn few_words(code: &str, message: &str) -> String {
+/// Joins a code and the first line of a message, of at most 200 characters.
+fn short_message(code: &str, message: &str) -> String {
     let (line, rest) = message.split_once('\n').unwrap_or((message, ""));
     let line = line.trim();
-    let line = match invalid(rest).filter(|_| line.ends_with("validation error:")) {
-        Some(what) => format!("{line} {what}").into(),
+    let line = match validation_detail(rest).filter(|_| line.ends_with("validation error:")) {
+        Some(detail) => format!("{line} {detail}").into(),
         None => without_ids(line),
     };
-    let words: String = line.chars().take(200).collect();
-    match (code.is_empty(), words.is_empty()) {
+    let text: String = line.chars().take(200).collect();
+    match (code.is_empty(), text.is_empty()) {
         (true, true) => "an error without a message".to_owned(),
-        (true, false) => words,
+        (true, false) => text,
         (false, true) => code.to_owned(),
-        (false, false) => format!("{code} {words}"),
+        (false, false) => format!("{code} {text}"),
     }
 }

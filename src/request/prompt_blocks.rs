@@ -1,4 +1,4 @@
-//! What a prompt begins with, as hashes of its blocks: enough to tell which prompts begin alike.
+//! The beginning of a prompt, as hashes of its blocks: enough to find prompts with the same beginning.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -8,28 +8,28 @@ use super::scalar::Scalar;
 use super::scan::rule::{Rule, members, text};
 use super::scan::{Progress, Scanner, Sink};
 
-/// Reads a request body in pieces and keeps the hashes of its prompt's first blocks; no text of it.
+/// Reads a request body in pieces and keeps the hashes of its prompt's first blocks, but no text.
 #[derive(Debug)]
 pub struct PromptBlocks {
     scanner: Scanner,
-    chain: Chain,
+    hashes: BlockHashes,
 }
 
-/// At the end of each block the hash of all up to there.
+/// The hashes: that of a block covers the prompt from its start to the end of the block.
 #[derive(Debug, Default)]
-struct Chain {
+struct BlockHashes {
     hasher: DefaultHasher,
-    /// Bytes of the block that is not full.
-    begun: usize,
+    /// The number of bytes of the last, incomplete block.
+    partial_bytes: usize,
     blocks: Vec<u64>,
 }
 
-/// Bytes of a block: of text as it stands in the JSON, escapes and all, or of token ids in digits.
+/// The size of a block, bytes: of text as it stands in the JSON, with escapes, or of token ids in digits.
 pub const BLOCK: usize = 128;
-/// Blocks that are kept. What a prompt says beyond them is not read.
-pub const MOST_BLOCKS: usize = 128;
+/// The maximum number of blocks; what follows in the prompt is not read.
+pub const MAX_BLOCKS: usize = 128;
 
-/// Text or token ids, or a list of them.
+/// Text or token ids, or a list of these.
 const fn texts() -> Rule {
     Rule {
         scalar: Some(Field::Prompt),
@@ -44,7 +44,7 @@ static MESSAGE: Rule = Rule {
 };
 const MESSAGES: Rule = text(Field::Prompt).or_elements(&MESSAGE);
 
-/// The members of all endpoints' requests: no two mean different things by one.
+/// The members of all endpoints' requests: no name has two meanings.
 static BODY: Rule = members(&[
     ("text", texts()),
     ("input_ids", texts()),
@@ -56,11 +56,11 @@ static BODY: Rule = members(&[
 ]);
 
 impl Default for PromptBlocks {
-    /// About to read the body of a request.
+    /// Makes a reader of a request body.
     fn default() -> PromptBlocks {
         PromptBlocks {
             scanner: Scanner::new(&BODY),
-            chain: Chain::default(),
+            hashes: BlockHashes::default(),
         }
     }
 }
@@ -68,30 +68,30 @@ impl Default for PromptBlocks {
 impl PromptBlocks {
     /// Reads the next piece.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.scanner.feed(bytes, &mut self.chain);
+        self.scanner.feed(bytes, &mut self.hashes);
     }
 
-    /// Whether more of the body tells nothing more.
+    /// Whether the rest of the body cannot change the result.
     pub fn is_known(&self) -> bool {
         let is_over = matches!(self.scanner.progress(), Progress::Whole | Progress::Broken);
-        is_over || self.chain.blocks.len() == MOST_BLOCKS
+        is_over || self.hashes.blocks.len() == MAX_BLOCKS
     }
 
-    /// The prompt's blocks so far: two prompts have the same hash at the same place where all up to there is the same.
+    /// Returns the hashes so far. If two prompts have the same hash at an index, they are equal up to the end of that block.
     pub fn into_blocks(self) -> Vec<u64> {
-        self.chain.blocks
+        self.hashes.blocks
     }
 }
 
-impl Chain {
+impl BlockHashes {
     fn add(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() && self.blocks.len() < MOST_BLOCKS {
-            let room = BLOCK - self.begun;
+        while !bytes.is_empty() && self.blocks.len() < MAX_BLOCKS {
+            let room = BLOCK - self.partial_bytes;
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.hasher.write(now);
-            self.begun += now.len();
-            if self.begun == BLOCK {
-                self.begun = 0;
+            self.partial_bytes += now.len();
+            if self.partial_bytes == BLOCK {
+                self.partial_bytes = 0;
                 self.blocks.push(self.hasher.finish());
             }
             bytes = later;
@@ -99,7 +99,7 @@ impl Chain {
     }
 }
 
-impl Sink for Chain {
+impl Sink for BlockHashes {
     fn scalar(&mut self, _field: Field, value: Scalar<'_>) {
         if let Scalar::Bare(digits) = value {
             self.add(digits);
@@ -112,7 +112,7 @@ impl Sink for Chain {
     }
 
     fn text_end(&mut self, _field: Field) {
-        // No string holds it: where one ends is part of what is said.
+        // Separates texts: no JSON string contains an unescaped quote.
         self.add(b"\"");
     }
 }
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_endpoints_prompt_is_read_and_nothing_else() {
-        // OTHER is what is not read, IDS token ids of which the last is other, LONG a text.
+        // OTHER is not read, IDS are token ids whose last differs, LONG is a text.
         let bodies = [
             r#"{"rid":"OTHER","text":"LONG"}"#,
             r#"{"rid":"OTHER","input_ids":[[IDS]]}"#,
@@ -207,16 +207,16 @@ mod tests {
         let mut prompt = PromptBlocks::default();
         prompt.feed(br#"{"text":""#);
         assert!(!prompt.is_known());
-        prompt.feed(&vec![b'x'; BLOCK * MOST_BLOCKS - 1]);
+        prompt.feed(&vec![b'x'; BLOCK * MAX_BLOCKS - 1]);
         assert!(!prompt.is_known());
         prompt.feed(b"xyz");
         assert!(prompt.is_known());
         prompt.feed(&vec![b'z'; 10 * BLOCK]);
-        assert_eq!(prompt.into_blocks().len(), MOST_BLOCKS);
+        assert_eq!(prompt.into_blocks().len(), MAX_BLOCKS);
     }
 
     #[test]
-    fn what_is_no_prompt_has_no_blocks() {
+    fn a_body_without_a_prompt_has_no_blocks() {
         for body in [
             "",
             "{}",

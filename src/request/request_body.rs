@@ -1,40 +1,41 @@
-//! What a request asks for, read from its body as it passes.
+//! The parameters of a request, read from its body as it passes.
 
 use super::field::Field;
 use super::scalar::Scalar;
 use super::scan::rule::{Rule, elements, members, scalar, text};
 use super::scan::{Progress, Scanner, Sink};
-use super::words::WordCounter;
+use super::word_counter::WordCounter;
 
 /// Reads a request body in pieces; keeps no bytes of it.
 #[derive(Debug)]
 pub struct RequestBody {
     scanner: Scanner,
-    /// What has been read so far.
-    pub(super) asked: Asked,
+    /// The parameters read so far.
+    pub(super) params: RequestParams,
 }
 
-/// What the request asks for.
+/// The parameters of a request.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
-    /// The model it names.
+pub struct RequestParams {
+    /// The model.
     pub model: Option<String>,
-    /// Whether it asks for a stream.
+    /// Whether a stream is requested.
     pub stream: Option<bool>,
     /// Samples per prompt.
     pub n: Option<u64>,
-    /// The most tokens to generate, by any name but the next.
+    /// The maximum number of tokens to generate, by any name but `max_completion_tokens`.
     max_tokens: Option<u64>,
-    /// `max_completion_tokens`: where both stand, SGLang takes this.
+    /// `max_completion_tokens`: SGLang prefers it to `max_tokens`.
     max_completion_tokens: Option<u64>,
-    /// By what number the servers of a pair know it: that of its first sequence. A router adds it; 0 is none.
+    /// `bootstrap_room`, which a router adds: the number by which the two servers of a pair know the request; of a batch, that of
+    /// the first sequence. Never 0.
     pub room: Option<u64>,
-    /// Whether a prompt in words came by.
+    /// Whether the prompt has text, not only token ids.
     has_prompt: bool,
     words: WordCounter,
 }
 
-/// A prompt, or a batch of them.
+/// A prompt, or a batch of prompts.
 const fn prompts() -> Rule {
     text(Field::Prompt).or_elements(&PROMPT)
 }
@@ -44,15 +45,16 @@ const SAMPLING: Rule = members(&[
     ("max_new_tokens", scalar(Field::MaxTokens)),
     ("n", scalar(Field::SamplesPerPrompt)),
 ]);
-/// A batch may bring one set of sampling parameters a prompt.
+/// A batch may have one set of sampling parameters per prompt.
 static SAMPLING_ELEMENT: Rule = SAMPLING;
 
-/// One number, or one a sequence.
+/// One number, or one per sequence.
 const BOOTSTRAP_ROOM: Rule = scalar(Field::BootstrapRoom).or_elements(&ROOM_ELEMENT);
 static ROOM_ELEMENT: Rule = scalar(Field::BootstrapRoom);
-static ROOM: Rule = members(&[("bootstrap_room", BOOTSTRAP_ROOM)]);
+/// Selects the room alone.
+pub static ROOM: Rule = members(&[("bootstrap_room", BOOTSTRAP_ROOM)]);
 
-/// Text, or parts: `{"type": "text", "text": …}`.
+/// Text, or a list of parts: `{"type": "text", "text": …}`.
 pub(super) const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
 static PART: Rule = Rule {
     text: Some(Field::Prompt),
@@ -63,8 +65,8 @@ static MESSAGE: Rule = Rule {
     ..members(&[("content", CONTENT)])
 };
 
-/// The members of all endpoints' requests: no two mean different things by one.
-static BODY: Rule = members(&[
+/// All parameters, of all endpoints' requests: no name has two meanings.
+pub static PARAMS: Rule = members(&[
     ("model", scalar(Field::Model)),
     ("stream", scalar(Field::Stream)),
     ("n", scalar(Field::SamplesPerPrompt)),
@@ -76,62 +78,51 @@ static BODY: Rule = members(&[
     ("prompt", prompts()),
     ("messages", elements(&MESSAGE)),
     ("input", text(Field::Prompt).or_elements(&MESSAGE)),
-    // What `/v1/responses` and `/v1/messages` call the system's message.
+    // The system message of `/v1/responses` and of `/v1/messages`.
     ("instructions", text(Field::Prompt)),
     ("system", CONTENT),
     ("bootstrap_room", BOOTSTRAP_ROOM),
 ]);
 
-impl Default for RequestBody {
-    /// About to read the body of a request.
-    fn default() -> RequestBody {
-        RequestBody::by(&BODY)
-    }
-}
-
 impl RequestBody {
-    /// The same, where nothing but the room is wanted.
-    pub fn of_room() -> RequestBody {
-        RequestBody::by(&ROOM)
-    }
-
-    fn by(rule: &'static Rule) -> RequestBody {
+    /// Makes a reader of the parameters that `rule` selects: [`PARAMS`] or [`ROOM`].
+    pub fn new(rule: &'static Rule) -> RequestBody {
         RequestBody {
             scanner: Scanner::new(rule),
-            asked: Asked::default(),
+            params: RequestParams::default(),
         }
     }
 
     /// Reads the next piece.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.scanner.feed(bytes, &mut self.asked);
+        self.scanner.feed(bytes, &mut self.params);
     }
 
-    /// Whether a whole JSON document has been read: what it does not say, it leaves to the default.
+    /// Whether a whole JSON document has been read, so that what it lacks has its default.
     pub fn is_whole(&self) -> bool {
         self.scanner.progress() == Progress::Whole
     }
 }
 
-impl Asked {
-    /// The most tokens to generate.
+impl RequestParams {
+    /// Returns the maximum number of tokens to generate.
     pub fn output_length(&self) -> Option<u64> {
         self.max_completion_tokens.or(self.max_tokens)
     }
 
-    /// Words of the prompt; `None` when it came as token ids or not at all.
+    /// Returns the number of words of the prompt; `None` if it was given as token ids or is missing.
     pub fn input_length(&self) -> Option<u64> {
         self.has_prompt.then(|| self.words.words())
     }
 }
 
-impl Sink for Asked {
+impl Sink for RequestParams {
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match field {
             Field::Model => self.model = value.string(),
             Field::Stream => self.stream = value.flag(),
             Field::SamplesPerPrompt => self.n = value.count(),
-            // A batch's prompts may differ: the row shows the largest.
+            // The prompts of a batch may differ: the row shows the largest.
             Field::MaxTokens => self.max_tokens = self.max_tokens.max(value.count()),
             Field::MaxCompletionTokens => self.max_completion_tokens = value.count(),
             Field::BootstrapRoom => {
@@ -155,43 +146,43 @@ impl Sink for Asked {
 mod tests {
     use super::*;
 
-    fn asked(body: &str) -> Asked {
-        let mut whole = RequestBody::default();
+    fn params(body: &str) -> RequestParams {
+        let mut whole = RequestBody::new(&PARAMS);
         whole.feed(body.as_bytes());
-        let mut bytewise = RequestBody::default();
+        let mut bytewise = RequestBody::new(&PARAMS);
         body.as_bytes()
             .chunks(1)
             .for_each(|byte| bytewise.feed(byte));
         assert_eq!(
-            format!("{:?}", whole.asked),
-            format!("{:?}", bytewise.asked)
+            format!("{:?}", whole.params),
+            format!("{:?}", bytewise.params)
         );
-        whole.asked
+        whole.params
     }
 
     #[test]
     fn generate() {
         let body = r#"{"rid":"a","text": ["one  two\nthree","\tfour "], "logit":[[1,"]"],{"a":"}"}],
             "sampling_params": {"temperature":0, "max_new_tokens": 7,"n": 2}, "stream": true}"#;
-        let asked = asked(body);
-        assert_eq!(asked.input_length(), Some(4));
+        let params = params(body);
+        assert_eq!(params.input_length(), Some(4));
         assert_eq!(
-            (asked.output_length(), asked.n, asked.stream),
+            (params.output_length(), params.n, params.stream),
             (Some(7), Some(2), Some(true))
         );
     }
 
     #[test]
-    fn a_batch_with_parameters_a_prompt_asks_for_the_largest() {
+    fn a_batch_reports_the_largest_of_its_parameters() {
         let each = r#"[{"max_new_tokens":5},{"max_new_tokens":9},{"max_new_tokens":7}]"#;
-        let asked = asked(&format!(r#"{{"text":["a","b"],"sampling_params":{each}}}"#));
-        assert_eq!(asked.output_length(), Some(9));
+        let params = params(&format!(r#"{{"text":["a","b"],"sampling_params":{each}}}"#));
+        assert_eq!(params.output_length(), Some(9));
     }
 
     #[test]
     fn token_ids_are_no_words() {
-        assert_eq!(asked(r#"{"input_ids":[[1,2],[3]]}"#).input_length(), None);
-        assert_eq!(asked(r#"{"prompt":[[1,2],[3]]}"#).input_length(), None);
+        assert_eq!(params(r#"{"input_ids":[[1,2],[3]]}"#).input_length(), None);
+        assert_eq!(params(r#"{"prompt":[[1,2],[3]]}"#).input_length(), None);
     }
 
     #[test]
@@ -200,17 +191,17 @@ mod tests {
             {"role":"user","content":[{"type":"text","text":"what is this"},
             {"type":"image_url","image_url":{"url":"a b c"}}]}],
             "max_completion_tokens":9,"max_tokens":50,"n":3}"#;
-        let asked = asked(body);
-        assert_eq!(asked.input_length(), Some(5));
-        assert_eq!(asked.model.as_deref(), Some("mé"));
+        let params = params(body);
+        assert_eq!(params.input_length(), Some(5));
+        assert_eq!(params.model.as_deref(), Some("mé"));
         assert_eq!(
-            (asked.output_length(), asked.n, asked.stream),
+            (params.output_length(), params.n, params.stream),
             (Some(9), Some(3), None)
         );
     }
 
     #[test]
-    fn the_room_is_read_wherever_it_stands_and_of_a_batch_that_of_the_first() {
+    fn the_room_is_read_at_any_place_and_for_a_batch_the_first() {
         let room = u64::MAX >> 1;
         for text in [
             r#""text":["a","b"],"rid":["x","y"]"#,
@@ -223,21 +214,21 @@ mod tests {
                     format!("{{{text},{host},{member}}}"),
                     format!("{{{member},{host},{text}}}"),
                 ] {
-                    assert_eq!(asked(&body).room, Some(room), "{body}");
-                    let mut leg = RequestBody::of_room();
+                    assert_eq!(params(&body).room, Some(room), "{body}");
+                    let mut leg = RequestBody::new(&ROOM);
                     leg.feed(body.as_bytes());
-                    assert_eq!(leg.asked.room, Some(room), "{body}");
+                    assert_eq!(leg.params.room, Some(room), "{body}");
                 }
             }
         }
         for none in ["0", "null", "[]", "\"7\"", "-1"] {
             let body = format!("{{\"bootstrap_room\":{none}}}");
-            assert_eq!(asked(&body).room, None, "{body}");
+            assert_eq!(params(&body).room, None, "{body}");
         }
     }
 
     #[test]
-    fn what_is_not_json_asks_for_nothing() {
+    fn invalid_json_gives_no_parameters() {
         for body in [
             "",
             "hello",
@@ -247,8 +238,12 @@ mod tests {
             "nul",
             "{]",
         ] {
-            let asked = asked(body);
-            assert_eq!((asked.stream, asked.input_length()), (None, None), "{body}");
+            let params = params(body);
+            assert_eq!(
+                (params.stream, params.input_length()),
+                (None, None),
+                "{body}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The response body: events or one JSON value, read into sequences, usage and errors.
+//! The response body, read into sequences, usage and errors: a stream of events, or one JSON document, called a reply here.
 
 mod parsed;
 
@@ -7,9 +7,9 @@ pub use parsed::{MAX_SEQUENCES, ParsedBody};
 use crate::clock::Stamp;
 
 use super::endpoint::Endpoint;
-use super::head::is_kind;
+use super::headers::is_kind;
 use super::names::names;
-use super::outcome::Generation;
+use super::outcome::GenerationEnd;
 use super::scan::{Progress, Rule, Scanner};
 use super::sse::{EventSink, SseScanner};
 use super::{messages, openai, responses, sglang};
@@ -29,7 +29,7 @@ enum Framing {
 }
 
 names! {
-    /// Why nobody knows what a body said.
+    /// Why a body was not read.
     pub enum Unread {
         /// A content coding hides it.
         Encoded = "encoded",
@@ -40,26 +40,26 @@ names! {
     }
 }
 
-/// The JSON that is being read: an event's data, or the whole body.
+/// The JSON document being read: an event's data, or a reply.
 #[derive(Debug)]
 struct Document {
     root: &'static Rule,
     scanner: Scanner,
     parsed: ParsedBody,
-    /// Bytes of [`DONE`] that the event's data begins with; `None` once it is something else.
+    /// The number of bytes of [`DONE`] matched so far; `None` once the event's data is something else.
     done: Option<usize>,
-    /// An event came that was not [`DONE`].
+    /// An event other than [`DONE`] has arrived.
     has_event: bool,
 }
 
 const DONE: &[u8] = b"[DONE]";
 
 impl ResponseBody {
-    /// About to read a response of `endpoint` with this `Content-Type`. `encoded` says that a content
-    /// coding hides the body, which is then only timed.
-    pub fn new(endpoint: Endpoint, content_type: Option<&str>, encoded: bool) -> ResponseBody {
-        let is = |kind| content_type.is_some_and(|told| is_kind(told, kind));
-        let framing = if encoded {
+    /// Makes a reader for a response of `endpoint` with this `Content-Type`. `is_encoded`: a content coding hides the body, which
+    /// is then only timed.
+    pub fn new(endpoint: Endpoint, content_type: Option<&str>, is_encoded: bool) -> ResponseBody {
+        let is = |kind| content_type.is_some_and(|value| is_kind(value, kind));
+        let framing = if is_encoded {
             Framing::Opaque(Unread::Encoded)
         } else if is("text/event-stream") {
             Framing::Events(SseScanner::default())
@@ -68,7 +68,7 @@ impl ResponseBody {
         } else {
             Framing::Opaque(Unread::ContentType)
         };
-        let whole_reply = !matches!(framing, Framing::Events(_));
+        let is_reply = !matches!(framing, Framing::Events(_));
         let root = match endpoint {
             Endpoint::Generate => &sglang::BODY,
             Endpoint::Completions | Endpoint::Chat => &openai::CHUNK,
@@ -79,23 +79,23 @@ impl ResponseBody {
             framing,
             document: Document {
                 root,
-                scanner: match whole_reply {
+                scanner: match is_reply {
                     true => Scanner::new(root),
-                    false => Scanner::of_many(root),
+                    false => Scanner::with_template(root),
                 },
-                parsed: ParsedBody::new(whole_reply),
+                parsed: ParsedBody::new(is_reply),
                 done: Some(0),
                 has_event: false,
             },
         }
     }
 
-    /// Takes what the body has said.
+    /// Returns what was read from the body.
     pub fn into_parsed(self) -> ParsedBody {
         self.document.parsed
     }
 
-    /// Whether a generated token has come; of a body that cannot be read, a piece of it. Never of a reply in one JSON.
+    /// Whether a generated token has arrived; for a body that cannot be read, any byte. Always `false` for a reply.
     pub fn is_streaming(&self) -> bool {
         let parsed = &self.document.parsed;
         match &self.framing {
@@ -105,44 +105,43 @@ impl ResponseBody {
         }
     }
 
-    /// The engine's ids of its sequences, as far as they have come.
+    /// Returns the engine's ids of the sequences seen so far.
     pub fn engine_ids(&self) -> impl Iterator<Item = &str> {
         let sequences = self.document.parsed.sequences.iter();
         sequences.filter_map(|of| of.engine_id.as_deref())
     }
 
-    /// What the body showed of the generation's end. A router that was cut off passes on what came as if it were
-    /// whole: only the body tells.
-    pub fn generation(&self) -> Generation {
+    /// Returns what the body showed of the generation's end. A router that was cut off passes on what it has as if it were whole:
+    /// only the body tells.
+    pub fn generation_end(&self) -> GenerationEnd {
         let has_begun = self.document.parsed.first_event.is_some();
         match &self.framing {
-            Framing::Events(_) if !self.document.has_event => Generation::Empty,
-            _ if self.document.parsed.done => Generation::Whole,
-            Framing::Opaque(_) if !has_begun => Generation::Absent,
-            Framing::Opaque(_) => Generation::Unknown,
+            Framing::Events(_) if !self.document.has_event => GenerationEnd::Empty,
+            _ if self.document.parsed.done => GenerationEnd::Whole,
+            Framing::Opaque(_) if !has_begun => GenerationEnd::Absent,
+            Framing::Opaque(_) => GenerationEnd::Unknown,
             Framing::Json => match self.document.scanner.progress() {
-                Progress::Nothing => Generation::Absent,
-                Progress::Part => Generation::Cut,
-                Progress::Whole if self.document.parsed.in_background => Generation::Unknown,
-                Progress::Whole => Generation::Whole,
-                Progress::Broken => Generation::Unknown,
+                Progress::Nothing => GenerationEnd::Absent,
+                Progress::Part => GenerationEnd::Cut,
+                Progress::Whole if self.document.parsed.in_background => GenerationEnd::Unknown,
+                Progress::Whole => GenerationEnd::Whole,
+                Progress::Broken => GenerationEnd::Unknown,
             },
-            Framing::Events(_) => Generation::Cut,
+            Framing::Events(_) => GenerationEnd::Cut,
         }
     }
 
-    /// Why nobody knows whether the body held text, where that is so.
+    /// Returns why the body was not read, if so.
     pub fn unread(&self) -> Option<Unread> {
         self.document.parsed.first_event?;
         match &self.framing {
             Framing::Json if self.document.parsed.in_background => Some(Unread::Background),
-            Framing::Opaque(why) => Some(*why),
+            Framing::Opaque(reason) => Some(*reason),
             Framing::Events(_) | Framing::Json => None,
         }
     }
 
-    /// Reads the next piece, which came at `at` when writes to the client had been held up for
-    /// `stall_nanos` in all.
+    /// Reads the next piece, which arrived at `at`. `stall_nanos`: how long writes to the client had been held up by then in all.
     pub fn feed(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         if bytes.is_empty() {
             return;
@@ -162,15 +161,15 @@ impl ResponseBody {
         }
     }
 
-    /// The body is over: an event without its blank line ends here.
+    /// Ends the body: an event without its blank line ends here.
     pub fn finish(&mut self) {
         match &mut self.framing {
             Framing::Events(events) => events.finish(&mut self.document),
             Framing::Json => self.document.scanner.finish(),
             Framing::Opaque(_) => {}
         }
-        self.document.parsed.fail_flat();
-        self.document.parsed.add_up_prompt();
+        self.document.parsed.record_flat_error();
+        self.document.parsed.add_cached_to_prompt();
     }
 }
 

@@ -1,14 +1,14 @@
-//! The shapes of `/v1/responses`: events that each tell their type, and a reply.
+//! The JSON of `/v1/responses`: events that name their type, and a reply.
 //!
-//! SGLang 0.5.23 (and OpenAI) send a `delta` for each piece of text, reasoning or arguments of a call; the last event holds the
-//! whole response once more, with its status and `usage`, and no `[DONE]` follows.
+//! SGLang 0.5.23 (and OpenAI) send a `delta` for each piece of text, reasoning or call arguments. The last event repeats the
+//! whole response with its status and `usage`, and no `[DONE]` follows.
 
 use super::field::Field;
 use super::openai::DETAILS;
 use super::scan::rule::{Rule, elements, members, object, scalar, text};
 use super::sglang::ERROR;
 
-/// Newer servers count as OpenAI does, older ones as in a chat.
+/// Newer servers name the counts as OpenAI does, older ones as in a chat.
 const USAGE: Rule = members(&[
     ("input_tokens", scalar(Field::UsagePromptTokens)),
     ("input_tokens_details", DETAILS),
@@ -25,7 +25,7 @@ const RESPONSE: Rule = members(&[
     ("usage", USAGE),
 ]);
 
-/// A part of an item's content: an answer's, or a reasoning's.
+/// A part of an output item's content or reasoning summary.
 static PART: Rule = members(&[("text", text(Field::Text))]);
 static OUTPUT: Rule = members(&[
     ("content", elements(&PART)),
@@ -33,8 +33,8 @@ static OUTPUT: Rule = members(&[
     ("type", scalar(Field::BlockType)),
 ]);
 
-/// One event of a stream, or a whole reply: they share few members, and those mean the same. Of an event's output item only
-/// what makes it a call is looked at.
+/// One event of a stream, or a reply: the few members that both have mean the same. Of an event's output item only the type is
+/// read, which says whether it is a call.
 pub static BODY: Rule = object(
     Field::Item,
     &[

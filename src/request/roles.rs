@@ -1,45 +1,46 @@
-//! What servers do where prefill and decode are servers of their own, as far as they told.
+//! The roles of servers, if prefill and decode are servers of their own, as far as they have reported them.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::attempt::{ServerRole, SpanId};
 
-/// What the server of each worker does.
+/// The role of each worker's server.
 #[derive(Debug, Default)]
 pub struct Roles {
-    /// By worker; of one that does all of a request by itself, `None`.
-    told: BTreeMap<String, Option<ServerRole>>,
-    /// Attempts at servers that have not told it: the spans above those of the server.
-    asked: VecDeque<(u64, String)>,
+    /// By worker; `None` for a server that does all of a request.
+    by_worker: BTreeMap<String, Option<ServerRole>>,
+    /// Attempts at servers of unknown role, newest first: the parent of the server's spans, and the worker.
+    pending: VecDeque<(u64, String)>,
 }
 
-/// Attempts that are remembered.
-const ASKED: usize = 1024;
+/// The maximum number of such attempts.
+const MAX_PENDING: usize = 1024;
 
 impl Roles {
-    /// What a worker's server does, if it told.
+    /// Returns the role of a worker's server, if known.
     pub fn of(&self, worker: &str) -> Option<Option<ServerRole>> {
-        self.told.get(worker).copied()
+        self.by_worker.get(worker).copied()
     }
 
-    /// A worker's server told what it does.
+    /// Sets the role that a worker's server reported.
     pub fn learn(&mut self, worker: &str, role: Option<ServerRole>) {
-        self.told.insert(worker.to_owned(), role);
+        self.by_worker.insert(worker.to_owned(), role);
     }
 
-    /// A server whose spans are to be below this one is asked; what it does is looked for in them, where nobody has told.
+    /// Takes an attempt at a worker: if its role is unknown, it is looked for in the server's spans, which will have `span` as
+    /// their parent.
     pub fn ask(&mut self, span: SpanId, worker: &str) {
-        if !self.told.contains_key(worker) {
-            self.asked.push_back((span.number(), worker.to_owned()));
-            self.asked.drain(..self.asked.len().saturating_sub(ASKED));
+        if !self.by_worker.contains_key(worker) {
+            self.pending.push_front((span.number(), worker.to_owned()));
+            self.pending.truncate(MAX_PENDING);
         }
     }
 
-    /// The root of a server's spans, below this one, names what the server does.
+    /// Takes the role that the root of a server's spans names; `span` is the root's parent.
     pub fn answer(&mut self, span: u64, role: ServerRole) {
-        let place = self.asked.iter().position(|(asked, _)| *asked == span);
-        if let Some((_, worker)) = place.and_then(|place| self.asked.remove(place)) {
-            self.told.entry(worker).or_insert(Some(role));
+        let index = self.pending.iter().position(|(of, _)| *of == span);
+        if let Some((_, worker)) = index.and_then(|index| self.pending.remove(index)) {
+            self.by_worker.entry(worker).or_insert(Some(role));
         }
     }
 }
@@ -49,15 +50,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_what_the_root_of_its_spans_says_unless_it_told_otherwise() {
+    fn the_root_span_sets_a_servers_role_unless_the_server_has_reported_one() {
         let mut roles = Roles::default();
         let span = |number| SpanId::new(number).unwrap();
-        for number in 1..=2 * ASKED as u64 {
+        for number in 1..=2 * MAX_PENDING as u64 {
             roles.ask(span(number), "p0");
         }
         roles.answer(1, ServerRole::Decode);
         assert_eq!(roles.of("p0"), None, "that is long ago");
-        roles.answer(2 * ASKED as u64, ServerRole::Prefill);
+        roles.answer(2 * MAX_PENDING as u64, ServerRole::Prefill);
         assert_eq!(roles.of("p0"), Some(Some(ServerRole::Prefill)));
         roles.learn("w0", None);
         roles.ask(span(7), "w0");

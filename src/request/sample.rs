@@ -1,4 +1,4 @@
-//! Hand-made rows for tests.
+//! Sample rows for tests.
 
 use crate::clock::{NANOS, Stamp};
 use crate::offset::Offset;
@@ -9,23 +9,23 @@ use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 use crate::request::token_count::TokenCountSource;
 
-/// Nanoseconds of so many milliseconds.
+/// Converts milliseconds to nanoseconds.
 pub fn ms(n: i64) -> i64 {
     n * 1_000_000
 }
 
-/// The moment so many milliseconds after the run began.
+/// Returns the time this many milliseconds after the run began.
 pub fn at(n: i64) -> Stamp {
     Stamp::from_nanos(1_795_000_000 * NANOS + ms(n))
 }
 
-/// The rows of requests that have ended; those of one request stand together.
+/// Ends the rows of requests; those of one request must stand together.
 pub fn rows(rows: &[Row]) -> Vec<Row> {
     let same = |a: &Row, b: &Row| b.index > 0 && a.req_id == b.req_id;
     let ended = |rows: &[Row]| {
         let mut rows = rows.to_vec();
         for row in &mut rows {
-            row.place(row.index, row.sequences);
+            row.set_index(row.index, row.sequences);
         }
         Row::ended(rows)
     };
@@ -39,18 +39,18 @@ pub struct Sample(Row);
 /// Mean, 99th percentile and longest.
 const GAPS: [Option<i64>; 3] = [Some(10_000_000), None, Some(20_000_000)];
 
-/// The engine's clock is ahead of ours by this.
+/// How far the engine's clock is ahead of ours, nanoseconds.
 const AHEAD: i64 = 7 * NANOS;
 
 impl Sample {
-    /// A good request through front, router and hop, scheduled when the run began. Milliseconds:
-    /// scheduled 0, sent 1, arrival 2, router_send 5, created 10, queue 20 to 100, first token 200, read at
-    /// 210, last token 490, finish 500. 30 prompt tokens, 29 generated.
+    /// A successful request through front, router and hop, scheduled when the run began. Milliseconds: scheduled 0, sent 1,
+    /// arrival 2, router_send 5, created 10, queue 20 to 100, first token 200, read at 210, last token 490, finish 500. 30 prompt
+    /// tokens, 29 generated.
     pub fn whole() -> Sample {
         Sample::starting(0)
     }
 
-    /// The same, so many milliseconds after the run began.
+    /// The same, this many milliseconds after the run began.
     pub fn starting(start: i64) -> Sample {
         let mut row = Row::new(Side::Traffic, Endpoint::Generate, format!("r{start}"));
         row.outcome = Some(Outcome::Ok);
@@ -100,7 +100,7 @@ impl Sample {
             .fold(sample, |sample, (moment, n)| sample.at(moment, start + n))
     }
 
-    /// Sets a moment, milliseconds after the run began; the last byte is its end too.
+    /// Sets a moment, milliseconds after the run began; `Finish` sets the end too.
     pub fn at(mut self, moment: Moment, n: i64) -> Sample {
         let ahead = match moment.clock(Side::Traffic) {
             ClockOf::Engine => AHEAD,
@@ -113,7 +113,7 @@ impl Sample {
         self
     }
 
-    /// Takes moments away.
+    /// Removes moments.
     pub fn without(mut self, moments: &[Moment]) -> Sample {
         for moment in moments {
             self.0.timeline.clear(*moment);
@@ -121,13 +121,13 @@ impl Sample {
         self
     }
 
-    /// Nobody knows how far the engine's clock is.
+    /// Makes the engine's clock not comparable.
     pub fn engine_unknown(mut self) -> Sample {
         self.0.timeline.relate(ClockOf::Engine, Relation::Unknown);
         self
     }
 
-    /// The front's clock is known within so many milliseconds.
+    /// Makes the front another process, with this error of its clock offset.
     pub fn front_within(mut self, error_ms: f64) -> Sample {
         let offset = Offset {
             nanos: 0,
@@ -139,31 +139,31 @@ impl Sample {
         self
     }
 
-    /// How it ended, and what was said of that.
+    /// Sets how it ended, and its error.
     pub fn ended(mut self, outcome: Outcome, error: &str) -> Sample {
         self.0.outcome = Some(outcome);
         self.0.error = Some(error.to_owned()).filter(|error| !error.is_empty());
         self
     }
 
-    /// The server that served it.
+    /// Sets the server that served it.
     pub fn host(mut self, host: &str) -> Sample {
         self.0.host = Some(host.to_owned());
         self
     }
 
-    /// Changes the rest of it.
+    /// Changes anything else.
     pub fn with(mut self, change: impl FnOnce(&mut Row)) -> Sample {
         change(&mut self.0);
         self
     }
 
-    /// Its row when it has ended.
+    /// Returns the ended row.
     pub fn row(self) -> Row {
         rows(&[self.0]).remove(0)
     }
 
-    /// Its row, not ended.
+    /// Returns the row, not ended.
     pub fn open_row(self) -> Row {
         self.0
     }

@@ -1,29 +1,29 @@
-//! A number, literal or string of a JSON document, and how it is read.
+//! A number, literal or string of a JSON document, and its conversions.
 
 use super::cell::nanos;
 
-/// A scalar as it stands in the document.
+/// A scalar, as it stands in the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar<'a> {
-    /// A number or literal: its bytes.
+    /// The bytes of a number or literal.
     Bare(&'a [u8]),
-    /// A string: the bytes between its quotes, escapes still in it.
+    /// The bytes between the quotes of a string, with escapes.
     Quoted(&'a [u8]),
 }
 
 impl Scalar<'_> {
-    /// A whole number ≥ 0. Numbers with a fraction or exponent, strings and literals give `None`.
+    /// Converts an integer ≥ 0; `None` for numbers with a fraction or exponent, strings and literals.
     pub fn count(self) -> Option<u64> {
         let Scalar::Bare(bytes) = self else {
             return None;
         };
-        // It takes a sign, which no whole number here has.
+        // `parse` would accept a leading `+`.
         let digits = bytes.first().is_some_and(u8::is_ascii_digit);
         let number = digits.then(|| str::from_utf8(bytes).ok())?;
         number?.parse().ok()
     }
 
-    /// A number of seconds, in nanoseconds.
+    /// Converts a number of seconds to nanoseconds.
     pub fn nanos(self) -> Option<i64> {
         match self {
             Scalar::Bare(bytes) => nanos(bytes),
@@ -31,7 +31,7 @@ impl Scalar<'_> {
         }
     }
 
-    /// `true` or `false`.
+    /// Converts `true` or `false`.
     pub fn flag(self) -> Option<bool> {
         match self {
             Scalar::Bare(b"true") => Some(true),
@@ -40,7 +40,7 @@ impl Scalar<'_> {
         }
     }
 
-    /// The text of a string, its escapes resolved.
+    /// Converts a string, its escapes resolved.
     pub fn string(self) -> Option<String> {
         let Scalar::Quoted(bytes) = self else {
             return None;
@@ -49,7 +49,7 @@ impl Scalar<'_> {
         if !raw.contains('\\') {
             return Some(raw.into_owned());
         }
-        // A capture cut within an escape is shown as it stands.
+        // A capture that was cut within an escape is kept as it stands.
         Some(serde_json::from_str(&format!("\"{raw}\"")).unwrap_or_else(|_| raw.into_owned()))
     }
 }

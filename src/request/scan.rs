@@ -1,11 +1,11 @@
 //! A streaming JSON scanner that picks named values out of a document and skips the rest.
 //!
-//! A [`Rule`] tree says which values matter. Everything else is skipped at the speed of `memchr`, whatever
-//! its size: logprob arrays and long texts cost no memory. The scanner's state is a few hundred bytes and
-//! survives any split of the input. It does not validate: of what is not JSON, it finds nothing.
+//! A tree of [`Rule`]s says which values are wanted. Everything else is skipped at the speed of `memchr`, whatever its size:
+//! logprob arrays and long texts cost no memory. The scanner's state is a few hundred bytes and survives any split of the input.
+//! It does not validate: in input that is not JSON it finds nothing.
 //!
-//! Of many documents alike, one that comes whole is compared with an earlier one, and only what changed is scanned
-//! (`template.rs`); what it tells is the same.
+//! For many similar documents there is a fast path: one that arrives in one piece is compared with an earlier one, and only
+//! changed values are scanned (`template.rs`). The sink gets the same calls.
 
 mod leaf;
 pub mod rule;
@@ -18,11 +18,11 @@ pub use sink::Sink;
 use super::field::Field;
 use super::scalar::Scalar;
 use leaf::{Leaf, Skip, StringUse, bare_end, ends_escaped, is_bare, string_end};
-use sink::CAPTURE;
+use sink::MAX_SCALAR_BYTES;
 use template::Template;
 
-/// How deep wanted values may lie.
-const DEPTH: usize = 8;
+/// The maximum depth of wanted values.
+const MAX_DEPTH: usize = 8;
 
 /// How much of a document has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum Progress {
     Nothing,
     /// It has begun.
     Part,
-    /// All of it.
+    /// It is complete.
     Whole,
     /// The input is not JSON.
     Broken,
@@ -41,12 +41,12 @@ pub enum Progress {
 #[derive(Debug)]
 pub struct Scanner {
     state: State,
-    stack: [Frame; DEPTH],
+    stack: [Frame; MAX_DEPTH],
     depth: usize,
-    /// A key or scalar that a split cut in two.
-    held: [u8; CAPTURE],
-    held_len: usize,
-    /// A document that was scanned before, where others like it are to come.
+    /// The start of a key or scalar that is split between pieces.
+    partial: [u8; MAX_SCALAR_BYTES],
+    partial_len: usize,
+    /// The earlier document that similar ones are compared with; `None` without the fast path.
     template: Option<Template>,
 }
 
@@ -54,27 +54,27 @@ pub struct Scanner {
 struct Frame {
     rule: &'static Rule,
     is_object: bool,
-    /// Where in the rule's members the next key is looked for first.
+    /// The index in the rule's members at which the next key is looked for first.
     next: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// A value is due, or, in an array, its end.
+    /// A value is expected, or, in an array, its end.
     Value(&'static Rule),
-    /// A key or the end of the object is due.
+    /// A key or the end of the object is expected.
     Key,
-    /// A colon is due.
+    /// A colon is expected.
     Colon(&'static Rule),
-    /// Within a string; the flag says that the last byte was a backslash.
+    /// Within a string; `true` if the last byte was an escaping backslash.
     InString(StringUse, bool),
     /// Within a number or literal.
     Bare(Option<Field>),
-    /// Within a container that does not matter.
+    /// Within a container that is skipped.
     Skip(Skip),
-    /// A value is over; a comma or an end is due.
+    /// After a value; a comma or an end is expected.
     After,
-    /// The document is over.
+    /// The document is complete.
     Done,
     /// The input is not JSON.
     Broken,
@@ -83,7 +83,7 @@ enum State {
 static IGNORE: Rule = Rule::SKIP;
 
 impl Scanner {
-    /// A scanner about to read a document by `root`.
+    /// Makes a scanner for a document with this root rule.
     pub fn new(root: &'static Rule) -> Scanner {
         Scanner {
             state: State::Value(root),
@@ -91,16 +91,16 @@ impl Scanner {
                 rule: &IGNORE,
                 is_object: false,
                 next: 0,
-            }; DEPTH],
+            }; MAX_DEPTH],
             depth: 0,
-            held: [0; CAPTURE],
-            held_len: 0,
+            partial: [0; MAX_SCALAR_BYTES],
+            partial_len: 0,
             template: None,
         }
     }
 
-    /// The same, where many documents alike will come: what did not change from an earlier one is not scanned again.
-    pub fn of_many(root: &'static Rule) -> Scanner {
+    /// Makes a scanner for many similar documents, with the fast path.
+    pub fn with_template(root: &'static Rule) -> Scanner {
         Scanner {
             template: Some(Template::default()),
             ..Scanner::new(root)
@@ -111,10 +111,10 @@ impl Scanner {
     pub fn reset(&mut self, root: &'static Rule) {
         self.state = State::Value(root);
         self.depth = 0;
-        self.held_len = 0;
+        self.partial_len = 0;
     }
 
-    /// How much of the document has been read.
+    /// Returns how much of the document has been read.
     pub fn progress(&self) -> Progress {
         match self.state {
             State::Value(_) if self.depth == 0 => Progress::Nothing,
@@ -124,7 +124,7 @@ impl Scanner {
         }
     }
 
-    /// The input is over: a number or literal that is the document ends here.
+    /// Ends the input: a number or literal that is the document ends here.
     pub fn finish(&mut self) {
         if let (State::Bare(_), 0) = (self.state, self.depth) {
             self.state = State::Done;
@@ -136,7 +136,7 @@ impl Scanner {
         if let (State::Value(root), 0, Some(template)) =
             (self.state, self.depth, &mut self.template)
         {
-            if template.repeats(root, bytes, sink) {
+            if template.replay(root, bytes, sink) {
                 self.state = State::Done;
                 return;
             }
@@ -148,14 +148,16 @@ impl Scanner {
         }
     }
 
-    /// Scans to the end of the piece or of the document; what is left.
+    /// Scans to the end of the piece or of the document; returns the rest.
     fn scan<'a>(&mut self, mut rest: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         while !rest.is_empty() {
             let used = match self.state {
                 State::Value(rule) => self.value(rule, rest, sink),
                 State::Key => self.key(rest, sink),
                 State::Colon(rule) => self.colon(rule, rest),
-                State::InString(to, escaped) => self.in_string(to, escaped, rest, sink),
+                State::InString(string_use, escaped) => {
+                    self.in_string(string_use, escaped, rest, sink)
+                }
                 State::Bare(field) => self.bare(field, rest, sink),
                 State::Skip(skip) => self.skip(skip, rest, sink),
                 State::After => self.after(rest, sink),
@@ -166,90 +168,83 @@ impl Scanner {
         rest
     }
 
-    /// Notes a value for the template: where it begins and ends, counted from the end of the piece.
-    fn note<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize, _: &S) {
+    /// Records a value for the template: its start and end, counted from the end of the piece.
+    fn record<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize, _: &S) {
         if let Some(template) = &mut self.template {
             template.leaf::<S>(leaf, start, end);
         }
     }
 
     fn value(&mut self, rule: &'static Rule, rest: &[u8], sink: &mut impl Sink) -> usize {
-        let start = white(rest);
+        let start = white_space_len(rest);
         let Some(&byte) = rest.get(start) else {
             return start;
         };
         match byte {
             b'"' => {
-                let to = match (rule.text, rule.scalar) {
+                let string_use = match (rule.text, rule.scalar) {
                     (Some(field), _) => StringUse::Pieces(field),
                     (None, Some(field)) => StringUse::Capture(field),
                     (None, None) => StringUse::Ignore,
                 };
-                self.held_len = 0;
-                // Most strings are short and whole: read on here.
-                start + 1 + self.in_string(to, false, &rest[start + 1..], sink)
+                self.partial_len = 0;
+                // Most strings are short and complete: read on here.
+                start + 1 + self.in_string(string_use, false, &rest[start + 1..], sink)
             }
-            // An array without elements, or with a comma behind the last.
+            // An array without elements, or with a trailing comma.
             b']' if self.frame().is_some_and(|frame| !frame.is_object) => {
                 self.close(sink);
                 start + 1
             }
-            b'{' => self.open(rule, true, start, sink),
-            b'[' => self.open(rule, false, start, sink),
+            b'{' | b'[' => {
+                self.open(rule, byte, sink);
+                start + 1
+            }
             byte if is_bare(byte) => {
-                self.held_len = 0;
+                self.partial_len = 0;
                 start + self.bare(rule.scalar, &rest[start..], sink)
             }
             _ => self.broken(rest),
         }
     }
 
-    fn open(
-        &mut self,
-        rule: &'static Rule,
-        is_object: bool,
-        start: usize,
-        sink: &mut impl Sink,
-    ) -> usize {
-        let wanted = rule.container.is_some()
-            || if is_object {
-                !rule.members.list.is_empty()
-            } else {
-                rule.elements.is_some()
-            };
-        if wanted && self.depth < DEPTH {
-            if let Some(field) = rule.container {
-                sink.open(field);
-                if let Some(template) = &mut self.template {
-                    template.open(field);
-                }
-            }
-            self.stack[self.depth] = Frame {
-                rule,
-                is_object,
-                next: 0,
-            };
-            self.depth += 1;
-            self.state = if is_object {
-                State::Key
-            } else {
-                State::Value(rule.elements.unwrap_or(&IGNORE))
-            };
-        } else {
-            let open = if is_object { b'{' } else { b'[' };
-            self.state = State::Skip(Skip::new(open));
+    /// Begins a container: enters it if something in it is wanted, else skips it.
+    fn open(&mut self, rule: &'static Rule, bracket: u8, sink: &mut impl Sink) {
+        let is_object = bracket == b'{';
+        let has_wanted = match is_object {
+            true => !rule.members.list.is_empty(),
+            false => rule.elements.is_some(),
+        };
+        if !(has_wanted || rule.container.is_some()) || self.depth == MAX_DEPTH {
+            self.state = State::Skip(Skip::new(bracket));
+            return;
         }
-        start + 1
+        if let Some(field) = rule.container {
+            sink.open(field);
+            if let Some(template) = &mut self.template {
+                template.open(field);
+            }
+        }
+        self.stack[self.depth] = Frame {
+            rule,
+            is_object,
+            next: 0,
+        };
+        self.depth += 1;
+        self.state = match is_object {
+            true => State::Key,
+            false => State::Value(rule.elements.unwrap_or(&IGNORE)),
+        };
     }
 
     fn key(&mut self, rest: &[u8], sink: &mut impl Sink) -> usize {
-        let start = white(rest);
+        let start = white_space_len(rest);
         match rest.get(start) {
             None => start,
             Some(b'"') => {
                 let inside = &rest[start + 1..];
                 let used = self.expected_key(inside, sink).unwrap_or_else(|| {
-                    self.held_len = 0;
+                    self.partial_len = 0;
                     self.in_string(StringUse::Key, false, inside, sink)
                 });
                 start + 1 + used
@@ -262,8 +257,8 @@ impl Scanner {
         }
     }
 
-    /// Documents repeat an order: if the key is the one that follows the last, reads it and its value
-    /// without looking for the key's end.
+    /// Documents repeat the order of their keys: if the key is the one that follows the last, reads it and its value without
+    /// searching for the key's end.
     fn expected_key(&mut self, inside: &[u8], sink: &mut impl Sink) -> Option<usize> {
         let frame = &mut self.stack[self.depth.saturating_sub(1)];
         let (name, rule) = frame.rule.members.list.get(frame.next)?;
@@ -276,14 +271,14 @@ impl Scanner {
         Some(name.len() + 2 + self.value(rule, behind, sink))
     }
 
-    /// A key is over, at `end`; it began before `rest` if some of it is held.
-    fn key_over(&mut self, end: usize, rest: &[u8]) -> usize {
-        if self.held_len > 0 {
-            self.hold(&rest[..end]);
+    /// Ends a key, at `end`; it began before `rest` if there is a partial.
+    fn end_key(&mut self, end: usize, rest: &[u8]) -> usize {
+        if self.partial_len > 0 {
+            self.append_partial(&rest[..end]);
         }
-        let key = match self.held_len {
+        let key = match self.partial_len {
             0 => &rest[..end],
-            held => &self.held[..held],
+            partial => &self.partial[..partial],
         };
         let frame = &mut self.stack[self.depth.saturating_sub(1)];
         let rule = match frame.rule.members.find(key, frame.next) {
@@ -303,7 +298,7 @@ impl Scanner {
     }
 
     fn colon(&mut self, rule: &'static Rule, rest: &[u8]) -> usize {
-        let start = white(rest);
+        let start = white_space_len(rest);
         match rest.get(start) {
             None => start,
             Some(b':') => {
@@ -316,53 +311,53 @@ impl Scanner {
 
     fn in_string(
         &mut self,
-        to: StringUse,
+        string_use: StringUse,
         escaped: bool,
         rest: &[u8],
         sink: &mut impl Sink,
     ) -> usize {
         let Some(end) = string_end(escaped, rest) else {
-            match to {
+            match string_use {
                 StringUse::Pieces(field) if !rest.is_empty() => sink.text(field, rest),
-                StringUse::Capture(_) | StringUse::Key => self.hold(rest),
+                StringUse::Capture(_) | StringUse::Key => self.append_partial(rest),
                 StringUse::Pieces(_) | StringUse::Ignore => {}
             }
-            self.state = State::InString(to, ends_escaped(escaped, rest));
+            self.state = State::InString(string_use, ends_escaped(escaped, rest));
             return rest.len();
         };
-        match to {
-            StringUse::Key => return self.key_over(end, rest),
-            StringUse::Capture(field) if self.held_len > 0 => {
-                self.hold(&rest[..end]);
-                sink.scalar(field, Scalar::Quoted(&self.held[..self.held_len]));
+        match string_use {
+            StringUse::Key => return self.end_key(end, rest),
+            StringUse::Capture(field) if self.partial_len > 0 => {
+                self.append_partial(&rest[..end]);
+                sink.scalar(field, Scalar::Quoted(&self.partial[..self.partial_len]));
             }
             _ => {
-                let leaf = Leaf::String(to);
-                leaf.tell(&rest[..end], sink);
-                self.note(leaf, rest.len(), rest.len() - end, sink);
+                let leaf = Leaf::String(string_use);
+                leaf.report(&rest[..end], sink);
+                self.record(leaf, rest.len(), rest.len() - end, sink);
             }
         }
-        self.value_over();
+        self.end_value();
         end + 1
     }
 
     fn bare(&mut self, field: Option<Field>, rest: &[u8], sink: &mut impl Sink) -> usize {
         let Some(end) = bare_end(rest) else {
             if field.is_some() {
-                self.hold(rest);
+                self.append_partial(rest);
             }
             self.state = State::Bare(field);
             return rest.len();
         };
         let leaf = Leaf::Bare(field);
-        if field.is_some() && self.held_len > 0 {
-            self.hold(&rest[..end]);
-            leaf.tell(&self.held[..self.held_len], sink);
+        if field.is_some() && self.partial_len > 0 {
+            self.append_partial(&rest[..end]);
+            leaf.report(&self.partial[..self.partial_len], sink);
         } else {
-            leaf.tell(&rest[..end], sink);
-            self.note(leaf, rest.len(), rest.len() - end, sink);
+            leaf.report(&rest[..end], sink);
+            self.record(leaf, rest.len(), rest.len() - end, sink);
         }
-        self.value_over();
+        self.end_value();
         end
     }
 
@@ -371,18 +366,18 @@ impl Scanner {
             self.state = State::Skip(skip);
             return rest.len();
         };
-        self.note(
+        self.record(
             Leaf::Container(skip.open),
             rest.len(),
             rest.len() - end,
             sink,
         );
-        self.value_over();
+        self.end_value();
         end
     }
 
     fn after(&mut self, rest: &[u8], sink: &mut impl Sink) -> usize {
-        let start = white(rest);
+        let start = white_space_len(rest);
         match rest.get(start) {
             None => start,
             Some(b',') => {
@@ -411,15 +406,15 @@ impl Scanner {
                 template.close(field);
             }
         }
-        self.value_over();
+        self.end_value();
     }
 
-    /// The container that is being read.
+    /// Returns the container that is being read.
     fn frame(&self) -> Option<&Frame> {
         self.stack.get(self.depth.checked_sub(1)?)
     }
 
-    fn value_over(&mut self) {
+    fn end_value(&mut self) {
         self.state = if self.depth == 0 {
             State::Done
         } else {
@@ -432,17 +427,17 @@ impl Scanner {
         rest.len()
     }
 
-    /// Keeps a piece until the rest comes; what is beyond [`CAPTURE`] is cut.
-    fn hold(&mut self, piece: &[u8]) {
-        let room = CAPTURE - self.held_len;
+    /// Keeps a piece until the rest arrives; what exceeds [`MAX_SCALAR_BYTES`] is cut off.
+    fn append_partial(&mut self, piece: &[u8]) {
+        let room = MAX_SCALAR_BYTES - self.partial_len;
         let taken = piece.len().min(room);
-        self.held[self.held_len..self.held_len + taken].copy_from_slice(&piece[..taken]);
-        self.held_len += taken;
+        self.partial[self.partial_len..self.partial_len + taken].copy_from_slice(&piece[..taken]);
+        self.partial_len += taken;
     }
 }
 
-/// How much white space `rest` begins with.
-fn white(rest: &[u8]) -> usize {
+/// Returns the number of white-space bytes at the start of `rest`.
+fn white_space_len(rest: &[u8]) -> usize {
     match rest.first() {
         Some(byte) if *byte > b' ' => 0,
         _ => rest

@@ -1,20 +1,21 @@
-//! One generated sequence as its events come in.
+//! One generated sequence, gathered event by event.
 
 use crate::clock::Stamp;
 
 use super::field::Field;
 use super::gaps::Gaps;
-use super::meta_info::{MetaInfo, Shape, Timings};
+use super::meta_info::{FieldSet, MetaInfo, Timings};
 use super::names::names;
 use super::token_count::TokenCountSource;
 
 mod row;
 
 names! {
-    /// Where the engine's moments came from.
+    /// The source of the engine's moments.
+    #[derive(Default)]
     pub enum TimingSource {
         /// The response's `meta_info`.
-        MetaInfo = "meta_info",
+        MetaInfo = "meta_info" default,
         /// The engine's own spans.
         Trace = "trace",
         /// The engine's request log.
@@ -22,15 +23,8 @@ names! {
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "`names!` makes the enum")]
-impl Default for TimingSource {
-    fn default() -> TimingSource {
-        TimingSource::MetaInfo
-    }
-}
-
 names! {
-    /// Why the engine's own trace or log told nothing, or not all, of a sequence.
+    /// Why the engine's own trace or log reported nothing, or not all, of a sequence.
     pub enum Untold {
         /// It was waited for, and no span came.
         NoSpans = "no_spans",
@@ -49,37 +43,37 @@ names! {
 
 /// Gathers a sequence's tokens and timings.
 #[derive(Debug, Default)]
-pub struct SequenceWatch {
-    /// The engine's id, if one was told.
+pub struct SequenceObserver {
+    /// The engine's id, if reported.
     pub(super) engine_id: Option<String>,
-    /// Any event spoke of it: the places between those that came are empty.
+    /// An event has mentioned it; an index below that of another sequence may have none.
     pub(super) has_events: bool,
     has_text: bool,
-    /// When the first token of it came.
+    /// When its first token was read.
     pub(super) first_token: Option<Stamp>,
     last_token: Option<Stamp>,
     token_events: u64,
-    /// The client's stalls by the first of them, and by the last.
+    /// The client's total stall when the first token was read, and when the last was.
     stalls: Option<(i64, i64)>,
-    /// Most `completion_tokens` seen; after a retraction they may repeat.
+    /// The largest `completion_tokens` seen; after a retraction counts may repeat.
     tokens: Option<u64>,
     token_source: Option<TokenCountSource>,
-    /// Tokens that the first event with any brought.
+    /// The number of tokens that the first token event brought.
     first_tokens: Option<u64>,
-    /// When the latest event with a token was read, less the client's stalls, while nobody has said how many it brought.
-    pending: Option<Stamp>,
-    /// Keep what the quantiles of the gaps need (2.5 KB).
-    gaps_in_full: bool,
-    /// There was an event of which nobody said how many tokens it brought.
-    uncounted: bool,
+    /// When the latest token event was read, less the client's stall, while its number of tokens is unknown.
+    uncounted_at: Option<Stamp>,
+    /// Keep the histogram of gaps for their quantiles (2.5 KB).
+    keep_histogram: bool,
+    /// An event came whose number of tokens is unknown.
+    has_uncounted: bool,
     token_gaps: Gaps,
     chunk_gaps: Gaps,
-    /// The first `meta_info`, and when its event was read. From then on only one with a finish reason tells more.
+    /// The first `meta_info`, and when its event was read. After it only one with a finish reason adds anything.
     pub(super) first: Option<(Timings, Stamp)>,
-    /// The latest `meta_info` that came with a finish reason.
+    /// The latest `meta_info` with a finish reason.
     last: Option<Timings>,
-    /// The fields of these two.
-    shape: Shape,
+    /// The fields that these two have.
+    fields: FieldSet,
 }
 
 /// What one event says of a sequence.
@@ -89,84 +83,84 @@ pub struct TokenEvent {
     pub at: Stamp,
     /// How long writes to the client had been held up by then, nanoseconds.
     pub stall_nanos: i64,
-    /// It brought text, or a tool call.
-    pub text: bool,
-    /// `completion_tokens`, where the event has it.
+    /// It brought text or a tool call.
+    pub has_text: bool,
+    /// `completion_tokens`, if the event has it.
     pub tokens: Option<u64>,
-    /// It is a whole reply, not an event of a stream: nobody saw its tokens come.
-    pub whole_reply: bool,
-    /// Keep what the quantiles of the gaps need (2.5 KB).
-    pub gaps_in_full: bool,
+    /// It is a reply, not an event of a stream: when its tokens arrived is unknown.
+    pub is_reply: bool,
+    /// Keep the histogram of gaps for their quantiles (2.5 KB).
+    pub keep_histogram: bool,
 }
 
-impl SequenceWatch {
-    /// Takes what an event brought.
+impl SequenceObserver {
+    /// Takes an event.
     pub fn event(&mut self, event: TokenEvent) {
         self.has_events = true;
-        self.has_text |= event.text;
-        let carries_token = event.text || event.tokens.is_some_and(|tokens| tokens > 0);
-        if carries_token && !event.whole_reply {
+        self.has_text |= event.has_text;
+        let has_token = event.has_text || event.tokens.is_some_and(|tokens| tokens > 0);
+        if has_token && !event.is_reply {
             self.first_token.get_or_insert(event.at);
             self.last_token = Some(event.at);
             let (before, _) = self.stalls.unwrap_or((event.stall_nanos, 0));
             self.stalls = Some((before, event.stall_nanos));
             self.token_events += 1;
-            self.give_up_counting();
-            self.gaps_in_full = event.gaps_in_full;
-            self.pending = Some(event.at.plus_nanos(-event.stall_nanos));
+            self.close_uncounted();
+            self.keep_histogram = event.keep_histogram;
+            self.uncounted_at = Some(event.at.plus_nanos(-event.stall_nanos));
         }
         if let Some(tokens) = event.tokens {
-            self.counted(tokens, TokenCountSource::MetaInfo);
+            self.count_tokens(tokens, TokenCountSource::MetaInfo);
         }
     }
 
-    /// Takes how many tokens there have been by now, those of the latest event among them.
-    pub fn counted(&mut self, tokens: u64, source: TokenCountSource) {
+    /// Takes the total number of tokens up to and including the latest event.
+    pub fn count_tokens(&mut self, tokens: u64, source: TokenCountSource) {
         let before = self.tokens.unwrap_or(0);
         self.tokens = Some(before.max(tokens));
         self.token_source.get_or_insert(source);
-        let Some(at) = self.pending.take() else {
+        let Some(at) = self.uncounted_at.take() else {
             return;
         };
         let new = tokens.saturating_sub(before);
-        self.chunk_gaps.event(at, 1, false);
-        if !self.uncounted {
+        self.chunk_gaps.record(at, 1, false);
+        if !self.has_uncounted {
             self.first_tokens.get_or_insert(new.max(1));
-            self.token_gaps.event(at, new, self.gaps_in_full);
+            self.token_gaps.record(at, new, self.keep_histogram);
         }
     }
 
-    /// Nobody said how many tokens the latest event brought: gaps between tokens are unknown from here on.
-    fn give_up_counting(&mut self) {
-        if let Some(at) = self.pending.take() {
-            self.chunk_gaps.event(at, 1, self.gaps_in_full);
-            self.uncounted = true;
+    /// The number of tokens of the latest event stays unknown, and so do the gaps between tokens from here on.
+    fn close_uncounted(&mut self) {
+        if let Some(at) = self.uncounted_at.take() {
+            self.chunk_gaps.record(at, 1, self.keep_histogram);
+            self.has_uncounted = true;
             self.token_gaps = Gaps::default();
         }
     }
 
-    /// Takes a `meta_info`; `last` says that it came with a finish reason.
-    pub fn timings(&mut self, meta: &MetaInfo, last: bool, at: Stamp) {
-        if self.first.is_some() && !last {
+    /// Takes a `meta_info`; `is_last`: it has a finish reason.
+    pub fn meta_info(&mut self, meta: &MetaInfo, is_last: bool, at: Stamp) {
+        if self.first.is_some() && !is_last {
             return;
         }
         let timings = meta.timings(self.first.as_ref().map(|(first, _)| first));
-        self.shape = self.shape.and(meta.shape);
+        self.fields = self.fields.union(meta.fields);
         self.first.get_or_insert((timings, at));
-        if last {
+        if is_last {
             self.last = Some(timings);
         }
     }
 
-    /// Whether it was prefilled by another server than the one that told this: one that entered its batch, made tokens, and
-    /// never had a prefill. (An SGLang of before 0.5.12 tells its prefill otherwise.)
+    /// Whether another server than the one that reported this did the prefill: this one ran it and made tokens, but reports no
+    /// prefill. (SGLang before 0.5.12 reports its prefill otherwise.)
     pub fn is_decoded_elsewhere(&self) -> bool {
-        let has = |field| self.shape.has(field);
+        let has = |field| self.fields.has(field);
         let ran = has(Field::ForwardEntryTime) && has(Field::QueueTime) && self.tokens > Some(0);
         ran && has(Field::NumRetractions) && !self.has_prefilled()
     }
 
-    /// Whether the server that told this had a prefill of it.
+    /// Whether the server that reported this did the prefill.
     pub fn has_prefilled(&self) -> bool {
         let prefill = [
             Field::PrefillFinishedTime,
@@ -174,6 +168,6 @@ impl SequenceWatch {
             Field::StorageWait,
             Field::InferenceTime,
         ];
-        prefill.into_iter().any(|field| self.shape.has(field))
+        prefill.into_iter().any(|field| self.fields.has(field))
     }
 }

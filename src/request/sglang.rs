@@ -1,5 +1,4 @@
-//! SGLang's own shapes: `/generate` events and replies, and `meta_info` of every generation. What its fields mean:
-//! `meta_info.rs`.
+//! The JSON of SGLang's `/generate`, and `meta_info` of every version. `meta_info.rs` interprets its fields.
 
 use super::field::Field;
 use super::scan::rule::{Rule, members, object, scalar, text};
@@ -13,8 +12,8 @@ const FINISH_REASON: Rule = object(
     ],
 );
 
-/// The members of `meta_info` that are read, and between them those that every event has: keys that come
-/// in the order of this list cost no search. It is the order of 0.5.23; those of older generations are at the end.
+/// The members of `meta_info` that are read, and between them those that every event has: keys in the order of this list are
+/// found without a search. It is the order of 0.5.23; members of older versions are at the end.
 const META_MEMBERS: &[(&str, Rule)] = &[
     ("id", scalar(Field::EngineId)),
     ("finish_reason", FINISH_REASON),
@@ -53,11 +52,10 @@ const META_MEMBERS: &[(&str, Rule)] = &[
     ("queue_time_end", scalar(Field::QueueTimeEnd)),
 ];
 
-/// `meta_info` itself, wherever it stands.
+/// `meta_info`, wherever it stands.
 pub const META_INFO: Rule = object(Field::MetaInfo, META_MEMBERS);
 
-/// A line of the request log (`--export-metrics-to-file`): the same members on their own, and besides them the request,
-/// which is skipped.
+/// A line of the request log (`--export-metrics-to-file`): the same members at the top, besides the request, which is skipped.
 pub static LOG_LINE: Rule = members(META_MEMBERS);
 
 /// An `error` member: an object with a message, or the message itself.
@@ -73,7 +71,7 @@ pub const ERROR: Rule = Rule {
     )
 };
 
-/// A sequence's object, or an error that stands in its place.
+/// A sequence's object, or an error in its place.
 const ITEM: Rule = object(
     Field::Item,
     &[
@@ -91,5 +89,5 @@ const ITEM: Rule = object(
 
 static ELEMENT: Rule = ITEM;
 
-/// One event of a `/generate` stream, or a whole reply: one sequence, or the list of a batch or of n > 1.
+/// One event of a `/generate` stream, or a reply: one sequence, or a list for a batch or `n` > 1.
 pub static BODY: Rule = ITEM.or_elements(&ELEMENT);

@@ -1,9 +1,8 @@
-//! Server-sent events, incrementally: pieces of any size in, the data of each event out.
+//! A scanner of server-sent events: it takes pieces of any size and gives the data of each event.
 //!
-//! Follows the WHATWG event-stream grammar (LF, CRLF and CR line ends, comments, multi-line data) and
-//! keeps no bytes: data is handed on as the slices it came in. Two differences, on purpose: an event that
-//! the stream's end cuts off before its blank line still counts, because its bytes did arrive; a byte
-//! order mark, which no server sends, is not skipped.
+//! Follows the WHATWG event-stream grammar (LF, CRLF and CR line ends, comments, multi-line data) and keeps no bytes: data is
+//! passed on in the slices in which it arrived. Two differences, on purpose: an event that the stream's end cuts off before its
+//! blank line still counts, because its bytes did arrive; a byte order mark, which no server sends, is not skipped.
 
 use memchr::memchr2;
 
@@ -11,7 +10,7 @@ use memchr::memchr2;
 pub trait EventSink {
     /// A piece of the current event's data. Lines of one event are joined by `\n`.
     fn data(&mut self, piece: &[u8]);
-    /// The current event is over; it had at least one `data` line.
+    /// The current event ends; it had at least one `data` line.
     fn event_end(&mut self);
 }
 
@@ -19,7 +18,7 @@ pub trait EventSink {
 #[derive(Clone, Debug)]
 pub struct SseScanner {
     state: State,
-    /// The last byte was a CR, so an LF now belongs to it.
+    /// The last byte was a CR, so an LF that follows belongs to it.
     after_cr: bool,
     /// The current event has a `data` line.
     has_data: bool,
@@ -27,12 +26,12 @@ pub struct SseScanner {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Within a field name, with so many bytes of `data` matched; with none, at the start of a line.
+    /// Within a field name, with this many bytes of `data` matched; with 0, at the start of a line.
     Name(usize),
-    /// Behind the colon of `data:`, where one space is skipped.
+    /// After the colon of `data:`; one space is skipped.
     AfterColon,
     Data,
-    /// In a line that does not matter: a comment or another field.
+    /// In a comment or another field.
     Skip,
 }
 
@@ -57,7 +56,7 @@ impl SseScanner {
                 continue;
             }
             let used = match self.state {
-                State::Name(seen) => self.name(seen, rest, sink),
+                State::Name(matched) => self.name(matched, rest, sink),
                 State::AfterColon => {
                     self.state = State::Data;
                     usize::from(byte == b' ')
@@ -72,7 +71,7 @@ impl SseScanner {
         }
     }
 
-    /// The stream is over: an event without its blank line ends here.
+    /// Ends the stream: an event without its blank line ends here.
     pub fn finish(&mut self, sink: &mut impl EventSink) {
         if let State::Name(4) = self.state {
             self.has_data = true;
@@ -81,23 +80,23 @@ impl SseScanner {
         *self = SseScanner::default();
     }
 
-    fn name(&mut self, seen: usize, rest: &[u8], sink: &mut impl EventSink) -> usize {
-        if seen == 0 && rest.starts_with(b"data: ") {
+    fn name(&mut self, matched: usize, rest: &[u8], sink: &mut impl EventSink) -> usize {
+        if matched == 0 && rest.starts_with(b"data: ") {
             self.begin_data(sink);
             self.state = State::Data;
             return 6;
         }
         let byte = rest[0];
         if matches!(byte, b'\n' | b'\r') {
-            match seen {
+            match matched {
                 0 => self.event_end(sink),
                 4 => self.begin_data(sink),
                 _ => {}
             }
             return self.line_end(byte);
         }
-        self.state = match NAME.get(seen) {
-            Some(next) if *next == byte => State::Name(seen + 1),
+        self.state = match NAME.get(matched) {
+            Some(next) if *next == byte => State::Name(matched + 1),
             None if byte == b':' => {
                 self.begin_data(sink);
                 State::AfterColon
@@ -122,7 +121,7 @@ impl SseScanner {
         }
     }
 
-    /// Ends a line at its CR or LF and says how many bytes that takes.
+    /// Ends a line at its CR or LF; returns the number of bytes used.
     fn line_end(&mut self, byte: u8) -> usize {
         self.after_cr = byte == b'\r';
         self.state = State::Name(0);

@@ -1,13 +1,13 @@
-//! Where one request's time went: [`STAGES`], joined where nobody saw what lies between.
+//! Where one request's time went: the stages of [`STAGES`], joined where the moment between them is missing.
 
 mod last_seen;
-mod spent;
+mod stage_set;
 
 use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
 
 pub use last_seen::place;
-pub use spent::{Spent, UNSEEN};
+pub use stage_set::{Spent, UNSEEN};
 
 /// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,18 +21,18 @@ pub struct Part {
 /// A request's time and its parts, which add up to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breakdown {
-    /// From the first moment of its life that was seen to its last byte, or to the end of one that failed, nanoseconds.
+    /// From its first known moment to its last byte, or to its end if it failed; nanoseconds.
     pub total_nanos: i64,
-    /// Its parts, in the order of its life.
+    /// Its parts, in order.
     pub parts: Vec<Part>,
 }
 
 impl Breakdown {
-    /// Of one row; `None` while its end or every start is unknown.
+    /// Breaks down one row's time; `None` if its end or every start is unknown.
     ///
-    /// Neighbouring stages without a moment between them form one part. Stages that cannot be placed at
-    /// all (the engine's clock is unknown, so both ways to and from it are) share what the others leave. A request
-    /// that failed is told to its end, whoever ended it: its last part is where it was last seen.
+    /// Neighboring stages without a moment between them form one part. Stages that cannot be placed at all (the engine's clock is
+    /// unknown, so both ways to and from it are) share what the others leave. The last part of a failed request is where it was
+    /// last seen, up to its end.
     pub fn of(row: &Row) -> Option<Breakdown> {
         let timeline = &row.timeline;
         let last_seen = row.last_seen();
@@ -46,11 +46,11 @@ impl Breakdown {
             .enumerate()
             .find_map(|(at, stage)| Some((at, to_end(stage)?)))?;
 
-        let (mut parts, mut unplaced) = placed(timeline, first, before);
+        let (mut parts, mut unplaced) = measured_parts(timeline, first, before);
         if let Some(spent) = last_seen {
             match STAGES.get(before).and_then(to_end) {
                 Some(nanos) => parts.push(Part { spent, nanos }),
-                None if spent.stages().next().is_some() => unplaced = unplaced.with(spent),
+                None if spent.stages().next().is_some() => unplaced.0 |= spent.0,
                 None => return None,
             }
         }
@@ -62,17 +62,17 @@ impl Breakdown {
             });
             parts.sort_by_key(|part| part.spent.0.trailing_zeros());
         }
-        name_what_is_no_router(row, &mut parts);
-        // A client that is slow to send its prompt delays the choice of an upstream: that time is no router's.
+        correct_router_part(row, &mut parts);
+        // A client that is slow to send its prompt delays the choice of an upstream: that is not the router's time.
         let prompt = row.prompt_wait;
-        carve_out(Spent::PROMPT, prompt, Period::QUEUE_IN_ROUTER, &mut parts);
-        // A stalled client delays what is read after it: that time is not the engine's.
+        split_off(Spent::PROMPT, prompt, Period::QUEUE_IN_ROUTER, &mut parts);
+        // A stalled client delays what is read after it: that is not the engine's time.
         let stall = row.client_stall_until_finish;
-        carve_out(Spent::CLIENT_STALL, stall, Period::DECODE, &mut parts);
+        split_off(Spent::CLIENT_STALL, stall, Period::DECODE, &mut parts);
         Some(Breakdown { total_nanos, parts })
     }
 
-    /// The same until the first token was read; `None` where nobody saw when that was.
+    /// Returns the parts until the first token was read; `None` if it is unknown when that was.
     #[must_use]
     pub fn until_first_token(&self) -> Option<Breakdown> {
         let decode = Spent::of(Period::DECODE);
@@ -86,8 +86,9 @@ impl Breakdown {
     }
 }
 
-/// The stages from one place to before another whose time is known, as parts, and those of which it is not.
-fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, Spent) {
+/// Measures the stages from index `first` to before `before`: returns the parts of known length, and the stages of unknown
+/// length.
+fn measured_parts(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, Spent) {
     let own = STAGES.iter().enumerate().take(before).skip(first);
     let own = own.filter_map(|(at, stage)| Some((at, timeline.period_of(stage)?)));
     let mut places = Vec::with_capacity(STAGES.len());
@@ -100,24 +101,26 @@ fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, Spent
     let (mut parts, mut unplaced) = (Vec::with_capacity(STAGES.len()), Spent::default());
     let mut at = 0;
     while at < own.len() {
-        // The shortest stretch of known length; it must not swallow stages that are known by themselves.
+        // The shortest run of stages of known length; it must not contain stages that are known by themselves.
         let joined = (at..own.len()).find_map(|last| Some((last, length(at, last)?)));
         let joined =
             joined.filter(|(last, _)| (at + 1..=*last).all(|inner| length(inner, inner).is_none()));
         let last = joined.map_or(at, |(last, _)| last);
-        let stages = own[at..=last].iter().map(|(place, _)| Spent::one(*place));
-        let spent = stages.fold(Spent::default(), Spent::with);
+        let spent: Spent = own[at..=last]
+            .iter()
+            .map(|(index, _)| Spent::one(*index))
+            .collect();
         match joined {
             Some((_, nanos)) => parts.push(Part { spent, nanos }),
-            None => unplaced = unplaced.with(spent),
+            None => unplaced.0 |= spent.0,
         }
         at = last + 1;
     }
     (parts, unplaced)
 }
 
-/// The moment that a request's time ends at, and the stage that it was in by then, or the first that it may have been in; of one
-/// that went well, behind the last.
+/// Returns the moment at which a request's time ends, and the index of the stage that it was in, or of the first that it may have
+/// been in; one past the last if it succeeded.
 fn end(row: &Row, last_seen: Option<Spent>) -> Option<(Moment, usize)> {
     let timeline = &row.timeline;
     let begin = |stage: &Stage| timeline.raw(timeline.period_of(stage)?.from);
@@ -129,9 +132,9 @@ fn end(row: &Row, last_seen: Option<Spent>) -> Option<(Moment, usize)> {
     })
 }
 
-/// Where our own send is the send to the server there is no router, and without a proxy of ours there is
-/// nothing at all between: to show a router with an empty queue would be false.
-fn name_what_is_no_router(row: &Row, parts: &mut Vec<Part>) {
+/// Renames or removes the router's part if there was no router. Without one, our own send is the send to the server, and without
+/// a proxy of ours there is nothing between client and server: to show a router with an empty queue would be false.
+fn correct_router_part(row: &Row, parts: &mut Vec<Part>) {
     let timeline = &row.timeline;
     let [to_proxy, router] = [Period::TO_PROXY, Period::QUEUE_IN_ROUTER].map(Spent::of);
     let is_routed = timeline.raw(Moment::WorkerArrival).is_some();
@@ -145,8 +148,8 @@ fn name_what_is_no_router(row: &Row, parts: &mut Vec<Part>) {
     }
 }
 
-/// Takes time that is known apart out of the first part that holds a stage.
-fn carve_out(spent: Spent, nanos: Option<i64>, period: Period, parts: &mut Vec<Part>) {
+/// Splits off time that is known separately from the first part that holds the stage of `period`.
+fn split_off(spent: Spent, nanos: Option<i64>, period: Period, parts: &mut Vec<Part>) {
     let at = parts.iter().position(|part| part.spent.holds(period));
     let (Some(nanos @ 1..), Some(at)) = (nanos, at) else {
         return;
@@ -164,24 +167,25 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::request::body_timing::Passage;
     use crate::request::cell::Value;
     use crate::request::columns::COLUMNS;
     use crate::request::outcome::Outcome;
-    use crate::request::passage::Passage;
     use crate::request::sample::{Sample, at, ms};
     use crate::request::timeline::{
         ClockOf, ENGINE as ENGINE_MOMENTS, ENGINE_OF_PAIR, PrefillTimes, Side,
     };
     use crate::request::unseen::Unseens;
 
-    /// A request of which these moments were seen, so many milliseconds each after the one before; what two servers had of it.
+    /// A request with the moments of the bits `seen`, each these milliseconds after the one before, and the times of a pair if it
+    /// was one.
     fn of_moments(seen: u32, apart: &[i64], pair: Option<PrefillTimes>) -> Row {
-        let with_pair = |record: &mut Row| {
+        let with_pair = |row: &mut Row| {
             let [mut worker, mut here] = [Passage::default(); 2];
             (worker.first, here.first) = (Some(at(1)), Some(at(9)));
-            record.passed(here, worker);
+            row.passed(here, worker);
             if let Some(times) = pair {
-                record.timeline.pair(times);
+                row.timeline.pair(times);
             }
         };
         let own: &[Moment] = match pair {
@@ -191,12 +195,12 @@ mod tests {
         let (mut sample, mut now) = (Sample::whole().without(&Moment::ALL).with(with_pair), 0);
         for (moment, apart) in Moment::ALL.into_iter().zip(apart) {
             now += apart;
-            // One server has no moments of two, nor two those of one.
+            // One server has no moments of a pair, nor a pair those of one server.
             let is_own = match moment {
                 Moment::PrefillReplied => pair.is_some(),
                 moment => moment.clock(Side::Traffic) != ClockOf::Engine || own.contains(&moment),
             };
-            // Every row of a request that went well has its send and its end.
+            // Every row of a successful request has its send and its end.
             let is_sure = matches!(moment, Moment::Sent | Moment::Finish);
             if is_sure || is_own && seen & 1 << moment as u32 != 0 {
                 sample = sample.at(moment, now);
@@ -221,18 +225,18 @@ mod tests {
                 let took = match column.map(|column| (column.get)(&row)) {
                     Some(Value::Nanos(nanos)) => Some(nanos),
                     Some(_) => None,
-                    // The way to the proxy has none.
+                    // `to proxy` has no column.
                     None => row.timeline.nanos(stage.period),
                 };
                 if row.timeline.period_of(stage).is_none() {
-                    // Of a pair, that column is of its three waits.
+                    // For a pair, that column is the sum of its three waits.
                     prop_assert!(took.is_none() || stage.period == Period::PURE_QUEUE, "{}: {took:?}", stage.name);
                     continue;
                 }
                 let alone = Spent::of(stage.period);
                 let is_it = |part: &&Part| part.spent == alone || part.spent == Spent::PROXY && alone.holds(Period::QUEUE_IN_ROUTER);
                 let part = parts.iter().find(is_it).map(|part| part.nanos);
-                // Where no router is there is no part, and it took no time; one part may be known by what the others leave.
+                // Without a router there is no part, and it took no time; one part may be known only as the remainder.
                 let is_nothing = part.is_none() && took == Some(0);
                 prop_assert!(took.is_none() || took == part || is_nothing, "{}: {took:?}, not {part:?}", stage.name);
                 let is_in_total = parts.iter().any(|part| part.spent.holds(stage.period));
@@ -262,14 +266,14 @@ mod tests {
         Vec::from_iter(parts).join(", ")
     }
 
-    /// Each row has the parts of its line among its own, and lacks what stands behind them.
-    fn assert_told<const N: usize>(samples: [Sample; N], told: &str) {
-        assert_eq!(told.lines().count(), N);
-        for (sample, line) in samples.into_iter().zip(told.lines()) {
+    /// Checks that each row has the parts of its line among its own, and that what stands behind `|` was not measured.
+    fn assert_parts<const N: usize>(samples: [Sample; N], lines: &str) {
+        assert_eq!(lines.lines().count(), N);
+        for (sample, line) in samples.into_iter().zip(lines.lines()) {
             let (expected, lacking) = line.split_once(" | ").unwrap_or((line, ""));
             let row = sample.row();
-            let told = parts(&row);
-            assert!(told.contains(expected), "{expected}: {told}");
+            let shown = parts(&row);
+            assert!(shown.contains(expected), "{expected}: {shown}");
             let unseen: Vec<&str> = Unseens::of(&row).iter().map(|one| one.name()).collect();
             assert_eq!(unseen.join(";"), lacking, "{expected}");
         }
@@ -278,15 +282,15 @@ mod tests {
     fn straight(sample: Sample) -> Sample {
         sample
             .without(&HOP)
-            .with(|record| record.timeline.upstream_is_server(true))
+            .with(|row| row.timeline.upstream_is_server(true))
     }
 
     #[test]
-    fn stages_are_joined_where_nobody_saw_what_lies_between() {
+    fn stages_are_joined_if_the_moment_between_them_is_missing() {
         let seen_back = || Sample::whole().at(Moment::WorkerFirstToken, 203);
         let samples = [
             Sample::whole(),
-            // The router's part of the way back is one where a hop saw it, whatever the engine's clock is.
+            // The router's part of the return path is known if a hop saw the token, whatever the engine's clock.
             seen_back(),
             seen_back().engine_unknown(),
             seen_back().without(&[Moment::ServerFirstToken]),
@@ -295,7 +299,7 @@ mod tests {
             Sample::whole().engine_unknown(),
             Sample::whole().without(&[Moment::FirstToken, Moment::LastToken]),
         ];
-        let told = "\
+        let expected = "\
 client lag 1, to proxy 1, router 3, network 5, tokenize 10, queue 80, prefill 100, return 10, decode 290
 prefill 100, return 3, router return 7, decode 290
 router 3, network+return 8, tokenize 10, queue 80, prefill 100, router return 7 | engine_clock
@@ -304,10 +308,10 @@ to proxy 1, router+network 8, tokenize | router
 router 3, network+tokenize+queue+prefill+return 205, decode | engine_no_meta_info
 client lag 1, to proxy 1, router 3, network+return 15, tokenize 10, queue 80, prefill 100, decode 290 | engine_clock
 prefill 100, return+decode 300 | first_token";
-        assert_told(samples, told);
-        let pair = |record: &mut Row| {
-            record.timeline.pair(PrefillTimes::default());
-            record.timeline.forget_engine();
+        assert_parts(samples, expected);
+        let pair = |row: &mut Row| {
+            row.timeline.pair(PrefillTimes::default());
+            row.timeline.forget_engine();
         };
         let no_hop = Sample::whole().without(&[Moment::WorkerArrival]);
         let anywhere = "in the router queue, on the way into the server or on the way back";
@@ -324,12 +328,12 @@ prefill 100, return+decode 300 | first_token";
     }
 
     #[test]
-    fn what_is_no_router_is_not_called_one_and_waiting_for_the_client_is_taken_out() {
+    fn without_a_router_no_part_is_called_so_and_waits_for_the_client_are_split_off() {
         let no_proxy = Sample::whole().without(&[Moment::Arrival, Moment::Forwarded]);
-        let stalled = Sample::whole().with(|record| {
-            record.client_stall_until_finish = Some(ms(200));
-            // What came after the last byte was read delayed nothing that is in decode.
-            record.client_stall = Some(ms(900));
+        let stalled = Sample::whole().with(|row| {
+            row.client_stall_until_finish = Some(ms(200));
+            // A stall after the last byte was read delayed nothing in decode.
+            row.client_stall = Some(ms(900));
         });
         let waited = |sample: Sample| sample.with(|row| row.prompt_wait = Some(ms(2)));
         let slow = straight(Sample::whole().at(Moment::Forwarded, 5));
@@ -340,20 +344,20 @@ prefill 100, return+decode 300 | first_token";
             waited(Sample::whole()),
             waited(slow),
         ];
-        let told = "\
+        let expected = "\
 client lag 1, to proxy 1, proxy 1, network 7
 client lag 1, network 9, tokenize 10
 return 10, decode 90, client_stall 200
 to proxy 1, prompt_wait 2, router 1
 to proxy 1, prompt_wait 2, proxy 1, network 5";
-        assert_told(samples, told);
+        assert_parts(samples, expected);
         let own = Sample::whole().without(&[Moment::Scheduled, Moment::Sent]);
         assert!(parts(&own.row()).starts_with("router 3, "));
     }
 
     #[test]
-    fn one_that_failed_is_told_to_its_end() {
-        // The server tells when it received a request with its last event.
+    fn a_failed_request_is_broken_down_to_its_end() {
+        // The server reports when it received a request with its last event.
         let told_last = [
             Moment::ServerCreated,
             Moment::ServerFinish,
@@ -388,7 +392,7 @@ to proxy 1, prompt_wait 2, proxy 1, network 5";
             unsent,
             refused.clone(),
         ];
-        let told = "\
+        let expected = "\
 client lag 1, to proxy 1, router 3, network+tokenize 15, queue 80, prefill 100, return 10, decode 140
 client lag 1, to proxy 1, router 3, network+tokenize+return 25, queue 80, prefill 100, decode 140
 client lag 1, to proxy 1, router 3, network+tokenize+queue+prefill+return 900
@@ -398,7 +402,7 @@ client lag 1, to proxy 1, proxy 903
 client lag 7
 connecting 7";
         let parts = samples.map(|sample| parts(&sample.row()));
-        assert_eq!(parts.join("\n"), told);
+        assert_eq!(parts.join("\n"), expected);
         let last_seen = refused.row().last_seen().unwrap();
         assert_eq!(last_seen, Spent::CONNECTING);
         assert_eq!(place(last_seen), "connecting to the target");

@@ -1,8 +1,8 @@
-//! The headers in which a hop tells the front, and the front its client, what they have stamped.
+//! The headers by which a hop sends its timestamps to the front, and the front sends its own to a client.
 //!
-//! Form: a JSON array of the members of [`Stamps`] in their order, stamps in epoch nanoseconds of the sender's clock, which the first
-//! names (a name of its own for each process, so that equal names mean one clock): `["4bf9",1795168579844124001,…,"127.0.0.1:30000",…]`.
-//! Those that lack at the end are unknown, and so are those of a later version: new ones are added at the end.
+//! Form: a JSON array of the members of [`Stamps`] in their order, timestamps in epoch nanoseconds of the sender's clock. The
+//! first member names that clock by a name unique to the process: `["4bf9",1795168579844124001,…,"127.0.0.1:30000",…]`. Members
+//! missing at the end are unknown; further ones, of a later version, are ignored: new members are added at the end.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,20 +12,20 @@ use crate::clock::Stamp;
 
 use super::attempt::{Failed, MAX_FAILED, SpanId};
 
-/// Request header by which a client asks the front for [`FRONT_HEADER`] (value `1`).
+/// Request header in which a client asks the front for [`FRONT_HEADER`] (value `1`).
 pub const ASK_HEADER: &str = "x-queuescope-stamps";
-/// Response header with the front's stamps, only for clients that asked.
+/// Response header with the front's timestamps, only for clients that asked.
 pub const FRONT_HEADER: &str = "x-queuescope-stamps";
-/// Response header with the hop's stamps; the front takes it off.
+/// Response header with the hop's timestamps; the front removes it.
 pub const HOP_HEADER: &str = "x-queuescope-hop";
 
-/// What one process of ours stamped of a request, up to its sending of the response head.
+/// The timestamps of a request in one process of ours, up to its sending of the response head.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize_tuple)]
 #[serde(default)]
 pub struct Stamps {
-    /// Name of the process's clock.
+    /// The name of the process's clock.
     pub clock: String,
-    /// The clock at the moment the header was written.
+    /// When the header was written.
     pub now: Option<Stamp>,
     /// The request head was read.
     pub arrival: Option<Stamp>,
@@ -35,55 +35,55 @@ pub struct Stamps {
     pub forwarded: Option<Stamp>,
     /// The server it was sent to, `host:port`.
     pub host: Option<String>,
-    /// How many times it was sent upstream.
+    /// The number of times it was sent upstream.
     pub attempts: Option<u32>,
-    /// Its upstream is the server itself: no router stands between.
+    /// Its upstream is the server itself: there is no router between.
     pub is_direct: bool,
-    /// What servers tell by their traces or logs goes into the sender's rows.
+    /// The sender joins the traces or logs of servers to its own rows.
     pub joins_engine: bool,
     /// The hop's name.
     pub worker: Option<String>,
-    /// The sender's own span: what it sent upstream as the parent.
+    /// The sender's own span, sent upstream as the parent.
     pub span: Option<SpanId>,
-    /// By what number the servers of a pair know the request.
+    /// `bootstrap_room`: the number by which the servers of a pair know the request.
     pub room: Option<u64>,
-    /// Earlier attempts at the same request that the sender saw fail.
+    /// Earlier attempts at the request that failed.
     pub failed: Vec<Failed>,
-    /// The hop's own stamps, passed on by the front.
+    /// The hop's timestamps, passed on by the front.
     pub hop: Option<Box<Stamps>>,
 }
 
-/// How many members there are.
-const MEMBERS: usize = 14;
+/// The number of members.
+const MEMBER_COUNT: usize = 14;
 
-/// Room for what one process stamped, so that it is allocated once.
-const USUAL_BYTES: usize = 256;
+/// Enough for one process's timestamps, so that rendering allocates once.
+const INITIAL_CAPACITY: usize = 256;
 
 impl Stamps {
-    /// The header's value.
+    /// Renders the header's value.
     pub fn render(&self) -> String {
-        let mut text = Vec::with_capacity(USUAL_BYTES);
-        // Nothing in it can fail to be written, and JSON is UTF-8.
+        let mut text = Vec::with_capacity(INITIAL_CAPACITY);
+        // Writing to a `Vec` cannot fail, and JSON is UTF-8.
         let _ = serde_json::to_writer(&mut text, self);
         String::from_utf8(text).unwrap_or_default()
     }
 
-    /// Reads a header's value. `None` when it is none, or names no clock, since stamps of an unknown clock say nothing.
+    /// Parses a header's value; `None` if it is invalid or names no clock, as timestamps of an unknown clock are useless.
     pub fn parse(value: &str) -> Option<Stamps> {
-        let of_a_later_version = || {
+        let later_version = || {
             let mut all: Vec<Value> = serde_json::from_str(value).ok()?;
-            all.truncate(MEMBERS);
+            all.truncate(MEMBER_COUNT);
             serde_json::from_value(all.into()).ok()
         };
-        let strictly = serde_json::from_str(value).ok();
-        let mut stamps: Stamps = strictly.or_else(of_a_later_version)?;
+        let this_version = serde_json::from_str(value).ok();
+        let mut stamps: Stamps = this_version.or_else(later_version)?;
         stamps.failed.truncate(MAX_FAILED);
         stamps.hop = stamps.hop.filter(|hop| !hop.clock.is_empty());
         Some(stamps).filter(|stamps| !stamps.clock.is_empty())
     }
 
-    /// The clock of the engine at `host`, as the sender of these stamps calls it. Two senders may mean different
-    /// servers by one address, such as that of a server beside them.
+    /// Returns the key of the clock of the engine at `host`. It includes the sender's clock, as one address may be different
+    /// servers for two senders, such as a server on the sender's machine.
     pub fn engine_clock(&self, host: &str) -> String {
         format!("{} {host}", self.clock)
     }
@@ -95,7 +95,7 @@ mod tests {
     use crate::request::attempt::told;
 
     #[test]
-    fn what_is_rendered_is_parsed() {
+    fn rendered_stamps_are_parsed() {
         let hop = Stamps {
             clock: "b".into(),
             arrival: Some(Stamp::from_nanos(9)),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stamps_is_refused() {
+    fn invalid_stamps_are_refused() {
         for wrong in [
             "",
             "[]",
@@ -146,7 +146,7 @@ mod tests {
             assert_eq!(Stamps::parse(known), Some(stamps_of("a")), "{known}");
         }
         let members: Vec<Value> = serde_json::from_str(&Stamps::default().render()).unwrap();
-        assert_eq!(members.len(), MEMBERS);
+        assert_eq!(members.len(), MEMBER_COUNT);
         let many = vec!["h timeout 503 after 9223372036 s"; 2 * MAX_FAILED].join("; ");
         let stamps = Stamps {
             failed: told(&many).collect(),

@@ -1,4 +1,4 @@
-//! Time of requests by what it was spent on.
+//! The time of many requests, by what it was spent on.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,43 +8,43 @@ use super::stages::{Breakdown, Part, Spent};
 use super::timeline::{Period, Side};
 use super::unseen::{Unseen, Unseens};
 
-/// Time by what it was spent on. A request with several sequences is told by its first.
+/// The time of requests, by what it was spent on. A request with several sequences counts by its first.
 #[derive(Clone, Debug, Default)]
 pub struct TimeSpent {
-    /// Requests whose time is known.
+    /// The number of requests whose time is known.
     pub requests: u64,
     /// Their time, nanoseconds.
     pub total_nanos: i128,
-    /// Its parts; of what was [added up](Self::add) the largest first.
+    /// Its parts; after [`add`](Self::add) the largest first.
     pub parts: Vec<PartSpent>,
-    /// What was not seen, and in how many requests.
+    /// What was not measured, and in how many requests.
     pub unseen: BTreeMap<Unseen, u64>,
-    /// Requests of which a router's time is known, alone or together with other stages.
+    /// The number of requests of which a router's time is known, alone or together with other stages.
     pub routed: u64,
 }
 
-/// Time that was spent on one thing, by the requests of which that is known.
+/// The time that requests spent on one thing.
 #[derive(Clone, Copy, Debug)]
 pub struct PartSpent {
     /// What it was spent on.
     pub spent: Spent,
-    /// How long all in all, nanoseconds.
+    /// Its sum, nanoseconds.
     pub nanos: i128,
-    /// How many requests had such a part.
+    /// The number of requests with such a part.
     pub requests: u64,
-    /// All the time of those requests, nanoseconds.
+    /// The whole time of those requests, nanoseconds.
     pub of_nanos: i128,
 }
 
 impl TimeSpent {
-    /// Of one request, or of none where its time is not known: all of its time, and that until its first token.
+    /// Returns all the time of one request, and its time until its first token; both are empty if that is unknown.
     pub fn both(row: &Row) -> [TimeSpent; 2] {
         let mut both = <[TimeSpent; 2]>::default();
         TimeSpent::count_both(&mut both, row, Breakdown::of(row).as_ref());
         both
     }
 
-    /// Adds a request to [`both`](Self::both) of others, where it is known what `all` of its time was spent on.
+    /// Adds a request to the two results of [`both`](Self::both); `all` is its breakdown, if known.
     pub fn count_both([spent, first]: &mut [TimeSpent; 2], row: &Row, all: Option<&Breakdown>) {
         let (until_first, unseen) = (all.and_then(Breakdown::until_first_token), Unseens::of(row));
         spent.count(all, row, unseen);
@@ -55,7 +55,7 @@ impl TimeSpent {
         let Some(breakdown) = breakdown else { return };
         let is_router =
             |part: &Part| part.spent != Spent::PROXY && part.spent.holds(Period::QUEUE_IN_ROUTER);
-        // A hop stands behind a router, of whose time it sees nothing.
+        // A hop is behind a router, of whose time it sees nothing.
         let is_routed = row.side() == Side::Hop || breakdown.parts.iter().any(is_router);
         let total_nanos = i128::from(breakdown.total_nanos);
         self.requests += 1;
@@ -69,8 +69,8 @@ impl TimeSpent {
                 of_nanos: total_nanos,
             });
         }
-        for what in unseen.iter() {
-            *self.unseen.entry(what).or_default() += 1;
+        for reason in unseen.iter() {
+            *self.unseen.entry(reason).or_default() += 1;
         }
     }
 
@@ -85,14 +85,14 @@ impl TimeSpent {
         }
     }
 
-    /// Adds what [`both`](Self::both) told of other requests.
+    /// Adds the results of [`both`](Self::both) of other requests.
     pub fn add_both(both: &mut [TimeSpent; 2], more: [TimeSpent; 2]) {
         both.iter_mut()
             .zip(more)
             .for_each(|(spent, more)| spent.add(more));
     }
 
-    /// Adds that of other requests.
+    /// Adds the time of other requests.
     pub fn add(&mut self, more: TimeSpent) {
         self.requests += more.requests;
         self.total_nanos += more.total_nanos;
@@ -102,8 +102,8 @@ impl TimeSpent {
         }
         self.parts
             .sort_by_key(|part| (Reverse(part.nanos), part.spent));
-        for (what, count) in more.unseen {
-            *self.unseen.entry(what).or_default() += count;
+        for (reason, count) in more.unseen {
+            *self.unseen.entry(reason).or_default() += count;
         }
     }
 }

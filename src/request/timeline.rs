@@ -1,7 +1,6 @@
-//! The moments of a request, each on the clock that saw it, and the durations between them.
+//! The moments of a request, each on the clock that measured it, and the durations between them.
 //!
-//! A duration inside one clock is exact. Across two clocks it needs the offset between them; without
-//! one it stays unknown.
+//! A duration within one clock is exact. Between two clocks it needs their offset; without one it is unknown.
 
 mod pair;
 mod stage;
@@ -73,7 +72,7 @@ names! {
 }
 
 names! {
-    /// Whose clock the engine's times are on.
+    /// The clock that the engine's times are on.
     pub enum ClockState {
         /// On that of the row.
         Offset = "offset",
@@ -92,7 +91,7 @@ names! {
     }
 }
 
-/// Whose clock a moment is read from.
+/// The clock that a moment is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClockOf {
     /// The generator.
@@ -106,7 +105,7 @@ pub enum ClockOf {
 }
 
 names! {
-    /// Who watches the response, and on whose clock a record's times are therefore given.
+    /// The process that observes the response, and on whose clock a row's times therefore are.
     pub enum Side {
         /// The traffic generator.
         Traffic = "traffic",
@@ -117,31 +116,31 @@ names! {
     }
 }
 
-/// What is known of another clock.
+/// The relation of a clock to the observer's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Relation {
-    /// It is our own clock: the same process.
+    /// The same clock: the same process.
     Same,
-    /// It is another clock, this far away.
+    /// Another clock, this far away.
     Apart(Offset),
-    /// It is another clock, nobody knows how far away.
+    /// Another clock, at an unknown distance.
     #[default]
     Unknown,
 }
 
-/// SGLang's own stamps of one moment differ by up to 0.24 µs between events (0.5.23).
+/// SGLang's timestamps of one moment differ by up to 0.24 µs between events (0.5.23).
 pub const TOLERANCE_NANOS: i64 = 1_000;
 
-/// The marks of one request, kept as each clock gave them.
+/// The moments of one request, kept as each clock gave them.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     side: Side,
     marks: [Option<Stamp>; Moment::COUNT],
     relations: [Relation; 4],
-    /// The clock that the hop's moments were read from: the front's own when they share a process.
+    /// The clock of the hop's moments: the front's own if they share a process.
     hop_clock: ClockOf,
     upstream_is_server: bool,
-    /// Prefill and decode were two servers; what the first told is known apart.
+    /// Times at the prefill server, if prefill and decode were two servers.
     prefill: Option<PrefillTimes>,
 }
 
@@ -157,13 +156,13 @@ pub struct Period {
 impl Period {
     /// Arrival to the engine's first token.
     pub const TTFT_ENGINE: Period = Period::new(Moment::Arrival, Moment::ServerFirstToken);
-    /// Decode's whole wait for prefill.
-    pub const TRANSFERRED: Period = Period::new(Moment::KvReserved, Moment::KvArrived);
+    /// The decode server's whole wait for prefill.
+    pub const PREFILL_WAIT: Period = Period::new(Moment::KvReserved, Moment::KvArrived);
     /// Arrival to the first token read.
     pub const TTFT_OBSERVED: Period = Period::new(Moment::Arrival, Moment::FirstToken);
-    /// Arrival to the end, whoever ended it.
+    /// Arrival to the end, whoever ended the request.
     pub const ELAPSED: Period = Period::new(Moment::Arrival, Moment::End);
-    /// The router's send to the end, whoever ended it.
+    /// The router's send to the end, whoever ended the request.
     pub const ELAPSED_AT_HOP: Period = Period::new(Moment::RouterSend, Moment::End);
     /// First to last token read.
     pub const TOKENS: Period = Period::new(Moment::FirstToken, Moment::LastToken);
@@ -184,10 +183,10 @@ pub const ENGINE: [Moment; 6] = [
 ];
 
 impl Moment {
-    /// How many moments there are.
+    /// The number of moments.
     pub const COUNT: usize = Moment::ALL.len();
 
-    /// The clock this moment is read from when `side` watches the response.
+    /// Returns the clock that this moment is read from if `side` observes the response.
     pub const fn clock(self, side: Side) -> ClockOf {
         match self {
             Moment::Scheduled | Moment::Sent => ClockOf::Traffic,
@@ -217,7 +216,7 @@ impl Moment {
 }
 
 impl Side {
-    /// The clock of this observer.
+    /// Returns the clock of this observer.
     pub const fn clock(self) -> ClockOf {
         match self {
             Side::Traffic => ClockOf::Traffic,
@@ -234,7 +233,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// An empty timeline of a request that `side` watches.
+    /// Makes an empty timeline of a request that `side` observes.
     pub fn new(side: Side) -> Timeline {
         let mut relations = [Relation::Unknown; 4];
         relations[side.clock() as usize] = Relation::Same;
@@ -248,49 +247,48 @@ impl Timeline {
         }
     }
 
-    /// Says that the process we send to is the server itself, not a router: our send is then the
-    /// router's.
+    /// Sets whether the process that we send to is the server itself, not a router: our send is then the router's.
     pub fn upstream_is_server(&mut self, yes: bool) {
         self.upstream_is_server = yes;
     }
 
-    /// Says that the hop and the front are one process, with one clock.
+    /// Sets that hop and front are one process, with one clock.
     pub fn hop_shares_front(&mut self) {
         self.hop_clock = ClockOf::Front;
     }
 
-    /// Sets a moment as its clock gave it, replacing an earlier mark; where nobody saw it, leaves that.
+    /// Sets a moment as its clock gave it, replacing an earlier value; `None` changes nothing.
     pub fn set(&mut self, moment: Moment, at: impl Into<Option<Stamp>>) {
         if let Some(at) = at.into() {
             self.marks[moment as usize] = Some(at);
         }
     }
 
-    /// Sets a moment unless it is marked already.
+    /// Sets a moment unless it is known already.
     pub fn first(&mut self, moment: Moment, at: Stamp) {
         if self.mark(moment).is_none() {
             self.set(moment, at);
         }
     }
 
-    /// Takes a mark off.
+    /// Removes a moment.
     pub fn clear(&mut self, moment: Moment) {
         self.marks[moment as usize] = None;
     }
 
-    /// Says how `clock` stands to the observer's.
+    /// Sets the relation of `clock` to the observer's.
     pub fn relate(&mut self, clock: ClockOf, relation: Relation) {
         if clock != self.side.clock() {
             self.relations[clock as usize] = relation;
         }
     }
 
-    /// What is known of `clock`.
+    /// Returns the relation of `clock` to the observer's.
     pub fn relation(&self, clock: ClockOf) -> Relation {
         self.relations[clock as usize]
     }
 
-    /// How far `clock` is from ours, where it is another and that is known.
+    /// Returns the offset of `clock`, if it is another clock and that is known.
     pub fn offset(&self, clock: ClockOf) -> Option<Offset> {
         match self.relation(clock) {
             Relation::Apart(offset) => Some(offset),
@@ -298,7 +296,7 @@ impl Timeline {
         }
     }
 
-    /// The other clocks that moments here were read from, as far as they compare with ours.
+    /// Returns the other clocks of moments here that compare with ours, with their offsets.
     pub fn other_clocks(&self) -> impl Iterator<Item = (ClockOf, Offset)> {
         let all = [
             ClockOf::Traffic,
@@ -316,13 +314,13 @@ impl Timeline {
         })
     }
 
-    /// Who watches.
+    /// Returns the observer.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// The earliest, on our clock, that the last of our processes before the server can have sent the
-    /// request: nothing of the server's can come before it.
+    /// Returns the earliest that the last of our processes before the server can have sent the request, on our clock: no moment
+    /// of the server can be before it.
     pub fn last_send(&self) -> Option<Stamp> {
         let sends = [Moment::WorkerForwarded, Moment::Forwarded, Moment::Sent];
         sends.into_iter().find_map(|moment| {
@@ -331,33 +329,34 @@ impl Timeline {
         })
     }
 
-    /// The moment as its own clock gave it.
+    /// Returns the moment as its own clock gave it.
     pub fn raw(&self, moment: Moment) -> Option<Stamp> {
         self.resolve(moment).and_then(|moment| self.mark(moment))
     }
 
-    /// The moment on the observer's clock; `None` when unmarked or on a clock of unknown offset.
+    /// Returns the moment on the observer's clock; `None` if unknown or on a clock that does not compare.
     pub fn on_own_clock(&self, moment: Moment) -> Option<Stamp> {
         Some(self.ours(self.resolve(moment)?)?.0)
     }
 
-    /// The moment for a time column: on the observer's clock where that is possible, else raw.
+    /// Returns the moment for a time column: on the observer's clock if the clocks compare, else as its own clock gave it.
     pub fn time(&self, moment: Moment) -> Option<Stamp> {
         let moment = self.resolve(moment)?;
         let ours = self.ours(moment).map(|(at, _)| at);
         ours.or_else(|| self.mark(moment))
     }
 
-    /// Nanoseconds of a period, negative when the order is broken. Exact within one clock,
-    /// through the offset across two, `None` when that is unknown or a moment is missing.
+    /// Returns the length of a period, nanoseconds; negative if the order is wrong. Exact within one clock, by the offset between
+    /// two; `None` if that or a moment is unknown.
     pub fn nanos(&self, period: Period) -> Option<i64> {
         Some(self.measured(period)?.0)
     }
 
-    /// The same, and how far it may be off: the errors of the clocks at its ends, nanoseconds; 0 within one clock.
+    /// Returns the length of a period and its error, nanoseconds: the errors of the clocks at its ends; 0 within one clock.
     pub fn measured(&self, period: Period) -> Option<(i64, i64)> {
-        if let Some(known) = self.prefill.and_then(|times| self.apart(period, times)) {
-            return known.map(|nanos| (nanos, 0));
+        let of_pair = self.prefill.and_then(|of| self.pair_nanos(period, of));
+        if let Some(nanos) = of_pair {
+            return Some((nanos?, 0));
         }
         let period = self.ends(period)?;
         let (from, to) = (self.resolve(period.from)?, self.resolve(period.to)?);
@@ -369,15 +368,16 @@ impl Timeline {
         Some((to.nanos_since(from), error.saturating_add(more)))
     }
 
-    /// Time to first token in nanoseconds, and where it came from: the engine's own first token where
-    /// the clocks compare, else what the observer read.
+    /// Returns the time to first token, nanoseconds, and its source: the engine's own first token if the clocks compare, else the
+    /// one that the observer read.
     pub fn ttft(&self) -> Option<(i64, TtftSource)> {
         let engine = self.nanos(Period::TTFT_ENGINE);
         let engine = engine.map(|nanos| (nanos, TtftSource::Server));
         engine.or_else(|| Some((self.nanos(Period::TTFT_OBSERVED)?, TtftSource::Read)))
     }
 
-    /// Nanoseconds from its arrival to its end, whoever ended it. A hop's own row begins when the hop read the head.
+    /// Returns the time from arrival to end, whoever ended the request, nanoseconds. A hop's own row begins when the hop read the
+    /// head.
     pub fn elapsed(&self) -> Option<i64> {
         self.nanos(match self.side {
             Side::Traffic | Side::Front => Period::ELAPSED,
@@ -385,7 +385,7 @@ impl Timeline {
         })
     }
 
-    /// Whose clock the engine's times are on; `None` where there are none.
+    /// Returns which clock the engine's times are on; `None` if there are none.
     pub fn clock_state(&self) -> Option<ClockState> {
         let created = self.raw(Moment::ServerCreated);
         created
@@ -396,19 +396,19 @@ impl Timeline {
             })
     }
 
-    /// The clocks that the ends of a period were read from, where both are marked.
+    /// Returns the clocks of the ends of a period, if both are known.
     pub fn clocks(&self, period: Period) -> Option<(ClockOf, ClockOf)> {
         let ends = self.resolve(period.from).zip(self.resolve(period.to));
         ends.map(|(a, b)| (self.clock(a), self.clock(b)))
     }
 
-    /// What was marked itself, on its own clock, whatever stands for it: the arrival that a front stamped, the first token that a hop
-    /// saw pass.
+    /// Returns a moment that was itself measured, on its own clock; unlike [`raw`](Self::raw), no other stands in for it: the
+    /// arrival that a front reported, the first token that a hop saw.
     pub fn mark(&self, moment: Moment) -> Option<Stamp> {
         self.marks[moment as usize]
     }
 
-    /// A marked moment on our clock, and the error of that, nanoseconds.
+    /// Returns a measured moment on our clock, and its error, nanoseconds.
     fn ours(&self, moment: Moment) -> Option<(Stamp, i64)> {
         let at = self.mark(moment)?;
         match self.relation(self.clock(moment)) {
@@ -425,7 +425,7 @@ impl Timeline {
         }
     }
 
-    /// The marked moment that stands for `moment` here.
+    /// Returns the measured moment that stands for `moment` here.
     fn resolve(&self, moment: Moment) -> Option<Moment> {
         let marked = |m: Moment| self.mark(m).map(|_| m);
         if self.mark(moment).is_some() && moment != Moment::RouterSend {
@@ -439,7 +439,7 @@ impl Timeline {
                     return None;
                 }
                 marked(Moment::Forwarded).or_else(|| match marked(Moment::Arrival) {
-                    // A front stands between: its forwarding is the one that counts, and is unknown.
+                    // A front is between: its forwarding is the one that counts, and is unknown.
                     Some(_) => None,
                     None => marked(Moment::Sent),
                 })

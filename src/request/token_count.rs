@@ -1,9 +1,9 @@
-//! Who told how many tokens were generated.
+//! The source of the number of generated tokens.
 
 use super::names::names;
 
 names! {
-    /// Where the number of generated tokens came from.
+    /// The source of the number of generated tokens.
     pub enum TokenCountSource {
         /// `completion_tokens` of the sequence's `meta_info`.
         MetaInfo = "meta_info",
@@ -17,9 +17,9 @@ names! {
 }
 
 impl TokenCountSource {
-    /// The tokens that events counted, else those of `usage` of the same sequences. Where the events had theirs from a
-    /// usage as well, the larger: none may count the last token, which can come without text.
-    pub fn most(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {
+    /// Chooses between the count of events and that of `usage` for the same sequences: the events', unless theirs is from a usage
+    /// as well; then the larger, as either may miss the last token, which can come without text.
+    pub fn choose(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {
         match source {
             Some(TokenCountSource::MetaInfo | TokenCountSource::Trace | TokenCountSource::Log) => {
                 by_events.or(usage)

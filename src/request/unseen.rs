@@ -1,11 +1,11 @@
-//! What of a request nobody saw, why, and what would show it.
+//! What of a request was not measured, why, and what would measure it.
 
 use super::cell::{Value, cells};
 use super::names::names;
 
 names! {
-    /// Something of a request that nobody saw, so that stages run together; of the engine's moments, why some or all of them are
-    /// unknown. What stands above each is told to users.
+    /// Something of a request that was not measured, so that stages are joined; for the engine's moments, why some or all are
+    /// unknown. The docs show the comment of each.
     pub enum Unseen {
         /// the router's part was not measured: no worker hop (if there is no router: `--upstream-kind server`, which also names the server and relates its clock)
         Router = "router",
@@ -50,28 +50,28 @@ names! {
     }
 }
 
-/// What of a request nobody saw: a bit each.
+/// A set of [`Unseen`], one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unseens(u32);
 
-/// How to get them for answers that cannot carry them.
+/// How to get the engine's times of responses that cannot carry them.
 pub const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
     --engine-traces IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`); the times come after the answer, into the \
     proxy's rows and live page";
 
 impl Unseens {
-    /// Why the engine's moments are unknown, where some are.
+    /// Returns why the engine's moments are unknown, if some are.
     pub fn engine(self) -> Option<Unseen> {
         self.iter().find(|one| one.is_engine())
     }
 
-    /// The same, with another reason for the engine's moments.
-    pub(super) fn with_engine(self, why: Unseen) -> Unseens {
-        let other = |one: Unseen| if one.is_engine() { why } else { one };
+    /// Replaces the reason why the engine's moments are unknown.
+    pub(super) fn with_engine(self, reason: Unseen) -> Unseens {
+        let other = |one: Unseen| if one.is_engine() { reason } else { one };
         self.iter().map(other).collect()
     }
 
-    /// Each of them.
+    /// Returns its elements.
     pub fn iter(self) -> impl Iterator<Item = Unseen> {
         let all = Unseen::ALL.into_iter();
         all.filter(move |one| self.0 >> *one as u32 & 1 == 1)
@@ -97,7 +97,7 @@ impl Unseen {
         )
     }
 
-    /// Whether [`ELSEWHERE`] would show the engine's moments.
+    /// Whether [`ELSEWHERE`] would provide the engine's moments.
     pub const fn is_elsewhere(self) -> bool {
         matches!(
             self,
@@ -110,7 +110,7 @@ impl Unseen {
         )
     }
 
-    /// What would show the engine's moments.
+    /// Returns what would provide the engine's moments.
     pub fn remedy(self) -> String {
         match (self.own_remedy(), self.is_elsewhere()) {
             ("", true) => ELSEWHERE.to_owned(),
@@ -119,7 +119,7 @@ impl Unseen {
         }
     }
 
-    /// The same but for [`ELSEWHERE`]; empty where there is nothing else.
+    /// Returns the remedy without [`ELSEWHERE`]; empty if there is no other.
     pub const fn own_remedy(self) -> &'static str {
         match self {
             Unseen::MetricsOff | Unseen::FirstTokenOff => {
@@ -151,7 +151,7 @@ impl Unseen {
         }
     }
 
-    /// What a person reads, with a remedy if there is one.
+    /// Returns a sentence for people, with a remedy if there is one.
     pub fn sentence(self, remedy: &str) -> String {
         let help = self.help();
         match (self.is_engine(), remedy) {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn why_the_engines_moments_are_unknown_follows_from_its_sglang_and_what_was_asked() {
+    fn the_reason_for_unknown_moments_follows_from_sglang_and_the_request() {
         for (generation, stream, retractions, without, expected) in [
             (From0_5_12MetricsOff, true, 0, PAIR, Unseen::MetricsOff),
             (From0_4_6, true, 0, PAIR, Unseen::TooOld),
@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(found, expected, "{generation:?} {stream}");
         }
         let nothing: fn(&mut Row) = |_| ();
-        // Whoever sends through a proxy that has them need not be told how to get them.
+        // Whoever sends through a proxy that has the times need not be told how to get them.
         let in_proxy: fn(&mut Row) = |row| row.more.front_joins_engine = true;
         let joined: fn(&mut Row) = |row| row.timing_source = Some(TimingSource::Log);
         let encoded: fn(&mut Row) = |row| row.unread = Some(Unread::Encoded);
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn each_reason_has_the_remedy_that_helps() {
-        // It stands on the live page and in the proxy's own report too: nothing is "not here".
+        // The text is shown on the live page and in the proxy's own report too: it must not say "not here".
         for (why, helps, not) in [
             (Unseen::MetricsOff, "--enable-metrics", "not here"),
             (Unseen::TooOld, "0.5.5 or later", "--enable-metrics"),

@@ -1,4 +1,4 @@
-//! What a row tells of its wait: in its server queue, in the router, and at the servers of a pair.
+//! The waits of a row: in the server queue, in the router, and at the servers of a pair.
 
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause, Stay};
@@ -13,25 +13,25 @@ use super::response::Unread;
 pub struct Wait {
     /// How long it was, nanoseconds.
     pub nanos: i64,
-    /// Its way through the server, on the server's clock; `None` where nobody knows when it waited.
+    /// Its stay at the server, on the server's clock; `None` if it is unknown when it waited.
     pub stay: Option<Stay>,
-    /// From the row's times to those of its stay, nanoseconds; `None` where their clocks cannot be compared.
+    /// What to add to the row's times to get the stay's, nanoseconds; `None` if their clocks do not compare.
     pub shift: Option<i64>,
-    /// What it was for, where the row tells: at the servers of a pair.
+    /// What it waited for, if the row says so: at the servers of a pair.
     pub cause: Option<Cause>,
 }
 
-/// A router that holds a request for less only passes it on, nanoseconds.
-const ROUTER: i64 = 10_000_000;
-/// What the waits of a request of a pair are told in, in their order.
+/// A router that holds a request for less than this only passes it on, nanoseconds.
+const MIN_ROUTER_WAIT_NANOS: i64 = 10_000_000;
+/// The columns of the waits of a request of a pair, in their order.
 pub const OF_PAIR: [ColumnId; 4] = [
     ColumnId::decode_bootstrap_time,
     ColumnId::prefill_queue_time,
     ColumnId::kv_transfer_time,
     ColumnId::decode_queue_time,
 ];
-/// A request that was last seen there came to no server: column `ended_in`.
-const NO_SERVER: [&str; 6] = [
+/// Stages of column `ended_in` before a request reaches a server.
+const STAGES_BEFORE_SERVER: [&str; 6] = [
     "client lag",
     "connecting",
     "to proxy",
@@ -39,19 +39,19 @@ const NO_SERVER: [&str; 6] = [
     "router",
     "network",
 ];
-/// When a request was sent to a server: the first that is known.
-const SENT: [ColumnId; 5] = [
+/// When a request was sent to a server: the first of these that is known.
+const SEND_COLUMNS: [ColumnId; 5] = [
     ColumnId::worker_forwarded_time,
     ColumnId::router_send_time,
     ColumnId::forwarded_time,
     ColumnId::sent_time,
     ColumnId::arrival_time,
 ];
-/// Files tell times so exactly, nanoseconds: differences of two were rounded apart from them.
-const EXACT: i64 = 1_000;
+/// Differences of two times in a file may be rounded off by this much, nanoseconds.
+const ROUNDING_NANOS: i64 = 1_000;
 
 impl Wait {
-    /// Of the cells of a row: that in its server queue, or those at the servers of a pair.
+    /// Returns the waits of a row, given its cells: the wait in the server queue, or those at the servers of a pair.
     pub fn all<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
         match cell(ColumnId::disaggregated) {
             Value::Empty => Wait::of(cell).into_iter().collect(),
@@ -59,14 +59,14 @@ impl Wait {
         }
     }
 
-    /// That in the server queue: column `pure_queue_time`, where that can be. What a pair waited for is not one queue.
+    /// Returns the wait in the server queue: column `pure_queue_time`, unless impossible. A pair has no one queue.
     pub fn of<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
-        let wrong = text(cell(ColumnId::inconsistency));
+        let inconsistency = text(cell(ColumnId::inconsistency));
         let names = ["pure_queue_time", "queue_end<"];
-        let is_wrong = names.iter().any(|name| wrong.contains(name));
+        let is_impossible = names.iter().any(|name| inconsistency.contains(name));
         let nanos = whole(cell(ColumnId::pure_queue_time))?;
         let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
-        if nanos < 0 || is_wrong || is_of_pair {
+        if nanos < 0 || is_impossible || is_of_pair {
             return None;
         }
         // On the server's clock the moments of all its requests are exact.
@@ -78,7 +78,7 @@ impl Wait {
             _ => Some(0),
         };
         let stay = stay(cell, shift);
-        let stay = stay.filter(|stay| (stay.waited() - nanos).abs() <= EXACT);
+        let stay = stay.filter(|stay| (stay.waited() - nanos).abs() <= ROUNDING_NANOS);
         let exact = |stay: Stay| Stay {
             started: stay.queued + nanos,
             ..stay
@@ -91,7 +91,8 @@ impl Wait {
         })
     }
 
-    /// Those at the servers of a pair, each with who has meanwhile what is waited for. Of a transfer nobody is to be blamed.
+    /// Returns the waits at the servers of a pair. A stay ends when the sequence no longer holds what others wait for; a transfer
+    /// is nobody's fault.
     fn at_pair<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
         let time = |column| whole(cell(column));
         let after = |from: Option<i64>, column| Some(from? + time(column)?);
@@ -99,7 +100,7 @@ impl Wait {
         let admitted = after(reserved, ColumnId::prefill_queue_time);
         let prefilled = after(admitted, ColumnId::prefill_time);
         let arrived = time(ColumnId::kv_arrived_time);
-        // Ours cannot be compared with the servers' times then.
+        // Our times do not compare with the servers' then.
         let is_raw = text(cell(ColumnId::clock_state)) == "raw";
         let ended = ended(cell, (!is_raw).then_some(0));
         let queued = time(ColumnId::queue_time_start);
@@ -128,50 +129,50 @@ impl Wait {
         all.into_iter().zip(OF_PAIR).filter_map(wait).collect()
     }
 
-    /// When a request may have been at a server that did not tell when it waited and ran, by the row's own clock: from its sending
-    /// to its end. `None` where one of its waits has its stay, or it came to no server.
+    /// Returns when a request may have been at a server that did not report when it waited and ran, on the row's clock: from its
+    /// sending to its end. `None` if one of its waits has a stay, or it did not reach a server.
     pub fn untimed<'a>(waits: &[Wait], cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Interval> {
         let is_timed = waits.iter().any(|wait| wait.stay.is_some());
-        if is_timed || NO_SERVER.contains(&&*text(cell(ColumnId::ended_in))) {
+        if is_timed || STAGES_BEFORE_SERVER.contains(&&*text(cell(ColumnId::ended_in))) {
             return None;
         }
         let first = |columns: &[ColumnId]| columns.iter().find_map(|of| whole(cell(*of)));
-        // Of an answer in the background the end is not that of its generation.
+        // The end of a response is not the end of a generation in the background.
         let is_over = text(cell(ColumnId::unread)) != Unread::Background.name();
         let end = first(&[ColumnId::end_time, ColumnId::finish_time]).filter(|_| is_over);
         Some(Interval {
-            start: first(&SENT).unwrap_or(i64::MIN),
+            start: first(&SEND_COLUMNS).unwrap_or(i64::MIN),
             end: end.unwrap_or(i64::MAX),
         })
     }
 
-    /// What a request waited for before it was sent to a server, as its first row tells.
+    /// Returns what a request waited for before it was sent to a server, given the cells of its first row.
     pub fn on_the_way<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
-        // A client that is slow to send its prompt is not held back.
+        // Waiting for a client that is slow to send its prompt is no router's time.
         let prompt = whole(cell(ColumnId::prompt_wait)).unwrap_or(0);
         let nanos = whole(cell(ColumnId::queue_time_in_router)).map(|nanos| nanos - prompt);
-        let Some(nanos) = nanos.filter(|nanos| *nanos >= ROUTER) else {
+        let Some(nanos) = nanos.filter(|nanos| *nanos >= MIN_ROUTER_WAIT_NANOS) else {
             return ByCause::default();
         };
-        // Where no hop stands the send to the server is the proxy's own.
-        let is_told = |column| cell(column) != Value::Empty;
-        let has_hop = is_told(ColumnId::worker) || is_told(ColumnId::worker_forwarded_time);
-        let cause = match is_told(ColumnId::forwarded_time) && !has_hop {
+        // Without a hop the send to the server is the proxy's own.
+        let is_known = |column| cell(column) != Value::Empty;
+        let has_hop = is_known(ColumnId::worker) || is_known(ColumnId::worker_forwarded_time);
+        let cause = match is_known(ColumnId::forwarded_time) && !has_hop {
             true => Cause::Proxy,
             false => Cause::Router,
         };
-        // Attempts that failed, as long as they are told to have taken, else all of it.
+        // Failed attempts, for as long as they took; all of the wait if that is unknown.
         let failed = text(cell(ColumnId::failed_attempts));
         let took: Option<i64> = attempt::told(&failed).map(|failed| failed.nanos).sum();
         let down = took.map_or(nanos, |took| took.min(nanos));
-        let mut told = ByCause::default();
-        told.add(Cause::Down, down);
-        told.add(cause, nanos - down);
-        told
+        let mut waits = ByCause::default();
+        waits.add(Cause::Down, down);
+        waits.add(cause, nanos - down);
+        waits
     }
 }
 
-/// `shift`: `None` where the proxy's clock cannot be compared with the server's.
+/// Returns the stay at the server; `shift` is `None` if the proxy's clock does not compare with the server's.
 fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<Stay> {
     let at = |column| Some(whole(cell(column))? + shift.unwrap_or(0));
     let started = at(ColumnId::queue_time_end)?;
@@ -187,7 +188,7 @@ fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option
     })
 }
 
-/// When it left the server: by our own moments only where their clocks can be compared.
+/// Returns when it left the server: by our own moments only if their clocks compare.
 fn ended<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<i64> {
     let at = |column| Some(whole(cell(column))? + shift.unwrap_or(0));
     let ours = |column| at(column).filter(|_| shift.is_some());
@@ -196,7 +197,7 @@ fn ended<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Optio
         .or_else(|| ours(ColumnId::end_time))
 }
 
-/// A count, nanoseconds, or a moment as nanoseconds.
+/// The integer of a count, a duration or a moment, in nanoseconds for the last two.
 fn whole(value: Value<'_>) -> Option<i64> {
     match value {
         Value::Count(count) => i64::try_from(count).ok(),
@@ -221,9 +222,10 @@ mod tests {
     use crate::request::sample::Sample;
     use crate::request::timeline::ClockState;
 
-    /// Whoever has a slot of a pair's decode server has it until that says so; our own end tells it only where the clocks compare.
+    /// A sequence holds its slot of a pair's decode server until that server says so; our own end tells it only if the clocks
+    /// compare.
     #[test]
-    fn a_stay_at_a_pair_ends_by_our_clock_only_where_that_is_the_servers() {
+    fn a_stay_at_a_pair_ends_by_our_clock_only_if_the_clocks_compare() {
         let mut row = Sample::whole().row();
         row.disaggregated = Some(true);
         row.queue_time_start = Some(Stamp::from_nanos(10));

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
-use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
+use crate::request::headers::{content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::{OWN_WANTS, Outcome};
 use crate::request::row::Row;

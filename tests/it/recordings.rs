@@ -3,12 +3,12 @@
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
 use queuescope::request::attempt::{Failed, SpanId, shown};
+use queuescope::request::body_timing::Passage;
 use queuescope::request::columns::{COLUMNS, Column};
 use queuescope::request::csv::TimeBase;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::outcome::Outcome;
-use queuescope::request::passage::Passage;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{ClockOf, Moment, Relation, Side};
 use queuescope::table::cells::RowWriter;

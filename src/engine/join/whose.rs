@@ -2,11 +2,11 @@
 
 use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
+use crate::request::engine_report::Told;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Relation};
-use crate::request::told::Told;
 
 /// By what it is the row's, the surest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

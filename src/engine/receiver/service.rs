@@ -18,7 +18,7 @@ use tokio::sync::{Notify, SemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::request::head::{content_type, is_kind};
+use crate::request::headers::{content_type, is_kind};
 use crate::telemetry::otlp::collector::GRPC_PATH;
 use crate::telemetry::prometheus::Batch;
 

@@ -1,12 +1,12 @@
 //! One line of the log, as it is read: in pieces of any size, of which nothing is kept but a few numbers.
 
+use crate::request::engine_report::Told;
 use crate::request::field::Field;
 use crate::request::meta_info::MetaInfo;
 use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::sequence::TimingSource;
 use crate::request::sglang::LOG_LINE;
-use crate::request::told::Told;
 
 /// Reads lines, one after another.
 #[derive(Debug)]

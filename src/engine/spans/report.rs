@@ -1,8 +1,8 @@
 //! What was told of one request, and what that is made of.
 
 use crate::clock::Stamp;
+use crate::request::engine_report::Told;
 use crate::request::sequence::TimingSource;
-use crate::request::told::Told;
 
 /// What was told of one request, so far.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use crate::clock::Stamp;
 use crate::engine::span::{EngineSpan, Part, Scheduler, Stage};
-use crate::request::told::Told;
+use crate::request::engine_report::Told;
 
 /// What one scheduler did for a request.
 #[derive(Debug, Default)]

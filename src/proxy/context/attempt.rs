@@ -7,7 +7,7 @@ use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, CameWith, MAX_FAILED, SpanId};
 use crate::request::timeline::Moment;
-use crate::request::trace::Sending;
+use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::Progress;
 
 use super::Context;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::request::columns::ColumnId;
-use crate::request::head::label_pairs;
+use crate::request::headers::label_pairs;
 use crate::table::Table;
 use crate::units::percent;
 

@@ -14,8 +14,8 @@ const CLOCKS: [ClockOf; 4] = [
     ClockOf::Engine,
 ];
 
-/// All moments 1 ms apart, on four clocks that are `apart` from each other by so many nanoseconds.
-fn record(side: Side, apart: i64, error_nanos: i64) -> Row {
+/// A row with all moments 1 ms apart, on four clocks `apart` nanoseconds from each other.
+fn row_of(side: Side, apart: i64, error_nanos: i64) -> Row {
     let mut row = Row::new(side, Endpoint::Generate, "r".into());
     let timeline = &mut row.timeline;
     for (moment, n) in Moment::ALL.into_iter().zip(1..) {
@@ -29,12 +29,12 @@ fn record(side: Side, apart: i64, error_nanos: i64) -> Row {
 }
 
 #[test]
-fn every_duration_across_clocks_is_looked_at() {
+fn every_duration_between_clocks_has_an_error_bound() {
     let is_duration =
         |column: &&Column| column.unit == Latency || matches!(column.origin, Origin::Period(_));
     for side in [Side::Traffic, Side::Front, Side::Hop] {
-        let row = |apart, error| rows(&[record(side, apart, error)]).remove(0);
-        // What changes with the offsets was taken with two clocks.
+        let row = |apart, error| rows(&[row_of(side, apart, error)]).remove(0);
+        // A value that changes with the offsets is measured by two clocks.
         let (together, moved) = (row(0, 0), row(77, 0));
         let changed = COLUMNS.iter().filter(is_duration);
         let changed = changed.filter(|column| (column.get)(&together) != (column.get)(&moved));
@@ -49,19 +49,19 @@ fn every_duration_across_clocks_is_looked_at() {
 #[test]
 fn a_duration_is_within_the_error_of_both_its_clocks() {
     let network = |error| {
-        let row = rows(&[record(Side::Front, 0, error)]).remove(0);
+        let row = rows(&[row_of(Side::Front, 0, error)]).remove(0);
         let within = row.within_clock_error.unwrap_or_default();
         within.split(';').any(|name| name == "network_time")
     };
-    let record = record(Side::Front, 0, 0);
-    let nanos = record.timeline.nanos(Period::NETWORK).unwrap();
+    let row = row_of(Side::Front, 0, 0);
+    let nanos = row.timeline.nanos(Period::NETWORK).unwrap();
     assert!(nanos > 0);
-    // From the hop's clock to the engine's.
+    // From the hop's clock to the engine's: two errors.
     assert!(network(nanos / 2));
     assert!(!network(nanos / 2 - 1));
 }
 
-/// The row of another sequence of the same request: all that is a sequence's is other.
+/// The row of another sequence of the same request: it differs in all that belongs to a sequence.
 fn other_sequence(first: &Row) -> Row {
     let mut other = first.clone();
     other.index = 1;
@@ -77,7 +77,7 @@ fn other_sequence(first: &Row) -> Row {
     }
     other.first_event_tokens = Some(1);
     other.more.stall_nanos = 1;
-    other.more.differing = vec![(Moment::QueueEnd, TimingSource::Log)];
+    other.more.conflicting = vec![(Moment::QueueEnd, TimingSource::Log)];
     let own = [
         Moment::WorkerFirstToken,
         Moment::FirstToken,
@@ -93,7 +93,7 @@ fn other_sequence(first: &Row) -> Row {
 
 #[test]
 fn a_column_of_the_request_is_alike_in_all_its_rows_and_no_other() {
-    let mut first = record(Side::Traffic, 0, 0);
+    let mut first = row_of(Side::Traffic, 0, 0);
     first.sequences = 2;
     first.outcome = Some(Outcome::Timeout);
     let rows = Row::ended(vec![first.clone(), other_sequence(&first)]);

@@ -3,7 +3,7 @@ use crate::request::outcome::Outcome;
 use crate::request::sample::{Sample, ms};
 use crate::request::timeline::ENGINE;
 
-/// What is named, and what is left out.
+/// Returns the names of impossible values, and their kinds.
 fn found(row: &Row) -> (String, Vec<&'static str>) {
     let found = Impossible::of(row);
     let named = found.named(row, Vec::new()).unwrap_or_default();
@@ -14,13 +14,13 @@ fn left(row: &Row) -> Row {
     believed(std::slice::from_ref(row))[0].clone()
 }
 
-/// The server told how long it was in its queue, and nothing else.
+/// The server reported how long the sequence was in its queue, and nothing else.
 fn queued(nanos: i64) -> Sample {
     let untimed = Sample::whole().without(&ENGINE);
     untimed.with(|row| row.pure_queue_time = Some(nanos))
 }
 
-/// All that the server told is so much later.
+/// All moments of the server are this much later.
 fn later(by: i64) -> Sample {
     let ours = ENGINE.into_iter().zip([10, 20, 100, 199, 200, 495]);
     ours.fold(Sample::whole(), |sample, (moment, n)| {
@@ -29,7 +29,7 @@ fn later(by: i64) -> Sample {
 }
 
 #[test]
-fn times_that_cannot_be_are_named_and_left_out_with_what_follows_from_them() {
+fn impossible_times_are_named_and_left_out_with_what_follows_from_them() {
     // Of 499 ms, with 200 ppm that clocks may run apart.
     let longest = ms(499) + 104_800;
     let whole = Sample::whole;
@@ -42,16 +42,16 @@ fn times_that_cannot_be_are_named_and_left_out_with_what_follows_from_them() {
         queued(ms(60_000)),
         queued(longest),
         queued(longest + 1),
-        // On a clock that nobody can compare.
+        // On a clock that does not compare.
         alone.at(Moment::ServerFirstToken, 70_000),
-        // A server may go on after who left.
+        // A server may go on after its client left.
         left_by_client.with(|row| row.timing_source = Some(TimingSource::Trace)),
-        // A way beyond its clocks' error takes only what needs both clocks.
+        // A network time beyond its clocks' errors removes only what needs both clocks.
         later(-7),
         later(1000),
     ];
-    // Of what is left the milliseconds in the server queue and on the way to the server; what is left out, and what is named.
-    let told = "\
+    // The milliseconds left in the server queue and on the way to the server; the kinds left out; the names.
+    let expected = "\
 [Some(80), Some(5)]
 [None, None] times queue_start<server_created;pure_queue_time>elapsed;tokenize_time<0
 [None, None] times queue_end<queue_start;pure_queue_time<0
@@ -73,28 +73,28 @@ fn times_that_cannot_be_are_named_and_left_out_with_what_follows_from_them() {
         let line = format!("{of_left:?} {} {named}", kinds.join(" "));
         line.trim_end().to_owned()
     });
-    assert_eq!(shown.join("\n"), told);
+    assert_eq!(shown.join("\n"), expected);
     let row = whole().at(Moment::QueueStart, -60_000).row();
-    assert_eq!(row.pure_queue_time, Some(ms(60_100)), "as it came");
+    assert_eq!(row.pure_queue_time, Some(ms(60_100)), "as reported");
 }
 
 #[test]
-fn tokens_that_cannot_be_are_named_and_not_told() {
+fn impossible_tokens_are_named_and_left_out() {
     const FEW: &str = "actual_output_tokens<token_chunks";
     const MANY: &str = "actual_output_tokens>100000000";
     type Change = fn(&mut Row);
     let of_all: Change = |row| {
         (row.actual_output_tokens, row.token_count_source) = (None, None);
-        row.more.usage_completion_tokens = Some(MOST_TOKENS + 1);
+        row.more.usage_completion_tokens = Some(MAX_TOKENS + 1);
     };
-    let none_asked_for: Change = |row| {
+    let none_requested: Change = |row| {
         (row.actual_output_tokens, row.expected_output_length) = (Some(0), Some(0));
         row.token_chunks = Some(1);
     };
     let retracted: Change = |row| (row.cached_tokens, row.num_retractions) = (Some(31), Some(1));
     let cases: [(Change, &str); 9] = [
         (|row| row.actual_output_tokens = Some(0), FEW),
-        (none_asked_for, ""),
+        (none_requested, ""),
         (|row| row.token_chunks = Some(2 * 29 + 17), FEW),
         (|row| row.token_chunks = Some(2 * 29 + 16), ""),
         (|row| row.actual_output_tokens = Some(1 << 60), MANY),

@@ -1,4 +1,4 @@
-//! What of a row nobody saw, and why.
+//! What of a row was not measured, and why.
 
 use crate::request::columns::Row;
 use crate::request::endpoint::Endpoint;
@@ -8,19 +8,19 @@ use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation};
 use crate::request::unseen::{Unseen, Unseens};
 
 impl Unseens {
-    /// What of a row was not seen: as it tells, else by what it has.
+    /// Returns what of a row was not measured: as the row says, else by what it lacks.
     pub fn of(row: &Row) -> Unseens {
         if let Some(unseen) = row.unseen {
             return unseen;
         }
         let timeline = &row.timeline;
         let lacks = |moment| timeline.raw(moment).is_none();
-        // Stages need no others of them.
+        // No stage needs the others.
         let is_needed =
             |moment: &Moment| !matches!(moment, Moment::PrefillEnd | Moment::ServerFinish);
         let engine = || timeline.engine_moments().iter().copied().filter(is_needed);
-        let is_told = |times: PrefillTimes| times.queue.is_some() && times.forward.is_some();
-        let no_leg = timeline.prefill().is_some_and(|times| !is_told(times));
+        let is_complete = |times: PrefillTimes| times.queue.is_some() && times.forward.is_some();
+        let no_leg = timeline.prefill().is_some_and(|times| !is_complete(times));
         let apart = |moment| !lacks(moment) && timeline.on_own_clock(moment).is_none();
         let is_engine_apart = timeline.relation(ClockOf::Engine) == Relation::Unknown;
         let all = [
@@ -40,12 +40,12 @@ impl Unseens {
 }
 
 impl Unseen {
-    /// Why the engine's moments are unknown of a row that went well.
+    /// Returns why the engine's moments are unknown, for a row that succeeded.
     pub fn of_engine(row: &Row) -> Unseen {
-        if let Some(told) = row.unseen.and_then(Unseens::engine) {
-            return told;
+        if let Some(reason) = row.unseen.and_then(Unseens::engine) {
+            return reason;
         }
-        let streamed = row.stream == Some(true);
+        let is_stream = row.stream == Some(true);
         if row.more.untold == Some(Untold::Impossible) {
             return Unseen::Impossible;
         }
@@ -55,31 +55,31 @@ impl Unseen {
         if let Some(TimingSource::Trace | TimingSource::Log) = row.timing_source {
             return Unseen::Joined;
         }
-        let of_answer = match (row.more.generation, row.endpoint()) {
+        let by_response = match (row.more.generation, row.endpoint()) {
             (Some(generation), _) if generation.is_too_old() => Unseen::TooOld,
             (Some(generation), _) if generation.metrics_on() == Some(false) => Unseen::MetricsOff,
             (Some(_), _) if row.timeline.prefill().is_some() => Unseen::Pair,
-            (Some(generation), _) => Unseen::of_part(row, generation, streamed),
+            (Some(generation), _) => Unseen::of_part(row, generation, is_stream),
             (None, Endpoint::Generate) => Unseen::NoMeta,
-            (None, _) if streamed => Unseen::Stream,
+            (None, _) if is_stream => Unseen::Stream,
             (None, Endpoint::Chat) => Unseen::ChatReply,
             (None, _) => Unseen::Reply,
         };
-        match row.more.front_joins_engine && of_answer.is_elsewhere() {
+        match row.more.front_joins_engine && by_response.is_elsewhere() {
             true => Unseen::InProxy,
-            false => of_answer,
+            false => by_response,
         }
     }
 
-    /// Why not all is told by an SGLang that tells some.
-    fn of_part(row: &Row, generation: Generation, streamed: bool) -> Unseen {
+    /// Why an SGLang that reports some moments did not report all.
+    fn of_part(row: &Row, generation: Generation, is_stream: bool) -> Unseen {
         let lacks = |moment| row.timeline.raw(moment).is_none();
         let is_retracted = row.num_retractions.unwrap_or(0) > 0;
         let no_first_token = lacks(Moment::ServerFirstToken);
         match generation {
             _ if is_retracted && lacks(Moment::QueueStart) => Unseen::Retracted,
-            Generation::V0_5_5 if streamed && no_first_token => Unseen::FirstTokenOff,
-            Generation::V0_5_5 | Generation::V0_5_6 if !streamed && no_first_token => {
+            Generation::V0_5_5 if is_stream && no_first_token => Unseen::FirstTokenOff,
+            Generation::V0_5_5 | Generation::V0_5_6 if !is_stream && no_first_token => {
                 Unseen::FirstTokenOfReply
             }
             Generation::V0_5_21 | Generation::From0_5_22 | Generation::Decode0_5_21 => {

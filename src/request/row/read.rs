@@ -1,4 +1,4 @@
-//! Rows that were read: what their cells tell of clocks and moments.
+//! Rows read from files: their clocks and moments, taken from their cells.
 
 use crate::clock::Stamp;
 use crate::offset::Offset;
@@ -11,13 +11,13 @@ use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Ti
 use super::ClockState;
 
 impl Row {
-    /// Ends the reading of a request's rows: their cells have been put, and say all that is known.
+    /// Completes the rows of a request after all their cells have been set.
     pub fn settle(rows: &mut [Row]) {
         let sequences = u32::try_from(rows.len()).unwrap_or(u32::MAX);
         for (row, index) in rows.iter_mut().zip(0..) {
             row.index = index;
             row.sequences = sequences;
-            // Of an outcome that this version does not know one can say that it was none of the known.
+            // An outcome that this version does not know is none of the known ones.
             let is_ok = row.success == Some(true);
             row.outcome = row.outcome.or(is_ok.then_some(Outcome::Ok));
             row.outcome.get_or_insert(Outcome::ProxyError);
@@ -26,9 +26,9 @@ impl Row {
     }
 
     fn read_timeline(&self) -> Timeline {
-        // Rows of before there was such a column are told by what only the generator knows.
-        let told = self.seen_by.or(self.sent_time.map(|_| Side::Traffic));
-        let mut timeline = Timeline::new(told.unwrap_or(Side::Front));
+        // Rows written before the column `seen_by` existed: `sent_time` is known to the generator only.
+        let side = self.seen_by.or(self.sent_time.map(|_| Side::Traffic));
+        let mut timeline = Timeline::new(side.unwrap_or(Side::Front));
         self.relate(&mut timeline);
         if self.disaggregated == Some(true) {
             timeline.pair(PrefillTimes {
@@ -50,11 +50,11 @@ impl Row {
         timeline
     }
 
-    /// Puts a time of the row, which is on its own clock, back on the one that it was read from.
+    /// Sets a moment from the row's time of it: converts the time from the row's clock to the clock that read it.
     fn mark(&self, timeline: &mut Timeline, moment: Moment, at: Stamp) {
         let (clock, moment) = match moment {
             Moment::Arrival if !self.has_front() => return,
-            // Where no hop stands the router's send is our own, if what we send to is the server.
+            // Without a hop, the router's send is our own, as the upstream is the server.
             Moment::RouterSend if self.worker.is_none() && self.worker_forwarded_time.is_none() => {
                 return timeline.upstream_is_server(true);
             }
@@ -69,13 +69,13 @@ impl Row {
         timeline.set(moment, at.plus_nanos(ahead));
     }
 
-    /// How the other clocks stand to that of the row.
+    /// Sets how the other clocks relate to that of the row.
     fn relate(&self, timeline: &mut Timeline) {
         let apart = |nanos: Option<i64>, error: Option<i64>| {
             let (nanos, error_nanos) = (nanos?, error?);
             Some(Relation::Apart(Offset { nanos, error_nanos }))
         };
-        // Where times of two clocks are there and what lies between is not, nobody knew how far they are apart.
+        // If two times are present and the duration between them is not, the distance of their clocks was unknown.
         let known = |from: Option<Stamp>, to: Option<Stamp>, between: Option<i64>| match from
             .and(to)
             .is_some()
@@ -95,7 +95,7 @@ impl Row {
         timeline.relate(ClockOf::Front, front.unwrap_or(one));
         let (arrival, send) = (self.arrival_time, self.router_send_time);
         let one = known(arrival, send, self.queue_time_in_router);
-        // Without a hop's moment there may yet be a hop, in a process of its own.
+        // Without a hop's moment there may still be a hop, in a process of its own.
         let is_one = one == Relation::Same && timeline.side() != Side::Hop && send.is_some();
         match apart(self.hop_clock_offset, self.hop_clock_offset_error) {
             None if is_one => timeline.hop_shares_front(),
@@ -103,11 +103,12 @@ impl Row {
         }
     }
 
-    /// A generator's row has an arrival of its own only where a front told it; else the send stands there.
+    /// Whether a front took part: a generator's row has an arrival of its own only if a front reported it; else the send stands
+    /// there.
     fn has_front(&self) -> bool {
-        let told = self.forwarded_time.is_some() || self.request_end_time.is_some();
+        let has_front_times = self.forwarded_time.is_some() || self.request_end_time.is_some();
         self.seen_by != Some(Side::Traffic) && self.sent_time.is_none()
-            || told
+            || has_front_times
             || self.sent_time != self.arrival_time
     }
 }

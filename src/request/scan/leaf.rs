@@ -1,32 +1,35 @@
-//! The values that have no parts here: strings, numbers, literals, and containers that do not matter.
+//! Values without wanted parts: strings, numbers, literals, and skipped containers.
 
 use memchr::{memchr2, memchr3};
 
-use super::sink::{CAPTURE, Sink};
+use super::sink::{MAX_SCALAR_BYTES, Sink};
 use crate::request::field::Field;
 use crate::request::scalar::Scalar;
 
-/// A value and what becomes of it.
+/// A value, and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaf {
     /// A string.
     String(StringUse),
     /// A number or literal.
     Bare(Option<Field>),
-    /// An object or array that does not matter, by the bracket that opens it.
+    /// A skipped object or array, by its opening bracket.
     Container(u8),
 }
 
+/// What a string is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringUse {
     Ignore,
-    /// It is no value but a key.
+    /// It is a key.
     Key,
+    /// It is reported as a whole.
     Capture(Field),
+    /// It is reported in pieces.
     Pieces(Field),
 }
 
-/// Where the end of a container is looked for.
+/// The search for the end of a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Skip {
     pub open: u8,
@@ -36,8 +39,8 @@ pub struct Skip {
 }
 
 impl Leaf {
-    /// Where the value that `rest` begins with ends, if it is of this kind and ends there. A string's `rest` begins
-    /// behind its quote, a container's behind its bracket.
+    /// Returns where the value at the start of `rest` ends, if it is of this kind and complete. For a string `rest` begins after
+    /// the quote, for a container after the bracket.
     pub fn end(self, rest: &[u8]) -> Option<usize> {
         match self {
             Leaf::String(_) => string_end(false, rest),
@@ -47,8 +50,8 @@ impl Leaf {
         }
     }
 
-    /// Whether anything is told of it.
-    pub fn is_told(self) -> bool {
+    /// Whether it is reported to the sink.
+    pub fn is_reported(self) -> bool {
         !matches!(
             self,
             Leaf::String(StringUse::Ignore | StringUse::Key)
@@ -57,14 +60,14 @@ impl Leaf {
         )
     }
 
-    /// Whether the sink may do without it.
+    /// Whether it is optional for the sink.
     pub fn is_optional<S: Sink>(self) -> bool {
-        matches!(self, Leaf::Bare(Some(field)) if S::may_skip(field))
+        matches!(self, Leaf::Bare(Some(field)) if S::is_optional(field))
     }
 
-    /// Tells of the value that these are the bytes of.
-    pub fn tell(self, bytes: &[u8], sink: &mut impl Sink) {
-        let captured = || &bytes[..bytes.len().min(CAPTURE)];
+    /// Reports the value with these bytes to the sink.
+    pub fn report(self, bytes: &[u8], sink: &mut impl Sink) {
+        let captured = || &bytes[..bytes.len().min(MAX_SCALAR_BYTES)];
         match self {
             Leaf::String(StringUse::Pieces(field)) => {
                 if !bytes.is_empty() {
@@ -84,7 +87,7 @@ impl Leaf {
 }
 
 impl Skip {
-    /// About to look for the end of what `open` has opened.
+    /// Begins the search for the end of the container that `open` opened.
     pub fn new(open: u8) -> Skip {
         Skip {
             open,
@@ -94,7 +97,7 @@ impl Skip {
         }
     }
 
-    /// Looks on: the place behind the bracket that closes it, if `rest` holds that.
+    /// Continues the search; returns the index after the closing bracket if `rest` contains it.
     pub fn end(&mut self, rest: &[u8]) -> Option<usize> {
         let close = match self.open {
             b'{' => b'}',
@@ -131,12 +134,12 @@ impl Skip {
     }
 }
 
-/// Whether a number or literal begins so. Python writes NaN and Infinity too, which are no JSON.
+/// Whether a number or literal begins with this byte. Python writes NaN and Infinity too, which are not JSON.
 pub fn is_bare(byte: u8) -> bool {
     matches!(byte, b'-' | b'0'..=b'9' | b't' | b'f' | b'n' | b'N' | b'I')
 }
 
-/// Where a number or literal ends.
+/// Returns where a number or literal ends.
 pub fn bare_end(rest: &[u8]) -> Option<usize> {
     // Most are short: a call of memchr costs more than their bytes.
     let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']');
@@ -145,7 +148,7 @@ pub fn bare_end(rest: &[u8]) -> Option<usize> {
     end.or_else(|| Some(short.len() + memchr3(b',', b'}', b']', long)?))
 }
 
-/// The closing quote of a string that continues with `rest`, past a byte that `escaped` says is escaped.
+/// Returns the index of the closing quote of a string that continues with `rest`; the first byte may be `escaped`.
 pub fn string_end(escaped: bool, rest: &[u8]) -> Option<usize> {
     let mut at = usize::from(escaped);
     loop {
@@ -157,10 +160,10 @@ pub fn string_end(escaped: bool, rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether a string without end in `rest` leaves the next byte escaped.
+/// Whether a string that does not end in `rest` leaves the next byte escaped.
 pub fn ends_escaped(escaped: bool, rest: &[u8]) -> bool {
     let trailing = rest.iter().rev().take_while(|b| **b == b'\\').count();
-    // A run that reaches back to the start begins with the byte that was escaped before.
+    // A run of backslashes that starts at the beginning of `rest` may start with an escaped one.
     let first_is_escaped = escaped && trailing == rest.len();
     (trailing - usize::from(first_is_escaped && trailing > 0)) % 2 == 1
 }

@@ -1,32 +1,32 @@
-//! What is wanted of a document.
+//! Rules: which values of a document are wanted.
 
 use crate::request::field::Field;
 
 /// What to do with a value.
 #[derive(Debug)]
 pub struct Rule {
-    /// Report numbers, literals and (short) strings as this field.
+    /// Report numbers, literals and short strings as this field.
     pub scalar: Option<Field>,
-    /// Report pieces of a string as this field, instead of the whole; the string may be of any size.
+    /// Report a string, of any size, in pieces as this field.
     pub text: Option<Field>,
-    /// Report this field as opened and closed when the value is an object or array.
+    /// Report the begin and end of an object or array as this field.
     pub container: Option<Field>,
-    /// Members of an object that matter.
+    /// The wanted members of an object.
     pub members: Members,
-    /// What to do with the elements of an array.
+    /// The rule of the elements of an array.
     pub elements: Option<&'static Rule>,
 }
 
-/// The members of an object that matter, and what makes them quick to find.
+/// The wanted members of an object, and what makes them quick to find.
 #[derive(Debug)]
 pub struct Members {
     pub(super) list: &'static [(&'static str, Rule)],
-    /// Bit `n` says that a key of `n` bytes is among them.
+    /// Bit `n` is set if a key has `n` bytes.
     lengths: u64,
 }
 
 impl Members {
-    /// These members, best in the order in which documents have them. Keys must be shorter than 64 bytes.
+    /// Makes the list of members, best in the order in which documents have them. Keys must be shorter than 64 bytes.
     const fn of(list: &'static [(&'static str, Rule)]) -> Members {
         let mut lengths = 0;
         let mut at = 0;
@@ -37,7 +37,7 @@ impl Members {
         Members { list, lengths }
     }
 
-    /// The rule of `key` and the place behind it. `from` is where to look first: documents repeat an order.
+    /// Returns the rule of `key` and the index after it. The search starts at `from`, as documents repeat an order.
     pub(super) fn find(&'static self, key: &[u8], from: usize) -> Option<(&'static Rule, usize)> {
         if key.len() > 63 || self.lengths >> key.len() & 1 == 0 {
             return None;
@@ -60,7 +60,7 @@ impl Rule {
         elements: None,
     };
 
-    /// The same, and where the value is an array, looks at its elements.
+    /// Adds a rule for the elements if the value is an array.
     pub const fn or_elements(self, rule: &'static Rule) -> Rule {
         Rule {
             elements: Some(rule),
@@ -93,7 +93,7 @@ pub const fn members(list: &'static [(&'static str, Rule)]) -> Rule {
     }
 }
 
-/// The same, and reports where the object begins and ends.
+/// Looks for these members of an object, and reports its begin and end.
 pub const fn object(field: Field, list: &'static [(&'static str, Rule)]) -> Rule {
     Rule {
         container: Some(field),

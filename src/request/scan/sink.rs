@@ -1,30 +1,30 @@
-//! Who receives what is found in a document.
+//! The receiver of the values found in a document.
 
 use crate::request::field::Field;
 use crate::request::scalar::Scalar;
 
-/// The longest scalar that is kept whole, bytes.
-pub const CAPTURE: usize = 256;
+/// The longest scalar that is reported whole, bytes.
+pub const MAX_SCALAR_BYTES: usize = 256;
 
 /// Receives what [`super::Scanner`] finds.
 pub trait Sink {
-    /// Whether the sink may do without numbers and literals of this field.
-    fn may_skip(_field: Field) -> bool {
+    /// Whether the sink can do without numbers and literals of this field.
+    fn is_optional(_field: Field) -> bool {
         false
     }
-    /// Asked where what holds the container of such values is about to close: whether the sink wants them. Of a document
-    /// that was compared they come then, and else not at all; one that is scanned tells them where they stand.
-    fn wants(&self) -> bool {
+    /// Whether the sink wants the optional values, asked before the parent of their container closes. On the fast path they are
+    /// reported then or not at all; a scan reports them where they stand.
+    fn wants_optional(&self) -> bool {
         true
     }
-    /// A number, literal or whole string. Strings longer than [`CAPTURE`] bytes are cut there.
+    /// A number, literal or whole string. Strings longer than [`MAX_SCALAR_BYTES`] bytes are cut there.
     fn scalar(&mut self, field: Field, value: Scalar<'_>);
-    /// A piece of a string, its escapes still in it. Empty strings give no piece.
+    /// A piece of a string, with escapes. Empty strings give no piece.
     fn text(&mut self, field: Field, piece: &[u8]);
-    /// The string that gave pieces is over.
+    /// The string that gave pieces ends.
     fn text_end(&mut self, _field: Field) {}
     /// An object or array begins.
     fn open(&mut self, _field: Field) {}
-    /// It is over.
+    /// It ends.
     fn close(&mut self, _field: Field) {}
 }

@@ -1,10 +1,10 @@
-//! Documents of a stream are alike: from one to the next, a few values change and all else is the same, byte by byte.
-//! So one that has been scanned whole is kept, and those after it are compared with it: only where the two part is
-//! anything scanned. Up to there both were read alike, so it is within, or at the end of, the same value; behind it
-//! both are read alike again. Whatever else is different, a scan from the document's start finds out.
+//! The fast path for similar documents. From one event of a stream to the next a few values change, and all other bytes are the
+//! same. So a document that was scanned whole is kept, with the calls that its scan made to the sink, and later ones are compared
+//! with it. Where the bytes differ, both documents are in the same state, as all before is equal: within the same value, or at
+//! its end. If that value ends in both, the comparison goes on behind it; any other difference means that the document is scanned
+//! from its start.
 //!
-//! Streams are alike, too: what was kept of one is tried for the documents of others on the same thread, be it the first
-//! or the last kind of a stream's.
+//! Streams are similar, too: documents kept for one stream are tried for the other streams of the same thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,66 +17,69 @@ use super::sink::Sink;
 use crate::request::field::Field;
 
 /// The longest document that is kept, bytes.
-const LONGEST: usize = 4096;
-/// The most values that may have changed.
-const CHANGES: usize = 32;
-/// Documents that a thread keeps for all its streams.
-const SHARED: usize = 8;
-/// Of these, those that a stream adds.
-const OF_STREAM: usize = 4;
-/// After so many documents like another stream's, the next of a stream that has none of its own is scanned: what follows differs
-/// less from that.
-const BORROWED: usize = 1;
+const MAX_BYTES: usize = 4096;
+/// The maximum number of changed values.
+const MAX_CHANGES: usize = 32;
+/// The maximum number of documents that a thread keeps for all its streams.
+const MAX_SHARED: usize = 8;
+/// The maximum number of these that one stream adds.
+const MAX_SHARED_BY_STREAM: usize = 4;
+/// A stream that has shared no document yet scans one after this many replays of another stream's: its own differ less from each
+/// other.
+const MAX_BORROWED: usize = 1;
 
 thread_local! {
-    /// The newest first.
-    static KNOWN: RefCell<VecDeque<Arc<Known>>> = const { RefCell::new(VecDeque::new()) };
-    /// Room for the changes of a document, used again and again.
-    static SPARE: Cell<Vec<Change>> = const { Cell::new(Vec::new()) };
+    /// The shared documents, newest first.
+    static SHARED: RefCell<VecDeque<Arc<Recording>>> = const { RefCell::new(VecDeque::new()) };
+    /// A buffer for the changes of a document, reused.
+    static SPARE_CHANGES: Cell<Vec<Change>> = const { Cell::new(Vec::new()) };
 }
 
-/// What the documents of a stream are compared with.
+/// The documents that those of one stream are compared with.
 #[derive(Debug, Default)]
 pub struct Template {
-    /// The one that was scanned last.
-    own: Known,
-    /// Of another stream or another kind, and what the last one was like; and how many were.
-    other: Option<(Arc<Known>, usize)>,
+    /// The one that the stream scanned last.
+    own: Recording,
+    /// The shared one that the last document matched, and the number of matches since.
+    other: Option<(Arc<Recording>, usize)>,
+    /// The current scan is being recorded in `own`.
     is_recording: bool,
-    /// Values that the scan found and the sink may want, within how many containers.
-    wanted: Option<(u8, usize)>,
+    /// Optional values found since the last were reported: the index of the first, and the number of containers around it.
+    optional: Option<(u8, usize)>,
+    /// The number of open reported containers.
     depth: usize,
-    /// Documents that were shared with other streams.
+    /// The number of documents that the stream has shared.
     shared: usize,
 }
 
-/// A document, and what a scan by `root` told of it. Without bytes there is none.
+/// A document, and the calls that its scan by `root` made. It is none if it has no bytes.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct Recording {
     root: Option<&'static Rule>,
     bytes: Vec<u8>,
-    leaves: Vec<(Leaf, Place)>,
-    told: Vec<Told>,
+    leaves: Vec<(Leaf, Span)>,
+    calls: Vec<Call>,
 }
 
+/// A call to the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Call {
     Open(Field),
     Close(Field),
-    /// By its index.
+    /// A leaf, by its index.
     Leaf(u8),
-    /// Those from one index to another that the sink may want.
-    Wanted(u8, u8),
+    /// The optional leaves from one index to another.
+    Optional(u8, u8),
 }
 
-/// From where to where in the document that is kept; small, since every stream has one.
+/// Start and end of a leaf in the recorded document; small, since every stream has one.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Span {
     start: u16,
     end: u16,
 }
 
-/// A value that is another in a document: its index, and its place there.
+/// A value that differs in a document: its leaf's index, and its start and end there.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     index: u32,
@@ -85,44 +88,41 @@ struct Change {
 }
 
 impl Template {
-    /// Whether `document`, to be scanned by `root`, begins with a whole one that differs from one before in values only;
-    /// then tells of it.
-    pub fn repeats<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
-        // What is kept is an object; the last event of many streams is none.
+    /// Whether `document`, to be scanned by `root`, begins with a whole document that differs from a recorded one in values only;
+    /// if so, makes the scan's calls to the sink.
+    pub fn replay<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
+        // Recorded documents are objects; the last event of many streams is none.
         if document.first() != Some(&b'{') {
             return false;
         }
-        let mut changes = SPARE.take();
-        let known = self.like(root, document, &mut changes);
-        if let Some(known) = known {
-            known.tell(document, &changes, sink);
-        }
-        let is_known = known.is_some();
-        SPARE.set(changes);
-        is_known
+        let mut changes = SPARE_CHANGES.take();
+        let found = self.find_match(root, document, &mut changes);
+        let replayed = found.map(|recording| recording.replay(document, &changes, sink));
+        SPARE_CHANGES.set(changes);
+        replayed.is_some()
     }
 
-    /// What the document is like, but for these changes.
-    fn like(
+    /// Returns the recording that the document matches, but for the `changes`.
+    fn find_match(
         &mut self,
         root: &'static Rule,
         document: &[u8],
         changes: &mut Vec<Change>,
-    ) -> Option<&Known> {
-        let present = match &mut self.other {
-            Some((_, BORROWED)) if self.shared == 0 && document.len() <= LONGEST => return None,
-            Some((other, likes)) => {
-                *likes += 1;
+    ) -> Option<&Recording> {
+        let current = match &mut self.other {
+            Some((_, MAX_BORROWED)) if self.shared == 0 && document.len() <= MAX_BYTES => {
+                return None;
+            }
+            Some((other, matches)) => {
+                *matches += 1;
                 other
             }
             None => &self.own,
         };
-        if !present.compare(document, changes) {
-            let same_root = |known: &&Arc<Known>| known.root.is_some_and(|of| ptr::eq(of, root));
-            let other = KNOWN.with_borrow(|all| {
-                let mut of_root = all.iter().filter(same_root);
-                of_root
-                    .find(|known| known.compare(document, changes))
+        if !current.matches(root, document, changes) {
+            let other = SHARED.with_borrow(|all| {
+                let mut all = all.iter();
+                all.find(|shared| shared.matches(root, document, changes))
                     .cloned()
             });
             self.other = Some((other?, 0));
@@ -133,103 +133,103 @@ impl Template {
         })
     }
 
-    /// A document begins that is to be scanned.
+    /// Begins a document that is to be scanned.
     pub fn begin(&mut self, root: &'static Rule, bytes: &[u8]) {
-        (self.other, self.wanted, self.depth) = (None, None, 0);
+        (self.other, self.optional, self.depth) = (None, None, 0);
         self.own.bytes.clear();
         self.own.leaves.clear();
-        self.own.told.clear();
+        self.own.calls.clear();
         self.own.root = Some(root);
-        self.is_recording = bytes.len() <= LONGEST && bytes.ends_with(b"}");
+        self.is_recording = bytes.len() <= MAX_BYTES && bytes.ends_with(b"}");
         if self.is_recording {
             self.own.bytes.extend_from_slice(bytes);
         }
     }
 
-    /// The piece is over that the document began with. It is kept if the document was the piece.
+    /// Ends the piece that the document began with. The recording is kept if the document was the whole piece.
     pub fn end(&mut self, is_whole: bool) {
         if !std::mem::take(&mut self.is_recording) {
             return;
         }
-        if !is_whole || self.wanted.is_some() {
+        if !is_whole || self.optional.is_some() {
             self.own.bytes.clear();
-        } else if self.shared < OF_STREAM {
+        } else if self.shared < MAX_SHARED_BY_STREAM {
             self.shared += 1;
-            KNOWN.with_borrow_mut(|all| {
-                all.truncate(SHARED - 1);
+            SHARED.with_borrow_mut(|all| {
+                all.truncate(MAX_SHARED - 1);
                 all.push_front(Arc::new(self.own.clone()));
             });
         }
     }
 
-    /// The scan told of a container's begin.
+    /// Records that the scan reported a container's begin.
     pub fn open(&mut self, field: Field) {
         self.depth += 1;
         if self.is_recording {
-            self.own.told.push(Told::Open(field));
+            self.own.calls.push(Call::Open(field));
         }
     }
 
-    /// The scan told of a container's end.
+    /// Records that the scan reported a container's end.
     pub fn close(&mut self, field: Field) {
         self.depth = self.depth.saturating_sub(1);
         if !self.is_recording {
             return;
         }
-        // What the sink may want it is asked for at the end of what holds their container: by then it knows.
-        if let Some((first, _)) = self.wanted.take_if(|(_, depth)| self.depth + 1 < *depth) {
+        // The sink is asked whether it wants optional values when the parent of their container ends: by then it knows.
+        if let Some((first, _)) = self.optional.take_if(|(_, depth)| self.depth + 1 < *depth) {
             let last = self.own.leaves.len() as u8 - 1;
-            self.own.told.push(Told::Wanted(first, last));
+            self.own.calls.push(Call::Optional(first, last));
         }
-        self.own.told.push(Told::Close(field));
+        self.own.calls.push(Call::Close(field));
     }
 
-    /// The scan found a value. Its ends are counted from the end of the document.
+    /// Records a value that the scan found; start and end are counted from the end of the document.
     pub fn leaf<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize) {
         if !self.is_recording {
             return;
         }
-        let known = &mut self.own;
-        let place = |from_end: usize| u16::try_from(known.bytes.len() - from_end).ok();
-        let index = u8::try_from(known.leaves.len()).ok();
-        let (Some(start), Some(end), Some(index)) = (place(start), place(end), index) else {
+        let own = &mut self.own;
+        let span = |from_end: usize| u16::try_from(own.bytes.len() - from_end).ok();
+        let index = u8::try_from(own.leaves.len()).ok();
+        let (Some(start), Some(end), Some(index)) = (span(start), span(end), index) else {
             return self.end(false);
         };
         if leaf.is_optional::<S>() {
-            let (_, depth) = *self.wanted.get_or_insert((index, self.depth));
+            let (_, depth) = *self.optional.get_or_insert((index, self.depth));
             if depth != self.depth {
                 return self.end(false);
             }
-        } else if leaf.is_told() {
-            known.told.push(Told::Leaf(index));
+        } else if leaf.is_reported() {
+            own.calls.push(Call::Leaf(index));
         }
-        known.leaves.push((leaf, Place { start, end }));
+        own.leaves.push((leaf, Span { start, end }));
     }
 }
 
-impl Known {
-    /// Tells of a document with these changes.
-    fn tell<S: Sink>(&self, document: &[u8], mut changes: &[Change], sink: &mut S) {
-        let mut wanted = changes;
-        for told in &self.told {
-            match *told {
-                Told::Open(field) => sink.open(field),
-                Told::Close(field) => sink.close(field),
-                Told::Leaf(index) => self.tell_leaf(index, document, &mut changes, sink),
-                Told::Wanted(first, last) if sink.wants() => {
+impl Recording {
+    /// Makes the scan's calls for a document with these changes.
+    fn replay<S: Sink>(&self, document: &[u8], mut changes: &[Change], sink: &mut S) {
+        let mut optional = changes;
+        for call in &self.calls {
+            match *call {
+                Call::Open(field) => sink.open(field),
+                Call::Close(field) => sink.close(field),
+                Call::Leaf(index) => self.replay_leaf(index, document, &mut changes, sink),
+                Call::Optional(first, last) if sink.wants_optional() => {
                     for index in first..=last {
                         if self.leaves[usize::from(index)].0.is_optional::<S>() {
-                            self.tell_leaf(index, document, &mut wanted, sink);
+                            self.replay_leaf(index, document, &mut optional, sink);
                         }
                     }
                 }
-                Told::Wanted(..) => {}
+                Call::Optional(..) => {}
             }
         }
     }
 
-    /// Tells of one value: as it is in the document, if `changes`, of which those before it are passed, has it.
-    fn tell_leaf<S: Sink>(
+    /// Reports one leaf: from the document if it is in `changes`, whose earlier entries are dropped; else from the recording.
+    fn replay_leaf<S: Sink>(
         &self,
         index: u8,
         document: &[u8],
@@ -242,35 +242,36 @@ impl Known {
             *changes = rest;
             if first.index == u32::from(index) {
                 let (leaf, _) = self.leaves[usize::from(index)];
-                return leaf.tell(&document[first.start as usize..first.end as usize], sink);
+                return leaf.report(&document[first.start as usize..first.end as usize], sink);
             }
         }
-        let (leaf, Place { start, end }) = self.leaves[usize::from(index)];
-        leaf.tell(&self.bytes[start.into()..end.into()], sink);
+        let (leaf, Span { start, end }) = self.leaves[usize::from(index)];
+        leaf.report(&self.bytes[start.into()..end.into()], sink);
     }
 
-    /// Whether a document begins with a whole one that differs from this in values only: then these are `changes`.
-    fn compare(&self, document: &[u8], changes: &mut Vec<Change>) -> bool {
+    /// Whether a document to be scanned by `root` begins with a whole one that differs from this in values only; then sets `changes`.
+    fn matches(&self, root: &Rule, document: &[u8], changes: &mut Vec<Change>) -> bool {
         changes.clear();
-        !self.bytes.is_empty() && self.changes(document, changes).is_some()
+        let is_same_root = self.root.is_some_and(|own| ptr::eq(own, root));
+        is_same_root && !self.bytes.is_empty() && self.find_changes(document, changes).is_some()
     }
 
-    fn changes(&self, document: &[u8], changes: &mut Vec<Change>) -> Option<()> {
+    fn find_changes(&self, document: &[u8], changes: &mut Vec<Change>) -> Option<()> {
         let mut leaves = self.leaves.iter().zip(0..);
         let (mut here, mut there) = (0, 0);
         loop {
-            let same = alike(&self.bytes[here..], &document[there..]);
+            let same = common_prefix_len(&self.bytes[here..], &document[there..]);
             here += same;
             there += same;
             if here == self.bytes.len() {
                 return Some(());
             }
-            let ((leaf, place), index) =
-                leaves.find(|((_, place), _)| usize::from(place.end) >= here)?;
-            let start = there - here.checked_sub(usize::from(place.start))?;
+            let ((leaf, span), index) =
+                leaves.find(|((_, span), _)| usize::from(span.end) >= here)?;
+            let start = there - here.checked_sub(usize::from(span.start))?;
             there = start + leaf.end(&document[start..])?;
-            here = usize::from(place.end);
-            if changes.len() == CHANGES {
+            here = usize::from(span.end);
+            if changes.len() == MAX_CHANGES {
                 return None;
             }
             let (start, end) = (u32::try_from(start).ok()?, u32::try_from(there).ok()?);
@@ -279,8 +280,8 @@ impl Known {
     }
 }
 
-/// How many bytes both begin with.
-fn alike(a: &[u8], b: &[u8]) -> usize {
+/// Returns the length of the common prefix.
+fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
     let by_32 = a.as_chunks::<32>().0.iter().zip(b.as_chunks::<32>().0);
     let mut same = 32 * by_32.take_while(|(a, b)| a == b).count();
     let (eights, _) = a[same..].as_chunks::<8>();

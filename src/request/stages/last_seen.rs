@@ -4,11 +4,11 @@ use crate::request::columns::Row;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::{Moment, Period, STAGES, Side, Stage};
 
-use super::spent::Spent;
+use super::stage_set::Spent;
 
 impl Row {
-    /// Where one that did not go well was when it ended: after the last moment of it that anybody saw, and before the next that
-    /// whoever watched would have seen. `None` when nothing of it was seen.
+    /// Returns where a failed request was when it ended: after its last known moment, and before the next that the observer would
+    /// have seen. `None` if none of its moments is known.
     pub fn last_seen(&self) -> Option<Spent> {
         if self.is_ok() {
             return None;
@@ -30,11 +30,11 @@ impl Row {
         if is_held {
             return Some(Spent::PROXY);
         }
-        // A body that had not come whole by then was still on its way to us.
+        // A body that had not been read whole by then was still on its way to us.
         if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {
             return Some(Spent::of(Period::TO_PROXY));
         }
-        // Its hop had it, and never sent it on: the server refused the connection, or the hop held it.
+        // The hop had it and did not send it on: the server refused the connection, or the hop held it.
         if timeline.mark(Moment::WorkerArrival).is_some() && lacks(Moment::WorkerForwarded) {
             return Some(Spent::of(Period::NETWORK));
         }
@@ -43,16 +43,16 @@ impl Row {
             .iter()
             .rposition(|stage| begun(stage) == Some(true))?;
         let own = |moment: Moment| moment.clock(side) == side.clock();
-        let more = STAGES.iter().skip(first);
-        let more = more.take_while(|stage| !own(stage.period.to)).count();
-        let row = Spent::row(first, first + more + 1);
-        Some(row.in_life_of(timeline))
+        let later = STAGES.iter().skip(first);
+        let later = later.take_while(|stage| !own(stage.period.to)).count();
+        let stages = Spent::range(first, first + later + 1);
+        Some(stages.retain_own(timeline))
     }
 }
 
 impl Spent {
-    /// The name of where a request was last seen, by that of each stage; `server` stands for all between the sending to it and the
-    /// first token.
+    /// Returns where a request was last seen, by the stages' names; `server` stands for all stages between the send to the server
+    /// and the first token.
     pub fn ended_in(self, name: impl Fn(&Stage) -> &'static str) -> String {
         let mut names: Vec<&str> = Vec::new();
         let mut server = None;
@@ -75,7 +75,7 @@ impl Spent {
     }
 }
 
-/// Where a request was last seen, as a person reads it: "last seen in the router".
+/// Returns where a request was last seen, for people: "last seen in the router".
 pub fn place(last_seen: Spent) -> String {
     match last_seen.ended_in(|stage| stage.name).as_str() {
         "server" => "in the server, before its first token".to_owned(),

@@ -1,11 +1,11 @@
-//! A request that one server prefilled and another decoded, on decode's clock. What prefill told of it are durations: its clock
-//! is another one, and they lie, in order, within decode's wait for its work.
+//! A request prefilled by one server and decoded by another, on the decode server's clock. The prefill server's clock is another
+//! one: of its times only durations are used. They lie, in order, within the decode server's wait for it.
 
 use crate::clock::Stamp;
 
 use super::{ENGINE, Moment, Period, Stage, Timeline};
 
-/// The moments of a server that decodes what another prefilled, in the order of a request's life.
+/// The moments of a server that only decodes, in the order of a request's life.
 pub const ENGINE_OF_PAIR: [Moment; 7] = [
     Moment::ServerCreated,
     Moment::QueueStart,
@@ -16,19 +16,19 @@ pub const ENGINE_OF_PAIR: [Moment; 7] = [
     Moment::ServerFinish,
 ];
 
-/// How long a prefill server had one sequence, on its own clock, nanoseconds.
+/// Times of one sequence at a prefill server, on its own clock, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefillTimes {
     /// In its waiting queue.
     pub queue: Option<i64>,
     /// From its first batch to the end of prefill.
     pub forward: Option<i64>,
-    /// Sending the KV cache, as it saw that.
+    /// Sending the KV cache, as the prefill server measured it.
     pub sending: Option<i64>,
 }
 
 impl PrefillTimes {
-    /// Of a sequence that was queued, left the queue, and was prefilled then.
+    /// Computes the times from when the sequence was queued, left the queue, and its prefill ended.
     pub fn between([queued, entered, ended]: [Option<Stamp>; 3]) -> PrefillTimes {
         let nanos = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.nanos_since(from?));
         PrefillTimes {
@@ -40,8 +40,8 @@ impl PrefillTimes {
 }
 
 impl Timeline {
-    /// Says that it was served by a pair, and what prefill told of it. What decode told with its response of a queue is the wait
-    /// for a slot of its batch: it begins when the KV cache has come, not when the request has.
+    /// Sets that a pair served the request, and the prefill server's times of it. The queue in a decode server's response is the
+    /// wait for a slot of its batch: it begins when the KV cache has arrived, not when the request has.
     pub fn pair(&mut self, prefill: PrefillTimes) {
         let is_new = self.prefill.is_none();
         let known = self.prefill.get_or_insert_default();
@@ -49,22 +49,22 @@ impl Timeline {
         known.forward = known.forward.or(prefill.forward);
         known.sending = known.sending.or(prefill.sending);
         if is_new {
-            for (told, meant) in [
+            for (reported, meant) in [
                 (Moment::QueueStart, Moment::KvArrived),
                 (Moment::QueueEnd, Moment::DecodeStart),
             ] {
-                self.set(meant, self.mark(told));
-                self.clear(told);
+                self.set(meant, self.mark(reported));
+                self.clear(reported);
             }
         }
     }
 
-    /// What prefill told of it; `None` where one server did all.
+    /// Returns the prefill server's times; `None` if one server did all.
     pub fn prefill(&self) -> Option<PrefillTimes> {
         self.prefill
     }
 
-    /// What its own server tells of a leg that it prefilled; nobody may have known yet that it is one of two.
+    /// Returns the times of a prefill leg from its own server's moments, whether or not it was known to be a leg.
     pub fn as_prefill(&self) -> PrefillTimes {
         let one = |of_one, of_pair| self.raw(of_one).or_else(|| self.raw(of_pair));
         PrefillTimes::between([
@@ -74,7 +74,7 @@ impl Timeline {
         ])
     }
 
-    /// The moments that its server can tell.
+    /// Returns the moments that its server can report.
     pub fn engine_moments(&self) -> &'static [Moment] {
         match self.prefill {
             None => &ENGINE,
@@ -82,7 +82,7 @@ impl Timeline {
         }
     }
 
-    /// Takes all off that servers told of their times.
+    /// Removes all that servers reported of their times.
     pub fn forget_engine(&mut self) {
         for moment in ENGINE.into_iter().chain(ENGINE_OF_PAIR) {
             self.clear(moment);
@@ -90,7 +90,7 @@ impl Timeline {
         self.prefill = self.prefill.map(|_| PrefillTimes::default());
     }
 
-    /// The ends of a stage here, if this request has such a stage.
+    /// Returns the ends of a stage here, if this request has such a stage.
     pub fn period_of(&self, stage: &Stage) -> Option<Period> {
         if !stage.is_in(self.prefill.is_some()) {
             return None;
@@ -103,8 +103,8 @@ impl Timeline {
         }
     }
 
-    /// The ends of a period here; `None` where it is nobody's to know: unless a hop saw the first token, all of its way back is the
-    /// return. What decode's first step takes to hand out prefill's token is of that as well.
+    /// Returns the ends of a period here; `None` if it cannot be known: unless a hop saw the first token, its whole return path
+    /// is `RETURN`. The time in which decode's first step passes on prefill's token is part of that too.
     pub(super) fn ends(&self, period: Period) -> Option<Period> {
         let is_pair = self.prefill.is_some();
         let is_held = is_pair
@@ -121,7 +121,8 @@ impl Timeline {
         })
     }
 
-    /// Where a stage lies on our clock. Prefill's are laid out, in order, from when decode was ready for them.
+    /// Returns the ends of a stage on our clock. Prefill's stages are laid out, in order, from when the decode server was ready
+    /// for them.
     pub fn place_of(&self, stage: &Stage) -> Option<(Stamp, Stamp)> {
         let period = self.period_of(stage)?;
         let ready = || self.on_own_clock(Moment::KvReserved);
@@ -135,26 +136,26 @@ impl Timeline {
         Some((at(period.from)?, at(period.to)?))
     }
 
-    /// Of a pair: a period that is not the time between two moments, or is nobody's to know.
-    pub(super) fn apart(&self, period: Period, times: PrefillTimes) -> Option<Option<i64>> {
+    /// For a pair: returns a period that is not the time between two moments; `Some(None)` if it is unknown.
+    pub(super) fn pair_nanos(&self, period: Period, times: PrefillTimes) -> Option<Option<i64>> {
         let leg = Period::new(Moment::QueueEnd, Moment::PrefillEnd);
         Some(match period {
             Period::PREFILL_QUEUE => times.queue,
             Period::PREFILL => times.forward,
             _ if period == leg => times.forward,
-            Period::KV_TRANSFER => self.transfer(times),
-            Period::PURE_QUEUE => self.waits(times),
+            Period::KV_TRANSFER => self.kv_transfer(times),
+            Period::PURE_QUEUE => self.queue_sum(times),
             _ => return None,
         })
     }
 
-    /// What is left of decode's wait for prefill.
-    fn transfer(&self, times: PrefillTimes) -> Option<i64> {
-        Some(self.nanos(Period::TRANSFERRED)? - times.queue? - times.forward?)
+    /// Returns what prefill's queue and forward leave of the decode server's wait.
+    fn kv_transfer(&self, times: PrefillTimes) -> Option<i64> {
+        Some(self.nanos(Period::PREFILL_WAIT)? - times.queue? - times.forward?)
     }
 
-    /// Its three waits: for decode's memory, in prefill's queue, for decode's batch.
-    fn waits(&self, times: PrefillTimes) -> Option<i64> {
+    /// Returns the sum of the three waits: for the decode server's memory, in prefill's queue, for the decode server's batch.
+    fn queue_sum(&self, times: PrefillTimes) -> Option<i64> {
         let of_decode = self.nanos(Period::DECODE_MEMORY)? + self.nanos(Period::DECODE_SLOT)?;
         Some(of_decode + times.queue?)
     }
@@ -166,9 +167,9 @@ mod tests {
     use crate::request::sample::at;
     use crate::request::timeline::{ClockOf, Relation, Side};
 
-    /// The two servers' clocks are a day apart, and nobody knows how far either is from ours.
+    /// The two servers' clocks are a day apart, and neither compares with ours.
     #[test]
-    fn waits_of_servers_with_clocks_of_their_own_are_of_one_clock_each() {
+    fn each_wait_of_a_pair_is_measured_on_one_clock() {
         const DAY: i64 = 86_400_000;
         let mut prefill = Timeline::new(Side::Hop);
         for (moment, ms) in [
@@ -192,7 +193,7 @@ mod tests {
             decode.set(moment, at(ms));
         }
         decode.relate(ClockOf::Engine, Relation::Unknown);
-        // What decode tells by its trace is of the pair already.
+        // A decode server's trace gives the moments of a pair directly.
         decode.prefill = Some(prefill.as_prefill());
         let ms = |period| decode.nanos(period).map(|nanos| nanos / 1_000_000);
         for (period, expected) in [

@@ -2,24 +2,24 @@
 
 use super::{Moment, Period};
 
-/// A stretch of a request's life; the stages follow each other without gap or overlap.
+/// A piece of a request's life; stages follow each other without gap or overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage {
     /// Its name in files.
     pub name: &'static str,
-    /// What people call it.
+    /// Its label.
     pub label: &'static str,
-    /// The name in metrics and spans.
+    /// Its name in metrics and spans.
     pub metric: &'static str,
-    /// Its ends; those in a request's own life says [`Timeline::period_of`](super::Timeline::period_of).
+    /// Its ends; [`Timeline::period_of`](super::Timeline::period_of) has those of a given request.
     pub period: Period,
-    /// Whether it is of prefill and decode on two servers, or of one server alone; `None`: of both.
+    /// Whether only requests of a prefill/decode pair have it, or only those of one server; `None` for both.
     pub is_of_pair: Option<bool>,
-    /// What a person reads: "in the router queue".
+    /// Its text after "was spent": "in the router queue".
     pub place: &'static str,
 }
 
-/// Makes [`STAGES`] of a table: name, label, name in metrics, period with its ends, of what servers, place.
+/// Makes [`STAGES`] from a table: name, label, name in metrics, period with its ends, `is_of_pair`, place.
 macro_rules! stages {
     ($($name:literal $label:literal $metric:literal $period:ident [$from:ident to $to:ident] $is_of_pair:expr, $place:literal;)+) => {
         impl Period {
@@ -27,8 +27,8 @@ macro_rules! stages {
             pub const $period: Period = Period::new(Moment::$from, Moment::$to);)+
         }
 
-        /// The life of a request from its scheduled time to its last byte. Where a moment is missing, the stages
-        /// beside it are unknown, never guessed.
+        /// The stages of a request, from its scheduled time to its last byte. If a moment is missing, the stages beside it are
+        /// unknown, never guessed.
         pub const STAGES: [Stage; [$($name),+].len()] = [$(Stage {
             name: $name,
             label: $label,
@@ -59,7 +59,7 @@ stages! {
 }
 
 impl Stage {
-    /// Whether a request that two servers served has it, or one that one did.
+    /// Whether a request of a pair, or of one server, has this stage.
     pub fn is_in(&self, is_pair: bool) -> bool {
         self.is_of_pair.is_none_or(|of_pair| of_pair == is_pair)
     }

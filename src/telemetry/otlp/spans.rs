@@ -15,7 +15,7 @@ use crate::request::column::Scope;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::timeline::{Moment, STAGES, Side, Stage};
-use crate::request::trace::Sending;
+use crate::request::trace_facts::Sending;
 
 use super::attributes;
 use super::sampling::Kept;

@@ -6,7 +6,7 @@ use prometheus::Histogram;
 
 use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
-use crate::request::head::label_pairs;
+use crate::request::headers::label_pairs;
 use crate::request::impossible::Impossible;
 use crate::request::row::Row;
 use crate::request::sequence::Untold;

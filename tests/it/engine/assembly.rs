@@ -9,9 +9,9 @@ use queuescope::engine::spans::{Report, Spans};
 use queuescope::request::column::Value as Cell;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
+use queuescope::request::engine_report::Told;
 use queuescope::request::observer::End;
 use queuescope::request::row::Row;
-use queuescope::request::told::Told;
 use serde_json::{Value, json};
 
 use crate::support::observed::{STREAM, begun, in_pieces};

@@ -7,37 +7,37 @@ use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Rule, Scanner, Sink};
 use crate::request::{meta_info, openai, sglang};
 
-/// What a scan told, in words; of `meta_info`, what it holds when what holds it closes.
+/// The calls of a scan, as text. Of `meta_info`, the fields held when its parent closes.
 #[derive(Debug, Default, PartialEq)]
 struct Log {
-    told: Vec<String>,
+    calls: Vec<String>,
     kept: BTreeMap<String, String>,
     is_content: bool,
 }
 
 impl Sink for Log {
-    fn may_skip(field: Field) -> bool {
+    fn is_optional(field: Field) -> bool {
         meta_info::MetaInfo::keeps(field)
     }
-    fn wants(&self) -> bool {
+    fn wants_optional(&self) -> bool {
         !self.is_content
     }
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match value {
-            Scalar::Bare(_) if Log::may_skip(field) => {
+            Scalar::Bare(_) if Log::is_optional(field) => {
                 self.kept.insert(format!("{field:?}"), format!("{value:?}"));
             }
-            _ => self.told.push(format!("{field:?} {value:?}")),
+            _ => self.calls.push(format!("{field:?} {value:?}")),
         }
     }
     fn text(&mut self, field: Field, piece: &[u8]) {
-        self.told.push(format!("{field:?} {piece:?}"));
+        self.calls.push(format!("{field:?} {piece:?}"));
     }
     fn text_end(&mut self, field: Field) {
-        self.told.push(format!("{field:?} ends"));
+        self.calls.push(format!("{field:?} ends"));
     }
     fn open(&mut self, field: Field) {
-        self.told.push(format!("{field:?} opens"));
+        self.calls.push(format!("{field:?} opens"));
         if field == Field::MetaInfo {
             self.kept.clear();
         }
@@ -47,30 +47,30 @@ impl Sink for Log {
             Field::Item | Field::Choice => std::mem::take(&mut self.kept),
             _ => BTreeMap::new(),
         };
-        self.told.push(format!("{field:?} closes with {kept:?}"));
+        self.calls.push(format!("{field:?} closes with {kept:?}"));
     }
 }
 
-/// What a scanner tells of documents, each in one piece and each with a byte behind it in the next.
-fn told(
+/// Returns the calls for documents, each in one piece, with one more byte in the next.
+fn calls_of(
     mut scanner: Scanner,
     root: &'static Rule,
     documents: &[impl AsRef<[u8]>],
 ) -> Vec<(Vec<String>, Progress)> {
     let mut log = Log::default();
-    let told = documents.iter().map(|document| {
+    let calls = documents.iter().map(|document| {
         scanner.feed(document.as_ref(), &mut log);
         scanner.feed(b"\n", &mut log);
         let progress = scanner.progress();
         scanner.reset(root);
-        (std::mem::take(&mut log.told), progress)
+        (std::mem::take(&mut log.calls), progress)
     });
-    told.collect()
+    calls.collect()
 }
 
 fn both_ways(root: &'static Rule, documents: &[impl AsRef<[u8]>]) {
-    let by_template = told(Scanner::of_many(root), root, documents);
-    let scanned = told(Scanner::new(root), root, documents);
+    let by_template = calls_of(Scanner::with_template(root), root, documents);
+    let scanned = calls_of(Scanner::new(root), root, documents);
     for ((document, by_template), scanned) in documents.iter().zip(by_template).zip(scanned) {
         let document = String::from_utf8_lossy(document.as_ref());
         assert_eq!(by_template, scanned, "{document}");
@@ -85,11 +85,11 @@ const CHAT: &str = r#"{"id":"6c","object":"chat.completion.chunk","choices":[{"i
 const ODD: &str = r#" { "text" : "\"text\":" , "text":"b\\", "te\u0078t":NaN, "error":{"message":"m","code":4}, "meta_info":{}, "a":[{"b":[]}] } "#;
 const DONE: &str = "[DONE]";
 
-/// Values to put in place of others, and pieces that break a document.
+/// Replacements for values, and pieces that break a document.
 const PIECES: &str = r#"|"|\|\"|{|}|[|]|,|:| |
 |0|12|-1.5e+3|1.0|true|false|null|NaN|""|"z"|"\u00e9\\"|[]|{}|"text":|"completion_tokens":|,"index":7|{"a":[1,"]"]}|é"#;
 
-/// Replaces so many bytes at a place.
+/// Replaces bytes at a position.
 fn edit(document: &mut Vec<u8>, (at, length, piece): (usize, usize, usize)) {
     let at = at % (document.len() + 1);
     let end = (at + length).min(document.len());
@@ -97,7 +97,7 @@ fn edit(document: &mut Vec<u8>, (at, length, piece): (usize, usize, usize)) {
     document.splice(at..end, pieces[piece % pieces.len()].bytes());
 }
 
-/// The document with its `n`th number or string another one.
+/// Returns the document with its `n`th value replaced.
 fn with_value(document: &str, n: usize, piece: usize) -> Vec<u8> {
     let marks: Vec<usize> = document
         .match_indices([':', '[', ','])
@@ -115,7 +115,7 @@ fn with_value(document: &str, n: usize, piece: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_repeats_is_told_as_if_it_were_scanned() {
+fn a_replay_makes_the_calls_of_a_scan() {
     let big = |(text, ids): (usize, usize)| {
         let (text, ids) = ("x".repeat(text), "1,".repeat(ids) + "1");
         GENERATE.replace("a b", &text).replace("1,[2]", &ids)
@@ -128,7 +128,7 @@ fn what_repeats_is_told_as_if_it_were_scanned() {
     let kinds = [
         GENERATE, GENERATE, FINISHED, FINISHED, ODD, ODD, DONE, DONE, GENERATE,
     ];
-    // Longer than a captured scalar, than what is kept, with more values than are kept.
+    // Longer than a captured scalar, than a recorded document, and with more values than are recorded.
     let lengths = [
         (1, 1),
         (300, 2),
@@ -151,8 +151,8 @@ fn what_repeats_is_told_as_if_it_were_scanned() {
 }
 
 #[test]
-fn a_template_is_used_for_what_differs_in_values_only() {
-    let mut scanner = Scanner::of_many(&sglang::BODY);
+fn a_template_matches_documents_that_differ_in_values_only() {
+    let mut scanner = Scanner::with_template(&sglang::BODY);
     scanner.feed(GENERATE.as_bytes(), &mut Log::default());
     let mut template = scanner.template.take().unwrap();
     for (document, is_like) in [
@@ -169,40 +169,40 @@ fn a_template_is_used_for_what_differs_in_values_only() {
         (GENERATE[..GENERATE.len() - 1].to_owned(), false),
     ] {
         let mut log = Log::default();
-        let repeats = template.repeats(&sglang::BODY, document.as_bytes(), &mut log);
-        assert_eq!(repeats, is_like, "{document}");
-        assert_eq!(log != Log::default(), is_like, "told once: {document}");
+        let is_found = template.replay(&sglang::BODY, document.as_bytes(), &mut log);
+        assert_eq!(is_found, is_like, "{document}");
+        assert_eq!(log != Log::default(), is_like, "reported once: {document}");
     }
 }
 
 #[test]
-fn what_one_stream_was_like_is_known_to_the_next() {
+fn a_stream_uses_the_documents_of_others() {
     let mut log = Log::default();
-    Scanner::of_many(&sglang::BODY).feed(GENERATE.as_bytes(), &mut Log::default());
+    Scanner::with_template(&sglang::BODY).feed(GENERATE.as_bytes(), &mut Log::default());
     let other = GENERATE.replace("a b", "c").replace(":6,", ":7,");
-    let mut next = Scanner::of_many(&sglang::BODY).template.unwrap();
-    assert!(next.repeats(&sglang::BODY, other.as_bytes(), &mut log));
+    let mut next = Scanner::with_template(&sglang::BODY).template.unwrap();
+    assert!(next.replay(&sglang::BODY, other.as_bytes(), &mut log));
     let mut scanned = Log::default();
     Scanner::new(&sglang::BODY).feed(other.as_bytes(), &mut scanned);
     assert_eq!(log, scanned);
-    // Where the sink does without what it may, all the rest is told.
+    // If the sink does not want optional values, all else is reported.
     let mut content = Log {
         is_content: true,
         ..Log::default()
     };
-    assert!(next.repeats(&sglang::BODY, other.as_bytes(), &mut content));
-    scanned.told.pop();
-    assert_eq!(content.told.pop().unwrap(), "Item closes with {}");
-    assert_eq!(content.told, scanned.told);
-    let mut of_others = Scanner::of_many(&openai::CHUNK).template.unwrap();
-    assert!(!of_others.repeats(&openai::CHUNK, other.as_bytes(), &mut Log::default()));
+    assert!(next.replay(&sglang::BODY, other.as_bytes(), &mut content));
+    scanned.calls.pop();
+    assert_eq!(content.calls.pop().unwrap(), "Item closes with {}");
+    assert_eq!(content.calls, scanned.calls);
+    let mut of_others = Scanner::with_template(&openai::CHUNK).template.unwrap();
+    assert!(!of_others.replay(&openai::CHUNK, other.as_bytes(), &mut Log::default()));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_documents_are_told_as_if_they_were_scanned(
+    fn any_documents_give_the_calls_of_a_scan(
         base in 0..5usize,
         steps in prop::collection::vec((any::<bool>(), any::<usize>(), 0..6usize, any::<usize>()), 1..12),
     ) {

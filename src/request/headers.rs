@@ -1,32 +1,33 @@
-//! What a response's head says of its body and of who served it. The proxy and the generator read heads alike.
+//! Headers: what they name of a response's body and server, and of a request's labels. The proxy and the generator use the same
+//! functions.
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName};
 
 use super::outcome::Outcome;
 
-/// Header by which smg 1.13 names the worker that served.
+/// Header in which smg 1.13 names the worker that served.
 static SMG_WORKER: HeaderName = HeaderName::from_static("x-smg-routed-worker-id");
 
-/// Characters of a header's value that label a request.
-const LABEL: usize = 64;
+/// The number of characters of a header's value that are kept as a label.
+const MAX_LABEL_CHARS: usize = 64;
 
-/// Response header on the answers that a proxy of ours gives itself: the outcome that it records. It tells them from
-/// a server's own errors of the same status.
+/// Response header with the outcome that a proxy of ours records, on responses that it gives itself. It tells them apart from a
+/// server's own errors of the same status.
 pub const OUTCOME_HEADER: &str = "x-queuescope-outcome";
 
-/// What the body is, as `Content-Type` says.
+/// Returns the `Content-Type`.
 pub fn content_type(headers: &HeaderMap) -> Option<&str> {
     headers.get(CONTENT_TYPE)?.to_str().ok()
 }
 
-/// Whether a `Content-Type` is this kind, whatever its parameters.
+/// Whether a `Content-Type` is of this kind, whatever its parameters.
 pub fn is_kind(content_type: &str, kind: &str) -> bool {
-    let told = content_type.split(';').next().unwrap_or_default();
-    told.trim().eq_ignore_ascii_case(kind)
+    let media_type = content_type.split(';').next().unwrap_or_default();
+    media_type.trim().eq_ignore_ascii_case(kind)
 }
 
-/// The outcome that a proxy of ours tells on an answer that it gives itself.
+/// Returns the outcome that a proxy of ours put on a response that it gave itself.
 pub fn told_outcome(headers: &HeaderMap) -> Option<Outcome> {
     Outcome::named(headers.get(OUTCOME_HEADER)?.to_str().ok()?)
 }
@@ -41,27 +42,27 @@ pub fn is_encoded(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The server that smg says it chose, `host:port`.
+/// Returns the server that smg chose, `host:port`.
 pub fn smg_worker(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(&SMG_WORKER)?.to_str().ok()?.trim();
-    // Its workers are called by http, https or grpc.
+    // smg names its workers by http, https or grpc URLs.
     let value = value.split_once("://").map_or(value, |(_, rest)| rest);
     let value = value.strip_suffix('/').unwrap_or(value);
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// What a request's headers of these names say, as the column `labels` has it: `x-tenant=acme; x-team=search`.
+/// Returns the column `labels`: a request's headers of these names, as `x-tenant=acme; x-team=search`.
 pub fn labels(headers: &HeaderMap, names: &[String]) -> Option<String> {
     let pair = |name: &String| {
         let value = headers.get(name)?.to_str().ok()?.trim();
-        let value: String = value.chars().take(LABEL).collect();
+        let value: String = value.chars().take(MAX_LABEL_CHARS).collect();
         (!value.is_empty()).then(|| format!("{name}={}", value.replace(';', "_")))
     };
     let pairs: Vec<String> = names.iter().filter_map(pair).collect();
     (!pairs.is_empty()).then(|| pairs.join("; "))
 }
 
-/// The names and values of [`labels`].
+/// Splits [`labels`] into names and values.
 pub fn label_pairs(labels: &str) -> impl Iterator<Item = (&str, &str)> {
     labels.split("; ").filter_map(|pair| pair.split_once('='))
 }
@@ -83,11 +84,11 @@ mod tests {
         let long = HeaderValue::from_str(&"ä".repeat(3)).ok();
         all.extend(long.map(|value| (HeaderName::from_static("x-none"), value)));
         all.insert("x-team", HeaderValue::from_str(&"t".repeat(99)).unwrap());
-        let told = labels(&all, &names).unwrap();
-        assert_eq!(told, format!("x-tenant=a_ b=c; x-team={}", "t".repeat(64)));
-        let pairs: Vec<_> = label_pairs(&told).map(|(name, _)| name).collect();
+        let text = labels(&all, &names).unwrap();
+        assert_eq!(text, format!("x-tenant=a_ b=c; x-team={}", "t".repeat(64)));
+        let pairs: Vec<_> = label_pairs(&text).map(|(name, _)| name).collect();
         assert_eq!(pairs, ["x-tenant", "x-team"]);
-        assert_eq!(label_pairs(&told).next(), Some(("x-tenant", "a_ b=c")));
+        assert_eq!(label_pairs(&text).next(), Some(("x-tenant", "a_ b=c")));
         assert_eq!(labels(&HeaderMap::new(), &names), None);
     }
 

@@ -1,23 +1,23 @@
-//! When the body of a response passed a place on its way. What the front and a hop saw of one body compares byte by
-//! byte, since a router passes the bytes on as they are: the same first byte, the same last.
+//! When the body of a response passed one observer. Front and hop see the same body byte by byte, as a router passes bytes on
+//! unchanged: the same first byte, the same last.
 
 use crate::clock::Stamp;
 
-/// The passing of one body, as far as it has come.
+/// First byte, last byte and longest gap of one body, as far as it has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passage {
-    /// Its first bytes: of a stream, those of the first event.
+    /// Its first bytes; of a stream, those of the first event.
     pub first: Option<Stamp>,
     /// Its last bytes so far.
     pub last: Option<Stamp>,
-    /// Longest time between two pieces, in which no write to the next place was held up; nanoseconds.
+    /// The longest time between two pieces, less the time in which writes were held up; nanoseconds.
     pub longest_gap_nanos: Option<i64>,
     stall_nanos: i64,
 }
 
 impl Passage {
-    /// Bytes passed at `at`, when writes to the next place had been held up for `stall_nanos` in all. Says whether
-    /// they were the first.
+    /// Records that bytes passed at `at`, when writes had been held up for `stall_nanos` in all. Returns whether they were the
+    /// first.
     pub fn piece(&mut self, at: Stamp, stall_nanos: i64) -> bool {
         let stalled = stall_nanos.saturating_sub(self.stall_nanos);
         self.stall_nanos = stall_nanos;
@@ -30,7 +30,7 @@ impl Passage {
         is_first
     }
 
-    /// What is known while it goes on: only its first bytes are sure.
+    /// Returns what is known before the body's end: only its first bytes are final.
     pub fn so_far(&self) -> Passage {
         Passage {
             first: self.first,

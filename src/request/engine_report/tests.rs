@@ -1,4 +1,4 @@
-//! What becomes of a row when the engine tells more of it.
+//! A row to which an engine's reports are added.
 
 use super::*;
 use crate::request::endpoint::Endpoint;
@@ -8,7 +8,7 @@ use crate::request::timeline::Side;
 
 const MS: i64 = 1_000_000;
 
-/// A streamed answer of these events, the first read at 100 ms, each of the others 10 ms later.
+/// A streamed response of these events, the first read at 100 ms, each of the others 10 ms later.
 fn row(endpoint: Endpoint, events: &[&str]) -> Row {
     let mut observer = Observer::new(Side::Front, endpoint, "id".into());
     observer.timeline_mut().set(Moment::Forwarded, at(1));
@@ -25,7 +25,7 @@ fn chat(texts: usize) -> Row {
     row(Endpoint::Chat, &vec![event; texts])
 }
 
-fn told(source: TimingSource) -> Told {
+fn report(source: TimingSource) -> Told {
     Told {
         rid: Some("r".into()),
         received: Some(at(2)),
@@ -41,9 +41,9 @@ fn told(source: TimingSource) -> Told {
     }
 }
 
-/// The row when its request has ended and these told of it.
-fn after(mut row: Row, all: &[Told]) -> Row {
-    all.iter().for_each(|told| told.put(&mut row));
+/// The ended row, with these reports added.
+fn after(mut row: Row, reports: &[Told]) -> Row {
+    reports.iter().for_each(|report| report.put(&mut row));
     Row::ended(vec![row]).remove(0)
 }
 
@@ -51,7 +51,7 @@ fn after(mut row: Row, all: &[Told]) -> Row {
 fn a_chat_stream_gets_the_engines_moments_and_tokens() {
     assert_eq!(after(chat(3), &[]).pure_queue_time, None);
     for (source, name) in [(TimingSource::Trace, "trace"), (TimingSource::Log, "log")] {
-        let row = after(chat(3), &[told(source)]);
+        let row = after(chat(3), &[report(source)]);
         assert_eq!(row.inconsistency, None);
         assert_eq!(row.pure_queue_time, Some(40 * MS));
         assert_eq!(row.prefill_time, Some(18 * MS));
@@ -64,7 +64,7 @@ fn a_chat_stream_gets_the_engines_moments_and_tokens() {
         assert_eq!(row.output_tokens_from_trace, by_trace);
     }
     // As many events as tokens: their gaps are the tokens'.
-    let row = after(chat(7), &[told(TimingSource::Log)]);
+    let row = after(chat(7), &[report(TimingSource::Log)]);
     assert_eq!(row.itl_mean, Some(10 * MS));
 }
 
@@ -78,7 +78,7 @@ fn generate(more: &str) -> Row {
 }
 
 #[test]
-fn what_two_sources_know_is_compared_and_the_first_is_trusted() {
+fn moments_of_two_sources_are_compared_and_the_first_is_trusted() {
     for (received, differs) in [
         ("1795000000.002", None),
         ("1795000000.0011", None),
@@ -88,68 +88,68 @@ fn what_two_sources_know_is_compared_and_the_first_is_trusted() {
             "\"finish_reason\":{{\"type\":\"stop\"}},\"request_received_ts\":{received},\"first_token_latency\":0.0595,"
         ));
         let own = row.timeline.raw(Moment::ServerCreated);
-        let row = after(row, &[told(TimingSource::Trace)]);
+        let row = after(row, &[report(TimingSource::Trace)]);
         assert_eq!(row.inconsistency.as_deref(), differs, "{received}");
         assert_eq!(row.timeline.raw(Moment::ServerCreated), own);
         assert_eq!(row.timing_source, Some(TimingSource::MetaInfo));
         assert_eq!(row.actual_output_tokens, Some(1));
         assert_eq!(row.output_tokens_from_trace, Some(7));
-        // What `meta_info` had not.
+        // `meta_info` lacked this.
         assert_eq!(row.timeline.raw(Moment::ServerFinish), Some(at(130)));
     }
     // Trace before log, whatever the log says.
     let late = Told {
         queue_end: Some(at(45)),
-        ..told(TimingSource::Log)
+        ..report(TimingSource::Log)
     };
-    let row = after(chat(2), &[told(TimingSource::Trace), late]);
+    let row = after(chat(2), &[report(TimingSource::Trace), late]);
     assert_eq!(row.inconsistency.as_deref(), Some("queue_end!=log"));
     assert_eq!(row.pure_queue_time, Some(40 * MS));
     assert_eq!(row.timing_source, Some(TimingSource::Trace));
 }
 
 #[test]
-fn the_end_of_prefill_stands_in_for_a_first_token_that_nobody_told_and_for_that_of_a_reply() {
+fn the_end_of_prefill_stands_in_for_an_unreported_first_token_and_for_that_of_a_reply() {
     let first = |row: &Row| row.timeline.raw(Moment::ServerFirstToken).unwrap();
-    let nobody = || Told {
+    let no_first_token = || Told {
         first_token: None,
-        ..told(TimingSource::Trace)
+        ..report(TimingSource::Trace)
     };
-    let row = after(generate(""), &[nobody()]);
+    let row = after(generate(""), &[no_first_token()]);
     assert!(first(&row).nanos_since(at(60)).abs() < 1000);
-    let row = after(generate(""), &[nobody(), told(TimingSource::Log)]);
+    let row = after(generate(""), &[no_first_token(), report(TimingSource::Log)]);
     assert_eq!((first(&row), row.inconsistency), (at(61), None));
-    assert_eq!(first(&after(chat(1), &[nobody()])), at(60));
+    assert_eq!(first(&after(chat(1), &[no_first_token()])), at(60));
     for (stream, expected) in [(Some(true), 61), (None, 61), (Some(false), 60)] {
         // No event of it could be read.
         let mut row = chat(0);
         row.stream = stream;
-        let row = after(row, &[told(TimingSource::Trace)]);
+        let row = after(row, &[report(TimingSource::Trace)]);
         assert_eq!(first(&row), at(expected), "{stream:?}");
     }
 }
 
 #[test]
-fn a_retracted_ones_total_is_kept_without_its_pair() {
+fn a_retracted_sequence_keeps_its_total_queue_time_alone() {
     let retracted = || Told {
         queue_start: None,
         queue_end: None,
         queue_nanos: Some(90 * MS),
         num_retractions: Some(2),
-        ..told(TimingSource::Log)
+        ..report(TimingSource::Log)
     };
     let row = after(chat(2), &[retracted()]);
     assert_eq!(row.pure_queue_time, Some(90 * MS));
     assert_eq!(row.num_retractions, Some(2));
     // The trace knows the first wait by itself.
-    let row = after(chat(2), &[retracted(), told(TimingSource::Trace)]);
+    let row = after(chat(2), &[retracted(), report(TimingSource::Trace)]);
     assert_eq!(row.pure_queue_time, Some(40 * MS));
 }
 
 #[test]
 fn what_was_sent_and_read_bounds_the_engines_clock() {
     let bounds = |row: &Row| {
-        let bounds = told(TimingSource::Trace).bounds(row).into_iter();
+        let bounds = report(TimingSource::Trace).bounds(row).into_iter();
         let bounds = bounds.map(|bound| (bound.at_least, bound.at_most));
         bounds.collect::<Vec<_>>()
     };
@@ -166,7 +166,7 @@ fn what_was_sent_and_read_bounds_the_engines_clock() {
     };
     let sent = (None, Some(MS));
     assert_eq!(bounds(&chat(2)), [sent, (Some((61 - 100) * MS), None)]);
-    // A reply was read when the engine had finished it; who left did not see that.
+    // A reply was read after the engine had finished it; a client that left early did not see that.
     assert_eq!(bounds(&reply(true)), [sent, (Some((130 - 140) * MS), None)]);
     assert_eq!(bounds(&reply(false)), [sent]);
 }

@@ -1,16 +1,17 @@
-//! What a stretch of a request's time was spent on: a stage, several, or what is none.
+//! What a part of a request's time was spent on: one stage, several, or something that is no stage.
 
 use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
 
-/// What the remainder inside a server that tells no times is called.
+/// The label of the time inside a server that reports no times.
 pub const UNSEEN: &str = "unseen in the server";
 
-/// What a stretch of a request's time was spent on, a bit each: a stage; several, where no moment between them was seen; or what is none.
+/// A set of stages, one bit each: several if the moments between them are missing. Four bits stand for time that is no stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Spent(pub(super) u32);
 
-/// What is no stage: its name in files, what people call it, and what they read after "was spent". Their bits are behind the stages'.
-const OTHERS: [[&str; 3]; 4] = [
+/// Time that is no stage: its name in files, its label, and what people read after "was spent". The bits follow those of the
+/// stages.
+const NO_STAGES: [[&str; 3]; 4] = [
     ["connecting", "connecting", "connecting to the target"],
     ["proxy", "proxy", "in the proxy"],
     [
@@ -25,10 +26,10 @@ const OTHERS: [[&str; 3]; 4] = [
     ],
 ];
 
-/// Whether it is the life of a request that two servers served; each kind.
-const LIVES: [bool; 2] = [false, true];
+/// Both kinds of requests: served by one server, or by a pair.
+const IS_PAIR: [bool; 2] = [false, true];
 
-/// The place of a stage in a request's life; constant where the period is, as mostly.
+/// Returns the index of the stage with this period in [`STAGES`].
 const fn index(period: Period) -> usize {
     let mut index = 0;
     while index < STAGES.len() {
@@ -41,10 +42,16 @@ const fn index(period: Period) -> usize {
     index
 }
 
+impl FromIterator<Spent> for Spent {
+    fn from_iter<I: IntoIterator<Item = Spent>>(all: I) -> Spent {
+        Spent(all.into_iter().fold(0, |bits, one| bits | one.0))
+    }
+}
+
 impl Spent {
-    /// The generator got no connection; what it waited before it tried is in it.
+    /// The generator got no connection; its wait before the try is included.
     pub const CONNECTING: Spent = Spent::one(STAGES.len());
-    /// Our own proxy, where no router stands behind it: its send is then the router's.
+    /// Our own proxy, without a router behind it: its send is then the router's.
     pub const PROXY: Spent = Spent::one(STAGES.len() + 1);
     /// The proxy waited for the client to send its prompt.
     pub const PROMPT: Spent = Spent::one(STAGES.len() + 2);
@@ -55,31 +62,24 @@ impl Spent {
         Spent(1 << index)
     }
 
-    /// Those from one place to before another.
-    pub(super) fn row(from: usize, to: usize) -> Spent {
-        (from..to).fold(Spent::default(), |set, at| set.with(Spent::one(at)))
+    /// The stages from index `from` to before `to`.
+    pub(super) fn range(from: usize, to: usize) -> Spent {
+        (from..to).map(Spent::one).collect()
     }
 
-    pub(super) fn with(self, other: Spent) -> Spent {
-        Spent(self.0 | other.0)
-    }
-
-    /// Those that a request has.
-    pub(super) fn in_life_of(self, timeline: &Timeline) -> Spent {
+    /// Its stages that the request has.
+    pub(super) fn retain_own(self, timeline: &Timeline) -> Spent {
         let own = |stage: &&Stage| timeline.period_of(stage).is_some();
-        let own = self
-            .stages()
-            .filter(own)
-            .map(|stage| Spent::of(stage.period));
-        own.fold(Spent::default(), Spent::with)
+        let own = self.stages().filter(own);
+        own.map(|stage| Spent::of(stage.period)).collect()
     }
 
-    /// The stage of this period.
+    /// The set of the stage with this period.
     pub const fn of(period: Period) -> Spent {
         Spent::one(index(period))
     }
 
-    /// Its stages, in order.
+    /// Returns its stages, in order.
     pub fn stages(self) -> impl Iterator<Item = &'static Stage> {
         let mut left = self.0;
         std::iter::from_fn(move || {
@@ -89,43 +89,42 @@ impl Spent {
         })
     }
 
-    /// What it is if it is no stage.
-    fn other(self) -> Option<&'static [&'static str; 3]> {
-        OTHERS.get((self.0.trailing_zeros() as usize).checked_sub(STAGES.len())?)
+    /// Its name, label and text if it is no stage.
+    fn no_stage(self) -> Option<&'static [&'static str; 3]> {
+        NO_STAGES.get((self.0.trailing_zeros() as usize).checked_sub(STAGES.len())?)
     }
 
-    /// Its name in files: a stage's, several joined by `+`, or what is no stage.
+    /// Returns its name in files: several stages are joined by `+`.
     pub fn name(self) -> String {
         let names = self.stages().map(|stage| stage.name);
-        let other = self.other().map(|[name, ..]| *name);
+        let other = self.no_stage().map(|[name, ..]| *name);
         Vec::from_iter(names.chain(other)).join("+")
     }
 
-    /// What people call it, in little room: `prefill … decode` where there are many stages in a row.
+    /// Returns its label: `prefill … decode` for many stages in a row.
     pub fn label(self) -> String {
-        let other = self.other().map(|[_, label, _]| *label);
+        let other = self.no_stage().map(|[_, label, _]| *label);
         let names = self.stages().map(|stage| stage.label).chain(other);
         let names: Vec<&str> = names.collect();
-        match (self.unseen(), names.as_slice()) {
+        match (self.unmeasured(), names.as_slice()) {
             (Some((label, _)), _) => label.to_owned(),
-            (None, [first, _, .., last]) if self.is_a_row() || names.len() > 3 => {
+            (None, [first, _, .., last]) if self.is_contiguous() || names.len() > 3 => {
                 format!("{first} … {last}")
             }
             (None, names) => names.join("+"),
         }
     }
 
-    /// The remainder inside a server or a pair that tells no times, with a router that nobody saw forward or without: its label
-    /// and place.
-    fn unseen(self) -> Option<(&'static str, &'static str)> {
-        let row = |from, to| Spent::row(index(from), index(to) + 1);
-        let is_within = |from| self.0 & !row(from, Period::RETURN).0 == 0;
-        let inner = row(Period::TOKENIZE, Period::DECODE_SLOT);
-        let is_whole = LIVES.iter().any(|is_pair| {
+    /// If it is all time inside a server, or a pair, that reports no times, perhaps with the router's: its label and text.
+    fn unmeasured(self) -> Option<(&'static str, &'static str)> {
+        let range = |from, to| Spent::range(index(from), index(to) + 1);
+        let is_within = |from| self.0 & !range(from, Period::RETURN).0 == 0;
+        let inner = range(Period::TOKENIZE, Period::DECODE_SLOT);
+        let is_whole = IS_PAIR.iter().any(|is_pair| {
             let mut inner = inner.stages().filter(|stage| stage.is_in(*is_pair));
             inner.all(|stage| self.holds(stage.period))
         });
-        match is_whole && self.is_a_row() {
+        match is_whole && self.is_contiguous() {
             true if is_within(Period::NETWORK) => Some((UNSEEN, UNSEEN)),
             true if is_within(Period::QUEUE_IN_ROUTER) => {
                 Some(("router or server", "in the router or the server"))
@@ -134,22 +133,22 @@ impl Spent {
         }
     }
 
-    /// What a person reads after "was spent": "in the router queue or on the way into the server".
+    /// Returns what people read after "was spent": "in the router queue or on the way into the server".
     pub fn place(self) -> String {
-        if let Some((_, place)) = self.unseen() {
+        if let Some((_, place)) = self.unmeasured() {
             return place.to_owned();
         }
         let stages: Vec<&Stage> = self.stages().collect();
-        if let ([first, _, .., last], true) = (stages.as_slice(), self.is_a_row()) {
+        if let ([first, _, .., last], true) = (stages.as_slice(), self.is_contiguous()) {
             let word = |moment: Moment| match moment {
-                // Where no hop saw it, it is the first token that we read.
+                // If no hop saw it, it is the first token that we read.
                 Moment::WorkerFirstToken => "first token".to_owned(),
                 moment => moment.name().replace('_', " "),
             };
             let (from, to) = (word(first.period.from), word(last.period.to));
             return format!("somewhere between {from} and {to}");
         }
-        let other = self.other().map(|[.., place]| *place);
+        let other = self.no_stage().map(|[.., place]| *place);
         let places = stages.iter().map(|stage| stage.place).chain(other);
         let places: Vec<&str> = places.collect();
         match places.split_last() {
@@ -159,15 +158,15 @@ impl Spent {
         }
     }
 
-    /// Whether they follow each other without others between, in the life of a request that one server served or two did.
-    fn is_a_row(self) -> bool {
+    /// Whether no stage is missing between its stages, for a request served by one server or by a pair.
+    fn is_contiguous(self) -> bool {
         let mut held = self.stages().map(|stage| index(stage.period));
         let Some(first) = held.next() else {
             return true;
         };
-        let between = Spent::row(first, held.last().unwrap_or(first));
-        LIVES.iter().any(|is_pair| {
-            // A router holds few.
+        let between = Spent::range(first, held.last().unwrap_or(first));
+        IS_PAIR.iter().any(|is_pair| {
+            // A router holds few requests, so this stage may be missing.
             let mut others = between
                 .stages()
                 .filter(|stage| stage.is_in(*is_pair) && stage.period != Period::ROUTER_HOLD);
@@ -175,10 +174,10 @@ impl Spent {
         })
     }
 
-    /// The place in a request's life where it comes, as an index of [`STAGES`].
+    /// Returns its place in a request's life, as an index of [`STAGES`].
     pub fn order(self) -> u32 {
         match self {
-            // They stand where a router would.
+            // They take the router's place.
             Spent::PROXY | Spent::PROMPT => index(Period::QUEUE_IN_ROUTER) as u32,
             Spent::CONNECTING => 0,
             _ => self.0.trailing_zeros().min(STAGES.len() as u32),
@@ -190,7 +189,7 @@ impl Spent {
         self == Spent::CLIENT_STALL || self.holds(Period::DECODE)
     }
 
-    /// Whether this stage is what it was spent on, or part of that.
+    /// Whether it holds the stage with this period.
     pub fn holds(self, period: Period) -> bool {
         let is_own_router = self == Spent::PROXY && period == Period::QUEUE_IN_ROUTER;
         self.0 & Spent::of(period).0 != 0 || is_own_router

@@ -1,53 +1,53 @@
-//! Counts the words of JSON strings as they pass, in pieces of any size.
+//! Counts the words of JSON strings that arrive in pieces of any size.
 
-/// Counts runs of characters that are no white space, as Unicode has it, however JSON writes them. Fed with the inside of a JSON
-/// string, escapes and all.
+/// Counts runs of characters other than Unicode white space, however JSON writes them. It is fed the inside of a JSON string,
+/// with escapes.
 #[derive(Clone, Debug, Default)]
 pub struct WordCounter {
     words: u64,
     in_word: bool,
     /// The last byte was a backslash that escapes the next.
     is_escaped: bool,
-    /// A character under way, of bytes or of digits of `\u`.
+    /// The code of an incomplete character, of bytes or of digits of `\u`.
     code: u32,
-    /// Bytes or digits of it that are to come.
+    /// The number of its bytes or digits that are missing.
     left: u8,
-    /// The bits of each.
+    /// The bits of each byte or digit.
     bits: u8,
 }
 
-/// Bytes that are looked at together.
-const BLOCK: usize = 32;
+/// The number of bytes that are checked together.
+const BLOCK_BYTES: usize = 32;
 
 impl WordCounter {
-    /// Words so far.
+    /// Returns the number of words so far.
     pub fn words(&self) -> u64 {
         self.words
     }
 
-    /// The string is over: the next begins a new word.
+    /// Ends the string: the next begins a new word.
     pub fn string_end(&mut self) {
         let words = self.words;
         *self = WordCounter::default();
         self.words = words;
     }
 
-    /// Counts on with the next piece of a string.
+    /// Counts the words of the next piece of a string.
     pub fn feed(&mut self, piece: &[u8]) {
-        for block in piece.chunks(BLOCK) {
-            let is_under_way = self.is_escaped || self.left > 0;
-            let is_hard = block
-                .iter()
-                .fold(is_under_way, |is_hard, byte| is_hard | begins_more(*byte));
-            match is_hard {
-                false => self.plain(block),
+        for block in piece.chunks(BLOCK_BYTES) {
+            let is_incomplete = self.is_escaped || self.left > 0;
+            let needs_decoding = block.iter().fold(is_incomplete, |needs_decoding, byte| {
+                needs_decoding | begins_sequence(*byte)
+            });
+            match needs_decoding {
+                false => self.simple_block(block),
                 true => block.iter().for_each(|byte| self.byte(*byte)),
             }
         }
     }
 
-    /// Counts on with bytes that are white space, or of a word, each by itself. Without branches: all of a prompt comes here.
-    fn plain(&mut self, block: &[u8]) {
+    /// Counts the words of a block in which each byte is a whole character. Without branches: every prompt passes through here.
+    fn simple_block(&mut self, block: &[u8]) {
         let (Some(first), Some(last)) = (block.first(), block.last()) else {
             return;
         };
@@ -80,7 +80,8 @@ impl WordCounter {
             (true, b'n' | b'r' | b't' | b'f') => self.character(Some(' ')),
             (_, 0xc0..=0xdf) => (self.code, self.left, self.bits) = (u32::from(byte & 0x1f), 1, 6),
             (_, 0xe0..=0xef) => (self.code, self.left, self.bits) = (u32::from(byte & 0xf), 2, 6),
-            // No white space has four bytes, and none ends in a block of which the bytes before were all of words.
+            // Any other byte beyond ASCII belongs to a word: no white space has four bytes, and what may be white space is
+            // decoded from its first byte on.
             _ => self.character(byte.is_ascii().then(|| char::from(byte))),
         }
     }
@@ -92,13 +93,13 @@ impl WordCounter {
     }
 }
 
-/// Whether a byte is none of white space, or of a character that is none.
+/// Whether a byte is not ASCII white space.
 fn is_of_word(byte: u8) -> bool {
     !matches!(byte, b'\t'..=b'\r' | b' ')
 }
 
-/// Whether the bytes behind this one say what it is: an escape, or a character that may be white space.
-fn begins_more(byte: u8) -> bool {
+/// Whether the bytes after this one are needed to tell what it is: an escape, or a character that may be white space.
+fn begins_sequence(byte: u8) -> bool {
     matches!(byte, b'\\' | 0xc2 | 0xe1..=0xe3)
 }
 
@@ -115,7 +116,7 @@ mod tests {
         counter.words()
     }
 
-    /// As a client that writes ASCII alone escapes it.
+    /// Escapes a string as a client does that writes only ASCII.
     fn in_ascii(json: &str) -> String {
         let unit = |unit: &u16| match u8::try_from(*unit) {
             Ok(byte) if byte.is_ascii() => char::from(byte).to_string(),

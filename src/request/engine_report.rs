@@ -1,4 +1,4 @@
-//! What an engine told of a sequence outside of its response: in its trace or its log.
+//! What an engine reports of a sequence outside of its response: in its trace or its log.
 
 use crate::clock::{NANOS, Stamp};
 use crate::offset::OffsetBound;
@@ -9,20 +9,20 @@ use super::sequence::TimingSource;
 use super::timeline::{Moment, PrefillTimes};
 use super::token_count::TokenCountSource;
 
-/// Two sources that know a moment may differ by so much, nanoseconds: their floats resolve 0.24 µs, and an engine that
-/// stamps the same moment twice does so within a step.
+/// How far two sources may differ on a moment, nanoseconds: their floats resolve 0.24 µs, and an engine that stamps one moment
+/// twice does so within a step.
 const TOLERANCE: i64 = NANOS / 1000;
 
-/// What one source told of one sequence. Stamps are on the engine's clock.
+/// What one source reports of one sequence. Timestamps are on the engine's clock.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
-    /// Who told it.
+    /// The source.
     pub source: TimingSource,
-    /// The engine's whole id of the sequence, which is that of the response.
+    /// The engine's full id of the sequence, which is also the response's.
     pub rid: Option<String>,
     /// The trace that the engine's spans are part of.
     pub trace: Option<u128>,
-    /// The span above the engine's: that of whoever sent it the request.
+    /// The parent of the engine's spans: the span of whoever sent it the request.
     pub parent: Option<u64>,
     /// The request id (`x-request-id`) that a router's span of that trace names.
     pub request_id: Option<String>,
@@ -30,7 +30,7 @@ pub struct Told {
     pub received: Option<Stamp>,
     /// It entered the waiting queue.
     pub queue_start: Option<Stamp>,
-    /// It left it for its first batch; `None` of one that was aborted there.
+    /// It left the queue for its first batch; `None` if it was aborted there.
     pub queue_end: Option<Stamp>,
     /// Time in the waiting queue, retractions included, nanoseconds.
     pub queue_nanos: Option<i64>,
@@ -50,24 +50,24 @@ pub struct Told {
     pub num_retractions: Option<u64>,
     /// Data-parallel rank.
     pub dp_rank: Option<u64>,
-    /// What the server does, where it is one of a pair.
+    /// The server's role, if it is one of a pair.
     pub role: Option<ServerRole>,
-    /// By what number the servers of a pair know it.
+    /// `bootstrap_room`: the number by which the servers of a pair know it.
     pub room: Option<u64>,
-    /// Decode had reserved memory.
+    /// The decode server had reserved memory.
     pub kv_reserved: Option<Stamp>,
-    /// The KV cache had come to decode.
+    /// The KV cache had arrived at the decode server.
     pub kv_arrived: Option<Stamp>,
-    /// It entered decode's batch.
+    /// It entered the decode server's batch.
     pub decode_start: Option<Stamp>,
-    /// How long prefill sent its KV cache, nanoseconds.
+    /// How long the prefill server sent the KV cache, nanoseconds.
     pub sending_nanos: Option<i64>,
-    /// What the prefill server told of it.
+    /// The prefill server's report of it.
     pub prefill: Option<Box<Told>>,
 }
 
 impl Told {
-    /// Of a source, nothing yet.
+    /// An empty report of this source.
     pub fn of(source: TimingSource) -> Told {
         Told {
             source,
@@ -75,20 +75,17 @@ impl Told {
         }
     }
 
-    /// Puts into the sequence's row what that does not know. What both know is compared: the row's own stays, and a
-    /// difference is noted.
+    /// Fills in what the sequence's row lacks. If both have a moment, the row's own stays, and a difference is noted.
     pub fn put(&self, row: &mut Row) {
         self.put_moments(row);
-        let tokens = match self.source {
-            TimingSource::Trace => TokenCountSource::Trace,
-            TimingSource::MetaInfo | TimingSource::Log => TokenCountSource::Log,
-        };
-        if tokens == TokenCountSource::Trace {
+        let mut count_source = TokenCountSource::Log;
+        if self.source == TimingSource::Trace {
+            count_source = TokenCountSource::Trace;
             row.output_tokens_from_trace = self.output_tokens;
         }
         if row.output_tokens().is_none() && self.output_tokens.is_some() {
             row.actual_output_tokens = self.output_tokens;
-            row.token_count_source = Some(tokens);
+            row.token_count_source = Some(count_source);
         }
         if row.prompt_tokens().is_none() {
             row.actual_prompt_tokens = self.prompt_tokens;
@@ -101,17 +98,17 @@ impl Told {
         }
     }
 
-    /// Puts into the row what the two servers of a pair told.
+    /// Writes into the row what the two servers of a pair reported.
     fn put_pair(&self, row: &mut Row) {
         row.more.room = row.more.room.or(self.room);
         let prefill = self.prefill.as_deref();
-        let times = prefill.map(|told| PrefillTimes {
-            sending: told.sending_nanos,
-            ..PrefillTimes::between([told.queue_start, told.queue_end, told.prefill_end])
+        let times = prefill.map(|report| PrefillTimes {
+            sending: report.sending_nanos,
+            ..PrefillTimes::between([report.queue_start, report.queue_end, report.prefill_end])
         });
         row.timeline.pair(times.unwrap_or_default());
         let of_prefill = |attempt: &&Attempt| {
-            prefill.is_some_and(|told| told.parent == Some(attempt.span.number()))
+            prefill.is_some_and(|report| report.parent == Some(attempt.span.number()))
         };
         let attempt = row.more.trace.attempts.iter().find(of_prefill);
         if let (Some(attempt), None) = (attempt.cloned(), &row.prefill_host) {
@@ -124,22 +121,22 @@ impl Told {
             self.put_pair(row);
         }
         let is_pair = row.timeline.prefill().is_some();
-        // The log's pair of a decode server is the wait for a slot of its batch.
+        // A decode server's log has two times of a queue: those of its wait for a batch slot.
         let (queued, entered) = match is_pair && self.role.is_none() {
             true => (Moment::KvArrived, Moment::DecodeStart),
             false => (Moment::QueueStart, Moment::QueueEnd),
         };
-        // Of an answer in one piece the server's front sees no token come: what it takes for the first may be the last.
+        // Of a reply the server's front sees no token arrive: what it takes for the first may be the last.
         let is_late = row.stream == Some(false) && self.prefill_end.is_some();
         let timeline = &mut row.timeline;
         let first_token = self.first_token.filter(|_| !is_late);
         if first_token.is_some()
             && timeline.raw(Moment::ServerFirstToken) == timeline.raw(Moment::PrefillEnd)
         {
-            // Nobody had said when: the end of prefill stood in its place.
+            // The end of prefill stood in for it, as no source had reported it.
             timeline.clear(Moment::ServerFirstToken);
         }
-        let mut is_news = false;
+        let mut has_added = false;
         for (moment, at) in [
             (Moment::ServerCreated, self.received),
             (queued, self.queue_start),
@@ -155,10 +152,10 @@ impl Told {
             match timeline.raw(moment) {
                 None => {
                     timeline.set(moment, at);
-                    is_news = true;
+                    has_added = true;
                 }
                 Some(known) if at.nanos_since(known).saturating_abs() > TOLERANCE => {
-                    row.more.differing.push((moment, self.source));
+                    row.more.conflicting.push((moment, self.source));
                 }
                 Some(_) => {}
             }
@@ -166,19 +163,19 @@ impl Told {
         if let Some(at) = self.prefill_end {
             timeline.first(Moment::ServerFirstToken, at);
         }
-        if is_news {
+        if has_added {
             row.timing_source.get_or_insert(self.source);
         }
     }
 
-    /// The bounds that it puts on the engine's clock, if it speaks of this very row: what we sent cannot have arrived
-    /// earlier, what came of it cannot have been read earlier.
+    /// Returns the bounds that it puts on the engine's clock, if it is surely of this row: the engine cannot have received what
+    /// we sent before we sent it, and we cannot have read what it made before it was made.
     pub fn bounds(&self, row: &Row) -> Vec<OffsetBound> {
         let sent = row.timeline.last_send().zip(self.received);
         let sent = sent.map(|(sent, received)| OffsetBound::of_sent(sent, received));
         let made = self.first_token.or(self.prefill_end);
         let read = row.timeline.raw(Moment::FirstToken).zip(made);
-        // Nobody saw a token of a reply pass: it was read when the engine had finished it.
+        // No token of a reply was seen: it was read when the engine had finished it.
         let is_whole = row.message_whole == Some(true);
         let whole = row.timeline.raw(Moment::Finish).filter(|_| is_whole);
         let read = read.or_else(|| whole.zip(self.finished.or(self.prefill_end)));

@@ -1,0 +1,50 @@
+//! What a row holds that no column shows: set in the process that saw the request, not in rows read from files.
+
+use crate::clock::Stamp;
+
+use super::gaps::GapCounts;
+use super::generation::Generation;
+use super::sequence::{TimingSource, Untold};
+use super::timeline::Moment;
+use super::trace_facts::TraceFacts;
+
+/// Facts of a row that no column shows.
+#[derive(Clone, Debug, Default)]
+pub struct Internal {
+    /// `error` contains a message of the server, which may quote the request.
+    pub error_quotes_server: bool,
+    /// The code before the message in `error`: the status, or a code named in the body.
+    pub error_code: Option<u64>,
+    /// The router made the error: no server sent it.
+    pub is_routers_error: bool,
+    /// The SGLang that wrote its last `meta_info`; `None` if it never ran.
+    pub generation: Option<Generation>,
+    /// Why the engine's trace or log brought nothing, if it was waited for.
+    pub untold: Option<Untold>,
+    /// The engine's trace or log is joined to the front's row, not to this one.
+    pub front_joins_engine: bool,
+    /// The name of the prefill server's hop, if another server did the prefill.
+    pub prefill_worker: Option<String>,
+    /// The histogram of the gaps behind `itl_mean`, if all are known; for the first few sequences of a request.
+    pub gaps: Option<GapCounts>,
+    /// Facts that only traces show. The first row has them for all rows of the request.
+    pub trace: TraceFacts,
+    /// `bootstrap_room`: the number by which the two servers of a pair, and no other request, know it; never 0.
+    pub room: Option<u64>,
+    /// Samples per prompt, as requested.
+    pub n: u64,
+    /// It had more sequences than are recorded ([`super::response::MAX_SEQUENCES`]).
+    pub has_unrecorded_sequences: bool,
+    /// `usage.prompt_tokens` of the whole request.
+    pub usage_prompt_tokens: Option<u64>,
+    /// `usage.completion_tokens` of the whole request.
+    pub usage_completion_tokens: Option<u64>,
+    /// How long writes to the client were held up between the first and the last token event, nanoseconds.
+    pub stall_nanos: i64,
+    /// When the server wrote its first output, on its own clock, and when that was read.
+    pub first_write: Option<(Stamp, Stamp)>,
+    /// Moments that another source reports differently, and that source.
+    pub conflicting: Vec<(Moment, TimingSource)>,
+    /// The key of the engine's clock in a proxy's offsets.
+    pub engine_clock: Option<String>,
+}
