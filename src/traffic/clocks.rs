@@ -1,7 +1,7 @@
 //! Puts the moments that proxies and engines gave on the generator's clock, as far as the run has told by then.
 
 use crate::clock::Stamp;
-use crate::engine::table::Joined;
+use crate::engine::join_table::Joined;
 use crate::offset::{OffsetBound, OffsetTable};
 use crate::request::observer::{engine_bounds, relate, with_engine};
 use crate::request::row::Row;
