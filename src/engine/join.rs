@@ -18,7 +18,7 @@ use super::report_store::{Candidate, ReportStore};
 
 mod match_strength;
 
-use match_strength::{hop_of, is_after_sending, is_below, match_strength, trace_number};
+use match_strength::{hop_of, is_after_sending, is_below, trace_number};
 
 pub use match_strength::{MatchStrength, is_cancelled, is_random};
 
@@ -59,12 +59,7 @@ pub fn join(ended: &Ended, store: &ReportStore, is_last: bool) -> Vec<Match> {
             .retain(|candidate| (is_last || candidate.is_complete) && is_free(candidate, &matches));
         for source in [TimingSource::Trace, TimingSource::Log] {
             let of_source = candidates.iter().filter(|of| of.report.source == source);
-            let rated = of_source.filter_map(|candidate| {
-                let Candidate {
-                    report, arrived, ..
-                } = candidate;
-                Some((match_strength(row, hop, report, *arrived)?, candidate))
-            });
+            let rated = of_source.filter_map(|of| Some((MatchStrength::of(row, hop, of)?, of)));
             // A log line does not say which request it is about: the nearest in time is taken.
             let distance = |candidate: &Candidate| match source {
                 TimingSource::Log => candidate.arrived.nanos_since(ended.at).saturating_abs(),
@@ -88,20 +83,36 @@ pub fn join(ended: &Ended, store: &ReportStore, is_last: bool) -> Vec<Match> {
 
 /// Returns the matches of the request's rows at its deadline. `is_only`: whether no other row has had this engine id recently.
 pub fn join_last(ended: &Ended, store: &ReportStore, is_only: impl Fn(&str) -> bool) -> Vec<Match> {
+    let hop = hop_of(&ended.rows);
     let mut matches = join(ended, store, true);
     for (index, row) in ended.rows.iter().enumerate() {
         if let Some(rid) = row.engine_id.as_deref()
             && !ended.is_reported(index, &matches)
             && is_only(rid)
+            && let Some(candidate) = only_possible(row, hop, store.by_rid(rid))
         {
-            matches.extend(only_possible(ended, index, row, store.by_rid(rid)));
+            matches.push(Match::possible(index, candidate, is_random(rid)));
         }
     }
     let mut without = (0..ended.rows.len()).filter(|row| matches.iter().all(|of| of.row != *row));
-    if let (Some(row), None) = (without.next(), without.next()) {
-        matches.extend(by_trace(ended, row, store, &matches));
+    if let (Some(index), None) = (without.next(), without.next())
+        && let Some(candidate) = by_trace(ended, index, store, &matches)
+    {
+        matches.push(Match::possible(index, candidate, false));
     }
     matches
+}
+
+impl Match {
+    fn possible(row: usize, candidate: Candidate, is_certain: bool) -> Match {
+        let strength = MatchStrength::Possible;
+        Match {
+            row,
+            candidate,
+            strength,
+            is_certain,
+        }
+    }
 }
 
 impl Ended {
@@ -126,46 +137,31 @@ fn is_free(candidate: &Candidate, matches: &[Match]) -> bool {
 
 /// Returns the candidate that nothing contradicts, if there is exactly one.
 fn only_possible(
-    ended: &Ended,
-    index: usize,
     row: &Row,
-    candidates: Vec<Candidate>,
-) -> Option<Match> {
-    let hop = hop_of(&ended.rows);
-    let is_possible = |candidate: &Candidate| {
-        let strength = match_strength(row, hop, &candidate.report, candidate.arrived);
-        strength == Some(MatchStrength::Possible)
-    };
-    let mut candidates = candidates.into_iter().filter(is_possible);
-    let (candidate, None) = (candidates.next()?, candidates.next()) else {
-        return None;
-    };
-    let is_certain = candidate.report.rid.as_deref().is_some_and(is_random);
-    Some(Match {
-        row: index,
-        candidate,
-        strength: MatchStrength::Possible,
-        is_certain,
-    })
+    hop: Option<SpanId>,
+    mut candidates: Vec<Candidate>,
+) -> Option<Candidate> {
+    let possible = Some(MatchStrength::Possible);
+    candidates.retain(|candidate| MatchStrength::of(row, hop, candidate) == possible);
+    candidates.pop().filter(|_| candidates.is_empty())
 }
 
 /// Returns the only request in the row's trace, or else the only one with its `x-request-id`.
-fn by_trace(ended: &Ended, index: usize, store: &ReportStore, taken: &[Match]) -> Option<Match> {
-    let row = ended.rows.get(index)?;
+fn by_trace(
+    ended: &Ended,
+    index: usize,
+    store: &ReportStore,
+    taken: &[Match],
+) -> Option<Candidate> {
+    let (first, row) = (ended.rows.first()?, ended.rows.get(index)?);
     // A trace that began here holds this request alone, so incomplete parts are its too. A client's may hold other requests.
-    let is_own = ended.rows.first()?.parent_span_id.is_none();
+    let is_own = first.parent_span_id.is_none();
     let trace = trace_of(row).map(|trace| store.by_trace(trace));
     let mut candidates = trace.unwrap_or_default();
     candidates.retain(|candidate| (is_own || candidate.is_complete) && is_free(candidate, taken));
     let hop = hop_of(&ended.rows);
     let named = || only_one(row, hop, store.by_request_id(row.request_id()), true);
-    let candidate = only_one(row, hop, candidates, is_own).or_else(named)?;
-    Some(Match {
-        row: index,
-        candidate,
-        strength: MatchStrength::Possible,
-        is_certain: false,
-    })
+    only_one(row, hop, candidates, is_own).or_else(named)
 }
 
 /// Returns the row's candidate, if there is only one: below our own span if any is (required unless `is_own`), and with tokens
@@ -176,11 +172,10 @@ fn only_one(
     mut candidates: Vec<Candidate>,
     is_own: bool,
 ) -> Option<Candidate> {
-    let below = |candidate: &Candidate| is_below(row, hop, &candidate.report);
+    let below = |candidate: &Candidate| is_below(row, hop, candidate);
     let must_be_below = !is_own || candidates.iter().any(below);
     candidates.retain(|candidate| {
-        let is_after = || is_after_sending(row, candidate.arrived);
-        let is_its = below(candidate) || (!must_be_below && is_after());
+        let is_its = below(candidate) || (!must_be_below && is_after_sending(row, candidate));
         is_its && may_match(row, candidate.report.rid.as_deref())
     });
     let has_tokens = |candidate: &Candidate| candidate.report.output_tokens > Some(0);

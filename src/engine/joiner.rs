@@ -113,9 +113,9 @@ impl Joiner {
             batch.push(message);
         }
         let now = self.clock.now();
-        batch
-            .into_iter()
-            .for_each(|message| self.handle(message, now));
+        for message in batch {
+            self.handle(message, now);
+        }
         let complete = self.table.whole();
         complete.into_iter().for_each(|joined| self.record(joined));
         self.record_due(now);
@@ -183,11 +183,8 @@ impl Outlet {
 impl Joined {
     /// Returns the rows with their reports put in. The reports also bound the offset of the engine's clock.
     pub fn into_rows(self, clocks: &mut OffsetTable) -> Vec<Row> {
-        let Joined {
-            request,
-            mut matches,
-        } = self;
-        let (mut rows, source) = (request.rows, request.wanted);
+        let (request, mut matches) = (self.request, self.matches);
+        let mut rows = request.rows;
         // The trace takes precedence over the log.
         matches.sort_by_key(|of| of.candidate.report.source == TimingSource::Log);
         relate(&mut rows, &matches, clocks);
@@ -197,7 +194,7 @@ impl Joined {
                 of.candidate.report.put(row);
                 is_reported = true;
             }
-            row.more.untold = match (is_reported, source) {
+            row.more.untold = match (is_reported, request.wanted) {
                 (true, _) => (!has_server_times(row)).then_some(Untold::Incomplete),
                 (false, TimingSource::Log) => Some(Untold::NoLogLine),
                 (false, _) => Some(Untold::NoSpans),

@@ -136,8 +136,7 @@ impl<S: Series> Family<S> {
     }
 
     fn find(&self, key: u64) -> Option<S> {
-        let all = self.0.all.read();
-        all.get(&key).map(|(_, series)| series.clone())
+        self.0.all.read().get(&key).map(|set| set.1.clone())
     }
 
     fn add(&self, values: &[&str]) -> S {

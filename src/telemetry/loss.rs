@@ -15,10 +15,8 @@ impl LossLog {
     /// Ends a series of losses. Returns their number if there were any, which is to be logged.
     pub fn recovered(&self) -> Option<u64> {
         // Reading is cheaper than swapping, and nearly always enough.
-        if self.is_losing() {
-            return Some(self.0.swap(0, Ordering::Relaxed)).filter(|lost| *lost > 0);
-        }
-        None
+        let lost = self.is_losing().then(|| self.0.swap(0, Ordering::Relaxed));
+        lost.filter(|lost| *lost > 0)
     }
 
     /// Whether there were losses since the last success.

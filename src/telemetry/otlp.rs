@@ -146,12 +146,8 @@ impl Traces {
             return self.metrics.traces_sampled_out.with(&[]).inc();
         };
         self.deliveries.begin();
-        let trace = Trace {
-            rows: rows.clone(),
-            id,
-            reason,
-        };
-        if let Err((_, refused)) = self.queue.push(trace, rows.len()) {
+        let (rows, weight) = (rows.clone(), rows.len());
+        if let Err((_, refused)) = self.queue.push(Trace { rows, id, reason }, weight) {
             let (reason, message) = match refused {
                 Refused::Full => (Dropped::QueueFull, "too many wait to be exported"),
                 Refused::Closed => (Dropped::Shutdown, "this process ends"),

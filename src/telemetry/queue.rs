@@ -34,19 +34,18 @@ impl<T> Queue<T> {
     /// Creates an empty queue and its receiver. `capacity` is the maximum total weight.
     pub fn new(capacity: usize) -> (Queue<T>, UnboundedReceiver<Queued<T>>) {
         let (sender, receiver) = unbounded_channel();
-        let capacity = capacity.clamp(1, u32::MAX as usize);
-        let queue = Queue {
-            sender: Mutex::new(Some(sender)),
-            room: Arc::new(Semaphore::new(capacity)),
-            capacity,
-        };
-        (queue, receiver)
+        (Queue::with(Some(sender), capacity), receiver)
     }
 
     /// Creates another sending side to the same receiver, with a capacity of its own.
     pub fn beside(&self, capacity: usize) -> Queue<T> {
+        Queue::with(self.sender.lock().clone(), capacity)
+    }
+
+    fn with(sender: Option<UnboundedSender<Queued<T>>>, capacity: usize) -> Queue<T> {
+        let capacity = capacity.clamp(1, u32::MAX as usize);
         Queue {
-            sender: Mutex::new(self.sender.lock().clone()),
+            sender: Mutex::new(sender),
             room: Arc::new(Semaphore::new(capacity)),
             capacity,
         }
@@ -61,14 +60,11 @@ impl<T> Queue<T> {
         let Some(sender) = &*sender else {
             return Err((value, Refused::Closed));
         };
-        let Ok(room) = self
-            .room
-            .clone()
-            .try_acquire_many_owned(self.permits(weight))
-        else {
+        let room = self.room.clone();
+        let Ok(permit) = room.try_acquire_many_owned(self.permits(weight)) else {
             return Err((value, Refused::Full));
         };
-        let sent = sender.send((value, room));
+        let sent = sender.send((value, permit));
         sent.map_err(|unsent| (unsent.0.0, Refused::Closed))
     }
 

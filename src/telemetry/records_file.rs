@@ -159,13 +159,11 @@ impl FileWriter {
         for _ in 0..MAX_TRIES {
             match std::fs::metadata(self.path()) {
                 Ok(existing) if existing.is_file() && !is_descriptor(self.path()) => {
-                    let moved = self.is_records().and_then(|is| match is {
-                        true => self.move_aside(),
-                        false => Err(io::Error::other("it holds something else than records")),
-                    });
-                    match moved {
-                        Err(error) if !is_not_found(&error) => return Err(error),
-                        _ => {}
+                    let moved = self.check_is_records().and_then(|()| self.move_aside());
+                    if let Err(error) = moved
+                        && !is_not_found(&error)
+                    {
+                        return Err(error);
                     }
                 }
                 Ok(_) => {
@@ -194,15 +192,18 @@ impl FileWriter {
         Ok(OpenFile::new(file, true))
     }
 
-    /// Whether the file at the path may be moved: it holds records of any version, or nothing.
-    fn is_records(&self) -> io::Result<bool> {
+    /// Checks that the file at the path may be moved: it holds records of any version, or nothing.
+    fn check_is_records(&self) -> io::Result<()> {
         let first_column = self.header.split(|byte| *byte == b',').next();
         let first_column = first_column.unwrap_or_default();
         let mut start = Vec::new();
         let file = File::open(self.path())?;
         file.take(first_column.len() as u64)
             .read_to_end(&mut start)?;
-        Ok(start.is_empty() || start == first_column)
+        match start.is_empty() || start == first_column {
+            true => Ok(()),
+            false => Err(io::Error::other("it holds something else than records")),
+        }
     }
 
     fn move_aside(&self) -> io::Result<()> {

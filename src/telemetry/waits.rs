@@ -122,13 +122,10 @@ impl WaitLog {
         };
         let due: Vec<(String, Vec<Stay>, Range<usize>, Known)> =
             timed.iter_mut().filter_map(due).collect();
-        timed.retain(|_, of| {
-            of.stays
-                .back()
-                .is_some_and(|last| age(last.0, now) < MAX_AGE_NANOS)
-        });
+        let is_young = |end: Stamp| age(end, now) < MAX_AGE_NANOS;
+        timed.retain(|_, of| of.stays.back().is_some_and(|last| is_young(last.0)));
         untimed.retain(|_, all| {
-            all.retain(|at| age(Stamp::from_nanos(at.end), now) < MAX_AGE_NANOS);
+            all.retain(|at| is_young(Stamp::from_nanos(at.end)));
             !all.is_empty()
         });
         drop(log);

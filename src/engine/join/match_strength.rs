@@ -1,6 +1,6 @@
 //! Whether a report under a row's engine id is about that row: a client may use an id of its own twice.
 
-use crate::clock::Stamp;
+use crate::engine::report_store::Candidate;
 use crate::request::attempt::SpanId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
@@ -23,31 +23,29 @@ pub enum MatchStrength {
     Possible,
 }
 
-/// Returns how strongly a report under the row's engine id, which `arrived` then, matches the row; `None` if it cannot be the
-/// row's. `hop`: see [`hop_of`].
-pub fn match_strength(
-    row: &Row,
-    hop: Option<SpanId>,
-    report: &Told,
-    arrived: Stamp,
-) -> Option<MatchStrength> {
-    if is_below(row, hop, report) {
-        return Some(MatchStrength::BelowOurSpan);
+impl MatchStrength {
+    /// Returns how strongly a candidate with the row's engine id matches the row; `None` if it cannot be the row's. `hop`: see
+    /// [`hop_of`].
+    pub fn of(row: &Row, hop: Option<SpanId>, candidate: &Candidate) -> Option<MatchStrength> {
+        let report = &candidate.report;
+        if is_below(row, hop, candidate) {
+            return Some(MatchStrength::BelowOurSpan);
+        }
+        if !is_after_sending(row, candidate) {
+            return None;
+        }
+        if report.source == TimingSource::Log {
+            return (!is_cancelled(row)).then_some(MatchStrength::LogLine);
+        }
+        if report.request_id.as_deref() == Some(row.request_id()) {
+            return Some(MatchStrength::NamedByRouter);
+        }
+        if report.trace.is_some() && report.trace == trace_number(row) {
+            return Some(MatchStrength::SameTrace);
+        }
+        let is_random = report.rid.as_deref().is_some_and(is_random);
+        (is_random || is_in_time(row, report)).then_some(MatchStrength::Possible)
     }
-    if !is_after_sending(row, arrived) {
-        return None;
-    }
-    if report.source == TimingSource::Log {
-        return (!is_cancelled(row)).then_some(MatchStrength::LogLine);
-    }
-    if report.request_id.as_deref() == Some(row.request_id()) {
-        return Some(MatchStrength::NamedByRouter);
-    }
-    if report.trace.is_some() && report.trace == trace_number(row) {
-        return Some(MatchStrength::SameTrace);
-    }
-    let is_random = report.rid.as_deref().is_some_and(is_random);
-    (is_random || is_in_time(row, report)).then_some(MatchStrength::Possible)
 }
 
 /// Returns the span of the hop's last attempt, which is the one that answered if any did. The first row of a request has it
@@ -57,16 +55,16 @@ pub fn hop_of(rows: &[Row]) -> Option<SpanId> {
     attempts.last().map(|last| last.span)
 }
 
-/// Whether the report lies directly below our own span or the hop's.
-pub fn is_below(row: &Row, hop: Option<SpanId>, report: &Told) -> bool {
+/// Whether the candidate lies directly below our own span or the hop's.
+pub fn is_below(row: &Row, hop: Option<SpanId>, candidate: &Candidate) -> bool {
     let mut own = row.span_id.into_iter().chain(hop);
-    own.any(|span| report.parent == Some(span.number()))
+    own.any(|span| candidate.report.parent == Some(span.number()))
 }
 
-/// Whether something arrived after the row's request was sent. What arrived before cannot be about it.
-pub fn is_after_sending(row: &Row, arrived: Stamp) -> bool {
+/// Whether the candidate arrived after the row's request was sent. Otherwise it cannot be about it.
+pub fn is_after_sending(row: &Row, candidate: &Candidate) -> bool {
     let sent = row.timeline.last_send();
-    sent.is_none_or(|sent| arrived >= sent)
+    sent.is_none_or(|sent| candidate.arrived >= sent)
 }
 
 /// Returns the id of the row's trace as a number.

@@ -79,7 +79,7 @@ fn log_line(report: Told) -> Told {
     }
 }
 
-/// The spans of what is report; each time others.
+/// The spans that give this report; their ids differ in each call.
 fn spans(report: &Told) -> Vec<EngineSpan> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static IDS: AtomicU64 = AtomicU64::new(1000);
@@ -117,7 +117,7 @@ fn spans(report: &Told) -> Vec<EngineSpan> {
 }
 
 impl Table {
-    /// Something is report: whether it is late, and what goes out by it.
+    /// Adds a report. Returns whether it is late, and the requests that it completes.
     fn receive(&mut self, report: Told, now: Stamp) -> (bool, Vec<Joined>) {
         let late = match report.source {
             TimingSource::Log => self.line(report, now),
@@ -151,7 +151,7 @@ fn table_with(rows: Vec<Row>) -> Table {
     table
 }
 
-/// What a request that goes out was report: row, id, and whether by the row's own.
+/// The matches of a released request: row, engine id, and whether they are certain.
 fn matches<'a>(joined: &'a Joined) -> Vec<(usize, &'a str, bool)> {
     let rid = |of: &'a Match| of.candidate.report.rid.as_deref().unwrap_or("");
     let matches = joined.matches.iter();

@@ -225,10 +225,6 @@ async fn respond(request: Request<Incoming>, reader: &Reader) -> Response<Body> 
     protocol.response(result)
 }
 
-fn is_protobuf(headers: &HeaderMap) -> bool {
-    content_type(headers).is_some_and(|kind| is_kind(kind, "application/x-protobuf"))
-}
-
 /// Reads the whole body. The permit holds the room that it takes.
 async fn read_body(
     request: Request<Incoming>,
@@ -273,7 +269,8 @@ impl Protocol {
         if request.method() != Method::POST {
             return Err(NOT_POST);
         }
-        if self == Protocol::Http && !is_protobuf(headers) {
+        let is_protobuf = |kind| is_kind(kind, "application/x-protobuf");
+        if self == Protocol::Http && !content_type(headers).is_some_and(is_protobuf) {
             return Err(NOT_PROTOBUF);
         }
         match headers.get(encoding).map(HeaderValue::as_bytes) {

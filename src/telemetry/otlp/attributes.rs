@@ -73,14 +73,6 @@ pub fn of_http(endpoint: Endpoint) -> [KeyValue; 2] {
     ]
 }
 
-/// Returns the attributes that the GenAI conventions require and that are not columns.
-pub fn of_operation(endpoint: Endpoint) -> [KeyValue; 2] {
-    [
-        KeyValue::new("gen_ai.operation.name", endpoint.operation()),
-        KeyValue::new("gen_ai.provider.name", "sglang"),
-    ]
-}
-
 /// Returns `host:port` as two attributes.
 pub fn of_server(address: &str) -> impl Iterator<Item = KeyValue> + use<> {
     let (host, port) = match address.rsplit_once(':') {

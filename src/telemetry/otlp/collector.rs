@@ -63,7 +63,7 @@ pub struct Deliveries {
 }
 
 /// The maximum length of an error message, characters: it may quote the collector.
-const MAX_MESSAGE_CHARS: usize = 200;
+const MAX_CHARS: usize = 200;
 /// The maximum size of a response.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// The maximum number of idle connections.
@@ -95,10 +95,8 @@ impl Collector {
                 .build(connector.enable_http2().build()),
             Protocol::Http => builder.build(connector.enable_http1().build()),
         };
-        Ok(Collector {
-            settings: settings.clone(),
-            client,
-        })
+        let settings = settings.clone();
+        Ok(Collector { settings, client })
     }
 
     /// Sends a message, within the timeout.
@@ -153,24 +151,21 @@ impl Collector {
 
     fn request(&self, message: Bytes) -> Result<Request<Full<Bytes>>, ExportError> {
         let mut headers = HeaderMap::new();
+        let endpoint = &self.settings.endpoint;
         let (uri, kind, body) = match self.settings.protocol {
-            Protocol::Http => (
-                self.settings.endpoint.clone(),
-                "application/x-protobuf",
-                message,
-            ),
+            Protocol::Http => (endpoint.clone(), "application/x-protobuf", message),
             Protocol::Grpc => {
                 let mut framed = BytesMut::with_capacity(message.len() + 5);
                 framed.put_u8(0);
                 framed.put_u32(message.len() as u32);
                 framed.put(message);
                 headers.insert(TE, HeaderValue::from_static("trailers"));
-                let uri = format!("{}{GRPC_PATH}", self.settings.endpoint);
+                let uri = format!("{endpoint}{GRPC_PATH}");
                 (uri, "application/grpc", framed.freeze())
             }
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        headers.extend(self.settings.headers.0.clone());
+        headers.extend(self.settings.headers.clone());
         let request = Request::post(uri).body(Full::new(body));
         let mut request = request.map_err(|error| {
             let message = format!("no request can be made: {error}");
@@ -187,8 +182,7 @@ impl ExportError {
     }
 
     pub(super) fn new(reason: Dropped, message: &str) -> ExportError {
-        let printable = message.chars().filter(|c| !c.is_control());
-        let shown = printable.take(MAX_MESSAGE_CHARS);
+        let shown = message.chars().filter(|c| !c.is_control()).take(MAX_CHARS);
         ExportError {
             reason,
             message: shown.collect::<String>().trim_end().to_owned(),

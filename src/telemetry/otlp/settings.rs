@@ -41,10 +41,6 @@ pub enum UpstreamFlag {
     Never,
 }
 
-/// The headers of each export. Values are marked as sensitive and never shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Headers(pub HeaderMap);
-
 keys! {
 /// Traces: one a request, to an OpenTelemetry collector or a backend that speaks OTLP (docs/TRACES.md). What is not given
 /// here may be said by the standard OTEL_* variables; a key here, or a flag, wins. A key is taken on at a start.
@@ -97,8 +93,8 @@ pub struct Settings {
     pub endpoint: String,
     /// How spans travel.
     pub protocol: Protocol,
-    /// The headers of each export.
-    pub headers: Headers,
+    /// The headers of each export. The values are marked as sensitive and never shown.
+    pub headers: HeaderMap,
     /// The certificate authorities trusted for the collector; `None` for a connection without TLS.
     pub roots: Option<Roots>,
     /// `service.name` of the spans.
@@ -128,7 +124,7 @@ pub const DISABLED: &str = "OTEL_SDK_DISABLED";
 
 impl Otlp {
     /// Reads the headers of both keys.
-    fn headers(&self) -> Result<Headers, Wrong> {
+    fn headers(&self) -> Result<HeaderMap, Wrong> {
         let file = self.headers_file.as_ref().map(std::fs::read_to_string);
         let file = file.transpose().map_err(|error| {
             let problem = format!("{error}; give a file with lines like \"name: value\"");
@@ -140,9 +136,9 @@ impl Otlp {
         let given = given.map(|line| std::str::from_utf8(line.bytes()).unwrap_or_default());
         let given = given.map(|line| ("headers", line));
         let all = given.chain(in_file);
-        let mut headers = Headers::default();
+        let mut headers = HeaderMap::new();
         for (key, line) in all.filter(|(_, line)| !line.trim().is_empty()) {
-            headers.read(line).map_err(|problem| wrong(key, problem))?;
+            read_header(&mut headers, line).map_err(|error| wrong(key, error))?;
         }
         Ok(headers)
     }
@@ -168,9 +164,7 @@ impl Settings {
             return Ok(None);
         };
         let protocol = match (given.protocol, variable("PROTOCOL", env)) {
-            (None, Some((name, text))) => {
-                Some(text.parse().map_err(|problem| wrong(&name, problem))?)
-            }
+            (None, Some((name, text))) => Some(text.parse().map_err(|error| wrong(&name, error))?),
             (given, _) => given,
         };
         let (endpoint, protocol) = endpoint(&name, &url, protocol)?;
@@ -218,35 +212,30 @@ impl FromStr for Protocol {
     }
 }
 
-impl Headers {
-    /// Adds a header from a line like `name: value`.
-    ///
-    /// # Errors
-    /// What to give instead, without the value.
-    pub fn read(&mut self, text: &str) -> Result<(), String> {
-        let (name, value) = text
-            .split_once([':', '='])
-            .ok_or("must be like \"name: value\"")?;
-        self.push(name, value.trim())
-    }
+/// Adds a header from a line like `name: value`. An error says what to give instead, without the value.
+fn read_header(headers: &mut HeaderMap, line: &str) -> Result<(), String> {
+    let (name, value) = line
+        .split_once([':', '='])
+        .ok_or("must be like \"name: value\"")?;
+    push_header(headers, name, value.trim())
+}
 
-    fn push(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let name = name.trim().to_ascii_lowercase();
-        let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| "must begin with a header's name, as in \"x-api-key: value\"")?;
-        let mut value = HeaderValue::from_str(value)
-            .map_err(|_| "has characters that are not allowed in a header; give plain text")?;
-        value.set_sensitive(true);
-        self.0.append(name, value);
-        Ok(())
-    }
+fn push_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), String> {
+    let name = name.trim().to_ascii_lowercase();
+    let name = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| "must begin with a header's name, as in \"x-api-key: value\"")?;
+    let mut value = HeaderValue::from_str(value)
+        .map_err(|_| "has characters that are not allowed in a header; give plain text")?;
+    value.set_sensitive(true);
+    headers.append(name, value);
+    Ok(())
 }
 
 /// Checks headers when the config is read. No message shows one.
 fn checked<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Secret>, D::Error> {
     let all = Vec::<String>::deserialize(value)?;
     for header in &all {
-        Headers::default().read(header).map_err(D::Error::custom)?;
+        read_header(&mut HeaderMap::new(), header).map_err(D::Error::custom)?;
     }
     Ok(all.iter().map(|header| header.as_str().into()).collect())
 }
@@ -267,16 +256,16 @@ fn variable(name: &str, env: Env<'_>) -> Option<(String, String)> {
 }
 
 /// Adds to the given headers those of the environment with other names.
-fn headers(given: Headers, env: Env<'_>) -> Result<Headers, Wrong> {
+fn headers(given: HeaderMap, env: Env<'_>) -> Result<HeaderMap, Wrong> {
     let mut headers = given.clone();
     let (variable, text) = variable("HEADERS", env).unwrap_or_default();
     for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
         let pair = pair.split_once('=');
         let (name, value) =
             pair.ok_or_else(|| wrong(&variable, "must be like name=value,name=value"))?;
-        if !given.0.contains_key(name.trim()) {
-            let pushed = headers.push(name, &decoded(value));
-            pushed.map_err(|problem| wrong(&variable, problem))?;
+        if !given.contains_key(name.trim()) {
+            let pushed = push_header(&mut headers, name, &decoded(value));
+            pushed.map_err(|error| wrong(&variable, error))?;
         }
     }
     Ok(headers)
@@ -350,9 +339,9 @@ fn roots(given: Option<&Path>, endpoint: &str, env: Env<'_>) -> Result<Option<Ro
     let named = || variable("CERTIFICATE", env).map(|(name, path)| (name, path.into()));
     let roots = match given.or_else(named) {
         Some((name, path)) => Roots::file(&path)
-            .map_err(|problem| wrong(&name, format!("{} {problem}", path.display())))?,
+            .map_err(|error| wrong(&name, format!("{} {error}", path.display())))?,
         None => {
-            Roots::system().map_err(|problem| wrong("ca", format!("{problem}; give a PEM file")))?
+            Roots::system().map_err(|error| wrong("ca", format!("{error}; give a PEM file")))?
         }
     };
     Ok(Some(roots))

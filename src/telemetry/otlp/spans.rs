@@ -78,8 +78,10 @@ impl Tree<'_> {
         let is_client = timeline.side() == Side::Traffic;
         let is_single = self.rows.len() == 1;
         let mut attributes = Vec::with_capacity(80);
-        attributes.extend(attributes::of_http(first.endpoint()));
-        attributes.extend(attributes::of_operation(first.endpoint()));
+        let endpoint = first.endpoint();
+        attributes.extend(attributes::of_http(endpoint));
+        attributes.push(KeyValue::new("gen_ai.operation.name", endpoint.operation()));
+        attributes.push(KeyValue::new("gen_ai.provider.name", "sglang"));
         let host = first.host.as_deref().into_iter();
         attributes.extend(host.flat_map(attributes::of_server));
         attributes.push(KeyValue::new("queuescope.kept", reason.name()));
@@ -106,12 +108,13 @@ impl Tree<'_> {
             span.status = status(first);
         }
         self.spans.push(span);
-        let parent_of_stages = match is_client {
+        // A client's request is its only sending.
+        let last_sending = match is_client {
             true => id,
             false => self.sendings(id, from, to),
         };
         if self.has_stages() {
-            self.stages(id, parent_of_stages, (from, to));
+            self.stages(id, last_sending, (from, to));
         }
     }
 
@@ -151,9 +154,9 @@ impl Tree<'_> {
         }
         // Without a response head from upstream, the row's status is that of our own response.
         let head = first.timeline.raw(Moment::ResponseHead);
-        let status_code = head.filter(|_| is_last).and(first.status);
-        attributes
-            .extend(status_code.and_then(|code| Some(response_status(code.try_into().ok()?))));
+        let code = head.filter(|_| is_last).and(first.status);
+        let code = code.and_then(|code| i64::try_from(code).ok());
+        attributes.extend(code.map(response_status));
         attributes.extend(error_type(outcome));
         let ended = sending.broke.filter(|_| !is_last).unwrap_or(end);
         let times = (sending.at, ended);
@@ -166,13 +169,7 @@ impl Tree<'_> {
     }
 
     /// Returns the span of a router's attempt, as a hop of this process saw it. It is the parent of the engine's own spans.
-    fn attempt(
-        &self,
-        attempt: &Attempt,
-        last_sending: SpanId,
-        from: Stamp,
-        end: Stamp,
-    ) -> SpanData {
+    fn attempt(&self, attempt: &Attempt, parent: SpanId, from: Stamp, end: Stamp) -> SpanData {
         let outcome = match (attempt.outcome, attempt.has_answered()) {
             (Some(outcome), _) => outcome,
             (None, true) => Outcome::Ok,
@@ -185,7 +182,7 @@ impl Tree<'_> {
         // A router that begins traces of its own has no span in this tree.
         let is_here = |trace: u128| trace.to_be_bytes() == self.trace.to_bytes();
         let router = attempt.came_with.filter(|router| is_here(router.trace));
-        let parent = router.map_or(last_sending, |router| otel_id(router.span));
+        let parent = router.map_or(parent, |router| otel_id(router.span));
         let ended = attempt.ended.or(attempt.passage.last).unwrap_or(end);
         let times = (attempt.arrival.max(from), ended);
         SpanData {

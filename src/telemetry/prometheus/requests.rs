@@ -208,21 +208,15 @@ pub(super) fn seconds(nanos: i64) -> f64 {
 
 /// Returns the reasons that [`missing_reason`] may return for an endpoint.
 pub(super) fn reasons(endpoint: Endpoint) -> impl Iterator<Item = &'static str> {
-    let own: &[&str] = match endpoint {
-        Endpoint::Generate => &["metrics_off", "too_old", "retracted", "unread", "other"],
-        // Chat responses may have `meta_info`.
-        Endpoint::Chat => &[
-            "metrics_off",
-            "too_old",
-            "retracted",
-            "openai_stream",
-            "openai_reply",
-            "unread",
-            "other",
-        ],
-        _ => &["openai_stream", "openai_reply", "unread", "other"],
-    };
-    own.iter().copied().chain(Untold::ALL.map(Untold::name))
+    // Chat responses may have `meta_info`, which `/generate` always has.
+    let has_meta_info = matches!(endpoint, Endpoint::Generate | Endpoint::Chat);
+    let is_openai = endpoint != Endpoint::Generate;
+    let of_meta_info = ["metrics_off", "too_old", "retracted"].map(|name| (name, has_meta_info));
+    let of_openai = ["openai_stream", "openai_reply"].map(|name| (name, is_openai));
+    let own = of_meta_info.into_iter().chain(of_openai);
+    let own = own.filter_map(|(name, is_possible)| is_possible.then_some(name));
+    own.chain(["unread", "other"])
+        .chain(Untold::ALL.map(Untold::name))
 }
 
 /// Returns why the row of a successful request has no time in the server queue; `None` if it has one.

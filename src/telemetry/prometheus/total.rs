@@ -14,13 +14,8 @@ impl Metrics {
             sets.iter().map(|(_, count)| count.get()).sum()
         };
         let not_written = format!("not written: {}", write_error.unwrap_or("no reason known"));
-        let lost = [
-            (Loss::Write, not_written.as_str()),
-            (
-                Loss::QueueFull,
-                "while the queue to the file was full (record_queue)",
-            ),
-        ];
+        let queue_full = "while the queue to the file was full (record_queue)".to_owned();
+        let lost = [(Loss::Write, not_written), (Loss::QueueFull, queue_full)];
         let lost = lost.map(|(loss, text)| (self.rows_lost.with(&[loss.name()]).get(), text));
         let reasons = lost.iter().filter(|(rows, _)| *rows > 0);
         let reasons = reasons.map(|(rows, text)| format!("{rows} {text}"));

@@ -35,7 +35,7 @@ static FIGURES: [&Column; 5] = [
 pub struct Window(VecDeque<Arc<Slot>>);
 
 /// The figures of the requests that ended within one slot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Slot {
     /// Its first second divided by [`SLOT_SECONDS`].
     index: i64,
@@ -43,7 +43,7 @@ pub struct Slot {
     output_tokens: u64,
     /// What the time of successful requests was spent on: in total, and until the first token.
     pub spent: [TimeSpent; 2],
-    quantiles: Vec<Histogram>,
+    quantiles: [Histogram; FIGURES.len()],
 }
 
 /// The figures of the whole window.
@@ -85,10 +85,7 @@ impl Slot {
     fn new(index: i64) -> Slot {
         Slot {
             index,
-            outcomes: [0; Outcome::ALL.len()],
-            output_tokens: 0,
-            spent: <[TimeSpent; 2]>::default(),
-            quantiles: vec![Histogram::default(); FIGURES.len()],
+            ..Slot::default()
         }
     }
 
