@@ -98,7 +98,7 @@ impl Table {
     }
 
     /// Adds a span. Returns whether it was too late: its row was released without a report.
-    pub fn span(&mut self, span: EngineSpan, now: Stamp) -> bool {
+    pub fn add_span(&mut self, span: EngineSpan, now: Stamp) -> bool {
         self.new_traces.insert(span.trace);
         let Some(root) = self.store.add(span, now) else {
             return false;
@@ -110,7 +110,7 @@ impl Table {
         was_reported == Some(false)
     }
 
-    /// Adds a log line. Returns whether it was too late, as [`Table::span`].
+    /// Adds a log line. Returns whether it was too late, as [`Table::add_span`].
     pub fn line(&mut self, report: Told, now: Stamp) -> bool {
         let was_reported = self.was_reported(report.rid.as_deref());
         if was_reported.is_none() {

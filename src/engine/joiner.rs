@@ -138,7 +138,7 @@ impl Joiner {
             Message::Spans(spans) => {
                 let roots = spans.iter().filter_map(EngineSpan::root_of_pair);
                 roots.for_each(|(above, role)| self.outlet.roles.lock().answer(above, role));
-                let late = spans.into_iter().map(|span| self.table.span(span, now));
+                let late = spans.into_iter().map(|span| self.table.add_span(span, now));
                 let late = late.filter(|is_late| *is_late).count();
                 self.count(TimingSource::Trace, Join::Late, late);
             }

@@ -158,14 +158,14 @@ fn attribute(kind: &mut SpanKind, start: Stamp, pair: KeyValue) {
         (SpanKind::Root(root), "gen_ai.latency.time_to_first_token") => {
             root.first_token = nanos(value).map(|nanos| start.plus_nanos(nanos));
         }
-        (SpanKind::Root(root), "gen_ai.usage.prompt_tokens") => root.prompt_tokens = whole(value),
-        (SpanKind::Root(root), "gen_ai.usage.cached_tokens") => root.cached_tokens = whole(value),
+        (SpanKind::Root(root), "gen_ai.usage.prompt_tokens") => root.prompt_tokens = count(value),
+        (SpanKind::Root(root), "gen_ai.usage.cached_tokens") => root.cached_tokens = count(value),
         (SpanKind::Root(root), "gen_ai.usage.completion_tokens") => {
-            root.output_tokens = whole(value)
+            root.output_tokens = count(value)
         }
-        (SpanKind::Scheduler(scheduler), "tp_rank") => scheduler.tp_rank = whole(value),
-        (SpanKind::Scheduler(scheduler), "pp_rank") => scheduler.pp_rank = whole(value),
-        (SpanKind::Scheduler(scheduler), "dp_rank") => scheduler.dp_rank = whole(value),
+        (SpanKind::Scheduler(scheduler), "tp_rank") => scheduler.tp_rank = count(value),
+        (SpanKind::Scheduler(scheduler), "pp_rank") => scheduler.pp_rank = count(value),
+        (SpanKind::Scheduler(scheduler), "dp_rank") => scheduler.dp_rank = count(value),
         (SpanKind::Router { request_id }, "request_id") => {
             *request_id = text(value).unwrap_or_default().into();
         }
@@ -186,7 +186,7 @@ fn text(value: Option<Value>) -> Option<String> {
     }
 }
 
-fn whole(value: Option<Value>) -> Option<u64> {
+fn count(value: Option<Value>) -> Option<u64> {
     match value? {
         Value::IntValue(number) => u64::try_from(number).ok(),
         _ => None,

@@ -78,7 +78,7 @@ impl Metrics {
     }
 
     /// Adds a wait at a worker for this cause, nanoseconds.
-    pub fn waited(&self, worker: &str, cause: Cause, nanos: i64) {
+    pub fn add_wait(&self, worker: &str, cause: Cause, nanos: i64) {
         let seconds = self.wait_causes.with(&[worker, cause.name()]);
         seconds.inc_by(requests::seconds(nanos));
     }

@@ -33,7 +33,7 @@ struct Log {
 struct WorkerStays {
     /// Each with its end on this process's clock.
     stays: VecDeque<(Stamp, Stay)>,
-    /// The number of first stays whose waits are counted. They are kept for the judgement of later ones.
+    /// The number of stays at the front of the queue whose waits are counted already. Later waits may be due to them.
     counted: usize,
     /// From this process's clock to that of the stays, nanoseconds; `None` if they cannot be related.
     shift: Option<i64>,
@@ -47,7 +47,7 @@ const MAX_PENDING: usize = 20_000;
 const MAX_COUNTED: usize = 2_000;
 /// The maximum delay until a wait is counted, nanoseconds.
 pub const JUDGED: i64 = 60 * NANOS;
-/// How long stays are kept after the last one at their worker.
+/// How long a worker's stays are kept after the last one.
 const MAX_AGE_NANOS: i64 = 600 * NANOS;
 
 impl WaitLog {
@@ -61,8 +61,9 @@ impl WaitLog {
                 let on_the_way = Wait::on_the_way(&cell);
                 on_the_way
                     .all()
-                    .for_each(|(cause, nanos)| metrics.waited(worker, cause, nanos));
+                    .for_each(|(cause, nanos)| metrics.add_wait(worker, cause, nanos));
             }
+            // Waits with a known cause are counted at once, the one in the server queue when others have ended.
             let mut waits = Wait::all(&cell);
             if let Some(untimed) = Wait::untimed(&waits, &cell) {
                 self.0.lock().add_untimed(worker, untimed, at);
@@ -77,7 +78,7 @@ impl WaitLog {
                     Cause::PrefillQueue => by.map_or(worker, String::as_str),
                     _ => worker,
                 };
-                metrics.waited(at, cause, nanos);
+                metrics.add_wait(at, cause, nanos);
             }
             waits.retain(|wait| wait.cause.is_none());
             let Some(wait) = waits.pop() else {
@@ -89,13 +90,13 @@ impl WaitLog {
             let is_new = matches!(entry, Entry::Vacant(_));
             let has_room = !worker.is_empty() && (!is_new || workers < MAX_WORKERS);
             let Some(stay) = wait.stay.filter(|_| has_room) else {
-                metrics.waited(worker, Cause::Unknown, wait.nanos);
+                metrics.add_wait(worker, Cause::Unknown, wait.nanos);
                 continue;
             };
             if is_new {
                 // Without a series at 0, Prometheus would not see the first count as an increase.
                 let all = Cause::ALL.into_iter().take(Cause::AT_ONE_SERVER);
-                all.for_each(|cause| metrics.waited(worker, cause, 0));
+                all.for_each(|cause| metrics.add_wait(worker, cause, 0));
             }
             let of_worker = entry.or_default();
             of_worker.shift = wait.shift.or(of_worker.shift);
@@ -136,7 +137,7 @@ impl WaitLog {
                 causes.add_all(&waits.causes(stay));
             }
             for (cause, nanos) in causes.all() {
-                metrics.waited(&worker, cause, nanos);
+                metrics.add_wait(&worker, cause, nanos);
             }
         }
     }

@@ -123,7 +123,7 @@ impl Table {
             TimingSource::Log => self.line(report, now),
             _ => {
                 let spans = spans(&report).into_iter();
-                spans.map(|span| self.span(span, now)).last() == Some(true)
+                spans.map(|span| self.add_span(span, now)).last() == Some(true)
             }
         };
         (late, self.whole())
@@ -189,7 +189,7 @@ fn at_its_deadline_a_request_is_released_with_the_reports_that_there_are() {
     let mut part = spans(&report(x));
     part.retain(|span| span.kind != SpanKind::Stage(Stage::Prefill));
     for span in part {
-        table.span(span, at(8));
+        table.add_span(span, at(8));
     }
     assert!(table.whole().is_empty());
     let out = table.due(at(9));
@@ -353,10 +353,10 @@ fn the_routers_span_may_arrive_last() {
     spans.sort_by_key(|span| matches!(span.kind, SpanKind::Router { .. }));
     let router = spans.pop().unwrap();
     for span in spans {
-        table.span(span, at(1));
+        table.add_span(span, at(1));
     }
     assert!(table.whole().is_empty());
-    table.span(router, at(2));
+    table.add_span(router, at(2));
     assert_eq!(matches(&table.whole()[0]), [(0, "x", true)]);
 }
 

@@ -128,7 +128,7 @@ impl Otlp {
         let file = self.headers_file.as_ref().map(std::fs::read_to_string);
         let file = file.transpose().map_err(|error| {
             let problem = format!("{error}; give a file with lines like \"name: value\"");
-            wrong("headers_file", problem)
+            invalid("headers_file", problem)
         })?;
         let in_file = file.as_deref().unwrap_or_default().lines();
         let in_file = in_file.map(|line| ("headers_file", line));
@@ -138,7 +138,7 @@ impl Otlp {
         let all = given.chain(in_file);
         let mut headers = HeaderMap::new();
         for (key, line) in all.filter(|(_, line)| !line.trim().is_empty()) {
-            read_header(&mut headers, line).map_err(|error| wrong(key, error))?;
+            read_header(&mut headers, line).map_err(|error| invalid(key, error))?;
         }
         Ok(headers)
     }
@@ -164,7 +164,9 @@ impl Settings {
             return Ok(None);
         };
         let protocol = match (given.protocol, variable("PROTOCOL", env)) {
-            (None, Some((name, text))) => Some(text.parse().map_err(|error| wrong(&name, error))?),
+            (None, Some((name, text))) => {
+                Some(text.parse().map_err(|error| invalid(&name, error))?)
+            }
             (given, _) => given,
         };
         let (endpoint, protocol) = endpoint(&name, &url, protocol)?;
@@ -240,7 +242,7 @@ fn checked<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Secret>, D::Error>
     Ok(all.iter().map(|header| header.as_str().into()).collect())
 }
 
-fn wrong(name: &str, problem: impl Into<String>) -> Wrong {
+fn invalid(name: &str, problem: impl Into<String>) -> Wrong {
     Wrong {
         name: name.to_owned(),
         problem: problem.into(),
@@ -262,10 +264,10 @@ fn headers(given: HeaderMap, env: Env<'_>) -> Result<HeaderMap, Wrong> {
     for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
         let pair = pair.split_once('=');
         let (name, value) =
-            pair.ok_or_else(|| wrong(&variable, "must be like name=value,name=value"))?;
+            pair.ok_or_else(|| invalid(&variable, "must be like name=value,name=value"))?;
         if !given.contains_key(name.trim()) {
             let pushed = push_header(&mut headers, name, &decoded(value));
-            pushed.map_err(|error| wrong(&variable, error))?;
+            pushed.map_err(|error| invalid(&variable, error))?;
         }
     }
     Ok(headers)
@@ -296,7 +298,7 @@ fn endpoint(
     let hint = "give the collector's URL, as in http://127.0.0.1:4317";
     let uri: Uri = url
         .parse()
-        .map_err(|_| wrong(name, format!("is no URL; {hint}")))?;
+        .map_err(|_| invalid(name, format!("is no URL; {hint}")))?;
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
     let host = uri.host().filter(|host| is_http && !host.is_empty());
     let authority = uri.authority().map_or("", |authority| authority.as_str());
@@ -309,7 +311,7 @@ fn endpoint(
         let problem = format!(
             "must be http:// or https:// with a host and no query, and a key goes into headers; {hint}"
         );
-        return Err(wrong(name, problem));
+        return Err(invalid(name, problem));
     }
     // gRPC on its own port, otherwise the specification's default.
     let default = match uri.port_u16() {
@@ -339,9 +341,9 @@ fn roots(given: Option<&Path>, endpoint: &str, env: Env<'_>) -> Result<Option<Ro
     let named = || variable("CERTIFICATE", env).map(|(name, path)| (name, path.into()));
     let roots = match given.or_else(named) {
         Some((name, path)) => Roots::file(&path)
-            .map_err(|error| wrong(&name, format!("{} {error}", path.display())))?,
+            .map_err(|error| invalid(&name, format!("{} {error}", path.display())))?,
         None => {
-            Roots::system().map_err(|error| wrong("ca", format!("{error}; give a PEM file")))?
+            Roots::system().map_err(|error| invalid("ca", format!("{error}; give a PEM file")))?
         }
     };
     Ok(Some(roots))

@@ -60,7 +60,7 @@ fn count_all(metrics: &Metrics, name: &str) {
     }
     metrics.engine_joins.with(&["trace", "joined"]);
     drop(metrics.attempt_began(name));
-    metrics.waited(name, Cause::Slots, 5);
+    metrics.add_wait(name, Cause::Slots, 5);
     metrics.attempts.with(&[name, "ok"]).inc();
     metrics.connections.with(&[name, "true"]).inc();
     metrics.bytes.with(&["request"]).inc_by(5);
