@@ -27,8 +27,8 @@ use queuescope::clock::Stamp;
 use queuescope::engine::forward;
 use queuescope::engine::otlp;
 use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
+use queuescope::engine::report_store::ReportStore;
 use queuescope::engine::span::EngineSpan;
-use queuescope::engine::spans::Spans;
 use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
 use queuescope::telemetry::prometheus::Batch;
 use queuescope::telemetry::prometheus::Metrics;
@@ -72,14 +72,14 @@ fn told(message: &Bytes) -> usize {
 
 /// How many whole requests there are among these spans, as a join finds them.
 fn joined(found: Vec<EngineSpan>) -> usize {
-    let mut spans = Spans::new(100_000);
+    let mut spans = ReportStore::new(100_000);
     let mut rids = Vec::new();
     for span in found {
         let root = spans.add(span, Stamp::from_nanos(0));
-        rids.extend(root.and_then(|report| report.told.rid));
+        rids.extend(root.and_then(|root| root.report.rid));
     }
     let reports = rids.iter().flat_map(|rid| spans.by_rid(rid));
-    reports.filter(|report| report.is_whole).count()
+    reports.filter(|report| report.is_complete).count()
 }
 
 /// Nanoseconds of CPU a span that this takes of a message, on this thread.

@@ -1,11 +1,10 @@
-//! What the engine tells of its requests outside of their responses, joined to their rows.
+//! Joins rows with what engines report of their requests outside of the responses: in traces and request logs.
 //!
-//! A request that has ended waits here for a bounded time, beside all others: what its server's spans or log lines tell is put
-//! into its rows, which then go where all rows go. Nothing of it holds up a request.
+//! When a request has ended, its rows wait here for a limited time. The reports of its server are put into the rows, which
+//! then go where all rows go. No request waits.
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,51 +13,55 @@ use crate::clock::Clock;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::{TimingSource, Untold};
+use crate::telemetry::background_thread::BackgroundThread;
 use crate::telemetry::otlp::settings;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::{Queue, Refused};
 
-use self::join::{Ended, we_left};
+use self::join::{Ended, is_cancelled};
 use self::joiner::{Joiner, Message, Outlet};
 use self::keys::Keys;
 use self::receiver::Receiver;
 use self::request_log::Tail;
 use self::span::EngineSpan;
 
-pub mod fifo;
+pub mod bounded_multimap;
 pub mod forward;
 pub mod join;
+pub mod join_table;
 pub mod joiner;
 pub mod keys;
 pub mod otlp;
 pub mod receiver;
+pub mod report_store;
 pub mod request_log;
 pub mod span;
-pub mod spans;
-pub mod table;
 
-/// The join of rows with what engines tell. Share it by reference.
+/// The join of rows with engine reports. Share it by reference.
 #[derive(Debug)]
 pub struct Engine {
-    traces: bool,
-    logs: bool,
+    has_traces: bool,
+    has_logs: bool,
     wait: Duration,
     wait_abort: Duration,
     clock: Clock,
-    ended: Queue<Message>,
-    told: Arc<Queue<Message>>,
+    requests: Queue<Message>,
+    reports: Arc<Queue<Message>>,
     outlet: Outlet,
     receiver: Mutex<Option<Receiver>>,
     tail: Mutex<Option<Tail>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: BackgroundThread,
 }
 
-/// Spans, and lines, that may lie before the thread that joins: it takes all of them every few milliseconds.
-const MOST_TOLD: usize = 262_144;
+/// Spans and log lines that may wait for the joining thread, which takes all of them every few milliseconds.
+const REPORT_QUEUE_CAPACITY: usize = 262_144;
 
-/// Counters of what is joined are there from the start, for each source that is on.
-fn show_joins(metrics: &Metrics, traces: bool, logs: bool) {
-    for (is_on, source) in [(traces, TimingSource::Trace), (logs, TimingSource::Log)] {
+/// Creates the join counters of each source that is on, so that they are shown from the start.
+fn create_counters(metrics: &Metrics, has_traces: bool, has_logs: bool) {
+    for (is_on, source) in [
+        (has_traces, TimingSource::Trace),
+        (has_logs, TimingSource::Log),
+    ] {
         for outcome in Join::ALL.into_iter().filter(|_| is_on) {
             metrics.engine_joins.with(&[source.name(), outcome.name()]);
         }
@@ -66,10 +69,10 @@ fn show_joins(metrics: &Metrics, traces: bool, logs: bool) {
 }
 
 impl Engine {
-    /// Listens and joins from now on: to servers' spans at a socket, and to their logs. `forward`: who gets all of the spans.
+    /// Starts to receive spans at `socket`, to read logs, and to join. `forward`: the collector that gets all spans too.
     ///
     /// # Errors
-    /// See [`Receiver::start`]; or the system gives no thread.
+    /// See [`Receiver::start`]; or the system provides no thread.
     pub fn start(
         keys: &Keys,
         socket: Option<TcpListener>,
@@ -78,36 +81,36 @@ impl Engine {
         clock: Clock,
         metrics: &Metrics,
     ) -> std::io::Result<Engine> {
-        let (traces, logs) = (socket.is_some(), keys.logs.path.is_some());
-        show_joins(&outlet.metrics, traces, logs);
-        let source = match traces {
+        let (has_traces, has_logs) = (socket.is_some(), keys.logs.path.is_some());
+        create_counters(&outlet.metrics, has_traces, has_logs);
+        let source = match has_traces {
             true => TimingSource::Trace,
             false => TimingSource::Log,
         };
-        let most = keys.most_waiting.get() as usize;
-        let (ended, inbox) = Queue::new(most);
-        let told = Arc::new(ended.beside(MOST_TOLD));
-        let joiner = Joiner::new(inbox, outlet.clone(), clock.clone(), most, source);
-        // Whether there is room; after the end nobody wants it.
-        let give = |source: TimingSource| {
-            let (told, joins) = (told.clone(), outlet.metrics.engine_joins.clone());
-            move |message, many| {
-                let given = told.push(message, many);
-                let is_full = given.is_err_and(|(_, why)| why == Refused::Full);
+        let capacity = keys.most_waiting.get() as usize;
+        let (requests, inbox) = Queue::new(capacity);
+        let reports = Arc::new(requests.beside(REPORT_QUEUE_CAPACITY));
+        let joiner = Joiner::new(inbox, outlet.clone(), clock.clone(), capacity, source);
+        // Returns whether there was room. After the end of the joining thread none is needed.
+        let push = |source: TimingSource| {
+            let (reports, joins) = (reports.clone(), outlet.metrics.engine_joins.clone());
+            move |message, count| {
+                let pushed = reports.push(message, count);
+                let is_full = pushed.is_err_and(|(_, reason)| reason == Refused::Full);
                 if is_full {
                     joins.with(&[source.name(), Join::NoRoom.name()]).inc();
                 }
                 !is_full
             }
         };
-        let receiver = socket.map(|socket| {
-            let give = give(TimingSource::Trace);
+        let receiver = socket.map(|listener| {
+            let push = push(TimingSource::Trace);
             let sink = move |spans: Vec<EngineSpan>| {
-                let many = spans.len();
-                give(Message::Spans(spans), many)
+                let count = spans.len();
+                push(Message::Spans(spans), count)
             };
             let settings = receiver::Settings {
-                listener: socket,
+                listener,
                 forward: forward.map(|to| forward::Settings {
                     to,
                     queue_bytes: keys.traces.queue_bytes.get() as usize,
@@ -118,91 +121,92 @@ impl Engine {
         });
         let receiver = receiver.transpose()?;
         let tail = keys.logs.path.clone().map(|folder| {
-            let give = give(TimingSource::Log);
-            Tail::start(folder, move |told| {
-                give(Message::Line(Box::new(told)), 1);
+            let push = push(TimingSource::Log);
+            Tail::start(folder, move |report| {
+                push(Message::LogLine(Box::new(report)), 1);
             })
         });
         let tail = tail.transpose()?;
-        let thread = std::thread::Builder::new()
-            .name("engine-join".into())
-            .spawn(move || joiner.run())?;
+        let panic_message = "engine: the thread that joins rows failed";
+        let run = move || joiner.run();
         Ok(Engine {
-            traces,
-            logs,
+            has_traces,
+            has_logs,
             wait: keys.wait_s.get(),
             wait_abort: keys.wait_abort_s.get(),
             clock,
-            ended,
-            told,
+            requests,
+            reports,
             outlet,
             receiver: Mutex::new(receiver),
             tail: Mutex::new(tail),
-            thread: Mutex::new(Some(thread)),
+            thread: BackgroundThread::spawn("engine-join", panic_message, run)?,
         })
     }
 
-    /// A request has ended: its rows go out, now or when they were joined. Never waits.
+    /// Records the rows of an ended request, at once or when they are joined. Never waits.
     pub fn record(&self, rows: Vec<Row>) {
-        let wanted = match self.wanted(&rows) {
-            Ok(wanted) => wanted,
-            Err(Some(why)) => return self.outlet.untold(rows, why),
+        let wanted = match self.expected_source(&rows) {
+            Ok(source) => source,
+            Err(Some(reason)) => return self.outlet.record_without_report(rows, reason),
             Err(None) => return self.outlet.telemetry.record(rows),
         };
-        let wait = match is_left(&rows) {
+        let wait = match rows.first().is_some_and(is_cancelled) {
             true => self.wait_abort,
             false => self.wait,
         };
         let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
         let at = self.clock.now();
         let ended = Message::Ended(Ended { rows, wanted, at }, at.plus_nanos(wait));
-        if let Err((Message::Ended(ended, _), why)) = self.ended.push(ended, 1) {
-            match why {
-                Refused::Full => self.outlet.untold(ended.rows, Untold::NoRoom),
-                // Nothing was asked.
+        if let Err((Message::Ended(ended, _), reason)) = self.requests.push(ended, 1) {
+            match reason {
+                Refused::Full => {
+                    let reason = Untold::NoRoom;
+                    self.outlet.record_without_report(ended.rows, reason);
+                }
+                // No report was expected any more.
                 Refused::Closed => self.outlet.telemetry.record(ended.rows),
             }
         }
     }
 
-    /// Who is to tell of a request, or why nobody is.
-    fn wanted(&self, rows: &[Row]) -> Result<TimingSource, Option<Untold>> {
+    /// Returns the source that will report a request.
+    ///
+    /// # Errors
+    /// Why none will; `None` if no report is missed.
+    fn expected_source(&self, rows: &[Row]) -> Result<TimingSource, Option<Untold>> {
         let Some(first) = rows.first() else {
             return Err(None);
         };
-        // A time limit of ours ends what runs, with a status of ours.
+        // Our own timeouts end requests that run, with a status of ours.
         let is_timeout = first.outcome() == Outcome::Timeout;
         let is_refused = !is_timeout && first.status.is_some_and(|status| status >= 400);
         if first.timeline.last_send().is_none() || is_refused {
             // It never ran.
             return Err(None);
         }
-        if self.traces && first.more.trace.sent_sampled {
+        if self.has_traces && first.more.trace.sent_sampled {
             return Ok(TimingSource::Trace);
         }
-        // SGLang logs no request whose client has left: that is us.
-        if self.logs && !is_left(rows) {
+        // SGLang logs no request whose client, which is us, has disconnected.
+        if self.has_logs && !is_cancelled(first) {
             return Ok(TimingSource::Log);
         }
-        // With the log alone: it was left, and nothing is missed.
-        Err(self.traces.then_some(Untold::Unsampled))
+        Err(self.has_traces.then_some(Untold::Unsampled))
     }
 
-    /// Takes in no more spans: they are another process's.
+    /// Stops receiving spans: another process takes over.
     pub fn stop_listening(&self) {
         drop(self.receiver.lock().take());
     }
 
-    /// Lets the requests that wait go out, within a time limit, and ends its threads. Blocks.
+    /// Records the waiting requests, within a time limit, and ends the threads. Blocks.
     pub fn close(&self) {
-        // What weighs nothing finds room.
-        let _ = self.ended.push(Message::Last, 0);
-        self.ended.close();
-        let thread = self.thread.lock().take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            log::error!("engine: the thread that joins rows failed");
-        }
-        self.told.close();
+        // A message without weight is never refused for lack of room.
+        let _ = self.requests.push(Message::Last, 0);
+        self.requests.close();
+        self.thread.join();
+        self.reports.close();
         self.stop_listening();
         drop(self.tail.lock().take());
     }
@@ -212,8 +216,4 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-fn is_left(rows: &[Row]) -> bool {
-    rows.first().is_some_and(we_left)
 }

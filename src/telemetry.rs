@@ -1,5 +1,4 @@
-//! Where what is known of a request goes when it has ended: files, metrics, and what is
-//! remembered of the last requests. Knows nothing of Pingora.
+//! Where the rows of an ended request go: records file, metrics, live page and traces. Does not depend on Pingora.
 
 use crate::clock::Stamp;
 use crate::request::row::{Row, Rows, without_quotes};
@@ -13,6 +12,7 @@ use self::recent::Recent;
 use self::recorder::Recorder;
 use self::waits::WaitLog;
 
+pub mod background_thread;
 pub mod counted;
 pub mod family;
 pub mod loss;
@@ -27,30 +27,31 @@ pub mod rotation;
 pub mod upstreams;
 pub mod waits;
 
-/// All that a request's rows go to. None of it waits, and none of it fails a request.
+/// Everything that a request's rows go to. Nothing of it waits, and nothing fails a request.
 #[derive(Debug)]
 pub struct Telemetry {
     recorder: Option<Recorder>,
     metrics: Metrics,
-    counted: Side,
-    /// What the live page shows.
+    counted_side: Side,
+    /// The requests and figures that the live page shows.
     pub recent: Recent,
     waits: WaitLog,
-    /// Their way, where there is a collector.
+    /// Exports traces, if there is a collector.
     pub traces: Option<Traces>,
-    /// When the sampled flag goes upstream.
+    /// When the sampled flag is sent upstream.
     pub upstream_flag: UpstreamFlag,
-    /// The share of [`UpstreamFlag::Ratio`].
+    /// The share of traces by [`UpstreamFlag::Ratio`].
     pub ratio: f64,
 }
 
 impl Telemetry {
-    /// With a recorder, where there is a file. With a front, `metrics` count its requests; else those of the hops.
+    /// `recorder`: `None` if there is no records file. `has_front`: whether `metrics` count the front's requests; otherwise the
+    /// hops'.
     pub fn new(recorder: Option<Recorder>, metrics: Metrics, has_front: bool) -> Telemetry {
         Telemetry {
             recorder,
             metrics,
-            counted: if has_front { Side::Front } else { Side::Hop },
+            counted_side: if has_front { Side::Front } else { Side::Hop },
             recent: Recent::default(),
             waits: WaitLog::default(),
             traces: None,
@@ -59,21 +60,21 @@ impl Telemetry {
         }
     }
 
-    /// Whether anybody wants what only traces tell.
+    /// Whether traces are exported.
     pub fn traces(&self) -> bool {
         self.traces.is_some()
     }
 
-    /// Whether a trace goes upstream with the sampled flag that `came` so from a client, or was begun here.
-    pub fn samples_upstream(&self, came: Option<bool>, trace: u128) -> bool {
-        self.upstream_flag.sends(came, trace, self.ratio)
+    /// Whether the sampled flag is sent upstream. `received`: the client's flag; `None` if the trace began here.
+    pub fn samples_upstream(&self, received: Option<bool>, trace: u128) -> bool {
+        self.upstream_flag.is_sent(received, trace, self.ratio)
     }
 
-    /// A request has ended.
-    pub fn record(&self, records: Vec<Row>) {
-        let rows = Rows::from(Row::ended(records));
+    /// Records the rows of an ended request.
+    pub fn record(&self, rows: Vec<Row>) {
+        let rows = Rows::from(Row::ended(rows));
         let first = rows.first();
-        let is_counted = first.is_some_and(|row| row.side() == self.counted);
+        let is_counted = first.is_some_and(|row| row.side() == self.counted_side);
         let counted = is_counted.then(|| Counted::of(&rows));
         if let Some(counted) = &counted {
             self.metrics.request_ended(counted);
@@ -82,27 +83,27 @@ impl Telemetry {
                 self.waits.record(&rows, end, &self.metrics);
             }
         }
-        let shown = without_quotes(&rows);
-        self.recent.record(&shown, counted.as_ref());
+        let unquoted = without_quotes(&rows);
+        self.recent.record(&unquoted, counted.as_ref());
         if let Some(traces) = &self.traces {
-            traces.record(&shown);
+            traces.record(&unquoted);
         }
         if let Some(recorder) = &self.recorder {
             recorder.record(rows);
         }
     }
 
-    /// Counts what requests waited for, of which that can be told by now. Takes milliseconds.
+    /// Counts the causes of the waits that can be judged by `now`. Takes milliseconds.
     pub fn count_waits(&self, now: Stamp) {
         self.waits.count(now, &self.metrics);
     }
 
-    /// The last error of writing records; `None` when all went well.
+    /// Returns the last error of writing records; `None` if there was none.
     pub fn trouble(&self) -> Option<String> {
         self.recorder.as_ref()?.trouble()
     }
 
-    /// Writes what waits. What comes later is lost. Blocks.
+    /// Writes the waiting rows and exports the waiting traces. Later ones are lost. Blocks.
     pub fn close(&self) {
         if let Some(recorder) = &self.recorder {
             recorder.close();

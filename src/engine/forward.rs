@@ -1,7 +1,7 @@
-//! Sends the messages of servers' spans on to the user's collector, byte for byte.
+//! Forwards the messages with servers' spans to the user's collector, byte for byte.
 //!
-//! What waits is bounded by bytes. Nothing is sent twice: a collector would count the spans double, and one that is away for long
-//! costs them anyway. What is lost is counted, and said once in the log.
+//! The queue is bounded by bytes. No message is sent twice: the collector might store its spans twice, and a retry would not
+//! help if the collector is down for long. Lost messages are counted, and logged once.
 
 use std::io;
 use std::sync::Arc;
@@ -16,45 +16,45 @@ use crate::telemetry::otlp::collector::{Collector, Deliveries};
 use crate::telemetry::otlp::settings;
 use crate::telemetry::prometheus::{Dropped, Metrics};
 
-/// Where messages go.
+/// Where messages are forwarded to.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The collector. Of these settings, its URL, protocol, headers, certificates and the limit on an export count.
+    /// The collector. Only URL, protocol, headers, certificates and export timeout are used.
     pub to: settings::Settings,
-    /// Bytes of messages that may wait.
+    /// The maximum size of the waiting messages, bytes.
     pub queue_bytes: usize,
 }
 
-/// The way to a collector. Used within a Tokio runtime.
+/// Forwards messages to a collector, within a Tokio runtime.
 #[derive(Debug)]
 pub struct Forward {
-    way: Way,
-    /// Bytes that may wait.
+    sender: Sender,
+    /// A permit for each byte that may wait.
     room: Arc<Semaphore>,
-    most: u32,
+    capacity: u32,
 }
 
-/// What all messages share.
+/// What the tasks that send messages share.
 #[derive(Clone, Debug)]
-struct Way {
+struct Sender {
     collector: Collector,
-    /// Whose turn it is.
-    turn: Arc<Semaphore>,
+    /// Limits the messages being sent.
+    slots: Arc<Semaphore>,
     closing: CancellationToken,
     deliveries: Arc<Deliveries>,
 }
 
-/// Messages on their way at once.
-const AT_ONCE: usize = 8;
-/// How long the last ones may take.
-const LAST: Duration = Duration::from_secs(1);
-/// Bytes that a message takes while it waits, at least: its task and what it is sent by.
-const LEAST: usize = 2048;
-/// What cannot be reached is tried again by the next message that waits after this time.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The maximum number of messages being sent at once.
+const MAX_CONCURRENT: usize = 8;
+/// How long the last messages may take at the end.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The size by which a small message counts: its task takes as much, bytes.
+const MIN_WEIGHT: usize = 2048;
+/// How long a slot is blocked after a failure to connect.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl Forward {
-    /// A way to a collector; the first connection is made for the first message.
+    /// Creates a forwarder. It connects for the first message.
     ///
     /// # Errors
     /// TLS cannot be set up.
@@ -64,57 +64,57 @@ impl Forward {
             target: settings.to.target(),
             sent: metrics.trace_forwards.with(&["sent"]),
             lost: metrics.trace_forwards.clone(),
-            open: 0.into(),
+            pending: 0.into(),
             log: LossLog::default(),
         };
-        let most = u32::try_from(settings.queue_bytes).unwrap_or(u32::MAX);
+        let capacity = u32::try_from(settings.queue_bytes).unwrap_or(u32::MAX);
         Ok(Forward {
-            way: Way {
+            sender: Sender {
                 collector: Collector::new(&settings.to).map_err(io::Error::other)?,
-                turn: Arc::new(Semaphore::new(AT_ONCE)),
+                slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
                 closing: CancellationToken::new(),
                 deliveries: Arc::new(deliveries),
             },
-            room: Arc::new(Semaphore::new(most as usize)),
-            most,
+            room: Arc::new(Semaphore::new(capacity as usize)),
+            capacity,
         })
     }
 
-    /// A message is to be sent; what is longer than all that may wait does so alone. Never waits.
+    /// Enqueues a message; one that is longer than the whole queue may wait alone. Never waits.
     pub fn push(&self, message: Bytes) {
-        self.way.deliveries.begin();
-        let takes = u32::try_from(message.len().max(LEAST)).unwrap_or(u32::MAX);
+        self.sender.deliveries.begin();
+        let weight = u32::try_from(message.len().max(MIN_WEIGHT)).unwrap_or(u32::MAX);
         let room = self.room.clone();
-        let Ok(held) = room.try_acquire_many_owned(takes.min(self.most)) else {
-            let words = "too much waits for it";
-            return self.way.deliveries.lost(Dropped::QueueFull, words, 1);
+        let Ok(permit) = room.try_acquire_many_owned(weight.min(self.capacity)) else {
+            let message = "too much waits for it";
+            return self.sender.deliveries.lost(Dropped::QueueFull, message, 1);
         };
-        let way = self.way.clone();
+        let sender = self.sender.clone();
         tokio::spawn(async move {
-            way.send(message).await;
-            drop(held);
+            sender.send(message).await;
+            drop(permit);
         });
     }
 
-    /// Sends what waits, within a limit.
+    /// Sends the waiting messages, within a time limit.
     pub async fn finish(self) {
-        self.way.closing.cancel();
-        let all = self.room.acquire_many(self.most);
-        drop(tokio::time::timeout(LAST, all).await);
-        self.way.deliveries.end();
+        self.sender.closing.cancel();
+        let all = self.room.acquire_many(self.capacity);
+        drop(tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await);
+        self.sender.deliveries.end();
     }
 }
 
-impl Way {
+impl Sender {
     async fn send(self, message: Bytes) {
-        let _turn = self.turn.acquire().await;
-        let Err(trouble) = self.collector.send(message).await else {
+        let _slot = self.slots.acquire().await;
+        let Err(error) = self.collector.send(message).await else {
             return self.deliveries.sent(1);
         };
-        self.deliveries.lost(trouble.why, &trouble.words, 1);
-        if trouble.why == Dropped::Unreachable {
-            // At the end it is tried at once.
-            drop(tokio::time::timeout(PAUSE, self.closing.cancelled()).await);
+        self.deliveries.lost(error.reason, &error.message, 1);
+        if error.reason == Dropped::Unreachable {
+            // At the end there is no delay.
+            drop(tokio::time::timeout(RETRY_DELAY, self.closing.cancelled()).await);
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Which of what engines told is of which row; pure.
+//! Which engine report belongs to which row; pure.
 //!
-//! An engine's id (rid) decides where a row has one. SGLang makes it for one sequence, but a client may name its own, and
-//! the same twice. So, the strongest first:
-//! 1. the same rid, and a span below ours, or the name that a router gave it, or the same trace, or a line of the log;
-//! 2. at the deadline, the same rid alone, if it is the only one (a router that begins traces of its own);
-//! 3. at the deadline, for the one row that nothing was told of (its client left before anything came, its body was not
-//!    read): the same trace, if that holds one request, best the one that made tokens;
-//! 4. and else the same `x-request-id`.
+//! If the row has an engine id (rid), that decides. SGLang makes one for each sequence, but a client may choose its own and
+//! use it twice. The rules, the strongest first:
+//! 1. The same rid, and one of: a span below ours, our request's name in a router's span, our trace, a line of the log.
+//! 2. At the deadline, the same rid if only one report has it: a router may begin traces of its own.
+//! 3. At the deadline, if exactly one row has no report (its client left early, or its body was not read): the same trace,
+//!    if that holds one request, preferably one with tokens.
+//! 4. Otherwise the same `x-request-id`.
 
 use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
@@ -14,166 +14,183 @@ use crate::request::endpoint::Endpoint;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 
-use super::spans::{Report, Spans};
+use super::report_store::{Candidate, ReportStore};
 
-mod whose;
+mod match_strength;
 
-use whose::{came_after_sending, hop_of, is_below, trace_number, whose};
+use match_strength::{hop_of, is_after_sending, is_below, trace_number};
 
-pub use whose::{Whose, is_random, we_left};
+pub use match_strength::{MatchStrength, is_cancelled, is_random};
 
-/// A request that has ended, and who is to tell of it.
+/// A request that has ended and waits for its reports.
 #[derive(Debug)]
 pub struct Ended {
     /// Its rows.
     pub rows: Vec<Row>,
-    /// Who is to tell of it.
+    /// The source that is expected to report it.
     pub wanted: TimingSource,
     /// When it ended.
     pub at: Stamp,
 }
 
-/// What was told of one row.
+/// A report matched with a row.
 #[derive(Debug)]
 pub struct Match {
-    /// The place of the row.
+    /// The index of the row.
     pub row: usize,
-    /// What was told.
-    pub report: Report,
-    /// How strongly it matches.
-    pub by: Whose,
-    /// By the row's own engine id and beyond doubt: it bounds the engine's clock.
-    pub is_sure: bool,
+    /// The report.
+    pub candidate: Candidate,
+    /// How strongly they match.
+    pub strength: MatchStrength,
+    /// Whether they certainly belong together, by the row's own engine id: the report then bounds the engine's clock.
+    pub is_certain: bool,
 }
 
-/// What is beyond doubt of the request's rows; with `is_last` also what lacks something.
-pub fn join(ended: &Ended, spans: &Spans, is_last: bool) -> Vec<Match> {
+/// Returns the certain matches of the request's rows. `is_last`: incomplete reports count too.
+pub fn join(ended: &Ended, store: &ReportStore, is_last: bool) -> Vec<Match> {
     let hop = hop_of(&ended.rows);
-    let mut found: Vec<Match> = Vec::new();
-    for (row, record) in ended.rows.iter().enumerate() {
-        let Some(rid) = record.engine_id.as_deref() else {
+    let mut matches: Vec<Match> = Vec::new();
+    for (index, row) in ended.rows.iter().enumerate() {
+        let Some(rid) = row.engine_id.as_deref() else {
             continue;
         };
-        let mut reports = spans.by_rid(rid);
-        reports.retain(|report| {
-            (is_last || report.is_whole) && found.iter().all(|other| other.report.of != report.of)
-        });
+        let mut candidates = store.by_rid(rid);
+        candidates
+            .retain(|candidate| (is_last || candidate.is_complete) && is_free(candidate, &matches));
         for source in [TimingSource::Trace, TimingSource::Log] {
-            let own = reports.iter().filter(|report| report.told.source == source);
-            let own = own.filter_map(|report| {
-                Some((whose(record, hop, &report.told, report.came)?, report))
-            });
-            // Lines say nothing of whose they are: the nearest.
-            let apart = |report: &Report| match source {
-                TimingSource::Log => report.came.nanos_since(ended.at).saturating_abs(),
-                _ => report.came.nanos(),
+            let of_source = candidates.iter().filter(|of| of.report.source == source);
+            let rated = of_source.filter_map(|of| Some((MatchStrength::of(row, hop, of)?, of)));
+            // A log line does not say which request it is about: the nearest in time is taken.
+            let distance = |candidate: &Candidate| match source {
+                TimingSource::Log => candidate.arrived.nanos_since(ended.at).saturating_abs(),
+                _ => candidate.arrived.nanos(),
             };
-            let best = own.min_by_key(|(by, report)| (*by, apart(report)));
-            if let Some((by, report)) = best.filter(|(by, _)| *by != Whose::Perhaps) {
-                found.push(Match {
-                    row,
-                    report: report.clone(),
-                    by,
-                    is_sure: true,
+            let best = rated.min_by_key(|(strength, candidate)| (*strength, distance(candidate)));
+            if let Some((strength, candidate)) = best
+                && strength != MatchStrength::Possible
+            {
+                matches.push(Match {
+                    row: index,
+                    candidate: candidate.clone(),
+                    strength,
+                    is_certain: true,
                 });
             }
         }
     }
-    found
+    matches
 }
 
-/// What there is of the request's rows when their time is over. `is_alone`: no other row has had this engine id of late.
-pub fn join_last(ended: &Ended, spans: &Spans, is_alone: impl Fn(&str) -> bool) -> Vec<Match> {
-    let mut found = join(ended, spans, true);
-    for (row, record) in ended.rows.iter().enumerate() {
-        let Some(rid) = record.engine_id.as_deref() else {
-            continue;
-        };
-        if !ended.has(row, &found) && is_alone(rid) {
-            found.extend(perhaps(ended, row, record, spans.by_rid(rid)));
+/// Returns the matches of the request's rows at its deadline. `is_only`: whether no other row has had this engine id recently.
+pub fn join_last(ended: &Ended, store: &ReportStore, is_only: impl Fn(&str) -> bool) -> Vec<Match> {
+    let hop = hop_of(&ended.rows);
+    let mut matches = join(ended, store, true);
+    for (index, row) in ended.rows.iter().enumerate() {
+        if let Some(rid) = row.engine_id.as_deref()
+            && !ended.is_reported(index, &matches)
+            && is_only(rid)
+            && let Some(candidate) = only_possible(row, hop, store.by_rid(rid))
+        {
+            matches.push(Match::possible(index, candidate, is_random(rid)));
         }
     }
-    let mut untold =
-        (0..ended.rows.len()).filter(|row| found.iter().all(|other| other.row != *row));
-    if let (Some(row), None) = (untold.next(), untold.next()) {
-        found.extend(by_trace(ended, row, spans, &found));
+    let mut without = (0..ended.rows.len()).filter(|row| matches.iter().all(|of| of.row != *row));
+    if let (Some(index), None) = (without.next(), without.next())
+        && let Some(candidate) = by_trace(ended, index, store, &matches)
+    {
+        matches.push(Match::possible(index, candidate, false));
     }
-    found
+    matches
+}
+
+impl Match {
+    fn possible(row: usize, candidate: Candidate, is_certain: bool) -> Match {
+        let strength = MatchStrength::Possible;
+        Match {
+            row,
+            candidate,
+            strength,
+            is_certain,
+        }
+    }
 }
 
 impl Ended {
-    /// Whether the wanted source has told of all rows.
-    pub fn is_whole(&self, found: &[Match]) -> bool {
-        (0..self.rows.len()).all(|row| self.has(row, found))
+    /// Whether the expected source has reported all rows.
+    pub fn is_complete(&self, matches: &[Match]) -> bool {
+        (0..self.rows.len()).all(|row| self.is_reported(row, matches))
     }
 
-    fn has(&self, row: usize, found: &[Match]) -> bool {
-        found
+    fn is_reported(&self, row: usize, matches: &[Match]) -> bool {
+        matches
             .iter()
-            .any(|of| of.row == row && of.report.told.source == self.wanted)
+            .any(|of| of.row == row && of.candidate.report.source == self.wanted)
     }
 }
 
-/// The one request that nothing speaks against, if it is one.
-fn perhaps(ended: &Ended, row: usize, record: &Row, reports: Vec<Report>) -> Option<Match> {
-    let hop = hop_of(&ended.rows);
-    let is_perhaps =
-        |report: &Report| whose(record, hop, &report.told, report.came) == Some(Whose::Perhaps);
-    let mut reports = reports.into_iter().filter(is_perhaps);
-    let (report, None) = (reports.next()?, reports.next()) else {
-        return None;
-    };
-    let is_sure = report.told.rid.as_deref().is_some_and(is_random);
-    Some(Match {
-        row,
-        report,
-        by: Whose::Perhaps,
-        is_sure,
-    })
+/// Whether no row has claimed the candidate yet.
+fn is_free(candidate: &Candidate, matches: &[Match]) -> bool {
+    matches
+        .iter()
+        .all(|other| other.candidate.origin != candidate.origin)
 }
 
-/// What the row's trace holds, or what its request id names.
-fn by_trace(ended: &Ended, row: usize, spans: &Spans, taken: &[Match]) -> Option<Match> {
-    let record = ended.rows.get(row)?;
-    // A trace that began here is this request's alone, so all of its parts are; others hold what a client puts into them.
-    let is_own = ended.rows.first()?.parent_span_id.is_none();
-    let trace = trace_of(record).map(|trace| spans.by_trace(trace));
-    let mut found = trace.unwrap_or_default();
-    found.retain(|report| {
-        (is_own || report.is_whole) && taken.iter().all(|other| other.report.of != report.of)
-    });
-    let hop = hop_of(&ended.rows);
-    let named = || one_of(record, hop, spans.by_name(record.request_id()), true);
-    let report = one_of(record, hop, found, is_own).or_else(named)?;
-    Some(Match {
-        row,
-        report,
-        by: Whose::Perhaps,
-        is_sure: false,
-    })
+/// Returns the candidate that nothing contradicts, if there is exactly one.
+fn only_possible(
+    row: &Row,
+    hop: Option<SpanId>,
+    mut candidates: Vec<Candidate>,
+) -> Option<Candidate> {
+    let possible = Some(MatchStrength::Possible);
+    candidates.retain(|candidate| MatchStrength::of(row, hop, candidate) == possible);
+    candidates.pop().filter(|_| candidates.is_empty())
 }
 
-/// Of what was found, what is of the row: that below our own span where any is (`is_own` says that no other will do), that
-/// with tokens where any has some (the others never ran), and only what is beyond doubt.
-fn one_of(row: &Row, hop: Option<SpanId>, mut found: Vec<Report>, is_own: bool) -> Option<Report> {
-    let below = |report: &Report| is_below(row, hop, &report.told);
-    let needs = !is_own || found.iter().any(below);
-    found.retain(|report| {
-        let is_of = below(report) || (!needs && came_after_sending(row, report.came));
-        is_of && may_be(row, report.told.rid.as_deref())
+/// Returns the only request in the row's trace, or else the only one with its `x-request-id`.
+fn by_trace(
+    ended: &Ended,
+    index: usize,
+    store: &ReportStore,
+    taken: &[Match],
+) -> Option<Candidate> {
+    let (first, row) = (ended.rows.first()?, ended.rows.get(index)?);
+    // A trace that began here holds this request alone, so incomplete parts are its too. A client's may hold other requests.
+    let is_own = first.parent_span_id.is_none();
+    let trace = trace_of(row).map(|trace| store.by_trace(trace));
+    let mut candidates = trace.unwrap_or_default();
+    candidates.retain(|candidate| (is_own || candidate.is_complete) && is_free(candidate, taken));
+    let hop = hop_of(&ended.rows);
+    let named = || only_one(row, hop, store.by_request_id(row.request_id()), true);
+    only_one(row, hop, candidates, is_own).or_else(named)
+}
+
+/// Returns the row's candidate, if there is only one: below our own span if any is (required unless `is_own`), and with tokens
+/// if any has some, since the others never ran.
+fn only_one(
+    row: &Row,
+    hop: Option<SpanId>,
+    mut candidates: Vec<Candidate>,
+    is_own: bool,
+) -> Option<Candidate> {
+    let below = |candidate: &Candidate| is_below(row, hop, candidate);
+    let must_be_below = !is_own || candidates.iter().any(below);
+    candidates.retain(|candidate| {
+        let is_its = below(candidate) || (!must_be_below && is_after_sending(row, candidate));
+        is_its && may_match(row, candidate.report.rid.as_deref())
     });
-    let has_tokens = |report: &Report| report.told.output_tokens.is_some_and(|tokens| tokens > 0);
-    if found.iter().any(has_tokens) {
-        found.retain(has_tokens);
+    let has_tokens = |candidate: &Candidate| candidate.report.output_tokens > Some(0);
+    if candidates.iter().any(has_tokens) {
+        candidates.retain(has_tokens);
     }
-    let mut found = found.into_iter();
-    let first = found.next()?;
-    let is_same = |other: Report| first.told.rid.is_some() && other.told.rid == first.told.rid;
-    found.all(is_same).then_some(first)
+    let mut candidates = candidates.into_iter();
+    let first = candidates.next()?;
+    let rid = &first.report.rid;
+    let is_same = |other: Candidate| rid.is_some() && other.report.rid == *rid;
+    candidates.all(is_same).then_some(first)
 }
 
-/// Whether something told under this id may be of the row. Of some endpoints the row's own id is not the engine's.
-fn may_be(row: &Row, rid: Option<&str>) -> bool {
+/// Whether a report with this engine id may be about the row. Some endpoints' response id is not the engine's.
+fn may_match(row: &Row, rid: Option<&str>) -> bool {
     let is_rid = matches!(
         row.endpoint(),
         Endpoint::Generate | Endpoint::Completions | Endpoint::Chat
@@ -181,7 +198,7 @@ fn may_be(row: &Row, rid: Option<&str>) -> bool {
     rid.is_none() || row.engine_id.is_none() || !is_rid
 }
 
-/// The trace of a row. What has an upper half of zeros may be an engine's own number for something else.
+/// Returns the row's trace. `None` if the upper half is zero: it may be a number that an engine made for something else.
 fn trace_of(row: &Row) -> Option<u128> {
     trace_number(row).filter(|trace| trace >> 64 != 0)
 }

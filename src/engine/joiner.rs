@@ -1,4 +1,4 @@
-//! The thread that joins rows with what the engine tells of them, and lets each go out when its time is over.
+//! The thread that joins rows with engine reports and records each request at its deadline at the latest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,109 +16,111 @@ use crate::request::sequence::{TimingSource, Untold};
 use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
-use crate::telemetry::queue::Waiting;
+use crate::telemetry::queue::Queued;
 
 use super::join::{Ended, Match};
+use super::join_table::{Joined, Table};
 use super::span::EngineSpan;
-use super::table::{Joined, Table};
 
-/// Where rows go, and what they need for it.
+/// Where rows go, and what they need on the way.
 #[derive(Clone, Debug)]
 pub struct Outlet {
-    /// Who writes rows.
+    /// Records the rows.
     pub telemetry: Arc<Telemetry>,
-    /// How far other clocks are from ours.
+    /// The offsets of other clocks.
     pub clocks: Arc<Mutex<OffsetTable>>,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// What servers do, as the roots of their spans name it.
+    /// The servers' roles, as their root spans name them.
     pub roles: Arc<Mutex<Roles>>,
 }
 
-/// What the joining thread is handed.
+/// A message to the joining thread.
 #[derive(Debug)]
 pub enum Message {
-    /// A request, and how long it waits at most.
+    /// An ended request and its deadline.
     Ended(Ended, Stamp),
-    /// Spans that came.
+    /// Received spans.
     Spans(Vec<EngineSpan>),
-    /// A line of a log.
-    Line(Box<Told>),
-    /// No request comes any more; what is told of the last ones does.
+    /// A line of a request log.
+    LogLine(Box<Told>),
+    /// No further request follows; reports of the last ones may.
     Last,
 }
 
-/// The thread's own.
+/// The state of the joining thread.
 #[derive(Debug)]
 pub struct Joiner {
-    inbox: UnboundedReceiver<Waiting<Message>>,
+    inbox: UnboundedReceiver<Queued<Message>>,
     outlet: Outlet,
     clock: Clock,
     table: Table,
-    /// Whose sequences are counted as forgotten when no row comes: the first source of those that are on.
+    /// The source by which unclaimed reports are counted: the first that is on.
     source: TimingSource,
-    /// The rows that wait may do so until then.
-    last: Option<Stamp>,
+    /// After [`Message::Last`]: when the thread ends even if requests still wait.
+    end: Option<Stamp>,
 }
 
-/// Messages that are taken in one round.
-const ROUND: usize = 16_384;
-/// What comes meanwhile is shared by one round: a waking for each would cost more than all else here.
-const REST: Duration = Duration::from_millis(5);
-/// How long the rows that wait at the end may still do so, if their time is not over before.
-const LAST: i64 = 2 * NANOS;
+/// The maximum number of messages handled at once.
+const MAX_BATCH: usize = 16_384;
+/// The pause between two batches: waking the thread for each message would cost more than all its other work.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How long the last requests may wait at the end of the process.
+const LAST_WAIT_NANOS: i64 = 2 * NANOS;
 
 impl Joiner {
-    /// One that may have `most` requests wait.
+    /// Creates a joiner in which at most `capacity` requests wait.
     pub fn new(
-        inbox: UnboundedReceiver<Waiting<Message>>,
+        inbox: UnboundedReceiver<Queued<Message>>,
         outlet: Outlet,
         clock: Clock,
-        most: usize,
+        capacity: usize,
         source: TimingSource,
     ) -> Joiner {
         Joiner {
             inbox,
             outlet,
             clock,
-            table: Table::new(most),
+            table: Table::new(capacity),
             source,
-            last: None,
+            end: None,
         }
     }
 
-    /// Joins until the last request has come and none waits any more.
+    /// Joins until the last request has been recorded.
     pub fn run(mut self) {
         loop {
-            self.round();
-            let is_over = |last| self.table.waiting() == 0 || self.clock.now() >= last;
-            if self.last.is_some_and(is_over) {
+            self.run_once();
+            let is_over = |end| self.table.waiting() == 0 || self.clock.now() >= end;
+            if self.end.is_some_and(is_over) {
                 break;
             }
-            std::thread::sleep(REST);
+            std::thread::sleep(PAUSE);
         }
-        self.due(Stamp::from_nanos(i64::MAX));
+        self.record_due(Stamp::from_nanos(i64::MAX));
     }
 
-    /// Takes what came, and lets go what is due.
-    fn round(&mut self) {
+    /// Handles the messages that have arrived, and records the requests that are complete or due.
+    fn run_once(&mut self) {
         let first = match self.table.waiting() {
             0 => self.inbox.blocking_recv(),
             _ => None,
         };
-        let mut came: Vec<Message> = first.into_iter().map(|(message, _)| message).collect();
-        while came.len() < ROUND
+        let mut batch: Vec<Message> = first.into_iter().map(|(message, _)| message).collect();
+        while batch.len() < MAX_BATCH
             && let Ok((message, _room)) = self.inbox.try_recv()
         {
-            came.push(message);
+            batch.push(message);
         }
         let now = self.clock.now();
-        came.into_iter().for_each(|message| self.take(message, now));
-        let whole = self.table.whole();
-        whole.into_iter().for_each(|joined| self.finish(joined));
-        self.due(now);
-        let forgotten = self.table.forget(now);
-        self.count(self.source, Join::NoRow, forgotten);
+        for message in batch {
+            self.handle(message, now);
+        }
+        let complete = self.table.whole();
+        complete.into_iter().for_each(|joined| self.record(joined));
+        self.record_due(now);
+        let dropped = self.table.forget(now);
+        self.count(self.source, Join::NoRow, dropped);
         self.outlet
             .metrics
             .engine_waiting
@@ -126,42 +128,42 @@ impl Joiner {
             .set(self.table.waiting() as i64);
     }
 
-    fn take(&mut self, message: Message, now: Stamp) {
+    fn handle(&mut self, message: Message, now: Stamp) {
         match message {
             Message::Ended(ended, deadline) => match self.table.ended(ended, deadline) {
-                Ok(joined) => joined.into_iter().for_each(|joined| self.finish(joined)),
-                Err(rows) => self.outlet.untold(rows, Untold::NoRoom),
+                Ok(joined) => joined.into_iter().for_each(|joined| self.record(joined)),
+                Err(rows) => self.outlet.record_without_report(rows, Untold::NoRoom),
             },
-            Message::Last => self.last = Some(now.plus_nanos(LAST)),
+            Message::Last => self.end = Some(now.plus_nanos(LAST_WAIT_NANOS)),
             Message::Spans(spans) => {
                 let roots = spans.iter().filter_map(EngineSpan::root_of_pair);
                 roots.for_each(|(above, role)| self.outlet.roles.lock().answer(above, role));
-                let late = spans.into_iter().map(|span| self.table.span(span, now));
+                let late = spans.into_iter().map(|span| self.table.add_span(span, now));
                 let late = late.filter(|is_late| *is_late).count();
                 self.count(TimingSource::Trace, Join::Late, late);
             }
-            Message::Line(told) => {
-                let is_late = self.table.line(*told, now);
+            Message::LogLine(report) => {
+                let is_late = self.table.line(*report, now);
                 self.count(TimingSource::Log, Join::Late, is_late.into());
             }
         }
     }
 
-    fn due(&mut self, now: Stamp) {
-        let out = self.table.due(now);
-        out.into_iter().for_each(|joined| self.finish(joined));
+    fn record_due(&mut self, now: Stamp) {
+        let due = self.table.due(now);
+        due.into_iter().for_each(|joined| self.record(joined));
     }
 
-    fn count(&self, source: TimingSource, outcome: Join, many: usize) {
+    fn count(&self, source: TimingSource, outcome: Join, count: usize) {
         let joins = &self.outlet.metrics.engine_joins;
         joins
             .with(&[source.name(), outcome.name()])
-            .inc_by(many as u64);
+            .inc_by(count as u64);
     }
 
-    fn finish(&self, joined: Joined) {
-        for found in &joined.found {
-            self.count(found.report.told.source, Join::Joined, 1);
+    fn record(&self, joined: Joined) {
+        for of in &joined.matches {
+            self.count(of.candidate.report.source, Join::Joined, 1);
         }
         let rows = joined.into_rows(&mut self.outlet.clocks.lock());
         self.outlet.telemetry.record(rows);
@@ -169,33 +171,31 @@ impl Joiner {
 }
 
 impl Outlet {
-    /// A request that nothing is told of goes out.
-    pub fn untold(&self, mut rows: Vec<Row>, why: Untold) {
+    /// Records a request that has no engine report.
+    pub fn record_without_report(&self, mut rows: Vec<Row>, reason: Untold) {
         for row in &mut rows {
-            row.more.untold = Some(why);
+            row.more.untold = Some(reason);
         }
         self.telemetry.record(rows);
     }
 }
 
 impl Joined {
-    /// The rows, with what was told of them, and the clock of the engine with what they tell of it.
+    /// Returns the rows with their reports put in. The reports also bound the offset of the engine's clock.
     pub fn into_rows(self, clocks: &mut OffsetTable) -> Vec<Row> {
-        let Joined { of, mut found } = self;
-        let Ended {
-            mut rows, wanted, ..
-        } = of;
-        // The trace is trusted before the log.
-        found.sort_by_key(|found| found.report.told.source == TimingSource::Log);
-        relate(&mut rows, &found, clocks);
-        for (row, number) in rows.iter_mut().zip(0..) {
-            let mut is_told = false;
-            for found in found.iter().filter(|found| found.row == number) {
-                found.report.told.put(row);
-                is_told = true;
+        let (request, mut matches) = (self.request, self.matches);
+        let mut rows = request.rows;
+        // The trace takes precedence over the log.
+        matches.sort_by_key(|of| of.candidate.report.source == TimingSource::Log);
+        relate(&mut rows, &matches, clocks);
+        for (row, index) in rows.iter_mut().zip(0..) {
+            let mut is_reported = false;
+            for of in matches.iter().filter(|of| of.row == index) {
+                of.candidate.report.put(row);
+                is_reported = true;
             }
-            row.more.untold = match (is_told, wanted) {
-                (true, _) => (!is_whole(row)).then_some(Untold::Incomplete),
+            row.more.untold = match (is_reported, request.wanted) {
+                (true, _) => (!has_server_times(row)).then_some(Untold::Incomplete),
                 (false, TimingSource::Log) => Some(Untold::NoLogLine),
                 (false, _) => Some(Untold::NoSpans),
             };
@@ -211,20 +211,20 @@ impl Joined {
     }
 }
 
-/// Puts the engine's clock on ours, with what these requests tell of it.
-fn relate(rows: &mut [Row], found: &[Match], clocks: &mut OffsetTable) {
+/// Relates the engine's clock to ours, with the bounds that the reports give.
+fn relate(rows: &mut [Row], matches: &[Match], clocks: &mut OffsetTable) {
     let Some(clock) = rows.first().and_then(|row| row.more.engine_clock.clone()) else {
         return;
     };
-    // What may be of an earlier attempt at another server, or of another request with the same id, bounds nothing.
-    let sure = found.iter().filter(|found| found.is_sure);
-    let bounds = sure.flat_map(|sure| {
-        let row = rows.get(sure.row);
-        row.map(|row| sure.report.told.bounds(row))
+    // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
+    let certain = matches.iter().filter(|of| of.is_certain);
+    let bounds = certain.flat_map(|of| {
+        let row = rows.get(of.row);
+        row.map(|row| of.candidate.report.bounds(row))
             .unwrap_or_default()
     });
     let bounds: Vec<_> = bounds.collect();
-    let Some(with_engine) = with_engine(rows).filter(|_| !found.is_empty()) else {
+    let Some(with_engine) = with_engine(rows).filter(|_| !matches.is_empty()) else {
         return;
     };
     clocks.add(&clock, &bounds);
@@ -233,8 +233,8 @@ fn relate(rows: &mut [Row], found: &[Match], clocks: &mut OffsetTable) {
     }
 }
 
-/// Whether all is known of a row that root span and stages tell: when the server had it, its queue, and its first token.
-fn is_whole(row: &Row) -> bool {
+/// Whether a row has all that a root span and its stages report: the server's receipt, its queue time and its first token.
+fn has_server_times(row: &Row) -> bool {
     let has = |moment| row.timeline.raw(moment).is_some();
     has(Moment::ServerCreated) && row.pure_queue().is_some() && has(Moment::ServerFirstToken)
 }

@@ -1,4 +1,4 @@
-//! The `[engine]` sections: what engines tell outside of their responses, and how long rows wait for it.
+//! The `[engine]` sections: the sources of engine reports, and how long rows wait for them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ Logs {
 }}
 
 impl Keys {
-    /// Whether anything is listened to.
+    /// Whether any source of engine reports is on.
     pub fn is_on(&self) -> bool {
         self.traces.listen.is_some() || self.logs.path.is_some()
     }

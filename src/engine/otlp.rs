@@ -1,7 +1,7 @@
-//! Picks the spans that a join needs out of an `ExportTraceServiceRequest` of OTLP, without decoding the rest
+//! Picks the spans that a join needs out of an OTLP `ExportTraceServiceRequest`, without decoding the rest
 //! (<https://github.com/open-telemetry/opentelemetry-proto>).
 //!
-//! A span's name says whether it is needed; of one that is not, such as the span of each token, nothing but the name is read.
+//! A span's name decides whether it is needed. Of the others, such as the span of each token, only the name is read.
 
 use bytes::Bytes;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
@@ -11,15 +11,14 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use prost::{DecodeError, Message};
 
 use crate::clock::{NANOS, Stamp};
-
 use crate::request::attempt::ServerRole;
 use crate::request::engine_report::Told;
 use crate::request::sequence::TimingSource;
 use crate::telemetry::prometheus::LeftOut;
 
-use super::span::{EngineSpan, Part, Scheduler, Stage};
+use super::span::{EngineSpan, Scheduler, SpanKind, Stage};
 
-/// The message, with its spans as bytes until their turn comes.
+/// The message, with its spans not yet decoded.
 #[derive(Clone, PartialEq, Message)]
 struct Request {
     #[prost(message, repeated, tag = "1")]
@@ -38,22 +37,22 @@ struct ScopeSpans {
     spans: Vec<Bytes>,
 }
 
-/// Of a span what says whether the rest is decoded: most are those of tokens, which nobody needs.
+/// A span's name alone. Most spans are of single tokens, which are not needed.
 #[derive(Clone, PartialEq, Message)]
 struct Named {
     #[prost(bytes = "bytes", tag = "5")]
     name: Bytes,
 }
 
-/// A longer span is none of an engine's; decoded it takes some 50 times its length at most.
-const LONGEST_SPAN: usize = 256 << 10;
-/// Longer ids are none of an engine's.
-const LONGEST_ID: usize = 512;
+/// Engines send no longer spans. Decoded, a span takes at most about 50 times its length.
+const MAX_SPAN_BYTES: usize = 256 << 10;
+/// Engines make no longer ids.
+const MAX_ID_BYTES: usize = 512;
 
-/// The needed spans of a message; `left_out` is told why one of them cannot be used.
+/// Returns the needed spans of a message. `left_out` is called for each of them that cannot be used.
 ///
 /// # Errors
-/// The message is broken.
+/// The message is malformed.
 pub fn spans(
     message: Bytes,
     mut left_out: impl FnMut(LeftOut),
@@ -65,15 +64,15 @@ pub fn spans(
     spans.filter_map(read).collect()
 }
 
-/// The span, if it is needed and its ids and times are such.
+/// Decodes a span. `None` if it is not needed or cannot be used.
 fn read(
     span: Bytes,
     left_out: &mut impl FnMut(LeftOut),
 ) -> Result<Option<EngineSpan>, DecodeError> {
-    let Some(mut part) = named(&Named::decode(span.clone())?.name) else {
+    let Some(mut kind) = kind_of(&Named::decode(span.clone())?.name) else {
         return Ok(None);
     };
-    if span.len() > LONGEST_SPAN {
+    if span.len() > MAX_SPAN_BYTES {
         left_out(LeftOut::TooLarge);
         return Ok(None);
     }
@@ -88,89 +87,93 @@ fn read(
     };
     let start = Stamp::from_nanos(start);
     for pair in span.attributes {
-        attribute(&mut part, start, pair);
+        attribute(&mut kind, start, pair);
     }
-    if let Part::Scheduler(scheduler) = &mut part {
+    if let SpanKind::Scheduler(scheduler) = &mut kind {
         let status = span.status.unwrap_or_default();
-        scheduler.is_cut_short = status.code() == StatusCode::Error;
+        scheduler.is_aborted = status.code() == StatusCode::Error;
     }
     let retractions = span.events.iter().filter(|event| event.name == "retract");
     let retractions = u32::try_from(retractions.count()).unwrap_or(u32::MAX);
-    let is_nameless = matches!(&part, Part::Router { request_id } if request_id.is_empty());
-    Ok((!is_nameless).then(|| EngineSpan {
+    let has_no_id = matches!(&kind, SpanKind::Router { request_id } if request_id.is_empty());
+    Ok((!has_no_id).then(|| EngineSpan {
         trace: u128::from_be_bytes(trace),
         id: u64::from_be_bytes(id),
         parent: span.parent_span_id.try_into().map_or(0, u64::from_be_bytes),
         start,
         end: Stamp::from_nanos(end),
-        part,
+        kind,
         retractions,
     }))
 }
 
-/// What a span of this name is, before its attributes are read.
-fn named(name: &[u8]) -> Option<Part> {
+/// Returns what a span with this name describes, before its attributes are read.
+fn kind_of(name: &[u8]) -> Option<SpanKind> {
     let name = str::from_utf8(name).ok()?;
-    let stage = |stage| Some(Part::Stage(stage));
+    let stage = |stage| Some(SpanKind::Stage(stage));
     match name {
         "request_process" | "prefill_prepare" | "decode_prepare" => stage(Stage::Process),
         "prefill_waiting" => stage(Stage::Waiting),
         "prefill_forward" => stage(Stage::Prefill),
         "decode_bootstrap" => stage(Stage::Bootstrap),
-        "decode_transferred" => stage(Stage::Transferred),
-        "decode_waiting" => stage(Stage::Slot),
-        "prefill_transfer_kv_cache" => stage(Stage::Sending),
-        "http_request" => Some(Part::Router {
+        "decode_transferred" => stage(Stage::KvTransfer),
+        "decode_waiting" => stage(Stage::DecodeWaiting),
+        "prefill_transfer_kv_cache" => stage(Stage::KvSend),
+        "http_request" => Some(SpanKind::Router {
             request_id: Box::default(),
         }),
-        _ if is_scheduler(name) => Some(Part::Scheduler(Scheduler::default())),
-        _ => root(name),
+        _ if is_scheduler(name) => Some(SpanKind::Scheduler(Scheduler::default())),
+        _ => root_kind(name),
     }
 }
 
-/// ` Req 1a2b3c4d`; a server of a disaggregated pair sets its role before.
-fn root(name: &str) -> Option<Part> {
+/// Parses the name of a root span, ` Req 1a2b3c4d`; the servers of a disaggregated pair put their role first.
+fn root_kind(name: &str) -> Option<SpanKind> {
     let mut words = name.split(' ');
     let (role, word) = (words.next()?, words.next()?);
     let is_root = matches!(role, "" | "prefill" | "decode" | "unknown") && word == "Req";
     is_root.then(|| {
         let role = ServerRole::named(role);
-        let told = Told::of(TimingSource::Trace);
-        Part::Root(Box::new(Told { role, ..told }))
+        let report = Told::of(TimingSource::Trace);
+        SpanKind::Root(Box::new(Told { role, ..report }))
     })
 }
 
-/// `Scheduler [TP 0]  [PP 0] (host:1a2b3c4d | pid:1)`; of a disaggregated pair `Prefill Scheduler`, `Decode Scheduler`.
+/// Whether a name is like `Scheduler [TP 0]  [PP 0] (host:1a2b3c4d | pid:1)`. A disaggregated pair has `Prefill Scheduler` and
+/// `Decode Scheduler`.
 fn is_scheduler(name: &str) -> bool {
     let label = name.strip_prefix("Prefill ");
     let label = label.or(name.strip_prefix("Decode ")).unwrap_or(name);
     label.starts_with("Scheduler")
 }
 
-fn attribute(part: &mut Part, start: Stamp, pair: KeyValue) {
+/// Reads one attribute into what the span describes.
+fn attribute(kind: &mut SpanKind, start: Stamp, pair: KeyValue) {
     let value = pair.value.and_then(|any| any.value);
-    match (part, &*pair.key) {
-        (Part::Root(root), "gen_ai.request.id") => root.rid = text(value).or(root.rid.take()),
-        // What follows a worker's name, where the whole id is not told.
-        (Part::Root(root), "rid") if root.rid.is_none() => root.rid = text(value),
-        (Part::Root(root), "bootstrap_room") => root.room = room(value),
-        (Part::Root(root), "gen_ai.latency.time_to_first_token") => {
+    match (kind, &*pair.key) {
+        (SpanKind::Root(root), "gen_ai.request.id") => root.rid = text(value).or(root.rid.take()),
+        // The part of the id after the worker's name, if the whole id is missing.
+        (SpanKind::Root(root), "rid") if root.rid.is_none() => root.rid = text(value),
+        (SpanKind::Root(root), "bootstrap_room") => root.room = room(value),
+        (SpanKind::Root(root), "gen_ai.latency.time_to_first_token") => {
             root.first_token = nanos(value).map(|nanos| start.plus_nanos(nanos));
         }
-        (Part::Root(root), "gen_ai.usage.prompt_tokens") => root.prompt_tokens = whole(value),
-        (Part::Root(root), "gen_ai.usage.cached_tokens") => root.cached_tokens = whole(value),
-        (Part::Root(root), "gen_ai.usage.completion_tokens") => root.output_tokens = whole(value),
-        (Part::Scheduler(scheduler), "tp_rank") => scheduler.tp_rank = whole(value),
-        (Part::Scheduler(scheduler), "pp_rank") => scheduler.pp_rank = whole(value),
-        (Part::Scheduler(scheduler), "dp_rank") => scheduler.dp_rank = whole(value),
-        (Part::Router { request_id }, "request_id") => {
+        (SpanKind::Root(root), "gen_ai.usage.prompt_tokens") => root.prompt_tokens = count(value),
+        (SpanKind::Root(root), "gen_ai.usage.cached_tokens") => root.cached_tokens = count(value),
+        (SpanKind::Root(root), "gen_ai.usage.completion_tokens") => {
+            root.output_tokens = count(value)
+        }
+        (SpanKind::Scheduler(scheduler), "tp_rank") => scheduler.tp_rank = count(value),
+        (SpanKind::Scheduler(scheduler), "pp_rank") => scheduler.pp_rank = count(value),
+        (SpanKind::Scheduler(scheduler), "dp_rank") => scheduler.dp_rank = count(value),
+        (SpanKind::Router { request_id }, "request_id") => {
             *request_id = text(value).unwrap_or_default().into();
         }
         _ => {}
     }
 }
 
-/// `0xa0e9da65514fc1c`; 0 is none.
+/// Parses a room like `0xa0e9da65514fc1c`; 0 means none.
 fn room(value: Option<Value>) -> Option<u64> {
     let room = u64::from_str_radix(text(value)?.strip_prefix("0x")?, 16).ok();
     room.filter(|room| *room != 0)
@@ -178,19 +181,19 @@ fn room(value: Option<Value>) -> Option<u64> {
 
 fn text(value: Option<Value>) -> Option<String> {
     match value? {
-        Value::StringValue(text) if (1..=LONGEST_ID).contains(&text.len()) => Some(text),
+        Value::StringValue(text) if (1..=MAX_ID_BYTES).contains(&text.len()) => Some(text),
         _ => None,
     }
 }
 
-fn whole(value: Option<Value>) -> Option<u64> {
+fn count(value: Option<Value>) -> Option<u64> {
     match value? {
         Value::IntValue(number) => u64::try_from(number).ok(),
         _ => None,
     }
 }
 
-/// Seconds as nanoseconds, of a duration that a request may have.
+/// Converts seconds to nanoseconds; `None` if no request can take so long.
 fn nanos(value: Option<Value>) -> Option<i64> {
     let seconds = match value? {
         Value::DoubleValue(seconds) => seconds,

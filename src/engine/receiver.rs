@@ -1,17 +1,17 @@
-//! Takes in the spans that servers send, by OTLP over gRPC and HTTP on one address, from threads of its own.
+//! Receives the spans that servers send by OTLP, over gRPC and HTTP on one address, in a thread of its own.
 //!
-//! A message is read when it is whole, and then answered: nothing of it waits for what is done with its spans. Whatever comes,
-//! memory is bounded: bodies, what they inflate to, and connections.
+//! A message is decoded and answered as soon as it is complete, before its spans are joined. Memory is bounded: connections,
+//! bodies and their inflated size.
 
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Once};
-use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::telemetry::background_thread::BackgroundThread;
 use crate::telemetry::prometheus::{Batch, Metrics};
 
 use super::forward::{self, Forward};
@@ -20,59 +20,59 @@ use super::span::EngineSpan;
 
 mod service;
 
-use service::{BROKEN, Refusal, TOO_LARGE};
+use service::{MALFORMED, Refusal, TOO_LARGE};
 
 pub use service::Limits;
 
-/// Who gets the spans of a batch; `false` when it has no room for them. Called on the thread that receives: must not wait.
+/// Takes the spans of a batch, or returns `false` if it has no room. Called on the receiving thread, so it must not wait.
 pub type Sink = Arc<dyn Fn(Vec<EngineSpan>) -> bool + Send + Sync>;
 
-/// Where spans are received, and where they go on to.
+/// Where spans are received, and where they are forwarded to.
 #[derive(Debug)]
 pub struct Settings {
-    /// The socket that listens.
+    /// The listening socket.
     pub listener: TcpListener,
-    /// The user's collector, which gets every message as it came.
+    /// The user's collector, which gets every message unchanged.
     pub forward: Option<forward::Settings>,
-    /// What connections may take.
+    /// Limits on connections.
     pub limits: Limits,
 }
 
-/// A running receiver. When dropped, which blocks, it forwards for a moment what waits, and ends.
+/// A running receiver. Dropping it forwards the waiting messages, within a time limit, and ends it. Blocks.
 #[derive(Debug)]
 pub struct Receiver {
     addr: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Stops the thread when dropped.
+    _stop: oneshot::Sender<()>,
+    _thread: BackgroundThread,
 }
 
-/// Reads messages.
+/// Reads messages and passes their spans on.
 struct Reader {
     sink: Sink,
     forward: Option<Forward>,
     metrics: Metrics,
-    /// Bytes of bodies that may be held together.
+    /// A permit for each byte of body that may be held.
     room: Semaphore,
-    /// Told of something left out.
-    said: Once,
+    left_out_logged: Once,
 }
 
-/// Bytes of a message, as it comes and inflated: what gRPC takes by default. Servers send 64 spans at once, which are some 20 kB; one of
-/// nothing but empty spans takes 16 times its length while it is read.
-const LONGEST: usize = 4 << 20;
-/// Bytes of messages that are held together; one connection may hold half of it.
-const MOST_HELD: usize = 64 << 20;
-/// How many times as long as it came a message may be when it is inflated, beyond [`SMALL`]: spans, which hold random ids,
-/// are some ten times as long. More is no message but a bomb.
-const INFLATED: usize = 64;
-/// Bytes that any message may be inflated to.
-const SMALL: usize = 1 << 20;
+/// The maximum size of a message, compressed and inflated: gRPC's default. Servers send 64 spans at once, about 20 kB. A message
+/// of nothing but empty spans takes 16 times its length while it is read.
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
+/// The maximum size of all messages held at once; one connection may hold half of it.
+const MAX_HELD_BYTES: usize = 64 << 20;
+/// The maximum inflated size of a message beyond [`SMALL_BYTES`], relative to its compressed size. Spans, which hold random ids,
+/// inflate about tenfold; more than this is a decompression bomb.
+const MAX_INFLATION: usize = 64;
+/// The size that any message may be inflated to.
+const SMALL_BYTES: usize = 1 << 20;
 
 impl Receiver {
-    /// Takes spans in from now on.
+    /// Starts to receive.
     ///
     /// # Errors
-    /// The collector's TLS cannot be set up, or the system gives no thread.
+    /// The collector's TLS cannot be set up, or the system provides no thread.
     pub fn start(settings: Settings, sink: Sink, metrics: Metrics) -> io::Result<Receiver> {
         settings.listener.set_nonblocking(true)?;
         let addr = settings.listener.local_addr()?;
@@ -89,51 +89,39 @@ impl Receiver {
             sink,
             forward,
             metrics,
-            room: Semaphore::new(MOST_HELD),
-            said: Once::new(),
+            room: Semaphore::new(MAX_HELD_BYTES),
+            left_out_logged: Once::new(),
         };
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(service::serve(listener, reader, settings.limits, stopped));
-            // A name that is still being looked up holds nobody up.
+            // Does not wait for a name lookup that still runs.
             runtime.shutdown_background();
         };
-        let thread = std::thread::Builder::new()
-            .name("engine-traces".into())
-            .spawn(run)?;
+        let panic_message = "engine traces: the thread that receives them failed";
         Ok(Receiver {
             addr,
-            stop: Some(stop),
-            thread: Some(thread),
+            _stop: stop,
+            _thread: BackgroundThread::spawn("engine-traces", panic_message, run)?,
         })
     }
 
-    /// Where it listens.
+    /// Returns the address it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 }
 
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let thread = self.thread.take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            log::error!("engine traces: the thread that receives them failed");
-        }
-    }
-}
-
 impl Reader {
-    /// Reads a message and gives on what it tells.
+    /// Decodes a message and passes its spans on.
     fn read(&self, body: Bytes, is_gzip: bool) -> Result<(), Refusal> {
         let plain = if is_gzip { inflated(&body)? } else { body };
         let left_out = &self.metrics.trace_spans_left_out;
-        let spans = otlp::spans(plain.clone(), |why| {
-            left_out.with(&[why.name()]).inc();
-            self.say("a span that is malformed or too large");
+        let spans = otlp::spans(plain.clone(), |reason| {
+            left_out.with(&[reason.name()]).inc();
+            self.log_left_out("a span that is malformed or too large");
         });
-        let spans = spans.map_err(|_| BROKEN)?;
+        let spans = spans.map_err(|_| MALFORMED)?;
         if let Some(forward) = &self.forward {
             forward.push(plain);
         }
@@ -144,11 +132,11 @@ impl Reader {
         Ok(())
     }
 
-    /// Says once that there is something that cannot be taken.
-    fn say(&self, what: &str) {
+    /// Logs, once in the process's life, that something was left out.
+    fn log_left_out(&self, what: &str) {
         let metrics = &self.metrics;
         let (batches, spans) = (&metrics.trace_batches, &metrics.trace_spans_left_out);
-        self.said.call_once(|| {
+        self.left_out_logged.call_once(|| {
             log::warn!(
                 "engine traces: {what} was left out. Logged once; {} and {} count",
                 batches.name(),
@@ -162,12 +150,13 @@ impl Reader {
     }
 }
 
+/// Inflates a gzip body, within the limits.
 fn inflated(body: &[u8]) -> Result<Bytes, Refusal> {
-    let most = LONGEST.min(SMALL + INFLATED * body.len());
+    let max_len = MAX_MESSAGE_BYTES.min(SMALL_BYTES + MAX_INFLATION * body.len());
     let mut plain = Vec::new();
-    let mut read = MultiGzDecoder::new(body).take(most as u64 + 1);
-    read.read_to_end(&mut plain).map_err(|_| BROKEN)?;
-    match plain.len() > most {
+    let mut read = MultiGzDecoder::new(body).take(max_len as u64 + 1);
+    read.read_to_end(&mut plain).map_err(|_| MALFORMED)?;
+    match plain.len() > max_len {
         true => Err(TOO_LARGE),
         false => Ok(plain.into()),
     }
@@ -186,16 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inflated_is_in_proportion_to_what_came() {
+    fn the_inflated_size_is_limited_in_proportion_to_the_body() {
         let inflate = |length: usize| {
             let body = packed(&vec![0; length]);
-            assert!(length > INFLATED * body.len());
+            assert!(length > MAX_INFLATION * body.len());
             inflated(&body).map(|plain| plain.len())
         };
-        assert_eq!(inflate(SMALL), Ok(SMALL));
-        assert_eq!(inflate(LONGEST), Err(TOO_LARGE));
-        assert_eq!(inflated(b"no gzip"), Err(BROKEN));
-        // Numbers that begin alike, as ids and times do.
+        assert_eq!(inflate(SMALL_BYTES), Ok(SMALL_BYTES));
+        assert_eq!(inflate(MAX_MESSAGE_BYTES), Err(TOO_LARGE));
+        assert_eq!(inflated(b"no gzip"), Err(MALFORMED));
+        // Numbers with a common beginning, as ids and times have.
         let numbers: Vec<u8> = (0..500_000_u64)
             .flat_map(|n| (1_795_000_000_000_000_000 + n * n).to_le_bytes())
             .collect();

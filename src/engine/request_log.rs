@@ -1,8 +1,8 @@
-//! Reads the request logs of servers on the same disk (`--export-metrics-to-file`) as they grow.
+//! Follows the request logs of servers on the same disk (`--export-metrics-to-file`).
 //!
-//! What lies there at the start is of requests that ended before, and is not read. A file is followed by what it is, not by
-//! its name: one that is renamed goes on, one that takes a name is new, one that is cut begins anew. Prompts in its lines are
-//! skipped as they are read and are kept nowhere.
+//! Lines from before the start are of earlier requests and are not read. A file is identified by its inode: a renamed file
+//! goes on, a new file under an old name is read from its beginning, and so is a truncated one. Prompts in the lines are
+//! skipped while reading and never stored.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -12,37 +12,35 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirEntryExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::request::engine_report::Told;
+use crate::telemetry::background_thread::BackgroundThread;
 
 mod line;
 
 use line::Lines;
 
-/// The thread that follows a folder. It ends when dropped.
+/// The thread that follows a folder. Dropping it reads the last lines and ends it.
 #[derive(Debug)]
 pub struct Tail {
-    /// Dropped, it ends the thread.
-    stop: Option<Sender<Infallible>>,
-    thread: Option<JoinHandle<()>>,
+    /// Stops the thread when dropped.
+    _stop: Sender<Infallible>,
+    _thread: BackgroundThread,
 }
 
-/// The logs of a folder, as far as they were read.
+/// A folder with logs, and how far they were read.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// By inode: as long as one is open, no other file gets its number.
+    /// By inode, which no other file gets while this one is open.
     open: HashMap<u64, Followed>,
-    /// What lay there at the last look, but for what could not be opened yet: what of it is not followed is read from its end.
-    known: HashSet<(u64, OsString)>,
-    /// What lies there was there before us.
-    is_first: bool,
-    /// It is said in the log that the folder cannot be read.
-    is_away: bool,
-    /// Looks until its names are listed.
-    list_in: u32,
+    /// The logs of the last listing, without those that could not be opened yet; `None` before the first. A known log that is
+    /// opened later is read from its end, a new one from its beginning.
+    known: Option<HashSet<(u64, OsString)>>,
+    is_missing_logged: bool,
+    /// The number of polls until the folder is listed again.
+    polls_until_listing: u32,
     buffer: Vec<u8>,
 }
 
@@ -53,119 +51,107 @@ struct Followed {
     lines: Lines,
 }
 
-/// How often it is looked whether a log has grown.
-const TICK: Duration = Duration::from_millis(100);
-/// In each so many looks the folder's names are listed: there may be a year of hours.
-const LIST_EVERY: u32 = 5;
-/// Files that are followed: those with the last hours in their names. Older ones grow no more.
-const FILES: usize = 16;
+/// How often the logs are read.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The folder is listed in every this many polls only: it may hold a year of hourly files.
+const POLLS_PER_LISTING: u32 = 5;
+/// The maximum number of files followed: those with the latest hours in their names. Older ones no longer grow.
+const MAX_FILES: usize = 16;
 const PREFIX: &[u8] = b"sglang-request-metrics-";
 const SUFFIX: &[u8] = b".log";
-/// Bytes that are read at once.
-const PIECE: usize = 64 * 1024;
+/// The number of bytes read at once.
+const BUFFER_BYTES: usize = 64 * 1024;
 
 impl Tail {
-    /// Follows the logs of `folder`, which may come later. `sink` gets what they tell; it must not wait.
+    /// Starts to follow the logs of `folder`, which need not exist yet. `sink` gets each line's report; it must not wait.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system provides no thread.
     pub fn start(folder: PathBuf, sink: impl Fn(Told) + Send + 'static) -> io::Result<Tail> {
         let (stop, stopped) = channel();
         let mut folder = Folder::new(folder);
-        // What comes from now on is read, though the thread may begin later.
-        folder.look(&mut |told| sink(told));
+        // Finds the ends of the logs now: the thread may begin later.
+        folder.look(&mut |report| sink(report));
         let run = move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
-                folder.look(&mut |told| sink(told));
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(POLL_INTERVAL) {
+                folder.look(&mut |report| sink(report));
             }
-            folder.look(&mut |told| sink(told));
+            folder.look(&mut |report| sink(report));
         };
-        let thread = std::thread::Builder::new()
-            .name("engine-logs".into())
-            .spawn(run)?;
+        let panic_message = "engine logs: the thread that reads them failed";
         Ok(Tail {
-            stop: Some(stop),
-            thread: Some(thread),
+            _stop: stop,
+            _thread: BackgroundThread::spawn("engine-logs", panic_message, run)?,
         })
     }
 }
 
-impl Drop for Tail {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let thread = self.thread.take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            log::error!("engine logs: the thread that reads them failed");
-        }
-    }
-}
-
 impl Folder {
-    /// A folder that has not been looked at.
+    /// Creates a folder that has not been read.
     pub fn new(path: PathBuf) -> Folder {
         Folder {
             path,
             open: HashMap::new(),
-            known: HashSet::new(),
-            is_first: true,
-            is_away: false,
-            list_in: 0,
-            buffer: vec![0; PIECE],
+            known: None,
+            is_missing_logged: false,
+            polls_until_listing: 0,
+            buffer: vec![0; BUFFER_BYTES],
         }
     }
 
-    /// Reads what has come since the last look.
-    pub fn look(&mut self, told: &mut dyn FnMut(Told)) {
-        let is_due = self.list_in == 0;
-        self.list_in = (self.list_in + 1) % LIST_EVERY;
-        let logs = if is_due { self.logs() } else { None };
-        let newest = logs.as_ref().map(|logs| &logs[..logs.len().min(FILES)]);
+    /// Reads the lines written since the last call, and calls `on_line` with each line's report.
+    pub fn look(&mut self, on_line: &mut dyn FnMut(Told)) {
+        let is_due = self.polls_until_listing == 0;
+        self.polls_until_listing = (self.polls_until_listing + 1) % POLLS_PER_LISTING;
+        let logs = if is_due { self.list() } else { None };
+        let newest = logs.as_ref().map(|logs| &logs[..logs.len().min(MAX_FILES)]);
         if let Some(logs) = &logs {
-            self.follow(logs);
+            self.open_new(logs);
         }
         let buffer = &mut self.buffer;
         self.open.retain(|inode, followed| {
-            if let Err(error) = followed.read(buffer, told) {
+            if let Err(error) = followed.read(buffer, on_line) {
                 log::debug!("engine logs: {error}");
             }
-            // One that is gone was read to its end.
+            // A file that is gone was just read to its end.
             newest.is_none_or(|newest| newest.iter().any(|entry| entry.ino() == *inode))
         });
     }
 
-    /// The logs that are there, the last hours first; `None` where that cannot be known.
-    fn logs(&mut self) -> Option<Vec<DirEntry>> {
+    /// Lists the logs, the latest hours first; `None` if the folder cannot be read.
+    fn list(&mut self) -> Option<Vec<DirEntry>> {
         let logs = match entries(&self.path) {
             Ok(logs) => logs,
             Err(error) => {
-                if !self.is_away {
+                if !self.is_missing_logged {
                     let path = self.path.display();
                     log::warn!("engine logs: {path}: {error}; it is looked for again and again");
                 }
-                self.is_away = true;
-                // Where no folder is, no logs are.
+                self.is_missing_logged = true;
+                // A folder that does not exist has no logs.
                 return (error.kind() == io::ErrorKind::NotFound).then(Vec::new);
             }
         };
-        if self.is_away && !logs.is_empty() {
-            self.is_away = false;
+        if self.is_missing_logged && !logs.is_empty() {
+            self.is_missing_logged = false;
             log::info!("engine logs: {} is there", self.path.display());
         }
         Some(logs)
     }
 
-    /// Opens the newest that are not open.
-    fn follow(&mut self, logs: &[DirEntry]) {
+    /// Opens the latest logs that are not open.
+    fn open_new(&mut self, logs: &[DirEntry]) {
         let mut known = HashSet::new();
-        for (place, entry) in logs.iter().enumerate() {
+        for (index, entry) in logs.iter().enumerate() {
             let inode = entry.ino();
-            let own = (inode, entry.file_name());
-            let from_end = self.is_first || self.known.contains(&own);
-            if place < FILES && !self.open.contains_key(&inode) {
+            let file = (inode, entry.file_name());
+            let was_known = |known: &HashSet<_>| known.contains(&file);
+            let from_end = self.known.as_ref().is_none_or(was_known);
+            if index < MAX_FILES && !self.open.contains_key(&inode) {
                 match Followed::open(entry, from_end) {
                     Ok(followed) => drop(self.open.insert(inode, followed)),
                     Err(error) => {
-                        // It vanished meanwhile, or is not ours to read: it is tried again.
+                        // It vanished meanwhile, or may not be read. It is tried again.
                         log::debug!("engine logs: {:?}: {error}", entry.path());
                         if !from_end {
                             continue;
@@ -173,10 +159,9 @@ impl Folder {
                     }
                 }
             }
-            known.insert(own);
+            known.insert(file);
         }
-        self.known = known;
-        self.is_first = false;
+        self.known = Some(known);
     }
 }
 
@@ -202,8 +187,9 @@ impl Followed {
         })
     }
 
-    fn read(&mut self, buffer: &mut [u8], told: &mut dyn FnMut(Told)) -> io::Result<()> {
+    fn read(&mut self, buffer: &mut [u8], on_line: &mut dyn FnMut(Told)) -> io::Result<()> {
         let length = self.file.metadata()?.len();
+        // Truncated.
         if length < self.offset {
             self.file.seek(SeekFrom::Start(0))?;
             self.offset = 0;
@@ -216,19 +202,19 @@ impl Followed {
             }
             self.offset += read as u64;
             self.lines
-                .feed(buffer.get(..read).unwrap_or_default(), told);
+                .feed(buffer.get(..read).unwrap_or_default(), on_line);
         }
         Ok(())
     }
 }
 
-/// The logs in a folder, the last hours first.
+/// Lists the logs in a folder, the latest hours first.
 fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     let is_log = |entry: &DirEntry| {
         let name = entry.file_name();
         let name = name.as_encoded_bytes();
         let is_named = name.starts_with(PREFIX) && name.ends_with(SUFFIX);
-        // To open a pipe would wait for its writer. The folder itself says what it is: no file is asked.
+        // Opening a pipe would wait for its writer. The folder knows the type: no call for each file.
         let may_be_file = |kind: FileType| kind.is_file() || kind.is_symlink();
         is_named && entry.file_type().is_ok_and(may_be_file)
     };

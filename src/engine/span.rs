@@ -1,75 +1,79 @@
-//! One span of an engine's trace, as far as a join needs it.
+//! One span of an engine's trace, reduced to what a join needs.
 
 use crate::clock::Stamp;
 use crate::request::attempt::ServerRole;
 use crate::request::engine_report::Told;
 
-/// A span that was picked out of a batch. Stamps are on the engine's clock.
+/// A span picked out of a batch. Its timestamps are on the engine's clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineSpan {
-    /// Its trace. The upper half is zero where the engine made it.
+    /// The trace's id. The upper half is zero if the engine began the trace.
     pub trace: u128,
-    /// Its own id.
+    /// The span's own id.
     pub id: u64,
-    /// The span above it; 0 where there is none.
+    /// The id of the parent span; 0 if there is none.
     pub parent: u64,
     /// When it began.
     pub start: Stamp,
     /// When it ended.
     pub end: Stamp,
-    /// What it is.
-    pub part: Part,
-    /// Times the request was retracted meanwhile.
+    /// What it describes.
+    pub kind: SpanKind,
+    /// How often the request was retracted during the span.
     pub retractions: u32,
 }
 
 impl EngineSpan {
-    /// The span above it and what its server does, if it is the root of a request that two servers serve.
+    /// Returns the parent span and the server's role if this is the root span of a request that two servers serve.
     pub fn root_of_pair(&self) -> Option<(u64, ServerRole)> {
-        match &self.part {
-            Part::Root(told) => Some((self.parent, told.role?)),
+        self.root().and_then(|root| Some((self.parent, root.role?)))
+    }
+
+    /// Returns what the span reports if it is a request's root.
+    pub fn root(&self) -> Option<&Told> {
+        match &self.kind {
+            SpanKind::Root(root) => Some(root),
             _ => None,
         }
     }
 }
 
-/// What a span tells of a request.
+/// What a span describes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Part {
-    /// The whole request, from the server's receiving it to its end. Its `rid` is only the part after the last `_` where the
-    /// request never generated.
+pub enum SpanKind {
+    /// The whole request at the server. If the request never generated, its `rid` is only the part after the last `_`.
     Root(Box<Told>),
-    /// A scheduler's share of it. The stages below it name it as their parent.
+    /// A scheduler's work on the request: a child of the root, and the parent of the stages.
     Scheduler(Scheduler),
-    /// What a scheduler did with it, one after the other.
+    /// One step of a scheduler's work.
     Stage(Stage),
     /// A router's handling of the request.
     Router {
-        /// Its `x-request-id`.
+        /// The request's `x-request-id`.
         request_id: Box<str>,
     },
 }
 
-/// What a scheduler did with a request.
+/// A step of a scheduler's work on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// From receiving it to the waiting queue.
+    /// From receipt to the waiting queue.
     Process,
     /// In the waiting queue.
     Waiting,
     /// Prefill, all chunks of it.
     Prefill,
-    /// At a decode server: until it had reserved memory, and told prefill so.
+    /// At a decode server: until memory was reserved and the prefill server was notified.
     Bootstrap,
-    /// At a decode server: until the KV cache had come.
-    Transferred,
-    /// At a decode server: until it entered the batch.
-    Slot,
+    /// At a decode server: until the KV cache had arrived.
+    KvTransfer,
+    /// At a decode server: until the request entered the batch.
+    DecodeWaiting,
     /// At a prefill server: sending the KV cache.
-    Sending,
+    KvSend,
 }
 
-/// What a scheduler's span says beside its times.
+/// The attributes of a scheduler's span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scheduler {
     /// Tensor-parallel rank.
@@ -78,6 +82,6 @@ pub struct Scheduler {
     pub pp_rank: Option<u64>,
     /// Data-parallel rank.
     pub dp_rank: Option<u64>,
-    /// The request left the scheduler before its end, as by an abort in the waiting queue.
-    pub is_cut_short: bool,
+    /// Whether the request left the scheduler before its end, for example by an abort in the waiting queue.
+    pub is_aborted: bool,
 }

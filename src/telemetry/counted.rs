@@ -1,4 +1,4 @@
-//! A request that has ended, as metrics and the figures of the last minutes take it.
+//! An ended request, prepared for metrics and for the live page's figures.
 
 use std::borrow::Cow;
 
@@ -6,27 +6,27 @@ use crate::request::impossible::believed;
 use crate::request::row::Row;
 use crate::request::stages::Breakdown;
 
-/// What is made of a request's rows once, for all who count it.
+/// What all counters need of a request's rows, computed once.
 #[derive(Debug)]
 pub struct Counted<'a> {
-    /// The rows as they are.
-    pub told: &'a [Row],
-    /// The rows without what cannot be.
+    /// The rows as they were reported.
+    pub reported: &'a [Row],
+    /// The rows without impossible values.
     pub rows: Cow<'a, [Row]>,
-    /// What the first row's time was spent on, where the request went well and not in the background.
+    /// What the first row's time was spent on, if the request succeeded and did not run in the background.
     pub breakdown: Option<Breakdown>,
 }
 
 impl<'a> Counted<'a> {
-    /// Of all rows of a request.
-    pub fn of(told: &'a [Row]) -> Counted<'a> {
-        let rows = believed(told);
+    /// Prepares all rows of a request.
+    pub fn of(reported: &'a [Row]) -> Counted<'a> {
+        let rows = believed(reported);
         let timed = rows
             .first()
             .filter(|row| row.is_ok() && !row.is_in_background());
         let breakdown = timed.and_then(Breakdown::of);
         Counted {
-            told,
+            reported,
             rows,
             breakdown,
         }

@@ -1,4 +1,4 @@
-//! Metrics with labels, of which each has a bounded number of label sets, whatever comes in.
+//! Metrics with labels, each with a bounded number of label sets.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
@@ -14,17 +14,17 @@ use prometheus::{
 
 use super::metric::{Kind, Metric};
 
-mod gaps;
+mod batch_histogram;
 
-pub use gaps::Gaps;
+pub use batch_histogram::BatchHistogram;
 
-/// The label sets that a metric has by default.
-pub const LABEL_SETS: usize = 64;
-/// What a label says in place of values for which there is no room.
+/// The default maximum number of label sets of a metric.
+pub const MAX_LABEL_SETS: usize = 64;
+/// The label value in place of those for which there is no room.
 pub const OTHER: &str = "other";
 
 /// Labels whose values come from outside, or from a config of any size.
-const OPEN: [&str; 8] = [
+const OPEN_LABELS: [&str; 8] = [
     "clock",
     "gen_ai_request_model",
     "server_address",
@@ -34,67 +34,67 @@ const OPEN: [&str; 8] = [
     "version",
     "worker",
 ];
-/// A longer value of such a label shows as [`OTHER`], bytes.
-const LONGEST: usize = 256;
+/// A longer value of an open label becomes [`OTHER`].
+const MAX_VALUE_BYTES: usize = 256;
 
-/// The numbers of one label set, as the crate has them; clones count together.
-pub trait One: Shown + 'static {
-    /// What a scrape calls them.
+/// The value of one label set: a type of the `prometheus` crate. Clones share the value.
+pub trait Series: Shown + 'static {
+    /// Its type in a scrape.
     const TYPE: MetricType;
-    /// Makes those of the label set in the options, at zero; an error when Prometheus refuses a name, which a test rules out.
-    const MAKE: fn(HistogramOpts) -> Result<Self>;
+    /// Creates one at zero. An error if Prometheus refuses a name, which a test rules out.
+    const NEW: fn(HistogramOpts) -> Result<Self>;
 }
 
-macro_rules! ones {
-    ($($one:ty: $type:ident = $make:expr;)*) => {$(
-        impl One for $one {
+macro_rules! series {
+    ($($series:ty: $type:ident = $new:expr;)*) => {$(
+        impl Series for $series {
             const TYPE: MetricType = MetricType::$type;
-            const MAKE: fn(HistogramOpts) -> Result<Self> = $make;
+            const NEW: fn(HistogramOpts) -> Result<Self> = $new;
         }
     )*};
 }
 
-ones! {
+series! {
     IntCounter: COUNTER = |opts| IntCounter::with_opts(opts.common_opts);
     Counter: COUNTER = |opts| Counter::with_opts(opts.common_opts);
     IntGauge: GAUGE = |opts| IntGauge::with_opts(opts.common_opts);
     Gauge: GAUGE = |opts| Gauge::with_opts(opts.common_opts);
     Histogram: HISTOGRAM = Histogram::with_opts;
-    Gaps: HISTOGRAM = |opts| Gaps::with_opts(&opts);
+    BatchHistogram: HISTOGRAM = |opts| BatchHistogram::with_opts(&opts);
 }
 
-/// A metric and its numbers, one a label set. Clones are the same metric.
+/// A metric and its series, one per label set. Clones are the same metric.
 #[derive(Clone, Debug)]
-pub struct Family<O>(Arc<Sets<O>>);
+pub struct Family<S>(Arc<Sets<S>>);
 
 #[derive(Debug)]
-struct Sets<O> {
+struct Sets<S> {
     metric: Metric,
     desc: Desc,
-    /// Label sets beyond which new values of open labels become [`OTHER`].
-    most: usize,
+    /// The number of label sets from which on new values of open labels become [`OTHER`].
+    max_sets: usize,
     hasher: RandomState,
-    /// By the hash of the values, with a key that nobody outside knows: of a few thousand sets no two meet.
-    all: RwLock<BTreeMap<u64, (Vec<String>, O)>>,
-    /// Shown nowhere: in place of what cannot be made.
-    lost: O,
+    /// By a keyed hash of the values: a collision among a few thousand sets is practically impossible.
+    all: RwLock<BTreeMap<u64, (Vec<String>, S)>>,
+    /// Used in place of a series that cannot be created, and not shown.
+    fallback: S,
 }
 
-impl<O: One> Family<O> {
-    /// An empty one, shown in `registry`. From `most` label sets on it has more only by what closed labels tell apart, of which all
-    /// values are ours. Without labels it has its one set at once.
+impl<S: Series> Family<S> {
+    /// Creates a metric in `registry`. From `max_sets` label sets on, only new values of closed labels, which are all our own,
+    /// add sets. Without labels it has its single set at once.
     ///
     /// # Errors
-    /// When Prometheus refuses a name, which a test rules out.
-    pub fn new(registry: &Registry, metric: Metric, most: usize) -> Result<Family<O>> {
+    /// If Prometheus refuses a name, which a test rules out.
+    pub fn new(registry: &Registry, metric: Metric, max_sets: usize) -> Result<Family<S>> {
         let labels = metric.labels.iter().map(ToString::to_string).collect();
         let opts = Opts::new(metric.name, metric.help).variable_labels(labels);
         let family = Family(Arc::new(Sets {
             desc: opts.describe()?,
-            most,
+            max_sets,
             hasher: RandomState::new(),
             all: RwLock::default(),
-            lost: metric.one(&[])?,
+            fallback: metric.series(&[])?,
             metric,
         }));
         if metric.labels.is_empty() {
@@ -104,30 +104,29 @@ impl<O: One> Family<O> {
         Ok(family)
     }
 
-    /// The numbers of this label set, in the order of the metric's labels. When the metric is full, new values of open labels (names
-    /// of models, workers, servers, clocks) become [`OTHER`].
-    pub fn with(&self, values: &[&str]) -> O {
-        // Nearly all have been there before.
+    /// Returns the series with these label values, in the order of the metric's labels. If the metric is full, new values of open
+    /// labels (names of models, workers, servers, clocks) become [`OTHER`].
+    pub fn with(&self, values: &[&str]) -> S {
         self.find(self.key(values))
             .unwrap_or_else(|| self.add(values))
     }
 
-    /// What a scrape calls it.
+    /// Returns its name in a scrape.
     pub fn name(&self) -> &'static str {
         self.0.metric.name
     }
 
-    /// Every label set with its numbers.
-    pub fn sets(&self) -> Vec<(Vec<String>, O)> {
+    /// Returns all label sets with their series.
+    pub fn sets(&self) -> Vec<(Vec<String>, S)> {
         self.0.all.read().values().cloned().collect()
     }
 
-    /// Forgets all label sets.
+    /// Removes all label sets.
     pub fn clear(&self) {
         self.0.all.write().clear();
     }
 
-    /// What stands for these values; the hasher counts the length of each.
+    /// Returns the hash of label values. The hasher includes each value's length.
     fn key(&self, values: &[&str]) -> u64 {
         let mut hasher = self.0.hasher.build_hasher();
         values
@@ -136,53 +135,53 @@ impl<O: One> Family<O> {
         hasher.finish()
     }
 
-    fn find(&self, key: u64) -> Option<O> {
-        self.0.all.read().get(&key).map(|(_, one)| one.clone())
+    fn find(&self, key: u64) -> Option<S> {
+        self.0.all.read().get(&key).map(|set| set.1.clone())
     }
 
-    fn add(&self, values: &[&str]) -> O {
-        let is_full = self.0.all.read().len() >= self.0.most;
+    fn add(&self, values: &[&str]) -> S {
+        let is_full = self.0.all.read().len() >= self.0.max_sets;
         let is_kept = |name: &str, value: &str| {
-            let has_room = !is_full && value.len() <= LONGEST;
-            has_room || value.is_empty() || !OPEN.contains(&name)
+            let has_room = !is_full && value.len() <= MAX_VALUE_BYTES;
+            has_room || value.is_empty() || !OPEN_LABELS.contains(&name)
         };
         let pairs = self.0.metric.labels.iter().zip(values);
         let kept = pairs.map(|(name, value)| if is_kept(name, value) { *value } else { OTHER });
         let kept: Vec<&str> = kept.collect();
         let key = self.key(&kept);
-        // Whoever comes when it is full takes no lock that holds up others.
-        if let Some(one) = self.find(key) {
-            return one;
+        // If the metric is full the set exists: no write lock, which would delay others.
+        if let Some(series) = self.find(key) {
+            return series;
         }
-        let Ok(one) = self.0.metric.one(&kept) else {
-            return self.0.lost.clone();
+        let Ok(series) = self.0.metric.series(&kept) else {
+            return self.0.fallback.clone();
         };
         let values = kept.iter().map(ToString::to_string).collect();
         let mut all = self.0.all.write();
-        all.entry(key).or_insert((values, one)).1.clone()
+        all.entry(key).or_insert((values, series)).1.clone()
     }
 }
 
-impl<O: One> Collector for Family<O> {
+impl<S: Series> Collector for Family<S> {
     fn desc(&self) -> Vec<&Desc> {
         vec![&self.0.desc]
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // Read without the lock: nobody who counts something new waits for that.
+        // The series are read without the lock: adding a label set does not wait for a scrape.
         let sets = self.sets();
         let mut family = MetricFamily::default();
         family.set_name(self.0.desc.fq_name.clone());
         family.set_help(self.0.desc.help.clone());
-        family.set_field_type(O::TYPE);
-        family.set_metric(sets.iter().map(|(_, one)| one.metric()).collect());
+        family.set_field_type(S::TYPE);
+        family.set_metric(sets.iter().map(|(_, series)| series.metric()).collect());
         vec![family]
     }
 }
 
 impl Metric {
-    /// The numbers of a label set; of labels without a value they say nothing.
-    fn one<O: One>(&self, values: &[&str]) -> Result<O> {
+    /// Creates the series of a label set. Labels without a value are left out.
+    fn series<S: Series>(&self, values: &[&str]) -> Result<S> {
         let bounds = match self.kind {
             Kind::Histogram(bounds) => bounds.to_vec(),
             Kind::Counter | Kind::Gauge => Vec::new(),
@@ -190,7 +189,7 @@ impl Metric {
         let pairs = self.labels.iter().zip(values);
         let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let opts = HistogramOpts::new(self.name, self.help).const_labels(pairs.collect());
-        O::MAKE(opts.buckets(bounds))
+        S::NEW(opts.buckets(bounds))
     }
 }
 

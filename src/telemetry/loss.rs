@@ -1,27 +1,25 @@
-//! What is lost is said in the log once, and once more when nothing is lost any more.
+//! Decides when losses are logged: at the first one, and again when losing has ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts what is lost in a row. Whoever uses it finds the words.
+/// The number of losses since the last success. The caller writes the log messages.
 #[derive(Debug, Default)]
 pub struct LossLog(AtomicU64);
 
 impl LossLog {
-    /// So many more are lost. Whether that is to be said: these are the first.
-    pub fn lost(&self, many: usize) -> bool {
-        self.0.fetch_add(many as u64, Ordering::Relaxed) == 0
+    /// Adds losses. Returns whether they are the first, and so to be logged.
+    pub fn lost(&self, count: usize) -> bool {
+        self.0.fetch_add(count as u64, Ordering::Relaxed) == 0
     }
 
-    /// It goes well. Gives how many were lost before, if any: that is to be said.
+    /// Ends a series of losses. Returns their number if there were any, which is to be logged.
     pub fn recovered(&self) -> Option<u64> {
-        // Nearly always there are none.
-        if self.is_losing() {
-            return Some(self.0.swap(0, Ordering::Relaxed)).filter(|lost| *lost > 0);
-        }
-        None
+        // Reading is cheaper than swapping, and nearly always enough.
+        let lost = self.is_losing().then(|| self.0.swap(0, Ordering::Relaxed));
+        lost.filter(|lost| *lost > 0)
     }
 
-    /// Whether any were lost since it last went well.
+    /// Whether there were losses since the last success.
     pub fn is_losing(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }

@@ -1,31 +1,31 @@
-//! A metric as `/metrics` and `docs/METRICS.md` tell it.
+//! A metric's description, for `/metrics` and `docs/METRICS.md`.
 
-/// A metric of a proxy, as `/metrics` shows it.
+/// The description of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Its name, which ends in its unit.
     pub name: &'static str,
-    /// What kind of numbers it has.
+    /// Its kind.
     pub kind: Kind,
-    /// What it counts and how to read it, in a sentence or two.
+    /// What it counts and how to read it, in a few sentences.
     pub help: &'static str,
     /// The names of its labels.
     pub labels: &'static [&'static str],
 }
 
-/// What kind of numbers a metric has.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// It only counts up.
+    /// It only increases.
     Counter,
-    /// It goes up and down.
+    /// It increases and decreases.
     Gauge,
-    /// Counts of values up to each of these bounds, in its unit.
+    /// It counts values up to each of these bounds, in its unit.
     Histogram(&'static [f64]),
 }
 
 impl Metric {
-    /// Its unit, which its name tells; empty for a number of things.
+    /// Returns the unit, which the name ends in; empty for a plain count.
     pub fn unit(&self) -> &'static str {
         let base = self.name.strip_suffix("_total").unwrap_or(self.name);
         let units = ["seconds", "bytes"];
@@ -35,7 +35,7 @@ impl Metric {
 }
 
 impl Kind {
-    /// Its name in the text of `/metrics`.
+    /// Returns its name in `/metrics`.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Counter => "counter",

@@ -1,16 +1,14 @@
-//! Traces: one a request, to an OpenTelemetry collector (OTLP), from a thread of its own.
+//! Exports a trace per request to an OpenTelemetry collector (OTLP), from a thread of its own.
 //!
-//! A request's rows wait in a bounded queue when it has ended and its trace is kept. The thread makes spans of them and
-//! exports them in batches. Whatever the collector does, no request waits for it and none fails: what cannot be
-//! exported is dropped, counted, and said once in the log.
+//! When a request has ended and its trace is kept, its rows wait in a bounded queue. The thread makes spans of them and
+//! exports these in batches. Requests never wait for the collector or fail by it: traces that cannot be exported are dropped
+//! and counted, which is logged once.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use opentelemetry::InstrumentationScope;
 use opentelemetry_otlp::ExporterBuildError;
-use parking_lot::Mutex;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_rustls::rustls;
@@ -18,9 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::request::row::Rows;
 
+use super::background_thread::BackgroundThread;
 use super::loss::LossLog;
 use super::prometheus::{Dropped, Metrics};
-use super::queue::{Queue, Refused, Waiting};
+use super::queue::{Queue, Queued, Refused};
 
 pub mod attributes;
 pub mod collector;
@@ -31,18 +30,18 @@ pub mod spans;
 
 use collector::Deliveries;
 use exporter::Exporter;
-use sampling::Kept;
+use sampling::KeepReason;
 use settings::{Otlp, Settings};
 
-/// The way of traces to a collector. Share it by reference.
+/// The handle of the exporting thread. Share it by reference.
 #[derive(Debug)]
 pub struct Traces {
     queue: Arc<Queue<Trace>>,
     closing: CancellationToken,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
-    given: Otlp,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    keys: Otlp,
+    thread: BackgroundThread,
 }
 
 /// A request whose trace is kept.
@@ -50,13 +49,12 @@ pub struct Traces {
 struct Trace {
     rows: Rows,
     id: u128,
-    kept: Kept,
+    reason: KeepReason,
 }
 
-/// The thread's own.
+/// The state of the exporting thread.
 struct Sender {
-    /// What waits, and how much that is.
-    waiting: UnboundedReceiver<Waiting<Trace>>,
+    receiver: UnboundedReceiver<Queued<Trace>>,
     queue: Arc<Queue<Trace>>,
     closing: CancellationToken,
     deliveries: Arc<Deliveries>,
@@ -69,40 +67,40 @@ struct Sender {
 /// Why traces cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The library refused the way to the collector.
+    /// The library cannot make an exporter.
     #[error("traces cannot be exported: {0}")]
     Exporter(#[from] ExporterBuildError),
     /// TLS cannot be set up.
     #[error("traces cannot be exported over TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// The system gives no thread.
+    /// The system provides no thread.
     #[error("cannot start the thread that exports traces: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// Rows that are worth an export; each makes about ten spans.
-const BATCH: usize = 64;
-/// Rows with which a batch is full, the last request's not counted: a collector takes messages of 4 MiB by gRPC.
-const MOST_AT_ONCE: usize = 512;
-/// How often it is looked whether there is enough for a batch: nobody is woken for each trace.
-const LOOK: Duration = Duration::from_millis(20);
-/// How long the last exports of a server may take.
+/// The number of rows for which an export does not wait for more; each makes about ten spans.
+const FULL_BATCH_ROWS: usize = 64;
+/// The number of rows after which a batch takes no further request: collectors take messages of 4 MiB over gRPC.
+const MAX_BATCH_ROWS: usize = 512;
+/// How often the thread checks for a full batch, so that it is not woken for each trace.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the last exports of a proxy may take when it ends.
 pub const LAST: Duration = Duration::from_secs(3);
 
 impl Traces {
-    /// Starts the thread. `instance` tells this process from others; `last` is how long the last exports may take.
+    /// Starts the thread. `instance` identifies this process; `shutdown_timeout` limits the last exports.
     ///
     /// # Errors
-    /// See [`Error`]. A collector that is not there is no error.
+    /// See [`Error`]. An unreachable collector is not an error.
     pub fn start(
         settings: &Settings,
         instance: String,
         metrics: Metrics,
-        last: Duration,
+        shutdown_timeout: Duration,
     ) -> Result<Traces, Error> {
         let exporter = Exporter::new(settings, instance)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (queue, waiting) = Queue::new(settings.given.queue.get() as usize);
+        let (queue, receiver) = Queue::new(settings.given.queue.get() as usize);
         let queue = Arc::new(queue);
         let closing = CancellationToken::new();
         let deliveries = Arc::new(Deliveries {
@@ -110,11 +108,11 @@ impl Traces {
             target: settings.target(),
             sent: metrics.traces_exported.with(&[]),
             lost: metrics.traces_dropped.clone(),
-            open: 0.into(),
+            pending: 0.into(),
             log: LossLog::default(),
         });
         let sender = Sender {
-            waiting,
+            receiver,
             queue: queue.clone(),
             closing: closing.clone(),
             deliveries: deliveries.clone(),
@@ -126,59 +124,53 @@ impl Traces {
                 .build(),
         };
         let run = move || {
-            runtime.block_on(sender.run(last));
-            // A name that is still being looked up holds nobody up.
+            runtime.block_on(sender.run(shutdown_timeout));
+            // Does not wait for a name lookup that still runs.
             runtime.shutdown_background();
         };
-        let thread = std::thread::Builder::new()
-            .name("traces".into())
-            .spawn(run)?;
+        let panic_message = "traces: the thread that exports them failed";
         Ok(Traces {
             queue,
             closing,
             deliveries,
             metrics,
-            given: settings.given.clone(),
-            thread: Mutex::new(Some(thread)),
+            keys: settings.given.clone(),
+            thread: BackgroundThread::spawn("traces", panic_message, run)?,
         })
     }
 
-    /// A request has ended: its trace goes out if it is kept. Never waits.
+    /// Enqueues the trace of an ended request if it is kept. Never waits.
     pub fn record(&self, rows: &Rows) {
         let id = spans::trace_of(rows);
-        let Some(kept) = self.given.keeps(rows, id) else {
+        let Some(reason) = self.keys.keep_reason(rows, id) else {
             return self.metrics.traces_sampled_out.with(&[]).inc();
         };
         self.deliveries.begin();
-        let (rows, many) = (rows.clone(), rows.len());
-        if let Err((_, why)) = self.queue.push(Trace { rows, id, kept }, many) {
-            let (why, words) = match why {
+        let (rows, weight) = (rows.clone(), rows.len());
+        if let Err((_, refused)) = self.queue.push(Trace { rows, id, reason }, weight) {
+            let (reason, message) = match refused {
                 Refused::Full => (Dropped::QueueFull, "too many wait to be exported"),
                 Refused::Closed => (Dropped::Shutdown, "this process ends"),
             };
-            return self.deliveries.lost(why, words, 1);
+            return self.deliveries.lost(reason, message, 1);
         }
-        let waiting = self.queue.weight();
-        self.metrics.trace_queue.with(&[]).set(waiting as i64);
+        let queued = self.queue.weight();
+        self.metrics.trace_queue.with(&[]).set(queued as i64);
     }
 
-    /// The same for whoever has time: waits for room in the queue, for at most `patience`, unless traces are being lost
-    /// already. Blocks.
-    pub fn record_in_time(&self, rows: &Rows, patience: Duration) {
+    /// The same, but first waits for room in the queue, up to `timeout`, unless traces are being lost already. Blocks.
+    pub fn record_in_time(&self, rows: &Rows, timeout: Duration) {
         if !self.deliveries.log.is_losing() {
-            self.queue.wait_for_room(rows.len(), patience);
+            self.queue.wait_for_room(rows.len(), timeout);
         }
         self.record(rows);
     }
 
-    /// Exports what waits, within a time limit, and ends the thread. Blocks.
+    /// Exports the queued traces, within a time limit, and ends the thread. Blocks.
     pub fn close(&self) {
         self.queue.close();
         self.closing.cancel();
-        let thread = self.thread.lock().take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            log::error!("traces: the thread that exports them failed");
-        }
+        self.thread.join();
     }
 }
 
@@ -189,12 +181,12 @@ impl Drop for Traces {
 }
 
 impl Sender {
-    /// Exports until the queue is closed, and for at most `last` from then on.
-    async fn run(mut self, last: Duration) {
+    /// Exports until the queue is closed and empty, or until `shutdown_timeout` after its end.
+    async fn run(mut self, shutdown_timeout: Duration) {
         let (closing, deliveries) = (self.closing.clone(), self.deliveries.clone());
         let end = async {
             closing.cancelled().await;
-            tokio::time::sleep(last).await;
+            tokio::time::sleep(shutdown_timeout).await;
         };
         tokio::select! {
             () = self.send() => {}
@@ -204,37 +196,35 @@ impl Sender {
     }
 
     async fn send(&mut self) {
-        while let Some(first) = self.waiting.recv().await {
-            // Others may go with it, while there is time.
-            let _ = tokio::time::timeout(self.delay, self.enough()).await;
+        while let Some(first) = self.receiver.recv().await {
+            let _ = tokio::time::timeout(self.delay, self.full_batch()).await;
             let batch = self.batch(first);
             let traces = batch.len();
-            let spans = batch.iter().flat_map(|trace| {
-                let Trace { rows, id, kept } = trace;
-                spans::spans(rows, *id, *kept, &self.scope)
-            });
+            let spans = batch
+                .iter()
+                .flat_map(|trace| spans::spans(&trace.rows, trace.id, trace.reason, &self.scope));
             match self.exporter.export(spans.collect()).await {
                 Ok(()) => self.deliveries.sent(traces),
-                Err(trouble) => self.deliveries.lost(trouble.why, &trouble.words, traces),
+                Err(error) => self.deliveries.lost(error.reason, &error.message, traces),
             }
         }
     }
 
-    /// Until there is enough for a batch, or no more will come.
-    async fn enough(&self) {
-        let rows = BATCH.min(self.queue.most());
+    /// Waits until there is a full batch, or no more traces are accepted.
+    async fn full_batch(&self) {
+        let rows = FULL_BATCH_ROWS.min(self.queue.capacity());
         while self.queue.weight() < rows && !self.closing.is_cancelled() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// What goes with the first.
-    fn batch(&mut self, (first, room): Waiting<Trace>) -> Vec<Trace> {
-        drop(room);
+    /// Returns a batch that begins with `first`.
+    fn batch(&mut self, (first, permit): Queued<Trace>) -> Vec<Trace> {
+        drop(permit);
         let mut rows = first.rows.len();
         let mut batch = vec![first];
-        while rows < MOST_AT_ONCE
-            && let Ok((trace, _room)) = self.waiting.try_recv()
+        while rows < MAX_BATCH_ROWS
+            && let Ok((trace, _permit)) = self.receiver.try_recv()
         {
             rows += trace.rows.len();
             batch.push(trace);

@@ -1,4 +1,4 @@
-//! The counters of a proxy, for Prometheus.
+//! The metrics of a proxy, for Prometheus.
 
 mod in_flight;
 mod labels;
@@ -20,18 +20,18 @@ use prometheus::{IntGauge, Registry, Result, TextEncoder};
 use crate::request::endpoint::Endpoint;
 use crate::stats::waits::Cause;
 
-use super::family::LABEL_SETS;
+use super::family::MAX_LABEL_SETS;
 use super::upstreams::{ShownUpstreams, UpstreamFigures};
 
-/// What a proxy counts. Cheap to clone; the clones count together.
+/// The metrics of a proxy. Clones are cheap and share the values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
     families: Arc<Families>,
-    /// The upstreams that are shown.
+    /// The upstreams whose numbers are shown.
     pub upstreams: ShownUpstreams,
-    /// Requests under way by [`Progress`].
-    in_flight_levels: [IntGauge; 3],
+    /// The gauges of requests in flight, by [`Progress`].
+    in_flight_gauges: [IntGauge; 3],
 }
 
 impl Deref for Metrics {
@@ -43,22 +43,22 @@ impl Deref for Metrics {
 }
 
 impl Metrics {
-    /// Counters at zero, in a registry of their own.
+    /// Creates metrics at zero, in a registry of their own.
     ///
     /// # Errors
-    /// When Prometheus refuses a name, which a test rules out.
+    /// If Prometheus refuses a name, which a test rules out.
     pub fn new() -> Result<Metrics> {
-        Metrics::with_label_sets(LABEL_SETS)
+        Metrics::with_label_sets(MAX_LABEL_SETS)
     }
 
-    /// The same with so many label sets a metric, at most.
+    /// The same with another maximum number of label sets of a metric.
     ///
     /// # Errors
-    /// When Prometheus refuses a name, which a test rules out.
-    pub fn with_label_sets(most: usize) -> Result<Metrics> {
+    /// If Prometheus refuses a name, which a test rules out.
+    pub fn with_label_sets(max_sets: usize) -> Result<Metrics> {
         let registry = Registry::new();
-        let families = Families::new(&registry, most)?;
-        process::begin(&families);
+        let families = Families::new(&registry, max_sets)?;
+        process::set_constants(&families);
         for endpoint in Endpoint::ALL {
             for reason in requests::reasons(endpoint) {
                 families.timing_missing.with(&[reason, endpoint.path()]);
@@ -66,38 +66,38 @@ impl Metrics {
         }
         Ok(Metrics {
             upstreams: ShownUpstreams::default(),
-            in_flight_levels: Progress::ALL.map(|phase| families.in_flight.with(&[phase.name()])),
+            in_flight_gauges: Progress::ALL.map(|phase| families.in_flight.with(&[phase.name()])),
             families: Arc::new(families),
             registry,
         })
     }
 
-    /// A client met `limit`.
+    /// Counts a client that reached `limit`.
     pub fn client_limit(&self, limit: Limit) {
         self.client_limits.with(&[limit.name()]).inc();
     }
 
-    /// A request waited so long at a worker, for this; nanoseconds.
-    pub fn waited(&self, worker: &str, cause: Cause, nanos: i64) {
-        let sum = self.wait_causes.with(&[worker, cause.name()]);
-        sum.inc_by(requests::seconds(nanos));
+    /// Adds a wait at a worker for this cause, nanoseconds.
+    pub fn add_wait(&self, worker: &str, cause: Cause, nanos: i64) {
+        let seconds = self.wait_causes.with(&[worker, cause.name()]);
+        seconds.inc_by(requests::seconds(nanos));
     }
 
-    /// All metrics in Prometheus's text format.
+    /// Returns all metrics in Prometheus's text format.
     pub fn text(&self) -> String {
         let families = self.upstreams.with_present(|present| {
-            self.show_upstreams(present);
-            process::show(self);
+            self.update_upstreams(present);
+            process::update(self);
             self.registry.gather()
         });
-        // What it writes to takes all.
+        // Writing to a string cannot fail.
         TextEncoder::new()
             .encode_to_string(&families)
             .unwrap_or_default()
     }
 
-    /// Puts the present numbers of upstreams into the metrics. Listeners that send to the same upstream show as one.
-    fn show_upstreams(&self, present: &[Arc<UpstreamFigures>]) {
+    /// Copies the upstreams' current numbers into the metrics. Those of the same name are added up.
+    fn update_upstreams(&self, present: &[Arc<UpstreamFigures>]) {
         self.upstream_in_flight.clear();
         self.upstream_healthy.clear();
         self.upstream_connect_failures.clear();

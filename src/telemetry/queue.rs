@@ -1,4 +1,4 @@
-//! A queue that nobody waits for who hands something in: it is bounded by what lies in it, and what it has no room for comes back.
+//! A queue bounded by the weight of what it holds. Pushing never waits: what does not fit is returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,94 +7,94 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Where things are handed in. Share it by reference.
+/// The sending side. Share it by reference.
 #[derive(Debug)]
 pub struct Queue<T> {
-    sender: Mutex<Option<UnboundedSender<Waiting<T>>>>,
+    sender: Mutex<Option<UnboundedSender<Queued<T>>>>,
     room: Arc<Semaphore>,
-    most: usize,
+    capacity: usize,
 }
 
-/// Something that was handed in, and the room that it takes until that is dropped.
-pub type Waiting<T> = (T, OwnedSemaphorePermit);
+/// A queued value, and the permit that holds its room until dropped.
+pub type Queued<T> = (T, OwnedSemaphorePermit);
 
-/// Why something was not taken in.
+/// Why a value was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// There is no room.
     Full,
-    /// Nothing more is taken in.
+    /// The queue is closed.
     Closed,
 }
 
-/// How often who waits for room looks for it.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often [`Queue::wait_for_room`] checks for room.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl<T> Queue<T> {
-    /// An empty one, and where things come out. `most` is what they may weigh together.
-    pub fn new(most: usize) -> (Queue<T>, UnboundedReceiver<Waiting<T>>) {
+    /// Creates an empty queue and its receiver. `capacity` is the maximum total weight.
+    pub fn new(capacity: usize) -> (Queue<T>, UnboundedReceiver<Queued<T>>) {
         let (sender, receiver) = unbounded_channel();
-        let most = most.clamp(1, u32::MAX as usize);
-        let queue = Queue {
-            sender: Mutex::new(Some(sender)),
-            room: Arc::new(Semaphore::new(most)),
-            most,
-        };
-        (queue, receiver)
+        (Queue::with(Some(sender), capacity), receiver)
     }
 
-    /// Another that leads to the same place, and has room of its own.
-    pub fn beside(&self, most: usize) -> Queue<T> {
+    /// Creates another sending side to the same receiver, with a capacity of its own.
+    pub fn beside(&self, capacity: usize) -> Queue<T> {
+        Queue::with(self.sender.lock().clone(), capacity)
+    }
+
+    fn with(sender: Option<UnboundedSender<Queued<T>>>, capacity: usize) -> Queue<T> {
+        let capacity = capacity.clamp(1, u32::MAX as usize);
         Queue {
-            sender: Mutex::new(self.sender.lock().clone()),
-            room: Arc::new(Semaphore::new(most)),
-            most,
+            sender: Mutex::new(sender),
+            room: Arc::new(Semaphore::new(capacity)),
+            capacity,
         }
     }
 
-    /// Takes in what weighs so much. What is heavier than all that may wait does so alone.
+    /// Adds a value. One that is heavier than the capacity may wait alone.
     ///
     /// # Errors
-    /// Gives it back, and says why.
+    /// The value, and why it was refused.
     pub fn push(&self, value: T, weight: usize) -> Result<(), (T, Refused)> {
         let sender = self.sender.lock();
         let Some(sender) = &*sender else {
             return Err((value, Refused::Closed));
         };
-        let Ok(room) = self.room.clone().try_acquire_many_owned(self.takes(weight)) else {
+        let room = self.room.clone();
+        let Ok(permit) = room.try_acquire_many_owned(self.permits(weight)) else {
             return Err((value, Refused::Full));
         };
-        let sent = sender.send((value, room));
+        let sent = sender.send((value, permit));
         sent.map_err(|unsent| (unsent.0.0, Refused::Closed))
     }
 
-    /// Waits until there is room for what weighs so much, but no longer than this. Blocks.
-    pub fn wait_for_room(&self, weight: usize, patience: Duration) {
-        let takes = self.takes(weight) as usize;
+    /// Waits until there is room for this weight, up to `timeout`. Blocks.
+    pub fn wait_for_room(&self, weight: usize, timeout: Duration) {
+        let permits = self.permits(weight) as usize;
         let mut waited = Duration::ZERO;
-        while self.room.available_permits() < takes && waited < patience {
-            std::thread::sleep(LOOK);
-            waited += LOOK;
+        while self.room.available_permits() < permits && waited < timeout {
+            std::thread::sleep(POLL_INTERVAL);
+            waited += POLL_INTERVAL;
         }
     }
 
-    /// What may wait together weighs so much.
-    pub fn most(&self) -> usize {
-        self.most
+    /// Returns the maximum total weight.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
-    /// What waits weighs so much.
+    /// Returns the total weight of the queued values.
     pub fn weight(&self) -> usize {
-        self.most - self.room.available_permits()
+        self.capacity - self.room.available_permits()
     }
 
-    /// Takes in nothing more: who takes things out comes to an end.
+    /// Refuses further values. The receiver ends after the queued ones.
     pub fn close(&self) {
         drop(self.sender.lock().take());
     }
 
-    fn takes(&self, weight: usize) -> u32 {
-        weight.min(self.most) as u32
+    fn permits(&self, weight: usize) -> u32 {
+        weight.min(self.capacity) as u32
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_waits_is_bounded_but_what_is_heavier_does_so_alone() {
+    async fn the_weight_is_bounded_but_a_heavier_value_waits_alone() {
         let (queue, mut out) = Queue::new(8);
         assert_eq!(queue.push("a", 5), Ok(()));
         assert_eq!(queue.push("b", 4), Err(("b", Refused::Full)));
@@ -121,10 +121,10 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_room_has_it_when_it_is_there_and_not_for_ever() {
+    fn waiting_for_room_ends_when_there_is_room_or_after_the_timeout() {
         let (queue, mut out) = Queue::new(1);
         queue.push("a", 1).unwrap();
-        queue.wait_for_room(1, LOOK * 2);
+        queue.wait_for_room(1, POLL_INTERVAL * 2);
         assert_eq!(queue.push("b", 1), Err(("b", Refused::Full)));
         std::thread::scope(|scope| {
             scope.spawn(|| queue.wait_for_room(1, Duration::MAX));

@@ -1,6 +1,6 @@
-//! What is remembered of requests that ended lately: the last of them, and figures of the last minutes.
+//! The last requests, and figures of the last minutes, for the live page.
 //!
-//! Memory is bounded, and so is the lock at a request's end.
+//! Memory is bounded, and so is the time for which a request's end holds the lock.
 
 mod window;
 
@@ -17,81 +17,79 @@ use super::counted::Counted;
 use window::Window;
 pub use window::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 
-/// Requests that ended lately.
+/// The requests that ended recently.
 #[derive(Debug, Default)]
-pub struct Recent {
-    kept: Mutex<Kept>,
-}
+pub struct Recent(Mutex<State>);
 
 /// A request that has ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Its place among all that have ended, from 1 on.
+    /// Its number among all ended requests, starting at 1.
     pub number: u64,
-    /// Its first rows, at least one; how many there were says [`Row::sequences`].
+    /// Its first rows, at least one. [`Row::sequences`](crate::request::row::Row::sequences) is the number of all.
     pub rows: Rows,
 }
 
-/// What there is to tell.
+/// What the live page shows.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The number of the last request that has ended; 0 before the first.
+    /// The number of the last ended request; 0 before the first.
     pub last: u64,
-    /// Requests with a number above the one asked for, in order.
+    /// The requests after the given number, in order.
     pub requests: Vec<Ended>,
-    /// The last minutes.
+    /// The figures of the last minutes.
     pub figures: Figures,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    /// The number of the last one.
+struct State {
+    /// The number of the last request.
     last: u64,
     all: Ring<200>,
-    /// Of those that did not go well some are kept longer.
+    /// Failed requests, which are kept longer than the others.
     failed: Ring<50>,
     window: Window,
 }
 
-/// The last so many requests.
+/// The last `REQUESTS` requests.
 #[derive(Debug, Default)]
 struct Ring<const REQUESTS: usize>(VecDeque<Ended>);
 
-/// Rows that are kept of a request.
-const ROWS: usize = 16;
-/// Of one with a longer id, bytes, the first alone is kept: each has that id.
-const LONG: usize = 1024;
+/// The maximum number of rows kept of a request.
+const MAX_ROWS: usize = 16;
+/// Of a request with a longer id only one row is kept, since each row holds the id.
+const LONG_ID_BYTES: usize = 1024;
 
 impl Recent {
-    /// A request has ended. `counted`: what is made of it, if it is one of those that figures are taken of; others are attempts
-    /// at a hop that no front here knows.
+    /// Adds an ended request. `counted`: `None` if it is not part of the figures, as an attempt at a hop that belongs to no
+    /// request of a front here.
     pub fn record(&self, rows: &Rows, counted: Option<&Counted<'_>>) {
         let Some(first) = rows.first() else { return };
         let timeline = &first.timeline;
         let Some(at) = timeline.on_own_clock(Moment::End) else {
             return;
         };
-        let kept = to_keep(rows);
+        let first_rows = first_rows(rows);
         let is_ok = first.is_ok();
-        let mut state = self.kept.lock();
+        let mut state = self.0.lock();
         state.last += 1;
         let ended = Ended {
             number: state.last,
-            rows: kept,
+            rows: first_rows,
         };
         if !is_ok {
             state.failed.push(ended.clone());
         }
         state.all.push(ended);
         if let Some(counted) = counted {
-            state.window.count(at, counted);
+            state.window.add(at, counted);
         }
     }
 
-    /// Requests after the one of the number `after`, and the figures of the last minutes.
+    /// Returns the requests after number `after`, and the figures of the last minutes.
     pub fn view(&self, after: u64, now: Stamp) -> View {
         let (last, requests, slots) = {
-            let state = self.kept.lock();
+            let state = self.0.lock();
             let oldest = state.all.0.front().map(|ended| ended.number);
             let failed = state.failed.after(after);
             let failed = failed.filter(|ended| oldest.is_none_or(|oldest| ended.number < oldest));
@@ -105,9 +103,9 @@ impl Recent {
         }
     }
 
-    /// The request of that number, while it is kept.
+    /// Returns the request with this number, while it is kept.
     pub fn find(&self, number: u64) -> Option<Ended> {
-        let state = self.kept.lock();
+        let state = self.0.lock();
         let mut both = state.failed.after(0).chain(state.all.after(0));
         both.find(|ended| ended.number == number).cloned()
     }
@@ -126,15 +124,15 @@ impl<const REQUESTS: usize> Ring<REQUESTS> {
     }
 }
 
-/// The first rows.
-fn to_keep(rows: &Rows) -> Rows {
+/// Returns the rows that are kept of a request.
+fn first_rows(rows: &Rows) -> Rows {
     let is_long = rows
         .iter()
         .flat_map(|row| &row.req_id)
-        .any(|id| id.len() > LONG);
-    let most = if is_long { 1 } else { ROWS };
-    match rows.get(..most) {
-        Some(first) if rows.len() > most => first.to_vec().into(),
+        .any(|id| id.len() > LONG_ID_BYTES);
+    let max_rows = if is_long { 1 } else { MAX_ROWS };
+    match rows.get(..max_rows) {
+        Some(first) if rows.len() > max_rows => first.to_vec().into(),
         _ => rows.clone(),
     }
 }

@@ -1,45 +1,47 @@
-//! Writes records to a file from a thread of its own, and never holds up or fails a request.
+//! Writes rows to the records file from a thread of its own, so that no request waits for it or fails by it.
 //!
-//! What cannot be written is lost: counted in a metric, said once in the log, and once more when writing
-//! works again. The file only ever holds whole lines.
+//! Rows that cannot be written are lost. They are counted in a metric, and logged once when losing begins and once when it
+//! ends. The file never holds incomplete lines.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::request::csv::{self, TimeBase};
 use crate::request::row::{Row, Rows};
 
+use super::background_thread::BackgroundThread;
 use super::loss::LossLog;
 use super::prometheus::{Loss, Metrics};
-use super::records_file::{RecordsFile, Sink};
-use crate::request::csv::{self, TimeBase};
+use super::queue::{Queue, Queued, Refused};
+use super::records_file::{FileWriter, RecordsFile};
 
-/// The way to the file. Share it by reference.
+/// The handle of the writing thread. Share it by reference.
 #[derive(Debug)]
 pub struct Recorder {
-    queue: Mutex<Option<SyncSender<Rows>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    full: Arc<LossLog>,
-    trouble: Arc<Mutex<Option<String>>>,
+    queue: Queue<Rows>,
+    thread: BackgroundThread,
+    /// Rows lost since the queue was last empty.
+    unqueued: Arc<LossLog>,
+    write_error: Arc<Mutex<Option<String>>>,
     metrics: Metrics,
 }
 
 /// Why a recorder could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be begun.
+    /// The file cannot be created.
     #[error(
         "cannot open {path}: {source}; give a file in a folder that exists, where this user may write"
     )]
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
     /// The thread could not be started.
@@ -47,92 +49,87 @@ pub enum Error {
     Thread(io::Error),
 }
 
-/// The thread's own.
+/// The state of the writing thread.
 #[derive(Debug)]
 struct Writer {
-    sink: Sink,
+    file: FileWriter,
     base: TimeBase,
     metrics: Metrics,
-    /// The last error of writing.
-    trouble: Arc<Mutex<Option<String>>>,
+    write_error: Arc<Mutex<Option<String>>>,
+    /// The lines to be written next, and their number.
     block: Vec<u8>,
     rows: usize,
     /// Rows lost since writing last worked.
     unwritten: LossLog,
 }
 
-/// Bytes gathered before they are written, when more records wait.
-const BLOCK: usize = 256 * 1024;
-/// How long the thread rests after a write. A row that comes alone is written at once; under load a write, with
-/// its look at the file, and a waking are shared by all that came meanwhile (`cargo bench --bench
-/// overhead`: an eighth of the processor time of a request of one event, a quarter through two processes).
-const REST: Duration = Duration::from_millis(10);
+/// The size from which on a block of lines is written though more rows wait.
+const BLOCK_BYTES: usize = 256 * 1024;
+/// The pause after a write. A single row is written at once; under load, all rows of the pause share a write, its check of the
+/// file, and a wake-up of the thread (`cargo bench --bench overhead`: an eighth of the processor time of a request of one event,
+/// a quarter through two processes).
+const PAUSE: Duration = Duration::from_millis(10);
 
 impl Recorder {
-    /// Begins the file, when what lies there has been moved aside, and starts the thread. `queue`: how many requests'
-    /// records may wait.
+    /// Moves an existing file aside, creates a new one and starts the thread. `capacity`: the number of requests whose rows may
+    /// wait.
     ///
     /// # Errors
-    /// See [`Error`]. A disk that is full is no error: it costs rows.
-    pub fn start(file: RecordsFile, queue: usize, metrics: Metrics) -> Result<Recorder, Error> {
+    /// See [`Error`]. A full disk is not an error: its rows are lost.
+    pub fn start(file: RecordsFile, capacity: usize, metrics: Metrics) -> Result<Recorder, Error> {
         let (base, path) = (file.base, file.path.clone());
-        let sink = Sink::open(file, metrics.clone());
-        let sink = sink.map_err(|source| Error::Open { path, source })?;
-        let (sender, receiver) = sync_channel(queue);
-        let full: Arc<LossLog> = Arc::default();
-        let trouble = Arc::new(Mutex::new(None));
+        let file = FileWriter::open(file, metrics.clone());
+        let file = file.map_err(|source| Error::Open { path, source })?;
+        let (queue, receiver) = Queue::new(capacity);
+        let unqueued: Arc<LossLog> = Arc::default();
+        let write_error = Arc::new(Mutex::new(None));
         let writer = Writer {
-            sink,
+            file,
             base,
             metrics: metrics.clone(),
-            trouble: trouble.clone(),
+            write_error: write_error.clone(),
             block: Vec::new(),
             rows: 0,
             unwritten: LossLog::default(),
         };
-        let queue_full = full.clone();
-        let run = move || writer.run(&receiver, &queue_full);
-        let thread = std::thread::Builder::new()
-            .name("recorder".into())
-            .spawn(run);
+        let lost = unqueued.clone();
+        let run = move || writer.run(receiver, &lost);
+        let panic_message = "records: the recorder's thread failed";
+        let thread = BackgroundThread::spawn("recorder", panic_message, run);
         Ok(Recorder {
-            queue: Mutex::new(Some(sender)),
-            thread: Mutex::new(Some(thread.map_err(Error::Thread)?)),
-            full,
-            trouble,
+            queue,
+            thread: thread.map_err(Error::Thread)?,
+            unqueued,
+            write_error,
             metrics,
         })
     }
 
-    /// Hands a request's records over; never waits.
-    pub fn record(&self, records: Rows) {
-        let rows = records.len();
-        let queue = self.queue.lock();
-        let sent = queue.as_ref().map(|queue| queue.try_send(records));
-        let why = match sent {
-            Some(Ok(())) => return,
-            Some(Err(TrySendError::Full(_))) => Loss::QueueFull,
-            Some(Err(TrySendError::Disconnected(_))) | None => Loss::Shutdown,
+    /// Enqueues a request's rows. Never waits.
+    pub fn record(&self, rows: Rows) {
+        let Err((rows, refused)) = self.queue.push(rows, 1) else {
+            return;
         };
-        let lost = self.metrics.rows_lost.with(&[why.name()]);
-        lost.inc_by(rows as u64);
-        if why == Loss::QueueFull && self.full.lost(rows) {
+        let loss = match refused {
+            Refused::Full => Loss::QueueFull,
+            Refused::Closed => Loss::Shutdown,
+        };
+        let lost = self.metrics.rows_lost.with(&[loss.name()]);
+        lost.inc_by(rows.len() as u64);
+        if refused == Refused::Full && self.unqueued.lost(rows.len()) {
             log::warn!("records: the queue to the file is full; rows are lost and counted");
         }
     }
 
-    /// The last error of writing, with the file; `None` when all went well.
+    /// Returns the last error of writing, with the file's path; `None` if there was none.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().clone()
+        self.write_error.lock().clone()
     }
 
-    /// Writes what waits and ends the thread. Records handed over later are lost.
+    /// Writes the waiting rows and ends the thread. Later rows are lost.
     pub fn close(&self) {
-        drop(self.queue.lock().take());
-        let thread = self.thread.lock().take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            log::error!("records: the recorder's thread failed");
-        }
+        self.queue.close();
+        self.thread.join();
     }
 }
 
@@ -143,54 +140,55 @@ impl Drop for Recorder {
 }
 
 impl Writer {
-    /// Writes at once what comes alone, and in blocks what comes in a crowd.
-    fn run(mut self, queue: &Receiver<Rows>, full: &LossLog) {
-        while let Ok(records) = queue.recv() {
-            self.gather(&records);
+    /// Writes the rows that are waiting, in one block, until the queue is closed.
+    fn run(mut self, mut queue: UnboundedReceiver<Queued<Rows>>, unqueued: &LossLog) {
+        while let Some((rows, permit)) = queue.blocking_recv() {
+            drop(permit);
+            self.gather(&rows);
             let mut is_empty = false;
-            while self.block.len() < BLOCK {
-                let Ok(records) = queue.try_recv() else {
+            while self.block.len() < BLOCK_BYTES {
+                let Ok((rows, _permit)) = queue.try_recv() else {
                     is_empty = true;
-                    if let Some(lost) = full.recovered() {
+                    if let Some(lost) = unqueued.recovered() {
                         log::warn!("records: the queue is empty again; {lost} rows were lost");
                     }
                     break;
                 };
-                self.gather(&records);
+                self.gather(&rows);
             }
             self.write_block();
             if is_empty {
-                std::thread::sleep(REST);
+                std::thread::sleep(PAUSE);
             }
         }
-        self.sink.close();
+        self.file.close();
     }
 
-    fn gather(&mut self, records: &[Row]) {
-        for record in records {
-            csv::row(record, self.base, &mut self.block);
+    fn gather(&mut self, rows: &[Row]) {
+        for row in rows {
+            csv::row(row, self.base, &mut self.block);
             self.rows += 1;
         }
     }
 
     fn write_block(&mut self) {
         let rows = std::mem::take(&mut self.rows);
-        match self.sink.write(&self.block) {
+        match self.file.write(&self.block) {
             Ok(()) => {
                 self.metrics.rows_written.with(&[]).inc_by(rows as u64);
                 if let Some(lost) = self.unwritten.recovered() {
-                    let path = self.sink.path().display();
+                    let path = self.file.path().display();
                     log::warn!("records: {path} is written again; {lost} rows were lost");
                 }
             }
             Err(error) => {
                 let lost = self.metrics.rows_lost.with(&[Loss::Write.name()]);
                 lost.inc_by(rows as u64);
-                let trouble = format!("{}: {error}", self.sink.path().display());
+                let write_error = format!("{}: {error}", self.file.path().display());
                 if self.unwritten.lost(rows) {
-                    log::warn!("records: cannot write {trouble}; rows are lost and counted");
+                    log::warn!("records: cannot write {write_error}; rows are lost and counted");
                 }
-                *self.trouble.lock() = Some(trouble);
+                *self.write_error.lock() = Some(write_error);
             }
         }
         self.block.clear();
@@ -205,7 +203,7 @@ mod tests {
     use crate::telemetry::rotation::Rotation;
     use std::path::Path;
 
-    fn records(id: &str) -> Rows {
+    fn rows(id: &str) -> Rows {
         let mut row = Sample::whole().row();
         row.req_id = Some(id.to_owned());
         vec![row].into()
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_begun_is_refused() {
+    fn a_file_that_cannot_be_created_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let metrics = Metrics::new().unwrap();
         let nowhere = folder.path().join("no/r.csv");
@@ -240,37 +238,37 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_costs_rows_that_are_counted() {
+    fn rows_lost_to_a_full_disk_are_counted() {
         let metrics = Metrics::new().unwrap();
         let recorder = start(Path::new("/dev/full"), &metrics).unwrap();
-        (0..5).for_each(|_| recorder.record(records("a")));
+        (0..5).for_each(|_| recorder.record(rows("a")));
         recorder.close();
-        recorder.record(records("late"));
+        recorder.record(rows("late"));
         assert_eq!(lost(&metrics), [5, 1, 0]);
     }
 
     #[test]
-    fn a_removed_folder_costs_rows_until_it_is_back() {
+    fn rows_are_lost_until_a_removed_folder_is_back() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("inner");
         let path = inner.join("r.csv");
         std::fs::create_dir(&inner).unwrap();
         let metrics = Metrics::new().unwrap();
         let mut writer = Writer {
-            sink: Sink::open(file(&path), metrics.clone()).unwrap(),
+            file: FileWriter::open(file(&path), metrics.clone()).unwrap(),
             base: TimeBase::Epoch,
             metrics: metrics.clone(),
-            trouble: Arc::default(),
+            write_error: Arc::default(),
             block: Vec::new(),
             rows: 0,
             unwritten: LossLog::default(),
         };
         std::fs::remove_dir_all(&inner).unwrap();
-        writer.gather(&records("b"));
+        writer.gather(&rows("b"));
         writer.write_block();
         assert!(lost(&metrics) == [1, 0, 0] && writer.unwritten.is_losing());
         std::fs::create_dir(&inner).unwrap();
-        writer.gather(&records("c"));
+        writer.gather(&rows("c"));
         writer.write_block();
         let text = std::fs::read_to_string(&path).unwrap();
         let ids: Vec<_> = text.lines().map(|line| line.split(',').next()).collect();
@@ -279,18 +277,18 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_costs_rows_and_never_waits() {
+    fn rows_are_lost_to_a_full_queue_without_waiting() {
         let metrics = Metrics::new().unwrap();
-        let (sender, receiver) = sync_channel(2);
+        let (queue, receiver) = Queue::new(2);
         let recorder = Recorder {
-            queue: Mutex::new(Some(sender)),
-            thread: Mutex::new(None),
-            full: Arc::default(),
-            trouble: Arc::default(),
+            queue,
+            thread: BackgroundThread::spawn("t", "", || ()).unwrap(),
+            unqueued: Arc::default(),
+            write_error: Arc::default(),
             metrics: metrics.clone(),
         };
-        (0..5).for_each(|_| recorder.record(records("a")));
+        (0..5).for_each(|_| recorder.record(rows("a")));
         assert_eq!(lost(&metrics), [0, 0, 3]);
-        assert_eq!(receiver.try_iter().count(), 2);
+        assert_eq!(receiver.len(), 2);
     }
 }

@@ -1,7 +1,7 @@
-//! A process's own records file: one header, whole lines, and no other process writes to it.
+//! The records file of a process: one header, complete lines, and no other process writes to it.
 //!
-//! Whoever begins a file moves aside what lies at its path, which another process may still be writing to: that one
-//! writes on to its own file under the new name. docs/dev/decisions/0030 tells why.
+//! A process that creates its file first moves an existing one aside. Another process may still write to that one, and goes on
+//! under the new name. The reasons are in docs/dev/decisions/0030.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,91 +10,90 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::clock::{Clock, Stamp};
+use crate::request::csv::{self, TimeBase};
 
 use super::prometheus::Metrics;
 use super::rotation::{self, Rotation};
-use crate::request::csv::{self, TimeBase};
 
-/// The file that a process's records go to.
+/// Where a process's records go.
 #[derive(Clone, Debug)]
 pub struct RecordsFile {
-    /// Where it is.
+    /// The file's path.
     pub path: PathBuf,
     /// What its time columns count from.
     pub base: TimeBase,
-    /// When a new one is begun.
+    /// When a new file is begun.
     pub rotation: Rotation,
-    /// Tells the age of the file.
+    /// The clock for the file's age.
     pub clock: Clock,
 }
 
-/// Writes to it.
+/// Writes lines to the records file.
 #[derive(Debug)]
-pub(super) struct Sink {
+pub(super) struct FileWriter {
     target: RecordsFile,
     metrics: Metrics,
     header: Vec<u8>,
-    open: Option<Open>,
-    /// It has been said that the file cannot be rotated.
-    cannot_rotate: bool,
+    open: Option<OpenFile>,
+    is_rotation_error_logged: bool,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenFile {
     file: File,
-    /// A device or a pipe gets no header, and is not moved.
+    /// Whether it is a regular file. A device or a pipe gets no header and is never moved.
     is_file: bool,
     first_row: Option<Stamp>,
 }
 
-/// How often a file is begun that another process begins at the same moment.
-const TURNS: usize = 100;
+/// How often creating the file is tried while other processes create it too.
+const MAX_TRIES: usize = 100;
 
-impl Sink {
-    /// Begins the file.
-    pub(super) fn open(target: RecordsFile, metrics: Metrics) -> io::Result<Sink> {
+impl FileWriter {
+    /// Creates the file.
+    pub(super) fn open(target: RecordsFile, metrics: Metrics) -> io::Result<FileWriter> {
         let mut header = Vec::new();
         csv::header(&mut header);
-        let mut sink = Sink {
+        let mut writer = FileWriter {
             target,
             metrics,
             header,
             open: None,
-            cannot_rotate: false,
+            is_rotation_error_logged: false,
         };
-        sink.open = Some(sink.begin()?);
-        // A header that cannot be written now is tried again with the first row.
-        if let Err(error) = sink.write(&[]) {
-            let path = sink.path().display();
+        writer.open = Some(writer.create()?);
+        // If the header cannot be written now, it is tried again with the first row.
+        if let Err(error) = writer.write(&[]) {
+            let path = writer.path().display();
             log::warn!("records: cannot write {path}: {error}");
         }
-        Ok(sink)
+        Ok(writer)
     }
 
-    /// Where it is.
+    /// Returns the file's path.
     pub(super) fn path(&self) -> &Path {
         &self.target.path
     }
 
-    /// Appends whole lines, to a new file when it is time for one; on failure the file is as it was.
+    /// Appends complete lines, to a new file if one is due. On an error the file is unchanged.
     pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        self.leave_if_gone_or_full(lines.len() as u64);
+        self.close_if_moved_or_full(lines.len() as u64);
         let open = match self.open.take() {
             Some(open) => open,
-            None => self.begin()?,
+            None => self.create()?,
         };
         let open = self.open.insert(open);
         let len = open.file.metadata()?.len();
         let mut header = [].as_slice();
         if open.is_file && len == 0 {
-            // New, or emptied under us.
+            // The file is new, or another process truncated it.
             header = &self.header;
             open.first_row = None;
         }
-        let mut to = &open.file;
-        let written = to.write_all(header).and_then(|()| to.write_all(lines));
+        let mut file = &open.file;
+        let written = file.write_all(header).and_then(|()| file.write_all(lines));
         if written.is_err() && open.is_file {
-            to.set_len(len)?;
+            file.set_len(len)?;
         }
         written?;
         if !lines.is_empty() {
@@ -103,21 +102,21 @@ impl Sink {
         Ok(())
     }
 
-    /// Takes the file away if it has no row: a process that ends before it served, again and again, leaves nothing.
+    /// Removes the file if it has no row, so that processes that end before their first request leave no files.
     pub(super) fn close(self) {
         if let Some(open) = &self.open
             && open.is_file
             && open.first_row.is_none()
         {
-            // Wherever it is by now. What stays if this fails is a header.
+            // Its path may have changed. If this fails, a file with only a header stays.
             let at = format!("/proc/self/fd/{}", open.file.as_raw_fd());
             let _ = std::fs::read_link(at).and_then(std::fs::remove_file);
         }
     }
 
-    /// Closes a file that is full, when it has been moved aside, and one that was removed or moved by somebody who put
-    /// none in its place. Where another process has put its own at the path, the next file is made beside it.
-    fn leave_if_gone_or_full(&mut self, adding: u64) {
+    /// Closes the file if it was removed, or moved and not replaced. If it is full, moves it aside and closes it; if another
+    /// process's file is at the path by now, creates the next file beside that one.
+    fn close_if_moved_or_full(&mut self, adding: u64) {
         let Some(open) = self.open.as_ref().filter(|open| open.is_file) else {
             return;
         };
@@ -138,16 +137,16 @@ impl Sink {
         let next = if self.is_at_path(&open.file) {
             self.move_aside().map(|()| None)
         } else {
-            // The path is another process's: what it has there is not moved.
-            self.begin_aside().map(Some)
+            // The file at the path is another process's and is not moved.
+            self.create_aside().map(Some)
         };
         match next {
             Ok(next) => {
-                self.cannot_rotate = false;
+                self.is_rotation_error_logged = false;
                 self.open = next;
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.cannot_rotate, true) {
+                if !std::mem::replace(&mut self.is_rotation_error_logged, true) {
                     let path = self.path().display();
                     log::warn!("records: cannot move {path} away: {error}; it grows on");
                 }
@@ -155,23 +154,21 @@ impl Sink {
         }
     }
 
-    /// Makes a new file at the path, which no other process has open.
-    fn begin(&self) -> io::Result<Open> {
-        for _ in 0..TURNS {
+    /// Creates a new file at the path, which no other process has open.
+    fn create(&self) -> io::Result<OpenFile> {
+        for _ in 0..MAX_TRIES {
             match std::fs::metadata(self.path()) {
-                Ok(there) if there.is_file() && !is_descriptor(self.path()) => {
-                    let moved = self.is_records().and_then(|is| match is {
-                        true => self.move_aside(),
-                        false => Err(io::Error::other("it holds something else than records")),
-                    });
-                    match moved {
-                        Err(error) if !is_not_found(&error) => return Err(error),
-                        _ => {}
+                Ok(existing) if existing.is_file() && !is_descriptor(self.path()) => {
+                    let moved = self.check_is_records().and_then(|()| self.move_aside());
+                    if let Err(error) = moved
+                        && !is_not_found(&error)
+                    {
+                        return Err(error);
                     }
                 }
                 Ok(_) => {
                     let file = OpenOptions::new().append(true).open(self.path())?;
-                    return Ok(Open::new(file, false));
+                    return Ok(OpenFile::new(file, false));
                 }
                 Err(error) if is_not_found(&error) => {}
                 Err(error) => return Err(error),
@@ -180,30 +177,33 @@ impl Sink {
             options.append(true).create_new(true);
             match options.open(followed(self.path())) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => return Ok(Open::new(made?, true)),
+                made => return Ok(OpenFile::new(made?, true)),
             }
         }
         Err(io::Error::other("other processes begin it all the time"))
     }
 
-    /// Makes a new file under a rotated one's name, where the path has been taken by another process.
-    fn begin_aside(&self) -> io::Result<Open> {
+    /// Creates a new file under the name of a rotated one, since the path is another process's.
+    fn create_aside(&self) -> io::Result<OpenFile> {
         let path = std::fs::canonicalize(self.path())?;
         let at = rotation::reserve(&path, self.target.clock.now())?;
         let file = OpenOptions::new().append(true).open(at)?;
         self.metrics.rotations.with(&[]).inc();
-        Ok(Open::new(file, true))
+        Ok(OpenFile::new(file, true))
     }
 
-    /// Whether what lies at the path may be moved: records, of any version, or nothing yet.
-    fn is_records(&self) -> io::Result<bool> {
+    /// Checks that the file at the path may be moved: it holds records of any version, or nothing.
+    fn check_is_records(&self) -> io::Result<()> {
         let first_column = self.header.split(|byte| *byte == b',').next();
         let first_column = first_column.unwrap_or_default();
         let mut start = Vec::new();
         let file = File::open(self.path())?;
         file.take(first_column.len() as u64)
             .read_to_end(&mut start)?;
-        Ok(start.is_empty() || start == first_column)
+        match start.is_empty() || start == first_column {
+            true => Ok(()),
+            false => Err(io::Error::other("it holds something else than records")),
+        }
     }
 
     fn move_aside(&self) -> io::Result<()> {
@@ -217,14 +217,14 @@ impl Sink {
 
     fn is_at_path(&self, file: &File) -> bool {
         let same = |a: Metadata, b: Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-        let there = std::fs::metadata(self.path());
-        there.is_ok_and(|there| file.metadata().is_ok_and(|ours| same(ours, there)))
+        let at_path = std::fs::metadata(self.path());
+        at_path.is_ok_and(|at_path| file.metadata().is_ok_and(|ours| same(ours, at_path)))
     }
 }
 
-impl Open {
-    fn new(file: File, is_file: bool) -> Open {
-        Open {
+impl OpenFile {
+    fn new(file: File, is_file: bool) -> OpenFile {
+        OpenFile {
             file,
             is_file,
             first_row: None,
@@ -235,26 +235,26 @@ impl Open {
 /// Whether a path is an open file of this process, as `/dev/stdout` is.
 fn is_descriptor(path: &Path) -> bool {
     let is_open = |path: &Path| path.starts_with("/proc/self/fd") || path.starts_with("/dev/fd");
-    let to = std::fs::read_link(path);
-    is_open(path) || to.is_ok_and(|to| is_open(&to))
+    let target = std::fs::read_link(path);
+    is_open(path) || target.is_ok_and(|target| is_open(&target))
 }
 
 fn is_not_found(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound
 }
 
-/// Where a link leads, also when nothing is there: a new file is not made through a link.
+/// Follows links, even to a target that does not exist: creating a file does not follow them.
 fn followed(path: &Path) -> PathBuf {
     /// As many as the kernel follows.
-    const LINKS: usize = 40;
-    let mut at = path.to_owned();
-    for _ in 0..LINKS {
-        let Ok(to) = std::fs::read_link(&at) else {
+    const MAX_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = std::fs::read_link(&path) else {
             break;
         };
-        at.set_file_name(to);
+        path.set_file_name(target);
     }
-    at
+    path
 }
 
 #[cfg(test)]

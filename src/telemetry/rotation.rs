@@ -1,4 +1,4 @@
-//! When a records file is full, and where it goes then.
+//! When a records file is rotated, and the names of rotated files.
 
 use std::cmp::Reverse;
 use std::fs::OpenOptions;
@@ -9,18 +9,18 @@ use jiff::civil::DateTime;
 
 use crate::clock::Stamp;
 
-/// When a new records file is begun, and how many of the old ones stay. The default: never.
+/// When a records file is rotated, and how many rotated ones are kept. The default: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// A file is at most this long, but for one block of rows that is longer by itself; bytes. 0: as long as it gets.
+    /// The maximum size of a file, unless a single block of rows is longer, bytes. 0: no limit.
     pub bytes: u64,
-    /// A file whose first row ended longer ago than this gets no further row; nanoseconds. 0: never too old.
+    /// The maximum age of a file's first row, nanoseconds. 0: no limit.
     pub age_nanos: i64,
-    /// Rotated files that stay, the newest by name. 0: all.
+    /// The number of rotated files kept, the newest by name. 0: all.
     pub keep: usize,
 }
 
-/// A rotated file: what its name says, and where it is. Sorts by age.
+/// A rotated file, with the parts of its name. The order is by age.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rotated {
     at: String,
@@ -29,8 +29,8 @@ struct Rotated {
 }
 
 impl Rotation {
-    /// Whether `adding` bytes more should go into a new file. The present one has `len` bytes, without rows `header`, and its
-    /// first row was written at `since`.
+    /// Whether a block of `adding` bytes should go into a new file. The current file has `len` bytes, of which the header takes
+    /// `header`, and its first row was written at `since`.
     pub(super) fn is_due(
         &self,
         len: u64,
@@ -45,10 +45,9 @@ impl Rotation {
         len > header && (is_full || is_old)
     }
 
-    /// Moves the file away, to a name that nothing had, and removes rotated files beyond `keep`. `header`: the length
-    /// of a file without rows.
+    /// Moves the file to an unused name, and removes rotated files beyond `keep`. `header`: the length of a file without rows.
     pub(super) fn rotate(&self, path: &Path, header: u64, now: Stamp) -> io::Result<PathBuf> {
-        // A link stays where it is: what it leads to moves, within its own folder.
+        // A link stays, and its target is moved within the target's folder.
         let path = std::fs::canonicalize(path)?;
         let away = reserve(&path, now)?;
         if let Err(error) = std::fs::rename(&path, &away) {
@@ -68,18 +67,18 @@ impl Rotation {
 
     fn prune(&self, path: &Path, header: u64, newest: &Path) -> io::Result<()> {
         let mut files = rotated(path)?;
-        // It stays also if a clock that was set back gave it an old name.
+        // The newest is kept even if its name is older, after the clock was set back.
         files.sort_by_cached_key(|file| (file.path != newest, Reverse(file.clone())));
         let mut kept = 0;
         for file in files {
             if kept < self.keep {
-                // Processes that recorded nothing must not push out those that did.
+                // Files without rows must not displace files with rows.
                 let has_rows = std::fs::metadata(&file.path).is_ok_and(|file| file.len() > header);
                 kept += usize::from(has_rows);
                 continue;
             }
             match std::fs::remove_file(&file.path) {
-                // Another process was faster.
+                // Another process has removed it.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 removed => removed?,
             }
@@ -88,11 +87,11 @@ impl Rotation {
     }
 }
 
-/// Makes an empty file under the name that the rotated one gets: nobody else takes the name from then on.
+/// Creates an empty file under the name of the next rotated one, so that no other process takes the name.
 pub(super) fn reserve(path: &Path, now: Stamp) -> io::Result<PathBuf> {
     let at = now.compact_utc();
     let taken = rotated(path)?.into_iter().filter(|file| file.at == at);
-    // Numbers go up, so that the order of names is the order of files.
+    // Numbers increase, so that names sort by age.
     let first = taken.map(|file| file.number + 1).max().unwrap_or(0);
     for number in first..first.saturating_add(1000) {
         let mut name = path.as_os_str().to_owned();
@@ -109,7 +108,7 @@ pub(super) fn reserve(path: &Path, now: Stamp) -> io::Result<PathBuf> {
     Err(io::Error::other("every name for the rotated file is taken"))
 }
 
-/// The rotated files of `path`, by their names.
+/// Finds the rotated files of `path` by their names.
 fn rotated(path: &Path) -> io::Result<Vec<Rotated>> {
     let (Some(folder), Some(own)) = (path.parent(), path.file_name()) else {
         return Ok(Vec::new());
@@ -134,13 +133,13 @@ fn rotated(path: &Path) -> io::Result<Vec<Rotated>> {
     Ok(found)
 }
 
-/// The parts of `20261120T144800Z` or `20261120T144800Z.1`.
+/// Parses `20261120T144800Z` or `20261120T144800Z.1`.
 fn parse(suffix: &str) -> Option<(&str, u32)> {
     let (at, number) = match suffix.split_once('.') {
         Some((at, number)) => (at, number.parse().ok().filter(|number| *number > 0)?),
         None => (suffix, 0),
     };
-    // It takes shorter numbers, too.
+    // `strptime` also accepts shorter numbers.
     let is_time = at.len() == 16 && DateTime::strptime("%Y%m%dT%H%M%SZ", at).is_ok();
     is_time.then_some((at, number))
 }
@@ -154,7 +153,7 @@ mod tests {
         Stamp::from_nanos(seconds * NANOS)
     }
 
-    /// The files that count as rotated, oldest first.
+    /// The rotated files, oldest first.
     fn left(path: &Path) -> Vec<PathBuf> {
         let mut left = rotated(path).unwrap();
         left.sort();
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_taken_twice_and_the_oldest_go() {
+    fn no_name_is_used_twice_and_the_oldest_files_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.csv");
         let now = at(1_795_186_080);
@@ -204,7 +203,7 @@ mod tests {
             texts.collect::<Vec<_>>()
         };
         assert_eq!(contents(), ["10", "11"]);
-        // A clock that was set back: the newest stays though its name is the oldest.
+        // After the clock was set back, the newest is kept though its name is the oldest.
         std::fs::write(&path, "12").unwrap();
         rotation.rotate(&path, 0, at(1_700_000_000)).unwrap();
         assert_eq!(contents(), ["12", "11"]);

@@ -1,36 +1,36 @@
-//! The metrics of upstreams, as long as somebody uses them.
+//! The numbers of upstreams, for balancing and for `/metrics`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-/// One upstream's numbers: balancing goes by them, and `/metrics` shows them. Those who send to it share them.
+/// The numbers of one upstream. All senders to it share them.
 #[derive(Debug, Default)]
 pub struct UpstreamFigures {
     /// `host:port`.
     pub name: String,
-    /// Requests that it has: that were given to it and have neither ended nor gone elsewhere.
+    /// Requests that were given to it and have neither ended nor been moved to another upstream.
     pub in_flight: AtomicUsize,
-    /// It is left out.
+    /// Whether it is left out, since it could not be connected to.
     pub is_out: AtomicBool,
-    /// Requests' connections to it that did not come about.
+    /// Failed connections for requests.
     pub connect_failures: AtomicU64,
 }
 
-/// The upstreams that are shown, for as long as somebody uses them.
+/// The upstreams in `/metrics`. One is removed when no sender uses it any more.
 #[derive(Clone, Debug, Default)]
 pub struct ShownUpstreams(Arc<Mutex<Vec<Weak<UpstreamFigures>>>>);
 
 impl ShownUpstreams {
-    /// Shows one from now on.
+    /// Adds an upstream.
     pub fn add(&self, upstream: Arc<UpstreamFigures>) {
         let mut all = self.0.lock();
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(&upstream));
     }
 
-    /// Reads those that are shown, by name, before anyone else can change them.
+    /// Calls `read` with the upstreams in use, sorted by name, while none can be added.
     pub fn with_present<T>(&self, read: impl FnOnce(&[Arc<UpstreamFigures>]) -> T) -> T {
         let all = self.0.lock();
         let mut present: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
@@ -48,7 +48,7 @@ mod tests {
     use crate::telemetry::prometheus::tests::shown;
 
     #[test]
-    fn upstreams_are_shown_while_somebody_uses_them() {
+    fn upstreams_are_shown_while_they_are_in_use() {
         let metrics = Metrics::new().unwrap();
         let upstreams = ["a:1", "a:1", "b:1"].map(|name| {
             let upstream = Arc::new(UpstreamFigures {
@@ -68,7 +68,7 @@ mod tests {
                 shown.get(&line).copied()
             })
         };
-        // Nothing is added twice.
+        // A second scrape shows the same numbers.
         for _ in 0..2 {
             assert_eq!(figures("a:1"), [2.0, 0.0, 2.0].map(Some));
             assert_eq!(figures("b:1"), [1.0, 1.0, 1.0].map(Some));

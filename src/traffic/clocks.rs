@@ -1,7 +1,7 @@
 //! Relates the clocks of proxies and engines to the generator's, from the exchanges that have ended so far.
 
 use crate::clock::Stamp;
-use crate::engine::table::Joined;
+use crate::engine::join_table::Joined;
 use crate::offset::{OffsetBound, OffsetTable};
 use crate::request::observer::{engine_bounds, relate, with_engine};
 use crate::request::row::Row;

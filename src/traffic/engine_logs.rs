@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::clock::{NANOS, Stamp};
 use crate::engine::join::Ended;
+use crate::engine::join_table::{Joined, Table};
 use crate::engine::request_log::Folder;
-use crate::engine::table::{Joined, Table};
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 

@@ -7,7 +7,7 @@ use queuescope::request::observer::Observer;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Side};
 use queuescope::telemetry::counted::Counted;
-use queuescope::telemetry::otlp::sampling::Kept;
+use queuescope::telemetry::otlp::sampling::KeepReason;
 use queuescope::telemetry::otlp::spans;
 use queuescope::telemetry::prometheus::Metrics;
 
@@ -74,7 +74,7 @@ fn traces_of_the_recordings() {
     let scope = InstrumentationScope::builder("queuescope").build();
     let mut text = String::new();
     for rows in recorded() {
-        let all = spans::spans(&rows, spans::trace_of(&rows), Kept::Ratio, &scope);
+        let all = spans::spans(&rows, spans::trace_of(&rows), KeepReason::Ratio, &scope);
         let place = |id| {
             all.iter()
                 .position(|span| span.span_context.span_id() == id)

@@ -1,4 +1,4 @@
-//! One line of the log, as it is read: in pieces of any size, of which nothing is kept but a few numbers.
+//! Parses the lines of a request log, which arrive in pieces of any size. Only the few needed values of a line are stored.
 
 use crate::request::engine_report::Told;
 use crate::request::field::Field;
@@ -8,13 +8,13 @@ use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::sequence::TimingSource;
 use crate::request::sglang::LOG_LINE;
 
-/// Reads lines, one after another.
+/// Parses one line after another.
 #[derive(Debug)]
 pub(super) struct Lines {
     scanner: Scanner,
     found: Found,
-    /// The line's begin was not seen: it is no line.
-    skips: bool,
+    /// Whether the current line is skipped, since its beginning was not read.
+    is_skipped: bool,
 }
 
 #[derive(Debug, Default)]
@@ -37,20 +37,20 @@ impl Sink for Found {
 }
 
 impl Lines {
-    /// At the begin of a line, or within one that is none of ours.
-    pub(super) fn new(skips: bool) -> Lines {
+    /// Starts at the beginning of a line, or within one that `is_skipped`.
+    pub(super) fn new(is_skipped: bool) -> Lines {
         Lines {
             scanner: Scanner::new(&LOG_LINE),
             found: Found::default(),
-            skips,
+            is_skipped,
         }
     }
 
-    /// Takes the next piece of a file; `told` gets what whole lines tell.
-    pub(super) fn feed(&mut self, mut bytes: &[u8], told: &mut dyn FnMut(Told)) {
+    /// Parses the next piece of a file. Calls `on_line` with the report of each complete line.
+    pub(super) fn feed(&mut self, mut bytes: &[u8], on_line: &mut dyn FnMut(Told)) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             self.piece(bytes.get(..end).unwrap_or_default());
-            told_by(self).into_iter().for_each(&mut *told);
+            self.report().into_iter().for_each(&mut *on_line);
             *self = Lines::new(false);
             bytes = bytes.get(end + 1..).unwrap_or_default();
         }
@@ -58,35 +58,35 @@ impl Lines {
     }
 
     fn piece(&mut self, bytes: &[u8]) {
-        if !self.skips {
+        if !self.is_skipped {
             self.scanner.feed(bytes, &mut self.found);
         }
     }
-}
 
-/// What the line tells that is over.
-fn told_by(lines: &Lines) -> Option<Told> {
-    let found = &lines.found;
-    if lines.skips || lines.scanner.progress() != Progress::Whole {
-        return None;
+    /// Returns the report of the line that has ended.
+    fn report(&self) -> Option<Told> {
+        let found = &self.found;
+        if self.is_skipped || self.scanner.progress() != Progress::Whole {
+            return None;
+        }
+        let timings = found.meta.timings(None);
+        let queue = timings.queue(None);
+        let count = |count: Option<u32>| count.map(u64::from);
+        Some(Told {
+            rid: Some(found.id.clone()?),
+            received: timings.received,
+            queue_start: queue.map(|(start, _)| start),
+            queue_end: queue.map(|(_, end)| end),
+            queue_nanos: timings.queue_total(None),
+            prefill_end: timings.prefill_finished,
+            first_token: timings.first_token,
+            finished: timings.finished,
+            prompt_tokens: count(timings.prompt_tokens),
+            cached_tokens: count(timings.cached_tokens),
+            output_tokens: found.tokens,
+            num_retractions: count(timings.num_retractions),
+            dp_rank: count(timings.dp_rank),
+            ..Told::of(TimingSource::Log)
+        })
     }
-    let timings = found.meta.timings(None);
-    let queue = timings.queue(None);
-    let count = |count: Option<u32>| count.map(u64::from);
-    Some(Told {
-        rid: Some(found.id.clone()?),
-        received: timings.received,
-        queue_start: queue.map(|(start, _)| start),
-        queue_end: queue.map(|(_, end)| end),
-        queue_nanos: timings.queue_total(None),
-        prefill_end: timings.prefill_finished,
-        first_token: timings.first_token,
-        finished: timings.finished,
-        prompt_tokens: count(timings.prompt_tokens),
-        cached_tokens: count(timings.cached_tokens),
-        output_tokens: found.tokens,
-        num_retractions: count(timings.num_retractions),
-        dp_rank: count(timings.dp_rank),
-        ..Told::of(TimingSource::Log)
-    })
 }

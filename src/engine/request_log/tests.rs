@@ -1,4 +1,4 @@
-//! What is read of logs that grow, turn, break off and vanish.
+//! Logs that grow, rotate, are truncated and vanish.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ fn hour(hour: usize) -> String {
     format!("sglang-request-metrics-20261122_{hour:02}.log")
 }
 
-/// A line of a request with this id and so many bytes of prompt.
+/// A line of a request with this id and this number of bytes in its prompt.
 fn line(id: &str, prompt: usize) -> String {
     let prompt = "\\\"id\\\": 1 ".repeat(prompt / 10);
     format!(
@@ -53,32 +53,32 @@ impl Logs {
         file.unwrap().write_all(text.as_bytes()).unwrap();
     }
 
-    /// The ids of the lines that have come, the folder's names listed anew.
+    /// Lists the folder and returns the ids of the new lines.
     fn ids(&mut self) -> Vec<String> {
-        self.folder.list_in = 0;
-        self.looked()
+        self.folder.polls_until_listing = 0;
+        self.ids_without_listing()
     }
 
-    /// The same in a look that need not list them.
-    fn looked(&mut self) -> Vec<String> {
+    /// The same, without a listing unless one is due.
+    fn ids_without_listing(&mut self) -> Vec<String> {
         let mut ids = Vec::new();
-        self.folder.look(&mut |told| ids.extend(told.rid));
+        self.folder.look(&mut |report| ids.extend(report.rid));
         ids.sort();
         ids
     }
 }
 
 #[test]
-fn a_folder_that_comes_after_the_start_is_read_from_its_begin_and_tells_what_meta_info_does() {
+fn a_folder_created_after_the_start_is_read_from_its_beginning_and_reports_what_meta_info_does() {
     let mut logs = Logs::without_folder();
     assert_eq!(logs.ids(), [""; 0]);
     fs::create_dir(&logs.folder.path).unwrap();
     logs.append(HOUR, &line("a", 0));
     let mut all = Vec::new();
-    logs.folder.list_in = 0;
-    logs.folder.look(&mut |told| all.push(told));
+    logs.folder.polls_until_listing = 0;
+    logs.folder.look(&mut |report| all.push(report));
     let at = |micros: i64| Some(Stamp::from_nanos(1_795_170_105 * NANOS + micros * 1000));
-    let wanted = Told {
+    let expected = Told {
         rid: Some("a".into()),
         received: at(0),
         queue_start: at(62_500),
@@ -93,16 +93,16 @@ fn a_folder_that_comes_after_the_start_is_read_from_its_begin_and_tells_what_met
         num_retractions: Some(0),
         ..Told::of(crate::request::sequence::TimingSource::Log)
     };
-    assert_eq!(all, [wanted]);
+    assert_eq!(all, [expected]);
 }
 
 #[test]
-fn only_what_comes_after_the_start_is_read_and_half_a_line_waits_for_its_end() {
+fn only_lines_after_the_start_are_read_and_half_a_line_waits_for_its_end() {
     let mut logs = Logs::new();
     let (old, cut) = (line("old", 0), line("cut", 0));
     logs.append(HOUR, &format!("{old}{}", &cut[..60]));
     assert_eq!(logs.ids(), [""; 0]);
-    // The begin of this line was before us.
+    // The beginning of this line was written before the start.
     logs.append(HOUR, &cut[60..]);
     let long = line("long", 5_000_000);
     let (half, rest) = long.split_at(2_000_003);
@@ -116,29 +116,29 @@ fn only_what_comes_after_the_start_is_read_and_half_a_line_waits_for_its_end() {
 }
 
 #[test]
-fn files_turn_are_renamed_cut_and_vanish() {
+fn files_may_rotate_be_renamed_be_truncated_and_vanish() {
     let mut logs = Logs::new();
     logs.ids();
     logs.append(HOUR, &line("a", 0));
     logs.append(NEXT, &line("b", 0));
     logs.append("other.log", &line("none", 0));
     assert_eq!(logs.ids(), ["a", "b"]);
-    // Renamed within the folder: goes on.
+    // A renamed file goes on.
     fs::rename(logs.path(HOUR), logs.path("sglang-request-metrics-x.log")).unwrap();
     logs.append("sglang-request-metrics-x.log", &line("c", 0));
     logs.append(HOUR, &line("d", 0));
     assert_eq!(logs.ids(), ["c", "d"]);
-    // Cut, and begun anew.
+    // A truncated file is read from its beginning.
     fs::write(logs.path(HOUR), "").unwrap();
     assert_eq!(logs.ids(), [""; 0]);
     logs.append(HOUR, &line("e", 0));
     assert_eq!(logs.ids(), ["e"]);
-    // Written to once more, then gone: its end is read.
+    // The end of a removed file is read.
     logs.append(NEXT, &line("f", 0));
     fs::remove_file(logs.path(NEXT)).unwrap();
     assert_eq!(logs.ids(), ["f"]);
     assert_eq!(logs.folder.open.len(), 2);
-    // The folder goes and comes back: all in it is new.
+    // The folder is removed and created again: all in it is new.
     let away = logs.root.path().join("away");
     fs::rename(&logs.folder.path, away).unwrap();
     assert_eq!(logs.ids(), [""; 0]);
@@ -154,29 +154,29 @@ fn a_folder_of_many_hours_holds_few_files_open() {
         logs.append(&hour(n), &line("old", 0));
     }
     logs.ids();
-    assert_eq!(logs.folder.open.len(), FILES);
+    assert_eq!(logs.folder.open.len(), MAX_FILES);
     logs.append(&hour(39), &line("new", 0));
     logs.append(&hour(40), &line("newer", 0));
     assert_eq!(logs.ids(), ["new", "newer"]);
-    assert_eq!(logs.folder.open.len(), FILES);
+    assert_eq!(logs.folder.open.len(), MAX_FILES);
 }
 
 #[test]
-fn the_folder_is_listed_now_and_then() {
+fn the_folder_is_not_listed_in_every_poll() {
     let mut logs = Logs::new();
     logs.append(HOUR, "");
     logs.ids();
     logs.append(NEXT, &line("b", 0));
     logs.append(HOUR, &line("a", 0));
-    assert_eq!(logs.looked(), ["a"]);
-    for _ in 2..LIST_EVERY {
-        assert_eq!(logs.looked(), [""; 0]);
+    assert_eq!(logs.ids_without_listing(), ["a"]);
+    for _ in 2..POLLS_PER_LISTING {
+        assert_eq!(logs.ids_without_listing(), [""; 0]);
     }
-    assert_eq!(logs.looked(), ["b"]);
+    assert_eq!(logs.ids_without_listing(), ["b"]);
 }
 
 #[test]
-fn what_is_no_file_is_not_opened() {
+fn a_pipe_is_not_opened() {
     let mut logs = Logs::new();
     let mut pipe = std::process::Command::new("mkfifo");
     assert!(pipe.arg(logs.path(NEXT)).status().unwrap().success());
@@ -187,26 +187,26 @@ fn what_is_no_file_is_not_opened() {
 }
 
 #[test]
-fn a_log_that_returns_among_the_newest_is_not_read_anew() {
+fn a_log_that_is_again_among_the_latest_is_not_read_again() {
     let mut logs = Logs::new();
-    for n in 0..FILES {
+    for n in 0..MAX_FILES {
         logs.append(&hour(n), &line("before", 0));
     }
     logs.ids();
     logs.append(&hour(0), &line("a", 0));
     assert_eq!(logs.ids(), ["a"]);
-    // A newer one takes its place, and goes.
-    logs.append(&hour(FILES), &line("b", 0));
+    // A newer one displaces it, and is removed.
+    logs.append(&hour(MAX_FILES), &line("b", 0));
     assert_eq!(logs.ids(), ["b"]);
-    fs::remove_file(logs.path(&hour(FILES))).unwrap();
+    fs::remove_file(logs.path(&hour(MAX_FILES))).unwrap();
     assert_eq!(logs.ids(), [""; 0]);
     logs.append(&hour(0), &line("c", 0));
     assert_eq!(logs.ids(), ["c"]);
 }
 
 #[test]
-fn a_look_that_fails_makes_nothing_new_or_old() {
-    // Its folder is a file meanwhile, so what lies in it cannot be looked at.
+fn a_listing_that_fails_changes_nothing() {
+    // A file at the folder's path makes the listing fail.
     let mut logs = Logs::new();
     logs.append(HOUR, &line("before", 0));
     let (folder, aside) = (logs.folder.path.clone(), logs.root.path().join("aside"));

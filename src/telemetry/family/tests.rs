@@ -11,15 +11,15 @@ const COUNTER: Metric = Metric {
     labels: &["worker", "kind"],
 };
 
-fn counter(most: usize) -> Family<IntCounter> {
-    Family::new(&Registry::new(), COUNTER, most).unwrap()
+fn counter(max_sets: usize) -> Family<IntCounter> {
+    Family::new(&Registry::new(), COUNTER, max_sets).unwrap()
 }
 
-/// The label sets with their counts, sorted.
+/// Renders the label sets with their counts, sorted.
 fn shown(family: &Family<IntCounter>) -> Vec<String> {
     let sets = family.sets().into_iter();
     let mut sets: Vec<String> = sets
-        .map(|(values, one)| format!("{} {}", values.join(" "), one.get()))
+        .map(|(values, series)| format!("{} {}", values.join(" "), series.get()))
         .collect();
     sets.sort();
     sets
@@ -28,7 +28,7 @@ fn shown(family: &Family<IntCounter>) -> Vec<String> {
 #[test]
 fn counts_with_the_same_labels_are_one() {
     let family = counter(64);
-    // One after the other the last two read the same.
+    // The values of the last two, written one after the other, are the same text.
     for (set, n) in [
         (["a", "x"], 1),
         (["a", "x"], 2),
@@ -42,10 +42,10 @@ fn counts_with_the_same_labels_are_one() {
 }
 
 #[test]
-fn beyond_its_most_only_closed_labels_are_told_apart() {
+fn a_full_metric_distinguishes_new_values_of_closed_labels_only() {
     let family = counter(6);
-    // Longer than a label may be, and as long.
-    let (longer, longest) = ("m".repeat(LONGEST + 1), "m".repeat(LONGEST));
+    // One longer than a value may be, and one as long.
+    let (longer, longest) = ("m".repeat(MAX_VALUE_BYTES + 1), "m".repeat(MAX_VALUE_BYTES));
     let several = (0..20).map(|n| format!("w{n:02}"));
     for worker in [longer, longest.clone()].into_iter().chain(several) {
         family.with(&[&worker, "x"]).inc_by(1);
@@ -61,7 +61,7 @@ fn beyond_its_most_only_closed_labels_are_told_apart() {
 }
 
 #[test]
-fn threads_that_come_together_make_no_set_too_many_but_their_own() {
+fn concurrent_threads_exceed_the_limit_by_at_most_one_set_each() {
     let family = counter(10);
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -71,9 +71,12 @@ fn threads_that_come_together_make_no_set_too_many_but_their_own() {
         }
     });
     let sets = family.sets();
-    // Each may have looked before another's last one was there; and the one of all others.
+    // Each thread may check the limit before another adds a set; and one set is that of `other`.
     assert!(sets.len() <= 10 + 3 + 1, "{}", sets.len());
-    assert_eq!(sets.iter().map(|(_, one)| one.get()).sum::<u64>(), 4000);
+    assert_eq!(
+        sets.iter().map(|(_, series)| series.get()).sum::<u64>(),
+        4000
+    );
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn many_values_at_once_add_up() {
         labels: &[],
         ..COUNTER
     };
-    let family: Family<Gaps> = Family::new(&Registry::new(), times, 64).unwrap();
+    let family: Family<BatchHistogram> = Family::new(&Registry::new(), times, 64).unwrap();
     family.with(&[]).add(&[3, 1, 1, 1], 11_000_000_000);
     family.with(&[]).add(&[1, 0, 4, 0], -1);
     let metric = family.with(&[]).metric();
@@ -95,12 +98,12 @@ fn many_values_at_once_add_up() {
     assert_eq!(sums, (11, 11.0));
 }
 
-/// A number that says, while a scrape reads it, whether another one could be added.
+/// A series that checks, while a scrape reads it, whether another one could be added.
 #[derive(Clone)]
-struct Looks;
-static FAMILY: OnceLock<Family<Looks>> = OnceLock::new();
+struct LockCheck;
+static FAMILY: OnceLock<Family<LockCheck>> = OnceLock::new();
 
-impl Shown for Looks {
+impl Shown for LockCheck {
     fn metric(&self) -> proto::Metric {
         let all = &FAMILY.get().unwrap().0.all;
         assert!(all.try_write().is_some(), "the scrape would be waited for");
@@ -108,13 +111,13 @@ impl Shown for Looks {
     }
 }
 
-impl One for Looks {
+impl Series for LockCheck {
     const TYPE: MetricType = MetricType::GAUGE;
-    const MAKE: fn(HistogramOpts) -> Result<Looks> = |_| Ok(Looks);
+    const NEW: fn(HistogramOpts) -> Result<LockCheck> = |_| Ok(LockCheck);
 }
 
 #[test]
-fn a_scrape_holds_up_nobody_who_counts_something_new() {
+fn a_scrape_does_not_block_adding_a_label_set() {
     let registry = Registry::new();
     let family = FAMILY.get_or_init(|| Family::new(&registry, COUNTER, 64).unwrap());
     family.with(&["a", "x"]);

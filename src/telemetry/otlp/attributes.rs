@@ -1,6 +1,6 @@
-//! What spans say beside their times: the columns, under the conventions' names where there are any.
+//! The attributes of spans: the columns, under the names of the semantic conventions if there are any.
 //!
-//! <https://opentelemetry.io/docs/specs/semconv/gen-ai/>; `gen_ai.latency.*` is SGLang's and vLLM's.
+//! <https://opentelemetry.io/docs/specs/semconv/gen-ai/>; SGLang and vLLM use `gen_ai.latency.*`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +12,7 @@ use crate::request::columns::{COLUMNS, ColumnId as Id};
 use crate::request::endpoint::Endpoint;
 use crate::request::row::Row;
 
-/// The columns that a convention has a name for. Every other is `queuescope.` and its own name.
+/// The columns that a convention has a name for. Every other is `queuescope.` and the column's name.
 const CONVENTIONS: [(Id, &str); 12] = [
     (Id::status, "http.response.status_code"),
     (Id::endpoint, "http.route"),
@@ -28,7 +28,7 @@ const CONVENTIONS: [(Id, &str); 12] = [
     (Id::prefill_time, "gen_ai.latency.time_in_model_prefill"),
 ];
 
-/// The attribute of each column, in the columns' order.
+/// Returns the attribute name of each column, in the order of [`COLUMNS`].
 pub fn keys() -> &'static [Key] {
     static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
     KEYS.get_or_init(|| {
@@ -43,13 +43,13 @@ pub fn keys() -> &'static [Key] {
     })
 }
 
-/// Adds the columns of a row that have a value: all of them, or those of one scope.
-pub fn columns(row: &Row, scope: Option<Scope>, to: &mut Vec<KeyValue>) {
+/// Appends the columns of a row that have a value: all of them, or those of one scope.
+pub fn columns(row: &Row, scope: Option<Scope>, attributes: &mut Vec<KeyValue>) {
     for (column, key) in COLUMNS.iter().zip(keys()) {
         if scope.is_none_or(|scope| scope == column.scope)
             && let Some(value) = value((column.get)(row))
         {
-            to.push(KeyValue::new(key.clone(), value));
+            attributes.push(KeyValue::new(key.clone(), value));
         }
     }
 }
@@ -65,7 +65,7 @@ fn value(cell: column::Value<'_>) -> Option<Value> {
     })
 }
 
-/// What every span of an HTTP request says.
+/// Returns the attributes of every span of an HTTP request.
 pub fn of_http(endpoint: Endpoint) -> [KeyValue; 2] {
     [
         KeyValue::new("http.request.method", "POST"),
@@ -73,15 +73,7 @@ pub fn of_http(endpoint: Endpoint) -> [KeyValue; 2] {
     ]
 }
 
-/// What the GenAI conventions ask of a request's span and no column says.
-pub fn of_operation(endpoint: Endpoint) -> [KeyValue; 2] {
-    [
-        KeyValue::new("gen_ai.operation.name", endpoint.operation()),
-        KeyValue::new("gen_ai.provider.name", "sglang"),
-    ]
-}
-
-/// `host:port` as two attributes.
+/// Returns `host:port` as two attributes.
 pub fn of_server(address: &str) -> impl Iterator<Item = KeyValue> + use<> {
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) => (host, port.parse::<i64>().ok()),

@@ -1,4 +1,4 @@
-//! The way to a collector: messages of OTLP (<https://github.com/open-telemetry/opentelemetry-proto>) over gRPC or HTTP, and what
+//! Sends OTLP messages (<https://github.com/open-telemetry/opentelemetry-proto>) to a collector, over gRPC or HTTP, and counts what
 //! became of each.
 
 use std::error::Error;
@@ -25,123 +25,123 @@ use crate::trust::Roots;
 
 use super::settings::{Protocol, Settings};
 
-/// Sends messages within a Tokio runtime, each once. Clones share their connections.
+/// Sends messages within a Tokio runtime, without retries. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Collector {
-    to: Settings,
+    settings: Settings,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
-/// Why a message did not get there.
+/// Why a message was not delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// As it is counted.
-    pub why: Dropped,
-    /// In words.
-    pub words: String,
-    /// What the collector answered, if anything; of gRPC what comes nearest.
+pub struct ExportError {
+    /// The reason by which it is counted.
+    pub reason: Dropped,
+    /// The message for the log.
+    pub message: String,
+    /// The HTTP status of the response, if any; for gRPC the nearest one.
     pub status: Option<StatusCode>,
-    /// When it may be tried again.
+    /// The response's `Retry-After`.
     pub retry_after: Option<HeaderValue>,
 }
 
-/// What became of things on their way to a collector: counted, and said in the log when it changes.
+/// Counts what became of the items for a collector, and logs when it changes.
 #[derive(Debug)]
 pub struct Deliveries {
-    /// What is sent, as the log calls it, and where to.
+    /// The items' name in the log.
     pub what: &'static str,
-    /// The collector, in words.
+    /// The collector's name in the log.
     pub target: String,
-    /// Counts what got there.
+    /// Counts the delivered items.
     pub sent: IntCounter,
-    /// Counts what did not, by [`Dropped`].
+    /// Counts the lost items, by [`Dropped`].
     pub lost: Family<IntCounter>,
-    /// Those that wait or are on their way.
-    pub open: AtomicUsize,
-    /// Those lost since it last went well.
+    /// Items that wait or are being sent.
+    pub pending: AtomicUsize,
+    /// Items lost since the last delivery.
     pub log: LossLog,
 }
 
-/// Characters of a collector's own words that are shown.
-const SHOWN: usize = 200;
-/// Bytes of an answer that are read.
-const ANSWER: usize = 64 << 10;
-/// Connections that are kept.
-const IDLE: usize = 8;
-/// The method of gRPC by which traces travel.
+/// The maximum length of an error message, characters: it may quote the collector.
+const MAX_CHARS: usize = 200;
+/// The maximum size of a response.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
+/// The maximum number of idle connections.
+const MAX_IDLE_CONNECTIONS: usize = 8;
+/// The path of OTLP's gRPC method for traces.
 pub const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-/// Answers of gRPC after which a client may try again, as OTLP has them.
-const TRY_AGAIN: [&str; 7] = ["1", "4", "8", "10", "11", "14", "15"];
+/// The gRPC statuses after which a client may retry, by the OTLP specification.
+const RETRYABLE: [&str; 7] = ["1", "4", "8", "10", "11", "14", "15"];
 
 impl Collector {
-    /// A way to the collector; the first connection is made for the first message.
+    /// Creates a client. It connects for the first message.
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub fn new(to: &Settings) -> Result<Collector, rustls::Error> {
+    pub fn new(settings: &Settings) -> Result<Collector, rustls::Error> {
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(to.roots.as_ref())?)
+            .with_tls_config(tls(settings.roots.as_ref())?)
             .https_or_http();
         let mut builder = Client::builder(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
-            .pool_max_idle_per_host(IDLE)
-            // One of gRPC that went silent is given up, or all messages would wait on it until the kernel does.
-            .http2_keep_alive_interval(to.given.timeout_s.get() / 2)
-            .http2_keep_alive_timeout(to.given.timeout_s.get() / 4);
-        let client = match to.protocol {
+            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+            // Closes a gRPC connection that went silent. Otherwise all messages would wait for the kernel to do so.
+            .http2_keep_alive_interval(settings.given.timeout_s.get() / 2)
+            .http2_keep_alive_timeout(settings.given.timeout_s.get() / 4);
+        let client = match settings.protocol {
             Protocol::Grpc => builder
                 .http2_only(true)
                 .build(connector.enable_http2().build()),
             Protocol::Http => builder.build(connector.enable_http1().build()),
         };
-        let to = to.clone();
-        Ok(Collector { to, client })
+        let settings = settings.clone();
+        Ok(Collector { settings, client })
     }
 
-    /// Sends a message, within the time limit.
+    /// Sends a message, within the timeout.
     ///
     /// # Errors
-    /// What became of it instead.
-    pub async fn send(&self, message: Bytes) -> Result<(), Trouble> {
-        let sent = tokio::time::timeout(self.limit(), self.exchange(message)).await;
-        sent.unwrap_or_else(|_| Err(Trouble::no_answer(self.limit())))
+    /// Why it was not delivered.
+    pub async fn send(&self, message: Bytes) -> Result<(), ExportError> {
+        let sent = tokio::time::timeout(self.timeout(), self.exchange(message)).await;
+        sent.unwrap_or_else(|_| Err(ExportError::timeout(self.timeout())))
     }
 
-    /// The time limit on a message, all tries included.
-    pub fn limit(&self) -> Duration {
-        self.to.given.timeout_s.get()
+    /// Returns the timeout for a message, retries included.
+    pub fn timeout(&self) -> Duration {
+        self.settings.given.timeout_s.get()
     }
 
-    async fn exchange(&self, message: Bytes) -> Result<(), Trouble> {
+    async fn exchange(&self, message: Bytes) -> Result<(), ExportError> {
         let unreachable =
-            |error: &(dyn Error + 'static)| Trouble::new(Dropped::Unreachable, &causes(error));
+            |error: &(dyn Error + 'static)| ExportError::new(Dropped::Unreachable, &causes(error));
         let response = self.client.request(self.request(message)?).await;
         let (head, body) = response.map_err(|error| unreachable(&error))?.into_parts();
-        let read = Limited::new(body, ANSWER).collect().await;
+        let read = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let read = read.map_err(|error| unreachable(&*error))?;
-        let refused = |status, words: &str| Trouble {
+        let refused = |status, answer: &str| ExportError {
             status: Some(status),
             retry_after: head.headers.get(RETRY_AFTER).cloned(),
-            ..Trouble::new(Dropped::Rejected, &format!("it answered {words}"))
+            ..ExportError::new(Dropped::Rejected, &format!("it answered {answer}"))
         };
-        // A call of gRPC that fails at once has its status on the head.
-        let told = |name: &str| {
-            let of = head.headers.get(name);
-            let value = of.or_else(|| read.trailers()?.get(name))?;
+        // A gRPC call that fails at once has its status in the headers, not in the trailers.
+        let header = |name: &str| {
+            let value = head.headers.get(name);
+            let value = value.or_else(|| read.trailers()?.get(name))?;
             Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
-        let grpc = told("grpc-status");
-        match (self.to.protocol, grpc.as_deref()) {
+        let grpc = header("grpc-status");
+        match (self.settings.protocol, grpc.as_deref()) {
             _ if !head.status.is_success() => {}
             (Protocol::Http, _) | (Protocol::Grpc, Some("0")) => return Ok(()),
             (Protocol::Grpc, status) => {
                 let status = status.unwrap_or("none");
-                let nearest = match TRY_AGAIN.contains(&status) {
+                let nearest = match RETRYABLE.contains(&status) {
                     true => StatusCode::SERVICE_UNAVAILABLE,
                     false => StatusCode::BAD_REQUEST,
                 };
-                let message = told("grpc-message").unwrap_or_default();
+                let message = header("grpc-message").unwrap_or_default();
                 return Err(refused(nearest, &format!("gRPC status {status} {message}")));
             }
         }
@@ -149,43 +149,43 @@ impl Collector {
         Err(refused(head.status, &format!("{} {text}", head.status)))
     }
 
-    fn request(&self, message: Bytes) -> Result<Request<Full<Bytes>>, Trouble> {
+    fn request(&self, message: Bytes) -> Result<Request<Full<Bytes>>, ExportError> {
         let mut headers = HeaderMap::new();
-        let (uri, kind, body) = match self.to.protocol {
-            Protocol::Http => (self.to.endpoint.clone(), "application/x-protobuf", message),
+        let endpoint = &self.settings.endpoint;
+        let (uri, kind, body) = match self.settings.protocol {
+            Protocol::Http => (endpoint.clone(), "application/x-protobuf", message),
             Protocol::Grpc => {
                 let mut framed = BytesMut::with_capacity(message.len() + 5);
                 framed.put_u8(0);
                 framed.put_u32(message.len() as u32);
                 framed.put(message);
                 headers.insert(TE, HeaderValue::from_static("trailers"));
-                let uri = format!("{}{GRPC_PATH}", self.to.endpoint);
+                let uri = format!("{endpoint}{GRPC_PATH}");
                 (uri, "application/grpc", framed.freeze())
             }
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        headers.extend(self.to.headers.0.clone());
+        headers.extend(self.settings.headers.clone());
         let request = Request::post(uri).body(Full::new(body));
         let mut request = request.map_err(|error| {
-            let words = format!("no request can be made: {error}");
-            Trouble::new(Dropped::Rejected, &words)
+            let message = format!("no request can be made: {error}");
+            ExportError::new(Dropped::Rejected, &message)
         })?;
         *request.headers_mut() = headers;
         Ok(request)
     }
 }
 
-impl Trouble {
-    /// Time is over.
-    pub(super) fn no_answer(after: Duration) -> Trouble {
-        Trouble::new(Dropped::Timeout, &format!("no answer after {after:?}"))
+impl ExportError {
+    pub(super) fn timeout(after: Duration) -> ExportError {
+        ExportError::new(Dropped::Timeout, &format!("no answer after {after:?}"))
     }
 
-    pub(super) fn new(why: Dropped, words: &str) -> Trouble {
-        let shown = words.chars().filter(|c| !c.is_control()).take(SHOWN);
-        Trouble {
-            why,
-            words: shown.collect::<String>().trim_end().to_owned(),
+    pub(super) fn new(reason: Dropped, message: &str) -> ExportError {
+        let shown = message.chars().filter(|c| !c.is_control()).take(MAX_CHARS);
+        ExportError {
+            reason,
+            message: shown.collect::<String>().trim_end().to_owned(),
             status: None,
             retry_after: None,
         }
@@ -193,44 +193,44 @@ impl Trouble {
 }
 
 impl Deliveries {
-    /// One is to be sent.
+    /// Adds a pending item.
     pub fn begin(&self) {
-        self.open.fetch_add(1, Ordering::Relaxed);
+        self.pending.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many got there.
-    pub fn sent(&self, many: usize) {
-        self.open.fetch_sub(many, Ordering::Relaxed);
-        self.sent.inc_by(many as u64);
+    /// Counts pending items as delivered.
+    pub fn sent(&self, count: usize) {
+        self.pending.fetch_sub(count, Ordering::Relaxed);
+        self.sent.inc_by(count as u64);
         if let Some(lost) = self.log.recovered() {
             let Deliveries { what, target, .. } = self;
             log::warn!("{what}: {target} takes them again; {lost} were lost");
         }
     }
 
-    /// So many are lost.
-    pub fn lost(&self, why: Dropped, words: &str, many: usize) {
-        self.open.fetch_sub(many, Ordering::Relaxed);
-        self.lost.with(&[why.name()]).inc_by(many as u64);
-        if self.log.lost(many) {
+    /// Counts pending items as lost.
+    pub fn lost(&self, reason: Dropped, message: &str, count: usize) {
+        self.pending.fetch_sub(count, Ordering::Relaxed);
+        self.lost.with(&[reason.name()]).inc_by(count as u64);
+        if self.log.lost(count) {
             let Deliveries { what, target, .. } = self;
-            log::warn!("{what}: {target}: {words}; what does not get there is lost and counted");
+            log::warn!("{what}: {target}: {message}; what does not get there is lost and counted");
         }
     }
 
-    /// This is the end: those that have not got there by now are lost.
+    /// Counts all pending items as lost when the process ends.
     pub fn end(&self) {
-        let left = self.open.swap(0, Ordering::Relaxed);
+        let left = self.pending.swap(0, Ordering::Relaxed);
         if left > 0 {
-            let why = Dropped::Shutdown.name();
-            self.lost.with(&[why]).inc_by(left as u64);
+            let reason = Dropped::Shutdown.name();
+            self.lost.with(&[reason]).inc_by(left as u64);
             log::warn!("{}: {left} still waited at the end and are lost", self.what);
         }
     }
 }
 
-/// TLS to a collector whose certificate these have signed; without any for one that is spoken to in the clear.
-pub fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
+/// Returns the TLS configuration for a collector whose certificate is signed by `roots`; `None` if it is reached without TLS.
+fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
     let roots = roots.map_or_else(RootCertStore::empty, Roots::store);
     let provider = Arc::new(ring::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
@@ -239,18 +239,18 @@ pub fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
         .with_no_client_auth())
 }
 
-/// An error and what caused it, in words.
+/// Returns the messages of an error and of its causes.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
-    let mut words = error.to_string();
+    let mut message = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {
         let cause = error.to_string();
-        if !words.contains(&cause) {
-            words = format!("{words}: {cause}");
+        if !message.contains(&cause) {
+            message = format!("{message}: {cause}");
         }
         next = error.source();
     }
-    words
+    message
 }
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
     use crate::telemetry::otlp::settings::Otlp;
     use tokio::net::{TcpListener, TcpStream};
 
-    /// Answers the first message of a connection, and takes in no more of it.
+    /// Answers the first message of a connection, then goes silent.
     async fn answer_once(stream: TcpStream) {
         let mut connection = h2::server::handshake(stream).await.unwrap();
         let (_, mut respond) = connection.accept().await.unwrap().unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_collector_that_went_silent_is_connected_to_anew() {
+    async fn a_silent_connection_is_replaced() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let given = Otlp {
             endpoint: Some(format!("http://{}", listener.local_addr().unwrap())),

@@ -1,4 +1,4 @@
-//! Sends spans to a collector, and says what became of them.
+//! Exports spans to a collector and returns why an export failed.
 
 use std::sync::Arc;
 
@@ -15,80 +15,79 @@ use parking_lot::Mutex;
 use crate::telemetry::prometheus::Dropped;
 
 use super::Error;
-use super::collector::{Collector, Trouble};
+use super::collector::{Collector, ExportError};
 use super::settings::Settings;
 
-/// Makes messages of spans and sends them, a few times over where that helps, within a Tokio runtime.
+/// Encodes spans and sends them, with retries where they help, within a Tokio runtime.
 #[derive(Debug)]
 pub struct Exporter {
     inner: SpanExporter,
-    way: Way,
+    client: CollectorClient,
 }
 
-/// What the library takes for its HTTP client: the way that messages go, by gRPC too.
+/// The library's HTTP client, which also sends over gRPC.
 #[derive(Clone, Debug)]
-struct Way {
+struct CollectorClient {
     collector: Collector,
-    /// What it last met, which the library keeps to itself.
-    met: Arc<Mutex<Option<Trouble>>>,
+    /// The last error, which the library does not pass on.
+    last_error: Arc<Mutex<Option<ExportError>>>,
 }
 
 impl Exporter {
-    /// A way to the collector; the first connection is made with the first export. `instance` tells this process from
-    /// others.
+    /// Creates an exporter. It connects for the first export. `instance` identifies this process.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn new(settings: &Settings, instance: String) -> Result<Exporter, Error> {
-        let way = Way {
+        let client = CollectorClient {
             collector: Collector::new(settings)?,
-            met: Arc::default(),
+            last_error: Arc::default(),
         };
         let builder = SpanExporter::builder()
             .with_http()
-            .with_http_client(way.clone())
+            .with_http_client(client.clone())
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(&settings.endpoint)
             .with_timeout(settings.given.timeout_s.get());
         let mut inner = builder.build()?;
-        // The SDK reads OTEL_RESOURCE_ATTRIBUTES.
+        // The SDK adds OTEL_RESOURCE_ATTRIBUTES.
         let resource = Resource::builder()
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
             .with_attribute(KeyValue::new("service.instance.id", instance))
             .with_service_name(settings.service_name.clone())
             .build();
         inner.set_resource(&resource);
-        Ok(Exporter { inner, way })
+        Ok(Exporter { inner, client })
     }
 
     /// Sends spans.
     ///
     /// # Errors
-    /// What became of them instead.
-    pub async fn export(&self, spans: Vec<SpanData>) -> Result<(), Trouble> {
-        self.way.met.lock().take();
-        let limit = self.way.collector.limit();
-        let sent = tokio::time::timeout(limit, self.inner.export(spans)).await;
-        let met = self.way.met.lock().take();
-        match (sent, met) {
+    /// Why they were not exported.
+    pub async fn export(&self, spans: Vec<SpanData>) -> Result<(), ExportError> {
+        self.client.last_error.lock().take();
+        let timeout = self.client.collector.timeout();
+        let sent = tokio::time::timeout(timeout, self.inner.export(spans)).await;
+        let last_error = self.client.last_error.lock().take();
+        match (sent, last_error) {
             (Ok(Ok(())), None) => Ok(()),
-            (_, Some(trouble)) => Err(trouble),
-            (Ok(Err(error)), None) => Err(Trouble::new(Dropped::Rejected, &error.to_string())),
-            (Err(_), None) => Err(Trouble::no_answer(limit)),
+            (_, Some(error)) => Err(error),
+            (Ok(Err(error)), None) => Err(ExportError::new(Dropped::Rejected, &error.to_string())),
+            (Err(_), None) => Err(ExportError::timeout(timeout)),
         }
     }
 }
 
 #[async_trait]
-impl HttpClient for Way {
+impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let sent = self.collector.send(request.into_body()).await;
-        *self.met.lock() = sent.clone().err();
+        *self.last_error.lock() = sent.clone().err();
         let mut response = Response::new(Bytes::new());
-        if let Err(trouble) = sent {
-            *response.status_mut() = trouble.status.ok_or(trouble.words)?;
-            let later = trouble.retry_after.map(|at| (RETRY_AFTER, at));
-            response.headers_mut().extend(later);
+        if let Err(error) = sent {
+            *response.status_mut() = error.status.ok_or(error.message)?;
+            let retry_after = error.retry_after.map(|after| (RETRY_AFTER, after));
+            response.headers_mut().extend(retry_after);
         }
         Ok(response)
     }

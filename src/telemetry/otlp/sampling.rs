@@ -1,4 +1,4 @@
-//! Which traces are kept, decided when their requests have ended. Pure.
+//! Decides which traces are kept, when their requests have ended. Pure.
 
 use crate::keys::values::Seconds;
 use crate::request::names::names;
@@ -8,23 +8,23 @@ use super::settings::{Otlp, UpstreamFlag};
 
 names! {
 /// Why a trace is kept.
-pub enum Kept {
-    /// It did not go well.
+pub enum KeepReason {
+    /// The request failed.
     Error = "error",
-    /// It was over a limit.
+    /// It exceeded a latency limit.
     Slow = "slow",
-    /// The client had sampled it, or those upstream were told to.
+    /// The client sampled it, or it was sent upstream as sampled.
     Flagged = "flagged",
-    /// By chance.
+    /// By the share of all traces.
     Ratio = "ratio",
 }}
 
 impl Otlp {
-    /// Whether the trace of a request with these rows is kept, and why. `trace` is its id.
-    pub fn keeps(&self, rows: &[Row], trace: u128) -> Option<Kept> {
+    /// Returns why the trace of a request is kept; `None` if it is dropped. `trace` is its id.
+    pub fn keep_reason(&self, rows: &[Row], trace: u128) -> Option<KeepReason> {
         let first = rows.first()?;
         if self.keep_errors && !first.is_ok() {
-            return Some(Kept::Error);
+            return Some(KeepReason::Error);
         }
         let is_over = |nanos: Option<i64>, limit: Seconds<0>| {
             let nanos = nanos.and_then(|nanos| u128::try_from(nanos).ok());
@@ -33,29 +33,29 @@ impl Otlp {
         };
         let ttft = rows.iter().filter_map(|row| row.ttft).max();
         if is_over(first.elapsed, self.keep_total_over_s) || is_over(ttft, self.keep_ttft_over_s) {
-            return Some(Kept::Slow);
+            return Some(KeepReason::Slow);
         }
-        let came = &first.more.trace;
-        if came.came_sampled == Some(true) || came.sent_sampled {
-            return Some(Kept::Flagged);
+        let flags = &first.more.trace;
+        if flags.came_sampled == Some(true) || flags.sent_sampled {
+            return Some(KeepReason::Flagged);
         }
-        let is_rest = !self.follow_client || came.came_sampled.is_none();
-        (is_rest && is_of_share(trace, self.ratio)).then_some(Kept::Ratio)
+        let is_undecided = !self.follow_client || flags.came_sampled.is_none();
+        (is_undecided && is_in_share(trace, self.ratio)).then_some(KeepReason::Ratio)
     }
 }
 
-/// Whether a trace belongs to this share of all, as OpenTelemetry's `TraceIdRatioBased` decides it: alike everywhere.
-fn is_of_share(trace: u128, ratio: f64) -> bool {
+/// Whether a trace is in this share of all, as OpenTelemetry's `TraceIdRatioBased` decides it, so that all processes agree.
+fn is_in_share(trace: u128, ratio: f64) -> bool {
     let bound = (ratio.clamp(0.0, 1.0) * (1_u64 << 63) as f64) as u64;
     (trace as u64) >> 1 < bound
 }
 
 impl UpstreamFlag {
-    /// Whether the trace goes upstream sampled that `came` so from a client, or was begun here.
-    pub fn sends(self, came: Option<bool>, trace: u128, ratio: f64) -> bool {
+    /// Whether the sampled flag is sent upstream. `received`: the client's flag; `None` if the trace began here.
+    pub fn is_sent(self, received: Option<bool>, trace: u128, ratio: f64) -> bool {
         match self {
-            UpstreamFlag::Client => came == Some(true),
-            UpstreamFlag::Ratio => came.unwrap_or_else(|| is_of_share(trace, ratio)),
+            UpstreamFlag::Client => received == Some(true),
+            UpstreamFlag::Ratio => received.unwrap_or_else(|| is_in_share(trace, ratio)),
             UpstreamFlag::Always => true,
             UpstreamFlag::Never => false,
         }

@@ -1,4 +1,4 @@
-//! Where traces go, and which: what a config or flags give, over the standard `OTEL_*` variables
+//! Where traces go, and which are kept: the config or flags, which override the standard `OTEL_*` variables
 //! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>).
 
 use std::fmt;
@@ -40,10 +40,6 @@ pub enum UpstreamFlag {
     /// Never.
     Never,
 }
-
-/// Headers of each export; each value is marked as one that is never shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Headers(pub HeaderMap);
 
 keys! {
 /// Traces: one a request, to an OpenTelemetry collector or a backend that speaks OTLP (docs/TRACES.md). What is not given
@@ -88,18 +84,18 @@ Otlp {
     upstream_flag: Option<UpstreamFlag> = None, Restart like "client";
 }}
 
-/// All that exporting needs.
+/// The resolved settings of an exporter.
 #[derive(Clone)]
 pub struct Settings {
-    /// What is given.
+    /// The keys of config or flags.
     pub given: Otlp,
-    /// The collector's URL, whole.
+    /// The collector's complete URL.
     pub endpoint: String,
     /// How spans travel.
     pub protocol: Protocol,
-    /// Headers of each export.
-    pub headers: Headers,
-    /// Who may sign the collector's certificate; `None` is in the clear.
+    /// The headers of each export. The values are marked as sensitive and never shown.
+    pub headers: HeaderMap,
+    /// The certificate authorities trusted for the collector; `None` for a connection without TLS.
     pub roots: Option<Roots>,
     /// `service.name` of the spans.
     pub service_name: String,
@@ -111,50 +107,50 @@ pub struct Settings {
 pub struct Wrong {
     /// The key of a config, or the variable's name.
     pub name: String,
-    /// What is wrong, and what would be right; no value that may be secret.
+    /// What is wrong and what to give instead, without values that may be secret.
     pub problem: String,
 }
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The path of traces below a collector's base URL (OTLP/HTTP).
-const PATH: &str = "/v1/traces";
+/// OTLP/HTTP's path of traces below a collector's base URL.
+pub const HTTP_PATH: &str = "/v1/traces";
 const GRPC_PORT: u16 = 4317;
 
-const ENDPOINT_OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-const ENDPOINT_OF_ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// What turns traces off where a variable names the collector; no variable is over an endpoint that is given.
+const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+const BASE_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// Turns traces off if a variable names the collector. An endpoint of the config is not affected.
 pub const DISABLED: &str = "OTEL_SDK_DISABLED";
 
 impl Otlp {
-    /// Those of the key and of its file.
-    fn headers(&self) -> Result<Headers, Wrong> {
+    /// Reads the headers of both keys.
+    fn headers(&self) -> Result<HeaderMap, Wrong> {
         let file = self.headers_file.as_ref().map(std::fs::read_to_string);
         let file = file.transpose().map_err(|error| {
             let problem = format!("{error}; give a file with lines like \"name: value\"");
-            wrong("headers_file", problem)
+            invalid("headers_file", problem)
         })?;
-        let of_file = file.as_deref().unwrap_or_default().lines();
-        let of_file = of_file.map(|line| ("headers_file", line));
+        let in_file = file.as_deref().unwrap_or_default().lines();
+        let in_file = in_file.map(|line| ("headers_file", line));
         let given = self.headers.iter();
         let given = given.map(|line| std::str::from_utf8(line.bytes()).unwrap_or_default());
         let given = given.map(|line| ("headers", line));
-        let all = given.chain(of_file);
-        let mut headers = Headers::default();
+        let all = given.chain(in_file);
+        let mut headers = HeaderMap::new();
         for (key, line) in all.filter(|(_, line)| !line.trim().is_empty()) {
-            headers.read(line).map_err(|why| wrong(key, why))?;
+            read_header(&mut headers, line).map_err(|error| invalid(key, error))?;
         }
         Ok(headers)
     }
 }
 
 impl Settings {
-    /// What is given over what the environment says; `None`: there are no traces. `service` names this program where nobody else does.
+    /// Resolves the keys and the environment; `None` if no collector is named. `service` is the default service name.
     ///
     /// # Errors
-    /// The first value that cannot be used.
+    /// The first invalid value.
     pub fn resolve(given: &Otlp, service: &str, env: Env<'_>) -> Result<Option<Settings>, Wrong> {
-        // The specification takes an empty variable for an absent one.
+        // By the specification, an empty variable counts as unset.
         let env = &|name: &str| {
             let text = env(name)?.trim().to_owned();
             (!text.is_empty()).then_some(text)
@@ -162,13 +158,15 @@ impl Settings {
         let own_headers = given.headers()?;
         let own = given.endpoint.clone();
         let own = own.map(|url| ("endpoint".to_owned(), url.trim().to_owned()));
-        let is_on = || env(DISABLED).is_none_or(|it| !it.eq_ignore_ascii_case("true"));
+        let is_on = || env(DISABLED).is_none_or(|text| !text.eq_ignore_ascii_case("true"));
         let named = || variable("ENDPOINT", env).filter(|_| is_on());
         let Some((name, url)) = own.or_else(named) else {
             return Ok(None);
         };
         let protocol = match (given.protocol, variable("PROTOCOL", env)) {
-            (None, Some((name, text))) => Some(text.parse().map_err(|why| wrong(&name, why))?),
+            (None, Some((name, text))) => {
+                Some(text.parse().map_err(|error| invalid(&name, error))?)
+            }
             (given, _) => given,
         };
         let (endpoint, protocol) = endpoint(&name, &url, protocol)?;
@@ -183,13 +181,13 @@ impl Settings {
         }))
     }
 
-    /// Where to, in words.
+    /// Returns the collector's name for logs and messages.
     pub fn target(&self) -> String {
         format!("{} by {}", self.endpoint, self.protocol.name())
     }
 }
 
-/// Shows no header's value.
+/// Does not show the headers' values.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.target())
@@ -197,7 +195,7 @@ impl fmt::Debug for Settings {
 }
 
 impl Protocol {
-    /// Its name in the config and in `OTEL_EXPORTER_OTLP_PROTOCOL`.
+    /// Returns its name in the config and in `OTEL_EXPORTER_OTLP_PROTOCOL`.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Grpc => "grpc",
@@ -216,72 +214,67 @@ impl FromStr for Protocol {
     }
 }
 
-impl Headers {
-    /// Reads `name: value`.
-    ///
-    /// # Errors
-    /// Says what would be right, and nothing of the value.
-    pub fn read(&mut self, text: &str) -> Result<(), String> {
-        let (name, value) = text
-            .split_once([':', '='])
-            .ok_or("must be like \"name: value\"")?;
-        self.push(name, value.trim())
-    }
-
-    fn push(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let name = name.trim().to_ascii_lowercase();
-        let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| "must begin with a header's name, as in \"x-api-key: value\"")?;
-        let mut value = HeaderValue::from_str(value)
-            .map_err(|_| "has characters that are not allowed in a header; give plain text")?;
-        value.set_sensitive(true);
-        self.0.append(name, value);
-        Ok(())
-    }
+/// Adds a header from a line like `name: value`. An error says what to give instead, without the value.
+fn read_header(headers: &mut HeaderMap, line: &str) -> Result<(), String> {
+    let (name, value) = line
+        .split_once([':', '='])
+        .ok_or("must be like \"name: value\"")?;
+    push_header(headers, name, value.trim())
 }
 
-/// Headers are checked as they are read; no message shows one.
+fn push_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), String> {
+    let name = name.trim().to_ascii_lowercase();
+    let name = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| "must begin with a header's name, as in \"x-api-key: value\"")?;
+    let mut value = HeaderValue::from_str(value)
+        .map_err(|_| "has characters that are not allowed in a header; give plain text")?;
+    value.set_sensitive(true);
+    headers.append(name, value);
+    Ok(())
+}
+
+/// Checks headers when the config is read. No message shows one.
 fn checked<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Secret>, D::Error> {
     let all = Vec::<String>::deserialize(value)?;
     for header in &all {
-        Headers::default().read(header).map_err(D::Error::custom)?;
+        read_header(&mut HeaderMap::new(), header).map_err(D::Error::custom)?;
     }
     Ok(all.iter().map(|header| header.as_str().into()).collect())
 }
 
-fn wrong(name: &str, problem: impl Into<String>) -> Wrong {
+fn invalid(name: &str, problem: impl Into<String>) -> Wrong {
     Wrong {
         name: name.to_owned(),
         problem: problem.into(),
     }
 }
 
-/// The variable of traces, else that of all signals, and what it says.
+/// Returns the variable of traces, or else that of all signals, with its value.
 fn variable(name: &str, env: Env<'_>) -> Option<(String, String)> {
-    let names = ["TRACES_", ""].map(|of| format!("OTEL_EXPORTER_OTLP_{of}{name}"));
+    let names = ["TRACES_", ""].map(|signal| format!("OTEL_EXPORTER_OTLP_{signal}{name}"));
     names
         .into_iter()
         .find_map(|name| env(&name).map(|text| (name, text)))
 }
 
-/// The given ones, and those of the environment with other names.
-fn headers(given: Headers, env: Env<'_>) -> Result<Headers, Wrong> {
+/// Adds to the given headers those of the environment with other names.
+fn headers(given: HeaderMap, env: Env<'_>) -> Result<HeaderMap, Wrong> {
     let mut headers = given.clone();
     let (variable, text) = variable("HEADERS", env).unwrap_or_default();
     for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
         let pair = pair.split_once('=');
         let (name, value) =
-            pair.ok_or_else(|| wrong(&variable, "must be like name=value,name=value"))?;
-        if !given.0.contains_key(name.trim()) {
-            let pushed = headers.push(name, &decoded(value));
-            pushed.map_err(|why| wrong(&variable, why))?;
+            pair.ok_or_else(|| invalid(&variable, "must be like name=value,name=value"))?;
+        if !given.contains_key(name.trim()) {
+            let pushed = push_header(&mut headers, name, &decoded(value));
+            pushed.map_err(|error| invalid(&variable, error))?;
         }
     }
     Ok(headers)
 }
 
 fn service_name(env: Env<'_>) -> Option<String> {
-    let of_resource = || {
+    let in_resource = || {
         let attributes = env("OTEL_RESOURCE_ATTRIBUTES")?;
         let mut pairs = attributes
             .split(',')
@@ -289,10 +282,10 @@ fn service_name(env: Env<'_>) -> Option<String> {
         let (_, name) = pairs.find(|(key, _)| key.trim() == "service.name")?;
         Some(decoded(name))
     };
-    env("OTEL_SERVICE_NAME").or_else(of_resource)
+    env("OTEL_SERVICE_NAME").or_else(in_resource)
 }
 
-/// The collector's URL. Only the path of a whole URL is left as it is.
+/// Completes the collector's URL and chooses the protocol. Only a complete URL keeps its path unchanged.
 fn endpoint(
     name: &str,
     text: &str,
@@ -302,40 +295,40 @@ fn endpoint(
         true => text.to_owned(),
         false => format!("http://{text}"),
     };
-    let right = "give the collector's URL, as in http://127.0.0.1:4317";
+    let hint = "give the collector's URL, as in http://127.0.0.1:4317";
     let uri: Uri = url
         .parse()
-        .map_err(|_| wrong(name, format!("is no URL; {right}")))?;
+        .map_err(|_| invalid(name, format!("is no URL; {hint}")))?;
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
     let host = uri.host().filter(|host| is_http && !host.is_empty());
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let has_user = authority.contains('@');
-    // Without its scheme, what names a collector has a port.
-    let has_port = authority.ends_with(']') || !authority.contains(':');
-    let is_whole = uri.port_u16().is_some() || (has_port && text.contains("://"));
-    // Where traces go is shown, and what stands there may be a key.
-    if host.is_none() || has_user || !is_whole || url.contains(['?', '#']) {
+    // Without a scheme, a port is required.
+    let may_lack_port = authority.ends_with(']') || !authority.contains(':');
+    let is_complete = uri.port_u16().is_some() || (may_lack_port && text.contains("://"));
+    // The URL is shown in logs, and user or query may be a secret.
+    if host.is_none() || has_user || !is_complete || url.contains(['?', '#']) {
         let problem = format!(
-            "must be http:// or https:// with a host and no query, and a key goes into headers; {right}"
+            "must be http:// or https:// with a host and no query, and a key goes into headers; {hint}"
         );
-        return Err(wrong(name, problem));
+        return Err(invalid(name, problem));
     }
-    // Whoever names gRPC's own port means gRPC; else the specification's default.
-    let guess = match uri.port_u16() {
+    // gRPC on its own port, otherwise the specification's default.
+    let default = match uri.port_u16() {
         Some(GRPC_PORT) => Protocol::Grpc,
         _ => Protocol::Http,
     };
-    let protocol = protocol.unwrap_or(guess);
+    let protocol = protocol.unwrap_or(default);
     let has_path = !matches!(uri.path(), "" | "/");
     let url = url.trim_end_matches('/');
     let url = match protocol {
-        // gRPC has paths of its own.
+        // gRPC has its own paths.
         Protocol::Grpc => url[..url.len() - uri.path().trim_end_matches('/').len()].to_owned(),
-        // As the specification wants: the variable of traces is whole, that of all signals a base.
-        Protocol::Http if name == ENDPOINT_OF_TRACES || (has_path && name != ENDPOINT_OF_ALL) => {
+        // By the specification, the variable of traces holds the complete URL, that of all signals a base URL.
+        Protocol::Http if name == TRACES_ENDPOINT || (has_path && name != BASE_ENDPOINT) => {
             url.to_owned()
         }
-        Protocol::Http => format!("{url}{PATH}"),
+        Protocol::Http => format!("{url}{HTTP_PATH}"),
     };
     Ok((url, protocol))
 }
@@ -347,15 +340,16 @@ fn roots(given: Option<&Path>, endpoint: &str, env: Env<'_>) -> Result<Option<Ro
     let given = given.map(|path| ("ca".to_owned(), path.to_owned()));
     let named = || variable("CERTIFICATE", env).map(|(name, path)| (name, path.into()));
     let roots = match given.or_else(named) {
-        Some((name, path)) => {
-            Roots::file(&path).map_err(|why| wrong(&name, format!("{} {why}", path.display())))?
+        Some((name, path)) => Roots::file(&path)
+            .map_err(|error| invalid(&name, format!("{} {error}", path.display())))?,
+        None => {
+            Roots::system().map_err(|error| invalid("ca", format!("{error}; give a PEM file")))?
         }
-        None => Roots::system().map_err(|why| wrong("ca", format!("{why}; give a PEM file")))?,
     };
     Ok(Some(roots))
 }
 
-/// Percent-encoding taken off, as in the W3C's baggage.
+/// Decodes percent-encoding, which the variables use as W3C baggage does.
 fn decoded(text: &str) -> String {
     let text = percent_decode_str(text.trim());
     text.decode_utf8_lossy().into_owned()

@@ -1,4 +1,4 @@
-//! The spans of a request, made of its rows when it has ended. Pure but for the ids of spans that nobody else names.
+//! Makes the spans of an ended request from its rows. Pure, except for random ids of spans that no other process refers to.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -18,14 +18,14 @@ use crate::request::timeline::{Moment, STAGES, Side, Stage};
 use crate::request::trace_facts::Sending;
 
 use super::attributes;
-use super::sampling::Kept;
+use super::sampling::KeepReason;
 
-/// Sequences of a request whose stages are told.
-const SEQUENCES: usize = 16;
-/// Stages that are the request's, not a sequence's: told once.
-const OF_REQUEST: [Moment; 2] = [Moment::Sent, Moment::RouterSend];
+/// The maximum number of sequences of a request that get spans.
+const MAX_SEQUENCES: usize = 16;
+/// The ends of the stages that belong to the request, not to a sequence.
+const REQUEST_STAGE_ENDS: [Moment; 2] = [Moment::Sent, Moment::RouterSend];
 
-/// The spans of one request under way.
+/// The spans of one request, as they are made.
 struct Tree<'a> {
     rows: &'a [Row],
     first: &'a Row,
@@ -34,15 +34,20 @@ struct Tree<'a> {
     spans: Vec<SpanData>,
 }
 
-/// The id of a request's trace; one that came without any gets a new one.
+/// Returns the id of a request's trace; a random one if it has none.
 pub fn trace_of(rows: &[Row]) -> u128 {
     let id = rows.first().and_then(|row| row.trace_id.as_deref());
     let id = id.and_then(|id| u128::from_str_radix(id, 16).ok());
     id.unwrap_or_else(|| rand::random::<u128>().max(1))
 }
 
-/// The spans of a request: the request itself, below it each sending, and below the last one a span a stage.
-pub fn spans(rows: &[Row], trace: u128, kept: Kept, scope: &InstrumentationScope) -> Vec<SpanData> {
+/// Returns the spans of a request: the request itself, below it each sending, and below the last of these a span per stage.
+pub fn spans(
+    rows: &[Row],
+    trace: u128,
+    reason: KeepReason,
+    scope: &InstrumentationScope,
+) -> Vec<SpanData> {
     let Some(first) = rows.first() else {
         return Vec::new();
     };
@@ -53,12 +58,12 @@ pub fn spans(rows: &[Row], trace: u128, kept: Kept, scope: &InstrumentationScope
         scope,
         spans: Vec::new(),
     };
-    tree.request(kept);
+    tree.request(reason);
     tree.spans
 }
 
 impl Tree<'_> {
-    fn request(&mut self, kept: Kept) {
+    fn request(&mut self, reason: KeepReason) {
         let (first, timeline) = (self.first, &self.first.timeline);
         let begin = match timeline.side() {
             Side::Traffic => Moment::Sent,
@@ -73,13 +78,15 @@ impl Tree<'_> {
         let is_client = timeline.side() == Side::Traffic;
         let is_single = self.rows.len() == 1;
         let mut attributes = Vec::with_capacity(80);
-        attributes.extend(attributes::of_http(first.endpoint()));
-        attributes.extend(attributes::of_operation(first.endpoint()));
+        let endpoint = first.endpoint();
+        attributes.extend(attributes::of_http(endpoint));
+        attributes.push(KeyValue::new("gen_ai.operation.name", endpoint.operation()));
+        attributes.push(KeyValue::new("gen_ai.provider.name", "sglang"));
         let host = first.host.as_deref().into_iter();
         attributes.extend(host.flat_map(attributes::of_server));
-        attributes.push(KeyValue::new("queuescope.kept", kept.name()));
+        attributes.push(KeyValue::new("queuescope.kept", reason.name()));
         if !is_single {
-            // Each sequence has one of its own; the request is looked for by this.
+            // The sequences' spans have ids of their own; this one finds the request.
             let id = first.request_id().to_owned();
             attributes.push(KeyValue::new("queuescope.req_id", id));
         }
@@ -87,8 +94,8 @@ impl Tree<'_> {
         attributes::columns(first, scope, &mut attributes);
         attributes.extend(error_type(first.outcome()));
         let id = first.span_id.filter(|_| is_client);
-        let id = id.map_or_else(new_id, own);
-        let parent = first.parent_span_id.map(own);
+        let id = id.map_or_else(new_id, otel_id);
+        let parent = first.parent_span_id.map(otel_id);
         let mut span = self.span(id, parent, self.name(), (from, to));
         span.parent_span_is_remote = parent.is_some();
         span.attributes = attributes;
@@ -96,27 +103,28 @@ impl Tree<'_> {
             true => SpanKind::Client,
             false => SpanKind::Server,
         };
-        // To a server, a client's fault is no error of its own.
+        // By the conventions, a client error is not an error of the server's span.
         if is_client || first.outcome() != Outcome::ClientError {
             span.status = status(first);
         }
         self.spans.push(span);
-        let below = match is_client {
+        // A client's request is its only sending.
+        let last_sending = match is_client {
             true => id,
             false => self.sendings(id, from, to),
         };
-        if self.tells_stages() {
-            self.stages(id, below, (from, to));
+        if self.has_stages() {
+            self.stages(id, last_sending, (from, to));
         }
     }
 
-    /// Each way of the request upstream. Gives the last of them, or the request itself where there was none.
+    /// Adds a span for each sending of the request. Returns the last one, or the request's if it was never sent.
     fn sendings(&mut self, request: SpanId, from: Stamp, to: Stamp) -> SpanId {
         let trace = &self.first.more.trace;
         let last = trace.sendings.last();
-        let last = last.map_or(request, |last| own(last.span));
-        for (turn, sending) in trace.sendings.iter().enumerate() {
-            let span = self.sending(sending, turn, request, to);
+        let last = last.map_or(request, |last| otel_id(last.span));
+        for (index, sending) in trace.sendings.iter().enumerate() {
+            let span = self.sending(sending, index, request, to);
             self.spans.push(span);
         }
         for attempt in &trace.attempts {
@@ -126,28 +134,29 @@ impl Tree<'_> {
         last
     }
 
-    fn sending(&self, sending: &Sending, turn: usize, parent: SpanId, end: Stamp) -> SpanData {
+    fn sending(&self, sending: &Sending, index: usize, parent: SpanId, end: Stamp) -> SpanData {
         let first = self.first;
-        let is_last = turn + 1 == first.more.trace.sendings.len() && sending.is_connected;
+        let is_last = index + 1 == first.more.trace.sendings.len() && sending.is_connected;
         let (outcome, status) = match (is_last, sending.is_connected) {
             (true, _) => (first.outcome(), status(first)),
             (false, true) => {
-                let words = "the connection broke before an answer; the request was sent again";
-                (Outcome::UpstreamDied, Status::error(words))
+                let message = "the connection broke before an answer; the request was sent again";
+                (Outcome::UpstreamDied, Status::error(message))
             }
             (false, false) => {
-                let words = "no connection came about";
-                (Outcome::ConnectError, Status::error(words))
+                let message = "no connection came about";
+                (Outcome::ConnectError, Status::error(message))
             }
         };
         let mut attributes = self.to_server(&sending.upstream);
-        if turn > 0 {
-            attributes.push(KeyValue::new("http.request.resend_count", turn as i64));
+        if index > 0 {
+            attributes.push(KeyValue::new("http.request.resend_count", index as i64));
         }
-        // Without a head of the upstream's the status is our own answer's.
+        // Without a response head from upstream, the row's status is that of our own response.
         let head = first.timeline.raw(Moment::ResponseHead);
-        let answered = head.filter(|_| is_last).and(first.status);
-        attributes.extend(answered.and_then(|status| Some(answer(status.try_into().ok()?))));
+        let code = head.filter(|_| is_last).and(first.status);
+        let code = code.and_then(|code| i64::try_from(code).ok());
+        attributes.extend(code.map(response_status));
         attributes.extend(error_type(outcome));
         let ended = sending.broke.filter(|_| !is_last).unwrap_or(end);
         let times = (sending.at, ended);
@@ -155,12 +164,12 @@ impl Tree<'_> {
             span_kind: SpanKind::Client,
             attributes,
             status,
-            ..self.span(own(sending.span), Some(parent), self.name(), times)
+            ..self.span(otel_id(sending.span), Some(parent), self.name(), times)
         }
     }
 
-    /// A router's sending, as a hop of this process saw it. The engine's own spans have it as their parent.
-    fn attempt(&self, attempt: &Attempt, sent: SpanId, from: Stamp, end: Stamp) -> SpanData {
+    /// Returns the span of a router's attempt, as a hop of this process saw it. It is the parent of the engine's own spans.
+    fn attempt(&self, attempt: &Attempt, parent: SpanId, from: Stamp, end: Stamp) -> SpanData {
         let outcome = match (attempt.outcome, attempt.has_answered()) {
             (Some(outcome), _) => outcome,
             (None, true) => Outcome::Ok,
@@ -168,12 +177,12 @@ impl Tree<'_> {
         };
         let mut attributes = self.to_server(&attempt.host);
         attributes.push(KeyValue::new("queuescope.worker", attempt.worker.clone()));
-        attributes.extend(attempt.status.map(|status| answer(status.into())));
+        attributes.extend(attempt.status.map(|status| response_status(status.into())));
         attributes.extend(error_type(outcome));
-        // A router of a trace of its own is not in this tree.
+        // A router that begins traces of its own has no span in this tree.
         let is_here = |trace: u128| trace.to_be_bytes() == self.trace.to_bytes();
-        let came = attempt.came_with.filter(|came| is_here(came.trace));
-        let parent = came.map_or(sent, |came| own(came.span));
+        let router = attempt.came_with.filter(|router| is_here(router.trace));
+        let parent = router.map_or(parent, |router| otel_id(router.span));
         let ended = attempt.ended.or(attempt.passage.last).unwrap_or(end);
         let times = (attempt.arrival.max(from), ended);
         SpanData {
@@ -183,18 +192,18 @@ impl Tree<'_> {
                 Outcome::Ok => Status::Unset,
                 failed => Status::error(failed.name()),
             },
-            ..self.span(own(attempt.span), Some(parent), "hop".into(), times)
+            ..self.span(otel_id(attempt.span), Some(parent), "hop".into(), times)
         }
     }
 
-    /// What a span of a request to `address` says first.
+    /// Returns the common attributes of a span of a request to `address`.
     fn to_server(&self, address: &str) -> Vec<KeyValue> {
         let http = attributes::of_http(self.first.endpoint()).into_iter();
         http.chain(attributes::of_server(address)).collect()
     }
 
-    /// Whether the stages are told here: a front before this process tells them in the same trace.
-    fn tells_stages(&self) -> bool {
+    /// Whether this process makes the spans of stages. Otherwise a front before it does, in the same trace.
+    fn has_stages(&self) -> bool {
         let timeline = &self.first.timeline;
         match timeline.side() {
             Side::Front => true,
@@ -203,20 +212,20 @@ impl Tree<'_> {
         }
     }
 
-    fn stages(&mut self, request: SpanId, below: SpanId, times: (Stamp, Stamp)) {
-        for (nth, row) in self.rows.iter().take(SEQUENCES).enumerate() {
-            let mut parent = below;
+    fn stages(&mut self, request: SpanId, last_sending: SpanId, times: (Stamp, Stamp)) {
+        for (index, row) in self.rows.iter().take(MAX_SEQUENCES).enumerate() {
+            let mut parent = last_sending;
             if self.rows.len() > 1 {
                 parent = new_id();
-                let mut span = self.span(parent, Some(below), "sequence".into(), times);
+                let mut span = self.span(parent, Some(last_sending), "sequence".into(), times);
                 attributes::columns(row, Some(Scope::Sequence), &mut span.attributes);
                 self.spans.push(span);
             }
             for stage in &STAGES {
-                let is_of_request = OF_REQUEST.contains(&stage.period.to);
-                // Those begin before the last sending does.
+                let is_of_request = REQUEST_STAGE_ENDS.contains(&stage.period.to);
+                // They begin before the last sending.
                 let parent = if is_of_request { request } else { parent };
-                if !is_of_request || nth == 0 {
+                if !is_of_request || index == 0 {
                     let span = self.stage(row, stage, parent);
                     self.spans.extend(span);
                 }
@@ -224,26 +233,26 @@ impl Tree<'_> {
         }
     }
 
-    /// `None` where nobody saw one of its ends, or they are out of order.
+    /// Returns the span of a stage; `None` if one of its ends is missing, or they are out of order.
     fn stage(&self, row: &Row, stage: &Stage, parent: SpanId) -> Option<SpanData> {
         let timeline = &row.timeline;
-        // A moment that another one stands for was not seen.
-        let is_seen = match stage.period.to {
-            // Before it arrived is not the front's; on its way to one it is nobody's who tells stages.
+        let is_own = match stage.period.to {
+            // The time before sending is the generator's.
             Moment::Sent => timeline.side() == Side::Traffic,
+            // The way from generator to front is shown by neither.
             Moment::Arrival => false,
             _ => true,
         };
         let (from, to) = timeline.place_of(stage)?;
         let name = stage.metric.into();
-        (is_seen && to >= from).then(|| self.span(new_id(), Some(parent), name, (from, to)))
+        (is_own && to >= from).then(|| self.span(new_id(), Some(parent), name, (from, to)))
     }
 
     fn name(&self) -> Cow<'static, str> {
         format!("POST {}", self.first.endpoint().path()).into()
     }
 
-    /// One that says nothing but its name and its times.
+    /// Returns a span without attributes.
     fn span(
         &self,
         id: SpanId,
@@ -258,8 +267,8 @@ impl Tree<'_> {
             parent_span_is_remote: false,
             span_kind: SpanKind::Internal,
             name,
-            start_time: system(from),
-            end_time: system(to.max(from)),
+            start_time: system_time(from),
+            end_time: system_time(to.max(from)),
             attributes: Vec::new(),
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
@@ -270,11 +279,11 @@ impl Tree<'_> {
     }
 }
 
-fn answer(status: i64) -> KeyValue {
+fn response_status(status: i64) -> KeyValue {
     KeyValue::new("http.response.status_code", status)
 }
 
-/// How a request ended, for a span of it.
+/// Returns the span status for a request's outcome.
 fn status(row: &Row) -> Status {
     match row.outcome() {
         Outcome::Ok => Status::Unset,
@@ -286,7 +295,7 @@ fn error_type(outcome: Outcome) -> Option<KeyValue> {
     (outcome != Outcome::Ok).then(|| KeyValue::new("error.type", outcome.name()))
 }
 
-fn own(span: attempt::SpanId) -> SpanId {
+fn otel_id(span: attempt::SpanId) -> SpanId {
     SpanId::from_bytes(span.number().to_be_bytes())
 }
 
@@ -294,7 +303,7 @@ fn new_id() -> SpanId {
     SpanId::from_bytes(rand::random::<u64>().max(1).to_be_bytes())
 }
 
-fn system(at: Stamp) -> SystemTime {
+fn system_time(at: Stamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(at.nanos().max(0).unsigned_abs())
 }
 

@@ -3,14 +3,14 @@ use crate::request::endpoint::Endpoint;
 use crate::request::row::Row;
 use crate::request::timeline::Side;
 
-fn rows(many: u32) -> Rows {
+fn rows(count: u32) -> Rows {
     let mut row = Row::new(Side::Front, Endpoint::Chat, "r".into());
-    row.sequences = many;
-    Rows::from(Row::ended(vec![row; many as usize]))
+    row.sequences = count;
+    Rows::from(Row::ended(vec![row; count as usize]))
 }
 
-/// Settings of a collector that nobody is.
-fn nobody() -> Settings {
+/// Settings with an address that no collector listens on.
+fn unreachable_collector() -> Settings {
     let given = settings::Otlp {
         endpoint: Some("http://127.0.0.1:1".into()),
         queue: crate::keys::values::Whole::of::<2000>(),
@@ -27,39 +27,39 @@ fn start(settings: &Settings) -> (Result<Traces, Error>, Metrics) {
 
 #[test]
 fn a_backlog_goes_in_batches_of_bounded_rows() {
-    let (traces, metrics) = start(&nobody());
+    let (traces, metrics) = start(&unreachable_collector());
     let traces = traces.unwrap();
-    let (queue, waiting) = Queue::new(4096);
-    for many in [[1; 600].as_slice(), &[1000, 1]].concat() {
+    let (queue, receiver) = Queue::new(4096);
+    for count in [[1; 600].as_slice(), &[1000, 1]].concat() {
         let trace = Trace {
-            rows: rows(many),
+            rows: rows(count),
             id: 1,
-            kept: Kept::Ratio,
+            reason: KeepReason::Ratio,
         };
-        queue.push(trace, many as usize).unwrap();
+        queue.push(trace, count as usize).unwrap();
     }
     let mut sender = Sender {
-        waiting,
+        receiver,
         queue: queue.into(),
         closing: traces.closing.clone(),
         deliveries: traces.deliveries.clone(),
         metrics: metrics.clone(),
-        exporter: Exporter::new(&nobody(), "i".into()).unwrap(),
+        exporter: Exporter::new(&unreachable_collector(), "i".into()).unwrap(),
         delay: Duration::ZERO,
         scope: InstrumentationScope::builder("t").build(),
     };
     let taken = [(); 3].map(|()| {
-        let first = sender.waiting.try_recv().unwrap();
+        let first = sender.receiver.try_recv().unwrap();
         let requests = sender.batch(first).len();
         (requests, metrics.trace_queue.with(&[]).get())
     });
-    // What is left is told in rows.
+    // Requests in each batch, and rows left in the queue.
     assert_eq!(taken, [(512, 1089), (89, 1), (1, 0)]);
 }
 
 #[test]
-fn what_comes_after_the_close_is_lost_to_the_shutdown() {
-    let (traces, metrics) = start(&nobody());
+fn a_trace_after_the_close_is_lost_to_the_shutdown() {
+    let (traces, metrics) = start(&unreachable_collector());
     let traces = traces.unwrap();
     traces.close();
     traces.record(&rows(1));
@@ -69,10 +69,10 @@ fn what_comes_after_the_close_is_lost_to_the_shutdown() {
 }
 
 #[test]
-fn a_collector_that_no_way_can_be_made_to_is_an_error_of_the_start() {
+fn an_endpoint_that_no_exporter_can_be_made_for_is_an_error_at_the_start() {
     let settings = Settings {
         endpoint: "no url".into(),
-        ..nobody()
+        ..unreachable_collector()
     };
     let (started, _) = start(&settings);
     assert!(matches!(started, Err(Error::Exporter(_))), "{started:?}");

@@ -1,41 +1,40 @@
-//! Requests and attempts under way, by how far they have come.
+//! Requests and attempts in flight, by phase.
 
 use prometheus::IntGauge;
 
 use super::{Metrics, Progress};
 
-/// The phase of a leg to a pair's prefill server, from its beginning to its end: the request waits at, or streams from, the
-/// server that decodes.
+/// The only phase of a pair's leg to its prefill server: meanwhile the request waits for, or streams from, the decode server.
 const PREFILLING: &str = "prefilling";
 
-/// One request or attempt that is under way. Once dropped it is no more.
+/// A request or attempt in flight. Dropping it ends it.
 #[derive(Debug)]
 pub struct UnderWay {
     /// By [`Progress`].
-    levels: [IntGauge; 3],
+    gauges: [IntGauge; 3],
     phase: Progress,
 }
 
 impl Metrics {
-    /// A generation request came: it is in flight until what this gives is dropped.
+    /// Counts a generation request as in flight until the returned value is dropped.
     pub fn request_began(&self) -> UnderWay {
-        UnderWay::new(self.in_flight_levels.clone(), Progress::Receiving)
+        UnderWay::new(self.in_flight_gauges.clone(), Progress::Receiving)
     }
 
-    /// An attempt at `worker` began: it is in flight until what this gives is dropped.
+    /// Counts an attempt at `worker` as in flight until the returned value is dropped.
     pub fn attempt_began(&self, worker: &str) -> UnderWay {
-        let level = |phase: Progress| self.worker_in_flight.with(&[worker, phase.name()]);
-        let (waiting, streaming) = (level(Progress::Waiting), level(Progress::Streaming));
+        let gauge = |phase: Progress| self.worker_in_flight.with(&[worker, phase.name()]);
+        let (waiting, streaming) = (gauge(Progress::Waiting), gauge(Progress::Streaming));
         UnderWay::new([waiting.clone(), waiting, streaming], Progress::Waiting)
     }
 
-    /// A leg to the prefill server `worker` of a pair began.
+    /// The same for a leg to the prefill server `worker` of a pair.
     pub fn leg_began(&self, worker: &str) -> UnderWay {
-        let level = self.worker_in_flight.with(&[worker, PREFILLING]);
-        UnderWay::new([level.clone(), level.clone(), level], Progress::Waiting)
+        let gauge = self.worker_in_flight.with(&[worker, PREFILLING]);
+        UnderWay::new([gauge.clone(), gauge.clone(), gauge], Progress::Waiting)
     }
 
-    /// There may be attempts at `worker`: shows that there have been none yet.
+    /// Creates the series of `worker`, so that it is shown before its first attempt.
     pub fn expect_worker(&self, worker: &str) {
         self.attempts.with(&[worker, "ok"]);
         for phase in [Progress::Waiting, Progress::Streaming] {
@@ -43,22 +42,22 @@ impl Metrics {
         }
     }
 
-    /// Generation requests under way.
+    /// Returns the number of generation requests in flight.
     pub fn in_flight(&self) -> i64 {
-        self.in_flight_levels.iter().map(IntGauge::get).sum()
+        self.in_flight_gauges.iter().map(IntGauge::get).sum()
     }
 
-    /// Generation requests under way by phase.
+    /// Returns the number of generation requests in flight, by phase.
     pub fn in_flight_by_phase(&self) -> [(&'static str, i64); 3] {
-        Progress::ALL.map(|phase| (phase.name(), self.in_flight_levels[phase as usize].get()))
+        Progress::ALL.map(|phase| (phase.name(), self.in_flight_gauges[phase as usize].get()))
     }
 
-    /// Attempts under way: worker, phase and how many.
+    /// Returns the number of attempts in flight, with worker and phase.
     pub fn in_flight_by_worker(&self) -> Vec<(String, String, i64)> {
         let sets = self.worker_in_flight.sets().into_iter();
-        let of_set = |(values, level): (Vec<String>, IntGauge)| {
+        let of_set = |(values, gauge): (Vec<String>, IntGauge)| {
             let [worker, phase] = values.try_into().ok()?;
-            Some((worker, phase, level.get()))
+            Some((worker, phase, gauge.get()))
         };
         let mut all: Vec<_> = sets.filter_map(of_set).collect();
         all.sort();
@@ -67,17 +66,17 @@ impl Metrics {
 }
 
 impl UnderWay {
-    fn new(levels: [IntGauge; 3], phase: Progress) -> UnderWay {
-        levels[phase as usize].inc();
-        UnderWay { levels, phase }
+    fn new(gauges: [IntGauge; 3], phase: Progress) -> UnderWay {
+        gauges[phase as usize].inc();
+        UnderWay { gauges, phase }
     }
 
-    /// It has come to this.
+    /// Moves it to another phase.
     pub fn enter(&mut self, phase: Progress) {
         if phase != self.phase {
-            // In this order no reader finds it nowhere.
-            self.levels[phase as usize].inc();
-            self.levels[self.phase as usize].dec();
+            // In this order a reader may count it twice, but never misses it.
+            self.gauges[phase as usize].inc();
+            self.gauges[self.phase as usize].dec();
             self.phase = phase;
         }
     }
@@ -85,6 +84,6 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.levels[self.phase as usize].dec();
+        self.gauges[self.phase as usize].dec();
     }
 }

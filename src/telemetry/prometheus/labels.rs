@@ -1,20 +1,20 @@
-//! What labels tell apart.
+//! The values of labels.
 
 use crate::request::names::names;
 
 names! {
-/// How far a request has come.
+/// The phase of a request in flight.
 pub enum Progress {
-    /// It has not been sent on.
+    /// It has not been sent upstream.
     Receiving = "receiving",
-    /// It was sent, and no token has come back.
+    /// It was sent, and no token has been received.
     Waiting = "waiting",
-    /// A token has come back.
+    /// A token has been received.
     Streaming = "streaming",
 }}
 
 names! {
-/// A limit that a client came to.
+/// A limit that a client reached.
 pub enum Limit {
     /// Bytes of a request's head.
     HeadBytes = "head_bytes",
@@ -24,7 +24,7 @@ pub enum Limit {
     BodyBytes = "body_bytes",
     /// Time for a request's body.
     BodyTime = "body_time",
-    /// Time for which a response was held up.
+    /// Time for which the client did not read its response.
     Stall = "stall",
     /// Connections.
     Connections = "connections",
@@ -42,9 +42,9 @@ pub enum Loss {
 }}
 
 names! {
-/// What decided who got a request, with the policy `cache_aware`.
+/// What decided the choice of an upstream by the policy `cache_aware`.
 pub enum ChosenBy {
-    /// It was given the beginning of the prompt before.
+    /// It was sent the beginning of the prompt before.
     Prefix = "prefix",
     /// Too little of the prompt was known: the least loaded.
     Load = "load",
@@ -55,51 +55,51 @@ pub enum ChosenBy {
 }}
 
 names! {
-/// Why a trace is lost on its way to a collector.
+/// Why a trace was not delivered to a collector.
 pub enum Dropped {
-    /// Too many waited.
+    /// The queue was full.
     QueueFull = "queue_full",
-    /// The collector did not take it.
+    /// The collector rejected it.
     Rejected = "rejected",
     /// There was no connection to the collector.
     Unreachable = "unreachable",
     /// The collector did not answer in time.
     Timeout = "timeout",
-    /// It still waited when the process ended.
+    /// It was still queued when the process ended.
     Shutdown = "shutdown",
 }}
 
 names! {
-/// What became of something that an engine told.
+/// What became of an engine report.
 pub enum Join {
-    /// It is in its row.
+    /// It was joined with its row.
     Joined = "joined",
-    /// Its row had gone out without it.
+    /// Its row had been recorded without it.
     Late = "late",
-    /// No row came for it.
+    /// It matched no row.
     NoRow = "no_row",
     /// There was no room for it.
     NoRoom = "no_room",
 }}
 
 names! {
-/// What came of a batch of servers' spans.
+/// What became of a batch of servers' spans.
 pub enum Batch {
-    /// It was read.
+    /// It was accepted.
     Taken = "taken",
-    /// It is no message of OTLP traces.
+    /// It is not an OTLP message of traces.
     Malformed = "malformed",
-    /// It is larger than a message may be.
+    /// It exceeds the maximum size.
     TooLarge = "too_large",
     /// There was no room for it.
     NoRoom = "no_room",
 }}
 
 names! {
-/// Why a span of a message that was read is left out.
+/// Why a span of an accepted batch was left out.
 pub enum LeftOut {
-    /// Its ids or times are none.
+    /// Its ids or times are invalid.
     Malformed = "malformed",
-    /// It is larger than an engine's may be.
+    /// It exceeds the maximum size.
     TooLarge = "too_large",
 }}

@@ -1,5 +1,4 @@
-//! What the system says of this process, under the names that Prometheus's own clients give it, and which build
-//! it is. The figures are read when they are asked for.
+//! The figures of this process, under the names of Prometheus's own clients, and its build. They are read at each scrape.
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
@@ -8,36 +7,36 @@ use crate::clock::Clock;
 
 use super::table::Families;
 
-/// What stays as it is.
-pub(super) fn begin(metrics: &Families) {
+/// Sets the metrics that never change.
+pub(super) fn set_constants(metrics: &Families) {
     metrics.build.with(&[env!("CARGO_PKG_VERSION")]).set(1);
     let started = Clock::system().now().seconds();
     metrics.process_start.with(&[]).set(started);
 }
 
-/// Puts the present figures into the metrics. Two at once would add the same processor time twice.
-pub(super) fn show(metrics: &Families) {
+/// Updates the metrics. Not to be called concurrently: the same processor time would be added twice.
+pub(super) fn update(metrics: &Families) {
     let cpu = metrics.process_cpu.with(&[]);
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let spent = usage.user_time() + usage.system_time();
         let more = spent.num_microseconds() as f64 / 1e6 - cpu.get();
         cpu.inc_by(more.max(0.0));
     }
-    // The one that looks is open too.
+    // Listing the folder opens one more.
     let files = std::fs::read_dir("/proc/self/fd").map(|all| all.count().saturating_sub(1) as f64);
-    let most = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft as f64);
+    let max_files = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft as f64);
     for (metric, value) in [
         (&metrics.process_resident, status("VmRSS:") * 1024.0),
         (&metrics.process_virtual, status("VmSize:") * 1024.0),
         (&metrics.process_open_fds, files.unwrap_or(f64::NAN)),
-        (&metrics.process_max_fds, most.unwrap_or(f64::NAN)),
+        (&metrics.process_max_fds, max_files.unwrap_or(f64::NAN)),
         (&metrics.process_threads, status("Threads:")),
     ] {
         metric.with(&[]).set(value);
     }
 }
 
-/// A number of `/proc/self/status`, memory in KiB. Not a number where there is no such file.
+/// Returns a number of `/proc/self/status`, memory in KiB; NaN if there is none.
 fn status(key: &str) -> f64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(key));
@@ -61,7 +60,7 @@ mod tests {
         let now = shown(&metrics);
         drop(held);
         let more = |name: &str| now[name] - before[name];
-        // Other tests open and close a few meanwhile.
+        // Other tests open and close some meanwhile.
         assert!(more("process_open_fds") > 50.0);
         let resident = "process_resident_memory_bytes";
         assert!(more(resident) > 32e6);
@@ -78,13 +77,13 @@ mod tests {
     fn processor_time_goes_up_and_is_not_counted_twice() {
         let metrics = Metrics::new().unwrap();
         let cpu = || metrics.process_cpu.with(&[]).get();
-        show(&metrics);
+        update(&metrics);
         let first = cpu();
-        // A millisecond or two, whatever the machine's speed: until the system says so.
+        // Works until a millisecond of processor time has been used.
         while cpu() < first + 0.001 {
-            show(&metrics);
+            update(&metrics);
         }
-        (0..100).for_each(|_| show(&metrics));
+        (0..100).for_each(|_| update(&metrics));
         let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
         let spent = (usage.user_time() + usage.system_time()).num_microseconds() as f64 / 1e6;
         assert!(cpu() <= spent + 1e-6);

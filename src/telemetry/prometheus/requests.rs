@@ -1,4 +1,4 @@
-//! What is told of requests that have ended: their rows, put into histograms and counters.
+//! Counts ended requests: puts their rows into counters and histograms.
 
 use std::borrow::Cow;
 
@@ -18,23 +18,23 @@ use crate::telemetry::family::Family;
 
 use super::Metrics;
 
-/// What a request is counted under.
+/// The label values of a request.
 struct Labels<'a> {
     endpoint: &'static str,
     outcome: &'static str,
     worker: &'a str,
-    /// Those of the GenAI conventions, and the error's type.
+    /// Those of the GenAI conventions, the last of which is the error type.
     gen_ai: [&'a str; 7],
 }
 
 impl Metrics {
-    /// A generation request ended.
+    /// Counts an ended generation request.
     pub fn request_ended(&self, counted: &Counted<'_>) {
         if let Cow::Owned(_) = counted.rows {
-            for found in counted.told.iter().map(Impossible::of) {
-                found
-                    .kinds()
-                    .for_each(|kind| self.impossible.with(&[kind]).inc());
+            for impossible in counted.reported.iter().map(Impossible::of) {
+                for kind in impossible.kinds() {
+                    self.impossible.with(&[kind]).inc();
+                }
             }
         }
         let rows = &*counted.rows;
@@ -59,7 +59,7 @@ impl Metrics {
         for (header, value) in label_pairs(first.labels.as_deref().unwrap_or_default()) {
             let outcome = labels.outcome;
             self.label_requests.with(&[header, value, outcome]).inc();
-            // Of whom no server told how long they waited there is no number, rather than 0.
+            // If no server reported a wait there is no series, rather than 0.
             if let Some(waited) = waited {
                 self.label_wait
                     .with(&[header, value])
@@ -77,25 +77,25 @@ impl Metrics {
         }
         if first.is_ok() {
             if is_timed {
-                self.went_well(counted, &labels);
+                self.request_succeeded(counted, &labels);
             }
         } else if let Some(last_seen) = first.last_seen() {
             let stage = last_seen.ended_in(|stage| stage.metric);
             self.ended_in.with(&[labels.outcome, &stage]).inc();
         }
-        self.look_at_clocks(first);
+        self.set_clock_offsets(first);
     }
 
-    fn went_well(&self, counted: &Counted<'_>, labels: &Labels<'_>) {
-        let tell = |stage, nanos| {
+    fn request_succeeded(&self, counted: &Counted<'_>, labels: &Labels<'_>) {
+        let observe_stage = |stage, nanos| {
             let durations = self.stage_duration.with(&[stage, labels.worker]);
             durations.observe(seconds(nanos));
         };
         let rows = &*counted.rows;
         for row in rows {
             match row.is_first_of_request() {
-                true => stages(row, counted.breakdown.as_ref(), tell),
-                false => stages(row, Breakdown::of(row).as_ref(), tell),
+                true => stages(row, counted.breakdown.as_ref(), observe_stage),
+                false => stages(row, Breakdown::of(row).as_ref(), observe_stage),
             }
         }
         let overhead = rows.first().and_then(|row| row.overhead);
@@ -104,12 +104,12 @@ impl Metrics {
             let inter_token = self.inter_token.with(&[labels.worker]);
             inter_token.add(&gaps.counts, gaps.sum_nanos);
         }
-        if let Some(reason) = rows.first().and_then(missing) {
+        if let Some(reason) = rows.first().and_then(missing_reason) {
             self.timing_missing.with(&[reason, labels.endpoint]).inc();
         }
     }
 
-    fn look_at_clocks(&self, row: &Row) {
+    fn set_clock_offsets(&self, row: &Row) {
         for (offset, error, name) in [
             (row.clock_offset, row.clock_offset_error, &row.host),
             (
@@ -150,29 +150,30 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Tells what a row's time was spent on, nanoseconds by stage: all of its time, but for a stretch that holds a router and the
-/// server. What is the request's is told by its first row.
-fn stages(row: &Row, breakdown: Option<&Breakdown>, mut tell: impl FnMut(&'static str, i64)) {
+/// Calls `on_stage` with each stage of a row's time and its length, nanoseconds. They add up to the whole time, without a part
+/// that router and server share. Stages of the request are those of its first row.
+fn stages(row: &Row, breakdown: Option<&Breakdown>, mut on_stage: impl FnMut(&'static str, i64)) {
     let is_first = row.is_first_of_request();
-    // Known by itself where the engine told how long, not when; that of a pair is the sum of stages.
+    // The engine may report the length of the queue time, but not when it was. That of a pair is a sum of stages.
     let queue = row.pure_queue_time;
     let queue = queue.filter(|_| row.timeline.prefill().is_none());
     for part in breakdown.iter().flat_map(|all| &all.parts) {
         if let Some((stage, is_of_request)) = stage_of(part.spent)
             && (is_first || !is_of_request)
         {
-            let is_queue_too = part.spent.holds(Period::PURE_QUEUE);
-            let queue = queue.filter(|_| is_queue_too).unwrap_or(0);
-            tell(stage, part.nanos - queue);
+            let has_queue = part.spent.holds(Period::PURE_QUEUE);
+            let queue = queue.filter(|_| has_queue).unwrap_or(0);
+            on_stage(stage, part.nanos - queue);
         }
     }
     let stall = row.client_stall.filter(|_| is_first);
     for (stage, nanos) in [("server_queue", queue), ("client_stall", stall)] {
-        nanos.into_iter().for_each(|nanos| tell(stage, nanos));
+        nanos.into_iter().for_each(|nanos| on_stage(stage, nanos));
     }
 }
 
-/// The stage of a part in [`stages`] that is not told by itself, and whether it is the request's.
+/// Returns the stage of a part of the time, and whether it belongs to the request rather than to a sequence. `None` if
+/// [`stages`] counts it separately, or not at all.
 fn stage_of(spent: Spent) -> Option<(&'static str, bool)> {
     match spent {
         Spent::PROXY => return Some(("proxy", true)),
@@ -184,7 +185,7 @@ fn stage_of(spent: Spent) -> Option<(&'static str, bool)> {
     match first.period {
         Period::PURE_QUEUE if is_one => None,
         Period::QUEUE_IN_ROUTER => is_one.then_some((first.metric, true)),
-        // Of a reply that is no stream: nobody sees its first token pass.
+        // A response that is no stream: its first token is not seen.
         Period::RETURN if !is_one => Some(("decode", false)),
         period if period.from < Moment::RouterSend => None,
         _ if is_one => Some((first.metric, false)),
@@ -200,39 +201,33 @@ fn observe(family: &Family<Histogram>, labels: &[&str], values: impl Iterator<It
     }
 }
 
-/// A duration; one that is negative, which clocks that are known only so well can show, as 0.
+/// Converts a duration to seconds. A negative one, due to the error of a clock offset, becomes 0.
 pub(super) fn seconds(nanos: i64) -> f64 {
     nanos.max(0) as f64 / NANOS as f64
 }
 
-/// What [`missing`] may say of an endpoint's rows.
+/// Returns the reasons that [`missing_reason`] may return for an endpoint.
 pub(super) fn reasons(endpoint: Endpoint) -> impl Iterator<Item = &'static str> {
-    let own: &[&str] = match endpoint {
-        Endpoint::Generate => &["metrics_off", "too_old", "retracted", "unread", "other"],
-        // Its replies may have `meta_info`.
-        Endpoint::Chat => &[
-            "metrics_off",
-            "too_old",
-            "retracted",
-            "openai_stream",
-            "openai_reply",
-            "unread",
-            "other",
-        ],
-        _ => &["openai_stream", "openai_reply", "unread", "other"],
-    };
-    own.iter().copied().chain(Untold::ALL.map(Untold::name))
+    // Chat responses may have `meta_info`, which `/generate` always has.
+    let has_meta_info = matches!(endpoint, Endpoint::Generate | Endpoint::Chat);
+    let is_openai = endpoint != Endpoint::Generate;
+    let of_meta_info = ["metrics_off", "too_old", "retracted"].map(|name| (name, has_meta_info));
+    let of_openai = ["openai_stream", "openai_reply"].map(|name| (name, is_openai));
+    let own = of_meta_info.into_iter().chain(of_openai);
+    let own = own.filter_map(|(name, is_possible)| is_possible.then_some(name));
+    own.chain(["unread", "other"])
+        .chain(Untold::ALL.map(Untold::name))
 }
 
-/// Why a row that went well has no time in the server queue.
-fn missing(row: &Row) -> Option<&'static str> {
-    // Where parts of what it tells were lost, others may be there.
-    let is_part = row.more.untold == Some(Untold::Incomplete);
-    if row.pure_queue_time.is_some() && !is_part {
+/// Returns why the row of a successful request has no time in the server queue; `None` if it has one.
+fn missing_reason(row: &Row) -> Option<&'static str> {
+    // Some of the engine's spans were lost: the queue time may be there, but is counted as missing.
+    let is_incomplete = row.more.untold == Some(Untold::Incomplete);
+    if row.pure_queue_time.is_some() && !is_incomplete {
         return None;
     }
-    if let Some(why) = row.more.untold {
-        return Some(why.name());
+    if let Some(reason) = row.more.untold {
+        return Some(reason.name());
     }
     Some(match Unseen::of_engine(row) {
         Unseen::Hidden => "unread",

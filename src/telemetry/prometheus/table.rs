@@ -1,4 +1,4 @@
-//! Every metric of a proxy: what it is called, what kind it is, its labels, its bounds, and what it says.
+//! The table of all metrics of a proxy: name, type, labels, bounds and help.
 
 use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Result};
 
@@ -6,12 +6,12 @@ use crate::request::endpoint::PASSED;
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::impossible::Impossible;
 use crate::request::response::Unread;
-use crate::telemetry::family::{Family, Gaps};
+use crate::telemetry::family::{BatchHistogram, Family};
 use crate::telemetry::metric::{Kind, Metric};
 
 use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Limit, Loss};
 
-/// Below 0.1 s our own; from there on SGLang's, so that the two can be laid over each other; then up to an hour.
+/// Below 0.1 s our own, then SGLang's for comparison, then up to an hour.
 const LATENCY_BOUNDS: [f64; 29] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0,
     10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 600.0, 1200.0, 1800.0, 3600.0,
@@ -40,32 +40,32 @@ const GEN_AI_AND_ERROR: [&str; 7] = [
 ];
 const GEN_AI: &[&str] = GEN_AI_AND_ERROR.split_at(6).0;
 
-/// Makes of the table the metrics, a field each, and what `docs/METRICS.md` tells of them. What is `of` names is shown with
-/// each of them from the beginning: what has not happened is 0, and its first time is seen as an increase.
+/// Generates from the table the metrics, one field each, and their descriptions for `docs/METRICS.md`. Label values after `of` have
+/// a series from the start: without one at 0, Prometheus would not see the first count as an increase.
 macro_rules! metrics {
-    ($($field:ident: $one:ident = $name:literal, $labels:expr $(, buckets $bounds:expr)? $(, of $values:expr)?; $help:literal;)*) => {
-        /// The metrics, a field each.
+    ($($field:ident: $series:ident = $name:literal, $labels:expr $(, buckets $bounds:expr)? $(, of $values:expr)?; $help:literal;)*) => {
+        /// The metrics, one field each.
         #[derive(Debug)]
         pub struct Families {
-            $(#[doc = $help] pub $field: Family<$one>,)*
+            $(#[doc = $help] pub $field: Family<$series>,)*
         }
 
-        /// What they are; `docs/METRICS.md` walks this table.
+        /// Their descriptions; `docs/METRICS.md` is made from them.
         pub const METRICS: [Metric; [$($name),*].len()] = [$(
             Metric {
                 name: $name,
-                kind: metrics!(@ $one $($bounds)?),
+                kind: metrics!(@ $series $($bounds)?),
                 help: $help,
                 labels: $labels,
             },
         )*];
 
         impl Families {
-            /// All of them, of so many label sets at most, shown in `registry`.
-            pub(super) fn new(registry: &Registry, most: usize) -> Result<Families> {
+            /// Creates all of them in `registry`, each with this maximum number of label sets.
+            pub(super) fn new(registry: &Registry, max_sets: usize) -> Result<Families> {
                 let [$($field),*] = METRICS;
                 $(
-                    let $field = Family::new(registry, $field, most)?;
+                    let $field = Family::new(registry, $field, max_sets)?;
                     $($values.into_iter().for_each(|value| drop($field.with(&[value])));)?
                 )*
                 Ok(Families { $($field,)* })
@@ -74,8 +74,8 @@ macro_rules! metrics {
     };
     (@ IntCounter) => { Kind::Counter };
     (@ Counter) => { Kind::Counter };
-    (@ $one:ident) => { Kind::Gauge };
-    (@ $one:ident $bounds:expr) => { Kind::Histogram($bounds) };
+    (@ $series:ident) => { Kind::Gauge };
+    (@ $series:ident $bounds:expr) => { Kind::Histogram($bounds) };
 }
 
 metrics! {
@@ -101,7 +101,7 @@ metrics! {
     overhead: Histogram = "queuescope_overhead_seconds", &[], buckets &OVERHEAD_BOUNDS;
         "What this listener added to a request (column `overhead`): before the first sending, between resendings and after the \
         last byte. Passing pieces on while an upstream has the request is not in it, nor are hops. Above a few ms at the median, the proxy is short of CPU.";
-    inter_token: Gaps = "queuescope_inter_token_seconds", &["worker"], buckets &GAP_BOUNDS;
+    inter_token: BatchHistogram = "queuescope_inter_token_seconds", &["worker"], buckets &GAP_BOUNDS;
         "Every gap between two tokens as read from streams, where events or `usage` tell how many tokens there were; of the \
         first sequences of a request, within 3 % of a bound. A long tail beside a good mean: prefills of others stop the decoding.";
     requests: IntCounter = "queuescope_requests_total", &["endpoint", "outcome", "worker"];

@@ -17,7 +17,7 @@ use super::*;
 mod missing;
 mod stages;
 
-/// A row as a front writes it, before its request has ended.
+/// A row of a front, before its request has ended.
 fn row(endpoint: Endpoint, outcome: Outcome) -> Row {
     let seen = Sample::whole().at(Moment::WorkerFirstToken, 203);
     let of_front = seen.without(&[Moment::Scheduled, Moment::Sent]);
@@ -35,7 +35,7 @@ fn row(endpoint: Endpoint, outcome: Outcome) -> Row {
     row
 }
 
-/// What `/metrics` says: the value of each line.
+/// The value of each line of `/metrics`.
 pub(crate) fn shown(metrics: &Metrics) -> BTreeMap<String, f64> {
     let text = metrics.text();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -46,12 +46,12 @@ pub(crate) fn shown(metrics: &Metrics) -> BTreeMap<String, f64> {
     values.collect()
 }
 
-/// Everything that can happen, once.
-fn used(metrics: &Metrics, name: &str) {
-    let mut lacking = row(Endpoint::Generate, Outcome::Ok);
-    lacking.timeline.clear(Moment::QueueStart);
-    let whole = [Outcome::Ok, Outcome::Timeout].map(|outcome| row(Endpoint::Chat, outcome));
-    for mut row in [lacking].into_iter().chain(whole) {
+/// Counts everything once.
+fn count_all(metrics: &Metrics, name: &str) {
+    let mut incomplete = row(Endpoint::Generate, Outcome::Ok);
+    incomplete.timeline.clear(Moment::QueueStart);
+    let complete = [Outcome::Ok, Outcome::Timeout].map(|outcome| row(Endpoint::Chat, outcome));
+    for mut row in [incomplete].into_iter().chain(complete) {
         for text in [&mut row.model, &mut row.host, &mut row.worker] {
             *text = Some(format!("{name}:1"));
         }
@@ -60,7 +60,7 @@ fn used(metrics: &Metrics, name: &str) {
     }
     metrics.engine_joins.with(&["trace", "joined"]);
     drop(metrics.attempt_began(name));
-    metrics.waited(name, Cause::Slots, 5);
+    metrics.add_wait(name, Cause::Slots, 5);
     metrics.attempts.with(&[name, "ok"]).inc();
     metrics.connections.with(&[name, "true"]).inc();
     metrics.bytes.with(&["request"]).inc_by(5);
@@ -71,9 +71,9 @@ fn used(metrics: &Metrics, name: &str) {
 }
 
 #[test]
-fn the_table_is_what_is_shown() {
+fn all_metrics_of_the_table_are_shown() {
     let metrics = Metrics::new().unwrap();
-    used(&metrics, "w0");
+    count_all(&metrics, "w0");
     let upstream = Arc::new(UpstreamFigures::default());
     metrics.upstreams.add(upstream.clone());
     let text = metrics.text();
@@ -87,9 +87,9 @@ fn the_table_is_what_is_shown() {
     );
 }
 
-/// That they are names holds the crate when the table is made.
+/// The crate checks at creation that the names are valid.
 #[test]
-fn names_tell_what_prometheus_wants_them_to() {
+fn names_follow_the_conventions_of_prometheus() {
     for metric in &METRICS {
         let (name, kind) = (metric.name, metric.kind);
         let is_counter = matches!(kind, Kind::Counter);
@@ -101,7 +101,7 @@ fn names_tell_what_prometheus_wants_them_to() {
 }
 
 #[test]
-fn bounds_are_those_of_sglang() {
+fn bounds_include_those_of_sglang() {
     let folder = env!("CARGO_MANIFEST_DIR");
     let recorded = format!("{folder}/tests/data/sglang-0.5.23/info_metrics.body");
     let recorded = std::fs::read_to_string(recorded).unwrap();
@@ -110,7 +110,7 @@ fn bounds_are_those_of_sglang() {
         let lines = recorded.lines().filter(|line| line.starts_with(&start));
         let bounds = lines.map(|line| line.split("le=\"").nth(1).unwrap());
         let bounds = bounds.map(|rest| rest.split('"').next().unwrap());
-        // Of its first series.
+        // Only those of the first series.
         let bounds = bounds.take_while(|le| *le != "+Inf");
         bounds.map(|le| le.parse().unwrap()).collect()
     };
@@ -147,9 +147,9 @@ fn bounds_are_those_of_sglang() {
 }
 
 #[test]
-fn whatever_comes_in_no_metric_has_too_many_label_sets() {
-    for most in [8, 64] {
-        let metrics = Metrics::with_label_sets(most).unwrap();
+fn no_metric_has_too_many_label_sets() {
+    for max_sets in [8, 64] {
+        let metrics = Metrics::with_label_sets(max_sets).unwrap();
         let mut upstreams = Vec::new();
         for n in 0..300 {
             let upstream = Arc::new(UpstreamFigures {
@@ -158,16 +158,19 @@ fn whatever_comes_in_no_metric_has_too_many_label_sets() {
             });
             metrics.upstreams.add(upstream.clone());
             upstreams.push(upstream);
-            used(&metrics, &format!("junk {n}\n\"{{}}\\"));
+            count_all(&metrics, &format!("junk {n}\n\"{{}}\\"));
         }
         for family in metrics.registry.gather() {
             let sets = family.get_metric().len();
-            // Beyond its most a metric has sets only by labels of which all values are ours.
-            assert!(sets < most + 200, "{}: {sets}", family.name());
+            // Closed labels, whose values are all our own, may add sets beyond the limit.
+            assert!(sets < max_sets + 200, "{}: {sets}", family.name());
         }
         // Nothing is lost.
         let requests = metrics.requests.sets();
-        assert_eq!(requests.iter().map(|(_, one)| one.get()).sum::<u64>(), 900);
+        assert_eq!(
+            requests.iter().map(|(_, series)| series.get()).sum::<u64>(),
+            900
+        );
         assert!(requests.iter().any(|(labels, _)| labels[2] == "other"));
     }
 }

@@ -8,8 +8,7 @@ use crate::request::timeline::Side;
 
 use super::*;
 
-/// A request that went well, of which nothing but its send and its end was seen: that so many seconds after the start, after so
-/// many milliseconds.
+/// A successful request with only its sending and its end known: the end in seconds, the duration in milliseconds.
 fn request(ended: i64, took_ms: i64) -> Sample {
     let unseen = Sample::whole().without(&Moment::ALL);
     let sent = unseen.at(Moment::Sent, ended * 1000 - took_ms);
@@ -20,14 +19,14 @@ fn record(recent: &Recent, rows: &Rows) {
     recent.record(rows, Some(&Counted::of(rows)));
 }
 
-/// What is remembered of these alone.
+/// The state after this request alone.
 fn recent(rows: impl Into<Rows>) -> Recent {
     let recent = Recent::default();
     record(&recent, &rows.into());
     recent
 }
 
-/// The rows that are kept of the first request.
+/// The rows kept of the first request.
 fn kept(recent: &Recent) -> Rows {
     recent.find(1).unwrap().rows
 }
@@ -52,7 +51,7 @@ fn median_ms(view: &View, name: &str) -> Option<i64> {
 }
 
 #[test]
-fn the_last_are_kept_and_those_that_failed_longer() {
+fn the_last_requests_are_kept_and_failed_ones_longer() {
     let recent = recent(timeout(0));
     for _ in 0..1000 {
         record(&recent, &ok(1, 50));
@@ -71,31 +70,31 @@ fn the_last_are_kept_and_those_that_failed_longer() {
 }
 
 #[test]
-fn of_a_request_of_many_rows_the_first_are_kept() {
-    for (many, id, expected) in [
-        (3, LONG, 3),
-        (1000, 1, ROWS),
-        (16, LONG + 1, 1),
+fn the_first_rows_of_a_request_with_many_are_kept() {
+    for (count, id, expected) in [
+        (3, LONG_ID_BYTES, 3),
+        (1000, 1, MAX_ROWS),
+        (16, LONG_ID_BYTES + 1, 1),
         (1, 100_000, 1),
     ] {
         let mut row = request(1, 1).row();
         row.req_id = Some("i".repeat(id));
-        let recent = recent(vec![row; many]);
-        assert_eq!(kept(&recent).len(), expected, "{many} of ids of {id}");
+        let recent = recent(vec![row; count]);
+        assert_eq!(kept(&recent).len(), expected, "{count} of ids of {id}");
     }
 }
 
 #[test]
-fn what_the_server_said_of_an_error_is_not_kept() {
-    // Our own words stay. A word of the message is no code, though it is made of digits; what the server names as one is.
+fn a_servers_error_message_is_not_kept() {
+    // Our own texts are kept. A number in the message is not kept as a code; the member `code` is.
     let quoted = "the server's message";
     let coded = |status: u16| format!("{status}; {quoted}");
-    let said = |members: &str| format!("{{\"error\":{{\"message\":{members}}}}}");
-    for (status, body, told, left) in [
-        (400, said("\"secret\""), "400 secret", coded(400)),
-        (200, said("\"secret\""), "secret", quoted.to_owned()),
-        (200, said("\"4111 is\""), "4111 is", quoted.to_owned()),
-        (200, said("\"m\",\"code\":429"), "429 m", coded(429)),
+    let error = |members: &str| format!("{{\"error\":{{\"message\":{members}}}}}");
+    for (status, body, in_row, expected) in [
+        (400, error("\"secret\""), "400 secret", coded(400)),
+        (200, error("\"secret\""), "secret", quoted.to_owned()),
+        (200, error("\"4111 is\""), "4111 is", quoted.to_owned()),
+        (200, error("\"m\",\"code\":429"), "429 m", coded(429)),
         (503, "{}".to_owned(), "503", "503".to_owned()),
     ] {
         let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".into());
@@ -104,16 +103,16 @@ fn what_the_server_said_of_an_error_is_not_kept() {
         observer.response_end(at(1));
         let rows = Rows::from(Row::ended(observer.finish(End::Complete, at(1))));
         let kept = &kept(&recent(without_quotes(&rows)))[0];
-        assert_eq!(rows[0].error.as_deref(), Some(told));
-        let error = kept.error.as_deref().unwrap();
-        assert!(error.starts_with(&left), "{error}");
+        assert_eq!(rows[0].error.as_deref(), Some(in_row));
+        let text = kept.error.as_deref().unwrap();
+        assert!(text.starts_with(&expected), "{text}");
     }
     let late = kept(&recent(without_quotes(&timeout(1))));
     assert_eq!(late[0].error.as_deref(), Some("too late"));
 }
 
 #[test]
-fn the_window_forgets_what_is_older() {
+fn the_window_drops_older_requests() {
     let recent = Recent::default();
     for second in 0..600 {
         record(&recent, &ok(second, 10));
@@ -122,17 +121,17 @@ fn the_window_forgets_what_is_older() {
         record(&recent, &ok(600, 200));
     }
     record(&recent, &timeout(600));
-    // Rows of attempts that nobody claimed come late.
+    // Rows of attempts that belong to no request arrive late.
     record(&recent, &ok(595, 10));
     let view = recent.view(0, at(600));
     let sum = &view.figures.sum;
     let outcomes: Vec<_> = sum.outcomes().collect();
     assert_eq!(outcomes, [(Outcome::Ok, 2301), (Outcome::Timeout, 1)]);
     assert_eq!(view.figures.slots.len(), 31);
-    assert_eq!(sum.spent[0].requests, 2301, "those that went well");
+    assert_eq!(sum.spent[0].requests, 2301, "only successful ones");
     let median = median_ms(&view, "elapsed").unwrap();
     assert!((194..=206).contains(&median), "{median}");
-    assert_eq!(median_ms(&view, "pure_queue_time"), None, "nobody told it");
+    assert_eq!(median_ms(&view, "pure_queue_time"), None, "it is missing");
 
     let later = recent.view(0, at(895));
     assert_eq!(later.figures.sum.requests(), 2011 + 1);
@@ -141,7 +140,7 @@ fn the_window_forgets_what_is_older() {
 }
 
 #[test]
-fn a_reader_keeps_what_it_has_read() {
+fn a_view_does_not_change() {
     let recent = recent(ok(1, 10));
     let view = recent.view(0, at(1));
     record(&recent, &ok(1, 10));
@@ -150,7 +149,7 @@ fn a_reader_keeps_what_it_has_read() {
 }
 
 #[test]
-fn tokens_of_several_sequences_are_those_that_usage_tells() {
+fn the_tokens_of_several_sequences_are_those_of_the_request() {
     let mut rows = vec![request(1, 50).row(); 2];
     for (row, index) in rows.iter_mut().zip(0..) {
         (row.sequences, row.index) = (2, index);
@@ -161,7 +160,7 @@ fn tokens_of_several_sequences_are_those_that_usage_tells() {
 }
 
 #[test]
-fn what_cannot_be_is_in_no_figure_of_the_window_and_in_the_row() {
+fn an_impossible_value_is_kept_in_the_row_and_in_no_figure() {
     let mut rows = vec![request(1, 50).row()];
     rows[0].inconsistency = Some("pure_queue_time>elapsed".to_owned());
     rows[0].pure_queue_time = Some(60 * NANOS);

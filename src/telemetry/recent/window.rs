@@ -1,4 +1,4 @@
-//! Figures of the last minutes, gathered in slots of some seconds.
+//! Figures of the last minutes, collected in slots of a few seconds.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::request::timeline::{Moment, Period};
 use crate::stats::Histogram;
 use crate::telemetry::counted::Counted;
 
-/// Seconds of a slot.
+/// The length of a slot.
 pub const SLOT_SECONDS: i64 = 10;
-/// Seconds that are looked back.
+/// The length of the window.
 pub const WINDOW_SECONDS: i64 = 300;
-/// The figure that only who stands before a router has.
+/// The figure that exists only in front of a router.
 const IN_ROUTER: Origin = Origin::Period(Period::QUEUE_IN_ROUTER);
-/// One more than fit into the window: the first and the last are in it in part.
+/// One more than fit into the window, which includes only a part of the first and the last.
 const SLOTS: i64 = WINDOW_SECONDS / SLOT_SECONDS + 1;
 
-/// Columns that quantiles are taken of, of requests that went well.
+/// The columns with quantiles, of successful requests.
 static FIGURES: [&Column; 5] = [
     &COLUMNS[ColumnId::ttft as usize],
     &COLUMNS[ColumnId::elapsed as usize],
@@ -30,55 +30,50 @@ static FIGURES: [&Column; 5] = [
     &COLUMNS[ColumnId::tpot as usize],
 ];
 
-/// The slots of the last minutes, in order. A slot that somebody reads is copied before it changes.
+/// The slots of the last minutes, in order. A slot with a reader is copied before it changes.
 #[derive(Debug, Default)]
 pub struct Window(VecDeque<Arc<Slot>>);
 
-/// The requests that ended within some seconds.
-#[derive(Clone, Debug)]
+/// The figures of the requests that ended within one slot.
+#[derive(Clone, Debug, Default)]
 pub struct Slot {
-    /// Which slot it is: the first second of it by [`SLOT_SECONDS`].
+    /// Its first second divided by [`SLOT_SECONDS`].
     index: i64,
     outcomes: [u64; Outcome::ALL.len()],
     output_tokens: u64,
-    /// Where the time of those went that went well: all of it, and that until their first tokens.
+    /// What the time of successful requests was spent on: in total, and until the first token.
     pub spent: [TimeSpent; 2],
-    quantiles: Vec<Histogram>,
+    quantiles: [Histogram; FIGURES.len()],
 }
 
-/// All of the window.
+/// The figures of the whole window.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// Each slot with how many seconds ago it began.
+    /// The slots, each with its start in seconds before now.
     pub slots: Vec<(f64, Arc<Slot>)>,
     /// Their sum.
     pub sum: Slot,
 }
 
 impl Window {
-    /// Counts a request that ended at `at`.
-    pub fn count(&mut self, at: Stamp, counted: &Counted<'_>) {
+    /// Adds a request that ended at `at`.
+    pub fn add(&mut self, at: Stamp, counted: &Counted<'_>) {
         let index = index(at);
-        // They come nearly in order, so the place is near the end.
-        let place = self.0.iter().rposition(|slot| slot.index <= index);
-        let is_there = place.is_some_and(|place| self.0[place].index == index);
-        let place = match (place, is_there) {
-            (Some(place), true) => place,
-            (place, _) => {
-                let place = place.map_or(0, |place| place + 1);
-                self.0.insert(place, Arc::new(Slot::new(index)));
-                place
-            }
-        };
-        if let Some(slot) = self.0.get_mut(place) {
-            Arc::make_mut(slot).count(counted);
+        // Requests arrive nearly in order, so the position is near the end.
+        let earlier = self.0.iter().rposition(|slot| slot.index < index);
+        let position = earlier.map_or(0, |position| position + 1);
+        if self.0.get(position).is_none_or(|slot| slot.index > index) {
+            self.0.insert(position, Arc::new(Slot::new(index)));
+        }
+        if let Some(slot) = self.0.get_mut(position) {
+            Arc::make_mut(slot).add(counted);
         }
         while self.0.len() > SLOTS as usize {
             self.0.pop_front();
         }
     }
 
-    /// The slots that lie in the window at `now`.
+    /// Returns the slots in the window at `now`.
     pub fn slots(&self, now: Stamp) -> Vec<Arc<Slot>> {
         let oldest = index(now) - SLOTS + 1;
         let all = self.0.iter();
@@ -90,14 +85,11 @@ impl Slot {
     fn new(index: i64) -> Slot {
         Slot {
             index,
-            outcomes: [0; Outcome::ALL.len()],
-            output_tokens: 0,
-            spent: <[TimeSpent; 2]>::default(),
-            quantiles: vec![Histogram::default(); FIGURES.len()],
+            ..Slot::default()
         }
     }
 
-    fn count(&mut self, counted: &Counted<'_>) {
+    fn add(&mut self, counted: &Counted<'_>) {
         let rows = &*counted.rows;
         let Some(first) = rows.first() else { return };
         self.outcomes[first.outcome() as usize] += 1;
@@ -107,7 +99,7 @@ impl Slot {
             return;
         }
         TimeSpent::count_both(&mut self.spent, first, counted.breakdown.as_ref());
-        // Where no hop saw the router's sending, it is our own: there is no router.
+        // If no hop saw the router's sending, the column holds our own: there is no router.
         let has_router = first.timeline.raw(Moment::WorkerArrival).is_some();
         let figures = FIGURES.iter().zip(&mut self.quantiles);
         for (column, histogram) in
@@ -125,7 +117,7 @@ impl Slot {
         }
     }
 
-    fn add(&mut self, more: &Slot) {
+    fn merge(&mut self, more: &Slot) {
         for (count, more) in self.outcomes.iter_mut().zip(more.outcomes) {
             *count += more;
         }
@@ -136,35 +128,35 @@ impl Slot {
         }
     }
 
-    /// Requests that ended.
+    /// Returns the number of requests.
     pub fn requests(&self) -> u64 {
         self.outcomes.iter().sum()
     }
 
-    /// Tokens that were generated for them.
+    /// Returns the number of their output tokens.
     pub fn output_tokens(&self) -> u64 {
         self.output_tokens
     }
 
-    /// How many ended in each way, of the ways that there were.
+    /// Returns the number of requests by outcome, without outcomes that did not occur.
     pub fn outcomes(&self) -> impl Iterator<Item = (Outcome, u64)> {
         let all = Outcome::ALL.into_iter();
         let counted = all.map(|outcome| (outcome, self.outcomes[outcome as usize]));
         counted.filter(|(_, count)| *count > 0)
     }
 
-    /// Each of [`FIGURES`] with its values, nanoseconds.
+    /// Returns each column with quantiles and its values, nanoseconds.
     pub fn quantiles(&self) -> impl Iterator<Item = (&'static Column, &Histogram)> {
         FIGURES.iter().copied().zip(&self.quantiles)
     }
 }
 
 impl Figures {
-    /// Of the slots that there are at `now`.
+    /// Sums up the slots of the window at `now`.
     pub fn of(slots: Vec<Arc<Slot>>, now: Stamp) -> Figures {
         let mut sum = Slot::new(index(now));
         for slot in &slots {
-            sum.add(slot);
+            sum.merge(slot);
         }
         let ago = |slot: &Slot| now.seconds() - (slot.index * SLOT_SECONDS) as f64;
         let slots = slots.into_iter();

@@ -33,15 +33,15 @@ impl Folder {
         }
     }
 
-    /// One whose files are begun anew after an hour.
-    fn of_an_hour() -> Folder {
+    /// A folder in which files are rotated after an hour.
+    fn rotating_hourly() -> Folder {
         let mut folder = Folder::new();
         folder.file.rotation.age_nanos = 3600 * NANOS;
         folder
     }
 
-    fn sink(&self) -> Sink {
-        Sink::open(self.file.clone(), self.metrics.clone()).unwrap()
+    fn writer(&self) -> FileWriter {
+        FileWriter::open(self.file.clone(), self.metrics.clone()).unwrap()
     }
 
     fn path(&self) -> &Path {
@@ -52,7 +52,7 @@ impl Folder {
         self.folder.path().join(name)
     }
 
-    /// Holds all files by name, each with its rows' ids, to what is expected.
+    /// Asserts the names of all files, each with the ids of its rows.
     #[track_caller]
     fn has(&self, expected: &str) {
         let files = self.files().into_iter();
@@ -60,7 +60,7 @@ impl Folder {
         assert_eq!(files.collect::<Vec<_>>().join(", "), expected);
     }
 
-    /// All files by name, with their rows' ids.
+    /// All files by name, with the ids of their rows.
     fn files(&self) -> BTreeMap<String, Vec<String>> {
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -85,32 +85,32 @@ fn lines(ids: &str) -> Vec<u8> {
 
 /// Writes the lines of requests with these ids, one after another.
 #[track_caller]
-fn write(sink: &mut Sink, ids: &str) {
+fn write(writer: &mut FileWriter, ids: &str) {
     ids.split(' ')
-        .for_each(|id| sink.write(&lines(id)).unwrap());
+        .for_each(|id| writer.write(&lines(id)).unwrap());
 }
 
-/// The rows' ids. Fails unless the file has one header and whole lines.
+/// The ids of the rows. Fails unless the file has one header and complete lines.
 fn ids(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(text.ends_with('\n'), "{path:?}: {text:?}");
     let mut rows = ::csv::Reader::from_reader(text.as_bytes());
     assert_eq!(&rows.headers().unwrap()[0], "req_id", "{path:?}");
-    // The reader itself refuses a row that has more or fewer cells than the header.
+    // The reader itself rejects a row with more or fewer cells than the header.
     let ids = rows.records().map(|row| row.unwrap()[0].to_owned());
     ids.collect()
 }
 
 #[test]
-fn records_that_lie_there_are_moved_aside_whatever_their_version() {
+fn existing_records_of_any_version_are_moved_aside() {
     let folder = Folder::new();
     let torn = "req_id,of,another,version\n1,2,3,4\n5,6";
     std::fs::write(folder.path(), torn).unwrap();
     for id in ["a", "b"] {
-        let mut sink = folder.sink();
+        let mut writer = folder.writer();
         assert_eq!(ids(folder.path()), [""; 0]);
-        write(&mut sink, id);
-        sink.close();
+        write(&mut writer, id);
+        writer.close();
     }
     let theirs = folder.beside("r.csv.20261120T144800Z");
     assert_eq!(std::fs::read_to_string(&theirs).unwrap(), torn);
@@ -119,36 +119,36 @@ fn records_that_lie_there_are_moved_aside_whatever_their_version() {
 }
 
 #[test]
-fn a_file_that_was_moved_or_removed_is_begun_anew() {
+fn a_moved_or_removed_file_is_replaced_by_a_new_one() {
     let folder = Folder::new();
-    let mut sink = folder.sink();
-    write(&mut sink, "a");
+    let mut writer = folder.writer();
+    write(&mut writer, "a");
     // As logrotate moves it.
     std::fs::rename(folder.path(), folder.beside("r.csv.1")).unwrap();
-    write(&mut sink, "b");
+    write(&mut writer, "b");
     folder.has("r.csv: b, r.csv.1: a");
     std::fs::remove_file(folder.path()).unwrap();
-    write(&mut sink, "c");
-    // Removed, and somebody else's is there: that one stays.
+    write(&mut writer, "c");
+    // Replaced by another process's file, which stays.
     std::fs::remove_file(folder.path()).unwrap();
     std::fs::copy(folder.beside("r.csv.1"), folder.path()).unwrap();
-    write(&mut sink, "d");
+    write(&mut writer, "d");
     folder.has("r.csv: a, r.csv.1: a, r.csv.20261120T144800Z: d");
 }
 
 #[test]
-fn a_process_writes_on_to_its_own_file_when_another_takes_the_path() {
+fn a_process_goes_on_with_its_own_file_when_another_takes_the_path() {
     let mut folder = Folder::new();
-    // Full with the first row: the next one begins a file beside the path, which it does not take back.
+    // Full with the first row: the next one begins a file beside the path, which stays the other process's.
     folder.file.rotation.bytes = 1;
-    let mut first = folder.sink();
+    let mut first = folder.writer();
     write(&mut first, "a");
-    let mut second = folder.sink();
+    let mut second = folder.writer();
     write(&mut second, "b");
     write(&mut first, "c");
     let (moved, next) = ("r.csv.20261120T144800Z", "r.csv.20261120T144800Z.1");
     folder.has(&format!("r.csv: b, {moved}: a, {next}: c"));
-    // The other is gone, and its file with it.
+    // The other process has ended, and its file was removed.
     drop(second);
     std::fs::remove_file(folder.path()).unwrap();
     write(&mut first, "d");
@@ -158,34 +158,34 @@ fn a_process_writes_on_to_its_own_file_when_another_takes_the_path() {
 #[test]
 fn a_process_without_a_row_leaves_no_file_and_keeps_the_link_to_it() {
     let folder = Folder::new();
-    let displaced = folder.sink();
-    write(&mut folder.sink(), "b");
+    let displaced = folder.writer();
+    write(&mut folder.writer(), "b");
     displaced.close();
     folder.has("r.csv: b");
     std::fs::remove_file(folder.path()).unwrap();
     std::os::unix::fs::symlink("far.csv", folder.path()).unwrap();
-    folder.sink().close();
+    folder.writer().close();
     assert!(folder.path().is_symlink());
     assert!(!folder.beside("far.csv").exists());
 }
 
 #[test]
-fn what_is_no_records_file_is_not_moved() {
+fn another_kind_of_file_is_not_moved() {
     let folder = Folder::new();
     std::fs::write(folder.path(), "[proxy]\n").unwrap();
-    let refused = Sink::open(folder.file.clone(), Metrics::new().unwrap());
+    let refused = FileWriter::open(folder.file.clone(), Metrics::new().unwrap());
     assert!(refused.unwrap_err().to_string().contains("something else"));
     assert_eq!(std::fs::read(folder.path()).unwrap(), b"[proxy]\n");
 }
 
 #[test]
-fn a_link_stays_where_it_is_and_what_it_leads_to_moves_within_its_own_folder() {
+fn a_link_stays_and_its_target_is_moved_within_the_targets_folder() {
     let folder = Folder::new();
     let far = folder.beside("far");
     std::fs::create_dir(&far).unwrap();
     std::os::unix::fs::symlink("far/real.csv", folder.path()).unwrap();
     for id in ["a", "b"] {
-        write(&mut folder.sink(), id);
+        write(&mut folder.writer(), id);
         assert_eq!(ids(&far.join("real.csv")), [id]);
     }
     assert!(folder.path().is_symlink());
@@ -193,71 +193,71 @@ fn a_link_stays_where_it_is_and_what_it_leads_to_moves_within_its_own_folder() {
 }
 
 #[test]
-fn a_file_cut_off_under_us_gets_a_header_again() {
-    let folder = Folder::of_an_hour();
-    let mut sink = folder.sink();
-    write(&mut sink, "a a");
+fn a_file_truncated_by_another_process_gets_a_header_again() {
+    let folder = Folder::rotating_hourly();
+    let mut writer = folder.writer();
+    write(&mut writer, "a a");
     folder.manual.advance(Duration::from_secs(3000));
     // As logrotate's copytruncate does.
     let other = OpenOptions::new().write(true).open(folder.path()).unwrap();
     other.set_len(0).unwrap();
-    write(&mut sink, "b");
-    // It is as old as its first row now.
+    write(&mut writer, "b");
+    // Its age is that of its new first row.
     folder.manual.advance(Duration::from_secs(3000));
-    write(&mut sink, "c");
+    write(&mut writer, "c");
     folder.has("r.csv: b c");
 }
 
 #[test]
-fn a_file_that_is_full_moves_away() {
+fn a_full_file_is_moved_aside() {
     let mut folder = Folder::new();
     let mut header = Vec::new();
     csv::header(&mut header);
     folder.file.rotation.bytes = (header.len() + lines("a b").len()) as u64;
-    let mut sink = folder.sink();
+    let mut writer = folder.writer();
     for id in ["a", "b", "c", "d", "e"] {
-        write(&mut sink, id);
+        write(&mut writer, id);
         folder.manual.advance(Duration::from_millis(400));
     }
-    // Longer than the limit by itself: it gets a file of its own, and no file is left without a row.
-    sink.write(&lines("f g h")).unwrap();
-    write(&mut sink, "i");
+    // A block longer than the limit gets a file of its own, and no file is left without a row.
+    writer.write(&lines("f g h")).unwrap();
+    write(&mut writer, "i");
     folder.has("r.csv: i, r.csv.20261120T144800Z: a b, r.csv.20261120T144801Z: c d, r.csv.20261120T144802Z: e, r.csv.20261120T144802Z.1: f g h");
     assert_eq!(folder.metrics.rotations.with(&[]).get(), 4);
 }
 
 #[test]
 fn a_file_ages_from_its_first_row() {
-    let folder = Folder::of_an_hour();
-    let mut sink = folder.sink();
+    let folder = Folder::rotating_hourly();
+    let mut writer = folder.writer();
     // An empty file does not age.
     for (minutes, id) in [(100, "a"), (159, "b"), (160, "c"), (219, "d")] {
         let now = Stamp::from_nanos(START + minutes * 60 * NANOS);
         folder.manual.set(now);
-        write(&mut sink, id);
+        write(&mut writer, id);
     }
     folder.has("r.csv: c d, r.csv.20261120T172800Z: a b");
 }
 
 #[test]
-fn a_file_that_cannot_be_moved_grows_on() {
+fn a_file_that_cannot_be_moved_keeps_growing() {
     let mut folder = Folder::new();
     folder.file.rotation.bytes = 1;
-    // Its name is as long as a name may be: the rotated one's would be longer.
+    // Its name has the maximum length: the rotated one's would be longer.
     folder.file.path = folder.beside(&"r".repeat(255));
-    write(&mut folder.sink(), "a b c");
+    write(&mut folder.writer(), "a b c");
     assert_eq!(ids(folder.path()), ["a", "b", "c"]);
 }
 
 #[test]
-fn files_without_a_row_push_out_none_that_have_some() {
+fn files_without_rows_do_not_displace_files_with_rows() {
     let mut folder = Folder::new();
     folder.file.rotation.keep = 2;
     for id in ["a", "b", "c"] {
-        write(&mut folder.sink(), id);
-        // Killed before it had a row, three times.
+        write(&mut folder.writer(), id);
+        // Three processes are killed before their first row.
         for _ in 0..3 {
-            folder.sink();
+            folder.writer();
         }
         folder.manual.advance(Duration::from_secs(1));
     }

@@ -5,7 +5,7 @@ use crate::table::{Cell, Table};
 use crate::telemetry::counted::Counted;
 use crate::telemetry::prometheus;
 
-/// A request of a server of two slots, whose clock is 100 s ahead of ours: when it began to wait, to run, and ended, in seconds.
+/// A request at a server with two slots, whose clock is 100 s ahead of ours. Start of its wait, of its run, and end, seconds.
 fn rows(queued: f64, started: f64, ended: f64) -> Vec<Row> {
     let mut table = Table::default();
     let at = |name: &'static str, seconds| (name, Cell::Number(seconds));
@@ -27,27 +27,27 @@ fn rows(queued: f64, started: f64, ended: f64) -> Vec<Row> {
     table.request(0)
 }
 
-/// A log, and what it counts in.
+/// A log and its metrics.
 fn begin() -> (WaitLog, Metrics) {
     (WaitLog::default(), Metrics::new().unwrap())
 }
 
-/// Seconds by server and cause.
-fn told(metrics: &Metrics) -> BTreeMap<String, f64> {
+/// The counted seconds by server and cause.
+fn counted(metrics: &Metrics) -> BTreeMap<String, f64> {
     let sets = metrics.wait_causes.sets().into_iter();
-    let told = sets.map(|(labels, one)| (labels.join(" "), (one.get() * 1e3).round() / 1e3));
-    told.filter(|(_, seconds)| *seconds > 0.0).collect()
+    let seconds = sets.map(|(labels, sum)| (labels.join(" "), (sum.get() * 1e3).round() / 1e3));
+    seconds.filter(|(_, seconds)| *seconds > 0.0).collect()
 }
 
 fn sum(metrics: &Metrics) -> f64 {
-    told(metrics).values().sum()
+    counted(metrics).values().sum()
 }
 
-/// The same in words.
+/// The same as a text.
 fn shown(metrics: &Metrics) -> String {
-    let told = told(metrics).into_iter();
-    let told = told.map(|(what, seconds)| format!("{what} {seconds}"));
-    Vec::from_iter(told).join(", ")
+    let counted = counted(metrics).into_iter();
+    let counted = counted.map(|(labels, seconds)| format!("{labels} {seconds}"));
+    Vec::from_iter(counted).join(", ")
 }
 
 fn at(seconds: f64) -> Stamp {
@@ -55,41 +55,42 @@ fn at(seconds: f64) -> Stamp {
 }
 
 #[test]
-fn waits_are_counted_once_when_those_that_ran_meanwhile_have_ended() {
+fn waits_are_counted_once_when_the_requests_that_ran_meanwhile_have_ended() {
     let (log, metrics) = begin();
-    // Two run at once: each takes 2 s, and one more comes each second.
+    // Two run at once, for 2 s each, and one more arrives each second.
     for n in 0..40 {
         let (queued, started) = (f64::from(n) * 0.5, f64::from(n));
         let ended = started + 2.0;
         log.record(&rows(queued, started, ended), at(ended), &metrics);
     }
     let whole = |n: i32| f64::from((0..n).sum::<i32>()) * 0.5;
-    // Not those that ended in the last 2 s: whoever ran beside them may run still.
-    for (now, counted) in [(40.9, 37), (40.9, 37), (50.0, 40)] {
+    // Without those that ended in the last 2 s: requests that ran beside them may still run.
+    for (now, count) in [(40.9, 37), (40.9, 37), (50.0, 40)] {
         log.count(at(now), &metrics);
-        assert_eq!(sum(&metrics), whole(counted), "{now}");
+        assert_eq!(sum(&metrics), whole(count), "{now}");
     }
-    assert!(told(&metrics)["gpu:1 slots"] > 0.95 * whole(40));
-    // Nothing is left of a worker that is gone.
+    assert!(counted(&metrics)["gpu:1 slots"] > 0.95 * whole(40));
+    // A worker without requests is removed.
     log.count(at(1000.0), &metrics);
     assert!(log.0.lock().timed.is_empty());
 }
 
-/// A server runs four of ours, later two while one more waits: others have it, unless one of ours was there of which it told nothing.
+/// A server runs four of our requests, later two while a third waits. Other clients' requests must have the slots, unless one of
+/// ours without times was there.
 #[test]
-fn where_a_request_without_times_was_nobody_else_is_blamed() {
+fn a_wait_beside_a_request_without_times_has_an_unknown_cause() {
     for (untimed, others, unknown) in [
         (None, 3, 0),
         (Some(("gpu:1", "server")), 1, 2),
-        // Where it was nobody knows.
+        // Its worker is unknown.
         (Some(("", "server")), 1, 2),
         (Some(("gpu:2", "server")), 3, 0),
         (Some(("gpu:1", "connecting")), 3, 0),
     ] {
         let (log, metrics) = begin();
-        let of_ours = [[0.0, 0.0, 4.0]; 4].into_iter();
+        let earlier = [[0.0, 0.0, 4.0]; 4].into_iter();
         let later = [[5.0, 5.0, 9.0], [5.0, 5.0, 9.0], [5.0, 8.0, 9.0]];
-        for [queued, started, ended] in of_ours.chain(later) {
+        for [queued, started, ended] in earlier.chain(later) {
             log.record(&rows(queued, started, ended), at(ended), &metrics);
         }
         if let Some((host, stage)) = untimed {
@@ -111,41 +112,41 @@ fn where_a_request_without_times_was_nobody_else_is_blamed() {
 }
 
 #[test]
-fn requests_without_times_are_kept_in_bounds() {
+fn the_requests_without_times_are_bounded() {
     let mut log = Log::default();
     let interval = |start, end| Interval { start, end };
-    for n in 0..i64::try_from(KEPT).unwrap() + 10 {
+    for n in 0..i64::try_from(MAX_COUNTED).unwrap() + 10 {
         log.add_untimed("gpu:1", interval(n * 10, n * 10 + 5), at(1e9));
     }
     let all = &log.untimed["gpu:1"];
     let kept = (all.len(), all[0], all[1].start);
-    assert_eq!(kept, (KEPT, interval(0, 105), 110));
+    assert_eq!(kept, (MAX_COUNTED, interval(0, 105), 110));
     log.add_untimed("gpu:1", interval(100, i64::MAX), at(1.0));
-    let end = at(1.0).nanos() + FORGOTTEN;
+    let end = at(1.0).nanos() + MAX_AGE_NANOS;
     assert_eq!(log.untimed["gpu:1"], [interval(0, end)]);
-    for n in 0..2 * WORKERS {
+    for n in 0..2 * MAX_WORKERS {
         log.add_untimed(&n.to_string(), interval(0, 1), at(1.0));
     }
-    assert!(log.untimed.len() <= WORKERS + 1 && log.untimed.contains_key(""));
+    assert!(log.untimed.len() <= MAX_WORKERS + 1 && log.untimed.contains_key(""));
 }
 
 #[test]
-fn what_waits_to_be_judged_is_bounded() {
+fn the_pending_stays_are_bounded() {
     let (log, metrics) = begin();
     let row = rows(0.0, 1.0, 2.0);
-    let record = |many| (0..many).for_each(|_| log.record(&row, at(2.0), &metrics));
-    record(MOST + 10);
+    let record = |count| (0..count).for_each(|_| log.record(&row, at(2.0), &metrics));
+    record(MAX_PENDING + 10);
     log.count(at(2.0), &metrics);
     assert_eq!(sum(&metrics), 10.0);
-    record(MOST);
+    record(MAX_PENDING);
     (0..2).for_each(|_| log.count(at(2.0), &metrics));
     let log = log.0.lock();
-    let kept: usize = log.timed.values().map(|of| of.all.len()).sum();
-    assert!(kept <= 2 * MOST + KEPT, "{kept}");
+    let kept: usize = log.timed.values().map(|of| of.stays.len()).sum();
+    assert!(kept <= 2 * MAX_PENDING + MAX_COUNTED, "{kept}");
 }
 
 #[test]
-fn what_waited_on_the_way_or_at_an_unknown_time_is_counted_at_once() {
+fn waits_before_the_server_or_at_an_unknown_time_are_counted_at_once() {
     let mut rows = rows(0.0, 1.0, 2.0);
     rows[0].worker = Some("gpu:1".to_owned());
     rows[0].queue_time_in_router = Some(NANOS / 4);
@@ -166,7 +167,7 @@ fn what_waited_on_the_way_or_at_an_unknown_time_is_counted_at_once() {
             Some(two),
             "gpu:1 router 0.1, gpu:1 server_down 0.15, gpu:1 unknown 1",
         ),
-        // Of one nobody knows how long it took.
+        // An attempt of unknown duration.
         (
             Some("gpu:0 open"),
             "gpu:1 server_down 0.25, gpu:1 unknown 1",
@@ -175,7 +176,7 @@ fn what_waited_on_the_way_or_at_an_unknown_time_is_counted_at_once() {
         rows[0].failed_attempts = failed.map(str::to_owned);
         assert_eq!(counted(&rows), expected);
     }
-    // Without a hop it was the proxy that held it, and not while its client still sent the prompt.
+    // Without a hop the proxy held the request, except while the client still sent the prompt.
     rows[0].worker = None;
     rows[0].forwarded_time = rows[0].router_send_time;
     rows[0].failed_attempts = None;
@@ -184,7 +185,7 @@ fn what_waited_on_the_way_or_at_an_unknown_time_is_counted_at_once() {
 }
 
 #[test]
-fn the_waits_of_a_pair_are_counted_at_once_each_by_its_cause_and_server() {
+fn the_waits_of_a_pair_are_counted_at_once_by_cause_and_server() {
     let (log, metrics) = begin();
     let mut rows = rows(0.0, 1.0, 2.0);
     rows[0].disaggregated = Some(true);
@@ -204,24 +205,24 @@ fn the_waits_of_a_pair_are_counted_at_once_each_by_its_cause_and_server() {
 }
 
 #[test]
-fn requests_are_counted_by_what_their_headers_say() {
+fn requests_are_counted_by_their_headers() {
     let metrics = Metrics::new().unwrap();
     metrics.request_ended(&Counted::of(&rows(0.0, 1.5, 2.0)));
     metrics.request_ended(&Counted::of(&rows(0.0, 0.5, 2.0)));
-    // Of whom no server told its times there is no wait, rather than one of 0.
-    let mut untold = rows(0.0, 0.0, 2.0);
-    untold[0].pure_queue_time = None;
-    untold[0].labels = Some("x-tenant=untold".to_owned());
-    metrics.request_ended(&Counted::of(&untold));
+    // If no server reported times there is no wait, rather than one of 0.
+    let mut without_times = rows(0.0, 0.0, 2.0);
+    without_times[0].pure_queue_time = None;
+    without_times[0].labels = Some("x-tenant=none".to_owned());
+    metrics.request_ended(&Counted::of(&without_times));
     let labels = prometheus::tests::shown(&metrics).into_iter();
     let labels = labels.filter(|(name, _)| name.starts_with("queuescope_label_"));
-    let told = labels.map(|(name, value)| format!("{name} {value}"));
+    let lines = labels.map(|(name, value)| format!("{name} {value}"));
     let expected = [
         r#"queuescope_label_requests_total{header="x-team",outcome="ok",value="b"} 2"#,
         r#"queuescope_label_requests_total{header="x-tenant",outcome="ok",value="acme"} 2"#,
-        r#"queuescope_label_requests_total{header="x-tenant",outcome="ok",value="untold"} 1"#,
+        r#"queuescope_label_requests_total{header="x-tenant",outcome="ok",value="none"} 1"#,
         r#"queuescope_label_wait_seconds_total{header="x-team",value="b"} 2"#,
         r#"queuescope_label_wait_seconds_total{header="x-tenant",value="acme"} 2"#,
     ];
-    assert_eq!(Vec::from_iter(told), expected);
+    assert_eq!(Vec::from_iter(lines), expected);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use queuescope::clock::Stamp;
 use queuescope::engine::otlp;
-use queuescope::engine::spans::{Report, Spans};
+use queuescope::engine::report_store::{Candidate, ReportStore};
 use queuescope::request::column::Value as Cell;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
@@ -19,15 +19,21 @@ use crate::support::spans::{self, Case};
 
 /// What comes of spans: of requests of which all is there, and of others.
 fn assembled(spans: &[Value]) -> (Vec<Told>, Vec<Told>) {
-    let mut held = Spans::new(1000);
+    let mut held = ReportStore::new(1000);
     let mut traces = BTreeSet::new();
     for span in otlp::spans(spans::message(spans).into(), |_| {}).unwrap() {
         traces.insert(span.trace);
         held.add(span, Stamp::from_nanos(0));
     }
     let reports = traces.into_iter().flat_map(|trace| held.by_trace(trace));
-    let (whole, left): (Vec<Report>, Vec<Report>) = reports.partition(|report| report.is_whole);
-    let told = |reports: Vec<Report>| reports.into_iter().map(|report| report.told).collect();
+    let (whole, left): (Vec<Candidate>, Vec<Candidate>) =
+        reports.partition(|report| report.is_complete);
+    let told = |reports: Vec<Candidate>| {
+        reports
+            .into_iter()
+            .map(|candidate| candidate.report)
+            .collect()
+    };
     (told(whole), told(left))
 }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use queuescope::engine::otlp;
-use queuescope::engine::span::{EngineSpan, Part, Stage};
+use queuescope::engine::span::{EngineSpan, SpanKind, Stage};
 use queuescope::telemetry::prometheus::LeftOut;
 
 use crate::support::spans;
@@ -17,14 +17,14 @@ fn read(message: &[u8]) -> Option<Vec<EngineSpan>> {
 fn of_each_recorded_request_the_spans_that_a_join_needs_are_found() {
     let case = spans::named("smg113_trace/chat_stream_tp");
     let found = read(&spans::message(&case.spans)).unwrap();
-    let parts: Vec<&Part> = found.iter().map(|span| &span.part).collect();
+    let parts: Vec<&SpanKind> = found.iter().map(|span| &span.kind).collect();
     let [
-        Part::Router { request_id },
-        Part::Root(root),
-        Part::Scheduler(scheduler),
-        Part::Stage(Stage::Process),
-        Part::Stage(Stage::Waiting),
-        Part::Stage(Stage::Prefill),
+        SpanKind::Router { request_id },
+        SpanKind::Root(root),
+        SpanKind::Scheduler(scheduler),
+        SpanKind::Stage(Stage::Process),
+        SpanKind::Stage(Stage::Waiting),
+        SpanKind::Stage(Stage::Prefill),
     ] = parts[..]
     else {
         panic!("{parts:?}");
@@ -38,7 +38,7 @@ fn of_each_recorded_request_the_spans_that_a_join_needs_are_found() {
     assert_eq!(root.first_token, Some(first_token));
     assert_eq!((scheduler.tp_rank, scheduler.pp_rank), (Some(0), Some(0)));
     assert_eq!(scheduler.dp_rank, None);
-    assert!(!scheduler.is_cut_short);
+    assert!(!scheduler.is_aborted);
     assert_eq!(found[0].id, found[1].parent);
     assert_eq!(found[1].trace, 0x282d_1faa_21ee_8724_447c_542d_cd3c_5670);
     assert_eq!(found[1].start.nanos(), 1_795_170_262_925_971_712);
@@ -47,7 +47,7 @@ fn of_each_recorded_request_the_spans_that_a_join_needs_are_found() {
     let case = spans::named("router_old_trace/chat_stream_tp");
     let found = read(&spans::message(&case.spans)).unwrap();
     let request_id = "chatcmpl-d8WqrroZZxcHVktODOs5Iz2A".into();
-    assert_eq!(found[0].part, Part::Router { request_id });
+    assert_eq!(found[0].kind, SpanKind::Router { request_id });
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn a_rid_is_the_whole_one_wherever_it_stands() {
     let mut case = spans::named("direct/generate_stream_rid_underscore");
     let root = |spans: &[serde_json::Value]| {
         let found = read(&spans::message(spans)).unwrap();
-        found.into_iter().find_map(|span| match span.part {
-            Part::Root(root) => root.rid,
+        found.into_iter().find_map(|span| match span.kind {
+            SpanKind::Root(root) => root.rid,
             _ => None,
         })
     };

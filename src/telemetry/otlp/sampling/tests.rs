@@ -26,7 +26,7 @@ const CAME_NOT: Change<Row> = |row| row.more.trace.came_sampled = Some(false);
 const NOTHING: Change<Otlp> = |_| ();
 
 #[test]
-fn a_trace_is_kept_for_what_it_is_how_it_came_or_by_chance() {
+fn a_trace_is_kept_for_its_outcome_its_latency_its_flag_or_by_its_share() {
     let cases: [(Change<Row>, Change<Otlp>, &str); 13] = [
         (WELL, NOTHING, ""),
         (LEFT, NOTHING, ""),
@@ -55,30 +55,33 @@ fn a_trace_is_kept_for_what_it_is_how_it_came_or_by_chance() {
         let mut row = request();
         change(&mut row);
         keys(&mut given);
-        let kept = given.keeps(&rows(&[row]), 7).map_or("", Kept::name);
+        let kept = given
+            .keep_reason(&rows(&[row]), 7)
+            .map_or("", KeepReason::name);
         assert_eq!(kept, expected, "case {number}");
     }
 }
 
 #[test]
-fn a_share_of_traces_is_told_by_their_ids() {
+fn the_share_of_traces_is_decided_by_their_ids() {
     // Evenly spread over the half of the id that decides.
     let step = u64::MAX / 1000;
     let of = |ratio| {
         (0..1000)
-            .filter(|n| is_of_share(u128::from(n * step + step / 2) | 1 << 100, ratio))
+            .filter(|n| is_in_share(u128::from(n * step + step / 2) | 1 << 100, ratio))
             .count()
     };
     assert_eq!([0.0, 0.25, 1.0].map(of), [0, 250, 1000]);
 }
 
 #[test]
-fn the_flag_goes_upstream_as_it_was_asked_for() {
-    let sends =
-        |flag: UpstreamFlag| [Some(true), Some(false), None].map(|came| flag.sends(came, 7, 1.0));
-    assert_eq!(sends(UpstreamFlag::Client), [true, false, false]);
-    assert_eq!(sends(UpstreamFlag::Ratio), [true, false, true]);
-    assert_eq!(sends(UpstreamFlag::Always), [true; 3]);
-    assert_eq!(sends(UpstreamFlag::Never), [false; 3]);
-    assert!(!UpstreamFlag::Ratio.sends(None, 7, 0.0));
+fn the_flag_is_sent_upstream_as_configured() {
+    let is_sent = |flag: UpstreamFlag| {
+        [Some(true), Some(false), None].map(|received| flag.is_sent(received, 7, 1.0))
+    };
+    assert_eq!(is_sent(UpstreamFlag::Client), [true, false, false]);
+    assert_eq!(is_sent(UpstreamFlag::Ratio), [true, false, true]);
+    assert_eq!(is_sent(UpstreamFlag::Always), [true; 3]);
+    assert_eq!(is_sent(UpstreamFlag::Never), [false; 3]);
+    assert!(!UpstreamFlag::Ratio.is_sent(None, 7, 0.0));
 }

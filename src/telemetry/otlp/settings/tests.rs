@@ -1,6 +1,6 @@
 use super::*;
 
-/// What is resolved with these variables; those of OTLP stand without their common beginning.
+/// Resolves with these variables, whose common prefix may be left out.
 fn resolved(given: &Otlp, env: &str) -> Result<Option<Settings>, Wrong> {
     let env = |name: &str| {
         let name = name.strip_prefix("OTEL_EXPORTER_OTLP_").unwrap_or(name);
@@ -22,7 +22,7 @@ fn at(endpoint: &str) -> Otlp {
     }
 }
 
-/// The endpoint that is given, variables, and where traces go or how what is said to be wrong begins.
+/// The given endpoint, the variables, and the target or the beginning of the error message.
 const CASES: &str = "
  | | none
  | ENDPOINT=  | none
@@ -57,18 +57,18 @@ https://c | CERTIFICATE=/none | OTEL_EXPORTER_OTLP_CERTIFICATE: /none cannot be
 ";
 
 #[test]
-fn what_is_given_is_over_the_environment_and_each_has_its_say() {
+fn the_config_overrides_the_environment() {
     for case in CASES.lines().filter(|line| !line.is_empty()) {
         let parts: Vec<&str> = case.split('|').map(str::trim).collect();
         let found = match resolved(&at(parts[0]), parts[1]) {
             Ok(settings) => settings.map_or_else(|| "none".to_owned(), |to| to.target()),
             Err(wrong) => wrong.to_string(),
         };
-        let is_begun = parts[2].contains(": ") && found.starts_with(parts[2]);
-        assert!(is_begun || found == parts[2], "{case}: {found}");
+        let has_prefix = parts[2].contains(": ") && found.starts_with(parts[2]);
+        assert!(has_prefix || found == parts[2], "{case}: {found}");
         assert!(!found.contains("secret"), "{case}: {found}");
     }
-    // What is given is not asked of the environment at all.
+    // A variable that is overridden is not even parsed.
     let given = Otlp {
         protocol: Some(Protocol::Grpc),
         ..at("http://c")
@@ -77,14 +77,14 @@ fn what_is_given_is_over_the_environment_and_each_has_its_say() {
 }
 
 #[test]
-fn headers_of_both_with_the_given_one_first_and_none_shown() {
+fn a_given_header_overrides_the_environments_and_none_is_shown() {
     let given = Otlp {
         headers: vec!["Authorization: Bearer given".into()],
         ..at("http://c")
     };
     let settings = of(&given, "HEADERS=authorization=other,x-key=a%20b");
     let shown = format!("{settings:?} {:?}", settings.headers);
-    let pairs = settings.headers.0.iter();
+    let pairs = settings.headers.iter();
     let pairs = pairs.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
     assert!(pairs.eq(["authorization: Bearer given", "x-key: a b"]));
     assert!(
@@ -92,17 +92,20 @@ fn headers_of_both_with_the_given_one_first_and_none_shown() {
         "{shown}"
     );
     for wrong in ["no colon", ": value", "a b: value", "a: \u{1}"] {
-        assert!(Headers::default().read(wrong).is_err(), "{wrong:?}");
+        assert!(
+            read_header(&mut HeaderMap::new(), wrong).is_err(),
+            "{wrong:?}"
+        );
     }
 }
 
 #[test]
-fn the_name_of_the_service_is_the_environments_own_or_of_the_resource() {
-    let of_resource = "OTEL_RESOURCE_ATTRIBUTES=a=b,service.name=by%20resource";
-    let own = format!("{of_resource}; OTEL_SERVICE_NAME=own");
+fn the_service_name_is_that_of_its_variable_or_of_the_resource() {
+    let in_resource = "OTEL_RESOURCE_ATTRIBUTES=a=b,service.name=by%20resource";
+    let own = format!("{in_resource}; OTEL_SERVICE_NAME=own");
     for (env, expected) in [
         ("", "queuescope"),
-        (of_resource, "by resource"),
+        (in_resource, "by resource"),
         (&own, "own"),
     ] {
         assert_eq!(of(&at("http://c"), env).service_name, expected);

@@ -14,7 +14,7 @@ fn at(number: i64) -> Stamp {
     Stamp::from_nanos(number * 1_000_000)
 }
 
-/// Every moment 1 ms after the one before, all on one clock.
+/// A row with each moment 1 ms after the one before, all on one clock.
 fn row(side: Side) -> Row {
     let mut row = Row::new(side, Endpoint::Chat, "r".into());
     let timeline = &mut row.timeline;
@@ -33,10 +33,10 @@ fn row(side: Side) -> Row {
     row
 }
 
-fn of(rows: &[Row]) -> Vec<SpanData> {
+fn spans_of(rows: &[Row]) -> Vec<SpanData> {
     let scope = InstrumentationScope::builder("t").build();
     let rows = crate::request::sample::rows(rows);
-    let all = spans(&rows, trace_of(&rows), Kept::Ratio, &scope);
+    let all = spans(&rows, trace_of(&rows), KeepReason::Ratio, &scope);
     for span in &all {
         assert_eq!(
             span.span_context.trace_id(),
@@ -46,11 +46,11 @@ fn of(rows: &[Row]) -> Vec<SpanData> {
     all
 }
 
-fn called<'a>(all: &'a [SpanData], name: &str) -> Vec<&'a SpanData> {
+fn named<'a>(all: &'a [SpanData], name: &str) -> Vec<&'a SpanData> {
     all.iter().filter(|span| span.name == name).collect()
 }
 
-/// A line a span: its kind, the end of its name, its id where we chose it and that of the span above it, milliseconds from and to.
+/// Renders a line per span: kind, the end of the name, the id if the test chose it, the parent's id, start and end.
 fn tree(all: &[SpanData]) -> String {
     let name = |id: SpanId| match u64::from_be_bytes(id.to_bytes()) {
         _ if id == all[0].span_context.span_id() => "the request".to_owned(),
@@ -101,7 +101,7 @@ fn sent_twice() -> Row {
     row
 }
 
-/// Below our last sending, and below the router's own span where a hop got one of this trace.
+/// The attempts are below our last sending, or below the router's own span if it is in this trace.
 const TREE: &str = "\
 Server completions, the request below 1, 3ms to 25ms
 Client completions, 5 below the request, 4ms to 5ms failed
@@ -118,77 +118,82 @@ Internal router_return, its own below 2, 20ms to 22ms
 Internal decode, its own below 2, 22ms to 24ms";
 
 #[test]
-fn each_sending_and_each_attempt_of_the_router_is_a_span_and_stages_follow_below_the_last() {
-    let all = of(&[sent_twice()]);
+fn each_sending_and_attempt_is_a_span_and_the_stages_are_below_the_last_sending() {
+    let all = spans_of(&[sent_twice()]);
     assert!(all[0].parent_span_is_remote);
     assert_eq!(tree(&all), TREE);
 }
 
 #[test]
-fn a_way_without_a_connection_is_a_failed_span_and_an_own_answer_is_no_upstreams_status() {
+fn a_sending_without_a_connection_failed_and_our_own_responses_status_is_not_shown() {
     let mut row = sent_twice();
     row.outcome = Some(Outcome::ProxyError);
     row.status = Some(502);
     row.timeline.clear(Moment::ResponseHead);
     row.more.trace.sendings[1].is_connected = false;
     row.more.trace.sendings[1].broke = Some(at(7));
-    let last =
-        |row: &Row| called(&of(std::slice::from_ref(row)), "POST /v1/chat/completions")[2].clone();
-    let says = |span: &SpanData, key: &str| {
+    let last = |row: &Row| {
+        named(
+            &spans_of(std::slice::from_ref(row)),
+            "POST /v1/chat/completions",
+        )[2]
+        .clone()
+    };
+    let attribute = |span: &SpanData, key: &str| {
         let mut attributes = span.attributes.iter();
-        let found = attributes.find(|attribute| attribute.key.as_str() == key);
-        found.map(|found| found.value.to_string())
+        let found = attributes.find(|pair| pair.key.as_str() == key);
+        found.map(|pair| pair.value.to_string())
     };
     let unconnected = last(&row);
-    assert_eq!(unconnected.end_time, system(at(7)));
-    let why = says(&unconnected, "error.type");
-    assert_eq!(why.as_deref(), Some("connect_error"));
+    assert_eq!(unconnected.end_time, system_time(at(7)));
+    let error_type = attribute(&unconnected, "error.type");
+    assert_eq!(error_type.as_deref(), Some("connect_error"));
     row.more.trace.sendings[1].is_connected = true;
     let status = "http.response.status_code";
-    assert_eq!(says(&last(&row), status), None);
+    assert_eq!(attribute(&last(&row), status), None);
     row.timeline.set(Moment::ResponseHead, at(7));
-    assert_eq!(says(&last(&row), status).as_deref(), Some("502"));
+    assert_eq!(attribute(&last(&row), status).as_deref(), Some("502"));
 }
 
-/// How many spans have each of these names.
-fn many(rows: &[Row], names: &str) -> Vec<usize> {
-    let all = of(rows);
-    let count = |name| called(&all, name).len();
+/// Counts the spans with each of these names.
+fn counts(rows: &[Row], names: &str) -> Vec<usize> {
+    let all = spans_of(rows);
+    let count = |name| named(&all, name).len();
     names.split(' ').map(count).collect()
 }
 
 #[test]
-fn what_nobody_saw_or_is_out_of_order_is_no_stage() {
+fn a_stage_with_a_missing_end_or_out_of_order_is_left_out() {
     let mut row = row(Side::Front);
     row.timeline.clear(Moment::QueueStart);
     row.timeline.set(Moment::ServerFirstToken, at(1));
     let stages = "tokenize server_queue prefill network return";
-    assert_eq!(many(&[row], stages), [0, 0, 0, 1, 1]);
+    assert_eq!(counts(&[row], stages), [0, 0, 0, 1, 1]);
 }
 
 #[test]
-fn of_many_sequences_the_first_have_their_own_stages_and_the_requests_are_told_once() {
+fn the_first_sequences_have_stages_of_their_own_and_the_requests_stages_appear_once() {
     let rows = (0..20).map(|index| Row {
         index,
         sequences: 20,
         ..row(Side::Front)
     });
-    let found = many(&Vec::from_iter(rows), "sequence prefill router_queue");
+    let found = counts(&Vec::from_iter(rows), "sequence prefill router_queue");
     assert_eq!(found, [16, 16, 1]);
 }
 
 #[test]
-fn who_stands_behind_a_front_of_ours_leaves_the_stages_to_it() {
+fn behind_a_front_of_ours_the_stages_are_left_to_it() {
     for (side, kind) in [
         (Side::Hop, SpanKind::Server),
         (Side::Traffic, SpanKind::Client),
     ] {
         let behind = row(side);
-        assert_eq!(of(std::slice::from_ref(&behind))[0].span_kind, kind);
+        assert_eq!(spans_of(std::slice::from_ref(&behind))[0].span_kind, kind);
         let mut alone = behind.clone();
         alone.parent_span_id = None;
         alone.timeline.clear(Moment::Arrival);
-        let found = [behind, alone].map(|row| many(&[row], "prefill"));
+        let found = [behind, alone].map(|row| counts(&[row], "prefill"));
         assert_eq!(found, [[0], [1]], "{side:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted of requests without times.
+//! The metrics of requests with missing or impossible times.
 
 use super::*;
 use crate::request::generation::Generation;
@@ -8,21 +8,21 @@ use crate::request::sequence::Untold;
 
 type Change = fn(&mut Row);
 
-/// What is shown of one request.
+/// The lines of `/metrics` for one request.
 fn counted(rows: &[Row]) -> BTreeMap<String, f64> {
     let metrics = Metrics::new().unwrap();
     metrics.request_ended(&Counted::of(rows));
     shown(&metrics)
 }
 
-/// The sum of all whose names begin so.
+/// The sum of all lines with this prefix.
 fn sum(shown: &BTreeMap<String, f64>, name: &str) -> f64 {
-    let of = shown.iter().filter(|(shown, _)| shown.starts_with(name));
-    of.map(|(_, value)| value).sum()
+    let lines = shown.iter().filter(|(line, _)| line.starts_with(name));
+    lines.map(|(_, value)| value).sum()
 }
 
 #[test]
-fn why_there_is_no_queue_time_is_told_once_a_request() {
+fn the_reason_of_a_missing_queue_time_is_counted_once_per_request() {
     let off: Change = |r| r.more.generation = Some(Generation::From0_5_12MetricsOff);
     let too_old: Change = |r| r.more.generation = Some(Generation::From0_4_6);
     let retracted: Change = |r| {
@@ -30,7 +30,7 @@ fn why_there_is_no_queue_time_is_told_once_a_request() {
         r.num_retractions = Some(2);
     };
     let encoded: Change = |r| r.unread = Some(Unread::Encoded);
-    let told: Change = |r| r.pure_queue_time = Some(5);
+    let reported: Change = |r| r.pure_queue_time = Some(5);
     let incomplete: Change = |r| {
         r.pure_queue_time = Some(5);
         r.more.untold = Some(Untold::Incomplete);
@@ -47,7 +47,7 @@ fn why_there_is_no_queue_time_is_told_once_a_request() {
         (plain, true, |_| (), "openai_stream"),
         (chat, false, |_| (), "openai_reply"),
         (plain, false, |_| (), "openai_reply"),
-        (generate, true, told, ""),
+        (generate, true, reported, ""),
         (generate, true, incomplete, Untold::Incomplete.name()),
     ];
     let reason = |endpoint, stream, change: &dyn Fn(&mut Row)| {
@@ -59,9 +59,9 @@ fn why_there_is_no_queue_time_is_told_once_a_request() {
         other.index = 1;
         let mut sets = counted(&rows(&[row, other]));
         sets.retain(|name, _| name.starts_with("queuescope_timing_missing_total"));
-        // None but those that were there at 0.
+        // No series but those created at 0.
         assert_eq!(sets.len(), 5 + 7 + 3 * 4 + 6 * 5);
-        sets.retain(|_, many| *many == 1.0);
+        sets.retain(|_, count| *count == 1.0);
         let reasons = sets.keys().map(|name| name.split('"').nth(3).unwrap());
         reasons.collect::<Vec<_>>().join(" ")
     };
@@ -69,14 +69,14 @@ fn why_there_is_no_queue_time_is_told_once_a_request() {
         let reason = reason(endpoint, stream, &change);
         assert_eq!(reason, expected, "{endpoint:?} {stream}");
     }
-    for why in Untold::ALL {
-        let untold = |row: &mut Row| row.more.untold = Some(why);
-        assert_eq!(reason(chat, true, &untold), why.name());
+    for expected in Untold::ALL {
+        let change = |row: &mut Row| row.more.untold = Some(expected);
+        assert_eq!(reason(chat, true, &change), expected.name());
     }
 }
 
 #[test]
-fn what_is_generated_in_the_background_is_counted_and_not_timed() {
+fn a_background_request_is_counted_and_not_timed() {
     let mut row = row(Endpoint::Responses, Outcome::Ok);
     row.unread = Some(Unread::Background);
     let shown = counted(&rows(&[row]));
@@ -90,7 +90,7 @@ fn what_is_generated_in_the_background_is_counted_and_not_timed() {
 }
 
 #[test]
-fn what_cannot_be_is_counted_and_in_no_other_metric() {
+fn an_impossible_value_is_counted_and_in_no_other_metric() {
     let times: Change = |row| row.timeline.set(Moment::QueueStart, at(-60_000));
     let tokens: Change = |row| row.actual_output_tokens = Some(1 << 60);
     let in_stage = "queuescope_stage_duration_seconds_sum{stage=\"server_queue\"";
@@ -108,7 +108,7 @@ fn what_cannot_be_is_counted_and_in_no_other_metric() {
             assert_eq!(count, f64::from(u8::from(what == kind)), "{what} {kind}");
         }
         assert_eq!([sum(&whole, metric), sum(&found, metric)], [possible, 0.0]);
-        // Nothing is larger than without it, but where the server's time is not seen apart.
+        // No other metric is larger than without it, except those for which the server's time is not split.
         let may = "what=\"KIND reason=\"impossible\" process_ stage=\"server\" to_first_token";
         let may = may.replace("KIND", kind);
         for (name, value) in &found {
@@ -116,7 +116,7 @@ fn what_cannot_be_is_counted_and_in_no_other_metric() {
             let is_meant = may.split(' ').any(|may| name.contains(may));
             assert!(!is_larger || is_meant, "{kind}: {name} {value}");
         }
-        // The whole request is no longer for it.
+        // The request's total time is unchanged.
         let elapsed = "gen_ai_server_request_duration_seconds_sum";
         assert_eq!(sum(&whole, elapsed), sum(&found, elapsed));
     }

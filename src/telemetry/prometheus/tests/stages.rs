@@ -2,7 +2,7 @@ use super::*;
 use crate::request::sample::ms;
 use crate::request::timeline::ENGINE;
 
-/// The stages that a request is counted in, milliseconds, and what they add up to.
+/// The stages of a request, milliseconds, and their sum.
 fn stages_of(row: Row) -> (String, i64) {
     let metrics = Metrics::new().unwrap();
     metrics.request_ended(&Counted::of(&rows(&[row])));
@@ -33,9 +33,9 @@ const TOKENS: [Moment; 3] = [
 ];
 
 #[test]
-fn the_stages_are_those_that_were_seen_and_add_up_to_the_requests_time() {
+fn the_stages_add_up_to_the_requests_time() {
     // The client stalled for 4 ms of decoding.
-    let told = "\
+    let expected = "\
 client_stall 4, decode 286, network 5, prefill 100, return 3, router_queue 3, router_return 7, server_queue 80, tokenize 10
 client_stall 4, decode 286, router_queue 3, router_return 7, server 198
 client_stall 4, router_queue 3, server 491
@@ -52,19 +52,19 @@ client_stall 3000, decode 286, router_queue 3, router_return 7, server 198";
         (&[&ENGINE], as_it_is, 498),
         (&[&ENGINE, &TOKENS], as_it_is, 498),
         (&[&TOKENS], as_it_is, 498),
-        // The engine told how long it was in the queue, and no more than that.
+        // The engine reported only the length of the queue time.
         (&[&QUEUE], |row| row.pure_queue_time = Some(ms(1)), 498),
-        // No router is shown where there is none.
+        // Without a router, none is shown.
         (&[&HOP], |row| row.timeline.upstream_is_server(true), 498),
-        // A router, and nobody behind it: until the first token nothing is known.
+        // A router without hops: nothing is known until the first token.
         (&[&HOP, &ENGINE], as_it_is, 290),
-        // A stall after the last byte was read is none of decoding.
+        // A stall after the last byte was read is no part of decoding.
         (&[&ENGINE], |row| row.client_stall = Some(ms(3000)), 3494),
     ];
-    for ((lacking, change, sum), stages) in cases.into_iter().zip(told.lines()) {
+    for ((missing, change, sum), stages) in cases.into_iter().zip(expected.lines()) {
         let mut row = row(Endpoint::Chat, Outcome::Ok);
-        let lacking = lacking.concat();
-        lacking
+        let missing = missing.concat();
+        missing
             .iter()
             .for_each(|moment| row.timeline.clear(*moment));
         change(&mut row);

@@ -1,4 +1,4 @@
-//! Rows and what is told of them, in any order.
+//! Rows and reports, in any order.
 
 use proptest::prelude::*;
 
@@ -7,14 +7,14 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     Ended(u8, u8, u8),
-    Told(u8, bool),
+    Report(u8, bool),
     Due(u8),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         (0..12u8, 0..12u8, 0..50u8).prop_map(|(a, b, wait)| Step::Ended(a, b, wait)),
-        (0..12u8, any::<bool>()).prop_map(|(rid, log)| Step::Told(rid, log)),
+        (0..12u8, any::<bool>()).prop_map(|(rid, log)| Step::Report(rid, log)),
         (0..50u8).prop_map(Step::Due),
     ];
     prop::collection::vec(step, 0..60)
@@ -22,16 +22,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn every_request_comes_out_once_whatever_the_order(steps in steps()) {
+    fn every_request_is_released_once_in_any_order(steps in steps()) {
         let mut table = Table::new(5);
         let (mut now, mut went_in) = (0, 0);
         let mut out: Vec<String> = Vec::new();
-        let name = |joined: &Joined| joined.of.rows[0].request_id().to_owned();
+        let name = |joined: &Joined| joined.request.rows[0].request_id().to_owned();
         for step in steps {
             match step {
                 Step::Ended(a, b, wait) => {
                     let (a, b) = (a.to_string(), b.to_string());
-                    // An id of 11 is none, and ids may be there twice.
+                    // 11 stands for no id, and ids may repeat.
                     let rids = [a, b].map(|rid| Some(rid).filter(|rid| rid != "11"));
                     let rids: Vec<_> = rids.iter().map(Option::as_deref).collect();
                     let rows = rows(&went_in.to_string(), &rids);
@@ -42,16 +42,16 @@ proptest! {
                         Err(rows) => out.push(rows[0].request_id().to_owned()),
                     }
                 }
-                Step::Told(rid, is_log) => {
-                    let told = told(&rid.to_string());
-                    let told = if is_log { line(told) } else { told };
-                    out.extend(table.told(told, at(now)).1.iter().map(name));
+                Step::Report(rid, is_log) => {
+                    let report = report(&rid.to_string());
+                    let report = if is_log { log_line(report) } else { report };
+                    out.extend(table.receive(report, at(now)).1.iter().map(name));
                 }
                 Step::Due(later) => {
                     now += i64::from(later);
                     out.extend(table.due(at(now)).iter().map(name));
                     table.forget(at(now));
-                    prop_assert!(table.spans.held() <= 5 * SPANS_EACH);
+                    prop_assert!(table.store.len() <= 5 * ITEMS_PER_REQUEST);
                 }
             }
             prop_assert!(table.waiting() <= 5);

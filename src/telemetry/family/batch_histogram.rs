@@ -1,4 +1,4 @@
-//! A histogram that takes many values at once, which the crate's do not.
+//! A histogram that adds many values at once, which those of the `prometheus` crate cannot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,29 +9,29 @@ use prometheus::{HistogramOpts, Result};
 
 use crate::clock::NANOS;
 
-/// Counts of durations by their length. Clones count together.
+/// Counts of durations by their length. Clones share the counts.
 #[derive(Clone, Debug)]
-pub struct Gaps(Arc<Inner>);
+pub struct BatchHistogram(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     /// Seconds.
     bounds: Vec<f64>,
-    /// Values up to each bound and above the one before; the last are above all.
+    /// The number of values in each bucket, the last of which is above all bounds.
     counts: Box<[AtomicU64]>,
     /// Seconds.
     sum: AtomicF64,
     labels: Vec<LabelPair>,
 }
 
-impl Gaps {
-    /// None yet, of these bounds and labels.
+impl BatchHistogram {
+    /// Creates an empty histogram with these bounds and labels.
     ///
     /// # Errors
-    /// When Prometheus refuses a name, which a test rules out.
-    pub fn with_opts(opts: &HistogramOpts) -> Result<Gaps> {
+    /// If Prometheus refuses a name, which a test rules out.
+    pub fn with_opts(opts: &HistogramOpts) -> Result<BatchHistogram> {
         let counts = (0..=opts.buckets.len()).map(|_| AtomicU64::new(0));
-        Ok(Gaps(Arc::new(Inner {
+        Ok(BatchHistogram(Arc::new(Inner {
             counts: counts.collect(),
             bounds: opts.buckets.clone(),
             sum: AtomicF64::new(0.0),
@@ -39,7 +39,7 @@ impl Gaps {
         })))
     }
 
-    /// Adds many at once: how many lie up to each bound and above the one before, and how long they are in all.
+    /// Adds the number of durations in each bucket, and their sum.
     pub fn add(&self, counts: &[u32], sum_nanos: i64) {
         let counts = self.0.counts.iter().zip(counts);
         for (count, more) in counts.filter(|(_, more)| **more > 0) {
@@ -49,11 +49,11 @@ impl Gaps {
     }
 }
 
-impl Metric for Gaps {
+impl Metric for BatchHistogram {
     fn metric(&self) -> proto::Metric {
         let inner = &*self.0;
         let mut histogram = proto::Histogram::default();
-        // Read before the counts: what comes in between is then missing in the sum, not in the counts.
+        // Read before the counts: a value added in between is then missing in the sum, not in the counts.
         histogram.set_sample_sum(inner.sum.get());
         let mut so_far = 0;
         let buckets = inner

@@ -1,0 +1,118 @@
+//! A multimap of bounded size that evicts its oldest keys.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use crate::clock::{NANOS, Stamp};
+
+/// Values by key, each with its arrival.
+#[derive(Debug)]
+pub struct BoundedMultimap<K, V> {
+    entries: HashMap<K, Vec<Entry<V>>>,
+    /// The number of values of all keys.
+    pub(crate) len: usize,
+    capacity: usize,
+    last_number: u64,
+    next_sweep: Stamp,
+}
+
+/// A value and its arrival.
+#[derive(Debug)]
+pub struct Entry<V> {
+    /// Unique within the map; later entries have a higher one.
+    pub number: u64,
+    /// When the value was added, on our clock.
+    pub arrived: Stamp,
+    /// The value.
+    pub value: V,
+}
+
+/// The time between two sweeps while the map is not full.
+const SWEEP_INTERVAL_NANOS: i64 = 5 * NANOS;
+/// A sweep of a full map frees this part of its capacity: it looks at all entries, which is too expensive for each addition.
+const FREED_PART: usize = 8;
+
+impl<K: Hash + Eq, V> BoundedMultimap<K, V> {
+    /// Creates an empty map. Until the next [`BoundedMultimap::evict`] it may hold more than `capacity` values.
+    pub fn new(capacity: usize) -> BoundedMultimap<K, V> {
+        BoundedMultimap {
+            entries: HashMap::new(),
+            len: 0,
+            capacity,
+            last_number: 0,
+            next_sweep: Stamp::from_nanos(i64::MIN),
+        }
+    }
+
+    /// Returns the entries of `key`, the oldest first.
+    pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> &[Entry<V>]
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Adds a value. Drops the key's oldest one if the key then has more than `max_per_key`.
+    pub fn add(&mut self, key: K, value: V, now: Stamp, max_per_key: usize) {
+        self.last_number += 1;
+        let entries = self.entries.entry(key).or_default();
+        entries.push(Entry {
+            number: self.last_number,
+            arrived: now,
+            value,
+        });
+        match entries.len() > max_per_key {
+            true => drop(entries.remove(0)),
+            false => self.len += 1,
+        }
+    }
+
+    /// Removes the entries of `key` that are not to be kept.
+    pub fn retain(&mut self, key: &K, is_kept: impl FnMut(&Entry<V>) -> bool) {
+        let Some(entries) = self.entries.get_mut(key) else {
+            return;
+        };
+        let before = entries.len();
+        entries.retain(is_kept);
+        self.len -= before - entries.len();
+        if entries.is_empty() {
+            self.entries.remove(key);
+        }
+    }
+
+    /// Evicts keys and returns their values. If the map is full: the oldest keys, those that are not to be kept first, until
+    /// there is room. Otherwise, every few seconds: those that are not to be kept. The second argument of `is_kept` is whether the map is full.
+    pub fn evict(&mut self, now: Stamp, is_kept: impl Fn(&[Entry<V>], bool) -> bool) -> Vec<V> {
+        let is_full = self.len > self.capacity;
+        if !is_full && now < self.next_sweep {
+            return Vec::new();
+        }
+        self.next_sweep = now.plus_nanos(SWEEP_INTERVAL_NANOS);
+        let rank = |entries: &[Entry<V>]| {
+            let oldest = entries.first().map(|entry| entry.number);
+            (is_kept(entries, is_full), oldest)
+        };
+        let entries = self.entries.values();
+        let mut ranks: Vec<_> = entries.map(|of_key| (rank(of_key), of_key.len())).collect();
+        ranks.sort_unstable();
+        let (mut left, target) = (self.len, self.capacity - self.capacity / FREED_PART);
+        let evicted = ranks.into_iter().take_while(|((is_kept, _), count)| {
+            let is_evicted = if is_full { left > target } else { !is_kept };
+            left -= count;
+            is_evicted
+        });
+        let Some((last_rank, _)) = evicted.last() else {
+            return Vec::new();
+        };
+        let evicted = self
+            .entries
+            .extract_if(|_, of_key| rank(of_key) <= last_rank);
+        let evicted: Vec<V> = evicted
+            .flat_map(|(_, of_key)| of_key)
+            .map(|entry| entry.value)
+            .collect();
+        self.len -= evicted.len();
+        evicted
+    }
+}

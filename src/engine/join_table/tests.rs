@@ -1,0 +1,435 @@
+//! Which report each waiting row gets.
+
+use super::*;
+use crate::engine::span::{Scheduler, SpanKind, Stage};
+use crate::offset::Offset;
+use crate::request::attempt::{Attempt, SpanId};
+use crate::request::endpoint::Endpoint;
+use crate::request::observer::{End, Observer};
+use crate::request::outcome::Outcome;
+use crate::request::sequence::TimingSource;
+use crate::request::timeline::{ClockOf, Moment, Relation, Side};
+
+mod any_order;
+
+const TRACE: u128 = 0xab_u128 << 64 | 7;
+const TRACED: TimingSource = TimingSource::Trace;
+/// Engine ids as a server makes them.
+const RANDOM: [&str; 2] = [
+    "162c0ee15e8440c09a363c8d738bcd77",
+    "262c0ee15e8440c09a363c8d738bcd77",
+];
+
+fn at(ms: i64) -> Stamp {
+    Stamp::from_nanos(ms * 1_000_000)
+}
+
+/// A request with a row for each of these engine ids.
+fn rows(id: &str, rids: &[Option<&str>]) -> Vec<Row> {
+    let mut observer = Observer::new(Side::Front, Endpoint::Chat, id.into());
+    let row = observer.row_mut();
+    row.trace_id = Some(format!("{TRACE:032x}"));
+    row.span_id = SpanId::new(5);
+    let row = observer.finish(End::Complete, at(1));
+    let row = row.into_iter().next().unwrap();
+    let rows = rids.iter().map(|rid| {
+        let mut row = row.clone();
+        row.engine_id = rid.map(str::to_owned);
+        row
+    });
+    rows.collect()
+}
+
+/// A report of three tokens, in [`TRACE`].
+fn report(rid: &str) -> Told {
+    Told {
+        rid: Some(rid.into()),
+        trace: Some(TRACE),
+        output_tokens: Some(3),
+        ..Told::of(TRACED)
+    }
+}
+
+/// The report with a change.
+fn changed(mut report: Told, change: impl FnOnce(&mut Told)) -> Told {
+    change(&mut report);
+    report
+}
+
+/// A report below this span.
+fn below(parent: u64, rid: &str) -> Told {
+    changed(report(rid), |report| report.parent = Some(parent))
+}
+
+/// A report in this trace.
+fn in_trace(trace: u128, rid: &str) -> Told {
+    changed(report(rid), |report| report.trace = Some(trace))
+}
+
+/// The report, below a router's span that names our request.
+fn named(report: Told) -> Told {
+    changed(report, |report| report.request_id = Some("q".into()))
+}
+
+fn log_line(report: Told) -> Told {
+    Told {
+        source: TimingSource::Log,
+        trace: None,
+        ..report
+    }
+}
+
+/// The spans that give this report; their ids differ in each call.
+fn spans(report: &Told) -> Vec<EngineSpan> {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static IDS: AtomicU64 = AtomicU64::new(1000);
+    let first = IDS.fetch_add(10, Ordering::Relaxed);
+    let start = report.received.unwrap_or(at(1));
+    let span = |id, parent, kind| EngineSpan {
+        trace: report.trace.unwrap(),
+        id,
+        parent,
+        start,
+        end: start.plus_nanos(1),
+        kind,
+        retractions: 0,
+    };
+    let root = Told {
+        rid: report.rid.clone(),
+        output_tokens: report.output_tokens,
+        ..Told::of(TRACED)
+    };
+    let mut spans = vec![
+        span(first + 1, first, SpanKind::Scheduler(Scheduler::default())),
+        span(first + 2, first + 1, SpanKind::Stage(Stage::Waiting)),
+        span(first + 3, first + 1, SpanKind::Stage(Stage::Prefill)),
+    ];
+    let mut parent = report.parent.unwrap_or(0);
+    if let Some(name) = &report.request_id {
+        parent = first + 4;
+        let request_id = name.as_str().into();
+        spans.push(span(parent, 0, SpanKind::Router { request_id }));
+    }
+    if root.rid.is_some() {
+        spans.push(span(first, parent, SpanKind::Root(Box::new(root))));
+    }
+    spans
+}
+
+impl Table {
+    /// Adds a report. Returns whether it is late, and the requests that it completes.
+    fn receive(&mut self, report: Told, now: Stamp) -> (bool, Vec<Joined>) {
+        let late = match report.source {
+            TimingSource::Log => self.line(report, now),
+            _ => {
+                let spans = spans(&report).into_iter();
+                spans.map(|span| self.add_span(span, now)).last() == Some(true)
+            }
+        };
+        (late, self.whole())
+    }
+
+    /// Adds an ended request. Returns it if it is complete.
+    fn add(&mut self, rows: Vec<Row>, wanted: TimingSource, until: i64) -> Option<Joined> {
+        let ended = Ended {
+            rows,
+            wanted,
+            at: at(until - 3),
+        };
+        self.ended(ended, at(until)).unwrap()
+    }
+
+    fn add_waiting(&mut self, rows: Vec<Row>, until: i64) {
+        assert!(self.add(rows, TRACED, until).is_none());
+    }
+}
+
+/// A table in which a request waits until 9 ms.
+fn table_with(rows: Vec<Row>) -> Table {
+    let mut table = Table::new(8);
+    table.add_waiting(rows, 9);
+    table
+}
+
+/// The matches of a released request: row, engine id, and whether they are certain.
+fn matches<'a>(joined: &'a Joined) -> Vec<(usize, &'a str, bool)> {
+    let rid = |of: &'a Match| of.candidate.report.rid.as_deref().unwrap_or("");
+    let matches = joined.matches.iter();
+    matches.map(|of| (of.row, rid(of), of.is_certain)).collect()
+}
+
+/// What is released at the deadline of a request whose client left before the engine id was known.
+fn without_id(reports: &[Told]) -> Vec<Joined> {
+    let mut table = Table::new(8);
+    for report in reports {
+        assert!(!table.receive(report.clone(), at(0)).0);
+    }
+    table.add_waiting(rows("q", &[None]), 9);
+    table.due(at(9))
+}
+
+#[test]
+fn a_request_is_released_when_all_of_its_sequences_are_reported() {
+    let mut table = Table::new(8);
+    table.receive(report("y"), at(0));
+    table.add_waiting(rows("a", &[Some("x"), Some("y")]), 9);
+    // A log line is used, but not waited for.
+    assert!(table.receive(log_line(report("x")), at(1)).1.is_empty());
+    let (_, joined) = table.receive(report("x"), at(1));
+    let (x, y) = ((0, "x", true), (1, "y", true));
+    assert_eq!(matches(&joined[0]), [x, x, y]);
+    assert_eq!((table.waiting(), table.store.len()), (0, 0));
+}
+
+#[test]
+fn at_its_deadline_a_request_is_released_with_the_reports_that_there_are() {
+    let [x, y] = RANDOM;
+    let mut table = table_with(rows("a", &[Some(x), Some(y)]));
+    assert!(table.due(at(8)).is_empty());
+    let mut part = spans(&report(x));
+    part.retain(|span| span.kind != SpanKind::Stage(Stage::Prefill));
+    for span in part {
+        table.add_span(span, at(8));
+    }
+    assert!(table.whole().is_empty());
+    let out = table.due(at(9));
+    assert_eq!(matches(&out[0]), [(0, x, true)]);
+    assert!(out[0].matches[0].candidate.report.queue_end.is_some());
+    // The report that it lacked is late; the one that it had is not.
+    assert!(table.receive(report(y), at(10)).0);
+    assert!(!table.receive(report(x), at(10)).0);
+    assert_eq!(table.store.len(), 0);
+}
+
+#[test]
+fn a_row_without_an_id_takes_the_one_request_of_its_trace() {
+    let phantom = changed(report("p"), |report| report.output_tokens = Some(0));
+    for (reports, expected) in [
+        (vec![report("x")], Some("x")),
+        // Requests that never ran do not count.
+        (vec![phantom.clone(), report("x"), phantom], Some("x")),
+        // Of two that ran, either may be the row's.
+        (vec![report("x"), report("y")], None),
+        // Unless one is below our own span.
+        (vec![report("x"), below(5, "y")], Some("y")),
+        // A trace of 64 bits is the server's own.
+        (vec![in_trace(7, "x")], None),
+        // A router in a trace of its own names our request.
+        (vec![named(in_trace(9 << 64, "x"))], Some("x")),
+    ] {
+        let expected: Vec<_> = expected.map(|rid| (0, rid, false)).into_iter().collect();
+        assert_eq!(matches(&without_id(&reports)[0]), expected, "{reports:?}");
+    }
+}
+
+#[test]
+fn stages_without_a_root_belong_to_the_only_request_of_a_trace() {
+    for (parent, expected) in [(None, 1), (SpanId::new(6), 0)] {
+        let mut table = Table::new(8);
+        let mut row = rows("a", &[Some("x")]);
+        row[0].parent_span_id = parent;
+        table.add_waiting(row, 9);
+        table.receive(changed(report(""), |report| report.rid = None), at(2));
+        // A client's own trace may hold other requests, whose roots may still arrive.
+        assert_eq!(matches(&table.due(at(9))[0]).len(), expected);
+    }
+}
+
+#[test]
+fn unclaimed_reports_are_dropped_by_age_and_by_number() {
+    // Each report has four spans, and one more item to find them by.
+    let mut table = Table::new(2);
+    for trace in 1..=4 {
+        table.receive(in_trace(trace << 64, "a"), at(0));
+    }
+    assert!(table.forget(at(299_999)) >= 1);
+    assert!(table.store.len() <= 16);
+    // Age is checked every few seconds.
+    let dropped = table.forget(at(305_000));
+    assert!(dropped >= 2, "{dropped}");
+    assert_eq!(table.store.len(), 0);
+}
+
+/// A hop's attempt, below which the server's spans lie.
+fn attempt() -> Attempt {
+    Attempt::new(SpanId::new(77).unwrap(), "w".into(), "h".into(), at(0))
+}
+
+#[test]
+fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
+    let mut row = rows("q", &[None]);
+    row[0].parent_span_id = SpanId::new(6);
+    row[0].more.trace.attempts.push(attempt());
+    let mut table = Table::new(8);
+    table.receive(report("other"), at(0));
+    table.receive(below(77, "x"), at(0));
+    table.add_waiting(row, 9);
+    assert_eq!(matches(&table.due(at(9))[0]), [(0, "x", false)]);
+}
+
+#[test]
+fn below_a_hop_all_rows_of_a_request_are_matched_before_the_deadline() {
+    // The client chose the ids, and the router begins traces of its own.
+    let mut two = rows("q", &[Some("x_0"), Some("x_1")]);
+    two[0].more.trace.attempts.push(attempt());
+    let ours = |rid| changed(in_other_trace(rid), |report| report.parent = Some(77));
+    let mut table = table_with(two);
+    assert!(table.receive(ours("x_0"), at(1)).1.is_empty());
+    let (_, joined) = table.receive(ours("x_1"), at(1));
+    assert_eq!(matches(&joined[0]), [(0, "x_0", true), (1, "x_1", true)]);
+}
+
+/// A report in another trace.
+fn in_other_trace(rid: &str) -> Told {
+    in_trace(TRACE + 1, rid)
+}
+
+/// A request of one row with this engine id and trace, sent at this time.
+fn sent_at(rid: &str, trace: u128, ms: i64) -> Vec<Row> {
+    let mut row = rows("q", &[Some(rid)]);
+    row[0].timeline.set(Moment::Forwarded, at(ms));
+    row[0].trace_id = Some(format!("{trace:032x}"));
+    row
+}
+
+#[test]
+fn rows_with_the_same_id_get_the_reports_of_their_traces() {
+    let mut table = Table::new(8);
+    // Reports of another client's request, before and after.
+    table.receive(in_other_trace("x"), at(0));
+    table.add_waiting(sent_at("x", TRACE, 1), 9);
+    assert!(matches!(&table.receive(in_other_trace("x"), at(2)), (false, out) if out.is_empty()));
+    let (_, joined) = table.receive(report("x"), at(3));
+    assert_eq!(joined[0].matches[0].candidate.report.trace, Some(TRACE));
+    assert_eq!(matches(&joined[0]), [(0, "x", true)]);
+    // A second report of it is no other row's. That of a later request is.
+    assert!(!table.receive(report("x"), at(4)).0);
+    let later = in_trace(TRACE + 2, "x");
+    assert!(!table.receive(later, at(5)).0);
+    let joined = table.add(sent_at("x", TRACE + 2, 4), TRACED, 9).unwrap();
+    assert_eq!(joined.matches[0].candidate.report.trace, Some(TRACE + 2));
+}
+
+#[test]
+fn a_late_report_or_one_with_another_id_is_not_given_to_the_next_request() {
+    let mut table = Table::new(8);
+    table.receive(report("first-attempt"), at(0));
+    table.add_waiting(rows("a", &[Some("second")]), 9);
+    assert_eq!(matches(&table.due(at(9))[0]), []);
+
+    let mut table = Table::new(8);
+    table.add_waiting(sent_at("x", TRACE, 0), 1);
+    assert_eq!(table.due(at(1)).len(), 1);
+    table.add_waiting(sent_at("x", TRACE + 1, 2), 9);
+    assert!(table.receive(report("x"), at(3)).1.is_empty());
+    assert_eq!(table.receive(in_other_trace("x"), at(4)).1.len(), 1);
+}
+
+#[test]
+fn two_waiting_requests_with_one_id_get_their_own_reports() {
+    let mut table = table_with(sent_at("x", TRACE, 0));
+    table.add_waiting(sent_at("x", TRACE + 1, 1), 9);
+    for (report, trace) in [(report("x"), TRACE), (in_other_trace("x"), TRACE + 1)] {
+        let joined = table.receive(report, at(2)).1;
+        let candidate = &joined[0].matches[0].candidate;
+        assert_eq!(candidate.report.trace, Some(trace));
+        let own = joined[0].request.rows[0].trace_id.clone();
+        assert_eq!(own, Some(format!("{trace:032x}")));
+    }
+    // In one trace, the row above whose span it is gets it.
+    let [other, mut own] = [0, 1].map(|ms| sent_at("x", TRACE, ms));
+    own[0].span_id = SpanId::new(6);
+    table.add_waiting(other, 9);
+    table.add_waiting(own, 10);
+    let (_, joined) = table.receive(below(6, "x"), at(3));
+    assert_eq!(joined.len(), 1);
+    assert_eq!(joined[0].request.rows[0].span_id, SpanId::new(6));
+}
+
+#[test]
+fn the_routers_span_may_arrive_last() {
+    let mut table = table_with(sent_at("x", TRACE, 0));
+    let mut spans = spans(&named(in_other_trace("x")));
+    spans.sort_by_key(|span| matches!(span.kind, SpanKind::Router { .. }));
+    let router = spans.pop().unwrap();
+    for span in spans {
+        table.add_span(span, at(1));
+    }
+    assert!(table.whole().is_empty());
+    table.add_span(router, at(2));
+    assert_eq!(matches(&table.whole()[0]), [(0, "x", true)]);
+}
+
+#[test]
+fn at_the_deadline_the_only_report_with_the_id_is_taken_though_its_trace_differs() {
+    let [random, _] = RANDOM;
+    let end = |rid: &str, reports: &[(Told, i64)], row: Vec<Row>| {
+        let mut table = Table::new(8);
+        for (report, arrived) in reports {
+            assert!(!table.receive(report.clone(), at(*arrived)).0);
+        }
+        table.add_waiting(row, 9);
+        let out = table.due(at(9));
+        let own = out[0].matches.iter().map(|of| of.is_certain);
+        let own: Vec<bool> = own.collect();
+        (own, table.receive(in_other_trace(rid), at(10)).0)
+    };
+    let one = |rid| [(in_other_trace(rid), 2)];
+    // An id that a client may have chosen gives no bound on the clock.
+    let row = |rid| sent_at(rid, TRACE, 1);
+    for (rid, is_certain) in [("x", false), (random, true)] {
+        assert_eq!(end(rid, &one(rid), row(rid)), (vec![is_certain], false));
+        // A late report is recognized only by an id that is never reused.
+        assert_eq!(end(rid, &[], row(rid)), (vec![], is_certain));
+    }
+    // Not taken: a report that arrived before the sending, one of two, one that was received too early.
+    assert!(end("x", &[(in_other_trace("x"), 0)], row("x")).0.is_empty());
+    let other = in_trace(TRACE + 2, "x");
+    let two = [(in_other_trace("x"), 2), (other, 2)];
+    assert!(end("x", &two, row("x")).0.is_empty());
+    for (received, expected) in [(-400, 0), (-50, 1)] {
+        let mut row = row("x");
+        let (nanos, error_nanos) = (0, 100_000_000);
+        let apart = Relation::Apart(Offset { nanos, error_nanos });
+        row[0].timeline.relate(ClockOf::Engine, apart);
+        let report = changed(in_other_trace("x"), |report| {
+            report.received = Some(at(received))
+        });
+        assert_eq!(end("x", &[(report, 2)], row).0.len(), expected);
+    }
+}
+
+#[test]
+fn a_row_gets_the_nearest_log_line_after_its_sending() {
+    let log_line = |tokens| {
+        changed(log_line(report("x")), |report| {
+            report.output_tokens = Some(tokens)
+        })
+    };
+    let mut table = Table::new(8);
+    for (tokens, arrived) in [(1, 0), (2, 3), (3, 5)] {
+        table.receive(log_line(tokens), at(arrived));
+    }
+    let ended = |table: &mut Table, rows: Vec<Row>| {
+        let joined = table.add(rows, TimingSource::Log, 9);
+        joined.map(|joined| joined.matches[0].candidate.report.output_tokens)
+    };
+    assert_eq!(ended(&mut table, sent_at("x", TRACE, 1)), Some(Some(3)));
+    // It has its line: the next line is the next request's.
+    assert!(!table.receive(log_line(4), at(6)).0);
+    assert_eq!(ended(&mut table, sent_at("x", TRACE, 5)), Some(Some(4)));
+    // SGLang logs no request whose client has disconnected.
+    let mut left = sent_at("x", TRACE, 7);
+    left[0].outcome = Some(Outcome::ClientAbort);
+    assert_eq!(ended(&mut table, left), None);
+    assert!(!table.receive(log_line(5), at(8)).0);
+}
+
+#[test]
+fn a_log_line_of_a_released_row_is_not_kept() {
+    let [x, _] = RANDOM;
+    let mut table = table_with(sent_at(x, TRACE, 1));
+    assert_eq!(table.receive(report(x), at(2)).1.len(), 1);
+    assert!(!table.receive(log_line(report(x)), at(3)).0);
+    assert_eq!(table.store.len(), 0);
+}

@@ -1,0 +1,177 @@
+//! The store stays bounded, and running requests outlive ended ones.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::engine::span::{Scheduler, Stage};
+use crate::request::sequence::TimingSource;
+
+const CAPACITY: usize = 40;
+
+impl ReportStore {
+    /// The number of items held.
+    pub(in crate::engine) fn len(&self) -> usize {
+        self.items.len
+    }
+}
+
+fn kind() -> impl Strategy<Value = SpanKind> {
+    prop_oneof![
+        4 => (0..60u64).prop_map(root_of),
+        2 => Just(scheduler()),
+        1 => Just(SpanKind::Stage(Stage::Process)),
+        2 => Just(SpanKind::Stage(Stage::Waiting)),
+        2 => Just(SpanKind::Stage(Stage::Prefill)),
+        1 => Just(SpanKind::Router { request_id: "name".into() }),
+    ]
+}
+
+fn scheduler() -> SpanKind {
+    SpanKind::Scheduler(Scheduler::default())
+}
+
+fn root_of(rid: u64) -> SpanKind {
+    SpanKind::Root(Box::new(Told {
+        rid: Some(rid.to_string()),
+        ..Told::of(TimingSource::Trace)
+    }))
+}
+
+fn span(trace: u128, id: u64, parent: u64, kind: SpanKind) -> EngineSpan {
+    EngineSpan {
+        trace,
+        id,
+        parent,
+        start: Stamp::from_nanos(0),
+        end: Stamp::from_nanos(1),
+        kind,
+        retractions: 0,
+    }
+}
+
+fn at(seconds: i64) -> Stamp {
+    Stamp::from_nanos(seconds * NANOS)
+}
+
+proptest! {
+    #[test]
+    fn the_store_never_exceeds_its_capacity(
+        // Few traces and ids, so that they collide.
+        batches in prop::collection::vec(
+            (prop::collection::vec((0..4u128, 1..30u64, 0..30u64, kind()), 1..60), 0..300_i64), 1..30),
+        rid in 0..60u32,
+    ) {
+        let mut store = ReportStore::new(CAPACITY);
+        let mut now = 0;
+        for (batch, seconds) in batches {
+            now += seconds;
+            for (trace, id, parent, kind) in batch {
+                store.add(span(trace, id, parent, kind), at(now));
+            }
+            store.forget(at(now));
+            prop_assert!(store.len() <= CAPACITY);
+            for candidate in store.by_rid(&rid.to_string()).iter().chain(&store.by_trace(u128::from(rid % 4))) {
+                store.remove(candidate);
+            }
+            prop_assert_eq!(store.by_rid(&rid.to_string()).len(), 0);
+        }
+        // Stages of requests that may still run are kept longer.
+        for hours in 1..4 {
+            store.forget(at(now + 3600 * hours));
+        }
+        prop_assert!(store.len() == 0);
+    }
+}
+
+#[test]
+fn legs_without_a_room_are_joined_by_the_trace_if_that_has_one_of_each() {
+    let leg = |id: u64, role, room| {
+        let report = Told {
+            rid: Some(id.to_string()),
+            role: Some(role),
+            room,
+            ..Told::of(TimingSource::Trace)
+        };
+        span(1, id, 0, SpanKind::Root(Box::new(report)))
+    };
+    let (prefill, decode) = (ServerRole::Prefill, ServerRole::Decode);
+    for (room, others, expected) in [
+        (None, &[None][..], Some("2")),
+        (None, &[None, None], None),
+        (None, &[Some(7)], None),
+        (Some(7), &[None, Some(7)], Some("3")),
+    ] {
+        let mut store = ReportStore::new(1000);
+        store.add(leg(1, decode, room), at(0));
+        for (other, id) in others.iter().zip(2..) {
+            store.add(leg(id, prefill, *other), at(0));
+        }
+        let found = store.by_rid("1").remove(0).report.prefill;
+        let rid = found.and_then(|prefill| prefill.rid);
+        assert_eq!(rid.as_deref(), expected, "{room:?} {others:?}");
+    }
+}
+
+#[test]
+fn of_several_roots_under_one_id_the_first_counts() {
+    let mut store = ReportStore::new(1000);
+    for rid in 0..5000 {
+        store.add(span(1, 7, 0, root_of(rid)), at(0));
+    }
+    assert!(store.by_rid("4999").is_empty());
+    let [first] = &store.by_rid("0")[..] else {
+        panic!("one");
+    };
+    store.remove(first);
+    assert!(store.len() == 0);
+}
+
+#[test]
+fn requests_of_a_trace_with_too_many_are_found_by_their_ids_only() {
+    let mut store = ReportStore::new(100_000);
+    let count = MAX_REQUESTS_OF_TRACE as u64 + 1;
+    for id in 1..=count {
+        store.add(span(1, id, 0, root_of(id)), at(0));
+    }
+    assert!(store.by_trace(1).is_empty());
+    store.remove(&store.by_rid("17")[0].clone());
+    assert_eq!(store.by_trace(1).len(), MAX_REQUESTS_OF_TRACE);
+}
+
+/// A prefill server has reported everything long before its decode server does, and a trace may hold many requests.
+#[test]
+fn a_running_request_is_kept_beside_ended_ones_of_its_trace() {
+    let mut store = ReportStore::new(100);
+    store.add(span(7, 2, 1, scheduler()), at(0));
+    store.add(span(7, 1, 0, root_of(1)), at(0));
+    store.add(span(7, 5, 4, SpanKind::Stage(Stage::Waiting)), at(1));
+    for second in 1..=1700 {
+        store.forget(at(second));
+        assert!(store.spans(7).count() > 0, "{second}");
+    }
+    for second in 1701..=2500 {
+        store.forget(at(second));
+    }
+    assert_eq!(store.spans(7).count(), 0, "it is dropped in the end");
+}
+
+/// The queue spans of a long stream arrive at its beginning, and many others before its end.
+#[test]
+fn a_running_request_is_kept_while_others_come_and_go() {
+    let mut store = ReportStore::new(100);
+    store.add(span(7, 3, 2, SpanKind::Stage(Stage::Waiting)), at(0));
+    store.add(span(7, 4, 2, SpanKind::Stage(Stage::Prefill)), at(0));
+    let mut dropped = 0;
+    for second in 1..=1000 {
+        let (trace, now) = (100 + second as u128, at(second as i64));
+        store.add(span(trace, 1, 0, root_of(second)), now);
+        store.add(span(trace, 2, 1, scheduler()), now);
+        dropped += store.forget(at(second as i64));
+        assert!(store.len() <= 100, "{}", store.len());
+        assert_eq!(store.spans(7).count(), 2, "{second}");
+    }
+    assert!((960..=970).contains(&dropped), "{dropped}");
+    store.add(span(7, 2, 1, scheduler()), at(1001));
+    let candidate = store.add(span(7, 1, 0, root_of(5000)), at(1001)).unwrap();
+    assert!(candidate.is_complete, "{candidate:?}");
+}
