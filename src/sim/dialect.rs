@@ -1,4 +1,4 @@
-//! Generations of SGLang, told apart by what their `meta_info` holds.
+//! Generations of SGLang, which differ in the fields of `meta_info`.
 
 use clap::ValueEnum;
 

@@ -1,4 +1,4 @@
-//! Replies that tell of the server itself: the fields that routers, clients and dashboards read.
+//! Responses about the server itself, with the fields that routers, clients and dashboards read.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use super::config::Config;
 use super::engine::Load;
 use super::shared::Shared;
 
-/// Where the model is said to lie: a folder that exists everywhere and holds no tokenizer. A router looks
-/// there for one, and asks the Hugging Face hub for paths that do not exist.
+/// The reported path of the model: a folder that exists everywhere and holds no tokenizer. A router looks
+/// there for one, and queries the Hugging Face hub for paths that do not exist.
 const MODEL_PATH: &str = "/";
 
 /// `/model_info`.
