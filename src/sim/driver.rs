@@ -101,9 +101,9 @@ impl Driver {
         let now = clock.now();
         let engine = match pair.disaggregation_mode {
             Mode::Decode => {
-                Engine::decode_only(profile.clone(), pair.disaggregation_decode_extra_slots, now)
+                Engine::decode_only(profile, pair.disaggregation_decode_extra_slots, now)
             }
-            _ => Engine::new(profile.clone(), now),
+            _ => Engine::new(profile, now),
         };
         let driver = Arc::new(Driver {
             state: Mutex::new(State {

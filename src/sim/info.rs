@@ -83,10 +83,7 @@ pub(super) fn models(config: &Config, now: Stamp) -> Value {
 
 /// `/v1/loads`.
 pub(super) fn loads(config: &Config, load: &Load) -> Value {
-    let (capacity, slots) = (
-        config.profile.max_total_tokens,
-        config.profile.max_running_requests,
-    );
+    let capacity = config.profile.max_total_tokens;
     json!({
         "version": config.dialect.version(),
         "loads": [{
@@ -97,7 +94,7 @@ pub(super) fn loads(config: &Config, load: &Load) -> Value {
             "num_used_tokens": load.used_tokens,
             "num_total_tokens": load.used_tokens + load.waiting_tokens,
             "max_total_num_tokens": capacity,
-            "max_running_requests": slots,
+            "max_running_requests": config.profile.max_running_requests,
             "token_usage": load.used_tokens as f64 / capacity as f64,
             "cache_hit_rate": load.cache_hit_rate(),
         }],

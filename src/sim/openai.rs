@@ -1,5 +1,6 @@
 //! Responses of `/v1/completions` and `/v1/chat/completions`, as recorded from SGLang.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use bytes::{Bytes, BytesMut};
@@ -14,10 +15,10 @@ use super::sequence::{QUEUE_FULL, Sequence};
 use super::shared::Exchange;
 
 /// Renders the chunks for a sequence's newest token or end.
-pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, send: &mut dyn FnMut(Bytes)) {
+pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, out: &mut VecDeque<Bytes>) {
     if sequence.ending == Some(EventKind::Rejected) {
         let error = error_body(QUEUE_FULL, "SERVICE_UNAVAILABLE", 503);
-        send(format!("data: {{\"error\":{error}}}\n\n").into());
+        out.push_back(format!("data: {{\"error\":{error}}}\n\n").into());
         return;
     }
     let (index, from, to) = (sequence.index, sequence.streamed, sequence.generated());
@@ -28,13 +29,16 @@ pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, send: &mut dyn Fn
     let text = exchange.shared.canned_text.text(from, to);
     let is_chat = exchange.request.endpoint == Endpoint::Chat;
     let mut chunk = |choice: &str| {
-        let mut out = open(exchange, sequence);
-        put!(out, "{{\"index\":{index},{choice},\"matched_stop\":null}}]");
+        let mut chunk = open(exchange, sequence);
+        put!(
+            chunk,
+            "{{\"index\":{index},{choice},\"matched_stop\":null}}]"
+        );
         if !is_chat {
-            out.extend_from_slice(b",\"usage\":null");
+            chunk.extend_from_slice(b",\"usage\":null");
         }
-        out.extend_from_slice(b"}\n\n");
-        send(out.freeze());
+        chunk.extend_from_slice(b"}\n\n");
+        out.push_back(chunk.freeze());
     };
     if !is_chat {
         let reason = finish_reason(sequence);
@@ -58,28 +62,28 @@ pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, send: &mut dyn Fn
 
 /// Renders the chunks after the last token of all: each choice's end, and the usage. They have the id of `last`, the sequence
 /// whose event was the last one, as with SGLang.
-pub(super) fn tail(exchange: &Exchange, last: &Sequence, send: &mut dyn FnMut(Bytes)) {
+pub(super) fn tail(exchange: &Exchange, last: &Sequence, out: &mut VecDeque<Bytes>) {
     let request = &exchange.request;
     let ran = |one: &&Sequence| one.ending != Some(EventKind::Rejected);
     if request.endpoint == Endpoint::Chat {
         for sequence in request.sequences.iter().filter(ran) {
-            let mut out = open(exchange, last);
+            let mut chunk = open(exchange, last);
             put!(
-                out,
+                chunk,
                 "{{\"index\":{},\"delta\":{{\"reasoning_content\":null}},\"logprobs\":null,\
                  \"finish_reason\":{},\"matched_stop\":null}}]}}\n\n",
                 sequence.index,
                 finish_reason(sequence)
             );
-            send(out.freeze());
+            out.push_back(chunk.freeze());
         }
     }
     if request.include_usage && request.sequences.iter().any(|one| ran(&one)) {
-        let mut out = open(exchange, last);
-        out.extend_from_slice(b"],\"usage\":");
-        usage(&mut out, exchange, request.endpoint == Endpoint::Chat);
-        out.extend_from_slice(b"}\n\n");
-        send(out.freeze());
+        let mut chunk = open(exchange, last);
+        chunk.extend_from_slice(b"],\"usage\":");
+        usage(&mut chunk, exchange, request.endpoint == Endpoint::Chat);
+        chunk.extend_from_slice(b"}\n\n");
+        out.push_back(chunk.freeze());
     }
 }
 
@@ -154,10 +158,8 @@ fn finish_reason(sequence: &Sequence) -> &'static str {
 
 /// Writes the usage. A prompt counts once, however many sequences it has.
 fn usage(out: &mut BytesMut, exchange: &Exchange, details: bool) {
-    let (prompt, completion) = (
-        exchange.request.prompt_tokens(),
-        exchange.request.generated(),
-    );
+    let request = &exchange.request;
+    let (prompt, completion) = (request.prompt_tokens(), request.generated());
     let total = prompt + completion;
     put!(
         out,

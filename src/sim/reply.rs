@@ -19,7 +19,7 @@ use crate::request::endpoint::Endpoint;
 
 use super::disaggregation::Mode;
 use super::driver::{Listener, Submission, Update};
-use super::engine::{EventKind, Request};
+use super::engine::{EventKind, Prompt, Request};
 use super::generate::DONE;
 use super::handover;
 use super::request_body::GenerationRequest;
@@ -55,27 +55,19 @@ impl Reply {
     ) -> Reply {
         let profile = shared.config.engine_profile();
         let dispatched = received.plus_seconds(profile.tokenize_s(request.prompt_tokens()));
-        let mode = shared.mode();
+        let is_prefill = shared.mode() == Mode::Prefill;
         let (update_sender, updates) = unbounded_channel();
         let open = request.sequences.len();
         let first = shared.next_id.fetch_add(open as u64, Ordering::Relaxed);
         let mut submissions = Vec::with_capacity(open);
         for (id, sequence) in (first..).zip(&mut request.sequences) {
             sequence.id = id;
-            if mode == Mode::Prefill {
-                let from = dispatched.plus_nanos(handover::PREPARE_NANOS);
-                sequence.moments.bootstrap_start = Some(from);
-            }
-            // A prefill server generates the first token only.
-            let output_tokens = match mode {
-                Mode::Prefill => 1,
-                _ => sequence.max_tokens,
-            };
-            submissions.push(Submission {
+            let submission = Submission {
                 request: Request {
                     id,
-                    prompt: sequence.prompt.clone().into(),
-                    output_tokens,
+                    prompt: Prompt::Tokens(sequence.prompt.clone()),
+                    // A prefill server generates the first token only.
+                    output_tokens: if is_prefill { 1 } else { sequence.max_tokens },
                 },
                 due: dispatched,
                 listener: Listener {
@@ -83,19 +75,21 @@ impl Reply {
                     index: sequence.index,
                     updates: update_sender.clone(),
                 },
-            });
-        }
-        if mode == Mode::Prefill {
-            for (submission, sequence) in submissions.into_iter().zip(&request.sequences) {
-                let room = sequence
-                    .bootstrap
-                    .as_ref()
-                    .map_or(0, |bootstrap| bootstrap.room);
-                tokio::spawn(handover::prefill(shared.clone(), submission, room));
+            };
+            match &sequence.bootstrap {
+                Some(bootstrap) if is_prefill => {
+                    let from = dispatched.plus_nanos(handover::PREPARE_NANOS);
+                    sequence.moments.bootstrap_start = Some(from);
+                    tokio::spawn(handover::prefill(
+                        shared.clone(),
+                        submission,
+                        bootstrap.room,
+                    ));
+                }
+                _ => submissions.push(submission),
             }
-        } else {
-            shared.driver.submit(submissions);
         }
+        shared.driver.submit(submissions);
         Reply {
             exchange: Exchange {
                 shared,
@@ -201,8 +195,7 @@ impl Reply {
             self.ready
                 .push_back(generate::event(exchange, sequence, now));
         } else {
-            let mut send = |event| self.ready.push_back(event);
-            openai::chunks(exchange, sequence, &mut send);
+            openai::chunks(exchange, sequence, &mut self.ready);
         }
         let sequence = &mut exchange.request.sequences[index];
         sequence.moments.first_sent.get_or_insert(now);
@@ -213,9 +206,8 @@ impl Reply {
     fn render_end(&mut self) {
         let exchange = &self.exchange;
         if exchange.request.endpoint != Endpoint::Generate {
-            let mut send = |event| self.ready.push_back(event);
             let last = &exchange.request.sequences[self.last_index];
-            openai::tail(exchange, last, &mut send);
+            openai::tail(exchange, last, &mut self.ready);
         }
         self.ready.push_back(Bytes::from_static(DONE.as_bytes()));
         self.is_complete = true;

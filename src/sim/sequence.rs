@@ -144,12 +144,9 @@ impl Sequence {
         }
         // After a retraction an event repeats the tokens so far, unless there are none.
         match update.kind {
-            EventKind::Queued
-            | EventKind::Reserved
-            | EventKind::Arrived
-            | EventKind::Admitted { .. } => false,
             EventKind::Retracted => !self.tokens.is_empty(),
-            _ => true,
+            EventKind::Token { .. } => true,
+            kind => kind.is_end(),
         }
     }
 }

@@ -6,7 +6,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::HeaderMap;
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId,
@@ -22,13 +21,17 @@ use crate::clock::Stamp;
 use super::disaggregation::Mode;
 use super::engine::EventKind;
 use super::sequence::{QUEUE_FULL, Sequence};
-use super::shared::{Exchange, Shared};
+use super::shared::Exchange;
 use super::tracer::Process::{self, Scheduler, Tokenizer};
 use super::tracer::Tracer;
 
 /// The context of the spans of one sequence.
 struct Spans<'a> {
     tracer: &'a Tracer,
+    exchange: &'a Exchange,
+    sequence: &'a Sequence,
+    /// When it ended.
+    finish: Stamp,
     mode: Mode,
     trace: TraceId,
     state: TraceState,
@@ -37,7 +40,6 @@ struct Spans<'a> {
     root: SpanId,
     /// The span of each [`Process`], by its number.
     threads: [SpanId; 2],
-    received: Stamp,
 }
 
 /// A stage: its name, the least trace level that reports it, its end, and the end to report if it did not finish (`None`: then it
@@ -53,10 +55,10 @@ const UNCLOSED: &str = "have mark_unclosed span, auto closed";
 
 /// Sends the spans of a sequence that ended, or whose client left, at `finish`.
 pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
-    let Some(spans) = Spans::new(&exchange.shared, &exchange.headers, exchange.received) else {
+    let Some(spans) = Spans::new(exchange, sequence, finish) else {
         return;
     };
-    spans.send_stages(exchange, sequence, finish);
+    spans.send_stages();
     let mut thread = spans.thread(Scheduler, exchange.dispatched, finish);
     match (sequence.tokens.last(), sequence.ending) {
         (Some(last), _) => {
@@ -80,15 +82,15 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
     };
     let thread = spans.thread(Tokenizer, exchange.received, closes);
     spans.tracer.send(Tokenizer, thread);
-    let root = spans.root(sequence, finish);
-    spans.tracer.send(Tokenizer, root);
+    spans.tracer.send(Tokenizer, spans.root());
 }
 
 impl<'a> Spans<'a> {
-    /// Returns `None` if a request with these headers has no spans.
-    fn new(shared: &'a Shared, headers: &HeaderMap, received: Stamp) -> Option<Spans<'a>> {
-        let tracer = shared.tracer.as_ref()?;
-        let remote = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
+    /// Returns `None` if the request has no spans.
+    fn new(exchange: &'a Exchange, sequence: &'a Sequence, finish: Stamp) -> Option<Spans<'a>> {
+        let tracer = exchange.shared.tracer.as_ref()?;
+        let headers = HeaderExtractor(&exchange.headers);
+        let remote = TraceContextPropagator::new().extract(&headers);
         let remote = remote.span().span_context().clone();
         let parent = Some(&remote).filter(|parent| parent.is_valid());
         if tracer.level == 0 || parent.is_some_and(|parent| !parent.is_sampled()) {
@@ -98,19 +100,21 @@ impl<'a> Spans<'a> {
         let own = || TraceId::from(u128::from(rand::random::<u64>().max(1)));
         Some(Spans {
             tracer,
-            mode: shared.mode(),
+            exchange,
+            sequence,
+            finish,
+            mode: exchange.shared.mode(),
             trace: parent.map_or_else(own, SpanContext::trace_id),
             state: remote.trace_state().clone(),
             remote: parent.map(SpanContext::span_id),
             root: new_id(),
             threads: [new_id(), new_id()],
-            received,
         })
     }
 
     /// Sends the stages, the children of the threads. Each begins where the one before ended.
-    fn send_stages(&self, exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
-        let (received, dispatched) = (self.received, exchange.dispatched);
+    fn send_stages(&self) {
+        let (received, dispatched) = (self.exchange.received, self.exchange.dispatched);
         // Nine tenths of the time until the scheduler gets the request are tokenizing.
         let tokenized = received.plus_nanos(dispatched.nanos_since(received) / 10 * 9);
         let tokenizer: [Stage; 2] = [
@@ -118,7 +122,7 @@ impl<'a> Spans<'a> {
             ("api_server_dispatch", PARTS, Some(dispatched), None),
         ];
         let tokenizer = tokenizer.map(|stage| (Tokenizer, stage)).into_iter();
-        let scheduler = self.scheduler_stages(sequence, Some(finish)).into_iter();
+        let scheduler = self.scheduler_stages().into_iter();
         let stages = tokenizer.chain(scheduler.map(|stage| (Scheduler, stage)));
         let (mut from, mut before) = (received, None);
         for (process, (name, level, to, unfinished_to)) in stages {
@@ -133,7 +137,7 @@ impl<'a> Spans<'a> {
                 let link = before.replace(id).map(|id| self.context(id));
                 span.links.links.extend(link.map(Link::with_context));
                 if name == "decode_forward" {
-                    self.send_tokens(sequence, id);
+                    self.send_tokens(id);
                 }
                 self.tracer.send(process, span);
             }
@@ -144,9 +148,9 @@ impl<'a> Spans<'a> {
         }
     }
 
-    /// The scheduler's stages, by the server's mode, of a request that ended at `end`.
-    fn scheduler_stages(&self, sequence: &Sequence, end: Option<Stamp>) -> Vec<Stage> {
-        let moments = sequence.moments;
+    /// The scheduler's stages, by the server's mode.
+    fn scheduler_stages(&self) -> Vec<Stage> {
+        let (sequence, moments, end) = (self.sequence, self.sequence.moments, Some(self.finish));
         let (queued, admitted) = (moments.queue_start, moments.queue_end);
         let prefilled = sequence.prefill_end();
         let decoded = sequence.tokens.last().copied();
@@ -181,11 +185,11 @@ impl<'a> Spans<'a> {
     }
 
     /// Sends a span for each token but the first, and for each prefill after a retraction.
-    fn send_tokens(&self, sequence: &Sequence, decode: SpanId) {
+    fn send_tokens(&self, decode: SpanId) {
         let mut count = 0_i64;
-        for (place, pair) in sequence.tokens.windows(2).enumerate() {
+        for (place, pair) in self.sequence.tokens.windows(2).enumerate() {
             let (from, to, generated) = (pair[0], pair[1], place + 1);
-            let mut again = sequence.retractions.iter().rev();
+            let mut again = self.sequence.retractions.iter().rev();
             let again = again.find(|one| one.generated == generated);
             if let Some(from) = again.and_then(|one| one.readmitted) {
                 let span = self.span("prefill_forward", new_id(), Some(decode), from, to);
@@ -229,7 +233,8 @@ impl<'a> Spans<'a> {
         span
     }
 
-    fn root(&self, sequence: &Sequence, to: Stamp) -> SpanData {
+    fn root(&self) -> SpanData {
+        let (sequence, received) = (self.sequence, self.exchange.received);
         // SGLang takes the part before a `_` for the id of one of its processes, and drops it.
         let rid = sequence.rid.rsplit('_').next().unwrap_or(&sequence.rid);
         let name: String = rid.chars().take(8).collect();
@@ -238,7 +243,7 @@ impl<'a> Spans<'a> {
             mode => mode.name(),
         };
         let name = format!("{mode} Req {name}");
-        let mut span = self.span(&name, self.root, self.remote, self.received, to);
+        let mut span = self.span(&name, self.root, self.remote, received, self.finish);
         span.parent_span_is_remote = self.remote.is_some();
         span.attributes = vec![
             KeyValue::new("rid", rid.to_owned()),
@@ -253,7 +258,7 @@ impl<'a> Spans<'a> {
         }
         if let Some(first) = sequence.moments.first_token {
             let name = "gen_ai.latency.time_to_first_token";
-            let seconds = first.seconds() - self.received.seconds();
+            let seconds = first.seconds() - received.seconds();
             span.attributes.push(KeyValue::new(name, seconds));
         }
         span

@@ -38,12 +38,8 @@ impl Window {
     /// Chooses the window of a run of `run_s` seconds: without its `first` seconds, and without the `last` seconds up to the last
     /// arrival. If no request is left, it is the whole run, and the rule says so.
     pub fn choose(arrived: &[f64], run_s: f64, first: f64, last: f64) -> Window {
-        let last_arrival = arrived.iter().copied().fold(0.0, f64::max);
-        let to_s = if last > 0.0 {
-            last_arrival - last
-        } else {
-            run_s
-        };
+        let latest = arrived.iter().copied().fold(0.0, f64::max);
+        let to_s = if last > 0.0 { latest - last } else { run_s };
         let rule = match (first > 0.0, last > 0.0) {
             (true, true) => {
                 format!("without the first {first} s; without the last {last} s of arrivals")

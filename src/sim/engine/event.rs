@@ -39,12 +39,6 @@ impl Prompt {
     }
 }
 
-impl<T: Into<Arc<[u32]>>> From<T> for Prompt {
-    fn from(tokens: T) -> Prompt {
-        Prompt::Tokens(tokens.into())
-    }
-}
-
 /// A change of a request's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {

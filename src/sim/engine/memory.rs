@@ -3,7 +3,7 @@
 use super::event::Prompt;
 use super::radix::{Node, Radix};
 
-/// The use of the KV cache. `private + cache.tokens()` never exceeds `capacity`.
+/// The use of the KV cache. `private + cache.tokens` never exceeds `capacity`.
 #[derive(Debug)]
 pub(super) struct Memory {
     capacity: u64,
@@ -18,7 +18,8 @@ pub(super) struct Memory {
 pub(super) struct Allocation {
     /// The end of its locked prefix in the prefix cache.
     prefix: Option<Node>,
-    shared: u64,
+    /// Tokens in the prefix cache: found there, or inserted since.
+    pub(super) shared: u64,
     private: u64,
 }
 
@@ -34,17 +35,17 @@ impl Memory {
 
     /// Tokens that are free or can be freed by eviction.
     pub(super) fn available(&self) -> u64 {
-        self.capacity - self.private - self.cache.locked()
+        self.capacity - self.private - self.cache.locked
     }
 
     /// Tokens that requests allocation.
     pub(super) fn used(&self) -> u64 {
-        self.private + self.cache.locked()
+        self.private + self.cache.locked
     }
 
     /// Tokens that only the prefix cache holds.
     pub(super) fn evictable(&self) -> u64 {
-        self.cache.tokens() - self.cache.locked()
+        self.cache.tokens - self.cache.locked
     }
 
     /// Locks the cached prefix of the first `max` tokens of `prompt`. Cached tokens of a [`Prompt::Counted`] take no memory.
@@ -74,7 +75,7 @@ impl Memory {
     pub(super) fn allocate(&mut self, allocation: &mut Allocation, tokens: u64) {
         self.private += tokens;
         allocation.private += tokens;
-        let excess = (self.private + self.cache.tokens()).saturating_sub(self.capacity);
+        let excess = (self.private + self.cache.tokens).saturating_sub(self.capacity);
         self.cache.evict(excess);
     }
 
@@ -116,11 +117,6 @@ impl Memory {
 }
 
 impl Allocation {
-    /// Tokens in the prefix cache: found there, or inserted since.
-    pub(super) fn shared(&self) -> u64 {
-        self.shared
-    }
-
     /// All of the request's tokens that are in the KV cache.
     pub(super) fn tokens(&self) -> u64 {
         self.shared + self.private

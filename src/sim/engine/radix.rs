@@ -15,8 +15,10 @@ pub(super) struct Radix {
     leaves: BTreeSet<(u64, Node)>,
     /// The number of lookups so far, as a logical clock.
     uses: u64,
-    tokens: u64,
-    locked: u64,
+    /// The number of tokens held.
+    pub(super) tokens: u64,
+    /// The number of tokens on paths to locked nodes, which cannot be evicted.
+    pub(super) locked: u64,
 }
 
 /// A node with the edge that leads to it.
@@ -43,16 +45,6 @@ impl Radix {
             tokens: 0,
             locked: 0,
         }
-    }
-
-    /// The number of tokens held.
-    pub(super) fn tokens(&self) -> u64 {
-        self.tokens
-    }
-
-    /// The number of tokens on paths to locked nodes, which cannot be evicted.
-    pub(super) fn locked(&self) -> u64 {
-        self.locked
     }
 
     /// Finds the longest cached prefix of `tokens` and its length, and marks it as used.
@@ -224,15 +216,15 @@ mod tests {
                 }
                 let known = (0..=tokens.len()).rev().find(|to| *to == 0 || held.contains(&tokens[..*to]));
                 prop_assert_eq!(Some(tree.find(&tokens).1), known);
-                prop_assert_eq!(tree.tokens(), held.len() as u64);
+                prop_assert_eq!(tree.tokens, held.len() as u64);
                 let kept: BTreeSet<&[u32]> =
                     locks.iter().flat_map(|(_, p)| (1..=p.len()).map(|to| &p[..to])).collect();
-                prop_assert_eq!(tree.locked(), kept.len() as u64);
+                prop_assert_eq!(tree.locked, kept.len() as u64);
                 prop_assert!(kept.iter().all(|prefix| held.contains(*prefix)));
             }
             locks.into_iter().for_each(|(node, _)| tree.unlock(node));
             tree.evict(u64::MAX);
-            prop_assert_eq!((tree.tokens(), tree.nodes.len() - tree.unused.len()), (0, 1));
+            prop_assert_eq!((tree.tokens, tree.nodes.len() - tree.unused.len()), (0, 1));
         }
     }
 }

@@ -249,20 +249,14 @@ impl Scheduler {
     }
 
     pub(super) fn load(&self) -> Load {
-        let (queue, unreserved, in_transfer) = match &self.prefilled {
-            Some(prefilled) => (
-                &prefilled.ready,
-                self.waiting.len(),
-                prefilled.in_transfer.len(),
-            ),
-            None => (&self.waiting, 0, 0),
-        };
+        let prefilled = self.prefilled.as_ref();
+        let queue = prefilled.map_or(&self.waiting, |prefilled| &prefilled.ready);
         let waiting = || queue.iter().filter_map(|id| self.tasks.get(id));
         Load {
             running: self.running.len(),
             waiting: waiting().count(),
-            unreserved,
-            in_transfer,
+            unreserved: prefilled.map_or(0, |_| self.waiting.len()),
+            in_transfer: prefilled.map_or(0, |prefilled| prefilled.in_transfer.len()),
             retracted: waiting().filter(|task| task.retractions > 0).count(),
             waiting_tokens: waiting().map(Task::tokens).sum(),
             used_tokens: self.memory.used(),
@@ -333,7 +327,7 @@ impl Scheduler {
         // The last token is always computed: the next one is predicted from it.
         let max_cached = task.prompt.tokens().min(tokens - 1);
         let mut allocation = self.memory.lock_prefix(&task.prompt, max_cached);
-        let shared = allocation.shared();
+        let shared = allocation.shared;
         let computed = tokens - shared;
         let available = self.memory.available() as f64 - batch.reserved;
         let is_short = (computed + task.remaining_output()) as f64 >= available;

@@ -19,7 +19,7 @@ impl Planned {
     fn request(&self, id: usize) -> Request {
         Request {
             id: id as u64,
-            prompt: self.prompt.clone().into(),
+            prompt: Prompt::Tokens(self.prompt.clone().into()),
             output_tokens: self.output,
         }
     }
