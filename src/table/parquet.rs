@@ -15,7 +15,7 @@ use crate::disk::New;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 
-use super::rows::{Told, each};
+use super::rows::{Told, read_parts};
 use super::{Error, Table};
 
 /// The least number of rows in a group, but for the last of a run; about so many are in memory at a time.
@@ -61,7 +61,7 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
             table.append(more);
             write(&mut table, start, GROUP_ROWS);
         };
-        stats.push(each(&source.files, source.began, &[], &mut sink)?);
+        stats.push(read_parts(&source.files, source.began, &[], &mut sink)?);
         write(&mut table, began, 0);
     }
     if stats.iter().all(|stats| stats.rows == 0) {

@@ -122,7 +122,7 @@ impl Zero {
     }
 }
 
-/// Reads files of rows into one table, without the columns `left_out`. `began`: the start of their run, Unix seconds, if known; else
+/// Reads files of rows into one table, without the columns `skipped`. `began`: the start of their run, Unix seconds, if known; else
 /// times of the epoch count from the second of the first one.
 ///
 /// # Errors
@@ -130,10 +130,10 @@ impl Zero {
 pub fn read(
     paths: &[PathBuf],
     began: Option<f64>,
-    left_out: &[ColumnId],
+    skipped: &[ColumnId],
 ) -> Result<(Table, Told), Error> {
     let mut table = Table::default();
-    let stats = each(paths, began, left_out, &mut |more, _| table.append(more))?;
+    let stats = read_parts(paths, began, skipped, &mut |more, _| table.append(more))?;
     Ok((table, stats))
 }
 
@@ -142,10 +142,10 @@ pub fn read(
 ///
 /// # Errors
 /// As [`read`].
-pub fn each(
+pub fn read_parts(
     paths: &[PathBuf],
     began: Option<f64>,
-    left_out: &[ColumnId],
+    skipped: &[ColumnId],
     sink: &mut dyn FnMut(Table, Option<f64>),
 ) -> Result<Told, Error> {
     let mut stats = Told {
@@ -154,7 +154,7 @@ pub fn each(
     };
     let mut first: Option<&Path> = None;
     for path in paths {
-        let mut file = RowFile::open(path, left_out, &mut stats.unknown)?;
+        let mut file = RowFile::open(path, skipped, &mut stats.unknown)?;
         file.read_all(first.unwrap_or(path), &mut stats, began, sink)?;
         first = first.or(stats.zero.map(|_| path.as_path()));
     }
@@ -198,7 +198,7 @@ type Header = Vec<Option<&'static Column>>;
 impl<'a> RowFile<'a> {
     fn open(
         path: &'a Path,
-        left_out: &[ColumnId],
+        skipped: &[ColumnId],
         unknown: &mut Vec<String>,
     ) -> Result<RowFile<'a>, Error> {
         let error = |cause| Error::read(path, cause);
@@ -231,7 +231,7 @@ impl<'a> RowFile<'a> {
             let message = "the file is empty: a file of rows begins with the names of its columns (req_id,success,…)";
             return Err(Error::read(path, message));
         }
-        let header = parse_header(&line, left_out, unknown).map_err(|reason| {
+        let header = parse_header(&line, skipped, unknown).map_err(|reason| {
             let hint = "it must name the columns req_id, arrival_time and outcome (or success)";
             let message = format!("no file of rows: its first line {reason}; {hint}");
             Error::read(path, message)
@@ -259,7 +259,7 @@ impl<'a> RowFile<'a> {
             let mut chunks = Vec::new();
             while chunks.len() < threads {
                 let text = self
-                    .chunk()
+                    .read_chunk()
                     .map_err(|cause| Error::read(self.path, cause))?;
                 if text.is_empty() {
                     break;
@@ -284,12 +284,12 @@ impl<'a> RowFile<'a> {
                 && let Some(time) = times.next()
             {
                 let zero = *stats.zero.get_or_insert(Zero::new(time, began));
-                let own = *base.insert(Base::of(time));
-                if own != zero.base {
+                let own_base = *base.insert(Base::of(time));
+                if own_base != zero.base {
                     let message = format!(
                         "its times count from {}, those of {} from {}: make both with the same --time-base, or report on them \
                          one by one",
-                        own.label(),
+                        own_base.label(),
                         first.display(),
                         zero.base.label()
                     );
@@ -312,7 +312,7 @@ impl<'a> RowFile<'a> {
 
     /// Reads the next lines; returns nothing at the end of the file. Only the file's last line, and one that is too long, may be
     /// incomplete.
-    fn chunk(&mut self) -> io::Result<Vec<u8>> {
+    fn read_chunk(&mut self) -> io::Result<Vec<u8>> {
         let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
         (&mut self.lines)
             .take(CHUNK_BYTES as u64)
@@ -334,7 +334,7 @@ impl<'a> RowFile<'a> {
 /// Parses the first line of a file. The error is what is wrong with it.
 fn parse_header(
     line: &[u8],
-    left_out: &[ColumnId],
+    skipped: &[ColumnId],
     unknown: &mut Vec<String>,
 ) -> Result<Header, String> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
@@ -361,7 +361,7 @@ fn parse_header(
         if column.is_none() {
             unknown.push((*name).to_owned());
         }
-        let read = column.filter(|column| !left_out.contains(column));
+        let read = column.filter(|column| !skipped.contains(column));
         read.map(ColumnId::column)
     };
     Ok(names.iter().map(column).collect())
