@@ -117,7 +117,7 @@ impl GenerationRequest {
         body: &[u8],
         config: &Config,
     ) -> Result<GenerationRequest, Refusal> {
-        let body = parse(body, endpoint).map_err(|message| Refusal {
+        let body = parse_body(body, endpoint).map_err(|message| Refusal {
             // Invalid JSON is refused before `stream` is known.
             stream: false,
             kind: RefusalKind::Schema,
@@ -146,7 +146,7 @@ impl GenerationRequest {
 }
 
 /// Parses a body. The error is FastAPI's message.
-fn parse(body: &[u8], endpoint: Endpoint) -> Result<Body, String> {
+fn parse_body(body: &[u8], endpoint: Endpoint) -> Result<Body, String> {
     // Serde would take a list's values for the fields, in their order.
     let is_object = body.trim_ascii_start().starts_with(b"{");
     if !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok() {

@@ -51,7 +51,7 @@ const PARTS: u8 = 2;
 /// The trace level from which every token is reported.
 const TOKENS: u8 = 3;
 /// SGLang's `reason` on a thread's span that was never closed.
-const UNCLOSED: &str = "have mark_unclosed span, auto closed";
+const UNCLOSED: &str = "have unclosed span, auto closed";
 
 /// Sends the spans of a sequence that ended, or whose client left, at `finish`.
 pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
