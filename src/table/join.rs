@@ -37,8 +37,8 @@ pub struct Joined {
 /// Clock bounds from requests up to this long after a request count for it too, nanoseconds: half of the filter's memory.
 const LOOKAHEAD_NANOS: i64 = crate::offset::MEMORY / 2;
 
-/// Joins the rows of hops with those of their front, whose file is the first, and writes them to `out`, which then is as the file of
-/// a front that received its hops' timestamps.
+/// Joins the rows of hops with those of their front, whose file is the first, and writes them to `out`, like the file of a front that
+/// received its hops' timestamps.
 ///
 /// # Errors
 /// If no hop's file is given, a file cannot be read, is of another kind of process or has another time base, or `out` cannot be

@@ -38,7 +38,7 @@ impl Memory {
         self.capacity - self.private - self.cache.locked
     }
 
-    /// Tokens that requests allocation.
+    /// Tokens that requests hold.
     pub(super) fn used(&self) -> u64 {
         self.private + self.cache.locked
     }
