@@ -1,5 +1,5 @@
-//! Rows of requests: read from files and written to files, windowed, joined, and kept by column. Times count from the run's
-//! beginning, whatever the file's counted from.
+//! Rows of requests, stored by column: reading and writing files, measurement window, join. Times in a table count from the
+//! run's start, whatever they count from in the file.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub mod window;
 
 use store::Store;
 
-/// Rows of requests, by column. A column that no row has a cell of costs nothing.
+/// Rows of requests, by column. An empty column takes no memory.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     len: usize,
@@ -30,24 +30,24 @@ pub struct Table {
     columns: Vec<Store>,
     /// Whether a row is the first of its request.
     firsts: Vec<bool>,
-    /// Clocks that were known too poorly at a row for what was measured with them, which was taken out.
+    /// By row, the clocks whose offset was too uncertain, so that what was measured with them has been removed.
     pub left_out: HashMap<usize, Vec<ClockOf>>,
 }
 
-/// Why files of rows cannot be read, or made.
+/// Why a file of rows cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {what}", path.display())]
+#[error("{}: {message}", path.display())]
 pub struct Error {
     /// The file, or folder.
     pub path: PathBuf,
     /// What is wrong with it.
-    pub what: String,
-    /// Whether it is to be written: what was given may be right.
+    pub message: String,
+    /// Whether it was to be written: then the input may be valid.
     pub is_written: bool,
 }
 
-/// Columns that stages follow from, beside those of times, of clocks and of what is or is not.
-const OF_STAGES: [ColumnId; 20] = [
+/// Columns that stages are computed from, beside all of times, durations and booleans.
+const STAGE_COLUMNS: [ColumnId; 20] = [
     ColumnId::actual_output_tokens,
     ColumnId::total_latency,
     ColumnId::queue_time_in_router,
@@ -70,43 +70,44 @@ const OF_STAGES: [ColumnId; 20] = [
     ColumnId::kv_send_time,
 ];
 
-static STAGED: LazyLock<Vec<ColumnId>> = LazyLock::new(|| {
+/// All columns that stages are computed from.
+static ALL_STAGE_COLUMNS: LazyLock<Vec<ColumnId>> = LazyLock::new(|| {
     let columns = COLUMNS.iter().filter(|column| match column.unit {
         Unit::Time | Unit::Seconds | Unit::Bool => true,
-        _ => OF_STAGES.contains(&column.id),
+        _ => STAGE_COLUMNS.contains(&column.id),
     });
     columns.map(|column| column.id).collect()
 });
 
 impl Error {
-    /// That something cannot be read.
-    pub fn read(path: &Path, what: impl ToString) -> Error {
+    /// The error of a file that cannot be read.
+    pub fn read(path: &Path, message: impl ToString) -> Error {
         Error {
             path: path.to_owned(),
-            what: what.to_string(),
+            message: message.to_string(),
             is_written: false,
         }
     }
 
-    /// That something cannot be written.
-    pub fn write(path: &Path, what: impl ToString) -> Error {
+    /// The error of a file that cannot be written.
+    pub fn write(path: &Path, message: impl ToString) -> Error {
         Error {
             is_written: true,
-            ..Error::read(path, what)
+            ..Error::read(path, message)
         }
     }
 }
 
 impl Table {
-    /// Adds a row of the cells that are not empty.
+    /// Adds a row of these cells; the others are empty.
     pub fn push_cells<'a>(&mut self, cells: impl IntoIterator<Item = (ColumnId, Value<'a>)>) {
         self.columns.resize_with(COLUMNS.len(), Store::default);
         for (column, cell) in cells {
             self.columns[column as usize].put(&cell, self.len, column);
         }
         self.len += 1;
-        let first = self.begins_request(self.len - 1);
-        self.firsts.push(first);
+        let is_first = self.begins_request(self.len - 1);
+        self.firsts.push(is_first);
     }
 
     /// Adds a row.
@@ -114,9 +115,9 @@ impl Table {
         self.push_cells(COLUMNS.iter().map(|column| (column.id, (column.get)(row))));
     }
 
-    /// Puts those cells of a row in the place of what it had that are of some columns.
-    pub fn put_row(&mut self, at: usize, row: &Row, is_put: impl Fn(&Column) -> bool) {
-        for column in COLUMNS.iter().filter(|column| is_put(column)) {
+    /// Replaces the cells of row `at` in the columns for which `is_replaced`.
+    pub fn put_row(&mut self, at: usize, row: &Row, is_replaced: impl Fn(&Column) -> bool) {
+        for column in COLUMNS.iter().filter(|column| is_replaced(column)) {
             let cell = (column.get)(row);
             if cell != self.value(column.id, at) {
                 self.columns[column.id as usize].put(&cell, at, column.id);
@@ -124,51 +125,51 @@ impl Table {
         }
     }
 
-    /// Adds the rows of another table; a request's may have begun in this one.
+    /// Appends the rows of another table, whose first may continue a request of this one.
     pub fn append(&mut self, more: Table) {
         self.columns.resize_with(COLUMNS.len(), Store::default);
         let columns = self.columns.iter_mut().zip(more.columns);
         columns.for_each(|(store, more)| store.append(more, self.len));
-        let joint = self.len;
+        let first = self.len;
         let left_out = more.left_out.into_iter();
         self.left_out
-            .extend(left_out.map(|(row, clocks)| (row + joint, clocks)));
+            .extend(left_out.map(|(row, clocks)| (row + first, clocks)));
         self.len += more.len;
         self.firsts.extend(more.firsts);
-        let first = self.begins_request(joint);
-        if let Some(known) = self.firsts.get_mut(joint) {
-            *known = first;
+        let begins_request = self.begins_request(first);
+        if let Some(is_first) = self.firsts.get_mut(first) {
+            *is_first = begins_request;
         }
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     fn store(&self, column: ColumnId) -> &Store {
-        self.columns.get(column as usize).unwrap_or(&Store::Nothing)
+        self.columns.get(column as usize).unwrap_or(&Store::Empty)
     }
 
     /// Whether any row has a cell in this column.
     pub fn has(&self, column: ColumnId) -> bool {
-        !matches!(self.store(column), Store::Nothing)
+        !matches!(self.store(column), Store::Empty)
     }
 
-    /// A column of numbers, times (seconds since the run began) or durations (seconds): `NaN` where a row has none, no
-    /// values at all where no row has one.
+    /// A column of numbers, times (seconds since the run's start) or durations (seconds): `NaN` for an empty cell, and no values
+    /// at all for an empty column.
     pub fn numbers(&self, column: ColumnId) -> Vec<f64> {
         let rows = if self.has(column) { self.len } else { 0 };
         let number = |row| self.number(column, row).unwrap_or(f64::NAN);
         (0..rows).map(number).collect()
     }
 
-    /// A number of a row that has it; times and durations in seconds.
+    /// A number; times and durations in seconds. `None` if the cell is empty.
     pub fn number(&self, column: ColumnId, row: usize) -> Option<f64> {
         let value = self.whole(column, row)? as f64;
         Some(match column.column().unit {
@@ -177,7 +178,7 @@ impl Table {
         })
     }
 
-    /// The same as it is kept: a count, or nanoseconds.
+    /// The same as an integer: a count, or nanoseconds.
     pub fn whole(&self, column: ColumnId, row: usize) -> Option<i64> {
         match self.store(column) {
             Store::Numbers(numbers) => numbers.get(row),
@@ -185,26 +186,26 @@ impl Table {
         }
     }
 
-    /// Nanoseconds from one moment to another.
+    /// Nanoseconds from one time column to another.
     pub fn between(&self, from: ColumnId, to: ColumnId, row: usize) -> Option<i64> {
         Some(self.whole(to, row)? - self.whole(from, row)?)
     }
 
-    /// A cell of a column of words; `True` and `False` are words.
+    /// A text; empty if the cell is. Booleans are the texts `True` and `False`.
     pub fn text(&self, column: ColumnId, row: usize) -> &str {
         match self.store(column) {
-            Store::Words(words) => words.get(row),
+            Store::Texts(texts) => texts.get(row),
             _ => "",
         }
     }
 
     /// Any cell.
     pub fn value(&self, column: ColumnId, row: usize) -> Value<'_> {
-        let number = |of: fn(i64) -> Value<'static>| self.whole(column, row).map(of);
-        let word = || Some(self.text(column, row)).filter(|word| !word.is_empty());
+        let number = |value: fn(i64) -> Value<'static>| self.whole(column, row).map(value);
+        let text = || Some(self.text(column, row)).filter(|text| !text.is_empty());
         let value = match column.column().unit {
-            Unit::Text => word().map(|word| Value::Text(word.into())),
-            Unit::Bool => word().map(|word| Value::Bool(word == "True")),
+            Unit::Text => text().map(|text| Value::Text(text.into())),
+            Unit::Bool => text().map(|text| Value::Bool(text == "True")),
             Unit::Count => number(|count| Value::Count(count.unsigned_abs())),
             Unit::Latency | Unit::Seconds => number(Value::Nanos),
             Unit::Time => number(|at| Value::Time(Stamp::from_nanos(at))),
@@ -212,25 +213,26 @@ impl Table {
         value.unwrap_or(Value::Empty)
     }
 
-    /// A number for a row's word, the same for the same word; that of none is 0. See [`Table::codes`].
+    /// The dictionary code of a text: the same for equal texts, 0 for an empty cell. See [`Table::codes`].
     pub fn code(&self, column: ColumnId, row: usize) -> usize {
         match self.store(column) {
-            Store::Words(words) => words.row_code(row),
+            Store::Texts(texts) => texts.row_code(row),
             _ => 0,
         }
     }
 
-    /// How many different words a column has, with the empty one.
+    /// The number of codes of a column, with that of the empty text.
     pub fn codes(&self, column: ColumnId) -> usize {
         match self.store(column) {
-            Store::Words(words) => words.all().count(),
+            Store::Texts(texts) => texts.all().count(),
             _ => 1,
         }
     }
 
-    /// What stages follow from of a row, as if its request had no other. Stamps count from where the table's times do.
+    /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count
+    /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {
-        let mut rows = [self.read_row(at, STAGED.iter().copied())];
+        let mut rows = [self.read_row(at, ALL_STAGE_COLUMNS.iter().copied())];
         Row::settle(&mut rows);
         let [mut row] = rows;
         row.index = u32::from(!self.is_first(at));
@@ -239,7 +241,7 @@ impl Table {
         row
     }
 
-    /// The rows of the request of a first row.
+    /// Returns the whole rows of a request, given its first row.
     pub fn request(&self, first: usize) -> Vec<Row> {
         let rows = self.rows_of(first);
         let mut rows: Vec<Row> = rows
@@ -260,8 +262,7 @@ impl Table {
         row
     }
 
-    /// Whether a row stands for its request in sums of what its rows have in common: of a request of several sequences
-    /// the first does.
+    /// Whether a row is the first of its request. Only this row counts in sums of values that a request's rows share.
     pub fn is_first(&self, row: usize) -> bool {
         self.firsts.get(row).copied().unwrap_or(false)
     }
@@ -271,13 +272,13 @@ impl Table {
         (0..self.len).filter(|row| self.is_first(*row))
     }
 
-    /// The rows of the request of a first row.
+    /// The indices of a request's rows, given its first row.
     pub fn rows_of(&self, first: usize) -> std::ops::Range<usize> {
         let more = self.firsts.iter().skip(first + 1);
         first..first + 1 + more.take_while(|is_first| !**is_first).count()
     }
 
-    /// Whether the request of a row went well.
+    /// Whether the request of a row succeeded.
     pub fn is_ok(&self, row: usize) -> bool {
         match self.text(ColumnId::outcome, row) {
             "" => self.text(ColumnId::success, row) == "True",
@@ -285,30 +286,31 @@ impl Table {
         }
     }
 
-    /// When a request arrived: was sent by the generator, or came to the proxy; nanoseconds.
+    /// When the generator sent the request of a row, or, in a proxy's rows, when it arrived; nanoseconds.
     pub fn begun(&self, row: usize) -> Option<i64> {
         let sent = self.whole(ColumnId::sent_time, row);
         sent.or_else(|| self.whole(ColumnId::arrival_time, row))
     }
 
-    /// The place in the schedule of the request of a row: the number behind the last `-` of its id (before `#`).
-    /// Rows of two runs with the same place are a pair.
+    /// The index of a row's request in the schedule: the number after the last `-` of its id (before `#`). By it a comparison
+    /// pairs the rows of two runs.
     pub fn place(&self, row: usize) -> Option<usize> {
         let id = self.text(ColumnId::req_id, row);
         let id = id.split_once('#').map_or(id, |(id, _)| id);
         id.rsplit_once('-')?.1.parse().ok()
     }
 
-    /// The rows of a request stand together, `#0` first; one that began nothing has none. A client's own id may hold a `#` too.
+    /// Whether a row is the first of its request. The rows of a request are neighbors, `#0` first; an id without `#` is a request
+    /// of one row. A client's own id may contain a `#` too.
     fn begins_request(&self, row: usize) -> bool {
-        let numbered = |row: usize| {
+        let id_and_index = |row: usize| {
             let (id, index) = self.text(ColumnId::req_id, row).rsplit_once('#')?;
             Some((id, index.parse::<u32>().ok()?))
         };
-        let Some((id, next)) = numbered(row) else {
+        let Some((id, next)) = id_and_index(row) else {
             return true;
         };
-        let before = row.checked_sub(1).and_then(numbered);
+        let before = row.checked_sub(1).and_then(id_and_index);
         before.is_none_or(|(before, index)| before != id || next <= index)
     }
 }

@@ -1,4 +1,4 @@
-//! What a simulated server is to be: the flags of `queuescope sim`.
+//! The flags of `queuescope sim`.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::units::{at_least, between, time};
 
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
-// Wrong signs are told by name and range, not as unknown flags.
+// Else a negative number is reported as an unknown flag, not by its name and range.
 #[command(allow_negative_numbers = true)]
 pub struct Config {
     /// Name or address to listen on
@@ -24,7 +24,7 @@ pub struct Config {
     /// The model it says it serves
     #[arg(long, default_value = "sim-llama")]
     pub model: String,
-    /// How fast it is.
+    /// The engine's flags.
     #[command(flatten)]
     pub profile: Profile,
     /// Tokens made for a request that names no length
@@ -63,15 +63,15 @@ pub struct Config {
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = time(1.0, 1e-3, 1e6))]
     #[arg(help_heading = "What it tells")]
     pub keep_alive_s: f64,
-    /// Whether it is one of a pair.
+    /// The flags of a server of a pair.
     #[command(flatten)]
     pub disaggregation: Disaggregation,
-    /// Its traces and its log.
+    /// The flags of traces and the request log.
     #[command(flatten)]
     pub telemetry: Telemetry,
 }
 
-/// What the server tells beside its responses: traces and a request log, as SGLang spells them.
+/// The flags of traces and the request log, as SGLang spells them.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = "What it tells beside its responses")]
 pub struct Telemetry {
@@ -109,7 +109,7 @@ impl Default for Telemetry {
 }
 
 impl Config {
-    /// How fast its engine is.
+    /// The profile of its engine.
     pub(super) fn engine_profile(&self) -> Profile {
         match self.instant {
             true => Profile::instant(),
@@ -117,8 +117,8 @@ impl Config {
         }
     }
 
-    /// The tokens that one sequence may have: its context, and what the KV cache holds.
-    pub(super) fn most_tokens(&self) -> u32 {
+    /// The most tokens of one sequence: limited by the context length and the KV cache.
+    pub(super) fn max_sequence_tokens(&self) -> u32 {
         let cache = u32::try_from(self.profile.max_total_tokens - 1).unwrap_or(u32::MAX);
         self.context_len.min(cache)
     }

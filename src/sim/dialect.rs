@@ -1,8 +1,8 @@
-//! Generations of SGLang, told apart by what their `meta_info` holds.
+//! Generations of SGLang, which differ in the fields of `meta_info`.
 
 use clap::ValueEnum;
 
-/// A generation, named by its first release that was read. Later ones compare as greater, but for the fork.
+/// A generation, named after the first of its releases whose source was read. Ordered by release, except for the fork.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Dialect {
     /// No times at all.
@@ -48,7 +48,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The version that the server says it is.
+    /// The version that the server reports.
     pub(super) fn version(self) -> String {
         match (self, self.to_possible_value()) {
             (Dialect::SeedFork | Dialect::SeedForkEpoch, _) | (_, None) => "0.4.9".to_owned(),

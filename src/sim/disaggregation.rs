@@ -1,4 +1,4 @@
-//! What a server of a pair is told by its flags, and the rooms in which it and the other server meet; `handover.rs` has the work.
+//! The flags of a server of a pair, and the rooms by which both servers find a request. `handover.rs` uses them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -49,7 +49,7 @@ pub struct Disaggregation {
     pub transfer_lost_s: f64,
 }
 
-/// Where a sequence's prefill and decode meet.
+/// The prefill server's address and the room that both servers of a pair get for a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bootstrap {
     pub host: String,
@@ -57,24 +57,24 @@ pub(super) struct Bootstrap {
     pub room: u64,
 }
 
-/// The rooms of a prefill server, and its link.
+/// The rooms of a prefill server, and its link to the decode servers.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
     rooms: Mutex<HashMap<u64, Weak<Room>>>,
-    /// The link is busy until then.
-    busy: Mutex<Option<Stamp>>,
-    /// Each request that waits for a decode server's place holds one of these.
+    /// When the last transfer over the link ends.
+    busy_until: Mutex<Option<Stamp>>,
+    /// Counts, by its references, the requests that wait for memory on a decode server.
     pub waiting: Arc<()>,
-    /// Each whose KV cache is on its way holds one of these.
+    /// Counts, by its references, the requests whose KV cache is in transfer.
     pub sending: Arc<()>,
 }
 
-/// How far the two have come with a request.
+/// The state of a request that both servers share.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// The decode server has a place for it.
+    /// Cancelled when the decode server has reserved memory.
     pub reserved: CancellationToken,
-    /// Its KV cache is there.
+    /// Cancelled when the KV cache has been sent.
     pub sent: CancellationToken,
 }
 
@@ -85,7 +85,7 @@ impl Default for Disaggregation {
 }
 
 impl Rooms {
-    /// The room of a number; it is forgotten when both have left.
+    /// Returns the room of a number. It is dropped when both sides have left.
     pub(super) fn enter(&self, number: u64) -> Arc<Room> {
         let mut rooms = self.rooms.lock();
         rooms.retain(|_, room| room.strong_count() > 0);
@@ -97,11 +97,11 @@ impl Rooms {
         })
     }
 
-    /// When a transfer that is ready at `from` ends: they go one after the other.
+    /// Adds a transfer that is ready at `from`, and returns when it ends. Transfers go one after the other.
     pub(super) fn transfer(&self, flags: &Disaggregation, tokens: u32, from: Stamp) -> Stamp {
-        let mut busy = self.busy.lock();
-        let from = busy.map_or(from, |busy| busy.max(from));
+        let mut busy_until = self.busy_until.lock();
+        let from = busy_until.map_or(from, |until| until.max(from));
         let seconds = f64::from(tokens) / flags.transfer_tokens_per_s + flags.transfer_ms / 1e3;
-        *busy.insert(from.plus_seconds(seconds))
+        *busy_until.insert(from.plus_seconds(seconds))
     }
 }

@@ -1,10 +1,9 @@
-//! The [`Engine`], whose moments happen in real time.
+//! Runs the [`Engine`] in real time.
 //!
-//! Whoever has something for the engine locks it and does it at once. Between that a thread waits for the next
-//! event of the model. Tokio's timers step by a millisecond, too coarse for decode steps; so this is a plain thread,
-//! whose wait is a futex with the kernel's high-resolution timer (late by its slack of some 50 µs plus the wake-up,
-//! never early). What the model says of the moments is exact all the same; only their telling is late. Requests are
-//! told through channels of their own.
+//! A caller locks the engine and acts on it at once. A thread waits for the next event in between. Tokio's timers step by a
+//! millisecond, too coarse for decode steps, so this is a plain thread that waits on a futex with the kernel's high-resolution
+//! timer (late by its slack of about 50 µs plus the wake-up, never early). The event's own time is exact all the same; only
+//! its report is late. Each HTTP request has a channel of its own for updates.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,56 +18,54 @@ use super::config::Config;
 use super::disaggregation::Mode;
 use super::engine::{Engine, EventKind, HELD, Load, Request};
 
-/// How often the driver looks at a manual clock.
-const MANUAL_POLL: Duration = Duration::from_millis(1);
+/// How often a manual clock is read.
+const MANUAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The engine's own clock: the clock handed in, moved by a constant.
+/// The engine's clock: the machine's, moved by a constant.
 #[derive(Clone, Debug)]
 pub(super) struct EngineClock {
     clock: Clock,
     skew_nanos: i64,
 }
 
-/// The engine and its thread. After [`Driver::stop`] nothing happens any more.
+/// The engine and its thread. Does nothing after [`Driver::stop`].
 #[derive(Debug)]
 pub(super) struct Driver {
     state: Mutex<State>,
-    /// Something is due before the thread wakes up.
-    sooner: Condvar,
+    /// Wakes the thread when an event is due earlier than it waits.
+    wake: Condvar,
 }
 
-/// One sequence on its way to the engine.
+/// A sequence to be submitted to the engine.
 #[derive(Debug)]
 pub(super) struct Submission {
-    /// What the engine is to do; its id is unique for the life of the driver.
+    /// Its id is unique for the life of the driver.
     pub request: Request,
-    /// When it reaches the queue: tokenized and handed over. At once if in the past.
+    /// When the scheduler gets it, after tokenizing. At once if in the past.
     pub due: Stamp,
-    /// Who asked for it.
+    /// Receives its updates.
     pub listener: Listener,
 }
 
-/// Who is told what becomes of a sequence.
+/// The receiver of a sequence's updates.
 #[derive(Debug)]
 pub(super) struct Listener {
     /// The request id that `/abort_request` matches.
     pub rid: Arc<str>,
-    /// The sequence's number within its HTTP request.
+    /// The sequence's index within its HTTP request.
     pub index: usize,
-    /// Where it is told.
     pub updates: UnboundedSender<Update>,
 }
 
-/// What became of one sequence.
+/// An engine event of one sequence, as its HTTP request receives it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Update {
-    /// The sequence's number within its HTTP request.
+    /// The sequence's index within its HTTP request.
     pub index: usize,
-    /// When, in the model.
+    /// When it happened in the model.
     pub at: Stamp,
-    /// When the driver told it; not before `at`.
-    pub told: Stamp,
-    /// What.
+    /// When the driver reported it; not before `at`.
+    pub reported_at: Stamp,
     pub kind: EventKind,
 }
 
@@ -79,7 +76,7 @@ struct State {
     /// By the request's id.
     listeners: HashMap<u64, Listener>,
     /// When the thread wakes up.
-    wakes: Stamp,
+    next_wake: Stamp,
     is_stopped: bool,
 }
 
@@ -88,7 +85,7 @@ impl EngineClock {
         EngineClock { clock, skew_nanos }
     }
 
-    /// The present moment as the engine tells it.
+    /// The current time on the engine's clock.
     pub(super) fn now(&self) -> Stamp {
         self.clock.now().plus_nanos(self.skew_nanos)
     }
@@ -98,25 +95,25 @@ impl Driver {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system starts no thread.
     pub(super) fn start(config: &Config, clock: EngineClock) -> std::io::Result<Arc<Driver>> {
         let (profile, pair) = (config.engine_profile(), &config.disaggregation);
         let now = clock.now();
         let engine = match pair.disaggregation_mode {
             Mode::Decode => {
-                Engine::decode_only(profile.clone(), pair.disaggregation_decode_extra_slots, now)
+                Engine::decode_only(profile, pair.disaggregation_decode_extra_slots, now)
             }
-            _ => Engine::new(profile.clone(), now),
+            _ => Engine::new(profile, now),
         };
         let driver = Arc::new(Driver {
             state: Mutex::new(State {
                 clock,
                 engine,
                 listeners: HashMap::new(),
-                wakes: HELD,
+                next_wake: HELD,
                 is_stopped: false,
             }),
-            sooner: Condvar::new(),
+            wake: Condvar::new(),
         });
         let thread = driver.clone();
         std::thread::Builder::new()
@@ -125,7 +122,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Takes over the sequences of one HTTP request.
+    /// Submits the sequences of one HTTP request.
     pub(super) fn submit(&self, submissions: impl IntoIterator<Item = Submission>) {
         self.act(|state, _| {
             for one in submissions {
@@ -135,12 +132,12 @@ impl Driver {
         });
     }
 
-    /// What a sequence waited for of another server is there: its place to decode, or what was prefilled of it.
+    /// Ends a sequence's wait for the other server of a pair: see [`Engine::arrive`].
     pub(super) fn arrived(&self, id: u64) {
         self.act(|state, now| state.engine.arrive(id, now));
     }
 
-    /// Takes out sequences whose client has gone; nothing is told.
+    /// Aborts sequences whose client has left, without updates.
     pub(super) fn abort(&self, ids: &[u64]) {
         self.act(|state, now| {
             for id in ids {
@@ -150,7 +147,7 @@ impl Driver {
         });
     }
 
-    /// Takes out every sequence whose request id begins so, and tells them.
+    /// Aborts every sequence whose request id has this prefix, with an update.
     pub(super) fn abort_prefix(&self, prefix: &str) {
         self.act(|state, now| {
             for (id, listener) in &state.listeners {
@@ -161,70 +158,71 @@ impl Driver {
         });
     }
 
-    /// The load now; none after [`Driver::stop`].
+    /// The current load; zero after [`Driver::stop`].
     pub(super) fn load(&self) -> Load {
         self.act(|state, _| state.engine.load())
     }
 
-    /// Empties the prefix cache, unless a request runs or waits; says whether it did.
+    /// Empties the prefix cache, unless a request runs or waits. Returns whether it did.
     pub(super) fn flush(&self) -> bool {
         self.act(|state, now| state.engine.flush(now))
     }
 
-    /// Ends the thread, and the channels of all requests.
+    /// Ends the thread and closes the channels of all requests.
     pub(super) fn stop(&self) {
         let mut state = self.state.lock();
         state.is_stopped = true;
         state.listeners.clear();
-        self.sooner.notify_one();
+        self.wake.notify_one();
     }
 
-    /// Does something at a moment by which all that was due has happened, so that nothing can end in between untold.
-    fn act<T: Default>(&self, what: impl FnOnce(&mut State, Stamp) -> T) -> T {
+    /// Calls `action` when all due events have been reported, so that none is lost in between. Does nothing after
+    /// [`Driver::stop`].
+    fn act<T: Default>(&self, action: impl FnOnce(&mut State, Stamp) -> T) -> T {
         let mut state = self.state.lock();
         if state.is_stopped {
             return T::default();
         }
-        let now = state.settle();
-        let done = what(&mut state, now);
-        state.settle();
-        if state.next_event_at() < state.wakes {
-            self.sooner.notify_one();
+        let now = state.report_due();
+        let result = action(&mut state, now);
+        state.report_due();
+        if state.next_event_at() < state.next_wake {
+            self.wake.notify_one();
         }
-        done
+        result
     }
 
     fn run(&self) {
         let mut state = self.state.lock();
         while !state.is_stopped {
-            let now = state.settle();
-            state.wakes = state.next_event_at();
-            let nanos = state.wakes.nanos_since(now).max(0).unsigned_abs();
-            let patience = match state.clock.clock {
+            let now = state.report_due();
+            state.next_wake = state.next_event_at();
+            let nanos = state.next_wake.nanos_since(now).max(0).unsigned_abs();
+            let timeout = match state.clock.clock {
                 Clock::System(_) => Duration::from_nanos(nanos),
-                Clock::Manual(_) => MANUAL_POLL,
+                Clock::Manual(_) => MANUAL_POLL_INTERVAL,
             };
-            self.sooner.wait_for(&mut state, patience);
+            self.wake.wait_for(&mut state, timeout);
         }
     }
 }
 
 impl State {
-    /// When something will happen; [`HELD`] when all wait for others.
+    /// When the next event is due; [`HELD`] if there is none.
     fn next_event_at(&self) -> Stamp {
         self.engine.next_event_at().unwrap_or(HELD)
     }
 
-    /// Lets everything happen that is due by now, in order of time; returns that now.
-    fn settle(&mut self) -> Stamp {
+    /// Advances the engine to the current time, which it returns, and sends the updates.
+    fn report_due(&mut self) -> Stamp {
         let now = self.clock.now();
         for event in self.engine.advance(now) {
             if let Some(listener) = self.listeners.get(&event.id) {
-                // The client may have gone this moment; its abort is on the way.
+                // Fails if the client has just left; its abort follows.
                 let _ = listener.updates.send(Update {
                     index: listener.index,
                     at: event.at,
-                    told: now.max(event.at),
+                    reported_at: now.max(event.at),
                     kind: event.kind,
                 });
             }

@@ -1,14 +1,13 @@
 //! A model of continuous batching, stepped by its caller: no IO, no clock.
 //!
-//! The `scheduler` decides what each step does, as SGLang's; here time passes. As on the real one, the
-//! scheduler goes round once a step: it picks up what has come since (a request waits unseen until then),
-//! launches the next step, and takes in the results of the one before, which the GPU ran meanwhile. So a
-//! request that ends takes part in one step more, which makes nothing; and of two prefills in a row the
-//! first tells its token only when the second was launched. Launching a prefill takes the scheduler longer
-//! than the GPU needs for a short prompt; for a long one it comes round, and lets others in, before it ends. `--disable-overlap-schedule` lets a step end
-//! before the next is decided. docs/SIMULATOR.md tells where the model departs from the real one.
+//! `scheduler` decides what each step does, as SGLang's scheduler; this file decides when. The scheduler loops once a step: it
+//! picks up new requests (until then they wait unseen), launches the next step, and processes the results of the step before,
+//! which the GPU ran meanwhile. So a request that ends takes part in one more step, which generates nothing for it; and the
+//! first of two prefills in a row returns its token only when the second was launched. Launching the prefill of a short prompt
+//! takes the scheduler longer than it takes the GPU; during that of a long one, the scheduler admits the next requests.
+//! With `--disable-overlap-schedule` a step ends before the next is decided. Differences from SGLang: docs/SIMULATOR.md.
 //!
-//! Moments depend on the submissions alone, however late the caller looks.
+//! Timestamps depend on the submissions alone, not on when the caller advances the engine.
 
 mod event;
 mod memory;
@@ -30,23 +29,22 @@ use scheduler::{Batch, BatchKind, Scheduler};
 /// The model.
 #[derive(Debug)]
 pub struct Engine {
-    profile: Profile,
     scheduler: Scheduler,
     now: Stamp,
-    /// What the scheduler has not picked up yet, or is yet to come, in order of coming.
+    /// Requests that the scheduler has not picked up yet, in order of arrival, which may lie ahead.
     inbox: VecDeque<(Stamp, Request)>,
-    /// When the scheduler comes round again; `None` when idle.
+    /// When the scheduler's next round begins; `None` when idle.
     round: Option<Stamp>,
-    /// The step whose results are taken in then.
+    /// The step whose results that round processes.
     due: Option<Step>,
     /// The step launched after it.
     launched: Option<Step>,
     gpu_free: Stamp,
-    /// Prefills launched so far.
+    /// The number of prefills launched so far.
     prefills: u64,
 }
 
-/// When a request comes that waits for another server: not before [`Engine::arrive`].
+/// The arrival time of a request that waits for another server, until [`Engine::arrive`].
 pub const HELD: Stamp = Stamp::from_nanos(i64::MAX);
 
 #[derive(Debug)]
@@ -59,8 +57,7 @@ impl Engine {
     /// An idle engine whose time is `now`.
     pub fn new(profile: Profile, now: Stamp) -> Engine {
         Engine {
-            scheduler: Scheduler::new(profile.clone(), None),
-            profile,
+            scheduler: Scheduler::new(profile, None),
             now,
             inbox: VecDeque::new(),
             round: None,
@@ -71,13 +68,13 @@ impl Engine {
         }
     }
 
-    /// The same, which tells of a request's tokens the first and the last alone.
+    /// The same engine, reporting only the first and the last token of each request.
     pub fn brief(mut self) -> Engine {
         self.scheduler.is_brief = true;
         self
     }
 
-    /// One that decodes what another server prefills: as many requests as run may have room, and `extra` more.
+    /// An engine that decodes what another server prefills. It reserves memory for as many requests as may run, and `extra` more.
     pub fn decode_only(profile: Profile, extra: usize, now: Stamp) -> Engine {
         Engine {
             scheduler: Scheduler::new(profile.clone(), Some(extra)),
@@ -85,10 +82,10 @@ impl Engine {
         }
     }
 
-    /// What a request waited for of another server is there at `now`: its place to decode ([`HELD`]), or what was prefilled.
+    /// Ends a request's wait for the other server of a pair: for its place to decode ([`HELD`]), or for its KV cache.
     pub fn arrive(&mut self, id: u64, now: Stamp) {
-        self.run(now, true);
-        match self.take_back(id) {
+        self.run(now);
+        match self.take_from_inbox(id) {
             Some(request) => self.submit(request, now),
             None => {
                 self.scheduler.arrive(id, self.now);
@@ -97,63 +94,62 @@ impl Engine {
         }
     }
 
-    /// Hands a request over that comes at `at`, or at the engine's own time where that is later. The scheduler picks
-    /// it up when it next comes round; if idle, in the next [`Engine::advance`] that reaches that time, so
-    /// requests that come at one moment start as one batch.
+    /// Adds a request that arrives at `at`, or at the engine's time if that is later. The scheduler picks it up in its next
+    /// round; if idle, in the next [`Engine::advance`] that reaches that time, so requests of one time start as one batch.
     pub fn submit(&mut self, request: Request, at: Stamp) {
         let at = self.now.max(at);
-        let place = self.inbox.partition_point(|(came, _)| *came <= at);
-        self.inbox.insert(place, (at, request));
+        let index = self.inbox.partition_point(|(arrived, _)| *arrived <= at);
+        self.inbox.insert(index, (at, request));
     }
 
-    /// Takes a request out that was not picked up.
-    fn take_back(&mut self, id: u64) -> Option<Request> {
-        let place = self.inbox.iter().position(|(_, new)| new.id == id)?;
-        self.inbox.remove(place).map(|(_, request)| request)
+    /// Removes a request that was not picked up yet.
+    fn take_from_inbox(&mut self, id: u64) -> Option<Request> {
+        let index = self.inbox.iter().position(|(_, new)| new.id == id)?;
+        self.inbox.remove(index).map(|(_, request)| request)
     }
 
-    /// Takes a request out at `now`, wherever it is, and tells that as its end; says whether it was there (still).
-    /// The step under way keeps its length, as on a real engine.
+    /// Aborts a request at `now`, wherever it is. Returns whether it was still there.
+    /// The step in progress keeps its length, as on a real engine.
     pub fn abort(&mut self, id: u64, now: Stamp) -> bool {
-        self.run(now, true);
-        if self.take_back(id).is_none() {
+        self.run(now);
+        if self.take_from_inbox(id).is_none() {
             if !self.scheduler.abort(id) {
                 return false;
             }
             if self.scheduler.load().unreserved > 0 {
-                // There may be room now for one that waits for it.
+                // Its memory may be enough for one that waits for it.
                 self.round.get_or_insert(self.now);
             }
             let events = &mut self.scheduler.events;
             events.retain(|event| event.id != id || event.at <= self.now);
         }
-        self.scheduler.tell(id, self.now, EventKind::Aborted);
+        self.scheduler.emit(id, self.now, EventKind::Aborted);
         true
     }
 
-    /// When something will happen next unless a request comes or goes before; `None` when idle. May lie
-    /// in the past, if the caller has not yet advanced so far.
+    /// When the next event is due unless requests are added or aborted before; `None` when idle. Lies in the past if the
+    /// caller has not advanced so far yet.
     pub fn next_event_at(&self) -> Option<Stamp> {
-        let told = self.scheduler.events.front().map(|event| event.at);
-        [self.next_round(), told].into_iter().flatten().min()
+        let emitted = self.scheduler.events.front().map(|event| event.at);
+        [self.next_round(), emitted].into_iter().flatten().min()
     }
 
-    /// Runs the model up to and including `now` and hands out what happened since the last call, in
-    /// order of time. A `now` before the last one changes nothing.
+    /// Runs the model up to and including `now` and returns the events since the last call, in order of time.
+    /// A `now` before the last one changes nothing.
     pub fn advance(&mut self, now: Stamp) -> Drain<'_, Event> {
-        self.run(now, true);
+        self.run(now);
         let events = &mut self.scheduler.events;
         let until = events.partition_point(|event| event.at <= self.now);
         events.drain(..until)
     }
 
-    /// Empties the prefix cache, unless a request runs or waits; says whether it did.
+    /// Empties the prefix cache, unless a request runs or waits. Returns whether it did.
     pub fn flush(&mut self, now: Stamp) -> bool {
-        self.run(now, true);
+        self.run(now);
         self.inbox.is_empty() && self.scheduler.flush()
     }
 
-    /// The load at the moment last advanced to.
+    /// The load at the time last advanced to.
     pub fn load(&self) -> Load {
         let mut load = self.scheduler.load();
         for (_, new) in self.inbox.iter().filter(|(at, _)| *at < HELD) {
@@ -164,44 +160,47 @@ impl Engine {
     }
 
     fn next_round(&self) -> Option<Stamp> {
-        let new = || self.inbox.front().map(|(came, _)| (*came).max(self.now));
+        let new = || {
+            self.inbox
+                .front()
+                .map(|(arrived, _)| (*arrived).max(self.now))
+        };
         self.round.or_else(new)
     }
 
-    fn run(&mut self, until: Stamp, inclusive: bool) {
-        while let Some(at) = self.next_round() {
-            if at > until || (at == until && !inclusive) {
-                break;
-            }
+    /// Runs the rounds up to and including `until`.
+    fn run(&mut self, until: Stamp) {
+        while let Some(at) = self.next_round().filter(|at| *at <= until) {
             self.now = at;
             if let Some(step) = self.due.take() {
-                self.scheduler.finish(step.batch, at);
+                self.scheduler.complete(step.batch, at);
             }
-            self.go_round(at);
+            self.run_round(at);
         }
         self.now = self.now.max(until);
     }
 
-    /// One round of the scheduler: picks up, decides, launches; says when the next one is.
-    fn go_round(&mut self, at: Stamp) {
-        let came = self.inbox.partition_point(|(came, _)| *came <= at);
-        for (_, request) in self.inbox.drain(..came) {
-            self.scheduler.receive(request, at);
+    /// One round of the scheduler: picks requests up, decides the next step, launches it, and sets the time of the next round.
+    fn run_round(&mut self, at: Stamp) {
+        let arrived = self.inbox.partition_point(|(arrived, _)| *arrived <= at);
+        for (_, request) in self.inbox.drain(..arrived) {
+            self.scheduler.enqueue(request, at);
         }
-        let starts = at.plus_nanos(nanos(self.profile.schedule_ms));
+        let starts = at.plus_nanos(nanos(self.scheduler.profile.schedule_ms));
         let next = self.scheduler.next_batch(at, starts);
+        let profile = &self.scheduler.profile;
         let mut launched_at = at;
         let mut next = next.map(|batch| {
-            let free = self.gpu_free.plus_nanos(nanos(self.profile.step_gap_ms));
-            // A decode step is one graph, which is launched at the end; a prefill's kernels run while the
-            // scheduler launches them, and the GPU waits where it is the faster of the two.
+            let free = self.gpu_free.plus_nanos(nanos(profile.step_gap_ms));
+            // A decode step is one CUDA graph and starts when it is launched. A prefill's kernels run while the scheduler
+            // launches them, and the GPU waits where it is the faster of the two.
             let ends = match batch.kind {
                 BatchKind::Decode => {
-                    launched_at = starts.plus_nanos(nanos(self.profile.decode_launch_ms));
+                    launched_at = starts.plus_nanos(nanos(profile.decode_launch_ms));
                     launched_at.max(free).plus_nanos(batch.nanos)
                 }
                 BatchKind::Prefill => {
-                    let launch = self.profile.prefill_launch_nanos(self.prefills);
+                    let launch = profile.prefill_launch_nanos(self.prefills);
                     self.prefills += 1;
                     launched_at = starts.plus_nanos(launch);
                     starts.max(free).plus_nanos(batch.nanos).max(launched_at)
@@ -210,7 +209,7 @@ impl Engine {
             self.gpu_free = ends;
             Step { batch, ends }
         });
-        self.due = if self.profile.disable_overlap_schedule {
+        self.due = if profile.disable_overlap_schedule {
             next.take()
         } else {
             std::mem::replace(&mut self.launched, next.take())

@@ -1,6 +1,6 @@
-//! What flags are that nobody gives.
+//! The default values of flags.
 
-/// What a command line without flags says.
+/// Parses a command line without flags.
 pub(super) fn default<T: clap::Args>() -> T {
     let command = T::augment_args(clap::Command::new("sim").no_binary_name(true));
     let read = command.try_get_matches_from(std::iter::empty::<&str>());

@@ -1,9 +1,9 @@
-//! How a request goes from the prefill to the decode server of a pair, as with SGLang's `--disaggregation-mode`.
+//! Hands a request from the prefill server of a pair to the decode server, as with SGLang's `--disaggregation-mode`.
 //!
-//! Both get each request; a number in its body, its room, says what belongs together. The real ones shake hands and send the KV
-//! cache in protocols of their own. Here the decode server opens a connection to the prefill server's bootstrap port once it has
-//! room for a request, says the room, and reads a byte when its KV cache has come; a connection that ends without is a prefill
-//! server that is lost.
+//! Both servers get each request; a number in its body, its room, relates the two. SGLang transfers the KV cache by protocols
+//! of its own. Here the decode server connects to the prefill server's bootstrap port once it has reserved memory for the
+//! request, sends the room's number, and reads one byte when the KV cache has been sent. A connection that closes without that
+//! byte means that the prefill server is lost.
 
 use std::io;
 use std::sync::Arc;
@@ -16,36 +16,37 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::clock::Stamp;
 
-use super::call::{Call, Refusal, RefusalKind};
 use super::disaggregation::Bootstrap;
 use super::driver::{Submission, Update};
 use super::engine::{EventKind, HELD};
+use super::request_body::{GenerationRequest, Refusal, RefusalKind};
 use super::shared::Shared;
 
-/// The answer to a room's number.
+/// The byte that reports a finished transfer.
 const SENT: u8 = 1;
-/// From the hand-over to the scheduler until it looks for the other server.
+/// From the scheduler's receipt of a request until it looks for the other server.
 pub(super) const PREPARE_NANOS: i64 = 200_000;
 
-/// What is said of a body that does not name them.
+/// The message for a body without a room.
 const NO_ROOM: &str = "A server with --disaggregation-mode needs bootstrap_host, bootstrap_port and bootstrap_room in the body, \
                        one a sequence: send it through a router of prefill and decode servers";
 
-/// Reads from the body of a call where its sequences meet.
+/// Parses the room of each sequence from the body of a request.
 ///
 /// # Errors
-/// The body does not say.
-pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
-    let wrong = |stream| Refusal {
+/// If a sequence has no room of its own.
+pub(super) fn parse_rooms(request: &mut GenerationRequest, body: &[u8]) -> Result<(), Refusal> {
+    let stream = request.stream;
+    let no_room = || Refusal {
         stream,
-        kind: RefusalKind::Unfit,
+        kind: RefusalKind::Value,
         message: NO_ROOM.to_owned(),
     };
-    let body: Value = serde_json::from_slice(body).map_err(|_| wrong(call.stream))?;
+    let body: Value = serde_json::from_slice(body).map_err(|_| no_room())?;
     // One room for several sequences would be one KV cache for all.
-    let has_rooms = call.sequences.len() == 1 || body["bootstrap_room"].is_array();
-    for sequence in &mut call.sequences {
-        // One for all, or one a sequence.
+    let has_rooms = request.sequences.len() == 1 || body["bootstrap_room"].is_array();
+    for sequence in &mut request.sequences {
+        // One value for all, or a list of one a sequence.
         let at = |name: &str| match &body[name] {
             Value::Array(all) => all.get(sequence.index),
             one => Some(one),
@@ -58,13 +59,13 @@ pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
             })
         };
         let found = bootstrap().filter(|_| has_rooms);
-        sequence.bootstrap = Some(found.ok_or_else(|| wrong(call.stream))?);
+        sequence.bootstrap = Some(found.ok_or_else(no_room)?);
     }
     Ok(())
 }
 
-/// A decode server has a place for a request: says when its KV cache is there.
-pub(super) async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
+/// Serves a decode server's connection to the bootstrap port.
+pub(super) async fn serve_decode(mut stream: TcpStream, shared: Arc<Shared>) {
     let Ok(number) = stream.read_u64().await else {
         return;
     };
@@ -72,22 +73,22 @@ pub(super) async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
     room.reserved.cancel();
     tokio::select! {
         () = room.sent.cancelled() => {}
-        // It gave the request up.
+        // The decode server gave up.
         _ = stream.read_u8() => return,
     }
     let _ = stream.write_u8(SENT).await;
 }
 
-/// Lets a server prefill a sequence: when the decode server has a place for it, and then sends the KV cache there. What becomes
-/// of it is told as by the engine, with the first token told when the KV cache has come.
+/// Prefills a sequence once the decode server has reserved memory, then sends the KV cache. Passes the engine's updates on, the
+/// first token when the KV cache has been sent.
 pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, number: u64) {
-    let (tap, mut told) = unbounded_channel();
-    let updates = std::mem::replace(&mut submission.listener.updates, tap);
+    let (engine_updates, mut from_engine) = unbounded_channel();
+    let updates = std::mem::replace(&mut submission.listener.updates, engine_updates);
     let room = shared.rooms.enter(number);
     let (id, tokens) = (submission.request.id, submission.request.prompt.tokens());
     let prepared = std::mem::replace(&mut submission.due, HELD).plus_nanos(PREPARE_NANOS);
     shared.driver.submit([submission]);
-    until(&shared, prepared).await;
+    sleep_until(&shared, prepared).await;
     let mut waiting = Some(shared.rooms.waiting.clone());
     loop {
         let update = tokio::select! {
@@ -96,9 +97,9 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
                 shared.driver.arrived(id);
                 continue;
             }
-            update = told.recv() => update,
+            update = from_engine.recv() => update,
             () = updates.closed() => {
-                // Its own abort may have come before it was submitted here.
+                // The client's abort may have preceded the submission above.
                 shared.driver.abort(&[id]);
                 return;
             }
@@ -108,10 +109,10 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
         if let EventKind::Token { .. } = update.kind {
             let _sending = shared.rooms.sending.clone();
             let (rooms, pair) = (&shared.rooms, &shared.config.disaggregation);
-            let ends = rooms.transfer(pair, tokens as u32, update.told);
-            until(&shared, ends).await;
+            let ends = rooms.transfer(pair, tokens as u32, update.reported_at);
+            sleep_until(&shared, ends).await;
             room.sent.cancel();
-            update.told = ends;
+            update.reported_at = ends;
         }
         if updates.send(update).is_err() {
             return;
@@ -119,18 +120,18 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
     }
 }
 
-/// Waits for the KV cache of a sequence for which this server has a place.
+/// Waits for the KV cache of a sequence for which memory has been reserved.
 pub(super) async fn receive(
     shared: Arc<Shared>,
     bootstrap: Bootstrap,
     (id, update): (u64, Update),
     updates: UnboundedSender<Update>,
 ) {
-    let come = tokio::select! {
-        come = come(&bootstrap) => come,
+    let transfer = tokio::select! {
+        transfer = wait_for_transfer(&bootstrap) => transfer,
         () = updates.closed() => return,
     };
-    match come {
+    match transfer {
         Ok(()) => shared.driver.arrived(id),
         Err(_) => {
             let lost = Duration::from_secs_f64(shared.config.disaggregation.transfer_lost_s);
@@ -140,7 +141,7 @@ pub(super) async fn receive(
             let kind = EventKind::Lost;
             let _ = updates.send(Update {
                 at: now,
-                told: now,
+                reported_at: now,
                 kind,
                 ..update
             });
@@ -148,15 +149,15 @@ pub(super) async fn receive(
     }
 }
 
-/// Says that there is room, and waits.
-async fn come(bootstrap: &Bootstrap) -> io::Result<()> {
+/// Reports to the prefill server that memory is reserved, and waits for the KV cache.
+async fn wait_for_transfer(bootstrap: &Bootstrap) -> io::Result<()> {
     let mut stream = TcpStream::connect((bootstrap.host.as_str(), bootstrap.port)).await?;
     stream.write_u64(bootstrap.room).await?;
     stream.read_u8().await.map(drop)
 }
 
-/// Waits until a moment of the engine's clock, if it is to come.
-async fn until(shared: &Shared, at: Stamp) {
+/// Sleeps until a time of the engine's clock. Returns at once if it has passed.
+async fn sleep_until(shared: &Shared, at: Stamp) {
     if let Ok(nanos @ 1..) = u64::try_from(at.nanos_since(shared.clock.now())) {
         tokio::time::sleep(Duration::from_nanos(nanos)).await;
     }

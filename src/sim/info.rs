@@ -1,4 +1,4 @@
-//! Replies that tell of the server itself: the fields that routers, clients and dashboards read.
+//! Responses about the server itself, with the fields that routers, clients and dashboards read.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use super::config::Config;
 use super::engine::Load;
 use super::shared::Shared;
 
-/// Where the model is said to lie: a folder that exists everywhere and holds no tokenizer. A router looks
-/// there for one, and asks the Hugging Face hub for paths that do not exist.
+/// The reported path of the model: a folder that exists everywhere and holds no tokenizer. A router looks
+/// there for one, and queries the Hugging Face hub for paths that do not exist.
 const MODEL_PATH: &str = "/";
 
 /// `/model_info`.
@@ -83,10 +83,7 @@ pub(super) fn models(config: &Config, now: Stamp) -> Value {
 
 /// `/v1/loads`.
 pub(super) fn loads(config: &Config, load: &Load) -> Value {
-    let (capacity, slots) = (
-        config.profile.max_total_tokens,
-        config.profile.max_running_requests,
-    );
+    let capacity = config.profile.max_total_tokens;
     json!({
         "version": config.dialect.version(),
         "loads": [{
@@ -97,7 +94,7 @@ pub(super) fn loads(config: &Config, load: &Load) -> Value {
             "num_used_tokens": load.used_tokens,
             "num_total_tokens": load.used_tokens + load.waiting_tokens,
             "max_total_num_tokens": capacity,
-            "max_running_requests": slots,
+            "max_running_requests": config.profile.max_running_requests,
             "token_usage": load.used_tokens as f64 / capacity as f64,
             "cache_hit_rate": load.cache_hit_rate(),
         }],

@@ -1,5 +1,4 @@
-//! `/metrics`: the families of SGLang that a simulation has values for, under SGLang's names, labels
-//! and buckets.
+//! `/metrics`: the metric families of SGLang that the simulator has values for, with SGLang's names, labels and buckets.
 
 use std::sync::Arc;
 
@@ -10,10 +9,10 @@ use prometheus::{
 
 use crate::clock::Stamp;
 
-use super::call::Call;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
 use super::engine::Load;
+use super::request_body::GenerationRequest;
 
 const LATENCY_BUCKETS: [f64; 18] = [
     0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
@@ -29,39 +28,38 @@ const QUEUE_BUCKETS: [f64; 40] = [
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Registry,
-    made: IntCounterVec,
+    generated_tokens: IntCounterVec,
     first_token: HistogramVec,
     queue: HistogramVec,
     gauges: Vec<prometheus::Gauge>,
     max_tokens: u64,
 }
 
-/// What the scheduler tells, given the tokens of the KV cache, and of a pair's rooms: family, value.
+/// A gauge's family, and its value by load, KV cache capacity (tokens) and rooms.
 type Gauge = (&'static str, fn(&Load, u64, &Rooms) -> f64);
 
 const STREAMING: [&str; 1] = ["is_streaming"];
 const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
-/// A family and its help a line, in SGLang's words.
+/// Lines of a family and SGLang's help text for it.
 const HELP: &str = include_str!("metrics.txt");
 
-/// So many at the end of [`GAUGES`] are of servers of a pair.
-const OF_PAIR: usize = 4;
+/// The number of gauges, at the end of [`GAUGES`], that only servers of a pair have.
+const PAIR_GAUGES: usize = 4;
 
-/// The last are those of a pair: on their way to a decode server, and on one.
 const GAUGES: [Gauge; 13] = [
     ("num_running_reqs", |load, _, _| load.running as f64),
     ("num_queue_reqs", |load, _, _| load.waiting as f64),
     ("num_retracted_reqs", |load, _, _| load.retracted as f64),
     ("num_used_tokens", |load, _, _| load.used_tokens as f64),
-    ("token_usage", |load, most, _| {
-        load.used_tokens as f64 / most as f64
+    ("token_usage", |load, capacity, _| {
+        load.used_tokens as f64 / capacity as f64
     }),
     ("cache_hit_rate", |load, _, _| load.cache_hit_rate()),
     ("gen_throughput", |load, _, _| load.gen_throughput()),
     ("kv_evictable_tokens", |load, _, _| {
         load.evictable_tokens as f64
     }),
-    ("max_total_num_tokens", |_, most, _| most as f64),
+    ("max_total_num_tokens", |_, capacity, _| capacity as f64),
     ("num_prefill_bootstrap_queue_reqs", |_, _, rooms| {
         Arc::strong_count(&rooms.waiting) as f64 - 1.0
     }),
@@ -72,20 +70,20 @@ const GAUGES: [Gauge; 13] = [
         load.unreserved as f64
     }),
     ("num_decode_transfer_queue_reqs", |load, _, _| {
-        load.coming as f64
+        load.in_transfer as f64
     }),
 ];
 
 impl Metrics {
-    /// The families, empty.
+    /// Creates the families, without values.
     ///
     /// # Errors
-    /// When the model cannot be a label value.
+    /// If the model cannot be a label value.
     pub(super) fn new(config: &Config) -> Result<Metrics, prometheus::Error> {
         let mode = config.disaggregation.disaggregation_mode;
         let engine_type = match mode {
             Mode::Null => "unified",
-            of_a_pair => of_a_pair.name(),
+            mode => mode.name(),
         };
         let registry = Registry::new();
         let opts = |name: &str| {
@@ -105,18 +103,18 @@ impl Metrics {
                 .fold(opts(name), |opts, rank| opts.const_label(*rank, "0"));
             registered(&registry, prometheus::Gauge::with_opts(opts)?)
         };
-        let told = match mode {
-            Mode::Null => GAUGES.len() - OF_PAIR,
+        let gauges = match mode {
+            Mode::Null => GAUGES.len() - PAIR_GAUGES,
             _ => GAUGES.len(),
         };
-        let made = IntCounterVec::new(opts("generation_tokens_total"), &STREAMING)?;
+        let generated_tokens = IntCounterVec::new(opts("generation_tokens_total"), &STREAMING)?;
         Ok(Metrics {
-            made: registered(&registry, made)?,
+            generated_tokens: registered(&registry, generated_tokens)?,
             first_token: histogram("time_to_first_token_seconds", &STREAMING, &LATENCY_BUCKETS)?,
             queue: histogram("queue_time_seconds", &RANKS, &QUEUE_BUCKETS)?,
             gauges: GAUGES
                 .iter()
-                .take(told)
+                .take(gauges)
                 .map(gauge)
                 .collect::<Result<_, _>>()?,
             registry,
@@ -124,11 +122,12 @@ impl Metrics {
         })
     }
 
-    /// Counts a request that has ended well.
-    pub(super) fn count(&self, call: &Call, received: Stamp) {
-        let stream = [if call.stream { "true" } else { "false" }];
-        self.made.with_label_values(&stream).inc_by(call.made());
-        for sequence in &call.sequences {
+    /// Counts a request that has finished successfully.
+    pub(super) fn count(&self, request: &GenerationRequest, received: Stamp) {
+        let stream = [if request.stream { "true" } else { "false" }];
+        let generated = self.generated_tokens.with_label_values(&stream);
+        generated.inc_by(request.generated());
+        for sequence in &request.sequences {
             let moments = &sequence.moments;
             if let Some(first) = moments.first_token {
                 let family = self.first_token.with_label_values(&stream);
@@ -141,7 +140,7 @@ impl Metrics {
         }
     }
 
-    /// The text that a scrape gets.
+    /// Renders the response to a scrape.
     pub(super) fn text(&self, load: &Load, rooms: &Rooms) -> Vec<u8> {
         for (gauge, (_, value)) in self.gauges.iter().zip(&GAUGES) {
             gauge.set(value(load, self.max_tokens, rooms));

@@ -1,5 +1,6 @@
-//! Chunks and replies of `/v1/completions` and `/v1/chat/completions`, as recorded.
+//! Responses of `/v1/completions` and `/v1/chat/completions`, as recorded from SGLang.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use bytes::{Bytes, BytesMut};
@@ -8,33 +9,36 @@ use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
 
 use super::engine::EventKind;
+use super::generate::{error_body, put};
 use super::meta_info;
 use super::sequence::{QUEUE_FULL, Sequence};
 use super::shared::Exchange;
-use super::wire::{error_body, put};
 
-/// The chunks that tell of a sequence's newest token or end; each event is written for itself.
-pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, send: &mut dyn FnMut(Bytes)) {
+/// Renders the chunks for a sequence's newest token or end.
+pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, out: &mut VecDeque<Bytes>) {
     if sequence.ending == Some(EventKind::Rejected) {
         let error = error_body(QUEUE_FULL, "SERVICE_UNAVAILABLE", 503);
-        send(format!("data: {{\"error\":{error}}}\n\n").into());
+        out.push_back(format!("data: {{\"error\":{error}}}\n\n").into());
         return;
     }
-    let (index, from, made) = (sequence.index, sequence.shown, sequence.made());
-    if sequence.ending.is_none() && from == made {
-        // Retracted: nothing new to tell.
+    let (index, from, to) = (sequence.index, sequence.streamed, sequence.generated());
+    if sequence.ending.is_none() && from == to {
+        // Retracted: no new token.
         return;
     }
-    let text = exchange.shared.script.text(from, made);
-    let is_chat = exchange.call.endpoint == Endpoint::Chat;
+    let text = exchange.shared.canned_text.text(from, to);
+    let is_chat = exchange.request.endpoint == Endpoint::Chat;
     let mut chunk = |choice: &str| {
-        let mut out = open(exchange, sequence);
-        put!(out, "{{\"index\":{index},{choice},\"matched_stop\":null}}]");
+        let mut chunk = open(exchange, sequence);
+        put!(
+            chunk,
+            "{{\"index\":{index},{choice},\"matched_stop\":null}}]"
+        );
         if !is_chat {
-            out.extend_from_slice(b",\"usage\":null");
+            chunk.extend_from_slice(b",\"usage\":null");
         }
-        out.extend_from_slice(b"}\n\n");
-        send(out.freeze());
+        chunk.extend_from_slice(b"}\n\n");
+        out.push_back(chunk.freeze());
     };
     if !is_chat {
         let reason = finish_reason(sequence);
@@ -48,7 +52,7 @@ pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, send: &mut dyn Fn
             "\"delta\":{{\"reasoning_content\":null,{delta}}},\"logprobs\":null,\"finish_reason\":null"
         ));
     };
-    if from == 0 && made > 0 {
+    if from == 0 && to > 0 {
         delta("\"role\":\"assistant\",\"content\":\"\"");
     }
     if !text.is_empty() {
@@ -56,45 +60,45 @@ pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, send: &mut dyn Fn
     }
 }
 
-/// The chunks after the last token of all: how each choice ended, and the usage. `last` is the
-/// sequence that spoke last; as with the real server these chunks carry its id.
-pub(super) fn tail(exchange: &Exchange, last: &Sequence, send: &mut dyn FnMut(Bytes)) {
-    let call = &exchange.call;
+/// Renders the chunks after the last token of all: each choice's end, and the usage. They have the id of `last`, the sequence
+/// whose event was the last one, as with SGLang.
+pub(super) fn tail(exchange: &Exchange, last: &Sequence, out: &mut VecDeque<Bytes>) {
+    let request = &exchange.request;
     let ran = |one: &&Sequence| one.ending != Some(EventKind::Rejected);
-    if call.endpoint == Endpoint::Chat {
-        for sequence in call.sequences.iter().filter(ran) {
-            let mut out = open(exchange, last);
+    if request.endpoint == Endpoint::Chat {
+        for sequence in request.sequences.iter().filter(ran) {
+            let mut chunk = open(exchange, last);
             put!(
-                out,
+                chunk,
                 "{{\"index\":{},\"delta\":{{\"reasoning_content\":null}},\"logprobs\":null,\
                  \"finish_reason\":{},\"matched_stop\":null}}]}}\n\n",
                 sequence.index,
                 finish_reason(sequence)
             );
-            send(out.freeze());
+            out.push_back(chunk.freeze());
         }
     }
-    if call.include_usage && call.sequences.iter().any(|one| ran(&one)) {
-        let mut out = open(exchange, last);
-        out.extend_from_slice(b"],\"usage\":");
-        usage(&mut out, exchange, call.endpoint == Endpoint::Chat);
-        out.extend_from_slice(b"}\n\n");
-        send(out.freeze());
+    if request.include_usage && request.sequences.iter().any(|one| ran(&one)) {
+        let mut chunk = open(exchange, last);
+        chunk.extend_from_slice(b"],\"usage\":");
+        usage(&mut chunk, exchange, request.endpoint == Endpoint::Chat);
+        chunk.extend_from_slice(b"}\n\n");
+        out.push_back(chunk.freeze());
     }
 }
 
-/// The body of a reply that is no stream.
+/// Writes the body of a response that is no stream.
 pub(super) fn reply(out: &mut BytesMut, exchange: &Exchange, now: Stamp) {
-    let call = &exchange.call;
-    let rid = call.sequences.first().map_or("null", |s| &s.rid_json);
+    let request = &exchange.request;
+    let rid = request.sequences.first().map_or("null", |s| &s.rid_json);
     put!(out, "{{\"id\":{rid},{}\"choices\":[", head(exchange));
-    for sequence in &call.sequences {
+    for sequence in &request.sequences {
         if sequence.index > 0 {
             out.extend_from_slice(b",");
         }
         let index = sequence.index;
-        let text = exchange.shared.script.text(0, sequence.made());
-        match call.endpoint {
+        let text = exchange.shared.canned_text.text(0, sequence.generated());
+        match request.endpoint {
             Endpoint::Chat => put!(
                 out,
                 "{{\"index\":{index},\"message\":{{\"role\":\"assistant\",\"content\":\"{text}\",\
@@ -107,7 +111,7 @@ pub(super) fn reply(out: &mut BytesMut, exchange: &Exchange, now: Stamp) {
             out,
             ",\"logprobs\":null,\"finish_reason\":{reason},\"matched_stop\":null"
         );
-        if call.return_meta_info {
+        if request.return_meta_info {
             out.extend_from_slice(b",\"meta_info\":");
             meta_info::write(out, exchange, sequence, now);
         }
@@ -115,15 +119,15 @@ pub(super) fn reply(out: &mut BytesMut, exchange: &Exchange, now: Stamp) {
     }
     out.extend_from_slice(b"],\"usage\":");
     usage(out, exchange, true);
-    let made = call.sequences.first().map_or(0, Sequence::made);
+    let end = request.sequences.first().map_or(0, Sequence::generated);
     put!(
         out,
         ",\"metadata\":{{\"weight_version\":\"default\",\"weight_versions\":\
-         [{{\"version\":\"default\",\"start\":0,\"end\":{made}}}]}}}}"
+         [{{\"version\":\"default\",\"start\":0,\"end\":{end}}}]}}}}"
     );
 }
 
-/// A chunk up to and including `"choices":[`.
+/// Renders the start of a chunk, up to and including `"choices":[`.
 fn open(exchange: &Exchange, sequence: &Sequence) -> BytesMut {
     let mut out = BytesMut::with_capacity(320);
     let rid = &sequence.rid_json;
@@ -133,13 +137,13 @@ fn open(exchange: &Exchange, sequence: &Sequence) -> BytesMut {
 
 /// `"object":…,"created":…,"model":…,`
 fn head(exchange: &Exchange) -> String {
-    let call = &exchange.call;
-    let object = match (call.endpoint, call.stream) {
+    let request = &exchange.request;
+    let object = match (request.endpoint, request.stream) {
         (Endpoint::Chat, true) => "chat.completion.chunk",
         (Endpoint::Chat, false) => "chat.completion",
         _ => "text_completion",
     };
-    let model = serde_json::Value::from(call.model.as_str());
+    let model = serde_json::Value::from(request.model.as_str());
     let created = exchange.received.nanos().div_euclid(NANOS);
     format!("\"object\":\"{object}\",\"created\":{created},\"model\":{model},")
 }
@@ -152,13 +156,14 @@ fn finish_reason(sequence: &Sequence) -> &'static str {
     }
 }
 
-/// The prompt counts once, however many answers it got.
+/// Writes the usage. A prompt counts once, however many sequences it has.
 fn usage(out: &mut BytesMut, exchange: &Exchange, details: bool) {
-    let (prompt, made) = (exchange.call.prompt_tokens(), exchange.call.made());
-    let total = prompt + made;
+    let request = &exchange.request;
+    let (prompt, completion) = (request.prompt_tokens(), request.generated());
+    let total = prompt + completion;
     put!(
         out,
-        "{{\"prompt_tokens\":{prompt},\"total_tokens\":{total},\"completion_tokens\":{made}"
+        "{{\"prompt_tokens\":{prompt},\"total_tokens\":{total},\"completion_tokens\":{completion}"
     );
     out.extend_from_slice(if details {
         b",\"prompt_tokens_details\":null,\"reasoning_tokens\":0,\"completion_tokens_details\":null}"

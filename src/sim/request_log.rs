@@ -1,4 +1,4 @@
-//! The request log of `--export-metrics-to-file`: a JSON line a request, as SGLang writes it, in a file an hour.
+//! The request log of `--export-metrics-to-file`: a JSON line per request, as SGLang writes it, in one file per hour.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -12,8 +12,8 @@ use super::meta_info;
 use super::sequence::Sequence;
 use super::shared::Exchange;
 
-/// Appends the line of an answer that has ended to the file of the hour (UTC; the real one takes the machine's time
-/// zone), where there is a folder for them. One that cannot be written is lost, with a word in our own log.
+/// Appends the line of a sequence that has ended to the file of the hour (in UTC; SGLang uses the machine's time zone), if the log
+/// is enabled. A line that cannot be written is lost and reported in our own log.
 pub(super) fn append(exchange: &Exchange, sequence: &Sequence) {
     let Some(folder) = &exchange.shared.request_log else {
         return;
@@ -29,25 +29,25 @@ pub(super) fn append(exchange: &Exchange, sequence: &Sequence) {
     }
 }
 
-/// The line of an answer that has ended: of what SGLang's own request holds who it is, its trace and its room, and `meta_info`.
+/// Renders the line: of SGLang's request parameters only the id, `stream`, the room and the trace; then `meta_info`.
 fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
     let headers = ["traceparent", "tracestate"].into_iter();
     let headers = headers.filter_map(|name| Some((name.to_owned(), exchange.header(name)?.into())));
     let room = sequence
         .bootstrap
         .as_ref()
-        .map_or_else(String::new, |meet| {
+        .map_or_else(String::new, |bootstrap| {
             format!(
                 ",\"bootstrap_host\":{},\"bootstrap_port\":{},\"bootstrap_room\":{}",
-                Value::from(&*meet.host),
-                meet.port,
-                meet.room
+                Value::from(&*bootstrap.host),
+                bootstrap.port,
+                bootstrap.room
             )
         });
     let parameters = format!(
         "{{\"rid\":{},\"stream\":{}{room},\"external_trace_header\":{}}}",
         sequence.rid_json,
-        exchange.call.stream,
+        exchange.request.stream,
         Value::Object(headers.collect())
     );
     let mut out = BytesMut::new();
@@ -58,7 +58,7 @@ fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
     format!("{{\"request_parameters\": {parameters}, {members}\n")
 }
 
-/// JSON as Python writes it: a space after `,` and `:`, and nothing but ASCII.
+/// Formats JSON as Python does: a space after `,` and `:`, and only ASCII.
 fn spaced(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + json.len() / 8);
     let (mut in_string, mut escaped) = (false, false);

@@ -1,4 +1,4 @@
-//! From path and method to reply.
+//! Routes a request by path and method to its response.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 
 use crate::request::endpoint::Endpoint;
 
-use super::call::Call;
 use super::disaggregation::Mode;
+use super::generate::{DONE, error_body};
 use super::reply::Reply;
+use super::request_body::GenerationRequest;
 use super::sequence::QUEUE_FULL;
 use super::shared::Shared;
-use super::wire::{DONE, error_body};
 use super::{handover, info};
 
-/// The longest request body taken.
+/// The longest request body, bytes.
 const MAX_BODY: usize = 256 << 20;
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream; charset=utf-8";
@@ -30,8 +30,8 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Answers one request.
-pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+/// Handles one request.
+pub(super) async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path();
     let served = [Endpoint::Generate, Endpoint::Completions, Endpoint::Chat];
     let endpoint = Endpoint::from_path(path).filter(|endpoint| served.contains(endpoint));
@@ -39,7 +39,7 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
         return detail(StatusCode::NOT_FOUND, "Not Found");
     };
     let method = request.method().as_str();
-    // HEAD goes where GET does, without being named.
+    // HEAD is handled like GET, but not named in `Allow`.
     let is_head = (allowed, method) == ("GET", "HEAD");
     if !is_head && allowed.split(", ").all(|one| one != method) {
         let mut response = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
@@ -63,12 +63,12 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
         "/server_info" | "/get_server_info" => json(info::server_info(&shared)),
         "/v1/models" => json(info::models(config, now)),
         "/v1/loads" => json(info::loads(config, &shared.driver.load())),
-        // Its health.
+        // `/health` and `/health_generate`.
         _ => respond(StatusCode::OK, "", ""),
     }
 }
 
-/// The methods that a path takes; `None` where there is nothing.
+/// The methods that a path allows; `None` if there is no such path.
 fn methods(path: &str, endpoint: Option<Endpoint>, shared: &Shared) -> Option<&'static str> {
     Some(match path {
         _ if endpoint.is_some() => "POST, PUT",
@@ -98,37 +98,38 @@ async fn generation(
     };
     let received = shared.clock.now();
     let is_generate = endpoint == Endpoint::Generate;
-    let parsed = Call::parse(endpoint, &body, &shared.config).and_then(|mut call| {
-        if shared.mode() != Mode::Null {
-            handover::read(&mut call, &body)?;
-        }
-        Ok(call)
-    });
-    let call = match parsed {
-        Ok(call) => call,
+    let parsed =
+        GenerationRequest::parse(endpoint, &body, &shared.config).and_then(|mut request| {
+            if shared.mode() != Mode::Null {
+                handover::parse_rooms(&mut request, &body)?;
+            }
+            Ok(request)
+        });
+    let request = match parsed {
+        Ok(request) => request,
         Err(refusal) => {
             if refusal.stream && is_generate {
-                let said = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
-                let said = said.map(|event| Ok(Frame::data(event)));
-                let said = StreamBody::new(futures_util::stream::iter(said));
-                return with(said.boxed_unsync(), EVENTS);
+                let events = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
+                let frames = events.map(|event| Ok(Frame::data(event)));
+                let body = StreamBody::new(futures_util::stream::iter(frames));
+                return with_headers(body.boxed_unsync(), EVENTS);
             }
             let body = refusal.body(is_generate);
             return respond(StatusCode::BAD_REQUEST, JSON, body);
         }
     };
-    let stream = call.stream;
-    let mut reply = Reply::begin(shared, call, headers, received);
+    let stream = request.stream;
+    let mut reply = Reply::start(shared, request, headers, received);
     if stream {
-        // The OpenAI endpoints send their head only with the first event (`/generate` at once, before the request is
-        // scheduled): seen in every recording.
+        // In every recording the OpenAI endpoints send the response head only with the first event, and `/generate` at once,
+        // before the request is scheduled.
         if !is_generate {
             reply.fill().await;
         }
-        let events = StreamBody::new(reply.frames());
-        return with(events.boxed_unsync(), EVENTS);
+        let events = StreamBody::new(reply.into_frames());
+        return with_headers(events.boxed_unsync(), EVENTS);
     }
-    match reply.whole().await {
+    match reply.into_body().await {
         Some(body) => respond(StatusCode::OK, JSON, body),
         None => {
             let body = error_body(QUEUE_FULL, "503", 503);
@@ -137,7 +138,7 @@ async fn generation(
     }
 }
 
-/// `{"rid": PREFIX}` or `{"abort_all": true}`; like the real server, no rid at all matches every one.
+/// `{"rid": PREFIX}` or `{"abort_all": true}`. Without a rid, every request matches, as with SGLang.
 #[derive(Deserialize)]
 struct Abort {
     rid: Option<String>,
@@ -162,31 +163,35 @@ fn flush(shared: &Shared) -> Response<Body> {
         true => StatusCode::OK,
         false => StatusCode::BAD_REQUEST,
     };
-    let told = "Cache flushed.\nPlease check backend logs for more details. (When there are running or \
+    let text = "Cache flushed.\nPlease check backend logs for more details. (When there are running or \
                 waiting requests, the operation will not be performed.)\n";
-    respond(status, "", told)
+    respond(status, "", text)
 }
 
 fn detail(status: StatusCode, text: &str) -> Response<Body> {
     respond(status, JSON, json!({ "detail": text }).to_string())
 }
 
-/// A whole body; no `kind`, no content type.
-fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
+/// Makes a response with a whole body; an empty `content_type` is left out.
+fn respond(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Body> {
     let body = body.into();
     let length = HeaderValue::from(body.len());
-    let mut response = with(Full::new(body).boxed_unsync(), kind);
+    let mut response = with_headers(Full::new(body).boxed_unsync(), content_type);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_LENGTH, length);
     response
 }
 
-fn with(body: Body, kind: &'static str) -> Response<Body> {
+fn with_headers(body: Body, content_type: &'static str) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
-    if !kind.is_empty() {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    if !content_type.is_empty() {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     headers.insert(VARY, HeaderValue::from_static("Origin"));
     response

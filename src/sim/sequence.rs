@@ -1,4 +1,4 @@
-//! One answer on its way: what the engine has told of it so far.
+//! One generated sequence, and the engine's updates of it so far.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::engine::EventKind;
 /// The message of a rejected request.
 pub(super) const QUEUE_FULL: &str = "The request queue is full.";
 
-/// One answer.
+/// One generated sequence.
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
     /// The engine's id for it.
@@ -20,79 +20,79 @@ pub(super) struct Sequence {
     pub rid: Arc<str>,
     /// The same as a JSON string, quotes included.
     pub rid_json: String,
-    /// What the prefix cache knows the prompt by: its tokens.
+    /// The tokens of its prompt.
     pub prompt: Arc<[u32]>,
-    /// Prompt tokens that the prefix cache spared its first prefill.
+    /// Prompt tokens that its first prefill found in the prefix cache.
     pub cached: u32,
-    /// Where the server that prefills it and the one that decodes it meet.
+    /// Set on a server of a pair.
     pub bootstrap: Option<Bootstrap>,
-    /// Tokens that it is to have.
-    pub wanted: u32,
-    /// When each token was made.
+    /// The number of tokens to generate.
+    pub max_tokens: u32,
+    /// When each token was generated.
     pub tokens: Vec<Stamp>,
-    /// Tokens that the events so far have told.
-    pub shown: u32,
+    /// The number of tokens in the events so far.
+    pub streamed: u32,
     pub retractions: Vec<Retraction>,
     pub moments: Moments,
-    /// What it ended by.
+    /// The event that ended it.
     pub ending: Option<EventKind>,
 }
 
 /// Its moments, on the engine's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moments {
-    /// Of a server of a pair: it began to look for the other one.
+    /// Server of a pair: when it began to look for the other one.
     pub bootstrap_start: Option<Stamp>,
-    /// On a decode server: there was room for it.
+    /// Decode server: when memory was reserved.
     pub reserved: Option<Stamp>,
     pub queue_start: Option<Stamp>,
     pub queue_end: Option<Stamp>,
-    /// The first token reached the server's front: the driver told it.
+    /// When the driver reported the first token.
     pub first_token: Option<Stamp>,
-    /// The first event was handed to the socket.
+    /// When the first event was rendered, to be sent at once.
     pub first_sent: Option<Stamp>,
     pub finish: Option<Stamp>,
 }
 
-/// It was taken out of the batch, to wait again.
+/// A return from the batch to the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retraction {
     pub at: Stamp,
-    /// Tokens made before.
-    pub made: usize,
-    /// It left the queue again.
+    /// The number of tokens generated before.
+    pub generated: usize,
+    /// When it left the queue again.
     pub readmitted: Option<Stamp>,
 }
 
 impl Sequence {
-    /// An answer that is asked for.
-    pub(super) fn new(index: usize, rid: String, prompt: Arc<[u32]>, wanted: u32) -> Sequence {
+    /// A sequence that has not begun.
+    pub(super) fn new(index: usize, rid: String, prompt: Arc<[u32]>, max_tokens: u32) -> Sequence {
         Sequence {
             index,
             rid_json: serde_json::Value::from(rid.as_str()).to_string(),
             rid: rid.into(),
             prompt,
-            wanted,
+            max_tokens,
             ..Sequence::default()
         }
     }
 
-    /// Tokens of its prompt.
+    /// The number of tokens of its prompt.
     pub(super) fn prompt_tokens(&self) -> u32 {
         self.prompt.len() as u32
     }
 
-    /// Tokens made so far.
-    pub(super) fn made(&self) -> u32 {
+    /// The number of tokens generated so far.
+    pub(super) fn generated(&self) -> u32 {
         self.tokens.len() as u32
     }
 
-    /// Its prefill ended, in the model.
+    /// When its prefill ended, in the model.
     pub(super) fn prefill_end(&self) -> Option<Stamp> {
         self.tokens.first().copied()
     }
 
-    /// What it waited after retractions, seconds.
+    /// The time that it waited after retractions, seconds.
     pub(super) fn waited_again(&self) -> f64 {
         let waits = self.retractions.iter();
         waits
@@ -100,7 +100,7 @@ impl Sequence {
             .sum()
     }
 
-    /// It ended before it ran, or waited to run again.
+    /// Whether it ended in the queue, before it ran or after a retraction.
     pub(super) fn never_ran(&self) -> bool {
         let admitted = match self.retractions.last() {
             Some(retraction) => retraction.readmitted,
@@ -110,7 +110,7 @@ impl Sequence {
         is_out && admitted.is_none()
     }
 
-    /// Takes an update in; says whether it is one that an event tells the client.
+    /// Applies an update. Returns whether an event reports it to the client.
     pub(super) fn apply(&mut self, update: &Update) -> bool {
         let moments = &mut self.moments;
         match update.kind {
@@ -128,28 +128,25 @@ impl Sequence {
             },
             EventKind::Retracted => self.retractions.push(Retraction {
                 at: update.at,
-                made: self.tokens.len(),
+                generated: self.tokens.len(),
                 readmitted: None,
             }),
             EventKind::Token { .. } => {
-                moments.first_token.get_or_insert(update.told);
+                moments.first_token.get_or_insert(update.reported_at);
                 self.tokens.push(update.at);
             }
-            EventKind::Lost => moments.first_token = Some(update.told),
+            EventKind::Lost => moments.first_token = Some(update.reported_at),
             EventKind::Rejected | EventKind::Aborted => {}
         }
         if update.kind.is_end() {
             self.ending = Some(update.kind);
-            moments.finish = Some(update.told);
+            moments.finish = Some(update.reported_at);
         }
-        // A retraction is told by an event that repeats the tokens so far, unless there are none.
+        // After a retraction an event repeats the tokens so far, unless there are none.
         match update.kind {
-            EventKind::Queued
-            | EventKind::Reserved
-            | EventKind::Arrived
-            | EventKind::Admitted { .. } => false,
             EventKind::Retracted => !self.tokens.is_empty(),
-            _ => true,
+            EventKind::Token { .. } => true,
+            kind => kind.is_end(),
         }
     }
 }

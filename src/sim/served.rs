@@ -1,28 +1,28 @@
-//! The server's own account of the requests it served: what a proxy's records are compared with.
+//! The server's own record of the requests it served, with which tests compare a proxy's rows.
 
 use crate::clock::Stamp;
 
-/// Entries kept in memory; older ones go.
-pub(super) const KEPT: usize = 100_000;
+/// The most entries kept in memory; the oldest are dropped.
+pub(super) const MAX_SERVED: usize = 100_000;
 
 /// One generation request that reached the engine. Stamps are on the engine's clock (with its skew).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Served {
     /// Request id of its first sequence.
     pub rid: String,
-    /// The client's or router's `x-request-id`.
+    /// Its `x-request-id` header, of the client or router.
     pub x_request_id: Option<String>,
-    /// The `traceparent` that it came with.
+    /// Its `traceparent` header.
     pub traceparent: Option<String>,
-    /// The request was read.
+    /// When the request had been read.
     pub received: Option<Stamp>,
-    /// Its first sequence entered the waiting queue.
+    /// When its first sequence entered the waiting queue.
     pub queue_start: Option<Stamp>,
-    /// Its first sequence left the waiting queue.
+    /// When its first sequence left the waiting queue.
     pub queue_end: Option<Stamp>,
-    /// The first token of any sequence.
+    /// When the first token of any sequence was reported.
     pub first_token: Option<Stamp>,
-    /// Its end: the last token of all, or the moment it was aborted or rejected.
+    /// When the last sequence ended, by its last token, an abort or a rejection.
     pub finish: Option<Stamp>,
     /// How it ended.
     pub outcome: Outcome,
@@ -31,9 +31,9 @@ pub struct Served {
 /// How a request ended, as the server saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The whole answer was handed to the socket.
+    /// The whole response was handed to the socket.
     Finished,
-    /// The client went away, or `/abort_request`.
+    /// The client left, or `/abort_request` was called.
     Aborted,
     /// The queue was full.
     Rejected,

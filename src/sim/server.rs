@@ -1,4 +1,4 @@
-//! The HTTP face of the simulated server: HTTP/1.1, as uvicorn speaks it.
+//! The HTTP server of the simulator: HTTP/1.1, as SGLang's uvicorn.
 
 use std::convert::Infallible;
 use std::io::Write as _;
@@ -20,20 +20,20 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, NANOS};
 
 use super::Error;
+use super::canned_text::CannedText;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
 use super::driver::{Driver, EngineClock};
-use super::export::Tracer;
 use super::handover;
 use super::metrics::Metrics;
-use super::script::Script;
 use super::served::Served;
 use super::shared::Shared;
+use super::tracer::Tracer;
 
 /// Connections that may wait to be accepted; more than a burst of clients opens at once.
 const BACKLOG: i32 = 4_096;
 
-/// A simulated server that runs. Dropping it ends it, as [`Sim::shutdown`] does.
+/// A running simulated server. Dropping it shuts it down, as [`Sim::shutdown`] does.
 #[derive(Debug)]
 pub struct Sim {
     shared: Arc<Shared>,
@@ -44,8 +44,8 @@ impl Sim {
     /// Binds and serves on the current Tokio runtime until [`Sim::shutdown`] or drop.
     ///
     /// # Errors
-    /// A host that is none, a port in use, a log file that cannot be made; no
-    /// Tokio runtime around (which must have IO and time enabled).
+    /// If the host is invalid, the port is in use, the log's folder cannot be created, or there is no Tokio runtime (with IO
+    /// and time enabled).
     pub fn start(config: Config, clock: Clock) -> Result<Sim, Error> {
         let runtime = tokio::runtime::Handle::try_current().map_err(Error::start)?;
         let listener = bind(&config.host, "--port", config.port)?;
@@ -86,21 +86,21 @@ impl Sim {
             tracer,
             request_log,
             rooms: Rooms::default(),
-            script: Script::new(config.context_len),
+            canned_text: CannedText::new(config.context_len),
             started: clock.now(),
             next_id: AtomicU64::new(0),
             clock,
             config,
         });
-        let of_http = shared.clone();
-        let serving = accept(listener, move |stream| serve(stream, of_http.clone()));
-        runtime.spawn(stop.clone().run_until_cancelled_owned(serving));
+        let for_http = shared.clone();
+        let http = accept(listener, move |stream| serve(stream, for_http.clone()));
+        runtime.spawn(stop.clone().run_until_cancelled_owned(http));
         if let Some(listener) = bootstrap {
             let shared = shared.clone();
-            let handing = accept(listener, move |stream| {
-                handover::answer(stream, shared.clone())
+            let handover = accept(listener, move |stream| {
+                handover::serve_decode(stream, shared.clone())
             });
-            runtime.spawn(stop.clone().run_until_cancelled_owned(handing));
+            runtime.spawn(stop.clone().run_until_cancelled_owned(handover));
         }
         Ok(Sim { shared, stop })
     }
@@ -110,17 +110,17 @@ impl Sim {
         self.shared.addr
     }
 
-    /// Where decode servers find it, if it prefills for them.
+    /// The address of its bootstrap port, if it is a prefill server.
     pub fn bootstrap_addr(&self) -> Option<SocketAddr> {
         self.shared.bootstrap_addr
     }
 
-    /// The generation requests that have ended, in order of ending; the last 100,000.
+    /// The last 100,000 generation requests that have ended, in order of ending.
     pub fn served(&self) -> Vec<Served> {
         self.shared.served.lock().iter().cloned().collect()
     }
 
-    /// Ends the server as a crash would: connections close where they are.
+    /// Ends the server as a crash would: connections close at once.
     pub fn shutdown(&self) {
         self.stop.cancel();
         self.shared.driver.stop();
@@ -136,13 +136,13 @@ impl Drop for Sim {
 /// Serves until Ctrl-C or SIGTERM.
 ///
 /// # Errors
-/// As [`Sim::start`]; also when the system gives no runtime or signal handler.
+/// As [`Sim::start`]; also if the system refuses a runtime or signal handler.
 pub fn run(config: Config) -> Result<(), Error> {
     let runtime = tokio::runtime::Runtime::new().map_err(Error::start)?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(Error::start)?;
         let sim = Sim::start(config, Clock::system())?;
-        announce(&sim);
+        print_addresses(&sim);
         tokio::select! {
             interrupted = tokio::signal::ctrl_c() => interrupted.map_err(Error::start),
             _ = terminate.recv() => Ok(()),
@@ -150,8 +150,8 @@ pub fn run(config: Config) -> Result<(), Error> {
     })
 }
 
-/// Whoever asked for port 0 reads it here.
-fn announce(sim: &Sim) {
+/// Prints the addresses, as with port 0 they are not known before.
+fn print_addresses(sim: &Sim) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "sim listening on http://{}", sim.addr());
     if let Some(addr) = sim.bootstrap_addr() {
@@ -162,8 +162,8 @@ fn announce(sim: &Sim) {
 fn bind(host: &str, flag: &str, port: u16) -> Result<TcpListener, Error> {
     let found = (host, port).to_socket_addrs().ok();
     let addr = found.and_then(|mut found| found.next()).ok_or_else(|| {
-        let right = "must be an address or a name of this machine, such as 127.0.0.1";
-        Error::Usage(format!("--host {host}: {right}"))
+        let hint = "must be an address or a name of this machine, such as 127.0.0.1";
+        Error::Usage(format!("--host {host}: {hint}"))
     })?;
     let listen = || {
         let socket = std::net::TcpListener::bind(addr)?;
@@ -178,7 +178,7 @@ fn bind(host: &str, flag: &str, port: u16) -> Result<TcpListener, Error> {
     })
 }
 
-/// Dropping it drops its connections, which ends them where they are.
+/// Serves each connection in a task. Dropping the future closes them all at once.
 async fn accept<F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     serve: impl Fn(TcpStream) -> F,
@@ -192,7 +192,7 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(
                     connections.spawn(serve(stream));
                 }
                 Err(error) => {
-                    // Out of descriptors, mostly: give connections a moment to end.
+                    // Mostly for lack of file descriptors: wait until connections end.
                     log::warn!("a connection was not accepted: {error}");
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
@@ -202,16 +202,16 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(
 }
 
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {
-    // Only a dead connection refuses, and it is noticed below.
+    // Fails only on a dead connection, which is noticed below.
     let _ = stream.set_nodelay(true);
     let keep_alive = Duration::from_secs_f64(shared.config.keep_alive_s);
     let service = service_fn(move |request| {
-        let answer = super::route::answer(shared.clone(), request);
-        async { Ok::<_, Infallible>(answer.await) }
+        let response = super::route::handle(shared.clone(), request);
+        async { Ok::<_, Infallible>(response.await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        // Also the time an idle connection is kept.
+        // Also limits how long a connection may be idle.
         .header_read_timeout(keep_alive)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {

@@ -1,4 +1,4 @@
-//! What all requests of a simulated server share, and what is known of one of them.
+//! The state that all requests of a simulated server share, and a generation request with its sequences.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,56 +11,56 @@ use parking_lot::Mutex;
 
 use crate::clock::Stamp;
 
-use super::call::Call;
+use super::canned_text::CannedText;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
 use super::driver::{Driver, EngineClock};
-use super::export::Tracer;
 use super::metrics::Metrics;
-use super::script::Script;
+use super::request_body::GenerationRequest;
 use super::served::Served;
+use super::tracer::Tracer;
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub config: Config,
     pub addr: SocketAddr,
-    /// Where decode servers find a prefill server.
+    /// The address of a prefill server's bootstrap port.
     pub bootstrap_addr: Option<SocketAddr>,
     pub clock: EngineClock,
     /// When the server started.
     pub started: Stamp,
-    pub script: Script,
+    pub canned_text: CannedText,
     pub driver: Arc<Driver>,
     pub metrics: Metrics,
-    /// The last that have ended, in order of ending.
+    /// The requests that have ended, in order of ending.
     pub served: Mutex<VecDeque<Served>>,
     pub tracer: Option<Tracer>,
-    /// Where lines of the request log go.
+    /// The folder of the request log.
     pub request_log: Option<PathBuf>,
-    /// Of a prefill server of a pair: what it and the decode servers know of each other's requests.
+    /// Used by a prefill server of a pair.
     pub rooms: Rooms,
     pub next_id: AtomicU64,
 }
 
-/// A generation request with its answers.
+/// A generation request with its sequences and timestamps.
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub shared: Arc<Shared>,
-    pub call: Call,
+    pub request: GenerationRequest,
     pub headers: HeaderMap,
     pub received: Stamp,
-    /// Tokenized and handed to the scheduler.
+    /// When it was tokenized and handed to the scheduler.
     pub dispatched: Stamp,
 }
 
 impl Shared {
-    /// What this server does of a request.
+    /// Which part of a request this server does.
     pub(super) fn mode(&self) -> Mode {
         self.config.disaggregation.disaggregation_mode
     }
 
-    /// Seconds of Python's `perf_counter`, which counts from some moment before the server's start.
+    /// Seconds of Python's `perf_counter`, whose zero is arbitrary: here 1,000 s before the server's start.
     pub(super) fn perf(&self, at: Stamp) -> f64 {
         1_000.0 + at.since(self.started)
     }
@@ -72,8 +72,8 @@ impl Exchange {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Without a stream a decode server's frontend hears of the tokens at the end only, as recorded.
-    pub(super) fn is_told_at_once(&self) -> bool {
-        self.shared.mode() == Mode::Decode && !self.call.stream
+    /// Whether the scheduler reports all tokens at the end: as recorded from decode servers, for responses that are no stream.
+    pub(super) fn is_reported_at_end(&self) -> bool {
+        self.shared.mode() == Mode::Decode && !self.request.stream
     }
 }

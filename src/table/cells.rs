@@ -1,4 +1,4 @@
-//! Lines of CSV: their cells read, and rows written.
+//! Writes rows as CSV, and splits lines of CSV into cells.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use crate::request::cell::Value;
 use crate::request::csv::{self, TimeBase};
 use crate::request::row::Row;
 
-/// Writes rows to `W`. Whatever reaches `W` in one `write_all` is a number of whole lines.
+/// Writes rows to `W`, each `write_all` with whole lines only.
 #[derive(Debug)]
 pub struct RowWriter<W: Write> {
     out: W,
@@ -15,14 +15,14 @@ pub struct RowWriter<W: Write> {
     block: Vec<u8>,
 }
 
-/// Bytes gathered before they are handed on.
-const BLOCK: usize = 64 * 1024;
+/// Bytes collected before they are written.
+const BLOCK_BYTES: usize = 64 * 1024;
 
 impl<W: Write> RowWriter<W> {
-    /// A writer that has written the header line.
+    /// Creates a writer and writes the header line.
     ///
     /// # Errors
-    /// What `out` answers.
+    /// Those of `out`.
     pub fn new(out: W, base: TimeBase) -> io::Result<RowWriter<W>> {
         let mut writer = RowWriter {
             out,
@@ -34,50 +34,50 @@ impl<W: Write> RowWriter<W> {
         Ok(writer)
     }
 
-    /// Adds a row; it reaches `out` with the next [`RowWriter::flush`], or when enough have gathered.
+    /// Adds a row, which is written at the next [`RowWriter::flush`] or when the block is full.
     ///
     /// # Errors
-    /// What `out` answers; the rows gathered so far are then lost.
+    /// Those of `out`; the rows of the block are then lost.
     pub fn write(&mut self, row: &Row) -> io::Result<()> {
         csv::row(row, self.base, &mut self.block);
-        self.hand_on(BLOCK)
+        self.write_block(BLOCK_BYTES)
     }
 
-    /// The same of its cells, in the order of the columns.
+    /// Adds a row by its cells, in the order of the columns.
     ///
     /// # Errors
     /// As [`RowWriter::write`].
     pub fn write_cells<'a>(&mut self, cells: impl Iterator<Item = Value<'a>>) -> io::Result<()> {
         csv::line(cells, self.base, &mut self.block);
-        self.hand_on(BLOCK)
+        self.write_block(BLOCK_BYTES)
     }
 
-    /// Hands all rows to `out` and flushes it.
+    /// Writes all rows to `out` and flushes it.
     ///
     /// # Errors
-    /// What `out` answers; the rows gathered so far are then lost.
+    /// As [`RowWriter::write`].
     pub fn flush(&mut self) -> io::Result<()> {
-        self.hand_on(0)?;
+        self.write_block(0)?;
         self.out.flush()
     }
 
-    /// Where the rows go.
+    /// The underlying writer.
     pub fn get_ref(&self) -> &W {
         &self.out
     }
 
-    /// Hands all rows on; gives where they went.
+    /// Writes all rows; returns the underlying writer.
     ///
     /// # Errors
-    /// What `out` answers.
+    /// As [`RowWriter::write`].
     pub fn finish(mut self) -> io::Result<W> {
         self.flush()?;
         Ok(self.out)
     }
 
-    /// Where as much as this has gathered.
-    fn hand_on(&mut self, least: usize) -> io::Result<()> {
-        if self.block.len() < least {
+    /// Writes the block if it has at least `min` bytes.
+    fn write_block(&mut self, min: usize) -> io::Result<()> {
+        if self.block.len() < min {
             return Ok(());
         }
         let written = self.out.write_all(&self.block);
@@ -92,7 +92,7 @@ pub struct Cells<'l> {
 }
 
 impl<'l> Cells<'l> {
-    /// Of a line without its end.
+    /// The cells of a line without its line break.
     pub fn of(line: &'l str) -> Cells<'l> {
         Cells { rest: Some(line) }
     }
@@ -114,7 +114,7 @@ impl<'l> Iterator for Cells<'l> {
         let mut at = 0;
         let end = loop {
             let Some(quote) = memchr::memchr(b'"', &quoted.as_bytes()[at..]) else {
-                // Never closed: the line ends in the middle of the cell.
+                // No closing quote: the line ends within the cell.
                 self.rest = None;
                 return None;
             };
@@ -142,18 +142,18 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_cut_as_it_was_written() {
+    fn a_line_is_split_into_the_cells_it_was_written_of() {
         assert_eq!(cells("a,,c,"), ["a", "", "c", ""]);
         assert_eq!(cells(""), [""]);
         assert_eq!(cells("\"a,b\",c"), ["a,b", "c"]);
         assert_eq!(cells("x,\"say \"\"no\"\"\""), ["x", "say \"no\""]);
-        // Cut in the middle of a cell: what was there before is known.
+        // The line ends within a quoted cell: only the cells before it are returned.
         assert_eq!(cells("x,\"never clo"), ["x"]);
         assert_eq!(cells("x,\""), ["x"]);
     }
 
     #[test]
-    fn what_reaches_the_file_is_whole_lines() {
+    fn only_whole_lines_are_written() {
         struct Lines(usize);
         impl Write for Lines {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -166,9 +166,9 @@ mod tests {
             }
         }
         let mut writer = RowWriter::new(Lines(0), TimeBase::Epoch).unwrap();
-        let record = Row::default();
+        let row = Row::default();
         for _ in 0..2000 {
-            writer.write(&record).unwrap();
+            writer.write(&row).unwrap();
         }
         writer.flush().unwrap();
         assert!((3..100).contains(&writer.out.0), "{} writes", writer.out.0);

@@ -1,4 +1,4 @@
-//! Rows as Parquet, for engines that read more than one machine's memory holds. Bounded: a group of rows at a time.
+//! Writes rows as Parquet, in bounded memory: one row group at a time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,66 +15,65 @@ use crate::disk::New;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 
-use super::rows::{Told, each};
+use super::rows::{Told, read_parts};
 use super::{Error, Table};
 
-/// Rows of a group: about so many are held at a time.
-const GROUP: usize = 50_000;
+/// The least number of rows in a group, but for the last of a run; about so many are in memory at a time.
+const GROUP_ROWS: usize = 50_000;
 
-/// A run whose rows go to the file.
+/// A run whose rows are written.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// What the column `run` says.
+    /// The value of the column `run`.
     pub name: String,
     /// Its files of rows.
     pub files: Vec<PathBuf>,
-    /// When it began, Unix seconds, if that is known.
+    /// Its start, Unix seconds, if known.
     pub began: Option<f64>,
 }
 
-/// Writes the rows of some runs to one file; what is known of the rows of each.
+/// Writes the rows of runs to one file; returns how the rows of each were read.
 ///
 /// # Errors
-/// Rows cannot be read, there are none, or the file cannot be written.
+/// If rows cannot be read, there are none, or the file cannot be written.
 pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
-    let parquet = |cause: ParquetError| Error::write(path, cause);
-    let file = |cause| Error::write(path, cause);
-    let mut new = New::beside(path).map_err(file)?;
+    let parquet_error = |cause: ParquetError| Error::write(path, cause);
+    let file_error = |cause| Error::write(path, cause);
+    let mut new = New::beside(path).map_err(file_error)?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
     let properties = Arc::new(properties.build());
-    let schema = parse_message_type(&schema()).map_err(parquet)?;
+    let schema = parse_message_type(&schema()).map_err(parquet_error)?;
     let mut out =
-        SerializedFileWriter::new(&mut new, Arc::new(schema), properties).map_err(parquet)?;
-    let (mut told, mut written) = (Vec::new(), Ok(()));
+        SerializedFileWriter::new(&mut new, Arc::new(schema), properties).map_err(parquet_error)?;
+    let (mut stats, mut written) = (Vec::new(), Ok(()));
     for source in sources {
         let (mut table, mut began) = (Table::default(), None);
-        let mut put = |table: &mut Table, began: Option<f64>, least: usize| {
+        let mut write = |table: &mut Table, began: Option<f64>, min: usize| {
             // After a failure nothing more is written.
-            if written.is_ok() && table.len() > least {
+            if written.is_ok() && table.len() > min {
                 let group = out.next_row_group();
-                written = group.and_then(|to| group_of(&source.name, began, table, to));
+                written = group.and_then(|to| write_group(&source.name, began, table, to));
                 *table = Table::default();
             }
         };
-        let mut take = |more, from| {
-            began = from;
+        let mut sink = |more, start| {
+            began = start;
             table.append(more);
-            put(&mut table, from, GROUP);
+            write(&mut table, start, GROUP_ROWS);
         };
-        told.push(each(&source.files, source.began, &[], &mut take)?);
-        put(&mut table, began, 0);
+        stats.push(read_parts(&source.files, source.began, &[], &mut sink)?);
+        write(&mut table, began, 0);
     }
-    if told.iter().all(|told| told.rows == 0) {
-        let why = told.iter().filter_map(Told::left_out);
-        let why: Vec<String> = std::iter::once("no request has a row".to_owned())
-            .chain(why)
-            .collect();
-        let what = format!("nothing to write: {}", why.join("; "));
-        return Err(Error::read(path, what));
+    if stats.iter().all(|stats| stats.rows == 0) {
+        let reasons = std::iter::once("no request has a row".to_owned())
+            .chain(stats.iter().filter_map(Told::left_out));
+        let reasons: Vec<String> = reasons.collect();
+        let message = format!("nothing to write: {}", reasons.join("; "));
+        return Err(Error::read(path, message));
     }
-    written.and_then(|()| out.close()).map_err(parquet)?;
-    new.put().map_err(file)?;
-    Ok(told)
+    written.and_then(|()| out.close()).map_err(parquet_error)?;
+    new.put().map_err(file_error)?;
+    Ok(stats)
 }
 
 /// The columns `run` and `began`, then [`COLUMNS`].
@@ -86,50 +85,51 @@ fn schema() -> String {
             Unit::Count => "INT64",
             Unit::Latency | Unit::Seconds | Unit::Time => "DOUBLE",
         };
-        let as_text = if column.unit == Unit::Text {
+        let logical_type = if column.unit == Unit::Text {
             " (UTF8)"
         } else {
             ""
         };
-        format!("OPTIONAL {kind} {}{as_text};", column.name)
+        format!("OPTIONAL {kind} {}{logical_type};", column.name)
     });
     let columns: String = columns.collect();
     format!("message rows {{ OPTIONAL BYTE_ARRAY run (UTF8); OPTIONAL DOUBLE began; {columns} }}")
 }
 
-/// Writes rows of a run that began then, together.
-fn group_of(
+/// Writes a row group of a run.
+fn write_group(
     run: &str,
     began: Option<f64>,
     table: &Table,
     mut to: SerializedRowGroupWriter<'_, &mut New>,
 ) -> Result<(), ParquetError> {
     let rows = || 0..table.len();
-    put::<ByteArrayType>(&mut to, rows().map(|_| Some(ByteArray::from(run))))?;
-    put::<DoubleType>(&mut to, rows().map(|_| began))?;
+    write_column::<ByteArrayType>(&mut to, rows().map(|_| Some(ByteArray::from(run))))?;
+    write_column::<DoubleType>(&mut to, rows().map(|_| began))?;
     for column in &COLUMNS {
         let text = |row| Some(table.text(column.id, row)).filter(|text| !text.is_empty());
         let number = |row| table.whole(column.id, row);
         match column.unit {
-            Unit::Text => {
-                put::<ByteArrayType>(&mut to, rows().map(|row| text(row).map(ByteArray::from)))
-            }
+            Unit::Text => write_column::<ByteArrayType>(
+                &mut to,
+                rows().map(|row| text(row).map(ByteArray::from)),
+            ),
             Unit::Bool => {
                 let is = |row| text(row).map(|text| text == "True");
-                put::<BoolType>(&mut to, rows().map(is))
+                write_column::<BoolType>(&mut to, rows().map(is))
             }
-            Unit::Count => put::<Int64Type>(&mut to, rows().map(number)),
+            Unit::Count => write_column::<Int64Type>(&mut to, rows().map(number)),
             Unit::Latency | Unit::Seconds | Unit::Time => {
                 let seconds = |row| Some(number(row)? as f64 / NANOS as f64);
-                put::<DoubleType>(&mut to, rows().map(seconds))
+                write_column::<DoubleType>(&mut to, rows().map(seconds))
             }
         }?;
     }
     to.close().map(drop)
 }
 
-/// Writes a column: a level a cell (1: it has a value), and the values.
-fn put<T: DataType>(
+/// Writes a column: its definition levels (1 for a value, 0 for an empty cell) and its values.
+fn write_column<T: DataType>(
     to: &mut SerializedRowGroupWriter<'_, &mut New>,
     cells: impl Iterator<Item = Option<T::T>>,
 ) -> Result<(), ParquetError> {
@@ -165,13 +165,13 @@ mod tests {
             began: None,
         };
         let error = write(&[source], &path).unwrap_err().to_string();
-        let said = "rows.parquet: nothing to write: no request has a row; 1 of 1 rows";
-        assert!(error.contains(said), "{error}");
+        let message = "rows.parquet: nothing to write: no request has a row; 1 of 1 rows";
+        assert!(error.contains(message), "{error}");
         assert!(!path.exists());
     }
 
     #[test]
-    fn rows_are_the_same_in_parquet_with_what_is_unknown_null() {
+    fn rows_are_the_same_in_parquet_with_null_for_empty_cells() {
         let folder = tempfile::tempdir().unwrap();
         let csv = folder.path().join("a.csv");
         let head = "req_id,success,host,input_length,arrival_time,ttft,outcome\n";
@@ -183,8 +183,8 @@ mod tests {
             files: vec![csv],
             began: None,
         };
-        let told = write(&[source.clone(), source], &path).unwrap();
-        assert_eq!(told[0].broken, 1);
+        let stats = write(&[source.clone(), source], &path).unwrap();
+        assert_eq!(stats[0].broken, 1);
         let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
         let rows: Vec<_> = reader
             .get_row_iter(None)

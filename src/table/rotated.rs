@@ -1,4 +1,4 @@
-//! The files that a proxy's records were moved to when theirs was full.
+//! Finds the files to which a proxy's records were rotated.
 
 use std::collections::HashSet;
 use std::io;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use jiff::civil::DateTime;
 
-/// A file of records with those that were rotated away from it, the oldest first: `records.csv.20261120T144800Z`,
-/// `records.csv.20261120T144800Z.1`, `records.csv`. A name that was only reserved has an empty file, which is left out.
+/// Returns a file of records and its rotated files, the oldest first: `records.csv.20261120T144800Z`,
+/// `records.csv.20261120T144800Z.1`, `records.csv`. Empty rotated files, whose name was only reserved, are left out.
 ///
 /// # Errors
-/// What the system says.
+/// If the folder cannot be read.
 pub fn with_older(path: &Path) -> io::Result<Vec<PathBuf>> {
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -35,23 +35,23 @@ pub fn with_older(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(older.chain([path.to_owned()]).collect())
 }
 
-/// What is given, without what would be read twice: what is given again, and files that were rotated away from one that is given.
+/// Removes the paths whose rows would be read twice: repeated ones, and rotated files of another given file.
 pub fn once(given: &[PathBuf]) -> Vec<PathBuf> {
-    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let mut read: HashSet<PathBuf> = HashSet::new();
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mut seen: HashSet<PathBuf> = HashSet::new();
     for path in given.iter().filter(|path| path.is_file()) {
         let files = with_older(path).unwrap_or_default();
-        read.extend(files.iter().rev().skip(1).map(|file| whole(file)));
+        seen.extend(files.iter().rev().skip(1).map(|file| canonical(file)));
     }
     let mut given = given.to_vec();
-    given.retain(|path| read.insert(whole(path)));
+    given.retain(|path| seen.insert(canonical(path)));
     given
 }
 
-/// The parts of `20261120T144800Z` or `20261120T144800Z.1`.
+/// Parses a suffix such as `20261120T144800Z` or `20261120T144800Z.1` into time and number.
 fn parse(suffix: &str) -> Option<(&str, u32)> {
     let (at, number) = suffix.split_once('.').unwrap_or((suffix, "0"));
-    // It takes shorter numbers, too.
+    // `strptime` also accepts shorter numbers.
     let is_time = at.len() == 16 && DateTime::strptime("%Y%m%dT%H%M%SZ", at).is_ok();
     Some((at, number.parse().ok().filter(|_| is_time)?))
 }

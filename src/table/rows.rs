@@ -1,5 +1,5 @@
-//! Files of rows, read: `requests.csv`, or a proxy's records; also packed by gzip. What a row cannot
-//! be read for is counted and named, and the others are read.
+//! Reads files of rows: `requests.csv` or a proxy's records, also compressed by gzip. Rows that cannot be read are counted, and the
+//! first of them reported; the others are read.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::panic::resume_unwind;
@@ -20,53 +20,53 @@ use crate::request::outcome::Outcome;
 use super::cells::Cells;
 use super::{Error, Table};
 
-/// What is known of files of rows beside the rows that could be read.
+/// What was read from files of rows, and what could not be.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// How many rows could be read.
+    /// The number of rows that were read.
     pub rows: u64,
-    /// How many could not.
+    /// The number of rows that could not be read.
     pub broken: u64,
-    /// The first of those: file, line (from 1), and what is wrong.
+    /// The first of those: file, line (from 1) and message.
     pub examples: Vec<String>,
-    /// Packed files of which the end is missing, and the last line that is there.
-    pub cut: Vec<String>,
+    /// Messages about compressed files whose end is missing.
+    pub truncated: Vec<String>,
     /// Columns that this version does not know.
     pub unknown: Vec<String>,
-    /// What times count from.
+    /// The origin of the table's times.
     pub zero: Option<Zero>,
-    /// The same, Unix seconds, where that is known.
+    /// The same in Unix seconds, if known.
     pub began: Option<f64>,
 }
 
-/// Where the times of a table count from.
+/// The origin of the times of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Zero {
-    /// What those of its file count from.
+    /// The base of the times in its files.
     pub base: Base,
-    /// Nanoseconds since then.
+    /// The origin in that base, nanoseconds.
     pub nanos: i64,
 }
 
-/// Columns that no report says: read, they would take a third of the memory.
+/// Columns that no report uses. They would take a third of the memory.
 pub const UNSAID: [ColumnId; 4] = [
     ColumnId::trace_id,
     ColumnId::engine_id,
     ColumnId::span_id,
     ColumnId::parent_span_id,
 ];
-/// Broken rows that are named.
-const NAMED: usize = 3;
-/// Bytes that a thread reads at a time.
-const CHUNK: usize = 4 << 20;
-/// A row is shorter, bytes.
-const LONGEST_LINE: u64 = disk::LONGEST_LINE as u64;
-/// Seconds: what is larger counts from the epoch (it would be a run of three years), what is not from a run's
-/// beginning (it would be of 1973).
-const EPOCH_FROM: i64 = 100_000_000;
+/// The most broken rows that are reported.
+const MAX_EXAMPLES: usize = 3;
+/// Bytes that a thread parses at a time.
+const CHUNK_BYTES: usize = 4 << 20;
+/// Longer lines are no rows, bytes.
+const MAX_LINE_BYTES: u64 = disk::LONGEST_LINE as u64;
+/// Times from this second on count from the Unix epoch, as no run takes three years; smaller ones from a run's start, as none
+/// is of 1973.
+const MIN_EPOCH_S: i64 = 100_000_000;
 
 impl Table {
-    /// Reads a file of rows, leaving out those that cannot be read.
+    /// Reads a file of rows, without those that cannot be read.
     ///
     /// # Errors
     /// As [`read`].
@@ -76,12 +76,12 @@ impl Table {
 }
 
 impl Told {
-    /// Which rows are left out, and why.
+    /// Returns which rows are left out and why, `None` if none are.
     pub fn left_out(&self) -> Option<String> {
-        let mut said = self.cut.clone();
+        let mut messages = self.truncated.clone();
         if self.broken > 0 {
             let is_all = self.broken == self.examples.len() as u64;
-            said.push(format!(
+            messages.push(format!(
                 "{} of {} rows cannot be read and are left out: {}{}",
                 self.broken,
                 self.rows + self.broken,
@@ -89,12 +89,12 @@ impl Told {
                 if is_all { "" } else { ", …" }
             ));
         }
-        (!said.is_empty()).then(|| said.join("; "))
+        (!messages.is_empty()).then(|| messages.join("; "))
     }
 }
 
 impl Base {
-    fn words(self) -> &'static str {
+    fn label(self) -> &'static str {
         match self {
             Base::Epoch => "the Unix epoch",
             Base::Run => "the beginning of its run",
@@ -103,14 +103,14 @@ impl Base {
 
     fn of(nanos: i64) -> Base {
         match nanos / NANOS {
-            ..EPOCH_FROM => Base::Run,
+            ..MIN_EPOCH_S => Base::Run,
             _ => Base::Epoch,
         }
     }
 }
 
 impl Zero {
-    /// Of a file whose first time is this, of a run that began then (Unix seconds).
+    /// The origin for a file whose first time is `first`, of a run that began at `began` (Unix seconds).
     fn new(first: i64, began: Option<f64>) -> Zero {
         let base = Base::of(first);
         let began = began.map(|began| (began * NANOS as f64).round() as i64);
@@ -122,152 +122,159 @@ impl Zero {
     }
 }
 
-/// Reads files of rows as one, without some columns. `began`: when their run began, Unix seconds, if that is known; else times of
-/// the epoch count from the second of the first.
+/// Reads files of rows into one table, without the columns `skipped`. `began`: the start of their run, Unix seconds, if known; else
+/// times of the epoch count from the second of the first one.
 ///
 /// # Errors
-/// A file cannot be read, is no file of rows, or counts its times from another base than the first.
+/// If a file cannot be read, is no file of rows, or has another time base than the first.
 pub fn read(
     paths: &[PathBuf],
     began: Option<f64>,
-    left_out: &[ColumnId],
+    skipped: &[ColumnId],
 ) -> Result<(Table, Told), Error> {
     let mut table = Table::default();
-    let told = each(paths, began, left_out, &mut |more, _| table.append(more))?;
-    Ok((table, told))
+    let stats = read_parts(paths, began, skipped, &mut |more, _| table.append(more))?;
+    Ok((table, stats))
 }
 
-/// Hands on the rows of some files as they are read, a part at a time, with where their times count from (Unix seconds, if
-/// that is known). Otherwise as [`read`].
+/// Reads files of rows in parts of bounded size, each passed to `sink` with the origin of its times (Unix seconds, if known).
+/// Otherwise as [`read`].
 ///
 /// # Errors
 /// As [`read`].
-pub fn each(
+pub fn read_parts(
     paths: &[PathBuf],
     began: Option<f64>,
-    left_out: &[ColumnId],
+    skipped: &[ColumnId],
     sink: &mut dyn FnMut(Table, Option<f64>),
 ) -> Result<Told, Error> {
-    let mut told = Told {
+    let mut stats = Told {
         began,
         ..Told::default()
     };
     let mut first: Option<&Path> = None;
     for path in paths {
-        let mut file = Reading::open(path, left_out, &mut told.unknown)?;
-        file.all(first.unwrap_or(path), &mut told, began, sink)?;
-        first = first.or(told.zero.map(|_| path.as_path()));
+        let mut file = RowFile::open(path, skipped, &mut stats.unknown)?;
+        file.read_all(first.unwrap_or(path), &mut stats, began, sink)?;
+        first = first.or(stats.zero.map(|_| path.as_path()));
     }
-    told.unknown.sort();
-    told.unknown.dedup();
-    Ok(told)
+    stats.unknown.sort();
+    stats.unknown.dedup();
+    Ok(stats)
 }
 
-/// What a file begins with that gzip packed.
-const GZIP: &[u8] = b"\x1f\x8b";
+/// The first bytes of a gzip file.
+const GZIP_MAGIC: &[u8] = b"\x1f\x8b";
 
-/// A file under way.
-struct Reading<'a> {
+/// An open file of rows.
+struct RowFile<'a> {
     path: &'a Path,
-    lines: BufReader<Bytes>,
+    lines: BufReader<Contents>,
     header: Header,
 }
 
-/// What is in a file.
-struct Bytes {
+/// The uncompressed contents of a file.
+struct Contents {
     file: Box<dyn Read>,
-    /// Whether the end of a packed one is missing, as that of a process that was killed is: what there is of it can be unpacked.
-    is_cut: bool,
+    /// Whether the end of a compressed file is missing, as when its writer was killed. What there is of it can be read.
+    is_truncated: bool,
 }
 
-impl Read for Bytes {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self.file.read(into) {
+impl Read for Contents {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.file.read(buffer) {
             Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
-                self.is_cut = true;
+                self.is_truncated = true;
                 Ok(0)
             }
-            read => read,
+            result => result,
         }
     }
 }
 
-/// Each column of a file; `None` of those that are not read.
+/// The columns of a file in their order; `None` for a column that is not read.
 type Header = Vec<Option<&'static Column>>;
 
-impl<'a> Reading<'a> {
+impl<'a> RowFile<'a> {
     fn open(
         path: &'a Path,
-        left_out: &[ColumnId],
+        skipped: &[ColumnId],
         unknown: &mut Vec<String>,
-    ) -> Result<Reading<'a>, Error> {
-        let wrong = |cause| Error::read(path, cause);
-        let file = disk::open(path).map_err(wrong)?;
+    ) -> Result<RowFile<'a>, Error> {
+        let error = |cause| Error::read(path, cause);
+        let file = disk::open(path).map_err(error)?;
         let mut file = BufReader::new(file);
-        let begin = file.fill_buf().map_err(wrong)?;
-        let is_named = || path.extension().is_some_and(|end| end == "gz");
-        // Its content says, not its name; of one that is cut off at once only the name does.
-        let is_packed = begin.starts_with(GZIP) || begin.len() < GZIP.len() && is_named();
-        let file: Box<dyn Read> = match is_packed {
+        let start = file.fill_buf().map_err(error)?;
+        let is_named_gz = || path.extension().is_some_and(|end| end == "gz");
+        // Decided by its content; by its name only if it is too short.
+        let is_gzip =
+            start.starts_with(GZIP_MAGIC) || start.len() < GZIP_MAGIC.len() && is_named_gz();
+        let file: Box<dyn Read> = match is_gzip {
             true => Box::new(MultiGzDecoder::new(file)),
             false => Box::new(file),
         };
-        let is_cut = false;
-        let mut lines = BufReader::with_capacity(1 << 18, Bytes { file, is_cut });
+        let contents = Contents {
+            file,
+            is_truncated: false,
+        };
+        let mut lines = BufReader::with_capacity(1 << 18, contents);
         let mut line = Vec::new();
-        let read = (&mut lines).take(LONGEST_LINE).read_until(b'\n', &mut line);
-        let read = read.map_err(wrong)?;
-        if lines.get_ref().is_cut && !line.ends_with(b"\n") {
-            let what = "the file is cut off within its first line: no row of it is left";
-            return Err(Error::read(path, what));
+        let read = (&mut lines)
+            .take(MAX_LINE_BYTES)
+            .read_until(b'\n', &mut line);
+        let read = read.map_err(error)?;
+        if lines.get_ref().is_truncated && !line.ends_with(b"\n") {
+            let message = "the file is cut off within its first line: no row of it is left";
+            return Err(Error::read(path, message));
         }
         if read == 0 {
-            let what = "the file is empty: a file of rows begins with the names of its columns (req_id,success,…)";
-            return Err(Error::read(path, what));
+            let message = "the file is empty: a file of rows begins with the names of its columns (req_id,success,…)";
+            return Err(Error::read(path, message));
         }
-        let header = header(&line, left_out, unknown).map_err(|what| {
-            let must = "it must name the columns req_id, arrival_time and outcome (or success)";
-            let what = format!("no file of rows: its first line {what}; {must}");
-            Error::read(path, what)
+        let header = parse_header(&line, skipped, unknown).map_err(|reason| {
+            let hint = "it must name the columns req_id, arrival_time and outcome (or success)";
+            let message = format!("no file of rows: its first line {reason}; {hint}");
+            Error::read(path, message)
         })?;
-        Ok(Reading {
+        Ok(RowFile {
             path,
             lines,
             header,
         })
     }
 
-    /// Hands on all rows; `first`: the file that told what times count from. Chunks of lines are read by as many threads as there
-    /// are processors, a few at a time.
-    fn all(
+    /// Passes all rows to `sink`. Chunks of lines are parsed by a thread per processor. `first` is the file that set the origin of
+    /// times, for messages.
+    fn read_all(
         &mut self,
         first: &Path,
-        told: &mut Told,
+        stats: &mut Told,
         began: Option<f64>,
         sink: &mut dyn FnMut(Table, Option<f64>),
     ) -> Result<(), Error> {
         let threads = available_parallelism().map_or(1, usize::from).min(8);
         let name = self.path.file_name().unwrap_or_default().display();
-        let (mut base, mut line) = (None, 2);
+        let (mut base, mut next_line) = (None, 2);
         loop {
             let mut chunks = Vec::new();
             while chunks.len() < threads {
                 let text = self
-                    .chunk()
+                    .read_chunk()
                     .map_err(|cause| Error::read(self.path, cause))?;
                 if text.is_empty() {
                     break;
                 }
-                let first = line;
-                line += memchr_iter(b'\n', &text).count() as u64;
-                chunks.push((first, text));
+                let first_line = next_line;
+                next_line += memchr_iter(b'\n', &text).count() as u64;
+                chunks.push((first_line, text));
             }
             if chunks.is_empty() {
-                let cut = format!(
-                    "{name} is cut off behind line {}: the rows that followed are missing",
-                    line - 1
-                );
-                told.cut.extend(self.lines.get_ref().is_cut.then_some(cut));
+                if self.lines.get_ref().is_truncated {
+                    stats.truncated.push(format!(
+                        "{name} is cut off behind line {}: the rows that followed are missing",
+                        next_line - 1
+                    ));
+                }
                 return Ok(());
             }
             let mut times = chunks
@@ -276,46 +283,46 @@ impl<'a> Reading<'a> {
             if base.is_none()
                 && let Some(time) = times.next()
             {
-                let zero = *told.zero.get_or_insert(Zero::new(time, began));
-                let own = *base.insert(Base::of(time));
-                // What does not go with the files before is not read.
-                if own != zero.base {
-                    let what = format!(
+                let zero = *stats.zero.get_or_insert(Zero::new(time, began));
+                let own_base = *base.insert(Base::of(time));
+                if own_base != zero.base {
+                    let message = format!(
                         "its times count from {}, those of {} from {}: make both with the same --time-base, or report on them \
                          one by one",
-                        own.words(),
+                        own_base.label(),
                         first.display(),
-                        zero.base.words()
+                        zero.base.label()
                     );
-                    return Err(Error::read(self.path, what));
+                    return Err(Error::read(self.path, message));
                 }
                 if zero.base == Base::Epoch {
-                    told.began = Some(zero.nanos as f64 / NANOS as f64);
+                    stats.began = Some(zero.nanos as f64 / NANOS as f64);
                 }
             }
-            for (table, examples, broken) in read_chunks(chunks, &self.header, told.zero) {
-                told.rows += table.len() as u64;
-                told.broken += broken;
-                told.examples
-                    .extend(examples.iter().map(|what| format!("{name} {what}")));
-                told.examples.truncate(NAMED);
-                sink(table, told.began);
+            for (table, examples, broken) in parse_chunks(chunks, &self.header, stats.zero) {
+                stats.rows += table.len() as u64;
+                stats.broken += broken;
+                let examples = examples.iter().map(|example| format!("{name} {example}"));
+                stats.examples.extend(examples);
+                stats.examples.truncate(MAX_EXAMPLES);
+                sink(table, stats.began);
             }
         }
     }
 
-    /// The next lines, whole but for one that is too long or the file's last; none at its end.
-    fn chunk(&mut self) -> io::Result<Vec<u8>> {
-        let mut text = Vec::with_capacity(CHUNK + (1 << 16));
+    /// Reads the next lines; returns nothing at the end of the file. Only the file's last line, and one that is too long, may be
+    /// incomplete.
+    fn read_chunk(&mut self) -> io::Result<Vec<u8>> {
+        let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
         (&mut self.lines)
-            .take(CHUNK as u64)
+            .take(CHUNK_BYTES as u64)
             .read_to_end(&mut text)?;
         if !text.is_empty() && !text.ends_with(b"\n") {
             let read = (&mut self.lines)
-                .take(LONGEST_LINE)
+                .take(MAX_LINE_BYTES)
                 .read_until(b'\n', &mut text)?;
-            if read as u64 == LONGEST_LINE && !text.ends_with(b"\n") {
-                // The rest of it is no row, and what is there is too long for one.
+            if read as u64 == MAX_LINE_BYTES && !text.ends_with(b"\n") {
+                // The rest of the line is skipped; its start is reported as a row that is too long.
                 self.lines.skip_until(b'\n')?;
                 text.push(b'\n');
             }
@@ -324,25 +331,29 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// What the columns of a file are, by its first line; or what is wrong with that.
-fn header(line: &[u8], left_out: &[ColumnId], unknown: &mut Vec<String>) -> Result<Header, String> {
+/// Parses the first line of a file. The error is what is wrong with it.
+fn parse_header(
+    line: &[u8],
+    skipped: &[ColumnId],
+    unknown: &mut Vec<String>,
+) -> Result<Header, String> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let line = std::str::from_utf8(line).map_err(|_| "is not text in UTF-8".to_owned())?;
     let line = line.trim_end_matches(['\n', '\r']);
     let names: Vec<&str> = line.split(',').map(|name| name.trim_matches('"')).collect();
-    let missing = [&["req_id"][..], &["arrival_time"], &["outcome", "success"]];
-    let lacks = |any: &&&[&str]| !any.iter().any(|name| names.contains(name));
-    if let Some([name, ..]) = missing.iter().find(lacks) {
+    let required = [&["req_id"][..], &["arrival_time"], &["outcome", "success"]];
+    let is_missing = |any: &&&[&str]| !any.iter().any(|name| names.contains(name));
+    if let Some([name, ..]) = required.iter().find(is_missing) {
         if names.iter().any(|name| ColumnId::named(name).is_some()) {
             return Err(format!("has no column {name}"));
         }
-        let begin: String = line.chars().take(40).collect();
-        return Err(format!("is {begin:?}"));
+        let start: String = line.chars().take(40).collect();
+        return Err(format!("is {start:?}"));
     }
-    let is_twice = |(at, name): &(usize, &&str)| {
-        ColumnId::named(name).is_some() && names[..*at].contains(name)
+    let is_repeated = |(index, name): &(usize, &&str)| {
+        ColumnId::named(name).is_some() && names[..*index].contains(name)
     };
-    if let Some((_, name)) = names.iter().enumerate().find(is_twice) {
+    if let Some((_, name)) = names.iter().enumerate().find(is_repeated) {
         return Err(format!("names {name} twice"));
     }
     let column = |name: &&str| {
@@ -350,56 +361,53 @@ fn header(line: &[u8], left_out: &[ColumnId], unknown: &mut Vec<String>) -> Resu
         if column.is_none() {
             unknown.push((*name).to_owned());
         }
-        let read = column.filter(|column| !left_out.contains(column));
+        let read = column.filter(|column| !skipped.contains(column));
         read.map(ColumnId::column)
     };
     Ok(names.iter().map(column).collect())
 }
 
-/// The first time of a row.
+/// Returns the first time in the rows of a chunk, nanoseconds.
 fn first_time(text: &[u8], header: &Header) -> Option<i64> {
     text.split(|byte| *byte == b'\n').find_map(|line| {
         let line = std::str::from_utf8(line).ok()?;
         let cells = Cells::of(line.trim_end()).zip(header);
-        let mut times = cells.filter(|(_, of)| of.is_some_and(|of| of.unit == Unit::Time));
+        let mut times = cells.filter(|(_, column)| column.is_some_and(|c| c.unit == Unit::Time));
         times.find_map(|(cell, _)| nanos(cell.as_bytes()))
     })
 }
 
-/// Reads chunks, each with the number of its first line, by a thread each.
-fn read_chunks(
+/// The rows of a chunk, the first messages about broken rows, and the number of broken rows.
+type ParsedChunk = (Table, Vec<String>, u64);
+
+/// Parses chunks, each with the number of its first line and in a thread of its own.
+fn parse_chunks(
     chunks: Vec<(u64, Vec<u8>)>,
     header: &Header,
     zero: Option<Zero>,
-) -> Vec<(Table, Vec<String>, u64)> {
+) -> Vec<ParsedChunk> {
     std::thread::scope(|scope| {
-        let read = |(first, text)| scope.spawn(move || read_lines(first, text, header, zero));
-        let reading: Vec<_> = chunks.into_iter().map(read).collect();
-        let parts = reading.into_iter();
-        parts
-            .map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        let parse = |(first, text)| scope.spawn(move || parse_lines(first, text, header, zero));
+        let threads: Vec<_> = chunks.into_iter().map(parse).collect();
+        let parsed = threads.into_iter();
+        parsed
+            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
             .collect()
     })
 }
 
-/// The rows of lines, of which the first has this number; the first broken ones, and how many there are.
-fn read_lines(
-    first: u64,
-    text: Vec<u8>,
-    header: &Header,
-    zero: Option<Zero>,
-) -> (Table, Vec<String>, u64) {
+fn parse_lines(first: u64, text: Vec<u8>, header: &Header, zero: Option<Zero>) -> ParsedChunk {
     let (mut table, mut examples, mut broken) = (Table::default(), Vec::new(), 0);
     let mut cells = Vec::with_capacity(header.len());
     let lines = text.split_inclusive(|byte| *byte == b'\n');
     for (number, line) in (first..).zip(lines) {
         cells.clear();
-        match row(line, header, zero, &mut cells) {
+        match parse_row(line, header, zero, &mut cells) {
             Ok(()) => table.push_cells(cells.drain(..)),
-            Err(what) => {
+            Err(message) => {
                 broken += 1;
-                if examples.len() < NAMED {
-                    examples.push(format!("line {number}: {what}"));
+                if examples.len() < MAX_EXAMPLES {
+                    examples.push(format!("line {number}: {message}"));
                 }
             }
         }
@@ -407,26 +415,26 @@ fn read_lines(
     (table, examples, broken)
 }
 
-/// Puts the cells of a row that are not empty into `cells`; or what is wrong with it.
-fn row<'l>(
+/// Adds the cells of a row that are not empty to `cells`. The error is what is wrong with the row.
+fn parse_row<'l>(
     line: &'l [u8],
     header: &Header,
     zero: Option<Zero>,
     cells: &mut Vec<(ColumnId, Value<'l>)>,
 ) -> Result<(), String> {
-    if line.len() as u64 >= LONGEST_LINE {
+    if line.len() as u64 >= MAX_LINE_BYTES {
         return Err("the row is longer than 1 MiB".to_owned());
     }
-    let whole = line.strip_suffix(b"\n");
-    let line = whole.ok_or_else(|| "the row is cut off: no end of line".to_owned())?;
+    let line = line.strip_suffix(b"\n");
+    let line = line.ok_or_else(|| "the row is cut off: no end of line".to_owned())?;
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let line = std::str::from_utf8(line)
         .map_err(|error| format!("byte {} is no UTF-8", error.valid_up_to() + 1))?;
-    let mut found = Cells::of(line);
-    for (read, column) in header.iter().enumerate() {
-        let cell = found
+    let mut texts = Cells::of(line);
+    for (index, column) in header.iter().enumerate() {
+        let cell = texts
             .next()
-            .ok_or_else(|| format!("the row is cut off: {read} of {} cells", header.len()))?;
+            .ok_or_else(|| format!("the row is cut off: {index} of {} cells", header.len()))?;
         let Some(column) = column.filter(|_| !cell.is_empty()) else {
             continue;
         };
@@ -440,7 +448,7 @@ fn row<'l>(
                 (Some(at), Some(zero)) if Base::of(at) != zero.base => {
                     return Err(format!(
                         "{name} {cell} counts from {}, those of rows before it do not",
-                        Base::of(at).words()
+                        Base::of(at).label()
                     ));
                 }
                 (at, zero) => {
@@ -451,16 +459,16 @@ fn row<'l>(
             },
         };
         let value = value.ok_or_else(|| {
-            let shown: String = cell.chars().take(40).collect();
-            let what = match unit {
+            let start: String = cell.chars().take(40).collect();
+            let reason = match unit {
                 Unit::Text => "none that this version knows",
                 _ => "no number",
             };
-            format!("{name} {shown:?} is {what}")
+            format!("{name} {start:?} is {reason}")
         })?;
         cells.push((column.id, value));
     }
-    match found.count() {
+    match texts.count() {
         0 => Ok(()),
         more => Err(format!("{more} cells more than columns")),
     }

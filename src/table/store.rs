@@ -5,19 +5,19 @@ use std::collections::HashMap;
 use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
 
-/// The cells of a column, which are of one kind.
+/// The cells of a column, all of one kind.
 #[derive(Clone, Debug, Default)]
 pub enum Store {
-    /// No row has one.
+    /// No row has a cell in this column.
     #[default]
-    Nothing,
+    Empty,
     /// Counts or nanoseconds.
     Numbers(Numbers),
-    /// `True` and `False` are words too.
-    Words(Words),
+    /// Texts, and booleans as `True` and `False`.
+    Texts(Texts),
 }
 
-/// Columns whose words are different in every row.
+/// Columns whose texts differ in every row.
 const IDS: [ColumnId; 5] = [
     ColumnId::req_id,
     ColumnId::trace_id,
@@ -26,45 +26,47 @@ const IDS: [ColumnId; 5] = [
     ColumnId::parent_span_id,
 ];
 
-/// A column of numbers: in half the room as long as all fit. Who has none has the least that there is.
+/// A column of numbers, in `narrow` as long as all fit into 32 bits, else in `wide`. The minimum of the type means an empty cell.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers {
     narrow: Vec<i32>,
     wide: Vec<i64>,
 }
 
-/// A column of words, kept in one piece of memory: each distinct one once, but for those that are different in every row.
+/// A column of texts, dictionary encoded. The texts of [`IDS`] are not looked up in the dictionary, as all differ.
 #[derive(Clone, Debug, Default)]
-pub struct Words {
-    text: String,
-    /// Where each word ends; the first is the empty one.
+pub struct Texts {
+    /// All distinct texts, one after the other.
+    dictionary: String,
+    /// Where each text ends in the dictionary, by code. Code 0 is the empty text.
     ends: Vec<usize>,
-    /// The places of words in `ends`; of words that are all different nothing.
+    /// The code of each distinct text; empty for ids.
     codes: HashMap<String, u32, ahash::RandomState>,
     are_ids: bool,
+    /// The code of each row's text.
     cells: Vec<u32>,
 }
 
 impl Store {
-    /// Puts a cell into a row of the column: into a new one, or in the place of what it had.
+    /// Sets the cell of a row, which may be a new one.
     pub fn put(&mut self, cell: &Value<'_>, row: usize, column: ColumnId) {
         match cell {
             Value::Empty => match self {
-                Store::Nothing => {}
+                Store::Empty => {}
                 Store::Numbers(numbers) => numbers.clear(row),
-                Store::Words(words) => words.clear(row),
+                Store::Texts(texts) => texts.clear(row),
             },
-            Value::Count(count) => self.number(i64::try_from(*count).unwrap_or(i64::MAX), row),
-            Value::Nanos(nanos) => self.number(*nanos, row),
-            Value::Time(at) => self.number(at.nanos(), row),
-            Value::Bool(true) => self.word("True", row, column),
-            Value::Bool(false) => self.word("False", row, column),
-            Value::Text(text) => self.word(text, row, column),
+            Value::Count(count) => self.put_number(i64::try_from(*count).unwrap_or(i64::MAX), row),
+            Value::Nanos(nanos) => self.put_number(*nanos, row),
+            Value::Time(at) => self.put_number(at.nanos(), row),
+            Value::Bool(true) => self.put_text("True", row, column),
+            Value::Bool(false) => self.put_text("False", row, column),
+            Value::Text(text) => self.put_text(text, row, column),
         }
     }
 
-    fn number(&mut self, number: i64, row: usize) {
-        if let Store::Nothing = self {
+    fn put_number(&mut self, number: i64, row: usize) {
+        if let Store::Empty = self {
             *self = Store::Numbers(Numbers::default());
         }
         if let Store::Numbers(numbers) = self {
@@ -72,35 +74,35 @@ impl Store {
         }
     }
 
-    fn word(&mut self, word: &str, row: usize, column: ColumnId) {
-        if let Store::Nothing = self {
-            *self = Store::Words(Words::new(IDS.contains(&column)));
+    fn put_text(&mut self, text: &str, row: usize, column: ColumnId) {
+        if let Store::Empty = self {
+            *self = Store::Texts(Texts::new(IDS.contains(&column)));
         }
-        if let Store::Words(words) = self {
-            let code = words.code(word);
-            put(&mut words.cells, row, code, 0);
+        if let Store::Texts(texts) = self {
+            let code = texts.code(text);
+            put(&mut texts.cells, row, code, 0);
         }
     }
 
-    /// Adds the cells of rows behind this many.
+    /// Appends the cells of another column to this one of `rows` rows.
     pub fn append(&mut self, more: Store, rows: usize) {
-        if let Store::Nothing = self {
+        if let Store::Empty = self {
             *self = match &more {
-                Store::Nothing => Store::Nothing,
+                Store::Empty => Store::Empty,
                 Store::Numbers(_) => Store::Numbers(Numbers::default()),
-                Store::Words(more) => Store::Words(Words::new(more.are_ids)),
+                Store::Texts(more) => Store::Texts(Texts::new(more.are_ids)),
             };
         }
         match (self, more) {
             (Store::Numbers(numbers), Store::Numbers(more)) => numbers.append(more, rows),
-            (Store::Words(words), Store::Words(more)) => {
-                words.cells.resize(rows, 0);
-                let codes: Vec<u32> = more.all().map(|word| words.code(word)).collect();
+            (Store::Texts(texts), Store::Texts(more)) => {
+                texts.cells.resize(rows, 0);
+                let codes: Vec<u32> = more.all().map(|text| texts.code(text)).collect();
                 let cells = more
                     .cells
                     .iter()
                     .filter_map(|code| codes.get(*code as usize));
-                words.cells.extend(cells);
+                texts.cells.extend(cells);
             }
             _ => {}
         }
@@ -108,7 +110,7 @@ impl Store {
 }
 
 impl Numbers {
-    /// That of a row.
+    /// The number of a row, `None` if its cell is empty.
     pub fn get(&self, row: usize) -> Option<i64> {
         match self.narrow.get(row) {
             Some(number) => Some(i64::from(*number)).filter(|_| *number != i32::MIN),
@@ -164,12 +166,12 @@ impl Numbers {
     }
 }
 
-impl Words {
-    fn new(are_ids: bool) -> Words {
-        Words {
+impl Texts {
+    fn new(are_ids: bool) -> Texts {
+        Texts {
             ends: vec![0],
             are_ids,
-            ..Words::default()
+            ..Texts::default()
         }
     }
 
@@ -179,53 +181,54 @@ impl Words {
         }
     }
 
-    /// The word of a row; the empty one where it has none.
+    /// The text of a row; empty if its cell is.
     pub fn get(&self, row: usize) -> &str {
-        self.at(self.row_code(row)).unwrap_or_default()
+        self.of_code(self.row_code(row)).unwrap_or_default()
     }
 
-    /// The place of a row's word among [`Words::all`].
+    /// The code of a row's text: its index in [`Texts::all`].
     pub fn row_code(&self, row: usize) -> usize {
         self.cells.get(row).map_or(0, |code| *code as usize)
     }
 
-    /// The different words, the empty one first.
+    /// The distinct texts by code, the empty one first.
     pub fn all(&self) -> impl Iterator<Item = &str> {
-        (0..self.ends.len()).filter_map(|code| self.at(code))
+        (0..self.ends.len()).filter_map(|code| self.of_code(code))
     }
 
-    fn at(&self, code: usize) -> Option<&str> {
-        let before = code.checked_sub(1).and_then(|before| self.ends.get(before));
-        self.text
-            .get(before.copied().unwrap_or(0)..*self.ends.get(code)?)
+    fn of_code(&self, code: usize) -> Option<&str> {
+        let start = code.checked_sub(1).and_then(|before| self.ends.get(before));
+        self.dictionary
+            .get(start.copied().unwrap_or(0)..*self.ends.get(code)?)
     }
 
-    fn code(&mut self, word: &str) -> u32 {
-        // Most rows have the word of the row before.
-        let last = self.cells.last().map_or(0, |code| *code);
-        if word.is_empty() {
+    /// Returns the code of a text, which is added if it is new.
+    fn code(&mut self, text: &str) -> u32 {
+        if text.is_empty() {
             return 0;
         }
-        if self.at(last as usize) == Some(word) {
+        // Most rows have the text of the row before.
+        let last = self.cells.last().map_or(0, |code| *code);
+        if self.of_code(last as usize) == Some(text) {
             return last;
         }
-        if let Some(code) = self.codes.get(word) {
+        if let Some(code) = self.codes.get(text) {
             return *code;
         }
         let code = self.ends.len() as u32;
-        self.text.push_str(word);
-        self.ends.push(self.text.len());
+        self.dictionary.push_str(text);
+        self.ends.push(self.dictionary.len());
         if !self.are_ids {
-            self.codes.insert(word.to_owned(), code);
+            self.codes.insert(text.to_owned(), code);
         }
         code
     }
 }
 
-/// Puts a cell where it belongs; rows before it that had none get that.
-fn put<C: Copy>(cells: &mut Vec<C>, row: usize, cell: C, none: C) {
+/// Sets a row's cell; new rows before it get `empty`.
+fn put<C: Copy>(cells: &mut Vec<C>, row: usize, cell: C, empty: C) {
     if cells.len() <= row {
-        cells.resize(row + 1, none);
+        cells.resize(row + 1, empty);
     }
     cells[row] = cell;
 }

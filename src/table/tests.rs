@@ -1,6 +1,6 @@
 use super::*;
 
-/// A cell as tests write it: a count or seconds, or words.
+/// A cell in tests: a count or seconds, or a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cell<'a> {
     Number(f64),
@@ -26,7 +26,7 @@ impl Table {
 }
 
 #[test]
-fn rows_of_a_request_are_told_from_requests_that_look_alike() {
+fn the_first_rows_of_requests_are_found_by_id_and_index() {
     let mut table = Table::default();
     for id in ["a#0", "a#1", "a#1", "b#1", "b#3", "c", "d#0", "e#0", "-7"] {
         table.push([("req_id", Cell::Id(id))]);
@@ -38,7 +38,7 @@ fn rows_of_a_request_are_told_from_requests_that_look_alike() {
 }
 
 #[test]
-fn rows_of_another_table_keep_what_was_left_out_of_them() {
+fn appended_rows_keep_their_left_out_clocks() {
     let mut table = Table::default();
     table.push([("req_id", Cell::Id("a"))]);
     let mut more = table.clone();
@@ -48,7 +48,7 @@ fn rows_of_another_table_keep_what_was_left_out_of_them() {
 }
 
 #[test]
-fn what_older_files_lack_is_not_joined_as_if_it_had_been_measured() {
+fn columns_missing_in_older_files_stay_empty_in_a_join() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let hop = "req_id,arrival_time,router_send_time,outcome,status,seen_by\n\
@@ -56,7 +56,7 @@ fn what_older_files_lack_is_not_joined_as_if_it_had_been_measured() {
     std::fs::write(at("hop.csv"), hop).unwrap();
     let newer = "req_id,arrival_time,first_token_time,tpot,actual_prompt_tokens,actual_output_tokens,outcome,status,seen_by";
     let row = "x-1,1795000000,1795000001,0.5,8,3,ok,200,front";
-    for (last, told) in [
+    for (last, last_token) in [
         (["", ""], None),
         ([",last_token_time", ",1795000002"], Some(2.0)),
     ] {
@@ -67,14 +67,14 @@ fn what_older_files_lack_is_not_joined_as_if_it_had_been_measured() {
         let joined = Table::read(&out).unwrap();
         assert_eq!(joined.number(ColumnId::queue_time_in_router, 0), None);
         assert_eq!(joined.text(ColumnId::seen_by, 0), "front");
-        assert_eq!(joined.number(ColumnId::last_token_time, 0), told);
+        assert_eq!(joined.number(ColumnId::last_token_time, 0), last_token);
         assert!(!joined.has(ColumnId::request_prompt_tokens));
     }
 }
 
-/// The hop's clock is 2 s behind, its server's 0.5 s ahead of the hop's; of one request's two attempts the first was refused.
+/// The hop's clock is 2 s behind, its server's 0.5 s ahead of the hop's; of one request's two attempts the first failed.
 #[test]
-fn hops_of_another_clock_are_joined_by_that_of_their_front() {
+fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let times = |at: f64, after: &[f64]| -> String {
@@ -89,25 +89,25 @@ fn hops_of_another_clock_are_joined_by_that_of_their_front() {
         .to_owned();
     for n in 0..3 {
         let at = 1_795_000_000.0 + f64::from(n);
-        let of_front = times(at, &[0.0, 0.01, 0.27, 0.5, 0.9, 0.9]);
-        front += &format!("j-{n}{of_front},ok,200,1,front\n");
+        let front_times = times(at, &[0.0, 0.01, 0.27, 0.5, 0.9, 0.9]);
+        front += &format!("j-{n}{front_times},ok,200,1,front\n");
         let at = at - 2.0;
         if n == 1 {
-            let refused = times(at, &[0.015, 0.015]);
-            hop += &format!("j-{n}{refused},,,,,,,server_error,500,w2,10.0.0.2:1,0.01,,,,h1,hop\n");
+            let failed = times(at, &[0.015, 0.015]);
+            hop += &format!("j-{n}{failed},,,,,,,server_error,500,w2,10.0.0.2:1,0.01,,,,h1,hop\n");
         }
-        let of_hop = times(at, &[0.03, 0.03, 0.25, 0.45, 0.85, 0.85, 0.05, 0.1]);
-        hop += &format!("j-{n}{of_hop},ok,200,w1,10.0.0.1:1,0.82,offset,0.5,0.001,h1,hop\n");
+        let hop_times = times(at, &[0.03, 0.03, 0.25, 0.45, 0.85, 0.85, 0.05, 0.1]);
+        hop += &format!("j-{n}{hop_times},ok,200,w1,10.0.0.1:1,0.82,offset,0.5,0.001,h1,hop\n");
     }
     std::fs::write(path("front.csv"), front).unwrap();
     std::fs::write(path("hop.csv"), hop).unwrap();
     let joined = join::join(&[path("front.csv"), path("hop.csv")], &path("out.csv")).unwrap();
-    let told = "4 attempts at 3 of 3 requests joined";
-    assert!(joined.notes[0].starts_with(told), "{:?}", joined.notes);
+    let note = "4 attempts at 3 of 3 requests joined";
+    assert!(joined.notes[0].starts_with(note), "{:?}", joined.notes);
     let table = Table::read(&path("out.csv")).unwrap();
     for row in 0..3 {
         for (column, expected) in [
-            // Known to half of the 40 ms that the ways there and back took.
+            // The error is half of the 40 ms that both directions took.
             (ColumnId::hop_clock_offset, -2.0),
             (ColumnId::hop_clock_offset_error, 0.02),
             (ColumnId::clock_offset, -1.5),
@@ -131,7 +131,7 @@ fn hops_of_another_clock_are_joined_by_that_of_their_front() {
 }
 
 #[test]
-fn files_of_hops_that_gave_nothing_are_named() {
+fn files_without_a_matching_attempt_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, ids: &[&str], side: &str| {
         let path = folder.path().join(name);
@@ -150,29 +150,29 @@ fn files_of_hops_that_gave_nothing_are_named() {
     let joined = join::join(&files, &folder.path().join("out.csv")).unwrap();
     let notes = joined.notes.join("\n");
     assert_eq!(notes.matches("gave nothing").count(), 2, "{notes}");
-    for said in [
+    for note in [
         "other.csv gave nothing: of its 2 attempts none",
         "none.csv gave nothing: of its 0 attempts none",
         "1 requests of the front that no hop has a row of: 1 ok",
         "3 attempts at a hop that no request of the front belongs to: 3 ok",
     ] {
-        assert!(notes.contains(said), "{notes}");
+        assert!(notes.contains(note), "{notes}");
     }
 
-    // What a pattern of the shell names is read once, and what was rotated away in any case.
+    // A file named twice, as by a shell pattern, is read once; rotated files are always read.
     let older = file("hop.csv.20261120T144800Z", &["x-2"], "hop");
     let [_, _, hop, _] = files;
     let front = file("fronts.csv", &["x-1", "x-2"], "front");
     let named = [front.clone(), hop.clone(), older, hop.clone()];
     for (given, out) in [(&named[..], "named.csv"), (&[front, hop], "last.csv")] {
         let joined = join::join(given, &folder.path().join(out)).unwrap();
-        let said = "2 attempts at 2 of 2 requests joined";
-        assert!(joined.notes[0].starts_with(said), "{:?}", joined.notes);
+        let note = "2 attempts at 2 of 2 requests joined";
+        assert!(joined.notes[0].starts_with(note), "{:?}", joined.notes);
     }
 }
 
 #[test]
-fn what_a_row_lacks_is_empty_wherever_it_stands() {
+fn missing_cells_are_empty_in_any_row() {
     let mut table = Table::default();
     table.push([("ttft", Cell::Number(1.0))]);
     table.push([("host", Cell::Word("a")), ("outcome", Cell::Word("ok"))]);

@@ -1,6 +1,5 @@
-//! The part of a run that its figures are taken of: without its beginning, in which a server has not yet the load that it
-//! will have, and its end, in which it has it no more. Requests are chosen by when they arrived, never by when they ended:
-//! the long ones end last, and would be left out.
+//! The measurement window of a run: without its start, when a server's load has not built up yet, and its end, when the load
+//! falls. Requests are chosen by arrival, not by their end: long requests end last and would be excluded.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,40 +7,39 @@ use crate::clock::NANOS;
 
 use super::Table;
 
-/// The part of a run that its figures are of.
+/// The part of a run whose requests count in its figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// From this second of the run on.
+    /// Its start, seconds of the run.
     pub from_s: f64,
-    /// To this one.
+    /// Its end, seconds of the run.
     pub to_s: f64,
-    /// Requests that arrived before.
+    /// The number of requests that arrived before it.
     pub left_out_first: u64,
-    /// Requests that arrived after.
+    /// The number of requests that arrived after it.
     pub left_out_last: u64,
-    /// How it was chosen.
+    /// How it was chosen, in words.
     pub rule: String,
 }
 
-/// Rows tell times so exactly, seconds: of a run that is read again the window holds what it held, also the request that it
-/// begins with.
-const EXACT: f64 = 1e-6;
+/// Tolerance at both ends, seconds, as times in rows are rounded: a run that is read again has the same requests in its window.
+const TOLERANCE_S: f64 = 1e-6;
 
-/// So begins the rule where nothing would be left of what was asked for.
+/// The start of the rule if no request would be left.
 const NONE_LEFT: &str = "of all requests: none would be left";
 
-/// When the requests of a table arrived, seconds since the beginning of the run; not those that were never sent.
+/// The arrival times of a table's requests, seconds since the run's start; without requests that were never sent.
 pub fn arrived(table: &Table) -> Vec<f64> {
     let arrived = |row| Some(table.begun(row)? as f64 / NANOS as f64);
     table.firsts().filter_map(arrived).collect()
 }
 
 impl Window {
-    /// Chooses it, of a run of `run_s` seconds, without the first seconds and the last before the last arrival. With nothing
-    /// left, it is the whole run, and the rule says so.
+    /// Chooses the window of a run of `run_s` seconds: without its `first` seconds, and without the `last` seconds up to the last
+    /// arrival. If no request is left, it is the whole run, and the rule says so.
     pub fn choose(arrived: &[f64], run_s: f64, first: f64, last: f64) -> Window {
-        let came = arrived.iter().copied().fold(0.0, f64::max);
-        let to_s = if last > 0.0 { came - last } else { run_s };
+        let latest = arrived.iter().copied().fold(0.0, f64::max);
+        let to_s = if last > 0.0 { latest - last } else { run_s };
         let rule = match (first > 0.0, last > 0.0) {
             (true, true) => {
                 format!("without the first {first} s; without the last {last} s of arrivals")
@@ -75,11 +73,11 @@ impl Window {
 
     /// Whether a request that arrived at this second is in it.
     pub fn holds(&self, at: f64) -> bool {
-        // The end of the run is its own.
-        self.from_s - EXACT <= at && at <= self.to_s + EXACT
+        // Both ends are included.
+        self.from_s - TOLERANCE_S <= at && at <= self.to_s + TOLERANCE_S
     }
 
-    /// That it is the whole run because nothing would be left of what was asked for.
+    /// The warning that it is the whole run because no request would be left.
     pub fn warning(&self) -> Option<String> {
         let is_ignored = self.rule.starts_with(NONE_LEFT);
         is_ignored.then(|| format!("figures are {}", self.rule))
@@ -101,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_counted_from_the_first_and_to_the_last_arrival() {
+    fn seconds_are_counted_from_the_start_and_to_the_last_arrival() {
         let window = Window::choose(&arrived(), 310.0, 100.0, 20.0);
         assert_eq!((window.from_s, window.to_s), (100.0, 279.0));
         assert_eq!((window.left_out_first, window.left_out_last), (100, 20));
@@ -111,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_left_where_nothing_is_asked_or_nothing_would_be_left() {
+    fn it_is_the_whole_run_by_default_or_if_no_request_would_be_left() {
         let none = "figures are of all requests: none would be left without the first 500 s";
         for (arrived, first, warning) in [
             (arrived(), 0.0, None),

@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out of it.
+//! The engine's input, requests, and its output: events and the load.
 
 use std::sync::Arc;
 
@@ -7,30 +7,30 @@ use crate::clock::Stamp;
 /// A request as the engine sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Whatever the caller tells it by; never used twice.
+    /// Chosen by the caller; never used twice.
     pub id: u64,
-    /// What it asks.
+    /// Its prompt.
     pub prompt: Prompt,
-    /// Tokens to make; 0 counts as 1, since a prefill ends with a token.
+    /// Tokens to generate; 0 counts as 1, since a prefill ends with a token.
     pub output_tokens: u32,
 }
 
 /// A prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// Its tokens; equal beginnings of prompts share their place in the KV cache.
+    /// Its token ids; prompts with a common prefix share its KV cache.
     Tokens(Arc<[u32]>),
-    /// Of rows, which hold no prompts: only how many tokens, and how many of them a prefix cache spares it.
+    /// A prompt known only by its length, as recorded rows hold no prompts.
     Counted {
-        /// All of them.
+        /// The number of its tokens.
         tokens: u32,
-        /// Those spared, unless the prefix cache is off.
+        /// How many of them the prefix cache has, unless it is off.
         cached: u32,
     },
 }
 
 impl Prompt {
-    /// How many tokens it has.
+    /// The number of its tokens.
     pub fn tokens(&self) -> u64 {
         match self {
             Prompt::Tokens(tokens) => tokens.len() as u64,
@@ -39,55 +39,48 @@ impl Prompt {
     }
 }
 
-impl<T: Into<Arc<[u32]>>> From<T> for Prompt {
-    fn from(tokens: T) -> Prompt {
-        Prompt::Tokens(tokens.into())
-    }
-}
-
-/// Something that happened to a request.
+/// A change of a request's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The request's id.
     pub id: u64,
-    /// When.
+    /// When it happened.
     pub at: Stamp,
-    /// What.
+    /// What happened.
     pub kind: EventKind,
 }
 
-/// What can happen to a request, in this order; from a retraction on it is admitted again and goes on with
-/// [`EventKind::Token`].
+/// What can happen to a request, in this order. After a retraction it is admitted again and goes on with [`EventKind::Token`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// The scheduler picked it up: it is in the waiting queue.
+    /// The scheduler picked it up and put it into the waiting queue.
     Queued,
-    /// The queue was at its limit, or it could never fit into the KV cache: its end.
+    /// The queue was full, or the request could never fit into the KV cache. Ends it.
     Rejected,
-    /// On a server that decodes what others have prefilled: it has room in the KV cache.
+    /// Decode server of a pair: memory in the KV cache was reserved.
     Reserved,
-    /// And what was prefilled has come there: it waits for a slot.
+    /// Decode server of a pair: the KV cache has arrived, and the request waits for a slot.
     Arrived,
-    /// It left the queue: its prefill began, or where another server has prefilled it, it runs.
+    /// It left the queue: its prefill began, or, on a decode server, its decode.
     Admitted {
-        /// Prompt tokens that the prefix cache spared it.
+        /// Prompt tokens found in the prefix cache.
         cached: u32,
     },
-    /// A token was made, the first at the end of prefill.
+    /// A token was generated, the first at the end of prefill.
     Token {
-        /// The last one: its end.
+        /// Whether it is the last one, which ends the request.
         last: bool,
     },
-    /// The KV cache ran out in decode: it went back into the queue, and what it has made is prefilled again.
+    /// The KV cache ran out during decode: the request went back into the queue, and its tokens are prefilled again.
     Retracted,
-    /// What another server has prefilled never came: its end. Told by whoever waited for it, not by the engine.
+    /// The KV cache of the prefill server never arrived. Ends it. Reported by `handover`, not by the engine.
     Lost,
-    /// It was taken out: its end.
+    /// It was aborted. Ends it.
     Aborted,
 }
 
 impl EventKind {
-    /// Whether nothing comes after it.
+    /// Whether the request ends with it.
     pub fn is_end(self) -> bool {
         matches!(
             self,
@@ -99,35 +92,35 @@ impl EventKind {
     }
 }
 
-/// The engine's load at one moment.
+/// The engine's load at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Requests in prefill or decode.
     pub running: usize,
-    /// Requests in the waiting queue, and those the scheduler has yet to pick up.
+    /// Requests in the waiting queue, and those that the scheduler has not picked up yet.
     pub waiting: usize,
-    /// Those of them that were retracted.
+    /// How many of them were retracted.
     pub retracted: usize,
-    /// Requests that wait for room in the KV cache, of those that another server prefills.
+    /// Decode server of a pair: requests that wait for memory.
     pub unreserved: usize,
-    /// Those that have room, into which nothing has come yet.
-    pub coming: usize,
+    /// Decode server of a pair: requests with memory whose KV cache has not arrived.
+    pub in_transfer: usize,
     /// Tokens that the waiting requests have to prefill.
     pub waiting_tokens: u64,
     /// Tokens of the KV cache that running requests hold.
     pub used_tokens: u64,
-    /// Tokens of the KV cache that only the prefix cache holds: they make room for others.
+    /// Tokens of the KV cache that only the prefix cache holds: they are evicted when memory is needed.
     pub evictable_tokens: u64,
     /// Tokens that the last prefill batch found in the prefix cache.
     pub hit_tokens: u64,
     /// Tokens that the last prefill batch had to compute.
     pub computed_tokens: u64,
-    /// Tokens of the last stretch of decode steps, and how long it took, nanoseconds; 0 when idle.
+    /// Tokens of the last 40 decode steps, and how long these took, nanoseconds; 0 when idle.
     pub decoded: (u64, i64),
 }
 
 impl Load {
-    /// Tokens a second of the last stretch of decode steps.
+    /// Tokens a second of the last 40 decode steps.
     pub fn gen_throughput(&self) -> f64 {
         let (tokens, nanos) = self.decoded;
         tokens as f64 * 1e9 / nanos.max(1) as f64

@@ -1,110 +1,110 @@
-//! The KV cache: so many tokens, held by requests or by the prefix cache.
+//! The KV cache: a number of tokens, held by requests or by the prefix cache.
 
 use super::event::Prompt;
 use super::radix::{Node, Radix};
 
-/// Who holds how much. `private + cache.tokens()` is never over the budget.
+/// The use of the KV cache. `private + cache.tokens` never exceeds `capacity`.
 #[derive(Debug)]
 pub(super) struct Memory {
-    budget: u64,
-    /// Tokens that one request each holds.
+    capacity: u64,
+    /// Tokens held by single requests, outside the prefix cache.
     private: u64,
     cache: Radix,
-    is_cached: bool,
+    has_cache: bool,
 }
 
-/// What one request holds.
+/// The tokens that one request holds.
 #[derive(Debug, Default)]
-pub(super) struct Hold {
-    /// The end of the prefix that it shares and locks.
+pub(super) struct Allocation {
+    /// The end of its locked prefix in the prefix cache.
     prefix: Option<Node>,
-    shared: u64,
+    /// Tokens in the prefix cache: found there, or inserted since.
+    pub(super) shared: u64,
     private: u64,
 }
 
 impl Memory {
-    pub(super) fn new(budget: u64, is_cached: bool) -> Memory {
+    pub(super) fn new(capacity: u64, has_cache: bool) -> Memory {
         Memory {
-            budget,
+            capacity,
             private: 0,
             cache: Radix::new(),
-            is_cached,
+            has_cache,
         }
     }
 
-    /// Tokens that can be had, if need be by eviction.
+    /// Tokens that are free or can be freed by eviction.
     pub(super) fn available(&self) -> u64 {
-        self.budget - self.private - self.cache.locked()
+        self.capacity - self.private - self.cache.locked
     }
 
     /// Tokens that requests hold.
     pub(super) fn used(&self) -> u64 {
-        self.private + self.cache.locked()
+        self.private + self.cache.locked
     }
 
     /// Tokens that only the prefix cache holds.
     pub(super) fn evictable(&self) -> u64 {
-        self.cache.tokens() - self.cache.locked()
+        self.cache.tokens - self.cache.locked
     }
 
-    /// Locks what is cached of the first `most` tokens of `prompt`. What only a count says is cached is in nobody's room.
-    pub(super) fn share(&mut self, prompt: &Prompt, most: u64) -> Hold {
-        if !self.is_cached {
-            return Hold::default();
+    /// Locks the cached prefix of the first `max` tokens of `prompt`. Cached tokens of a [`Prompt::Counted`] take no memory.
+    pub(super) fn lock_prefix(&mut self, prompt: &Prompt, max: u64) -> Allocation {
+        if !self.has_cache {
+            return Allocation::default();
         }
         let tokens = match prompt {
             Prompt::Tokens(tokens) => tokens,
             Prompt::Counted { cached, .. } => {
-                return Hold {
-                    shared: u64::from(*cached).min(most),
-                    ..Hold::default()
+                return Allocation {
+                    shared: u64::from(*cached).min(max),
+                    ..Allocation::default()
                 };
             }
         };
-        let (node, shared) = self.cache.find(&tokens[..most as usize]);
+        let (node, shared) = self.cache.find(&tokens[..max as usize]);
         self.cache.lock(node);
-        Hold {
+        Allocation {
             prefix: Some(node),
             shared: shared as u64,
             private: 0,
         }
     }
 
-    /// Gives `hold` so many tokens more. The caller has asked whether they are [`Memory::available`].
-    pub(super) fn take(&mut self, hold: &mut Hold, tokens: u64) {
+    /// Adds `tokens`, of which the caller has checked that they are [`Memory::available`].
+    pub(super) fn allocate(&mut self, allocation: &mut Allocation, tokens: u64) {
         self.private += tokens;
-        hold.private += tokens;
-        let over = (self.private + self.cache.tokens()).saturating_sub(self.budget);
-        self.cache.evict(over);
+        allocation.private += tokens;
+        let excess = (self.private + self.cache.tokens).saturating_sub(self.capacity);
+        self.cache.evict(excess);
     }
 
-    /// Puts the prompt that `hold` has computed into the prefix cache.
-    pub(super) fn keep(&mut self, hold: &mut Hold, prompt: &Prompt) {
+    /// Puts a computed prompt into the prefix cache.
+    pub(super) fn cache(&mut self, allocation: &mut Allocation, prompt: &Prompt) {
         let Prompt::Tokens(prompt) = prompt else {
             return;
         };
         let length = prompt.len() as u64;
-        if !self.is_cached || hold.shared == length {
+        if !self.has_cache || allocation.shared == length {
             return;
         }
-        // First out of the request's own, then into the tree: what another one has put there meanwhile is
-        // held once.
-        let computed = length - hold.shared;
+        // First out of the private tokens: the tree holds what another request has inserted meanwhile only once.
+        let computed = length - allocation.shared;
         self.private -= computed;
-        hold.private -= computed;
+        allocation.private -= computed;
         let node = self.cache.insert(prompt);
         self.cache.lock(node);
-        self.unlock(hold.prefix.replace(node));
-        hold.shared = length;
+        self.unlock(allocation.prefix.replace(node));
+        allocation.shared = length;
     }
 
-    /// Takes everything back.
-    pub(super) fn release(&mut self, hold: Hold) {
-        self.private -= hold.private;
-        self.unlock(hold.prefix);
+    /// Frees everything that a request holds.
+    pub(super) fn release(&mut self, allocation: Allocation) {
+        self.private -= allocation.private;
+        self.unlock(allocation.prefix);
     }
 
-    /// Empties the prefix cache of all that no request holds.
+    /// Evicts everything from the prefix cache that no request holds.
     pub(super) fn flush(&mut self) {
         self.cache.evict(u64::MAX);
     }
@@ -116,12 +116,7 @@ impl Memory {
     }
 }
 
-impl Hold {
-    /// Tokens found in the prefix cache, or put there since.
-    pub(super) fn shared(&self) -> u64 {
-        self.shared
-    }
-
+impl Allocation {
     /// All of the request's tokens that are in the KV cache.
     pub(super) fn tokens(&self) -> u64 {
         self.shared + self.private

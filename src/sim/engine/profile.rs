@@ -1,4 +1,4 @@
-//! How fast the engine is, and how much it takes at once.
+//! How long the engine's steps take, and its limits.
 
 use crate::clock::NANOS;
 use crate::sim::flags;
@@ -93,8 +93,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// An engine whose steps last just what `prefill_tokens_per_s` and the two decode figures say, one after
-    /// the other, without a prefix cache: for tests that lay times out.
+    /// An engine without overlap and prefix cache whose steps last exactly what `prefill_tokens_per_s` and the two
+    /// decode step times say, for tests that compute times by hand.
     pub fn bare() -> Profile {
         Profile {
             disable_radix_cache: true,
@@ -114,7 +114,7 @@ impl Profile {
         }
     }
 
-    /// One whose steps take no time, with room for all.
+    /// An engine whose steps take no time, with slots and memory for every request.
     pub(in crate::sim) fn instant() -> Profile {
         Profile {
             max_running_requests: 1 << 20,
@@ -126,14 +126,14 @@ impl Profile {
         }
     }
 
-    /// From a request's coming until it is handed to the scheduler, seconds, for so many prompt tokens.
+    /// Seconds from a request's arrival until the scheduler gets it.
     pub fn tokenize_s(&self, tokens: u64) -> f64 {
         self.tokenize_ms / 1e3 + self.tokenize_token_us * tokens as f64 / 1e6
     }
 
-    /// How long the GPU works on a prefill of these pieces (from token, to token), nanoseconds.
-    pub(super) fn prefill_nanos(&self, pieces: impl Iterator<Item = (u64, u64)>) -> i64 {
-        let ms: f64 = pieces
+    /// GPU time of a prefill of these chunks (from token, to token), nanoseconds.
+    pub(super) fn prefill_nanos(&self, chunks: impl Iterator<Item = (u64, u64)>) -> i64 {
+        let ms: f64 = chunks
             .map(|(from, to)| {
                 let (from, to) = (from as f64, to as f64);
                 let pairs = (to * to - from * from) / 2.0;
@@ -144,7 +144,7 @@ impl Profile {
         nanos(ms / self.gpu_share)
     }
 
-    /// How long the GPU works on a decode step of requests with these contexts (tokens), nanoseconds.
+    /// GPU time of a decode step of requests with these context lengths (tokens), nanoseconds.
     pub(super) fn decode_nanos(&self, contexts: impl Iterator<Item = u64>) -> i64 {
         let (mut requests, mut tokens, mut longest) = (0.0, 0.0, 0.0_f64);
         for context in contexts {
@@ -157,7 +157,7 @@ impl Profile {
         nanos(ms / self.gpu_share)
     }
 
-    /// How long the scheduler launches its `nth` prefill, nanoseconds.
+    /// The time that the scheduler takes to launch its `nth` prefill, nanoseconds.
     pub(super) fn prefill_launch_nanos(&self, nth: u64) -> i64 {
         let stall = match uniform(2 * nth) < self.prefill_stall_share {
             true => -(1.0 - uniform(2 * nth + 1)).ln() * self.prefill_stall_ms,
@@ -167,16 +167,15 @@ impl Profile {
     }
 }
 
-/// Tokens of a piece: 0 would never end a prefill.
+/// Parses a chunk size. With 0 a prefill would never end.
 fn chunk(text: &str) -> Result<i64, String> {
-    let size = between(-1, 1_000_000_000)(text);
-    let words = "must be -1, or a number from 1 to 1000000000";
-    size.ok()
-        .filter(|size| *size != 0)
-        .ok_or_else(|| words.to_owned())
+    let size = between(-1, 1_000_000_000)(text).ok();
+    let hint = "must be -1, or a number from 1 to 1000000000";
+    size.filter(|size| *size != 0)
+        .ok_or_else(|| hint.to_owned())
 }
 
-/// The `nth` of a fixed row of numbers in `[0, 1)` (SplitMix64): the engine is to be the same in every run.
+/// The `nth` number of a fixed pseudo-random sequence in `[0, 1)` (SplitMix64), so that every run is the same.
 fn uniform(nth: u64) -> f64 {
     let mut bits = (nth + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -199,7 +198,7 @@ impl Default for Profile {
 mod tests {
     use super::*;
 
-    /// Held against the figures measured on an H200.
+    /// Compares with figures measured on an H200.
     #[test]
     fn steps_last_what_was_measured() {
         let profile = Profile::default();
@@ -223,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_prompt_cost_what_the_whole_does() {
+    fn chunks_of_a_prompt_take_as_long_as_the_whole() {
         let profile = Profile::default();
         let whole = profile.prefill_nanos([(0, 5_000)].into_iter());
-        let pieces = profile.prefill_nanos([(0, 2_000), (2_000, 5_000)].into_iter());
-        assert!((whole - pieces).abs() <= 1);
+        let chunks = profile.prefill_nanos([(0, 2_000), (2_000, 5_000)].into_iter());
+        assert!((whole - chunks).abs() <= 1);
     }
 }

@@ -1,21 +1,24 @@
-//! The prefix cache: a radix tree over token ids, of which the least recently used leaves go first.
+//! The prefix cache: a radix tree over token ids that evicts its least recently used leaves first.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// A place in the tree: the end of a prefix.
+/// A node of the tree: the end of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Node(usize);
 
-/// The tree. It holds nothing but the ids, so its memory is bounded by the tokens it is let hold.
+/// The tree. It holds only token ids, so its size is bounded by the KV cache's capacity.
 #[derive(Debug)]
 pub(super) struct Radix {
     nodes: Vec<Edge>,
     unused: Vec<Node>,
-    /// Leaves that nobody locks, the least recently used first.
+    /// Unlocked leaves, the least recently used first.
     leaves: BTreeSet<(u64, Node)>,
+    /// The number of lookups so far, as a logical clock.
     uses: u64,
-    tokens: u64,
-    locked: u64,
+    /// The number of tokens held.
+    pub(super) tokens: u64,
+    /// The number of tokens on paths to locked nodes, which cannot be evicted.
+    pub(super) locked: u64,
 }
 
 /// A node with the edge that leads to it.
@@ -26,6 +29,7 @@ struct Edge {
     /// By the first token of their edges.
     children: HashMap<u32, Node>,
     locks: u32,
+    /// [`Radix::uses`] at its last use.
     used: u64,
 }
 
@@ -43,17 +47,7 @@ impl Radix {
         }
     }
 
-    /// Tokens held.
-    pub(super) fn tokens(&self) -> u64 {
-        self.tokens
-    }
-
-    /// Tokens on the way to locked nodes: they cannot be evicted.
-    pub(super) fn locked(&self) -> u64 {
-        self.locked
-    }
-
-    /// The longest beginning of `tokens` that is held, and its length; it counts as used.
+    /// Finds the longest cached prefix of `tokens` and its length, and marks it as used.
     pub(super) fn find(&mut self, tokens: &[u32]) -> (Node, usize) {
         self.uses += 1;
         let (mut at, mut found) = (ROOT, 0);
@@ -78,7 +72,7 @@ impl Radix {
         (at, found)
     }
 
-    /// Takes `tokens` in; returns where they end.
+    /// Inserts `tokens`; returns the node where they end.
     pub(super) fn insert(&mut self, tokens: &[u32]) -> Node {
         let (parent, found) = self.find(tokens);
         let rest = &tokens[found..];
@@ -91,15 +85,15 @@ impl Radix {
             used: self.uses,
             ..Edge::default()
         });
-        let above = &mut self.nodes[parent.0];
-        above.children.insert(*first, leaf);
-        self.leaves.remove(&(above.used, parent));
+        let parent_edge = &mut self.nodes[parent.0];
+        parent_edge.children.insert(*first, leaf);
+        self.leaves.remove(&(parent_edge.used, parent));
         self.leaves.insert((self.uses, leaf));
         self.tokens += rest.len() as u64;
         leaf
     }
 
-    /// Keeps the prefix that ends at `node` from eviction, once more.
+    /// Protects the prefix that ends at `node` from eviction. Locks nest.
     pub(super) fn lock(&mut self, node: Node) {
         let mut at = node;
         while at != ROOT {
@@ -113,7 +107,7 @@ impl Radix {
         }
     }
 
-    /// Takes one [`Radix::lock`] back.
+    /// Undoes one [`Radix::lock`].
     pub(super) fn unlock(&mut self, node: Node) {
         let mut at = node;
         while at != ROOT {
@@ -129,24 +123,24 @@ impl Radix {
         }
     }
 
-    /// Evicts whole leaves until `wanted` tokens have gone or nothing can go.
+    /// Evicts whole leaves until `wanted` tokens are evicted or nothing is evictable.
     pub(super) fn evict(&mut self, wanted: u64) {
-        let mut gone = 0;
-        while gone < wanted {
+        let mut evicted = 0;
+        while evicted < wanted {
             let Some((_, leaf)) = self.leaves.pop_first() else {
                 break;
             };
             let edge = std::mem::take(&mut self.nodes[leaf.0]);
             self.unused.push(leaf);
-            gone += edge.tokens.len() as u64;
-            let above = &mut self.nodes[edge.parent];
-            above.children.remove(&edge.tokens[0]);
+            evicted += edge.tokens.len() as u64;
+            let parent_edge = &mut self.nodes[edge.parent];
+            parent_edge.children.remove(&edge.tokens[0]);
             let parent = Node(edge.parent);
-            if parent != ROOT && above.children.is_empty() && above.locks == 0 {
-                self.leaves.insert((above.used, parent));
+            if parent != ROOT && parent_edge.children.is_empty() && parent_edge.locks == 0 {
+                self.leaves.insert((parent_edge.used, parent));
             }
         }
-        self.tokens -= gone;
+        self.tokens -= evicted;
     }
 
     fn touch(&mut self, node: Node) {
@@ -158,7 +152,7 @@ impl Radix {
         }
     }
 
-    /// Cuts the edge to `child` after `length` tokens; returns the new node in between.
+    /// Splits the edge to `child` after `length` tokens; returns the new node in between.
     fn split(&mut self, child: Node, length: usize) -> Node {
         let edge = &mut self.nodes[child.0];
         let rest = edge.tokens.split_off(length);
@@ -194,7 +188,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Held against a plain list of prefixes: what is found, what is held, and what locks keep.
+        /// Compares the tree with a plain set of prefixes: what is found, held and locked.
         #[test]
         fn it_holds_what_a_set_of_prefixes_would(
             steps in prop::collection::vec(
@@ -222,15 +216,15 @@ mod tests {
                 }
                 let known = (0..=tokens.len()).rev().find(|to| *to == 0 || held.contains(&tokens[..*to]));
                 prop_assert_eq!(Some(tree.find(&tokens).1), known);
-                prop_assert_eq!(tree.tokens(), held.len() as u64);
+                prop_assert_eq!(tree.tokens, held.len() as u64);
                 let kept: BTreeSet<&[u32]> =
                     locks.iter().flat_map(|(_, p)| (1..=p.len()).map(|to| &p[..to])).collect();
-                prop_assert_eq!(tree.locked(), kept.len() as u64);
+                prop_assert_eq!(tree.locked, kept.len() as u64);
                 prop_assert!(kept.iter().all(|prefix| held.contains(*prefix)));
             }
             locks.into_iter().for_each(|(node, _)| tree.unlock(node));
             tree.evict(u64::MAX);
-            prop_assert_eq!((tree.tokens(), tree.nodes.len() - tree.unused.len()), (0, 1));
+            prop_assert_eq!((tree.tokens, tree.nodes.len() - tree.unused.len()), (0, 1));
         }
     }
 }

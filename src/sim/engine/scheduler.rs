@@ -1,75 +1,76 @@
-//! Which requests the next step takes: SGLang's scheduler, without the time that steps last.
+//! Which requests the next step takes, as SGLang's scheduler decides it. How long a step lasts is not decided here.
 //!
-//! Prefill first: whenever waiting requests fit, they are the next batch, and nothing decodes meanwhile. A
-//! request fits when a slot is free and the KV cache has room for its prompt, for all that it may make, and
-//! for a share (`ratio`) of what the running ones may yet make. The share falls from step to step and jumps
-//! up when it was too small: when decode runs out of room, those that have made least are retracted.
+//! Prefill comes first: whenever waiting requests fit, they are the next batch, and nothing decodes meanwhile. A request fits if
+//! a slot is free and the KV cache has room for its prompt, for its longest output, and for a share (`new_token_ratio`) of the
+//! remaining output of the running requests. The share falls from step to step. If it was too small and decode runs out of
+//! memory, the requests with the fewest generated tokens are retracted, and the share jumps up.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::clock::Stamp;
 
 use super::event::{Event, EventKind, Load, Prompt, Request};
-use super::memory::{Hold, Memory};
+use super::memory::{Allocation, Memory};
 use super::profile::Profile;
 
 mod prefilled;
 
 use prefilled::Prefilled;
 
-/// Of what a request may make, this much counts when room is kept (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`).
-const CLIP: u64 = 4_096;
+/// The most output tokens of a request that count when memory is reserved (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`).
+const MAX_RESERVED_OUTPUT: u64 = 4_096;
 /// `SGLANG_INIT_NEW_TOKEN_RATIO`, `..._MIN_..._FACTOR` and `..._DECAY_STEPS`.
 const INITIAL_RATIO: f64 = 0.7;
-const LEAST_OF_INITIAL: f64 = 0.14;
+const MIN_RATIO_FACTOR: f64 = 0.14;
 const DECAY_STEPS: f64 = 600.0;
-/// Steps that are to have room after a retraction (`SGLANG_RETRACT_DECODE_STEPS`).
-const ROOM_STEPS: u64 = 20;
+/// Decode steps for which a retraction frees memory (`SGLANG_RETRACT_DECODE_STEPS`).
+const RETRACT_STEPS: u64 = 20;
 
 /// The queue, the running requests and the KV cache.
 #[derive(Debug)]
 pub(super) struct Scheduler {
-    profile: Profile,
+    pub(super) profile: Profile,
     memory: Memory,
     tasks: HashMap<u64, Task, ahash::RandomState>,
-    /// The queue; of a server that decodes only, that for memory.
+    /// The waiting queue; on a decode server of a pair, the queue for memory.
     waiting: VecDeque<u64>,
     running: Vec<u64>,
-    /// Of a server that decodes only: what has memory and does not run.
+    /// Decode server of a pair: requests with memory that do not run yet.
     prefilled: Option<Prefilled>,
-    /// The running one whose prompt is prefilled piece by piece.
+    /// The running request whose prompt is prefilled in chunks.
     chunked: Option<u64>,
-    ratio: f64,
-    /// The first of the queue did not fit: none is tried until a running one has gone.
+    new_token_ratio: f64,
+    /// Whether the first of the queue did not fit. None is tried until a running one has left.
     is_full: bool,
     hit_tokens: u64,
     computed_tokens: u64,
-    decoding: Decoding,
+    throughput: DecodeThroughput,
+    /// Events that the caller has not taken yet, in order of time.
     pub(super) events: VecDeque<Event>,
-    /// Of a request's tokens only the first and the last are told.
+    /// Whether only the first and the last token of a request are reported.
     pub(super) is_brief: bool,
 }
 
-/// How fast it decodes, told anew after [`Decoding::STEPS`] steps.
+/// The decode throughput, measured anew every [`DecodeThroughput::STEPS`] steps.
 #[derive(Debug, Default)]
-struct Decoding {
+struct DecodeThroughput {
     since: Option<Stamp>,
     steps: u32,
     tokens: u64,
     last: (u64, i64),
 }
 
-/// A request on its way.
+/// A request in the scheduler.
 #[derive(Debug)]
 struct Task {
     prompt: Prompt,
-    wanted: u32,
-    made: u32,
+    output_tokens: u32,
+    generated: u32,
     retractions: u32,
-    hold: Hold,
+    allocation: Allocation,
     /// Tokens whose prefill has begun.
     prefilled: u64,
-    /// All of them: it decodes.
+    /// Whether the prefill of all tokens has begun.
     is_decoding: bool,
 }
 
@@ -78,7 +79,7 @@ struct Task {
 pub(super) struct Batch {
     pub(super) kind: BatchKind,
     members: Vec<Member>,
-    /// How long the GPU works on it, nanoseconds.
+    /// Its GPU time, nanoseconds.
     pub(super) nanos: i64,
 }
 
@@ -88,54 +89,54 @@ pub(super) enum BatchKind {
     Decode,
 }
 
-/// A request in a step. What it made there counts only if it was not retracted since.
+/// A request in a step. Its result counts only if the request was not retracted since.
 #[derive(Clone, Copy, Debug)]
 struct Member {
     id: u64,
     retractions: u32,
-    /// Not so for all pieces of a prompt but the last.
-    makes_token: bool,
+    /// False for every chunk of a prompt but the last.
+    generates_token: bool,
 }
 
-/// What a prefill batch has so far.
+/// A prefill batch in the making.
 #[derive(Debug, Default)]
-struct Filling {
+struct PrefillBatch {
     members: Vec<Member>,
     /// `(from, to)` of each member.
-    pieces: Vec<(u64, u64)>,
+    chunks: Vec<(u64, u64)>,
     tokens: u64,
     hits: u64,
     chunk_left: u64,
-    /// Room kept for what requests may yet make.
+    /// Memory reserved for the remaining output of requests.
     reserved: f64,
 }
 
-impl Decoding {
+impl DecodeThroughput {
     /// SGLang's `--decode-log-interval`.
     const STEPS: u32 = 40;
 
-    /// Counts a decode step that made so many tokens by `at`.
+    /// Counts a decode step that ended at `at` and generated `tokens`.
     fn count(&mut self, tokens: u64, at: Stamp) {
         let since = *self.since.get_or_insert(at);
         self.steps += 1;
         self.tokens += tokens;
         if self.steps >= Self::STEPS {
             self.last = (self.tokens, at.nanos_since(since));
-            *self = Decoding {
+            *self = DecodeThroughput {
                 since: Some(at),
                 last: self.last,
-                ..Decoding::default()
+                ..DecodeThroughput::default()
             };
         }
     }
 }
 
 impl Scheduler {
-    /// `extra`: of a server that decodes what others have prefilled, so many may come beside those that run.
+    /// `extra`: on a decode server of a pair, how many requests may have memory beside those that run.
     pub(super) fn new(profile: Profile, extra: Option<usize>) -> Scheduler {
         Scheduler {
             memory: Memory::new(profile.max_total_tokens, !profile.disable_radix_cache),
-            ratio: initial_ratio(&profile),
+            new_token_ratio: initial_ratio(&profile),
             profile,
             tasks: HashMap::default(),
             waiting: VecDeque::new(),
@@ -145,29 +146,29 @@ impl Scheduler {
             is_full: false,
             hit_tokens: 0,
             computed_tokens: 0,
-            decoding: Decoding::default(),
+            throughput: DecodeThroughput::default(),
             events: VecDeque::new(),
             is_brief: false,
         }
     }
 
-    /// Takes a request into the waiting queue.
-    pub(super) fn receive(&mut self, request: Request, at: Stamp) {
+    /// Puts a request into the waiting queue, or rejects it.
+    pub(super) fn enqueue(&mut self, request: Request, at: Stamp) {
         let id = request.id;
-        let wanted = request.output_tokens.max(1);
-        let most = request.prompt.tokens() + u64::from(wanted);
-        let limit = self.profile.max_queued_requests.unwrap_or(usize::MAX);
-        if self.waiting.len() >= limit || most >= self.profile.max_total_tokens {
-            self.tell(id, at, EventKind::Rejected);
+        let output_tokens = request.output_tokens.max(1);
+        let max_tokens = request.prompt.tokens() + u64::from(output_tokens);
+        let max_queued = self.profile.max_queued_requests.unwrap_or(usize::MAX);
+        if self.waiting.len() >= max_queued || max_tokens >= self.profile.max_total_tokens {
+            self.emit(id, at, EventKind::Rejected);
             return;
         }
-        self.tell(id, at, EventKind::Queued);
+        self.emit(id, at, EventKind::Queued);
         let task = Task {
             prompt: request.prompt,
-            wanted,
-            made: 0,
+            output_tokens,
+            generated: 0,
             retractions: 0,
-            hold: Hold::default(),
+            allocation: Allocation::default(),
             prefilled: 0,
             is_decoding: false,
         };
@@ -175,32 +176,32 @@ impl Scheduler {
         self.waiting.push_back(id);
     }
 
-    /// The next step, decided at `at`, whose requests start at `starts`.
+    /// Returns the next step, decided at `at`, whose requests start at `starts`.
     pub(super) fn next_batch(&mut self, at: Stamp, starts: Stamp) -> Option<Batch> {
         if self.running.is_empty() {
-            self.ratio = initial_ratio(&self.profile);
+            self.new_token_ratio = initial_ratio(&self.profile);
             self.is_full = false;
         }
-        self.let_run(at, starts);
-        let filling = self.fill(starts);
-        if filling.members.is_empty() {
+        self.admit_prefilled(at, starts);
+        let batch = self.prefill(starts);
+        if batch.members.is_empty() {
             return self.decode(at);
         }
-        self.hit_tokens = filling.hits;
-        self.computed_tokens = filling.tokens;
+        self.hit_tokens = batch.hits;
+        self.computed_tokens = batch.tokens;
         Some(Batch {
             kind: BatchKind::Prefill,
-            nanos: self.profile.prefill_nanos(filling.pieces.into_iter()),
-            members: filling.members,
+            nanos: self.profile.prefill_nanos(batch.chunks.into_iter()),
+            members: batch.members,
         })
     }
 
-    /// Enters what a step has made.
-    pub(super) fn finish(&mut self, batch: Batch, at: Stamp) {
+    /// Processes the results of a step.
+    pub(super) fn complete(&mut self, batch: Batch, at: Stamp) {
         if batch.kind == BatchKind::Decode {
-            self.decoding.count(batch.members.len() as u64, at);
+            self.throughput.count(batch.members.len() as u64, at);
         }
-        for member in batch.members.iter().filter(|member| member.makes_token) {
+        for member in batch.members.iter().filter(|member| member.generates_token) {
             let Some(task) = self.tasks.get_mut(&member.id) else {
                 continue;
             };
@@ -208,38 +209,38 @@ impl Scheduler {
                 continue;
             }
             if batch.kind == BatchKind::Prefill {
-                self.memory.keep(&mut task.hold, &task.prompt);
+                self.memory.cache(&mut task.allocation, &task.prompt);
             }
-            task.made += 1;
-            let last = task.made >= task.wanted;
-            if last || task.made == 1 || !self.is_brief {
-                self.tell(member.id, at, EventKind::Token { last });
+            task.generated += 1;
+            let last = task.generated >= task.output_tokens;
+            if last || task.generated == 1 || !self.is_brief {
+                self.emit(member.id, at, EventKind::Token { last });
             }
             if last {
-                self.leave(member.id);
+                self.remove_running(member.id);
             }
         }
         if self.running.is_empty() {
-            // What comes after a pause is no part of the stretch before it.
-            self.decoding = Decoding::default();
+            // The throughput is not measured across a pause.
+            self.throughput = DecodeThroughput::default();
         }
     }
 
-    /// Takes a request out; says whether it was here (still).
+    /// Removes a request; returns whether it was still here.
     pub(super) fn abort(&mut self, id: u64) -> bool {
-        if let Some(place) = self.waiting.iter().position(|waiting| *waiting == id) {
-            self.waiting.remove(place);
+        if let Some(index) = self.waiting.iter().position(|waiting| *waiting == id) {
+            self.waiting.remove(index);
             return self.tasks.remove(&id).is_some();
         }
         if let Some(prefilled) = &mut self.prefilled {
             prefilled.remove(id);
         }
         let is_here = self.tasks.contains_key(&id);
-        self.leave(id);
+        self.remove_running(id);
         is_here
     }
 
-    /// Empties the prefix cache, unless a request runs or waits; says whether it did.
+    /// Empties the prefix cache, unless a request runs or waits. Returns whether it did.
     pub(super) fn flush(&mut self) -> bool {
         if self.tasks.is_empty() {
             self.memory.flush();
@@ -248,110 +249,108 @@ impl Scheduler {
     }
 
     pub(super) fn load(&self) -> Load {
-        let (queue, unreserved, coming) = match &self.prefilled {
-            Some(prefilled) => (&prefilled.ready, self.waiting.len(), prefilled.coming.len()),
-            None => (&self.waiting, 0, 0),
-        };
+        let prefilled = self.prefilled.as_ref();
+        let queue = prefilled.map_or(&self.waiting, |prefilled| &prefilled.ready);
         let waiting = || queue.iter().filter_map(|id| self.tasks.get(id));
         Load {
             running: self.running.len(),
             waiting: waiting().count(),
-            unreserved,
-            coming,
+            unreserved: prefilled.map_or(0, |_| self.waiting.len()),
+            in_transfer: prefilled.map_or(0, |prefilled| prefilled.in_transfer.len()),
             retracted: waiting().filter(|task| task.retractions > 0).count(),
             waiting_tokens: waiting().map(Task::tokens).sum(),
             used_tokens: self.memory.used(),
             evictable_tokens: self.memory.evictable(),
             hit_tokens: self.hit_tokens,
             computed_tokens: self.computed_tokens,
-            decoded: self.decoding.last,
+            decoded: self.throughput.last,
         }
     }
 
-    pub(super) fn tell(&mut self, id: u64, at: Stamp, kind: EventKind) {
-        // What comes from elsewhere may come before what a round has told ahead.
-        let place = self.events.partition_point(|event| event.at <= at);
-        self.events.insert(place, Event { id, at, kind });
+    pub(super) fn emit(&mut self, id: u64, at: Stamp, kind: EventKind) {
+        // A round emits events ahead of time; an abort or an arrival may be earlier than those.
+        let index = self.events.partition_point(|event| event.at <= at);
+        self.events.insert(index, Event { id, at, kind });
     }
 
-    /// A running request is no more.
-    fn leave(&mut self, id: u64) {
+    /// Removes a running request and frees its memory.
+    fn remove_running(&mut self, id: u64) {
         if let Some(task) = self.tasks.remove(&id) {
-            self.memory.release(task.hold);
+            self.memory.release(task.allocation);
         }
         self.running.retain(|running| *running != id);
         self.chunked.take_if(|chunked| *chunked == id);
         self.is_full = false;
     }
 
-    /// A prefill batch: the rest of a cut prompt, and waiting requests in their order.
-    fn fill(&mut self, starts: Stamp) -> Filling {
-        let mut filling = Filling {
+    /// Returns the next prefill batch: the rest of a chunked prompt, and waiting requests in their order.
+    fn prefill(&mut self, starts: Stamp) -> PrefillBatch {
+        let mut batch = PrefillBatch {
             chunk_left: u64::try_from(self.profile.chunked_prefill_size).unwrap_or(u64::MAX),
-            ..Filling::default()
+            ..PrefillBatch::default()
         };
         let is_empty = self.waiting.is_empty() || self.prefilled.is_some();
         if self.chunked.is_none() && (self.is_full || is_empty) {
-            return filling;
+            return batch;
         }
         let running = self.running.iter().filter_map(|id| self.tasks.get(id));
-        filling.reserved = running
+        batch.reserved = running
             .map(|task| match task.is_decoding {
-                true => task.may_make() as f64 * self.ratio,
-                false => task.may_make() as f64,
+                true => task.remaining_output() as f64 * self.new_token_ratio,
+                false => task.remaining_output() as f64,
             })
             .sum();
         if let Some((id, task)) = self
             .chunked
             .and_then(|id| Some((id, self.tasks.get_mut(&id)?)))
         {
-            filling.add(id, task);
+            batch.add(id, task);
             if task.is_decoding {
                 self.chunked = None;
             }
         }
         while !self.is_full
-            && filling.chunk_left > 0
+            && batch.chunk_left > 0
             && self.running.len() < self.profile.max_running_requests
-            && self.admit(&mut filling, starts)
+            && self.admit(&mut batch, starts)
         {}
-        filling
+        batch
     }
 
-    /// Lets the first of the queue in, if it fits.
-    fn admit(&mut self, filling: &mut Filling, starts: Stamp) -> bool {
+    /// Admits the first of the queue, if it fits. Returns whether it did.
+    fn admit(&mut self, batch: &mut PrefillBatch, starts: Stamp) -> bool {
         let first = self.waiting.front().copied();
         let Some((id, task)) = first.and_then(|id| Some((id, self.tasks.get_mut(&id)?))) else {
             return false;
         };
         let tokens = task.tokens();
-        // The last token is always computed: what follows it comes from there.
-        let most = task.prompt.tokens().min(tokens - 1);
-        let mut hold = self.memory.share(&task.prompt, most);
-        let shared = hold.shared();
+        // The last token is always computed: the next one is predicted from it.
+        let max_cached = task.prompt.tokens().min(tokens - 1);
+        let mut allocation = self.memory.lock_prefix(&task.prompt, max_cached);
+        let shared = allocation.shared;
         let computed = tokens - shared;
-        let room = self.memory.available() as f64 - filling.reserved;
-        let is_short = (computed + task.may_make()) as f64 >= room;
-        let is_long = filling.tokens + computed > self.profile.max_prefill_tokens;
-        if is_short || (is_long && !filling.members.is_empty()) {
-            self.memory.release(hold);
+        let available = self.memory.available() as f64 - batch.reserved;
+        let is_short = (computed + task.remaining_output()) as f64 >= available;
+        let is_long = batch.tokens + computed > self.profile.max_prefill_tokens;
+        if is_short || (is_long && !batch.members.is_empty()) {
+            self.memory.release(allocation);
             self.is_full = is_short && !self.running.is_empty();
             return false;
         }
-        // All at once, so that a prompt in pieces never stands without room between two of them.
-        self.memory.take(&mut hold, computed);
-        task.hold = hold;
+        // All at once, so that a prompt never lacks memory between two chunks.
+        self.memory.allocate(&mut allocation, computed);
+        task.allocation = allocation;
         task.prefilled = shared;
-        filling.reserved += task.may_make() as f64;
-        filling.hits += shared;
-        filling.add(id, task);
+        batch.reserved += task.remaining_output() as f64;
+        batch.hits += shared;
+        batch.add(id, task);
         if !task.is_decoding {
             self.chunked = Some(id);
         }
         self.waiting.pop_front();
         self.running.push(id);
         let cached = u32::try_from(shared).unwrap_or(u32::MAX);
-        self.tell(id, starts, EventKind::Admitted { cached });
+        self.emit(id, starts, EventKind::Admitted { cached });
         true
     }
 
@@ -363,8 +362,8 @@ impl Scheduler {
             self.retract(at);
         } else {
             let initial = initial_ratio(&self.profile);
-            let least = initial * LEAST_OF_INITIAL;
-            self.ratio = (self.ratio - (initial - least) / DECAY_STEPS).max(least);
+            let min = initial * MIN_RATIO_FACTOR;
+            self.new_token_ratio = (self.new_token_ratio - (initial - min) / DECAY_STEPS).max(min);
         }
         let mut members = Vec::with_capacity(self.running.len());
         let mut contexts = Vec::with_capacity(self.running.len());
@@ -372,12 +371,12 @@ impl Scheduler {
             let Some(task) = self.tasks.get_mut(id) else {
                 continue;
             };
-            self.memory.take(&mut task.hold, 1);
-            contexts.push(task.hold.tokens());
+            self.memory.allocate(&mut task.allocation, 1);
+            contexts.push(task.allocation.tokens());
             members.push(Member {
                 id: *id,
                 retractions: task.retractions,
-                makes_token: true,
+                generates_token: true,
             });
         }
         Some(Batch {
@@ -387,45 +386,47 @@ impl Scheduler {
         })
     }
 
-    /// Sends those back into the queue that have made least (of equals, the longest prompt), until the rest
-    /// have room for some steps; one always stays.
+    /// Returns the requests with the fewest generated tokens (of equals, the longest prompt) to the queue, until the others have
+    /// memory for [`RETRACT_STEPS`]. One always stays.
     fn retract(&mut self, at: Stamp) {
         let tasks = &self.tasks;
-        let worth = |id: &u64| {
+        let progress = |id: &u64| {
             let task = tasks.get(id);
-            task.map(|task| (task.made, std::cmp::Reverse(task.prompt.tokens())))
+            task.map(|task| (task.generated, std::cmp::Reverse(task.prompt.tokens())))
         };
-        let mut by_worth = self.running.clone();
-        by_worth.sort_by_key(|id| std::cmp::Reverse(worth(id)));
+        let mut by_progress = self.running.clone();
+        by_progress.sort_by_key(|id| std::cmp::Reverse(progress(id)));
         let mut is_first = true;
-        while by_worth.len() > 1
-            && (is_first || self.memory.available() < ROOM_STEPS * by_worth.len() as u64)
+        while by_progress.len() > 1
+            && (is_first || self.memory.available() < RETRACT_STEPS * by_progress.len() as u64)
         {
             is_first = false;
-            let Some(id) = by_worth.pop() else { break };
+            let Some(id) = by_progress.pop() else { break };
             let Some(task) = self.tasks.get_mut(&id) else {
                 continue;
             };
             task.retractions += 1;
             task.is_decoding = false;
-            self.memory.release(std::mem::take(&mut task.hold));
+            self.memory.release(std::mem::take(&mut task.allocation));
             self.running.retain(|running| *running != id);
             match &mut self.prefilled {
                 Some(prefilled) => prefilled.ready.push_back(id),
                 None => self.waiting.push_back(id),
             }
-            self.tell(id, at, EventKind::Retracted);
+            self.emit(id, at, EventKind::Retracted);
         }
         self.is_full = false;
         let left = || self.running.iter().filter_map(|id| self.tasks.get(id));
-        let made: u64 = left().map(|task| u64::from(task.made) + ROOM_STEPS).sum();
-        let wanted: u64 = left().map(|task| u64::from(task.wanted)).sum();
-        self.ratio = (made as f64 / wanted.max(1) as f64).min(1.0);
+        let generated: u64 = left()
+            .map(|task| u64::from(task.generated) + RETRACT_STEPS)
+            .sum();
+        let output_tokens: u64 = left().map(|task| u64::from(task.output_tokens)).sum();
+        self.new_token_ratio = (generated as f64 / output_tokens.max(1) as f64).min(1.0);
     }
 }
 
-impl Filling {
-    /// Adds as much of a prompt as the batch still takes.
+impl PrefillBatch {
+    /// Adds as much of a prompt as the chunk size still allows.
     fn add(&mut self, id: u64, task: &mut Task) {
         let from = task.prefilled;
         let to = task.tokens().min(from.saturating_add(self.chunk_left));
@@ -433,24 +434,24 @@ impl Filling {
         task.is_decoding = to == task.tokens();
         self.chunk_left -= to - from;
         self.tokens += to - from;
-        self.pieces.push((from, to));
+        self.chunks.push((from, to));
         self.members.push(Member {
             id,
             retractions: task.retractions,
-            makes_token: task.is_decoding,
+            generates_token: task.is_decoding,
         });
     }
 }
 
 impl Task {
-    /// Tokens to prefill: after a retraction also those made before.
+    /// Tokens to prefill: after a retraction, those generated before too.
     fn tokens(&self) -> u64 {
-        self.prompt.tokens() + u64::from(self.made)
+        self.prompt.tokens() + u64::from(self.generated)
     }
 
-    /// Tokens that it may yet make, as far as they count when room is kept.
-    fn may_make(&self) -> u64 {
-        u64::from(self.wanted - self.made).min(CLIP)
+    /// Tokens still to generate, as far as they count when memory is reserved.
+    fn remaining_output(&self) -> u64 {
+        u64::from(self.output_tokens - self.generated).min(MAX_RESERVED_OUTPUT)
     }
 }
 

@@ -124,7 +124,7 @@ fn run(measured: &Measured, seed: u64) -> [f64; 8] {
         .collect();
     came.sort_by(f64::total_cmp);
     let asked = (0..).zip(came);
-    let asked = asked.map(|(id, came)| (came, vec![id; 512].into(), OUTPUT));
+    let asked = asked.map(|(id, came)| (came, Prompt::Tokens(vec![id; 512].into()), OUTPUT));
     let all = modelled(&Profile::default(), 0.0, asked.collect());
     let way = measured.way + BACK_MS;
     let ttft = column(&all, |one| one.first + way);

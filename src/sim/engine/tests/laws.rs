@@ -1,4 +1,4 @@
-//! What holds for whatever is asked of the engine.
+//! Properties that hold for any requests.
 
 use std::collections::HashMap;
 
@@ -6,41 +6,41 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A request to come, and perhaps its abort.
+/// A generated request, and perhaps its abort.
 #[derive(Clone, Debug)]
-struct Asked {
+struct Planned {
     at: i64,
     prompt: Vec<u32>,
     output: u32,
     aborted_after: Option<i64>,
 }
 
-impl Asked {
+impl Planned {
     fn request(&self, id: usize) -> Request {
         Request {
             id: id as u64,
-            prompt: self.prompt.clone().into(),
+            prompt: Prompt::Tokens(self.prompt.clone().into()),
             output_tokens: self.output,
         }
     }
 }
 
-/// What is known of a request so far.
+/// The events of a request so far.
 #[derive(Debug, Default)]
 struct Seen {
     kinds: Vec<EventKind>,
     last: Option<Stamp>,
-    /// How many were queued before it.
-    place: usize,
+    /// The number of requests queued before it.
+    position: usize,
     is_over: bool,
 }
 
-/// What is known of all of them.
+/// The events of all requests so far.
 #[derive(Default)]
 struct All {
     each: HashMap<u64, Seen>,
     queued: usize,
-    /// Of those queued, up to whom somebody was admitted.
+    /// One more than the highest position in the queue that was admitted.
     admitted: usize,
 }
 
@@ -68,14 +68,14 @@ fn profiles() -> impl Strategy<Value = Profile> {
     )
 }
 
-fn asked() -> impl Strategy<Value = Vec<Asked>> {
+fn planned() -> impl Strategy<Value = Vec<Planned>> {
     let one = (
         0..60_i64,
         prop::collection::vec(0..2_u32, 1..30),
         0..40_u32,
         prop::option::weighted(0.1, 0..200_i64),
     );
-    let one = one.prop_map(|(at, prompt, output, aborted_after)| Asked {
+    let one = one.prop_map(|(at, prompt, output, aborted_after)| Planned {
         at,
         prompt,
         output,
@@ -85,25 +85,25 @@ fn asked() -> impl Strategy<Value = Vec<Asked>> {
 }
 
 impl All {
-    /// Enters an event; what comes after what is right, and nobody overtakes who was queued before.
-    fn enter(&mut self, event: &Event) -> Result<(), TestCaseError> {
+    /// Checks and adds an event: its kind may follow the one before, and no request overtakes one that was queued earlier.
+    fn add(&mut self, event: &Event) -> Result<(), TestCaseError> {
         let seen = self.each.entry(event.id).or_default();
         prop_assert!(!seen.is_over, "{event:?} after {seen:?}");
         prop_assert!(seen.last <= Some(event.at), "{event:?} after {seen:?}");
         let before = seen.kinds.last().copied();
         let runs = matches!(before, Some(Admitted { .. } | Token { last: false }));
-        let is_right = match event.kind {
+        let is_allowed = match event.kind {
             Queued | Rejected => before.is_none(),
-            Admitted { .. } if before == Some(Queued) => seen.place >= self.admitted,
+            Admitted { .. } if before == Some(Queued) => seen.position >= self.admitted,
             Admitted { .. } => before == Some(Retracted),
             Token { .. } | Retracted => runs,
             EventKind::Aborted => true,
             EventKind::Reserved | EventKind::Arrived | EventKind::Lost => false,
         };
-        prop_assert!(is_right, "{event:?} after {seen:?}");
+        prop_assert!(is_allowed, "{event:?} after {seen:?}");
         match event.kind {
-            Queued => (seen.place, self.queued) = (self.queued, self.queued + 1),
-            Admitted { .. } => self.admitted = self.admitted.max(seen.place + 1),
+            Queued => (seen.position, self.queued) = (self.queued, self.queued + 1),
+            Admitted { .. } => self.admitted = self.admitted.max(seen.position + 1),
             _ => {}
         }
         seen.last = Some(event.at);
@@ -113,11 +113,11 @@ impl All {
     }
 }
 
-/// Runs the engine from event to event and checks it at each; what became of each request.
-fn run(profile: &Profile, asked: &[Asked]) -> Result<HashMap<u64, Seen>, TestCaseError> {
+/// Runs the engine from event to event and checks it at each; returns the events of each request.
+fn run(profile: &Profile, planned: &[Planned]) -> Result<HashMap<u64, Seen>, TestCaseError> {
     let mut engine = Engine::new(profile.clone(), ms(0));
     let mut to_do: Vec<(i64, u64, bool)> = Vec::new();
-    for (id, one) in asked.iter().enumerate() {
+    for (id, one) in planned.iter().enumerate() {
         to_do.push((one.at, id as u64, false));
         to_do.extend(
             one.aborted_after
@@ -136,17 +136,17 @@ fn run(profile: &Profile, asked: &[Asked]) -> Result<HashMap<u64, Seen>, TestCas
         let events: Vec<Event> = engine.advance(now).collect();
         prop_assert!(events.is_sorted_by_key(|event| event.at));
         prop_assert!(events.iter().all(|event| event.at <= now));
-        events.iter().try_for_each(|event| seen.enter(event))?;
+        events.iter().try_for_each(|event| seen.add(event))?;
         while let Some((_, id, is_abort)) = to_do.pop_if(|(at, ..)| ms(*at) <= now) {
             if is_abort {
                 for event in engine.advance(now) {
-                    seen.enter(&event)?;
+                    seen.add(&event)?;
                 }
                 let was_over = seen.each.get(&id).is_some_and(|seen| seen.is_over);
                 prop_assert_eq!(!engine.abort(id, now), was_over);
             } else {
                 let id = id as usize;
-                engine.submit(asked[id].request(id), now);
+                engine.submit(planned[id].request(id), now);
             }
         }
         let load = engine.load();
@@ -163,30 +163,30 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_request_ends_once_with_all_its_tokens(profile in profiles(), asked in asked()) {
-        let seen = run(&profile, &asked)?;
-        for (id, one) in asked.iter().enumerate() {
+    fn every_request_ends_once_with_all_its_tokens(profile in profiles(), planned in planned()) {
+        let seen = run(&profile, &planned)?;
+        for (id, one) in planned.iter().enumerate() {
             let seen = &seen[&(id as u64)];
             prop_assert!(seen.is_over, "{id}: {seen:?}");
-            let made = seen.kinds.iter().filter(|kind| matches!(kind, Token { .. })).count();
+            let generated = seen.kinds.iter().filter(|kind| matches!(kind, Token { .. })).count();
             match seen.kinds.last() {
-                Some(Token { last: true }) => prop_assert_eq!(made, one.output.max(1) as usize),
-                Some(Rejected) => prop_assert_eq!(made, 0),
+                Some(Token { last: true }) => prop_assert_eq!(generated, one.output.max(1) as usize),
+                Some(Rejected) => prop_assert_eq!(generated, 0),
                 last => prop_assert_eq!((last, one.aborted_after.is_some()), (Some(&EventKind::Aborted), true)),
             }
         }
     }
 
-    /// However often the caller looks, the same happens at the same moments.
+    /// However often the caller advances the engine, the same happens at the same times.
     #[test]
-    fn looking_changes_nothing(profile in profiles(), asked in asked(), step in 1..50_usize) {
+    fn advancing_more_often_changes_nothing(profile in profiles(), planned in planned(), step in 1..50_usize) {
         let (mut often, mut once) = (Engine::new(profile.clone(), ms(0)), Engine::new(profile, ms(0)));
-        for (id, one) in asked.iter().enumerate() {
+        for (id, one) in planned.iter().enumerate() {
             often.submit(one.request(id), ms(one.at));
             once.submit(one.request(id), ms(one.at));
         }
-        let looks = (0..20_000).step_by(step).chain([1_000_000_000]);
-        let seen: Vec<Event> = looks.flat_map(|at| often.advance(ms(at)).collect::<Vec<_>>()).collect();
+        let times = (0..20_000).step_by(step).chain([1_000_000_000]);
+        let seen: Vec<Event> = times.flat_map(|at| often.advance(ms(at)).collect::<Vec<_>>()).collect();
         prop_assert_eq!(seen, once.advance(ms(1_000_000_000)).collect::<Vec<_>>());
     }
 }

@@ -1,9 +1,9 @@
-//! What the KV cache does to requests: the prefix cache, pieces of prompts, retraction; and the overlap.
+//! Prefix cache, chunked prefill, waiting for memory, and overlap.
 
 use super::*;
 
-/// A request whose prompt is `shared` tokens that all have and then `own` ones.
-fn beginning(id: u64, shared: u32, own: u32, output_tokens: u32) -> Request {
+/// A request whose prompt is a prefix of `shared` tokens, the same for all, and then `own` ones.
+fn with_prefix(id: u64, shared: u32, own: u32, output_tokens: u32) -> Request {
     let own = (0..own).map(|n| n << 16 | id as u32);
     Request {
         id,
@@ -13,23 +13,23 @@ fn beginning(id: u64, shared: u32, own: u32, output_tokens: u32) -> Request {
 }
 
 #[test]
-fn a_known_beginning_is_not_prefilled_again() {
+fn a_cached_prefix_is_not_prefilled_again() {
     let profile = with(4, |profile| profile.disable_radix_cache = false);
     let mut engine = Engine::new(profile, ms(0));
-    engine.submit(beginning(1, 100, 20, 1), ms(0));
-    engine.submit(beginning(2, 100, 30, 1), ms(1_000));
+    engine.submit(with_prefix(1, 100, 20, 1), ms(0));
+    engine.submit(with_prefix(2, 100, 30, 1), ms(1_000));
     // The very same prompt: its last token is computed all the same.
-    engine.submit(beginning(3, 100, 0, 1), ms(2_000));
-    let all = "1 new 0, 1 last 120, 2 knows 100 1000, 2 last 1030, 3 knows 99 2000, 3 last 2001";
-    assert_eq!(happened(&mut engine, 3_000), all);
+    engine.submit(with_prefix(3, 100, 0, 1), ms(2_000));
+    let all = "1 new 0, 1 last 120, 2 cached 100 1000, 2 last 1030, 3 cached 99 2000, 3 last 2001";
+    assert_eq!(events_until(&mut engine, 3_000), all);
     let load = engine.load();
     assert_eq!((load.used_tokens, load.evictable_tokens), (0, 150));
     assert!((load.cache_hit_rate() - 0.99).abs() < 1e-9);
 
     assert!(engine.flush(ms(3_000)));
-    engine.submit(beginning(4, 100, 0, 1), ms(3_000));
+    engine.submit(with_prefix(4, 100, 0, 1), ms(3_000));
     assert!(!engine.flush(ms(3_000)), "a request runs");
-    assert_eq!(happened(&mut engine, 3_050), "4 new 3000");
+    assert_eq!(events_until(&mut engine, 3_050), "4 new 3000");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn the_least_recently_used_prefix_makes_room() {
         profile.max_total_tokens = 250;
     });
     let mut engine = Engine::new(profile, ms(0));
-    // The third prompt takes the place of the second, since the first was asked for again.
+    // The third prompt takes the place of the second, since the first was requested again.
     let prompts = [1, 2, 1, 3, 1, 2];
     for (id, prompt) in (0..).zip(prompts) {
         let one = request(prompt, 100, 1);
@@ -55,20 +55,20 @@ fn the_least_recently_used_prefix_makes_room() {
 }
 
 #[test]
-fn a_long_prompt_is_prefilled_in_pieces_and_the_last_is_filled_up() {
+fn a_long_prompt_is_prefilled_in_chunks_and_the_last_is_filled_up() {
     let profile = with(4, |profile| profile.chunked_prefill_size = 100);
-    // Pieces of 100, 100 and 30; the third takes the other prompt in.
+    // Chunks of 100, 100 and 30; the third batch includes the other prompt.
     let all = "1 new 0, 2 new 200, 1 token 270, 2 last 270, 1 last 282";
-    holds(profile, &[(1, 230, 2, 0), (2, 40, 1, 5)], all);
+    assert_events(profile, &[(1, 230, 2, 0), (2, 40, 1, 5)], all);
 }
 
 #[test]
 fn a_request_waits_until_the_kv_cache_has_room() {
     let profile = with(4, |profile| profile.max_total_tokens = 150);
     // The third could never fit.
-    let asked = [(1, 100, 2, 0), (2, 100, 1, 0), (3, 100, 50, 0)];
+    let requests = [(1, 100, 2, 0), (2, 100, 1, 0), (3, 100, 50, 0)];
     let all = "3 rejected 0, 1 new 0, 1 token 100, 1 last 112, 2 new 112, 2 last 212";
-    holds(profile, &asked, all);
+    assert_events(profile, &requests, all);
 }
 
 #[test]
@@ -84,11 +84,12 @@ fn with_overlap_results_come_while_the_next_step_runs() {
     for (id, prompt, output, at) in [(1, 20, 3, 1), (2, 30, 1, 5), (3, 10, 1, 60)] {
         engine.submit(request(id, prompt, output), ms(at));
     }
-    // The second came while the first was launched, from 2 to 10; the GPU works on that until 22, and begins the other 2 later.
-    // Both step from 56 to 70: the second's end was not known. A step of 12 begins at 72. The third is launched by 79, from 86 on.
+    // The second arrives while the first is launched, from 2 to 10. The GPU works on the first until 22 and begins the second 2
+    // later. Both take part in the step from 56 to 70, as the second's end was not known. A step of 12 begins at 72. The third is
+    // launched by 79 and runs from 86 on.
     let all = "1 queued 1, 1 new 2, 2 queued 10, 2 new 11, 1 token 22, 2 last 54, 1 token 70, 3 queued 70, 3 new 71, \
                1 last 84, 3 last 96";
-    assert_eq!(words(engine.advance(ms(1_000))), all);
+    assert_eq!(shown(engine.advance(ms(1_000))), all);
 }
 
 #[test]
@@ -99,11 +100,11 @@ fn the_gpu_waits_for_the_launch_of_short_steps() {
         profile.decode_launch_ms = 5.0;
         profile.gpu_share = 0.5;
     });
-    // The second is seen when the first was launched, at 30; launched at 60, and only then the first is told. The GPU has the
-    // second ready at 60, but the scheduler is busy with a decode step until 65. That step is of both, 14 at half speed; the
-    // next follows on its heels, of one.
+    // The second is picked up when the first was launched, at 30, and launched at 60; only then the first's token is reported. The
+    // GPU has finished the second at 60, but the scheduler launches a decode step until 65. That step has both, 14 ms at half
+    // speed; the next one, of one request, follows at once.
     let all = "1 new 0, 2 new 30, 1 token 60, 2 last 65, 1 token 93, 1 last 117";
-    holds(profile, &[(1, 10, 3, 0), (2, 10, 1, 20)], all);
+    assert_events(profile, &[(1, 10, 3, 0), (2, 10, 1, 20)], all);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The way of spans to a collector, from two processes of the server, each with a bounded queue of its own.
+//! Exports spans to a collector as two processes of the server, each with a bounded queue of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,62 +12,61 @@ use opentelemetry_sdk::trace::{
 
 use super::config::Telemetry;
 
-/// Which process of the server tells a span.
+/// The process of the server that reports a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Process {
     Tokenizer,
     Scheduler,
 }
 
-/// What is the same for all spans of a server, and the queues of both processes.
+/// The values that all spans of a server share, and the queues of both processes.
 #[derive(Debug)]
 pub(super) struct Tracer {
     /// 32 hexadecimal digits.
     pub(super) host: String,
-    /// Of the tokenizer; that of the scheduler follows.
+    /// The tokenizer's process id; the scheduler's is the next number.
     pub(super) pid: i64,
-    /// The spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too.
+    /// The spans of a request: 0 none, 1 stages, 2 their parts too, 3 every token too.
     pub(super) level: u8,
     /// By [`Process`].
     queues: [BatchSpanProcessor; 2],
 }
 
-/// Sends batches, each once. One that does not arrive is lost, and told when it is the first.
+/// Sends each batch once. A batch that cannot be sent is lost; the first of several in a row is logged.
 #[derive(Debug)]
-struct Told {
+struct LoggedExporter {
     endpoint: String,
     exporter: SpanExporter,
     is_down: AtomicBool,
 }
 
-/// Spans that wait in a process. What comes while it is full is lost, as in the real one (whose queue holds
-/// 2,048): so much that a collector which keeps up loses none.
-const QUEUE: usize = 32_768;
-/// Spans a batch, as SGLang sets it.
-const BATCH: usize = 64;
-/// The first span of a batch waits no longer for others, as SGLang sets it.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// For an answer of the collector.
-const ANSWER: Duration = Duration::from_secs(10);
+/// Spans queued in a process. More are lost, as in SGLang, whose queue holds 2,048; here enough that none is lost while the
+/// collector keeps up.
+const MAX_QUEUED_SPANS: usize = 32_768;
+/// Spans in a batch, as SGLang sets it.
+const MAX_BATCH_SPANS: usize = 64;
+/// The longest that a span waits for a full batch, as SGLang sets it.
+const BATCH_INTERVAL: Duration = Duration::from_millis(500);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Tracer {
-    /// Starts both, on the current Tokio runtime.
+    /// Starts the exports of both processes, on the current Tokio runtime.
     ///
     /// # Errors
-    /// An endpoint that is none.
+    /// If the endpoint is invalid.
     pub(super) fn start(settings: &Telemetry) -> Result<Tracer, ExporterBuildError> {
         let process = || -> Result<_, ExporterBuildError> {
             let mut exporter = SpanExporter::builder()
                 .with_tonic()
                 .with_endpoint(format!("http://{}", settings.otlp_traces_endpoint))
-                .with_timeout(ANSWER)
+                .with_timeout(EXPORT_TIMEOUT)
                 .build()?;
             exporter.set_resource(&Resource::builder().with_service_name("sglang").build());
             let batches = BatchConfigBuilder::default()
-                .with_max_queue_size(QUEUE)
-                .with_max_export_batch_size(BATCH)
-                .with_scheduled_delay(PATIENCE);
-            let processor = BatchSpanProcessor::builder(Told {
+                .with_max_queue_size(MAX_QUEUED_SPANS)
+                .with_max_export_batch_size(MAX_BATCH_SPANS)
+                .with_scheduled_delay(BATCH_INTERVAL);
+            let processor = BatchSpanProcessor::builder(LoggedExporter {
                 endpoint: settings.otlp_traces_endpoint.clone(),
                 exporter,
                 is_down: AtomicBool::new(false),
@@ -82,13 +81,13 @@ impl Tracer {
         })
     }
 
-    /// Takes a span of a process; never waits.
+    /// Queues a span of a process; never blocks.
     pub(super) fn send(&self, process: Process, span: SpanData) {
         self.queues[process as usize].on_end(span);
     }
 }
 
-impl opentelemetry_sdk::trace::SpanExporter for Told {
+impl opentelemetry_sdk::trace::SpanExporter for LoggedExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let sent = self.exporter.export(batch).await;
         let was_down = self.is_down.swap(sent.is_err(), Ordering::Relaxed);

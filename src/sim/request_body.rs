@@ -1,6 +1,5 @@
-//! What a client asks for: request bodies of `/generate` and the OpenAI endpoints.
-//!
-//! Read as far as the simulation needs; unknown fields are fine, as they are to the real server.
+//! Parses request bodies of `/generate` and the OpenAI endpoints, as far as the simulation needs. Unknown fields are ignored, as
+//! by SGLang.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -14,30 +13,30 @@ use crate::request::endpoint::Endpoint;
 use super::config::Config;
 use super::sequence::Sequence;
 
-/// The most sequences one request may ask for; the real one has no limit but its memory.
+/// The most sequences of one request. SGLang has no limit but its memory.
 const MAX_SEQUENCES: usize = 4_096;
 
-/// A valid request.
+/// A valid generation request.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct GenerationRequest {
     pub endpoint: Endpoint,
     pub stream: bool,
     pub include_usage: bool,
     pub return_meta_info: bool,
-    /// As the client named it: the real server echoes any name.
+    /// The client's name for it, which SGLang echoes.
     pub model: String,
-    /// Several prompts in a list or several answers: events carry `index`, replies are lists.
-    pub listed: bool,
-    /// Answers a prompt.
+    /// Whether there is a list of prompts or several sequences: events then have an `index`, and responses are lists.
+    pub is_list: bool,
+    /// Sequences per prompt.
     pub n: usize,
-    /// Prompt by prompt, the answers of one beside each other.
+    /// Ordered by prompt.
     pub sequences: Vec<Sequence>,
 }
 
-/// A request that the engine never sees.
+/// The refusal of an invalid request, which the engine never sees.
 #[derive(Debug, PartialEq)]
 pub(super) struct Refusal {
-    /// The client asked for a stream.
+    /// Whether the client requested a stream.
     pub stream: bool,
     pub kind: RefusalKind,
     pub message: String,
@@ -45,18 +44,18 @@ pub(super) struct Refusal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefusalKind {
-    /// Not JSON, or not the types of the schema.
-    Invalid,
-    /// Nothing to generate from, too long, out of range.
-    Unfit,
-    /// A combination that the endpoint does not offer.
+    /// Not JSON, or not of the schema.
+    Schema,
+    /// No prompt, too long, or out of range.
+    Value,
+    /// A combination that the endpoint does not support.
     Unsupported,
 }
 
-/// A refusal, of which it is not known whether the client asked for a stream.
-type Wrong = (RefusalKind, String);
+/// The kind and message of a [`Refusal`].
+type Reason = (RefusalKind, String);
 
-/// What a body gives once, or once a prompt.
+/// A field with one value, or with one value per prompt.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "must be one value or a list of such values")]
 enum OneOrMany<T> {
@@ -64,7 +63,7 @@ enum OneOrMany<T> {
     Many(Vec<T>),
 }
 
-/// A body, of which each endpoint has its fields.
+/// A request body, with the fields of all endpoints.
 #[derive(Deserialize)]
 struct Body {
     text: Option<OneOrMany<String>>,
@@ -108,20 +107,24 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-impl Call {
-    /// Reads the body of a request to `endpoint`.
+impl GenerationRequest {
+    /// Parses the body of a request to `endpoint`.
     ///
     /// # Errors
-    /// What the real server would refuse before its engine sees it.
-    pub(super) fn parse(endpoint: Endpoint, body: &[u8], config: &Config) -> Result<Call, Refusal> {
-        let body = parse(body, endpoint).map_err(|message| Refusal {
-            // Wrong JSON is told before `stream` could be read.
+    /// If SGLang would refuse the request before its engine sees it.
+    pub(super) fn parse(
+        endpoint: Endpoint,
+        body: &[u8],
+        config: &Config,
+    ) -> Result<GenerationRequest, Refusal> {
+        let body = parse_body(body, endpoint).map_err(|message| Refusal {
+            // Invalid JSON is refused before `stream` is known.
             stream: false,
-            kind: RefusalKind::Invalid,
+            kind: RefusalKind::Schema,
             message,
         })?;
         let stream = body.stream.unwrap_or(false);
-        body.call(endpoint, config)
+        body.validate(endpoint, config)
             .map_err(|(kind, message)| Refusal {
                 stream,
                 kind,
@@ -129,24 +132,25 @@ impl Call {
             })
     }
 
-    /// Tokens of its prompts, each once however many answers it gets.
+    /// The number of tokens of its prompts, each prompt counted once.
     pub(super) fn prompt_tokens(&self) -> u64 {
         let prompts = self.sequences.iter().step_by(self.n);
         prompts.map(|one| u64::from(one.prompt_tokens())).sum()
     }
 
-    /// Tokens made so far.
-    pub(super) fn made(&self) -> u64 {
-        self.sequences.iter().map(|one| u64::from(one.made())).sum()
+    /// The number of tokens generated so far.
+    pub(super) fn generated(&self) -> u64 {
+        let sequences = self.sequences.iter();
+        sequences.map(|one| u64::from(one.generated())).sum()
     }
 }
 
-/// Reads a body; what FastAPI says of one that is none.
-fn parse(body: &[u8], endpoint: Endpoint) -> Result<Body, String> {
-    // A list's values would be taken for the fields, in their order.
+/// Parses a body. The error is FastAPI's message.
+fn parse_body(body: &[u8], endpoint: Endpoint) -> Result<Body, String> {
+    // Serde would take a list's values for the fields, in their order.
     let is_object = body.trim_ascii_start().starts_with(b"{");
     if !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
-        let (kind, wanted) = match endpoint {
+        let (kind, expected) = match endpoint {
             Endpoint::Generate => (
                 "dataclass_type",
                 "a dictionary or an instance of GenerateReqInput",
@@ -157,40 +161,40 @@ fn parse(body: &[u8], endpoint: Endpoint) -> Result<Body, String> {
             ),
         };
         return Err(invalid(&format!(
-            "'type': '{kind}', 'loc': ('body',), 'msg': 'Input should be {wanted}'"
+            "'type': '{kind}', 'loc': ('body',), 'msg': 'Input should be {expected}'"
         )));
     }
-    let wrong = |error: &serde_json::Error, what: &dyn Display| {
-        let place = body.len().min(error.column());
-        let what = what.to_string().replace('\'', "`");
+    let invalid_json = |error: &serde_json::Error, message: &dyn Display| {
+        let column = body.len().min(error.column());
+        let message = message.to_string().replace('\'', "`");
         invalid(&format!(
-            "'type': 'json_invalid', 'loc': ('body', {place}), 'msg': 'JSON decode error', 'input': {{}}, \
-             'ctx': {{'error': '{what}'}}"
+            "'type': 'json_invalid', 'loc': ('body', {column}), 'msg': 'JSON decode error', 'input': {{}}, \
+             'ctx': {{'error': '{message}'}}"
         ))
     };
     let mut json = serde_json::Deserializer::from_slice(body);
-    let read = serde_path_to_error::deserialize(&mut json);
-    let read = read.map_err(|error| wrong(error.inner(), &error))?;
-    json.end().map_err(|error| wrong(&error, &error))?;
-    Ok(read)
+    let parsed = serde_path_to_error::deserialize(&mut json);
+    let parsed = parsed.map_err(|error| invalid_json(error.inner(), &error))?;
+    json.end().map_err(|error| invalid_json(&error, &error))?;
+    Ok(parsed)
 }
 
-/// What FastAPI says of a body that is not of the schema.
-fn invalid(wrong: &str) -> String {
-    format!("1 validation error:\n  {{{wrong}}}")
+/// FastAPI's message for a body that is not of the schema.
+fn invalid(error: &str) -> String {
+    format!("1 validation error:\n  {{{error}}}")
 }
 
-fn missing(field: &str) -> Wrong {
-    let wrong = format!("'type': 'missing', 'loc': ('body', '{field}'), 'msg': 'Field required'");
-    (RefusalKind::Invalid, invalid(&wrong))
+fn missing(field: &str) -> Reason {
+    let error = format!("'type': 'missing', 'loc': ('body', '{field}'), 'msg': 'Field required'");
+    (RefusalKind::Schema, invalid(&error))
 }
 
-fn unfit(message: impl Into<String>) -> Wrong {
-    (RefusalKind::Unfit, message.into())
+fn invalid_value(message: impl Into<String>) -> Reason {
+    (RefusalKind::Value, message.into())
 }
 
 impl Body {
-    fn call(self, endpoint: Endpoint, config: &Config) -> Result<Call, Wrong> {
+    fn validate(self, endpoint: Endpoint, config: &Config) -> Result<GenerationRequest, Reason> {
         let is_generate = endpoint == Endpoint::Generate;
         let stream = self.stream.unwrap_or(false);
         let wants_meta_info = endpoint == Endpoint::Chat && self.return_meta_info.unwrap_or(false);
@@ -200,66 +204,68 @@ impl Body {
             return Err((RefusalKind::Unsupported, message.to_owned()));
         }
         let (prompts, is_batch) = self.prompts(endpoint)?;
-        let of_openai = OneOrMany::One(Sampling {
+        let openai = OneOrMany::One(Sampling {
             max_new_tokens: self.max_completion_tokens.or(self.max_tokens),
             n: self.n,
         });
         let (sampling, field) = match is_generate {
             true => (self.sampling_params.as_ref(), "max_new_tokens"),
-            false => (Some(&of_openai), "max_tokens"),
+            false => (Some(&openai), "max_tokens"),
         };
-        let sampling = |place| sampling.and_then(|sampling| sampling.at(place));
+        let sampling = |prompt| sampling.and_then(|sampling| sampling.get(prompt));
         let n = sampling(0).and_then(|sampling| sampling.n);
-        let n = answers(prompts.len(), n.unwrap_or(1)).map_err(unfit)?;
-        let listed = is_batch || prompts.len() * n > 1;
+        let n = sequences_per_prompt(prompts.len(), n.unwrap_or(1)).map_err(invalid_value)?;
+        let is_list = is_batch || prompts.len() * n > 1;
         let mut sequences = Vec::new();
-        for (place, tokens) in prompts.into_iter().enumerate() {
-            let wanted = sampling(place).and_then(|sampling| sampling.max_new_tokens);
-            let (prompt, wanted) = fit(field, tokens, wanted, config).map_err(unfit)?;
+        for (index, tokens) in prompts.into_iter().enumerate() {
+            let max_tokens = sampling(index).and_then(|sampling| sampling.max_new_tokens);
+            let (prompt, max_tokens) =
+                fit_context(field, tokens, max_tokens, config).map_err(invalid_value)?;
             let rid = match &self.rid {
-                // Several answers to a prompt get ids of the server's own.
+                // With several sequences per prompt the server makes its own ids.
                 Some(_) if n > 1 => None,
-                Some(OneOrMany::One(rid)) if is_batch => Some(format!("{rid}_{place}")),
-                given => given.as_ref().and_then(|given| given.at(place)).cloned(),
+                Some(OneOrMany::One(rid)) if is_batch => Some(format!("{rid}_{index}")),
+                rid => rid.as_ref().and_then(|rid| rid.get(index)).cloned(),
             };
             for _ in 0..n {
                 let rid = rid.clone().unwrap_or_else(new_rid);
-                sequences.push(Sequence::new(sequences.len(), rid, prompt.clone(), wanted));
+                let index = sequences.len();
+                sequences.push(Sequence::new(index, rid, prompt.clone(), max_tokens));
             }
         }
         let options = self.stream_options;
         let model = self.model.filter(|_| !is_generate);
-        Ok(Call {
+        Ok(GenerationRequest {
             endpoint,
             stream,
             include_usage: options.is_some_and(|options| options.include_usage.unwrap_or(false)),
             return_meta_info: is_generate || wants_meta_info,
             model: model.unwrap_or_else(|| config.model.clone()),
-            listed,
+            is_list,
             n,
             sequences,
         })
     }
 
-    /// The tokens of each prompt, and whether they came in a list.
-    fn prompts(&self, endpoint: Endpoint) -> Result<(Vec<Vec<u32>>, bool), Wrong> {
+    /// Returns the tokens of each prompt, and whether the prompts are a list.
+    fn prompts(&self, endpoint: Endpoint) -> Result<(Vec<Vec<u32>>, bool), Reason> {
         match endpoint {
             Endpoint::Generate => match (&self.text, &self.input_ids) {
                 (Some(texts), None) => Ok((texts.tokens(), texts.is_many())),
                 (None, Some(ids)) => Ok((ids.tokens(), ids.is_many())),
-                (Some(_), Some(_)) => Err(unfit(
+                (Some(_), Some(_)) => Err(invalid_value(
                     "Either text or input_ids should be provided, not both.",
                 )),
-                (None, None) => Err(unfit(
+                (None, None) => Err(invalid_value(
                     "Either text, input_ids or input_embeds should be provided.",
                 )),
             },
             Endpoint::Chat => match self.messages.as_deref() {
                 None => Err(missing("messages")),
-                Some([]) => Err(unfit("Messages cannot be empty.")),
+                Some([]) => Err(invalid_value("Messages cannot be empty.")),
                 Some(messages) => {
-                    let words = messages.iter().flat_map(Message::words);
-                    Ok((vec![words.collect()], false))
+                    let tokens = messages.iter().flat_map(Message::tokens);
+                    Ok((vec![tokens.collect()], false))
                 }
             },
             _ => match &self.prompt {
@@ -271,34 +277,34 @@ impl Body {
     }
 }
 
-/// Prompt and output tokens of one sequence, within the context.
-fn fit(
+/// Returns the prompt and the number of output tokens of one sequence, limited by the context length.
+fn fit_context(
     field: &str,
     mut prompt: Vec<u32>,
-    wanted: Option<i64>,
+    max_tokens: Option<i64>,
     config: &Config,
 ) -> Result<(Arc<[u32]>, u32), String> {
-    let context = config.most_tokens();
+    let context = config.max_sequence_tokens();
     if prompt.len() >= context as usize {
         let tokens = prompt.len();
         return Err(format!(
             "The input ({tokens} tokens) is longer than the model's context length ({context} tokens)."
         ));
     }
-    let wanted = wanted.unwrap_or(i64::from(config.default_output_len));
-    if wanted < 0 {
-        return Err(format!("{field} must be at least 0, got {wanted}."));
+    let max_tokens = max_tokens.unwrap_or(i64::from(config.default_output_len));
+    if max_tokens < 0 {
+        return Err(format!("{field} must be at least 0, got {max_tokens}."));
     }
-    // A text without words still has its beginning-of-sequence token.
+    // An empty text still has its beginning-of-sequence token.
     if prompt.is_empty() {
         prompt.push(0);
     }
-    let room = i64::from(context.saturating_sub(prompt.len() as u32).max(1));
-    Ok((prompt.into(), wanted.clamp(1, room) as u32))
+    let free = i64::from(context.saturating_sub(prompt.len() as u32).max(1));
+    Ok((prompt.into(), max_tokens.clamp(1, free) as u32))
 }
 
-/// Answers to each of the prompts.
-fn answers(prompts: usize, n: i64) -> Result<usize, String> {
+/// Checks `n`.
+fn sequences_per_prompt(prompts: usize, n: i64) -> Result<usize, String> {
     if n < 1 {
         return Err(format!("n must be at least 1, got {n}."));
     }
@@ -312,8 +318,8 @@ fn answers(prompts: usize, n: i64) -> Result<usize, String> {
     }
 }
 
-/// The simulated tokenizer: a token a word, its id a hash of it (FNV-1a).
-fn words(text: &str) -> impl Iterator<Item = u32> {
+/// The simulated tokenizer: a token per word, whose id is the word's hash (FNV-1a).
+fn tokenize(text: &str) -> impl Iterator<Item = u32> {
     text.split_whitespace().map(|word| {
         word.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -321,17 +327,17 @@ fn words(text: &str) -> impl Iterator<Item = u32> {
     })
 }
 
-/// A request id of the server's own: 32 hexadecimal digits.
+/// Returns a request id of the server's own: 32 hexadecimal digits.
 fn new_rid() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
 impl<T> OneOrMany<T> {
-    /// Of so many, the one at a place.
-    fn at(&self, place: usize) -> Option<&T> {
+    /// The value of the prompt at `index`.
+    fn get(&self, index: usize) -> Option<&T> {
         match self {
             OneOrMany::One(one) => Some(one),
-            OneOrMany::Many(many) => many.get(place),
+            OneOrMany::Many(many) => many.get(index),
         }
     }
 
@@ -350,12 +356,12 @@ impl<T> OneOrMany<T> {
 impl OneOrMany<String> {
     fn tokens(&self) -> Vec<Vec<u32>> {
         let texts = self.all().iter();
-        texts.map(|text| words(text).collect()).collect()
+        texts.map(|text| tokenize(text).collect()).collect()
     }
 }
 
 impl OneOrMany<Vec<i64>> {
-    /// Token ids as the client gives them; real ones have fewer bits.
+    /// The client's token ids, cut to 32 bits; real ones have fewer.
     fn tokens(&self) -> Vec<Vec<u32>> {
         let ids = |list: &Vec<i64>| list.iter().map(|id| *id as u32).collect();
         self.all().iter().map(ids).collect()
@@ -363,14 +369,14 @@ impl OneOrMany<Vec<i64>> {
 }
 
 impl Message {
-    /// Words of a string, or of the text parts of a list.
-    fn words(&self) -> Vec<u32> {
+    /// The tokens of a string, or of the text parts of a list.
+    fn tokens(&self) -> Vec<u32> {
         match &self.content {
-            Some(Value::String(text)) => words(text).collect(),
+            Some(Value::String(text)) => tokenize(text).collect(),
             Some(Value::Array(parts)) => parts
                 .iter()
                 .filter_map(|part| part.get("text")?.as_str())
-                .flat_map(words)
+                .flat_map(tokenize)
                 .collect(),
             _ => Vec::new(),
         }

@@ -1,4 +1,4 @@
-//! What a proxy knows of requests that a pair of servers served, and their sender does not: servers tell the proxy by traces.
+//! Adds what a proxy or hop knows of a pair of servers to another process's row: servers report to the proxy by traces.
 
 use crate::offset::Offset;
 use crate::request::attempt::{self, ServerRole};
@@ -6,33 +6,33 @@ use crate::request::columns::Row;
 use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes, Relation};
 use crate::request::unseen::Unseens;
 
-/// Puts into a row of a generator what that of its front says of a pair of servers.
-pub(super) fn take(row: &mut Row, front: &Row) {
+/// Adds what the front's row reports about the pair to a generator's row.
+pub(super) fn add_front(row: &mut Row, front: &Row) {
     let (host, room) = (front.prefill_host.clone(), front.bootstrap_room.clone());
     let times = front.timeline.prefill().unwrap_or_default();
-    take_leg(row, host, room, times);
+    add_leg(row, host, room, times);
     row.host = front.host.clone().or(row.host.take());
-    take_engine(row, front, row.timeline.offset(ClockOf::Front));
+    add_engine(row, front, row.timeline.offset(ClockOf::Front));
     if front.unseen.and_then(Unseens::engine).is_none() {
-        // Nothing of the servers is unseen any more.
+        // No timestamps of the servers are missing now.
         row.unseen = None;
     }
     row.derive_anew();
 }
 
-/// Says in a row's error which server of its pair was lost, if this leg's was.
-pub(super) fn tell_lost(row: &mut Row, leg: &Row) {
+/// Adds to a row's error which server of the pair was lost, if it was that of this leg.
+pub(super) fn add_lost(row: &mut Row, leg: &Row) {
     let (Some(error), Some(host)) = (&mut row.error, &leg.host) else {
         return;
     };
-    // The front may have known it.
+    // The front may have added it already.
     if !error.contains(host.as_str()) {
         attempt::tell_lost(error, ServerRole::Prefill, host, leg.outcome);
     }
 }
 
-/// Puts the leg that another server prefilled into a row.
-pub(super) fn take_leg(
+/// Adds the leg of the prefill server to a row.
+pub(super) fn add_leg(
     row: &mut Row,
     host: Option<String>,
     room: Option<String>,
@@ -43,8 +43,9 @@ pub(super) fn take_leg(
     row.timeline.pair(times);
 }
 
-/// Puts the moments of the server that another process knows into a row that lacks them; that one's clock is so far ahead.
-pub(super) fn take_engine(row: &mut Row, other: &Row, clock: Option<Offset>) {
+/// Adds the engine's timestamps of another process's row, if this row has none on its clock. `clock`: the offset of that process's
+/// clock.
+pub(super) fn add_engine(row: &mut Row, other: &Row, clock: Option<Offset>) {
     let (ours, theirs) = (&mut row.timeline, &other.timeline);
     if ours.relation(ClockOf::Engine) == Relation::Unknown {
         let engine = match (theirs.relation(ClockOf::Engine), clock) {

@@ -1,7 +1,7 @@
-//! The bytes of `/generate`, in the order of SGLang's keys as recorded; `meta_info` has its own file.
+//! Responses of `/generate`, with SGLang's keys in their recorded order; `meta_info` has its own file.
 //!
-//! Written by hand: the order matters, and an event costs a few copies of strings that are laid out
-//! before. Numbers are JSON floats as Python writes them.
+//! Written by hand, as the order matters and an event then costs a few copies of strings that were rendered before. Numbers are
+//! JSON floats as Python writes them.
 
 use std::fmt::Write as _;
 
@@ -9,71 +9,71 @@ use bytes::{Bytes, BytesMut};
 
 use crate::clock::Stamp;
 
-use super::call::{Refusal, RefusalKind};
 use super::dialect::Dialect;
 use super::meta_info;
+use super::request_body::{Refusal, RefusalKind};
 use super::sequence::Sequence;
 use super::shared::Exchange;
 
 /// The end of every SSE stream.
 pub(super) const DONE: &str = "data: [DONE]\n\n";
 
-/// Writes to a `BytesMut` do not fail; this says it once.
+/// Writes to a `BytesMut`, which does not fail.
 macro_rules! put {
     ($out:expr, $($arg:tt)*) => {{ let _ = write!($out, $($arg)*); }};
 }
 pub(super) use put;
 
-/// An event of a `/generate` stream, to be handed to the socket at `now`.
+/// Renders an event of a stream, to be sent at `now`.
 pub(super) fn event(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> Bytes {
     let mut out = BytesMut::with_capacity(1_024);
     let is_incremental = exchange.shared.config.incremental;
-    let from = if is_incremental { sequence.shown } else { 0 };
+    let from = if is_incremental { sequence.streamed } else { 0 };
     out.extend_from_slice(b"data: ");
-    answer(&mut out, exchange, sequence, from, now);
-    if exchange.call.listed {
+    output(&mut out, exchange, sequence, from, now);
+    if exchange.request.is_list {
         put!(out, ",\"index\":{}", sequence.index);
     }
     out.extend_from_slice(b"}\n\n");
     out.freeze()
 }
 
-/// The body of a `/generate` reply that is no stream.
+/// Writes the body of a response that is no stream.
 pub(super) fn reply(out: &mut BytesMut, exchange: &Exchange, now: Stamp) {
-    let [open, close] = if exchange.call.listed {
+    let [open, close] = if exchange.request.is_list {
         ["[", "]"]
     } else {
         ["", ""]
     };
     out.extend_from_slice(open.as_bytes());
-    for sequence in &exchange.call.sequences {
+    for sequence in &exchange.request.sequences {
         if sequence.index > 0 {
             out.extend_from_slice(b",");
         }
-        answer(out, exchange, sequence, 0, now);
+        output(out, exchange, sequence, 0, now);
         out.extend_from_slice(b"}");
     }
     out.extend_from_slice(close.as_bytes());
 }
 
-/// `{"text":…,"output_ids":[…],"meta_info":{…}`, left open.
-fn answer(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, from: u32, now: Stamp) {
-    let (script, made) = (&exchange.shared.script, sequence.made());
+/// Writes `{"text":…,"output_ids":[…],"meta_info":{…}`, without the closing brace.
+fn output(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, from: u32, now: Stamp) {
+    let (canned, to) = (&exchange.shared.canned_text, sequence.generated());
     let dialect = exchange.shared.config.dialect;
-    put!(out, "{{\"text\":\"{}\"", script.text(from, made));
+    put!(out, "{{\"text\":\"{}\"", canned.text(from, to));
     if dialect >= Dialect::V054 {
-        // Their ids are only the new ones, while the text is all so far.
+        // In these versions only the new ids are sent, but the whole text.
         let from = match dialect {
-            Dialect::V054 | Dialect::V055 => sequence.shown,
+            Dialect::V054 | Dialect::V055 => sequence.streamed,
             _ => from,
         };
-        put!(out, ",\"output_ids\":[{}]", script.ids(from, made));
+        put!(out, ",\"output_ids\":[{}]", canned.ids(from, to));
     }
     out.extend_from_slice(b",\"meta_info\":");
     meta_info::write(out, exchange, sequence, now);
 }
 
-/// An error of the OpenAI shape, which `/generate` has too for some.
+/// An error body of OpenAI's shape, which `/generate` uses for some errors too.
 pub(super) fn error_body(message: &str, kind: &str, code: u16) -> String {
     let message = serde_json::Value::from(message);
     format!(
@@ -82,20 +82,20 @@ pub(super) fn error_body(message: &str, kind: &str, code: u16) -> String {
 }
 
 impl Refusal {
-    /// The body of a 400 from `/generate` or an OpenAI endpoint.
-    pub(super) fn body(&self, generate: bool) -> String {
+    /// The body of the 400 response.
+    pub(super) fn body(&self, is_generate: bool) -> String {
         match self.kind {
-            RefusalKind::Invalid => error_body(&self.message, "Bad Request", 400),
+            RefusalKind::Schema => error_body(&self.message, "Bad Request", 400),
             RefusalKind::Unsupported => error_body(&self.message, "BadRequest", 400),
-            RefusalKind::Unfit if generate => {
+            RefusalKind::Value if is_generate => {
                 let message = serde_json::Value::from(self.message.as_str());
                 format!("{{\"error\":{{\"message\":{message}}}}}")
             }
-            RefusalKind::Unfit => error_body(&self.message, "BadRequestError", 400),
+            RefusalKind::Value => error_body(&self.message, "BadRequestError", 400),
         }
     }
 
-    /// The event with which a `/generate` stream says it inside a 200.
+    /// The error event of a `/generate` stream, whose status is 200.
     pub(super) fn event(&self) -> String {
         let message = serde_json::Value::from(self.message.as_str());
         format!(

@@ -1,41 +1,41 @@
-//! What the simulated model says: the same words for everyone, laid out once.
+//! The text that the simulated model generates, the same for every request.
 //!
-//! A reply of `n` tokens is the first `n` of one long text, so the cumulative text and ids of any event
-//! are prefixes of two strings that are already escaped and rendered.
+//! An output of `n` tokens is the first `n` tokens of one long text. So the cumulative text and ids of an event are prefixes of
+//! two strings, which are escaped and rendered once.
 
-/// The words, one a token. They hold what streams must carry unharmed: several bytes a character,
-/// quotes, backslashes, line breaks.
+/// The words, one per token. They include what needs care in a stream: multi-byte characters, quotes, backslashes, line breaks.
 const WORDS: [&str; 24] = [
     " the", " quick", " queue", " waits", " for", " no", " one", ",", " na", "ï", "ve", " worker",
     " 🙂", " says", " \"", "prefill", "\"", " then", " decode", ".", "\n", " a", "\\", "b",
 ];
 
-/// The text and ids of the longest possible reply.
+/// The text and token ids of the longest possible output.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(super) struct CannedText {
     text: String,
+    /// Where each token's text ends.
     text_ends: Vec<u32>,
-    /// Three digits and a comma each.
+    /// Three digits and a comma per token.
     ids: String,
 }
 
-impl Script {
-    /// Lays out `tokens` tokens.
-    pub(super) fn new(tokens: u32) -> Script {
+impl CannedText {
+    /// Renders `tokens` tokens.
+    pub(super) fn new(tokens: u32) -> CannedText {
         let words: Vec<String> = WORDS.iter().map(|word| escaped(word)).collect();
-        let mut script = Script {
+        let mut canned = CannedText {
             text: String::new(),
             text_ends: vec![0],
             ids: String::new(),
         };
         for token in 0..tokens as usize {
-            // A stride that is prime to the number of words, so that the text does not read as a list.
+            // A stride coprime to the number of words mixes their order.
             let word = (token * 7 + token / WORDS.len()) % WORDS.len();
-            script.text.push_str(&words[word]);
-            script.text_ends.push(script.text.len() as u32);
-            script.ids.push_str(&format!("{},", word + 100));
+            canned.text.push_str(&words[word]);
+            canned.text_ends.push(canned.text.len() as u32);
+            canned.ids.push_str(&format!("{},", word + 100));
         }
-        script
+        canned
     }
 
     /// The JSON-escaped text of the tokens `from..to`, without quotes.
@@ -56,7 +56,7 @@ impl Script {
     }
 }
 
-/// The word as JSON writes it, without its quotes.
+/// Escapes a word for JSON, without quotes around it.
 fn escaped(word: &str) -> String {
     let quoted = serde_json::Value::from(word).to_string();
     quoted[1..quoted.len() - 1].to_owned()

@@ -1,0 +1,114 @@
+use super::*;
+
+fn config() -> Config {
+    Config {
+        default_output_len: 7,
+        context_len: 100,
+        ..Config::default()
+    }
+}
+
+fn parse(endpoint: Endpoint, body: &str) -> Result<GenerationRequest, Refusal> {
+    GenerationRequest::parse(endpoint, body.as_bytes(), &config())
+}
+
+/// The endpoint of a name in the tables below.
+fn endpoint(name: &str) -> Endpoint {
+    match name {
+        "generate" => Endpoint::Generate,
+        "completions" => Endpoint::Completions,
+        _ => Endpoint::Chat,
+    }
+}
+
+/// Endpoint, prompt and output tokens of each sequence, body.
+const LENGTHS: &str = r#"generate | 3+7 | {"text":"a b  c"}
+generate | 2+7 1+7 | {"text":["a b","c"]}
+generate | 4+7 | {"input_ids":[5,6,7,8]}
+generate | 1+7 2+7 | {"input_ids":[[5],[6,7]]}
+generate | 1+7 | {"text":"","lora_path":null,"rid":null}
+generate | 2+98 | {"text":"a b","sampling_params":{"max_new_tokens":500}}
+generate | 2+1 | {"text":"a b","sampling_params":{"max_new_tokens":0}}
+generate | 1+3 1+4 | {"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"max_new_tokens":4}]}
+completions | 2+7 | {"prompt":"a b"}
+completions | 1+7 2+7 | {"prompt":["a","b c"]}
+completions | 3+7 | {"prompt":[1,2,3]}
+completions | 1+7 2+7 | {"prompt":[[1],[2,3]],"n":1}
+chat | 3+7 | {"messages":[{"role":"system","content":"a b"},{"content":"c"}]}
+chat | 2+7 | {"messages":[{"content":[{"type":"text","text":"a b"},{"type":"image"}]}]}
+chat | 1+3 | {"messages":[{"role":"assistant","content":null}],"max_tokens":3}
+chat | 1+4 | {"messages":[{"content":"a"}],"max_tokens":3,"max_completion_tokens":4}"#;
+
+#[test]
+fn every_form_of_prompt_has_its_length() {
+    for line in LENGTHS.lines() {
+        let [name, wanted, body] = line.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let request = parse(endpoint(name), body).unwrap();
+        let lengths = request.sequences.iter();
+        let lengths = lengths.map(|one| format!("{}+{}", one.prompt_tokens(), one.max_tokens));
+        assert_eq!(lengths.collect::<Vec<_>>().join(" "), wanted, "{body}");
+    }
+}
+
+#[test]
+fn a_prompt_beyond_the_context_is_refused() {
+    let body = format!(r#"{{"text":"{}","stream":true}}"#, "a ".repeat(100));
+    let refusal = parse(Endpoint::Generate, &body).unwrap_err();
+    assert!(refusal.stream && refusal.message.contains("(100 tokens) is longer"));
+}
+
+#[test]
+fn request_ids_are_the_clients_where_sglang_keeps_them() {
+    let rids = |body: &str| -> Vec<String> {
+        let request = parse(Endpoint::Generate, body).unwrap();
+        request
+            .sequences
+            .iter()
+            .map(|s| s.rid.to_string())
+            .collect()
+    };
+    assert_eq!(rids(r#"{"text":"a","rid":"r"}"#), ["r"]);
+    assert_eq!(rids(r#"{"text":["a","b"],"rid":"r"}"#), ["r_0", "r_1"]);
+    assert_eq!(rids(r#"{"text":["a","b"],"rid":["x","y"]}"#), ["x", "y"]);
+    let generated = rids(r#"{"text":"a","rid":"r","sampling_params":{"n":2}}"#);
+    assert!(generated[0] != generated[1] && generated.iter().all(|rid| rid.len() == 32));
+}
+
+/// Endpoint, kind, part of the message, body.
+const REFUSALS: &str = r#"generate | Schema | EOF | {
+generate | Schema | 'msg': 'Input should be a dictionary or an instance of GenerateReqInput' | []
+generate | Schema | instance of GenerateReqInput | ["a",null,null,null,null]
+generate | Schema | 'json_invalid' | [1
+chat | Schema | 'msg': 'Input should be a valid dictionary or object to extract fields from' | 5
+generate | Schema | trailing characters | {"text":"a"}}
+generate | Schema | text: must be one value or a list | {"text":5}
+generate | Schema | input_ids: must be one value or a list | {"input_ids":"x"}
+generate | Schema | sampling_params: must be one value or a list | {"text":"a","sampling_params":{"n":"two"}}
+generate | Value | not both | {"text":"a","input_ids":[1]}
+generate | Value | empty | {"text":[]}
+generate | Value | n must be at least 1, got 0 | {"text":"a","sampling_params":{"n":0}}
+generate | Value | at most | {"text":"a","sampling_params":{"n":99999999999}}
+generate | Value | max_new_tokens must be at least 0, got -1 | {"text":"a","sampling_params":{"max_new_tokens":-1}}
+completions | Schema | prompt | {}
+completions | Schema | prompt must be | {"prompt":{}}
+chat | Schema | messages | {"prompt":"a"}
+chat | Value | empty | {"messages":[]}
+chat | Unsupported | return_meta_info | {"messages":[{"content":"a"}],"stream":true,"return_meta_info":true}"#;
+
+#[test]
+fn refusals_name_the_field_and_what_is_valid() {
+    for line in REFUSALS.lines() {
+        let [name, kind, part, body] = line.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let refusal = parse(endpoint(name), body).unwrap_err();
+        let message = refusal.message;
+        assert_eq!(format!("{:?}", refusal.kind), kind, "{body}: {message}");
+        assert!(message.contains(part), "{body}: {message}");
+    }
+    let one = r#"{"prompt":"a","return_meta_info":true,"stream":true}"#;
+    let request = parse(Endpoint::Completions, one).unwrap();
+    assert!(!request.return_meta_info, "ignored there");
+}

@@ -1,0 +1,200 @@
+//! Matches attempts at hops with requests of the front.
+
+use std::collections::HashMap;
+
+use crate::request::attempt::{Failed, MAX_FAILED, sendings, shown};
+use crate::request::cell::Value;
+use crate::request::columns::ColumnId;
+use crate::request::outcome::Outcome;
+use crate::request::row::Row;
+use crate::table::Table;
+
+/// The attempts of each request of a front.
+#[derive(Debug, Default)]
+pub struct JoinedAttempts {
+    /// By the request's first row.
+    requests: HashMap<usize, Attempts>,
+    /// The number of attempts matched by the front's span.
+    by_span: usize,
+    /// The number of attempts matched by the request's id.
+    by_id: usize,
+    /// First rows of attempts that belong to no request.
+    unmatched: Vec<usize>,
+}
+
+/// The attempts of a request, as first rows of the hops. The two legs of a pair count as one attempt.
+#[derive(Debug, Default)]
+pub struct Attempts {
+    /// The one whose response the front read, as far as known.
+    pub answered: Option<usize>,
+    /// Its leg on the prefill server.
+    pub leg: Option<usize>,
+    /// The others, in order of time.
+    pub others: Vec<usize>,
+}
+
+impl JoinedAttempts {
+    /// Matches an attempt by its parent span, which the front sent. A router that begins spans of its own drops that span; then
+    /// the request's id decides, if only one request had it.
+    pub fn find(front: &Table, hops: &Table) -> JoinedAttempts {
+        let mut by_span = HashMap::new();
+        let mut by_id: HashMap<&str, Option<usize>> = HashMap::new();
+        for row in front.firsts() {
+            let span = front.text(ColumnId::span_id, row);
+            if !span.is_empty() {
+                by_span.insert(span, row);
+            }
+            let entry = by_id.entry(id(front, row));
+            entry.and_modify(|found| *found = None).or_insert(Some(row));
+        }
+        let mut joined = JoinedAttempts::default();
+        let mut found: HashMap<usize, Vec<usize>> = HashMap::new();
+        for hop in hops.firsts() {
+            let by_span = by_span
+                .get(hops.text(ColumnId::parent_span_id, hop))
+                .copied();
+            let by_id = || by_id.get(id(hops, hop)).copied().flatten();
+            joined.by_span += usize::from(by_span.is_some());
+            match by_span.or_else(by_id) {
+                Some(row) => found.entry(row).or_default().push(hop),
+                None => joined.unmatched.push(hop),
+            }
+        }
+        joined.by_id = found.values().map(Vec::len).sum::<usize>() - joined.by_span;
+        let requests = found.into_iter();
+        let requests = requests.map(|(row, hop)| (row, Attempts::new(front, row, hops, hop)));
+        joined.requests = requests.collect();
+        joined
+    }
+
+    /// The attempts of a request, given its first row.
+    pub fn of_request(&self, row: usize) -> Option<&Attempts> {
+        self.requests.get(&row)
+    }
+
+    /// The first rows, of front and hop, of the attempts whose response the front read.
+    pub fn answered(&self) -> impl Iterator<Item = (usize, usize)> {
+        let all = self.requests.iter();
+        all.filter_map(|(row, attempts)| Some((*row, attempts.answered?)))
+    }
+
+    /// Whether an attempt, given by its first row, belongs to no request.
+    pub fn is_unmatched(&self, hop: usize) -> bool {
+        self.unmatched.binary_search(&hop).is_ok()
+    }
+
+    /// Returns messages: how many attempts were matched, and which requests and attempts were not.
+    pub fn notes(&self, front: &Table, hops: &Table) -> Vec<String> {
+        let requests = front.firsts();
+        let (matched, unmatched): (Vec<usize>, Vec<usize>) =
+            requests.partition(|row| self.requests.contains_key(row));
+        let attempts = self.by_span + self.by_id;
+        let mut notes = vec![format!(
+            "{attempts} attempts at {} of {} requests joined: {} by the front's span, {} by the request's id",
+            matched.len(),
+            matched.len() + unmatched.len(),
+            self.by_span,
+            self.by_id
+        )];
+        let of_front = "requests of the front that no hop has a row of";
+        let of_hops = "attempts at a hop that no request of the front belongs to";
+        for (rows, table, label) in [
+            (&unmatched, front, of_front),
+            (&self.unmatched, hops, of_hops),
+        ] {
+            if !rows.is_empty() {
+                let outcomes = outcomes(table, rows);
+                notes.push(format!("{} {label}: {outcomes}", rows.len()));
+            }
+        }
+        notes
+    }
+}
+
+/// A request's id without the `#0` of its first sequence.
+fn id(table: &Table, row: usize) -> &str {
+    let id = table.text(ColumnId::req_id, row);
+    // The client's own id may end so too; only with several sequences does the next row belong to the same request.
+    match id.strip_suffix("#0") {
+        Some(id) if row + 1 < table.len() && !table.is_first(row + 1) => id,
+        _ => id,
+    }
+}
+
+/// Formats the number of rows of each outcome.
+fn outcomes(table: &Table, rows: &[usize]) -> String {
+    let counts = Outcome::ALL.into_iter().filter_map(|outcome| {
+        let is = |row: &&usize| table.text(ColumnId::outcome, **row) == outcome.name();
+        let count = rows.iter().filter(is).count();
+        (count > 0).then(|| format!("{count} {}", outcome.name()))
+    });
+    counts.collect::<Vec<_>>().join(", ")
+}
+
+impl Attempts {
+    fn new(front: &Table, row: usize, hops: &Table, mut all: Vec<usize>) -> Attempts {
+        let began = |hop: &usize| {
+            hops.number(ColumnId::router_send_time, *hop)
+                .unwrap_or(f64::NAN)
+        };
+        all.sort_by(|a, b| began(a).total_cmp(&began(b)));
+        // The router sends both legs of an attempt with the same room.
+        let room = |hop: &usize| hops.text(ColumnId::bootstrap_room, *hop);
+        let is_other_leg = |a: &usize, b: &usize| !room(a).is_empty() && room(a) == room(b);
+        let mut attempts = sendings(all, is_other_leg);
+        // The last leg is the one that answered: the host in the front's row, else the decode server, else the longer one.
+        let host = front.text(ColumnId::host, row);
+        let answer_order = |hop: &usize| {
+            let is_host = hops.text(ColumnId::host, *hop) == host;
+            let is_decode = hops.value(ColumnId::disaggregated, *hop) != Value::Empty;
+            let elapsed = hops.whole(ColumnId::elapsed, *hop);
+            (is_host, is_decode, elapsed, *hop)
+        };
+        attempts
+            .iter_mut()
+            .for_each(|legs| legs.sort_by_key(&answer_order));
+        // The front read the response of the last attempt with its status; if all failed, the router may have responded itself.
+        let status = front.number(ColumnId::status, row);
+        let has_status = |legs: &Vec<usize>| {
+            let hop = legs.last();
+            status.is_some() && hop.map(|hop| hops.number(ColumnId::status, *hop)) == Some(status)
+        };
+        let index = attempts.iter().rposition(has_status);
+        let legs = index.map_or_else(Vec::new, |index| attempts.remove(index));
+        // Of another attempt's legs, the one that failed by itself counts: the router then abandoned the other.
+        let has_failed = |hop: &usize| {
+            let outcome = Outcome::named(hops.text(ColumnId::outcome, *hop));
+            outcome.is_some_and(|outcome| !outcome.is_left())
+        };
+        let others = attempts.into_iter();
+        let others = others.filter_map(|legs| legs.into_iter().max_by_key(has_failed));
+        Attempts {
+            answered: legs.last().copied(),
+            leg: legs.iter().rev().nth(1).copied(),
+            others: others.collect(),
+        }
+    }
+
+    /// Adds to the front's row the number of attempts and the outcomes of the failed ones.
+    pub fn add_to(&self, row: &mut Row, hops: &Table) {
+        let count = self.others.len() + usize::from(self.answered.is_some());
+        row.attempts = row.attempts.max(Some(count as u64));
+        if row.failed_attempts.is_some() {
+            return;
+        }
+        let host = |hop| match hops.text(ColumnId::host, hop) {
+            "" => hops.text(ColumnId::worker, hop),
+            host => host,
+        };
+        let failed = |hop: &usize| Failed {
+            host: host(*hop).to_owned(),
+            outcome: Outcome::named(hops.text(ColumnId::outcome, *hop)),
+            status: hops
+                .number(ColumnId::status, *hop)
+                .map(|status| status as u16),
+            nanos: hops.whole(ColumnId::elapsed, *hop),
+        };
+        let failed: Vec<Failed> = self.others.iter().take(MAX_FAILED).map(failed).collect();
+        row.failed_attempts = shown(&failed);
+    }
+}
