@@ -34,6 +34,8 @@ pub struct Context {
     forwarded: Option<Stamp>,
     /// How many times we sent it upstream.
     sendings: u32,
+    /// How many servers could not be connected to for it.
+    unconnected: u32,
     /// It is in flight.
     under_way: Option<UnderWay>,
     /// So is an attempt at a server.
@@ -99,6 +101,7 @@ impl Context {
             request_end: None,
             forwarded: None,
             sendings: 0,
+            unconnected: 0,
             under_way: None,
             at_worker: None,
             hop: None,
@@ -391,10 +394,11 @@ impl Context {
     /// The number of attempts and the failed ones, from what hops here saw, what a hop elsewhere reported, and our
     /// own sendings.
     fn attempts_of(&self, seen: u32, failed: Vec<Failed>) -> (u32, Vec<Failed>) {
+        let count = seen.max(self.sendings + self.unconnected);
         let Some(hop) = &self.hop else {
-            return (self.sendings.max(seen), failed);
+            return (count, failed);
         };
-        let count = self.sendings.max(seen).max(hop.attempts.unwrap_or(1));
+        let count = count.max(hop.attempts.unwrap_or(1));
         match failed.is_empty() {
             true => (count, hop.failed.clone()),
             false => (count, failed),

@@ -350,6 +350,7 @@ impl<'a> Request<'a> {
                 return Err(Failure::Shortage(why));
             }
             if !upstreams.connection_failed(chosen) {
+                self.context.upstream_unreachable();
                 return Err(Failure::NoConnection(error));
             }
         }

@@ -91,6 +91,11 @@ impl Context {
         self.attempt.as_ref().map(|attempt| attempt.told.lock())
     }
 
+    /// The upstream cannot be connected to, at any of its addresses. That is an attempt, if no hop reports it.
+    pub fn upstream_unreachable(&mut self) {
+        self.unconnected += u32::from(self.sends_to_server());
+    }
+
     /// No connection to the upstream came about.
     pub fn note_unconnected(&mut self) {
         let now = self.shared.clock.now();

@@ -81,8 +81,8 @@ impl Context {
             row.client_stall = Some(self.time.pending_at(now));
         }
         row.overhead = Some(self.time.own(self.arrival, now));
-        if row.host.is_none() && self.sendings > 0 {
-            // It had the request, though no response came.
+        if row.host.is_none() && self.sendings + self.unconnected > 0 {
+            // No response came, but the server was tried.
             row.host = self.own_host();
         }
         let ended = watch.response_end.unwrap_or(now);
