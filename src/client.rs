@@ -1,7 +1,7 @@
-//! The socket side of the proxy: listening, client connections, TLS, limits on clients, hand-over to another process.
-//! It knows bytes and HTTP, no request and no record.
+//! Client connections of the proxy: listening, TLS, HTTP/1.1 and HTTP/2, limits on clients, takeover by another process.
+//! It knows nothing of what requests ask for, nor of records.
 
-pub mod answer;
+pub mod error_response;
 pub mod exchange;
 pub mod http1;
 pub mod http2;
@@ -9,6 +9,6 @@ pub mod limits;
 pub mod listener;
 pub mod phase;
 pub mod shortage;
-pub mod stream;
+pub mod socket;
 pub mod takeover;
 pub mod tls;

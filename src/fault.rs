@@ -1,5 +1,5 @@
-//! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. Whether and how is
-//! decided here, from numbers alone; [`registry`] keeps the faults in force and logs what was injected.
+//! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. What a fault does is decided
+//! here, purely; [`registry`] holds the faults that are set and logs each injection.
 
 use std::fmt::Display;
 use std::num::NonZeroU64;
@@ -13,33 +13,34 @@ use crate::units;
 
 pub mod registry;
 
-/// A fault as it was set, in JSON too. Which fields a kind takes is checked when it is read.
+/// A fault as it is set, also in JSON. Parsing checks which fields a kind takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// What is done.
+    /// What it does.
     pub kind: Kind,
-    /// How likely each chance is taken, 0 to 1.
-    #[serde(default = "sure")]
+    /// The probability that it is injected at a chance, 0 to 1.
+    #[serde(default = "always")]
     pub probability: f64,
-    /// What the draws depend on, besides the chance's number.
+    /// The seed of the random numbers.
     #[serde(default)]
     pub seed: u64,
-    /// At most so many times; `None` for any number.
+    /// The most injections; `None` for any number.
     pub count: Option<NonZeroU64>,
-    /// Milliseconds: before each piece of a slow response; for which a request is stalled, else until the fault is removed.
+    /// Milliseconds: the delay of each piece of a slow response, or how long a request is stalled; `None` there: until the fault is
+    /// removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ms: Option<u32>,
-    /// Bytes of a slow response's body a second.
+    /// The rate of a slow response's body, in bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<NonZeroU64>,
-    /// A cut comes when so many bytes of the body were passed on.
+    /// After how many bytes of the body it is cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_bytes: Option<u64>,
-    /// When so many pieces were passed on, as they were read: an event is one, mostly.
+    /// After how many pieces as they were read, mostly one event each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_pieces: Option<u64>,
-    /// So many milliseconds after the request's head was read.
+    /// After how many milliseconds since the request's head was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_ms: Option<u32>,
 }
@@ -63,9 +64,9 @@ names! {
 }
 
 impl Fault {
-    /// Whether chance number `n` is taken. The same seed and number give the same answer, always.
+    /// Whether it is injected at chance number `n`; depends on `n`, seed and probability only.
     pub fn takes(&self, n: u64) -> bool {
-        // SplitMix64, counted from the seed; the upper 53 bits make a number from 0 to 1.
+        // SplitMix64 from the seed; the upper 53 bits make a number from 0 to 1.
         let mut z = self
             .seed
             .wrapping_add(n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -76,12 +77,12 @@ impl Fault {
         drawn < self.probability
     }
 
-    /// Whether it holds requests until it is removed or their clients give up.
+    /// Whether it stalls requests until it is removed or their clients give up.
     pub fn holds_on(&self) -> bool {
         self.kind == Kind::Stall && self.ms.is_none()
     }
 
-    /// How long a piece of `bytes` is held back.
+    /// Returns the delay of a piece of `bytes`.
     pub fn delay(&self, bytes: usize) -> Option<Duration> {
         if self.kind != Kind::Slow || bytes == 0 {
             return None;
@@ -91,9 +92,9 @@ impl Fault {
         Some(self.bytes_per_s.map(by_rate).unwrap_or_default() + fixed.unwrap_or_default())
     }
 
-    /// How many bytes of a piece of `bytes` still pass, when `passed` bytes in `pieces` pieces did before; `None`
-    /// when all do and the body goes on.
-    pub fn cuts(&self, passed: u64, pieces: u64, bytes: u64) -> Option<u64> {
+    /// Returns how many bytes of a piece of `bytes` pass before the cut, after `passed` bytes in `pieces` pieces; `None` if the body
+    /// is not cut there.
+    pub fn bytes_to_cut(&self, passed: u64, pieces: u64, bytes: u64) -> Option<u64> {
         let by_bytes = self.after_bytes.filter(|limit| passed + bytes >= *limit);
         match (by_bytes, self.after_pieces) {
             (Some(limit), _) => Some(limit.saturating_sub(passed)),
@@ -103,31 +104,31 @@ impl Fault {
         }
     }
 
-    /// Reads the body of a request for a fault.
+    /// Parses a fault from JSON.
     ///
     /// # Errors
-    /// The field, what is wrong with it and what would be right.
+    /// The field, what is wrong with it, and a hint.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
         let read: Result<Map<String, Value>, _> = serde_json::from_slice(json);
-        let why = match read {
+        let problem = match read {
             Ok(fields) if fields.contains_key("kind") => return Fault::of(fields),
             Ok(_) => "kind: is missing".to_owned(),
             Err(error) => error.to_string(),
         };
         Err(format!(
-            "{why}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}"
+            "{problem}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}"
         ))
     }
 
-    /// Reads its fields, of which numbers may be texts with a unit.
+    /// Reads a fault from its fields, of which numbers may be texts with a unit.
     ///
     /// # Errors
-    /// As [`Fault::parse`].
+    /// See [`Fault::parse`].
     pub fn of(mut fields: Map<String, Value>) -> Result<Fault, String> {
         for (field, value) in &mut fields {
             let number = value.as_str();
             let number = number.and_then(|text| units::in_unit_of(field, text));
-            // A rate a minute is hardly ever whole a second.
+            // A rate per minute is mostly not whole per second.
             let is_rate = field == "bytes_per_s";
             let whole = number.filter(|of| (is_rate || of.fract() == 0.0) && *of >= 0.0);
             *value = whole.map_or_else(|| value.take(), |whole| (whole.round() as u64).into());
@@ -136,26 +137,25 @@ impl Fault {
         let read: Result<Fault, _> = serde_path_to_error::deserialize(&fields);
         let read = read.map_err(|error| {
             let field = error.path().to_string();
-            let said = error.inner().to_string();
+            let message = error.inner().to_string();
             match fields.get(&field) {
-                Some(value) if !said.starts_with("unknown field") => wrong(&field, value),
-                _ => said,
+                Some(value) if !message.starts_with("unknown field") => invalid(&field, value),
+                _ => message,
             }
         });
-        read?.checked()
+        read?.check()
     }
 
-    fn checked(self) -> Result<Fault, String> {
-        let fault = self;
-        let probability = fault.probability;
+    fn check(self) -> Result<Fault, String> {
+        let probability = self.probability;
         if !(probability > 0.0 && probability <= 1.0) {
-            return Err(wrong("probability", probability));
+            return Err(invalid("probability", probability));
         }
-        let after_ms = fault.after_ms.map(u64::from);
-        let afters = [fault.after_bytes, fault.after_pieces, after_ms];
+        let after_ms = self.after_ms.map(u64::from);
+        let afters = [self.after_bytes, self.after_pieces, after_ms];
         let afters = afters.iter().flatten().count();
-        let (has_ms, has_rate) = (fault.ms.is_some(), fault.bytes_per_s.is_some());
-        let (is_right, takes) = match fault.kind {
+        let (has_ms, has_rate) = (self.ms.is_some(), self.bytes_per_s.is_some());
+        let (is_valid, takes) = match self.kind {
             Kind::Refuse | Kind::Reset => {
                 (!has_ms && !has_rate && afters == 0, "no field of its own")
             }
@@ -169,28 +169,28 @@ impl Fault {
                 "exactly one of after_bytes, after_pieces and after_ms",
             ),
         };
-        let name = fault.kind.name();
-        let wrong =
+        let name = self.kind.name();
+        let error =
             || format!("kind = \"{name}\": takes {takes}; beside probability, seed and count");
-        is_right.then_some(fault).ok_or_else(wrong)
+        is_valid.then_some(self).ok_or_else(error)
     }
 }
 
-/// What is wrong with a field's value, and what would be right.
-fn wrong(field: &str, value: impl Display) -> String {
+/// Returns the message for a field's invalid value.
+fn invalid(field: &str, value: impl Display) -> String {
     let text = units::of_key(field).map(|(.., text)| format!(" or a text such as \"{text}\","));
     let number = format!("a whole number,{}", text.unwrap_or_default());
-    let right = match field {
+    let expected = match field {
         "kind" => format!("one of {}", Kind::ALL.map(Kind::name).join(", ")),
         "probability" => "a number above 0 and at most 1".to_owned(),
         "ms" | "after_ms" => format!("{number} from 0 to {}", u32::MAX),
         "count" | "bytes_per_s" => number + " 1 or more",
         _ => number + " 0 or more",
     };
-    format!("{field} = {value}: must be {right}")
+    format!("{field} = {value}: must be {expected}")
 }
 
-fn sure() -> f64 {
+fn always() -> f64 {
     1.0
 }
 
@@ -202,8 +202,8 @@ mod tests {
         Fault::parse(json.as_bytes())
     }
 
-    /// What is asked, and the pieces of what is said to it.
-    const WRONG: &str = r#" | EOF | as in {"kind"
+    /// JSON, and pieces of its error.
+    const INVALID: &str = r#" | EOF | as in {"kind"
 [1] | expected | as in {"kind"
 {"kind":"reset"} 1 | trailing
 {} | kind: is missing; give an object
@@ -229,8 +229,8 @@ mod tests {
 {"kind":"reset","seed":-5} | seed = -5: must be"#;
 
     #[test]
-    fn an_error_names_the_field_and_what_is_right() {
-        for line in WRONG.lines() {
+    fn an_error_names_the_field_and_what_is_valid() {
+        for line in INVALID.lines() {
             let mut pieces = line.split(" | ");
             let json = pieces.next().unwrap();
             let error = parse(json).unwrap_err();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_taken_as_often_as_asked_and_always_the_same() {
+    fn a_fault_is_injected_as_often_as_its_probability_and_reproducibly() {
         let reset = |seed| format!(r#"{{"kind":"reset","probability":0.3,"seed":{seed}}}"#);
         let fault = |seed| parse(&reset(seed)).unwrap();
         let taken = |seed| -> Vec<u64> { (0..10_000).filter(|n| fault(seed).takes(*n)).collect() };

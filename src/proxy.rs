@@ -1,10 +1,8 @@
-//! What happens to a request on its way through the proxy: the front that clients speak to, and the worker hops that a
-//! router speaks to.
+//! A request in the proxy: in the front that clients speak to, and in the worker hops that a router speaks to.
 //!
-//! It changes nothing on the way, stamps what passes and hands the bytes to a
-//! [`crate::request::observer::Observer`]. A connection's task takes one request after another from its client
-//! (`connection.rs`); each is read top to bottom in `request.rs` and `request/relay.rs`. Pingora reads and writes the
-//! messages on both sides.
+//! The proxy changes nothing, takes timestamps and hands the bytes to a [`crate::request::observer::Observer`]. A connection's
+//! task takes one request after another from its client (`connection.rs`); what happens to each is in `request.rs` and
+//! `request/relay.rs`. Pingora reads and writes the messages on both sides.
 
 pub mod connection;
 pub mod context;

@@ -1,4 +1,4 @@
-//! The upstreams of a listener: who gets the next request, who is left out, and how Pingora connects to them.
+//! The upstreams of a listener: which gets the next request, which are out, and how Pingora connects to them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ use policy::{Candidate, Chooser};
 use prefixes::Prefixes;
 
 keys! {
-/// How the upstreams of a listener are dealt with.
+/// The settings of a listener's upstreams.
 Rules {
     /// Which upstream gets the next request: "round_robin", "random", "shortest_queue", "power_of_two" or "cache_aware". The
     /// shortest queue is that with the fewest requests in flight from this proxy (ties are broken evenly); "power_of_two" takes
@@ -82,10 +82,10 @@ Rules {
     upstream_idle_timeout_s: Seconds = Seconds::of::<4>(), Reload "--upstream-idle-timeout-s S" in "Upstreams";
 }}
 
-/// What upstreams need that no key tells.
+/// What upstreams need besides the config's keys.
 #[derive(Clone, Debug)]
 pub struct Means {
-    /// Who may sign the certificates of those that speak TLS; there when one does.
+    /// Root certificates; present if an upstream speaks TLS.
     pub trust: Option<Trust>,
     /// Looks names up.
     pub resolver: Resolver,
@@ -97,7 +97,7 @@ pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
     rules: Rules,
     means: Means,
-    /// Free places, where there is a limit on requests.
+    /// One permit for each of `max_concurrent_requests`; `None` without a limit.
     slots: Option<Arc<Semaphore>>,
     choosing: Mutex<Choosing>,
 }
@@ -105,44 +105,42 @@ pub struct Upstreams {
 #[derive(Debug)]
 struct Choosing {
     chooser: Chooser,
-    /// How each was last connected to.
+    /// How each upstream was last connected to.
     peers: Vec<Option<Arc<HttpPeer>>>,
 }
 
-/// One upstream. Those of the same address share it: two entries of a list, or the lists before and after a
-/// reload.
+/// One upstream. Entries of the same address share it, in one list and in the lists before and after a reload.
 #[derive(Debug)]
 pub struct Upstream {
     address: Address,
     addresses: Addresses,
-    is_looked_up: AtomicBool,
+    is_being_looked_up: AtomicBool,
     counts: Arc<UpstreamFigures>,
     health: Mutex<Health>,
-    /// What it was given by [`Policy::CacheAware`].
+    /// Which prompts it got by [`Policy::CacheAware`].
     prefixes: Mutex<Prefixes>,
 }
 
-/// An upstream that has a request, until this is dropped.
+/// The upstream of a request. The request is in flight there until this is dropped.
 #[derive(Debug)]
 pub struct Chosen {
-    /// Its number among all.
+    /// Its index in the config.
     pub index: usize,
-    /// What decided, where prompts have a say.
+    /// What decided, if the policy goes by prompts.
     pub by: Option<ChosenBy>,
     /// How Pingora connects to it, with our limits.
     pub peer: Arc<HttpPeer>,
     upstream: Arc<Upstream>,
-    /// Where it is connected to.
+    /// The address that it is connected to at.
     at: SocketAddr,
-    /// Addresses of it that failed the request.
-    tried: Vec<SocketAddr>,
-    /// The request is one of those in flight.
+    /// Its addresses that failed for this request.
+    failed: Vec<SocketAddr>,
     is_in_flight: bool,
 }
 
 impl Upstreams {
-    /// Resolves the addresses, which may block; those that are in `before` too keep their requests in flight and
-    /// their health.
+    /// Resolves the addresses, which may block. Upstreams that are in `previous` too keep their requests in flight and their
+    /// health.
     ///
     /// # Errors
     /// The name that does not resolve, and why.
@@ -150,12 +148,12 @@ impl Upstreams {
         addresses: &[Address],
         rules: Rules,
         means: Means,
-        before: Option<&Upstreams>,
+        previous: Option<&Upstreams>,
         metrics: &Metrics,
     ) -> Result<Upstreams, String> {
         let (mut all, mut new): (Vec<Arc<Upstream>>, Vec<_>) = Default::default();
         for address in addresses {
-            let mut known = all.iter().chain(before.iter().flat_map(|b| &b.all));
+            let mut known = all.iter().chain(previous.iter().flat_map(|old| &old.all));
             let upstream = match known.find(|known| known.address == *address) {
                 Some(known) => known.clone(),
                 None => {
@@ -166,13 +164,13 @@ impl Upstreams {
             };
             all.push(upstream);
         }
-        // Only now: an address that fails leaves nothing behind.
+        // Only now: if an address fails, no metric is left behind.
         new.into_iter().for_each(|new| metrics.upstreams.add(new));
-        // Under the same limit, requests from before keep their places.
-        let most = rules.max_concurrent_requests;
-        let slots = match before.filter(|before| before.rules.max_concurrent_requests == most) {
+        // Under the same limit, requests keep their slots.
+        let limit = rules.max_concurrent_requests;
+        let slots = match previous.filter(|old| old.rules.max_concurrent_requests == limit) {
             Some(same) => same.slots.clone(),
-            None => (most.get() > 0).then(|| Arc::new(Semaphore::new(most.get() as usize))),
+            None => (limit.get() > 0).then(|| Arc::new(Semaphore::new(limit.get() as usize))),
         };
         Ok(Upstreams {
             choosing: Mutex::new(Choosing {
@@ -186,51 +184,51 @@ impl Upstreams {
         })
     }
 
-    /// How they are dealt with.
+    /// Their settings.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// All of them, in the order of the config.
+    /// All upstreams, in the order of the config.
     pub fn all(&self) -> &[Arc<Upstream>] {
         &self.all
     }
 
-    /// Their names, in the order of the config.
+    /// Returns their names, in the order of the config.
     pub fn names(&self) -> Vec<String> {
         let names = self.all.iter().map(|upstream| upstream.name().to_owned());
         names.collect()
     }
 
-    /// Whether a request's prompt has a say in who gets it.
-    pub fn ask_for_prompt(&self) -> bool {
+    /// Whether the choice depends on a request's prompt.
+    pub fn needs_prompt(&self) -> bool {
         self.rules.policy == Policy::CacheAware && self.all.len() > 1
     }
 
-    /// A place for one more request, in order of asking, until it is dropped; `None` where there is no limit.
+    /// Waits for a slot for one more request, first come first served; `None` if there is no limit.
     pub async fn slot(&self) -> Option<SemaphorePermit<'_>> {
         self.slots.as_ref()?.acquire().await.ok()
     }
 
-    /// Chooses one for a request whose prompt has these blocks, but none of `tried`, and none that is left out unless all
-    /// others are. The blocks are none where nobody asks for them.
+    /// Chooses an upstream for a request whose prompt has these blocks, which are only used by [`Policy::CacheAware`]. Leaves out
+    /// those `tried`, and those that are out unless all others are. `None` if none is left.
     pub fn choose(&self, tried: &[usize], prompt: &[u64]) -> Option<Chosen> {
         // Choosing and counting are one step, or two requests at once would both see the same shortest queue.
         let mut choosing = self.choosing.lock();
         let mut candidates = self.candidates(tried, prompt);
-        let asks = self.ask_for_prompt();
-        let by = asks.then(|| self.rules.narrow(&mut candidates, prompt.len()));
+        let is_by_prompt = self.needs_prompt();
+        let by = is_by_prompt.then(|| self.rules.narrow(&mut candidates, prompt.len()));
         let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
         let at = upstream.addresses.current()?;
-        let known = choosing.peers.get_mut(index)?;
-        let peer = match known.take_if(|peer| *peer.address() == at.into()) {
+        let last_peer = choosing.peers.get_mut(index)?;
+        let peer = match last_peer.take_if(|peer| *peer.address() == at.into()) {
             Some(peer) => peer,
             None => self.peer(&upstream.address, at),
         };
-        *known = Some(peer.clone());
+        *last_peer = Some(peer.clone());
         upstream.counts.in_flight.fetch_add(1, Relaxed);
-        if asks {
+        if is_by_prompt {
             upstream.prefixes.lock().insert(prompt);
         }
         Some(Chosen {
@@ -239,16 +237,15 @@ impl Upstreams {
             peer,
             at,
             upstream,
-            tried: Vec::new(),
+            failed: Vec::new(),
             is_in_flight: true,
         })
     }
 
-    /// All but those that were tried, and those that are left out unless all are.
     fn candidates(&self, tried: &[usize], prompt: &[u64]) -> Vec<Candidate> {
-        let asks = self.ask_for_prompt();
+        let is_by_prompt = self.needs_prompt();
         let candidate = |(index, upstream): (usize, &Arc<Upstream>)| {
-            let prefixes = asks.then(|| upstream.prefixes.lock());
+            let prefixes = is_by_prompt.then(|| upstream.prefixes.lock());
             let shared = prefixes.as_ref().map_or(0, |known| known.shared(prompt));
             Candidate {
                 index,
@@ -267,56 +264,53 @@ impl Upstreams {
         candidates
     }
 
-    /// A request's connection to `chosen` did not come about. Whether it has another address, which the request has now;
-    /// else it is left out and probed. A name is looked up anew meanwhile: it may mean another machine by now.
-    pub fn connection_failed(&self, chosen: &mut Chosen) -> bool {
+    /// A request could not be connected to `chosen`. Moves it on to the next address and returns `true`; without one, the upstream
+    /// is out and probed. A name is looked up again meanwhile: its addresses may have changed.
+    pub fn connect_failed(&self, chosen: &mut Chosen) -> bool {
         let upstream = &chosen.upstream;
         upstream.counts.connect_failures.fetch_add(1, Relaxed);
         upstream.addresses.tried(chosen.at, false);
-        // When it is back it may have been started anew.
+        // If it was restarted, its cache is empty.
         *upstream.prefixes.lock() = Prefixes::default();
         upstream.look_up_again();
-        chosen.tried.push(chosen.at);
-        let all = upstream.addresses.in_turn();
-        let mut left = all.iter().filter(|at| !chosen.tried.contains(at));
-        if let Some(next) = left.next().filter(|_| chosen.tried.len() < all.len()) {
+        chosen.failed.push(chosen.at);
+        let all = upstream.addresses.in_order();
+        let mut left = all.iter().filter(|at| !chosen.failed.contains(at));
+        if let Some(next) = left.next().filter(|_| chosen.failed.len() < all.len()) {
             chosen.at = *next;
             chosen.peer = self.peer(&upstream.address, *next);
             return true;
         }
-        if upstream.request_failed() {
+        if upstream.mark_out() {
             let limit = self.rules.upstream_connect_timeout_s.get();
             let connect = async move |upstream: Arc<Upstream>| {
-                if let Some(looked_up) = upstream.look_up_again() {
-                    // Only a runtime that ends does not get it done.
-                    let _ = looked_up.await;
+                if let Some(look_up) = upstream.look_up_again() {
+                    // It fails only if the runtime ends.
+                    let _ = look_up.await;
                 }
                 upstream.can_connect(limit).await
             };
-            let probed = Arc::downgrade(upstream);
-            tokio::spawn(Upstream::probe(
-                probed,
-                self.rules.upstream_out_s.get(),
-                connect,
-            ));
+            let first_pause = self.rules.upstream_out_s.get();
+            let upstream = Arc::downgrade(upstream);
+            tokio::spawn(Upstream::probe(upstream, first_pause, connect));
         }
         false
     }
 
-    /// The client of a request that was being connected to `chosen` has left. An upstream that no client waits for is found to be
-    /// unreachable all the same.
-    pub fn left_connecting(self: Arc<Self>, mut chosen: Chosen) {
+    /// The client of a request left while it was being connected to `chosen`. Finds out whether that is unreachable, as otherwise
+    /// nobody would.
+    pub fn client_left(self: Arc<Self>, mut chosen: Chosen) {
         let limit = self.rules.upstream_connect_timeout_s.get();
-        // At once, however long the look takes: policies choose by it.
-        chosen.let_go();
+        // At once, not after the connects below: policies go by it.
+        chosen.end_in_flight();
         tokio::spawn(async move {
-            while is_silent(chosen.at, limit).await && self.connection_failed(&mut chosen) {}
+            while is_unreachable(chosen.at, limit).await && self.connect_failed(&mut chosen) {}
         });
     }
 
     fn peer(&self, address: &Address, at: SocketAddr) -> Arc<HttpPeer> {
         let is_tls = address.is_tls();
-        // Never empty with TLS: Pingora verifies nothing for an empty name.
+        // Never an empty name with TLS: Pingora would verify nothing.
         let mut peer = HttpPeer::new(at, is_tls, address.host().to_owned());
         let options = &mut peer.options;
         let rules = &self.rules;
@@ -327,27 +321,26 @@ impl Upstreams {
         options.idle_timeout = Some(rules.upstream_idle_timeout_s.get());
         if let Some(trust) = self.means.trust.as_ref().filter(|_| is_tls) {
             options.ca = Some(trust.roots());
-            // Pingora leaves roots out when it looks for a connection to use again.
+            // Pingora's hash for reusing connections leaves the roots out.
             peer.group_key = trust.key();
         }
         Arc::new(peer)
     }
 }
 
-/// Nobody answers there. Any error of our own machine says nothing of it.
-async fn is_silent(at: SocketAddr, limit: Duration) -> bool {
+/// Whether no server takes connections there. Any other error is this machine's.
+async fn is_unreachable(at: SocketAddr, limit: Duration) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
-    let silent = [
-        ConnectionRefused,
-        HostUnreachable,
-        NetworkUnreachable,
-        TimedOut,
-    ];
     let connected = connect(at, limit).await;
-    connected.is_err_and(|error| silent.contains(&error.kind()))
+    connected.is_err_and(|error| {
+        matches!(
+            error.kind(),
+            ConnectionRefused | HostUnreachable | NetworkUnreachable | TimedOut
+        )
+    })
 }
 
-/// A connection of our own; an error also after `limit`.
+/// Connects without Pingora, within `limit`.
 async fn connect(at: SocketAddr, limit: Duration) -> std::io::Result<TcpStream> {
     tokio::time::timeout(limit, TcpStream::connect(at)).await?
 }
@@ -357,7 +350,7 @@ impl Upstream {
         Ok(Upstream {
             address: address.clone(),
             addresses: Addresses::look_up(address, resolver)?,
-            is_looked_up: AtomicBool::new(false),
+            is_being_looked_up: AtomicBool::new(false),
             counts: Arc::new(UpstreamFigures {
                 name: address.name(),
                 ..UpstreamFigures::default()
@@ -374,7 +367,7 @@ impl Upstream {
 
     /// Whether one of its addresses takes a connection, each within the limit.
     pub async fn can_connect(&self, limit: Duration) -> bool {
-        for at in self.addresses.in_turn() {
+        for at in self.addresses.in_order() {
             if connect(at, limit).await.is_ok() {
                 self.addresses.tried(at, true);
                 return true;
@@ -383,15 +376,15 @@ impl Upstream {
         false
     }
 
-    /// Looks up what a name means now, on a thread that may block; not twice at a time.
+    /// Looks the name up again, on a thread that may block; `None` if it is being looked up or is no name.
     fn look_up_again(self: &Arc<Self>) -> Option<JoinHandle<()>> {
-        if !self.address.is_name() || self.is_looked_up.swap(true, Relaxed) {
+        if !self.address.is_name() || self.is_being_looked_up.swap(true, Relaxed) {
             return None;
         }
         let upstream = self.clone();
         Some(tokio::task::spawn_blocking(move || {
             upstream.addresses.look_up_again(&upstream.address);
-            upstream.is_looked_up.store(false, Relaxed);
+            upstream.is_being_looked_up.store(false, Relaxed);
         }))
     }
 }
@@ -408,8 +401,7 @@ impl Chosen {
         self.upstream.name()
     }
 
-    /// The request is over: it is in flight no more.
-    fn let_go(&mut self) {
+    fn end_in_flight(&mut self) {
         if std::mem::take(&mut self.is_in_flight) {
             self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
         }
@@ -418,6 +410,6 @@ impl Chosen {
 
 impl Drop for Chosen {
     fn drop(&mut self) {
-        self.let_go();
+        self.end_in_flight();
     }
 }

@@ -12,23 +12,23 @@ use pingora::protocols::http::{ReusableHttpStream, ServerSession};
 
 use crate::clock::Stamp;
 
-use super::stream::Socket;
+use super::socket::Socket;
 
-/// A request whose head was read, and the way back to its client.
+/// A request whose head was read, and the return path to its client.
 pub struct Exchange {
-    /// Who sent it.
+    /// The client's address.
     pub peer: SocketAddr,
-    /// When its head had been read.
+    /// When the head had been read.
     pub arrival: Stamp,
-    /// It is its connection's first.
+    /// Whether it is the first of its connection.
     pub is_first: bool,
     /// Reads the request's body, and knows whether the connection is kept.
     pub session: ServerSession,
     /// `None` for a stream of HTTP/2.
     pub(super) socket: Option<Socket>,
-    /// Nothing lies between the two: no TLS.
+    /// Whether the session writes to the socket directly, without TLS.
     pub(super) is_clear: bool,
-    /// The response's body goes in chunks, to the socket at once.
+    /// Whether the response's body is sent in chunks.
     is_chunked: bool,
 }
 
@@ -43,25 +43,24 @@ pub enum Part {
 
 /// Why a part of a response was not written.
 #[derive(Debug)]
-pub enum Unwritten<E> {
+pub enum NotWritten<E> {
     /// The client is gone.
-    Gone,
-    /// It took nothing in time.
-    TooSlow,
-    /// What went on meanwhile ended it.
-    Ended(E),
+    ClientGone,
+    /// The client did not take it in time.
+    TimedOut,
+    /// What ran meanwhile has failed.
+    Interrupted(E),
 }
 
-/// Bytes of a response that wait for the client in our memory.
-pub(super) const UNSENT: usize = 32 * 1024;
+/// The most bytes of a response to HTTP/2 that are buffered for the client.
+pub(super) const MAX_UNSENT_BYTES: usize = 32 * 1024;
 /// How long the client may take what was written of a response that breaks off.
-const LAST_WRITE: Duration = Duration::from_secs(1);
-/// How long what is left of a request body is read after we answered ourselves, so that the client can
-/// read the answer before the connection closes.
-const LAST_READ: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the rest of a request body is read after we answered ourselves.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Exchange {
-    /// A request that was read just now, of a stream of HTTP/2 or, once its socket is set, a connection.
+    /// Creates the exchange of a stream of HTTP/2 or, once its socket is set, of a connection.
     pub(super) fn new(session: ServerSession, peer: SocketAddr, arrival: Stamp) -> Exchange {
         Exchange {
             peer,
@@ -79,52 +78,51 @@ impl Exchange {
         self.session.req_header()
     }
 
-    /// Bytes of the head, where it came as bytes of its own.
+    /// The size of the head in bytes; 0 for HTTP/2.
     pub fn head_bytes(&self) -> usize {
         let http1 = self.session.as_http1();
         http1.map_or(0, |http1| http1.get_headers_raw_bytes().len())
     }
 
-    /// Waits until the client of a connection has closed it. A stream of HTTP/2 and TLS show its leaving
-    /// [otherwise](Exchange::stream_ended).
-    pub fn left(&self) -> impl Future<Output = ()> + use<> {
-        left(self.socket.clone())
+    /// Waits until the client has closed its connection; for HTTP/2 and TLS see [`Exchange::stream_closed`].
+    pub fn closed(&self) -> impl Future<Output = ()> + use<> {
+        closed(self.socket.clone())
     }
 
-    /// Waits until the client has reset its stream of HTTP/2 or, once its request is whole, ended its side of TLS.
-    pub async fn stream_ended(&mut self) {
-        let shows = !self.is_clear && self.session.is_body_done();
+    /// Waits until the client has reset its stream of HTTP/2 or, once its request is whole, closed its side of TLS.
+    pub async fn stream_closed(&mut self) {
+        let shows_end = !self.is_clear && self.session.is_body_done();
         match &mut self.session {
             ServerSession::H2(session) => drop(session.idle().await),
-            ServerSession::H1(session) if shows => {
+            ServerSession::H1(session) if shows_end => {
                 drop(session.read_body_or_idle(true).await);
             }
             _ => pending().await,
         }
     }
 
-    /// Waits until the client has left, however that shows. Reads nothing of its request.
+    /// Waits until the client is gone, by its connection or its stream. Reads nothing of its request.
     pub async fn gone(&mut self) {
-        let left = self.left();
+        let closed = self.closed();
         tokio::select! {
-            () = left => {}
-            () = self.stream_ended() => {}
+            () = closed => {}
+            () = self.stream_closed() => {}
         }
     }
 
-    /// Writes a part of the response, and gives the room of a piece back. Where the client does not take it at once, it may
-    /// for `limit`, and `meanwhile` goes on.
+    /// Writes a part of the response, and returns the buffer of a piece. If the client does not take it at once, it may within
+    /// `limit`, while `meanwhile` runs.
     ///
     /// # Errors
-    /// See [`Unwritten`].
+    /// See [`NotWritten`].
     pub async fn write<E>(
         &mut self,
         part: Part,
         limit: Duration,
         meanwhile: impl Future<Output = E>,
-    ) -> Result<Vec<u8>, Unwritten<E>> {
+    ) -> Result<Vec<u8>, NotWritten<E>> {
         if let Part::Head(head, false) = &part {
-            // Of several the last counts: Pingora's to judge.
+            // Pingora frames a head with several codings by the last.
             let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
             let is_chunked = codings.next().is_some_and(|coding| coding == "chunked");
             let is_chunked = is_chunked && codings.next().is_none();
@@ -134,15 +132,16 @@ impl Exchange {
         let chunks = socket.as_ref().filter(|_| self.is_clear && self.is_chunked);
         tokio::select! {
             biased;
-            written = written(&mut self.session, chunks, part) => written.map_err(|_| Unwritten::Gone),
-            error = meanwhile => Err(Unwritten::Ended(error)),
-            // Made only where the write is pending.
-            () = async { left(socket.clone()).await } => Err(Unwritten::Gone),
-            () = async { tokio::time::sleep(limit).await } => Err(Unwritten::TooSlow),
+            written = write(&mut self.session, chunks, part) => written.map_err(|_| NotWritten::ClientGone),
+            error = meanwhile => Err(NotWritten::Interrupted(error)),
+            // These futures are made only if the write is pending.
+            () = async { closed(socket.clone()).await } => Err(NotWritten::ClientGone),
+            () = async { tokio::time::sleep(limit).await } => Err(NotWritten::TimedOut),
         }
     }
 
-    /// Answers, and reads on for a moment: closing on unread bytes would reset the connection under the answer.
+    /// Sends a whole response, and reads on for a moment: closing on unread bytes would reset the connection before the client has
+    /// read it.
     pub async fn answer(&mut self, head: ResponseHeader, body: Vec<u8>, limit: Duration) {
         self.session.set_keepalive(None);
         for part in [Part::Head(Box::new(head), false), Part::Body(body, true)] {
@@ -153,16 +152,16 @@ impl Exchange {
         }
         if !self.session.is_body_done() {
             let rest = self.session.drain_request_body();
-            let _ = tokio::time::timeout(LAST_READ, rest).await;
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
         }
     }
 
-    /// Ends the request. Gives the connection where another may follow on it.
+    /// Ends the request. Returns the connection if another may follow on it.
     pub async fn finish(self) -> Option<ReusableHttpStream> {
         self.session.finish().await.ok().flatten()
     }
 
-    /// Makes the connection's end a reset.
+    /// Makes the connection end with a reset.
     pub fn reset(&self) {
         if let Some(socket) = &self.socket {
             socket.reset();
@@ -175,8 +174,8 @@ impl Exchange {
             .shutdown_with_reason(h2::Reason::REFUSED_STREAM);
     }
 
-    /// Ends a response within its body. A stream of HTTP/2 that is dropped is reset, and what still waits to be sent
-    /// with it is lost: that goes first.
+    /// Ends a response within its body. A stream of HTTP/2 is reset when it is dropped, and would lose what is buffered: that is
+    /// sent first.
     pub async fn break_off(mut self) {
         let ServerSession::H2(session) = &mut self.session else {
             return;
@@ -184,28 +183,28 @@ impl Exchange {
         let Some(mut writer) = session.take_response_body_writer() else {
             return;
         };
-        let sent = async move {
-            writer.reserve_capacity(UNSENT);
-            // All of it is free again when nothing waits; there is none of a response that has ended.
-            while writer.capacity() < UNSENT {
+        let flushed = async move {
+            writer.reserve_capacity(MAX_UNSENT_BYTES);
+            // All capacity is free again once nothing is buffered; a response that has ended gets none.
+            while writer.capacity() < MAX_UNSENT_BYTES {
                 let Some(Ok(_)) = poll_fn(|cx| writer.poll_capacity(cx)).await else {
                     return;
                 };
             }
         };
-        let _ = tokio::time::timeout(LAST_WRITE, sent).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await;
     }
 }
 
-async fn left(socket: Option<Socket>) {
+async fn closed(socket: Option<Socket>) {
     match socket {
-        Some(socket) => socket.left().await,
+        Some(socket) => socket.closed().await,
         None => pending().await,
     }
 }
 
-/// Writes a part; chunks go to `chunks` past Pingora's writer, which would copy and allocate for each.
-async fn written(
+/// Writes a part. Chunks go straight to the socket `chunks`: Pingora's writer would copy and allocate for each.
+async fn write(
     session: &mut ServerSession,
     chunks: Option<&Socket>,
     part: Part,
@@ -213,7 +212,7 @@ async fn written(
     let (mut piece, is_end) = match part {
         Part::Head(head, is_end) => {
             if let ServerSession::H2(session) = session {
-                // The end stands on the head, or the length that a 304 names would count as unmet.
+                // With the end on the head, a length in a 304 is no error.
                 session.write_response_header(head, is_end)?;
                 return Ok(Vec::new());
             }

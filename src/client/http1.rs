@@ -1,4 +1,4 @@
-//! A client's connection that speaks HTTP/1.1, or has yet to say what it speaks: it gives one request after another.
+//! A client's connection that speaks HTTP/1.1, or may yet turn out to speak HTTP/2: one request after another.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,74 +19,75 @@ use tokio::time::timeout;
 
 use crate::clock::Clock;
 
-use super::answer::Refusal;
+use super::error_response::Refusal;
 use super::exchange::Exchange;
 use super::limits::Limits;
 use super::phase::Phase;
-use super::stream::Socket;
+use super::socket::Socket;
 
-/// A connection between two requests.
+/// A connection, between two requests.
 #[derive(Debug)]
-pub struct Client {
-    /// Who is at the other end.
+pub struct Http1Client {
+    /// The client's address.
     pub peer: SocketAddr,
-    /// `None` while a request has it, and once it is closed.
+    /// `None` while a request uses it, and once it is closed.
     stream: Option<Stream>,
-    /// What has been read of the next request.
-    before: BytesMut,
-    /// It may turn out to speak HTTP/2.
+    /// What was read of the next request.
+    buffer: BytesMut,
+    /// Whether it may turn out to speak HTTP/2.
     may_be_http2: bool,
     socket: Socket,
-    /// No TLS.
+    /// Whether it has no TLS.
     is_clear: bool,
     clock: Clock,
 }
 
-/// What comes next on a connection.
+/// What follows on a connection.
 pub enum Next {
     /// A request whose head is whole.
     Request(Box<Exchange>),
     /// The preface of HTTP/2, still to be read.
     Http2(Stream),
-    /// Something that is no request.
+    /// Something that is no valid request.
     Refused(Refusal),
-    /// Nothing more.
-    Over,
+    /// Nothing: the connection is closed, or is to be.
+    Closed,
 }
 
-/// What a client sends first that speaks HTTP/2: RFC 9113, section 3.4.
+/// What a client of HTTP/2 sends first: RFC 9113, section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes of one read.
-const READ: usize = 4096;
+/// The most bytes of one read.
+const READ_BYTES: usize = 4096;
 
-impl Client {
-    /// Over a connection that was just made: in the clear, unless there is TLS over it. `takes_http2` by its preface.
+impl Http1Client {
+    /// Creates the client of a new connection, with TLS if there is a stream of it. HTTP/2 is recognized by its preface if
+    /// `takes_http2`.
     pub fn new(
         tls: Option<Stream>,
         socket: Socket,
         peer: SocketAddr,
         takes_http2: bool,
         clock: Clock,
-    ) -> Client {
-        Client {
+    ) -> Http1Client {
+        Http1Client {
             peer,
             is_clear: tls.is_none(),
             stream: tls.or_else(|| Some(Box::new(socket.clone()))),
-            before: BytesMut::new(),
+            buffer: BytesMut::new(),
             may_be_http2: takes_http2,
             socket,
             clock,
         }
     }
 
-    /// Waits for the next request, while the proxy keeps idle connections open.
+    /// Waits for the next request, as long as the proxy keeps idle connections open.
     pub async fn next(&mut self, limits: &Limits, phase: &mut watch::Receiver<Phase>) -> Next {
         let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
         let next = async {
-            if self.before.is_empty() {
+            if self.buffer.is_empty() {
                 let idle = Duration::from_secs(limits.client_idle_timeout_s.get());
                 if !matches!(timeout(idle, self.read()).await, Ok(Ok(1..))) {
-                    return Next::Over;
+                    return Next::Closed;
                 }
             }
             let request = self.request(limits.request_head_max_bytes.get());
@@ -95,57 +96,57 @@ impl Client {
         };
         tokio::select! {
             biased;
-            _ = closing => Next::Over,
+            _ = closing => Next::Closed,
             next = next => next,
         }
     }
 
     /// Reads until there is a whole head, or it is clear that there will be none.
-    async fn request(&mut self, most: u64) -> Next {
+    async fn request(&mut self, max_head_bytes: u64) -> Next {
         loop {
-            let known = self.before.len().min(PREFACE.len());
-            let is_preface = self.may_be_http2 && self.before[..known] == PREFACE[..known];
+            let known = self.buffer.len().min(PREFACE.len());
+            let is_preface = self.may_be_http2 && self.buffer[..known] == PREFACE[..known];
             if is_preface && known == PREFACE.len() {
-                let before = std::mem::take(&mut self.before).freeze();
-                return Next::Http2(Box::new(self.socket.with(before)));
+                let read = std::mem::take(&mut self.buffer).freeze();
+                return Next::Http2(Box::new(self.socket.with_prefix(read)));
             }
             if !is_preface {
-                // Blank lines may come before a head.
+                // Blank lines may precede a head.
                 let blank = |byte: &&u8| matches!(byte, b'\r' | b'\n');
-                let blank = self.before.iter().take_while(blank).count();
-                self.before.advance(blank);
-                if !is_line_clean(&self.before) {
+                let blank = self.buffer.iter().take_while(blank).count();
+                self.buffer.advance(blank);
+                if !is_line_clean(&self.buffer) {
                     return Next::Refused(Refusal::BadTarget);
                 }
-                if has_whole_head(&self.before) {
-                    return self.parsed().await;
+                if has_whole_head(&self.buffer) {
+                    return self.parse().await;
                 }
-                if self.before.len() as u64 > most {
+                if self.buffer.len() as u64 > max_head_bytes {
                     return Next::Refused(Refusal::HeadTooLarge);
                 }
             }
             if !matches!(self.read().await, Ok(1..)) {
-                // Nobody is there to be answered.
+                // The client is gone.
                 self.stream = None;
-                return match self.before.is_empty() {
-                    true => Next::Over,
+                return match self.buffer.is_empty() {
+                    true => Next::Closed,
                     false => Next::Refused(Refusal::BrokenHead),
                 };
             }
         }
     }
 
-    /// Has the head read. Pingora refuses what could be understood in two ways.
-    async fn parsed(&mut self) -> Next {
+    /// Has Pingora parse the head, which refuses ambiguous ones.
+    async fn parse(&mut self) -> Next {
         let Some(stream) = self.stream.take() else {
-            return Next::Over;
+            return Next::Closed;
         };
         self.may_be_http2 = false;
         let mut session = HttpSession::new(stream);
-        // Bytes of a next request must not end the present one.
+        // Without it, bytes of the next request would end this one.
         session.set_pipelining_enabled(true);
         session.set_read_timeout(None);
-        session.set_pipelined_prefix(std::mem::take(&mut self.before));
+        session.set_pipelined_prefix(std::mem::take(&mut self.buffer));
         match session.read_request().await {
             Ok(Some(_)) => {
                 let session = ServerSession::H1(session);
@@ -162,46 +163,46 @@ impl Client {
         Next::Refused(Refusal::BrokenHead)
     }
 
-    /// Takes the connection back after a request, where another may follow.
+    /// Takes the connection back after a request, if another may follow.
     pub fn take_back(&mut self, stream: Option<ReusableHttpStream>) {
-        if let Some((stream, before)) = stream.map(ReusableHttpStream::into_parts) {
+        if let Some((stream, read)) = stream.map(ReusableHttpStream::into_parts) {
             self.stream = Some(stream);
-            self.before = before.unwrap_or_default();
+            self.buffer = read.unwrap_or_default();
         }
     }
 
-    /// Answers what was refused, and closes.
+    /// Responds to what was refused, and closes.
     pub async fn refuse(self, why: Refusal) {
         if let Some(stream) = self.stream {
-            why.answer().close(stream).await;
+            why.response().send(stream).await;
         }
     }
 
-    /// Reads once, and gives how many bytes that were. No buffer is kept while nothing comes.
+    /// Reads once, and returns the number of bytes. Holds no buffer while nothing arrives.
     async fn read(&mut self) -> io::Result<usize> {
         let Some(stream) = &mut self.stream else {
             return Ok(0);
         };
         poll_fn(|cx| {
-            let mut space = [MaybeUninit::uninit(); READ];
+            let mut space = [MaybeUninit::uninit(); READ_BYTES];
             let mut read = ReadBuf::uninit(&mut space);
             ready!(Pin::new(&mut *stream).poll_read(cx, &mut read))?;
-            self.before.extend_from_slice(read.filled());
+            self.buffer.extend_from_slice(read.filled());
             Poll::Ready(Ok(read.filled().len()))
         })
         .await
     }
 }
 
-/// Whether the request line of `head`, as far as it goes, is free of control bytes: Pingora would escape them and pass
-/// another target on.
+/// Whether the request line of `head`, as far as it was read, has no control byte: Pingora would escape it, which changes the
+/// target.
 fn is_line_clean(head: &[u8]) -> bool {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     !line.iter().any(u8::is_ascii_control)
 }
 
-/// Whether a blank line ends it.
+/// Whether `head` ends with a blank line, or more follows it.
 fn has_whole_head(head: &[u8]) -> bool {
     let mut ends = memchr::memchr_iter(b'\n', head);
     ends.any(|end| matches!(&head[end + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))

@@ -1,4 +1,4 @@
-//! A client's HTTP/2 connection: its streams are requests, each in a task of its own.
+//! A client's connection of HTTP/2: each stream is a request, with a task of its own.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -16,39 +16,41 @@ use tokio::task::JoinSet;
 
 use crate::clock::Clock;
 
-use super::answer::Refusal;
-use super::exchange::{Exchange, UNSENT};
+use super::error_response::Refusal;
+use super::exchange::{Exchange, MAX_UNSENT_BYTES};
 use super::limits::Limits;
 use super::phase::Phase;
 
-/// A connection, and the tasks of its streams: dropped, all of them end.
+/// A connection, and the tasks of its streams, which end when it is dropped.
 pub struct Http2Client {
-    client: h2::server::Connection<Stream, Bytes>,
-    /// Who is at the other end.
+    connection: h2::server::Connection<Stream, Bytes>,
+    /// The client's address.
     pub peer: SocketAddr,
     streams: JoinSet<()>,
     phase: watch::Receiver<Phase>,
-    known: Phase,
-    idle: Duration,
+    /// The last phase that was seen.
+    seen_phase: Phase,
+    idle_timeout: Duration,
+    /// How many requests were not acceptable.
     rejected: u32,
     clock: Clock,
 }
 
-/// Requests at once on a connection. A client waits with those beyond, unseen by us: more than any sends.
-const STREAMS: u32 = 1000;
-/// Bytes of request bodies that may wait in our memory: of a stream, and of all streams of a connection.
+/// The most requests at once on a connection. A client holds back those beyond, unseen by us; none has as many.
+const MAX_STREAMS: u32 = 1000;
+/// The most bytes of request bodies that are buffered: of a stream, and of all streams of a connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// How long an idle client has to close when the proxy does.
-const LAST: Duration = Duration::from_secs(1);
-/// Requests not fit to be taken, after which the connection is given up.
-const REJECTED: u32 = 32;
+/// How long an idle client has to close once the proxy closes.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// After how many requests that are not acceptable the connection is closed.
+const MAX_REJECTED: u32 = 32;
 
 impl Http2Client {
-    /// Shakes hands over a connection whose client speaks HTTP/2.
+    /// Performs the handshake of HTTP/2.
     ///
     /// # Errors
-    /// It does not, or takes too long.
+    /// The client does not speak HTTP/2, or took too long.
     pub async fn open(
         stream: Stream,
         peer: SocketAddr,
@@ -56,49 +58,48 @@ impl Http2Client {
         phase: watch::Receiver<Phase>,
         clock: Clock,
     ) -> Result<Http2Client, Refusal> {
-        let shaken = handshake(stream, Some(options(limits)));
-        let client = match tokio::time::timeout(limits.client_head_timeout_s.get(), shaken).await {
-            Ok(Ok(client)) => client,
+        let handshake = handshake(stream, Some(options(limits)));
+        let limit = limits.client_head_timeout_s.get();
+        let connection = match tokio::time::timeout(limit, handshake).await {
+            Ok(Ok(connection)) => connection,
             Ok(Err(_)) => return Err(Refusal::BrokenHead),
             Err(_) => return Err(Refusal::HeadTooSlow),
         };
         Ok(Http2Client {
-            client,
+            connection,
             peer,
             streams: JoinSet::new(),
             phase,
-            known: Phase::Serving,
-            idle: Duration::from_secs(limits.client_idle_timeout_s.get()),
+            seen_phase: Phase::Serving,
+            idle_timeout: Duration::from_secs(limits.client_idle_timeout_s.get()),
             rejected: 0,
             clock,
         })
     }
 
-    /// The next request; `None` when there are no more.
+    /// Waits for the next request; `None` if there are no more.
     ///
     /// # Errors
-    /// Something came that is not fit to be taken: others may follow.
+    /// A request is not acceptable; others may follow.
     pub async fn next(&mut self) -> Result<Option<Exchange>, Refusal> {
-        while self.rejected < REJECTED {
-            let is_closing = self.known >= Phase::Closing;
+        while self.rejected < MAX_REJECTED {
+            let is_closing = self.seen_phase >= Phase::Closing;
             let accepted = tokio::select! {
                 biased;
-                later = self.phase.wait_for(|phase| *phase > self.known) => {
-                    // A proxy that is gone is cut off.
-                    let later = later.map_or(Phase::Cut, |later| *later);
-                    self.known = later;
-                    let is_over = later == Phase::Closing && self.streams.is_empty();
-                    if is_over || later == Phase::Cut {
+                next = self.phase.wait_for(|phase| *phase > self.seen_phase) => {
+                    // Without a sender, the proxy is gone.
+                    self.seen_phase = next.map_or(Phase::Cut, |next| *next);
+                    let is_over = self.seen_phase == Phase::Closing && self.streams.is_empty();
+                    if is_over || self.seen_phase == Phase::Cut {
                         return Ok(None);
                     }
                     // Streams that the client has begun go on.
-                    self.client.graceful_shutdown();
+                    self.connection.graceful_shutdown();
                     continue;
                 }
                 Some(_) = self.streams.join_next() => continue,
-                accepted = HttpSession::from_h2_conn(&mut self.client, Arc::default()) => accepted,
-                // Not every client closes.
-                () = tokio::time::sleep(if is_closing { LAST } else { self.idle }), if self.streams.is_empty() => {
+                accepted = HttpSession::from_h2_conn(&mut self.connection, Arc::default()) => accepted,
+                () = tokio::time::sleep(if is_closing { CLOSE_TIMEOUT } else { self.idle_timeout }), if self.streams.is_empty() => {
                     return Ok(None);
                 }
             };
@@ -114,7 +115,7 @@ impl Http2Client {
                 }
                 Ok(None) => return Ok(None),
                 Err(error) => {
-                    self.rejected = REJECTED;
+                    self.rejected = MAX_REJECTED;
                     if is_clients_fault(&error) {
                         return Err(Refusal::BrokenHead);
                     }
@@ -134,9 +135,9 @@ impl Http2Client {
         self.streams.spawn(request);
     }
 
-    /// Closes the connection, and waits for its requests: each sees for itself that the client is gone.
+    /// Closes the connection, and waits for its requests to end: each sees that the client is gone.
     pub async fn close(mut self) {
-        drop(self.client);
+        drop(self.connection);
         while self.streams.join_next().await.is_some() {}
     }
 }
@@ -144,17 +145,17 @@ impl Http2Client {
 fn options(limits: &Limits) -> H2Options {
     let mut options = default_h2_options();
     options
-        .max_concurrent_streams(STREAMS)
+        .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(
             u32::try_from(limits.request_head_max_bytes.get()).unwrap_or(u32::MAX),
         )
-        .max_send_buffer_size(UNSENT)
+        .max_send_buffer_size(MAX_UNSENT_BYTES)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
     options
 }
 
-/// Whether what the client sent is not HTTP/2; else its connection broke.
+/// Whether the client sent something that is not HTTP/2; else its connection broke.
 fn is_clients_fault(error: &pingora::Error) -> bool {
     let cause = error.cause.as_ref();
     let cause = cause.and_then(|cause| cause.downcast_ref::<h2::Error>());
@@ -172,11 +173,11 @@ mod tests {
     use crate::client::exchange::Part;
 
     #[tokio::test]
-    async fn a_connection_ends_only_once_what_waited_of_its_broken_streams_is_sent() {
+    async fn a_connection_ends_only_once_what_is_buffered_of_broken_streams_was_sent() {
         const BYTES: usize = 20_000;
         let second = Duration::from_secs(60);
         let limits = Limits::default();
-        // The client takes little that it has not read.
+        // Little is buffered that the client has not read.
         let (near, far) = tokio::io::duplex(100);
         let phase = watch::Sender::new(Phase::Serving);
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));

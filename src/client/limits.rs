@@ -34,8 +34,8 @@ Limits {
 }}
 
 impl Limits {
-    /// For a listener whose clients may be slow and large: a router behind a front of ours. The head's time stays: a peer
-    /// that stops within a head is of no use.
+    /// Returns the limits for a client that may be slow and large, as a router behind a front of ours. The head's timeout stays: a
+    /// client that stops within a head is of no use.
     #[must_use]
     pub fn lifted(self) -> Limits {
         Limits {

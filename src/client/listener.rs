@@ -1,4 +1,4 @@
-//! A listening socket, bound or taken over, and what the connections of a listener share.
+//! Listening sockets, bound or taken over, and what the connections of a listener share.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 use super::phase::Phase;
 use super::shortage;
 
-/// A listening socket and what it is for.
+/// A listening socket and its key.
 #[derive(Clone, Debug)]
 pub struct ListenSocket {
     /// The key it was configured under: `listen`, `admin`, `worker NAME`.
     pub name: String,
     /// Its address as configured; the port may be 0.
     pub configured: SocketAddr,
-    /// Where it truly listens.
+    /// Its actual address.
     pub address: SocketAddr,
     /// The socket. It closes with its last holder.
     pub socket: Arc<TcpListener>,
@@ -30,18 +30,18 @@ pub struct ListenSocket {
 pub struct Listener {
     /// Where the proxy is in its life.
     pub phase: watch::Receiver<Phase>,
-    /// One receiver a connection.
+    /// Has one receiver for each open connection.
     pub open: Arc<watch::Sender<()>>,
-    /// Once it is cancelled, this listener is no more accepted from: its connections close after their next response.
+    /// Once cancelled, the listener accepts no more, and its connections close after their next response.
     pub stopped: CancellationToken,
-    served: Arc<Semaphore>,
-    refused: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
 }
 
-/// Connections that may wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// Connections beyond the limit that are kept for the moment it takes to read a 503.
-const REFUSED: usize = 64;
+/// The most connections beyond the limit that are kept until their client has read the 503.
+const MAX_REFUSALS: usize = 64;
 
 impl ListenSocket {
     /// Takes `inherited`, a socket of another process, or binds a new one.
@@ -55,7 +55,7 @@ impl ListenSocket {
     ) -> io::Result<ListenSocket> {
         let socket = match inherited {
             Some(socket) => socket,
-            // It reuses the address: a restart must not wait for the last connections' TIME_WAIT.
+            // With SO_REUSEADDR: a restart does not wait for old connections in TIME_WAIT.
             None => StdListener::bind(configured)?,
         };
         SockRef::from(&socket).listen(BACKLOG)?;
@@ -69,7 +69,7 @@ impl ListenSocket {
         })
     }
 
-    /// The next connection, and who it is from; `None` once its `listener` is stopped.
+    /// Accepts the next connection, and returns its peer; `None` once `listener` is stopped.
     pub async fn accept(&self, listener: &Listener) -> Option<(TcpStream, SocketAddr)> {
         loop {
             let accepted = tokio::select! {
@@ -83,9 +83,9 @@ impl ListenSocket {
         }
     }
 
-    /// The connections that wait to be accepted: closing the socket would reset them.
-    pub fn waiting(&self) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
-        // From the kernel: the runtime may not know yet of the latest.
+    /// Accepts the connections that wait: closing the socket would reset them.
+    pub fn backlog(&self) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
+        // Not by the runtime, which may not know of the latest yet.
         let socket = SockRef::from(&*self.socket);
         let accepted = (0..BACKLOG).map_while(move |_| socket.accept().ok());
         accepted.filter_map(|(stream, peer)| {
@@ -97,9 +97,9 @@ impl ListenSocket {
 }
 
 impl Listener {
-    /// For `most` connections at once.
+    /// Creates a listener for up to `max_connections` at once.
     pub fn new(
-        most: usize,
+        max_connections: usize,
         phase: watch::Receiver<Phase>,
         open: Arc<watch::Sender<()>>,
     ) -> Listener {
@@ -107,19 +107,19 @@ impl Listener {
             phase,
             open,
             stopped: CancellationToken::new(),
-            served: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
-            refused: Arc::new(Semaphore::new(REFUSED)),
+            connections: Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS))),
+            refusals: Arc::new(Semaphore::new(MAX_REFUSALS)),
         }
     }
 
-    /// Held by a connection that is served; `None` at the limit.
-    pub fn serve(&self) -> Option<OwnedSemaphorePermit> {
-        self.served.clone().try_acquire_owned().ok()
+    /// Returns the permit that a connection holds while it is served; `None` at the limit.
+    pub fn connection_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.connections.clone().try_acquire_owned().ok()
     }
 
-    /// Held by a connection beyond the limit while it reads its 503.
-    pub fn refuse(&self) -> Option<OwnedSemaphorePermit> {
-        self.refused.clone().try_acquire_owned().ok()
+    /// Returns the permit that a connection beyond the limit holds while its client reads the 503.
+    pub fn refusal_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.refusals.clone().try_acquire_owned().ok()
     }
 
     /// Whether connections close after their next response.

@@ -1,17 +1,16 @@
-//! Where a proxy is in its life.
+//! The phases of a proxy's life.
 
-/// Each goes further than the one before.
+/// A phase of a proxy's life, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// It serves.
+    /// The proxy serves.
     Serving,
-    /// Another process has taken the listeners over. Idle connections stay open until their next request, whose
-    /// response says that the connection closes.
+    /// Another process has taken the listeners over. Idle connections stay open until their next response, which closes them.
     HandedOver,
-    /// It takes no new connections, and says on each response that the connection closes.
+    /// No new connections are accepted, and each response closes its connection.
     Draining,
     /// Idle connections are closed too.
     Closing,
-    /// Everything is cut off.
+    /// Open requests are cut off.
     Cut,
 }

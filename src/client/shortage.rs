@@ -1,4 +1,4 @@
-//! When a connection cannot be accepted or opened for want of files or ports: which limit it was, and what helps.
+//! Connections that cannot be accepted or opened, as the process has no more files or ports: the limit, and a hint.
 
 use std::error::Error as Cause;
 use std::io;
@@ -9,24 +9,24 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 use pingora::{Error, ErrorType};
 
-/// After an accept that failed for want of something.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Errors of the connection that was to be accepted (accept(2) passes those on): others wait behind it.
-const OF_ONE_CONNECTION: &str = "ECONNABORTED ECONNRESET EINTR EPROTO EPERM ENOPROTOOPT EOPNOTSUPP ENETDOWN ENETUNREACH EHOSTDOWN EHOSTUNREACH ENONET";
+/// The pause after an accept that failed for a limit.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Errors of the connection that was to be accepted, which accept(2) passes on: the next may succeed.
+const CONNECTION_ERRORS: &str = "ECONNABORTED ECONNRESET EINTR EPROTO EPERM ENOPROTOOPT EOPNOTSUPP ENETDOWN ENETUNREACH EHOSTDOWN EHOSTUNREACH ENONET";
 
-/// An accept has failed: tells so, and waits where the next would fail too.
-pub async fn accept_failed(whose: &str, error: &io::Error) {
-    let helps = remedy(error);
-    log::warn!("{whose}cannot accept a connection: {error}{helps}");
-    // Out of file descriptors, mostly: open connections go on.
+/// Logs that an accept failed, and waits if the next one would fail too. `listener` is a prefix.
+pub async fn accept_failed(listener: &str, error: &io::Error) {
+    let hint = remedy(error);
+    log::warn!("{listener}cannot accept a connection: {error}{hint}");
+    // Mostly out of file descriptors: connections that end free some.
     let errno = error.raw_os_error().map(Errno::from_raw);
     let name = format!("{:?}", errno.unwrap_or(Errno::UnknownErrno));
-    if !OF_ONE_CONNECTION.split(' ').any(|one| one == name) {
-        tokio::time::sleep(PAUSE).await;
+    if !CONNECTION_ERRORS.split(' ').any(|one| one == name) {
+        tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 }
 
-/// What helps against a system error, to follow its text; empty where unknown.
+/// Returns a hint against a system error, to be appended to its text; empty if there is none.
 pub fn remedy(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => {
@@ -45,9 +45,9 @@ pub fn remedy(error: &io::Error) -> String {
     }
 }
 
-/// Of a failure to connect that is our own (no socket, no port, no permission), not the upstream's: why, and what helps. Pingora
-/// calls some of these internal.
-pub fn of(error: &Error) -> Option<(String, String)> {
+/// Returns reason and hint of a failure to connect that is this machine's (no socket, no port, no permission), not the upstream's.
+/// Pingora calls some of them internal.
+pub fn of_connect(error: &Error) -> Option<(String, String)> {
     use ErrorType::{BindError, InternalError, SocketError};
     if !matches!(error.etype(), SocketError | BindError | InternalError) {
         return None;
@@ -55,8 +55,8 @@ pub fn of(error: &Error) -> Option<(String, String)> {
     let root: &(dyn Cause + 'static) = error.root_cause();
     let mut causes = successors(Some(root), |cause| (**cause).source());
     let system = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
-    let told = system.map(|error| (error.to_string(), remedy(error)));
-    Some(told.unwrap_or_else(|| ("no socket".into(), String::new())))
+    let found = system.map(|error| (error.to_string(), remedy(error)));
+    Some(found.unwrap_or_else(|| ("no socket".into(), String::new())))
 }
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ mod tests {
     use futures_util::FutureExt;
     use pingora::OrErr;
 
-    /// As Pingora makes them when a socket or a port is wanting.
+    /// Returns an error as Pingora's for a missing socket or port.
     fn error(errno: Errno) -> Box<Error> {
         let system: Result<(), _> = Err(io::Error::from(errno));
         let inner = system.or_err(ErrorType::SocketError, "failed").unwrap_err();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_run_out_is_named_with_what_helps() {
+    fn the_limit_is_named_with_a_hint() {
         let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         let may = format!("may have {soft} files open");
         for (errno, piece) in [
@@ -82,15 +82,15 @@ mod tests {
             (Errno::ENFILE, "fs.file-max"),
             (Errno::EADDRNOTAVAIL, "ip_local_port_range"),
         ] {
-            let (why, helps) = of(&error(errno)).unwrap();
-            assert!(why.contains("os error") && helps.contains(piece), "{helps}");
+            let (why, hint) = of_connect(&error(errno)).unwrap();
+            assert!(why.contains("os error") && hint.contains(piece), "{hint}");
         }
-        assert_eq!(of(&error(Errno::EACCES)).unwrap().1, "");
-        assert_eq!(of(&Error::new_up(ErrorType::ConnectRefused)), None);
+        assert_eq!(of_connect(&error(Errno::EACCES)).unwrap().1, "");
+        assert_eq!(of_connect(&Error::new_up(ErrorType::ConnectRefused)), None);
     }
 
     #[tokio::test]
-    async fn one_clients_leaving_holds_up_no_other() {
+    async fn accepting_goes_on_after_an_error_of_one_connection() {
         let waits = |errno: Errno| {
             let accept = accept_failed("", &errno.into()).now_or_never();
             accept.is_none()

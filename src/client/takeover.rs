@@ -1,9 +1,9 @@
-//! A new process takes the listening sockets over from the one that started it, and none of them is ever closed.
+//! A new process takes the listening sockets over from the one that started it, so that none is ever closed.
 //!
-//! It inherits them, and its standard input is a line to the old process: there it reads what each socket is for, and writes
-//! a byte once it accepts; then the old one stops accepting. The line's end tells each that the other has ended; before it
-//! accepts, the end of the new process does, as what that has started may hold the line.
-//! docs/dev/decisions/0016 tells why it is done so.
+//! It inherits the sockets. Its standard input is a connection to the old process: it reads there what each socket is for, and
+//! writes a byte once it accepts; then the old process stops accepting. When the connection ends, the other process has ended.
+//! Before the byte, the old process waits for the new one's exit instead, as a child of that one may hold the connection.
+//! The reasons are in docs/dev/decisions/0016.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
@@ -24,66 +24,66 @@ use crate::secret::Secret;
 
 use super::listener::ListenSocket;
 
-/// What a process gives to its successor, in one line of JSON besides the sockets.
+/// What a process sends to its successor besides the sockets, in one line of JSON.
 #[derive(Serialize, Deserialize)]
-struct Handed {
-    /// What each socket is for.
+struct Handover {
+    /// The key of each socket.
     listeners: Vec<String>,
-    /// In clear: it goes to a process of our own.
+    /// Not encrypted: the successor is a process of our own.
     hop_secret: Option<String>,
 }
 
-/// What a process has of the one before it; nothing, where there is none.
+/// What a process inherits from its predecessor; nothing if there is none.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// Listening sockets, by what they are for.
+    /// Listening sockets by their keys.
     sockets: Vec<(String, TcpListener)>,
-    /// What its hops and its front, which drain, know each other by.
+    /// The secret that its hops, which drain, sign with.
     pub hop_secret: Option<Secret>,
-    /// The line to it, for [`Line::over`].
+    /// The connection to it, for [`Line::over`].
     pub predecessor: Option<StdUnixStream>,
 }
 
-/// The line to the other process.
+/// The connection to the other process.
 #[derive(Debug)]
 pub struct Line(UnixStream);
 
-/// A process that was started to take over, and is not ready yet.
+/// A process that was started to take over and is not ready yet.
 #[derive(Debug)]
 pub struct Successor {
     process: Child,
-    /// Of its process.
+    /// The process id.
     pub id: u32,
     line: Line,
 }
 
-/// Says to a process that it takes over.
+/// The environment variable that is set for a process that takes over.
 const TAKES_OVER: &str = "QUEUESCOPE_TAKES_OVER";
-/// As sd_listen_fds(3) has it.
-const FIRST: i32 = 3;
+/// The first inherited file descriptor: sd_listen_fds(3).
+const FIRST_FD: i32 = 3;
 
 impl Inherited {
-    /// What this process has inherited. To be asked for once, while it has one thread: it takes the variables that say so away.
+    /// Takes what this process inherited. To be called once, while there is one thread: it removes environment variables.
     ///
     /// # Errors
-    /// It was not all there.
+    /// Something is missing.
     pub fn take() -> io::Result<Inherited> {
         if std::env::var_os(TAKES_OVER).is_none() {
             return Ok(Inherited::default());
         }
         Inherited::of_predecessor().map_err(|why| {
-            let why =
-                format!("{TAKES_OVER} is set, but no proxy started this process ({why}): unset it");
-            io::Error::other(why)
+            io::Error::other(format!(
+                "{TAKES_OVER} is set, but no proxy started this process ({why}): unset it"
+            ))
         })
     }
 
     fn of_predecessor() -> io::Result<Inherited> {
         let line = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let mut text = String::new();
-        // All of it was written before this process was started.
+        // It was written before this process was started: this does not block.
         BufReader::new(&line).read_line(&mut text)?;
-        let Handed {
+        let Handover {
             listeners,
             hop_secret,
         } = serde_json::from_str(&text)?;
@@ -100,13 +100,13 @@ impl Inherited {
         })
     }
 
-    /// What those that nobody has claimed are for, and where they listen.
+    /// Returns keys and addresses of the sockets that are not claimed yet.
     pub fn addresses(&self) -> impl Iterator<Item = (&str, SocketAddr)> {
         let all = self.sockets.iter();
         all.filter_map(|(name, at)| Some((name.as_str(), at.local_addr().ok()?)))
     }
 
-    /// The socket that listens at this address; of those that any port would do for, the one of this name.
+    /// Takes the socket that listens at this address; for port 0, the one with this name.
     pub fn claim(&mut self, name: &str, configured: SocketAddr) -> Option<TcpListener> {
         let is_it = |(of, socket): &(String, TcpListener)| {
             let is_any = configured.port() == 0 && of == name;
@@ -119,16 +119,16 @@ impl Inherited {
 }
 
 impl Line {
-    /// Over this stream.
+    /// Registers the connection with the runtime.
     ///
     /// # Errors
-    /// The runtime has no room for it.
+    /// The runtime cannot take it.
     pub fn over(stream: StdUnixStream) -> io::Result<Line> {
         stream.set_nonblocking(true)?;
         Ok(Line(UnixStream::from_std(stream)?))
     }
 
-    /// Tells that this process accepts. It may be that nobody hears it any more.
+    /// Reports that this process accepts. The other one may have ended.
     pub async fn ready(&mut self) {
         let _ = self.0.write_u8(b'\n').await;
     }
@@ -140,7 +140,7 @@ impl Line {
 }
 
 impl Successor {
-    /// Starts `program` with these arguments, to take over these sockets, and what its hops sign with.
+    /// Starts `program` with these arguments, to take over these sockets and the secret that hops sign with.
     ///
     /// # Errors
     /// Why it cannot be started.
@@ -150,18 +150,18 @@ impl Successor {
         sockets: &[ListenSocket],
         hop_secret: Option<Secret>,
     ) -> io::Result<Successor> {
-        let (line, its_end) = StdUnixStream::pair()?;
+        let (line, child_line) = StdUnixStream::pair()?;
         let hop_secret = hop_secret.map(|s| String::from_utf8_lossy(s.bytes()).into_owned());
-        let handed = Handed {
+        let handover = Handover {
             listeners: sockets.iter().map(|socket| socket.name.clone()).collect(),
             hop_secret,
         };
-        let text = serde_json::to_string(&handed)? + "\n";
+        let text = serde_json::to_string(&handover)? + "\n";
         (&line).write_all(text.as_bytes())?;
-        let mut inherits = Vec::new();
-        for (socket, child_fd) in sockets.iter().zip(FIRST..) {
+        let mut mappings = Vec::new();
+        for (socket, child_fd) in sockets.iter().zip(FIRST_FD..) {
             let parent_fd = socket.socket.as_fd().try_clone_to_owned()?;
-            inherits.push(FdMapping {
+            mappings.push(FdMapping {
                 parent_fd,
                 child_fd,
             });
@@ -173,9 +173,9 @@ impl Successor {
             .env("LISTEN_FDS", sockets.len().to_string())
             .env_remove("LISTEN_PID")
             .env_remove("LISTEN_FDS_FIRST_FD")
-            .stdin(OwnedFd::from(its_end));
-        let inherits = command.fd_mappings(inherits);
-        inherits.map_err(|twice| io::Error::other(twice.to_string()))?;
+            .stdin(OwnedFd::from(child_line));
+        let mapped = command.fd_mappings(mappings);
+        mapped.map_err(|collision| io::Error::other(collision.to_string()))?;
         let process = command.spawn()?;
         Ok(Successor {
             id: process.id().unwrap_or_default(),
@@ -184,12 +184,12 @@ impl Successor {
         })
     }
 
-    /// Waits until it accepts. Dropped, it can be called again.
+    /// Waits until it accepts. May be dropped and called again.
     ///
     /// # Errors
-    /// It has ended before: how.
+    /// It ended before, and how.
     pub async fn ready(&mut self) -> Result<(), String> {
-        // What it has started may hold the line after it has ended.
+        // A child of it may hold the line after it has ended.
         let ended = tokio::select! {
             biased;
             Ok(_) = self.line.0.read_u8() => self.process.try_wait().transpose(),
@@ -202,15 +202,15 @@ impl Successor {
         }
     }
 
-    /// The line to it, which is to be kept as long as this process lives.
+    /// Returns the line to it, to be kept as long as this process lives.
     pub fn into_line(self) -> Line {
         self.line
     }
 
-    /// Ends it in good order: what it accepted meanwhile it serves.
+    /// Has it drain: it serves what it accepted meanwhile.
     pub fn end(self) {
         if let Some(id) = Pid::from_raw(self.id.cast_signed()) {
-            // It may have ended by itself.
+            // This fails if it has ended.
             let _ = kill_process(id, Signal::TERM);
         }
     }
@@ -237,37 +237,37 @@ mod tests {
 
     #[tokio::test]
     async fn a_successor_has_every_socket_and_is_ready_when_it_says_so() {
-        // It reads from its standard input, and writes to it. Its last socket is open, and nothing after it.
-        let mut told = start(
+        // The script reads and writes its standard input. Its last socket is open, and nothing after it.
+        let mut successor = start(
             r#"read -r line
                case $line in *'["worker 0","worker 1"]'*'"sixteen bytes of it"'*) ;; *) exit 1 ;; esac
                [ "$LISTEN_FDS" = 2 ] && [ -S /proc/$$/fd/4 ] && [ ! -S /proc/$$/fd/5 ] || exit 2
                echo >&0
                read -r line"#,
         );
-        assert_eq!(told.ready().await, Ok(()));
-        // Its end is seen there, and it ends.
+        assert_eq!(successor.ready().await, Ok(()));
+        // It sees the line's end, and ends.
         let Successor {
             mut process, line, ..
-        } = told;
+        } = successor;
         drop(line);
         let ended = tokio::time::timeout(Duration::from_secs(60), process.wait());
         assert!(ended.await.is_ok());
     }
 
     #[tokio::test]
-    async fn a_successor_that_ends_before_it_is_ready_is_told() {
-        // The second leaves one behind that holds the line, until this process lets go of it.
+    async fn a_successor_that_ends_before_it_is_ready_is_an_error() {
+        // The second one leaves a child that holds the line, until this process closes it.
         for script in ["exit 3", "exec 3<&0; cat <&3 >/dev/null & exit 3"] {
             let mut successor = start(script);
             let ended = tokio::time::timeout(Duration::from_secs(60), successor.ready());
-            let told = Err("the successor ended: exit status: 3".into());
-            assert_eq!(ended.await, Ok(told), "{script}");
+            let error = Err("the successor ended: exit status: 3".into());
+            assert_eq!(ended.await, Ok(error), "{script}");
         }
     }
 
     #[tokio::test]
-    async fn sockets_are_claimed_by_their_address_or_by_name_where_any_port_will_do() {
+    async fn sockets_are_claimed_by_their_address_or_by_name_for_port_0() {
         let all = sockets().into_iter().map(|socket| {
             let inherited = socket.socket.as_fd().try_clone_to_owned().unwrap();
             (socket.name, TcpListener::from(inherited))

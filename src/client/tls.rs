@@ -1,4 +1,4 @@
-//! TLS on the front's listener: the certificate and key, and handshakes.
+//! TLS of the front's listener: certificate, key and handshakes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use tokio_rustls::rustls::{self, ServerConfig};
 use crate::config_error::ConfigError;
 use crate::trust;
 
-use super::stream::Socket;
+use super::socket::Socket;
 
-/// The certificate and key that were read last. A reload replaces them; connections that stand keep what they have.
+/// The certificate and key that were read last. A reload replaces them for new connections.
 pub type Tls = ArcSwap<ServerConfig>;
 
-/// What we speak, the best first.
+/// The protocols of ALPN, the preferred first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Takes a handshake with a client. Gives its stream, and whether HTTP/2 was agreed on.
+/// Performs the handshake with a client. Returns its stream, and whether HTTP/2 was agreed on.
 ///
 /// # Errors
-/// What the client did wrong, or its leaving.
+/// The handshake failed, or the client is gone.
 pub async fn accept(tls: &Tls, socket: Socket) -> pingora::Result<(Stream, bool)> {
     let acceptor = Acceptor::from_server_config(tls.load_full());
     let stream = acceptor.tls_handshake(socket).await?;
@@ -33,19 +33,17 @@ pub async fn accept(tls: &Tls, socket: Socket) -> pingora::Result<(Stream, bool)
     Ok((Box::new(stream), is_http2))
 }
 
-/// Reads `tls_cert`, the server's certificate and those that lead to its root, and `tls_key`, the private key of the first
-/// of them; both PEM.
+/// Reads the PEM files `tls_cert`, the server's certificate with those up to its root, and `tls_key`, the private key of the first.
 ///
 /// # Errors
-/// All that is wrong with the files, and what would be right.
+/// All problems of the files, with hints.
 pub fn load(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, Vec<ConfigError>> {
-    let wrong_key = |problem| ConfigError::text("tls_key", key.display(), problem);
-    let certs = trust::certificates(cert).map_err(|wrong| {
-        let right =
-            "give a PEM file that this process may read, with a -----BEGIN CERTIFICATE-----";
-        ConfigError::text("tls_cert", cert.display(), format!("{wrong}; {right}"))
+    let key_error = |problem| ConfigError::text("tls_key", key.display(), problem);
+    let certs = trust::certificates(cert).map_err(|problem| {
+        let hint = "give a PEM file that this process may read, with a -----BEGIN CERTIFICATE-----";
+        ConfigError::text("tls_cert", cert.display(), format!("{problem}; {hint}"))
     });
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong_key(of_pem(error)));
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| key_error(pem_problem(error)));
     let (certs, secret) = match (certs, secret) {
         (Ok(certs), Ok(secret)) => (certs, secret),
         (certs, secret) => return Err(certs.err().into_iter().chain(secret.err()).collect()),
@@ -55,7 +53,7 @@ pub fn load(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, Vec<ConfigErro
         .and_then(|config| config.with_no_client_auth().with_single_cert(certs, secret));
     let mut config = config.map_err(|error| {
         let cert = cert.display();
-        vec![wrong_key(match error {
+        vec![key_error(match error {
             rustls::Error::InconsistentKeys(_) => format!(
                 "the key is not that of the certificate, tls_cert = \"{cert}\"; give the two that were made together"
             ),
@@ -66,7 +64,7 @@ pub fn load(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, Vec<ConfigErro
     Ok(Arc::new(config))
 }
 
-fn of_pem(error: pem::Error) -> String {
+fn pem_problem(error: pem::Error) -> String {
     match error {
         pem::Error::Io(error) => format!("{error}; give a PEM file that this process may read"),
         pem::Error::NoItemsFound => {

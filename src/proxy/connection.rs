@@ -1,5 +1,5 @@
-//! A listener's connections, and each from its first byte to its end: the limit on connections, TLS, the version of
-//! HTTP, requests one after another.
+//! Accepts a listener's connections and serves each to its end: the limit on connections, TLS, the version of HTTP, one request
+//! after another.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,26 +8,25 @@ use pingora::protocols::Stream;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::client::answer::Refusal;
-use crate::client::http1::{Client, Next};
+use crate::client::error_response::Refusal;
+use crate::client::http1::{Http1Client, Next};
 use crate::client::http2::Http2Client;
 use crate::client::limits::Limits;
 use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
-use crate::client::stream::Socket;
+use crate::client::socket::Socket;
 use crate::client::tls::{self, Tls};
 use crate::fault::Kind;
 use crate::telemetry::prometheus::Limit;
 
-use super::failure::limit;
+use super::failure::limit_of;
 use super::request;
 use super::service::Service;
 use super::shared::Role;
 
-/// Serves the connections of `socket` until the listener is stopped and all of them have ended, or everything is cut
-/// off.
+/// Serves the connections of `socket` until the listener is stopped and all of them have ended, or the proxy cuts them off.
 pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
-    // What still waits to be accepted counts as a connection, until accepting ends.
+    // Until accepting ends, a connection that waits to be accepted counts as open.
     let waiting = service.listener.open.subscribe();
     let mut phase = service.listener.phase.clone();
     let mut connections = JoinSet::new();
@@ -47,7 +46,7 @@ pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
             Some(_) = connections.join_next() => {}
         }
     }
-    for accepted in socket.waiting() {
+    for accepted in socket.backlog() {
         connections.spawn(served(accepted));
     }
     drop(socket);
@@ -55,68 +54,67 @@ pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
     let all = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
         () = all => {}
-        // Those that are left are dropped.
+        // The rest is dropped.
         _ = phase.wait_for(|phase| *phase == Phase::Cut) => {}
     }
 }
 
-/// Serves a client's connection to its end: requests one after another until either side closes it, a limit
-/// is met, or the proxy closes idle connections.
+/// Serves a client's connection until either side closes it, a limit is reached, or the proxy closes idle connections.
 async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let metrics = &service.shared.metrics;
-    let Some(_permit) = service.listener.serve() else {
+    let Some(_permit) = service.listener.connection_permit() else {
         metrics.client_limit(Limit::Connections);
-        // Under TLS there can be no answer before the handshake.
-        let permit = service.listener.refuse();
+        // Under TLS no response is possible before the handshake.
+        let permit = service.listener.refusal_permit();
         return match permit.filter(|_| service.tls().is_none()) {
-            Some(_permit) => Refusal::TooManyConnections.answer().close(socket).await,
+            Some(_permit) => Refusal::TooManyConnections.response().send(socket).await,
             None => Socket::new(socket).reset(),
         };
     };
     let socket = Socket::new(socket);
     let is_chance = |kind| kind == Kind::Refuse;
     let faults = service.faults();
-    if faults.is_some_and(|(all, worker)| all.chance(worker, peer, None, is_chance).is_some()) {
+    if faults.is_some_and(|(all, worker)| all.try_inject(worker, peer, None, is_chance).is_some()) {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
-    // Not at hops: routers try it there to find servers that speak gRPC; refused, they use HTTP/1.1.
-    let takes_http2 = service.role == Role::Front;
-    let clock = service.shared.clock.clone();
-    let mut client = match service.tls() {
-        None => Client::new(None, socket, peer, takes_http2, clock),
+    let tls = match service.tls() {
+        None => None,
         Some(tls) => match handshake(service, tls, &socket, &limits).await {
             None => return,
             Some((stream, true)) => {
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
-            Some((stream, false)) => Client::new(Some(stream), socket, peer, false, clock),
+            Some((stream, false)) => Some(stream),
         },
     };
+    // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
+    let takes_http2 = tls.is_none() && service.role == Role::Front;
+    let clock = service.shared.clock.clone();
+    let mut client = Http1Client::new(tls, socket, peer, takes_http2, clock);
     let mut is_first = true;
     let mut phase = service.listener.phase.clone();
     loop {
         match client.next(&limits, &mut phase).await {
             Next::Request(mut exchange) => {
                 exchange.is_first = std::mem::take(&mut is_first);
-                // On the heap, or each idle connection would hold as much; made there, as it is large.
+                // Made on the heap, as it is large: the task of an idle connection stays small.
                 let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
-                let rest = Box::into_pin(served).await;
-                client.take_back(rest);
+                client.take_back(Box::into_pin(served).await);
             }
             Next::Http2(stream) => {
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
             Next::Refused(why) => {
-                refused(service, peer, why);
+                count_refusal(service, peer, why);
                 return client.refuse(why).await;
             }
-            Next::Over => return,
+            Next::Closed => return,
         }
     }
 }
 
-/// The handshake, where the listener speaks TLS. Gives the client's stream, and whether HTTP/2 was agreed on.
+/// Performs the TLS handshake. Returns the client's stream, and whether HTTP/2 was agreed on.
 async fn handshake(
     service: &Service,
     tls: &Tls,
@@ -137,19 +135,20 @@ async fn handshake(
     None
 }
 
-/// Serves the streams of HTTP/2 of a connection.
+/// Serves the streams of a connection of HTTP/2.
 async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limits: &Limits) {
     let (phase, clock) = (service.listener.phase.clone(), service.shared.clock.clone());
     let mut client = match Http2Client::open(stream, peer, limits, phase, clock).await {
         Ok(client) => client,
-        Err(why) => return refused(service, peer, why),
+        Err(why) => return count_refusal(service, peer, why),
     };
     loop {
         match client.next().await {
             Ok(Some(exchange)) => {
-                // Beside another it takes as much memory as a connection with a request.
+                // A further stream takes as much memory as a connection with a request.
                 let is_alone = client.is_idle();
-                let permit = (!is_alone).then(|| service.listener.serve()).flatten();
+                let permit = (!is_alone).then(|| service.listener.connection_permit());
+                let permit = permit.flatten();
                 if permit.is_none() && !is_alone {
                     service.shared.metrics.client_limit(Limit::Connections);
                     request::refuse(service, exchange);
@@ -162,18 +161,18 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                 });
             }
             Ok(None) => break,
-            Err(why) => refused(service, peer, why),
+            Err(why) => count_refusal(service, peer, why),
         }
     }
     client.close().await;
 }
 
-/// Counts bytes that made no request, and logs them. One `log::warn!` for each kind, as the log counts repeated lines by
-/// their source line.
-fn refused(service: &Service, peer: SocketAddr, why: Refusal) {
+/// Counts and logs a client that sent no valid request. One `log::warn!` for each kind, as the log counts repeated lines by their
+/// source line.
+fn count_refusal(service: &Service, peer: SocketAddr, why: Refusal) {
     let metrics = &service.shared.metrics;
     metrics.broken_heads.with(&[]).inc();
-    if let Some(limit) = limit(why) {
+    if let Some(limit) = limit_of(why) {
         metrics.client_limit(limit);
     }
     match why {

@@ -1,4 +1,4 @@
-//! One request on its way through: what was stamped, who watches, and its one end.
+//! One request in the proxy: its stamps, what was observed of it, and its one end.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::request::timeline::{Moment, Side};
 use crate::telemetry::prometheus::{Progress, UnderWay};
 
 use super::identity::{Trace, new_request_id};
-use super::join::{HopAttempt, Joined};
-use super::legs::{SHOWN, ServerInfo};
+use super::join::{HopAttempt, SharedRequest};
+use super::legs::{MAX_SNIFFED_BYTES, ServerInfo};
 use super::shared::{Role, Shared};
 
 use self::timing::Timing;
 
-/// A request between its head and its end.
+/// A request from its head to its end.
 #[derive(Debug)]
 pub struct Context {
     shared: Arc<Shared>,
@@ -32,55 +32,58 @@ pub struct Context {
     arrival: Stamp,
     request_end: Option<Stamp>,
     forwarded: Option<Stamp>,
-    /// How many times we sent it upstream.
-    sendings: u32,
-    /// It is in flight.
-    under_way: Option<UnderWay>,
-    /// So is an attempt at a server.
-    at_worker: Option<UnderWay>,
-    hop: Option<Stamps>,
-    /// The server that a response's head named.
-    named: Option<String>,
-    /// The upstream of the present attempt, `host:port`.
+    /// How many times its head was sent upstream.
+    times_sent: u32,
+    /// How many servers could not be connected to for it.
+    times_unconnected: u32,
+    /// Counts it as in flight.
+    in_flight: Option<UnderWay>,
+    /// Counts the current attempt at a server as in flight.
+    attempt_in_flight: Option<UnderWay>,
+    /// The stamps that a hop wrote on the response.
+    hop_stamps: Option<Stamps>,
+    /// The server that the response's head named.
+    named_host: Option<String>,
+    /// The upstream of the current attempt, `host:port`.
     pub upstream: String,
-    /// How long upstreams had it, and its client held up writes.
-    pub time: Timing,
+    /// How long upstreams had it, and how long its client delayed writes.
+    pub timing: Timing,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
-    /// Our own span of the present attempt.
+    /// Our own span of the current attempt.
     span: Option<SpanId>,
-    /// The front's request, as attempts at hops of this process find it.
-    joined: Option<Joined>,
-    /// The hop's attempt.
+    /// At a front with hops in this process: what their attempts are joined to.
+    request: Option<SharedRequest>,
+    /// At a hop: its attempt.
     attempt: Option<HopAttempt>,
-    /// The hop's reading of what its server is.
-    info: Option<ServerInfo>,
+    /// At a hop: the response of `/server_info`.
+    server_info: Option<ServerInfo>,
     /// When the body of the response passed here.
     passage: Passage,
-    watch: Option<Box<Watch>>,
+    recording: Option<Box<Recording>>,
 }
 
-/// The watch over a generation request, until it ends.
+/// What is recorded of a generation request, until it ends.
 #[derive(Debug)]
-struct Watch {
+struct Recording {
     observer: Observer,
-    /// At a hop whose front has the row: it may be one of two legs. So many bytes of the reply tell.
-    leg: Option<u64>,
+    /// At a hop whose front writes the row: only this many bytes of the response are read, for whether it is one of two legs.
+    leg_bytes: Option<u64>,
     /// Body bytes of the request.
     request_bytes: u64,
     /// Body bytes of the response.
     response_bytes: u64,
-    /// The last of the response was read, or we answered ourselves: the client may still be sending.
+    /// When the last of the response was read, or we answered ourselves; the client may still be sending.
     response_end: Option<Stamp>,
     is_streaming: bool,
 }
 
-impl Watch {
+impl Recording {
     #[inline]
-    fn over(observer: Observer, leg: Option<u64>) -> Box<Watch> {
-        Box::new(Watch {
+    fn new(observer: Observer, leg_bytes: Option<u64>) -> Box<Recording> {
+        Box::new(Recording {
             observer,
-            leg,
+            leg_bytes,
             request_bytes: 0,
             response_bytes: 0,
             response_end: None,
@@ -90,7 +93,7 @@ impl Watch {
 }
 
 impl Context {
-    /// A request whose head was read at `arrival`.
+    /// Creates the context of a request whose head was read at `arrival`.
     pub fn new(shared: Arc<Shared>, role: Role, arrival: Stamp) -> Context {
         Context {
             shared,
@@ -98,58 +101,61 @@ impl Context {
             arrival,
             request_end: None,
             forwarded: None,
-            sendings: 0,
-            under_way: None,
-            at_worker: None,
-            hop: None,
-            named: None,
+            times_sent: 0,
+            times_unconnected: 0,
+            in_flight: None,
+            attempt_in_flight: None,
+            hop_stamps: None,
+            named_host: None,
             upstream: String::new(),
-            time: Timing::default(),
+            timing: Timing::default(),
             trace: None,
             span: None,
-            joined: None,
+            request: None,
             attempt: None,
-            info: None,
+            server_info: None,
             passage: Passage::default(),
-            watch: None,
+            recording: None,
         }
     }
 
-    /// Takes on the trace that a request came in, or begins one where it `generates`. Its sampled flag is set as it goes
-    /// upstream; a hop leaves that of a trace that came.
+    /// Takes over the trace that the request carries; a generation request without one begins a trace. A front decides on the
+    /// sampled flag that is sent upstream; a hop leaves that of a trace that it received.
     pub fn begin_trace(&mut self, headers: &HeaderMap, generates: bool) {
-        let came = Trace::of(headers);
-        self.trace = came.or_else(|| generates.then(Trace::random));
+        let received = Trace::of(headers);
+        self.trace = received.or_else(|| generates.then(Trace::random));
         if let Some(trace) = &mut self.trace
-            && (came.is_none() || self.role == Role::Front)
+            && (received.is_none() || self.role == Role::Front)
         {
             let telemetry = &self.shared.telemetry;
-            trace.sample(telemetry.samples_upstream(trace.came_sampled, trace.id));
+            trace.sample(telemetry.samples_upstream(trace.received_sampled, trace.id));
         }
     }
 
-    /// Begins to watch a generation request; at a hop an attempt of a router's at one, where no front here has it in its row.
-    pub fn watch(&mut self, endpoint: Endpoint, id: Option<&str>, headers: &HeaderMap) {
+    /// Starts recording a generation request. At a hop whose front here writes the row, only the leg of a
+    /// pair is recorded.
+    pub fn start_recording(&mut self, endpoint: Endpoint, id: Option<&str>, headers: &HeaderMap) {
         let (side, arrived) = match self.role {
             Role::Front => (Side::Front, Moment::Arrival),
             Role::Hop(_) => (Side::Hop, Moment::WorkerArrival),
         };
-        self.begin_attempt(id);
+        self.join_attempt(id);
         if self.attempt.as_ref().is_some_and(|one| !one.needs_row) {
             if let Role::Hop(worker) = &self.role
                 && self.shared.may_have_legs(worker)
             {
-                self.watch = Some(Watch::over(Observer::of_leg(endpoint), Some(SHOWN)));
+                let observer = Observer::of_leg(endpoint);
+                self.recording = Some(Recording::new(observer, Some(MAX_SNIFFED_BYTES)));
             }
             return;
         }
         let id = id.map_or_else(new_request_id, str::to_owned);
         let config = self.shared.config.load();
         if side == Side::Front && !config.workers.is_empty() {
-            self.joined = self.shared.joins.open(&id);
+            self.request = self.shared.joins.open(&id);
         }
-        let mut watch = Watch::over(Observer::new(side, endpoint, id), None);
-        let observer = &mut watch.observer;
+        let mut recording = Recording::new(Observer::new(side, endpoint, id), None);
+        let observer = &mut recording.observer;
         let timeline = observer.timeline_mut();
         timeline.set(arrived, self.arrival);
         if side == Side::Front {
@@ -167,77 +173,84 @@ impl Context {
             row.trace_id = Some(trace.id_text());
             row.parent_span_id = trace.parent;
             row.more.trace.sent_sampled = trace.is_sampled();
-            row.more.trace.came_sampled = trace.came_sampled;
+            row.more.trace.came_sampled = trace.received_sampled;
         }
-        if self.counts() {
-            self.under_way = Some(self.shared.metrics.request_began());
+        if self.is_counted() {
+            self.in_flight = Some(self.shared.metrics.request_began());
         }
-        self.watch = Some(watch);
+        self.recording = Some(recording);
     }
 
-    /// A piece of the request's body was read.
+    /// Takes a piece of the request's body.
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
         if is_end && self.request_end.is_none() {
             self.request_end = Some(self.shared.clock.now());
         }
-        let Some(watch) = &mut self.watch else { return };
-        watch.observer.request_body(bytes);
-        let room = watch.observer.room().filter(|_| self.role != Role::Front);
-        watch.request_bytes += bytes.len() as u64;
+        let Some(recording) = &mut self.recording else {
+            return;
+        };
+        recording.observer.request_body(bytes);
+        let room = recording.observer.room();
+        let room = room.filter(|_| self.role != Role::Front);
+        recording.request_bytes += bytes.len() as u64;
         if let (Some(at), Role::Front) = (self.request_end, &self.role) {
-            let timeline = watch.observer.timeline_mut();
+            let timeline = recording.observer.timeline_mut();
             timeline.first(Moment::RequestEnd, at);
         }
-        if room.is_some() || (is_end && watch.leg.is_some()) {
+        if room.is_some() || (is_end && recording.leg_bytes.is_some()) {
             self.room_read(room);
         }
     }
 
-    /// Its prompt was asked for at `began`, and is known now or will never be.
-    pub fn prompt_waited(&mut self, began: Stamp) {
-        let nanos = self.waited(began);
-        if let Some(watch) = &mut self.watch {
-            watch.observer.row_mut().prompt_wait = Some(nanos);
+    /// The prompt, read since `began`, is known or cannot be.
+    pub fn prompt_read(&mut self, began: Stamp) {
+        let nanos = self.exclude_since(began);
+        if let Some(recording) = &mut self.recording {
+            recording.observer.row_mut().prompt_wait = Some(nanos);
         }
     }
 
-    /// It is held back for others to end, from now on.
-    pub fn waits_for_turn(&mut self) -> Stamp {
-        if let Some(under_way) = &mut self.under_way {
-            under_way.enter(Progress::Waiting);
+    /// The request waits for `max_concurrent_requests`, from now on.
+    pub fn begin_queueing(&mut self) -> Stamp {
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.enter(Progress::Waiting);
         }
         self.shared.clock.now()
     }
 
-    /// Its client or others were waited for since `began`, before a sending: so many nanoseconds.
-    pub fn waited(&mut self, began: Stamp) -> i64 {
+    /// Leaves the time since `began`, when nothing was sent, out of the proxy's own. Returns its nanoseconds.
+    pub fn exclude_since(&mut self, began: Stamp) -> i64 {
         let nanos = self.shared.clock.now().nanos_since(began);
-        self.time.waited(nanos);
+        self.timing.exclude(nanos);
         nanos
     }
 
-    /// The head of the final response was read at `at`, with these stamps of a hop of ours on it.
+    /// Takes the head of the final response, read at `at`, and the stamps of a hop of ours that were on it.
     pub fn response_head(&mut self, head: &ResponseHeader, hop: Option<Stamps>, at: Stamp) {
         let status = head.status.as_u16();
-        self.attempt_has(status, End::Complete, at);
-        if let (Some(joined), Some(span)) = (&self.joined, hop.as_ref().and_then(|hop| hop.span)) {
-            joined.answered(span);
+        self.set_attempt_status(status, End::Complete, at);
+        if let (Some(request), Some(span)) = (&self.request, hop.as_ref().and_then(|hop| hop.span))
+        {
+            request.set_answered_by(span);
         }
         let by_hop = hop.as_ref().and_then(|hop| hop.host.clone());
-        self.named = by_hop.or_else(|| match self.role {
+        self.named_host = by_hop.or_else(|| match self.role {
             Role::Front => smg_worker(&head.headers),
             Role::Hop(_) => None,
         });
-        self.hop = hop;
+        self.hop_stamps = hop;
         let host = self.host();
-        let prefills = self.told().is_some_and(|told| !told.may_answer());
-        let Some(watch) = &mut self.watch else { return };
+        let prefills = self.attempt_data().is_some_and(|one| !one.may_answer());
+        let Some(recording) = &mut self.recording else {
+            return;
+        };
         if prefills {
-            watch.leg = watch.leg.map(|_| u64::MAX);
+            // All of a prefill server's response is read.
+            recording.leg_bytes = recording.leg_bytes.map(|_| u64::MAX);
         }
-        let observer = &mut watch.observer;
+        let observer = &mut recording.observer;
         observer.row_mut().host = host;
-        if let Some(hop) = &self.hop {
+        if let Some(hop) = &self.hop_stamps {
             observer.told(told_outcome(&head.headers));
             observer.stamps(hop, &self.shared.clock_name);
         }
@@ -245,123 +258,128 @@ impl Context {
         observer.response_head(status, kind, is_encoded(&head.headers), at);
     }
 
-    /// A response's head came, or we answer ourselves for what `end` says. An error's attempt is over for the
-    /// router, which may have sent the next one before we have closed this one.
-    fn attempt_has(&self, status: u16, end: End, at: Stamp) {
-        let Some(mut told) = self.told() else { return };
-        told.status = Some(status);
-        if !told.has_answered() {
-            told.ended.get_or_insert(at);
-            told.outcome = Some(judged(end, told.status));
+    /// Sets the status of a hop's attempt, and ends one that failed: the router may send the next before we have closed this one.
+    fn set_attempt_status(&self, status: u16, end: End, at: Stamp) {
+        let Some(mut attempt) = self.attempt_data() else {
+            return;
+        };
+        attempt.status = Some(status);
+        if !attempt.has_answered() {
+            attempt.ended.get_or_insert(at);
+            attempt.outcome = Some(outcome_of(end, attempt.status));
         }
     }
 
-    /// A piece of the response body was read from upstream.
+    /// Takes a piece of the response's body, read from upstream at `at`.
     pub fn response_body(&mut self, bytes: &[u8], is_end: bool, at: Stamp) {
-        self.server_info(bytes, is_end);
-        let Some(watch) = &mut self.watch else { return };
+        self.read_server_info(bytes, is_end);
+        let Some(recording) = &mut self.recording else {
+            return;
+        };
         if bytes.is_empty() && !is_end {
             return;
         }
-        let blocked = self.time.blocked_at(at);
-        watch.observer.response_body(bytes, at, blocked);
-        watch.response_bytes += bytes.len() as u64;
+        let paused = self.timing.read_paused_at(at);
+        recording.observer.response_body(bytes, at, paused);
+        recording.response_bytes += bytes.len() as u64;
         if self.role == Role::Front && !bytes.is_empty() {
-            self.passage.piece(at, blocked);
+            self.passage.piece(at, paused);
         }
         // Once it streams, an event costs this one comparison.
-        if !watch.is_streaming {
+        if !recording.is_streaming {
             let joins = &self.shared.joins;
-            for id in watch.observer.server_ids() {
-                match (&self.joined, &self.attempt) {
-                    (Some(joined), _) => joins.replied(joined, id),
-                    (None, Some(attempt)) => joins.has_reply(attempt, id, at),
+            for id in recording.observer.server_ids() {
+                match (&self.request, &self.attempt) {
+                    (Some(request), _) => joins.response_read(request, id),
+                    (None, Some(attempt)) => joins.add_response_id(attempt, id, at),
                     (None, None) => {}
                 }
             }
-        }
-        if !watch.is_streaming && watch.observer.is_streaming() {
-            watch.is_streaming = true;
-            let here = self.under_way.iter_mut();
-            let at_worker = self.at_worker.iter_mut();
-            let direct = at_worker.filter(|_| self.role == Role::Front);
-            here.chain(direct)
-                .for_each(|under_way| under_way.enter(Progress::Streaming));
+            if recording.observer.is_streaming() {
+                recording.is_streaming = true;
+                let at_server = self.attempt_in_flight.iter_mut();
+                let at_server = at_server.filter(|_| self.role == Role::Front);
+                let in_flight = self.in_flight.iter_mut().chain(at_server);
+                in_flight.for_each(|one| one.enter(Progress::Streaming));
+            }
         }
         if is_end {
-            watch.observer.response_end(at);
-            watch.response_end = Some(at);
-            self.time.back(at);
+            recording.observer.response_end(at);
+            recording.response_end = Some(at);
+            self.timing.upstream_ended(at);
         }
-        let read = watch.response_bytes;
-        if watch.leg.is_some_and(|most| is_end || read >= most) {
-            self.leg_ended(at);
+        let read = recording.response_bytes;
+        if recording.leg_bytes.is_some_and(|max| is_end || read >= max) {
+            self.end_leg(at);
         }
     }
 
-    /// We answer ourselves, as the exchange ended so. Gives the outcome that is recorded.
-    pub fn answered(&mut self, status: u16, end: End) -> Outcome {
+    /// The proxy answers itself, for an exchange that ended so. Returns the outcome that is recorded.
+    pub fn answer(&mut self, status: u16, end: End) -> Outcome {
         let now = self.shared.clock.now();
-        self.time.back(now);
-        self.attempt_has(status, end.clone(), now);
-        if let Some(watch) = &mut self.watch {
-            watch.response_end.get_or_insert(now);
-            watch.observer.row_mut().status = Some(status.into());
+        self.timing.upstream_ended(now);
+        self.set_attempt_status(status, end.clone(), now);
+        if let Some(recording) = &mut self.recording {
+            recording.response_end.get_or_insert(now);
+            recording.observer.row_mut().status = Some(status.into());
         }
-        judged(end, None)
+        outcome_of(end, None)
     }
 
-    /// A hop passes a piece of the response's body on that was read at `at`, or held for a fault until then.
-    pub fn passed_on(&mut self, is_empty: bool, is_end: bool, at: Stamp) {
+    /// At a hop: a piece of the response's body is about to be passed on. It was read at `at`, or delayed until then by a fault.
+    pub fn pass_on(&mut self, is_empty: bool, is_end: bool, at: Stamp) {
         let Some(attempt) = &self.attempt else { return };
         let mut is_first = false;
         if !is_empty {
-            let blocked = self.time.blocked_at(at);
-            is_first = self.passage.piece(at, blocked);
+            let paused = self.timing.read_paused_at(at);
+            is_first = self.passage.piece(at, paused);
         }
-        // Before the bytes go on: the front that reads them finds it here.
+        // Before the bytes are sent: the front that reads them finds it here.
         if is_end {
-            attempt.told.lock().passage = self.passage;
+            attempt.data.lock().passage = self.passage;
         } else if is_first {
-            attempt.told.lock().passage = self.passage.so_far();
+            attempt.data.lock().passage = self.passage.so_far();
         }
-        if is_first && let Some(at_worker) = &mut self.at_worker {
-            at_worker.enter(Progress::Streaming);
+        if is_first && let Some(in_flight) = &mut self.attempt_in_flight {
+            in_flight.enter(Progress::Streaming);
         }
     }
 
-    /// Whether this listener's requests are the process's: a hop's are, where no front counts them.
-    fn counts(&self) -> bool {
+    /// Whether the process counts the requests of this listener: those of a hop only where there is no front.
+    fn is_counted(&self) -> bool {
         self.role == Role::Front || !self.shared.joins.has_front()
     }
 
-    /// A sending has failed; `is_resent` when there will be another.
+    /// The request was sent upstream, and that failed; `is_resent` if it will be sent again.
     pub fn sending_failed(&mut self, is_resent: bool) {
         let now = self.shared.clock.now();
-        self.time.back(now);
-        let sends_to_server = self.sends_to_server();
-        let Some(watch) = &mut self.watch else { return };
-        if let Some(sending) = watch.observer.row_mut().more.trace.sendings.last_mut() {
+        self.timing.upstream_ended(now);
+        let is_attempt = self.is_sent_to_server();
+        let Some(recording) = &mut self.recording else {
+            return;
+        };
+        let trace = &mut recording.observer.row_mut().more.trace;
+        if let Some(sending) = trace.sendings.last_mut() {
             sending.broke = Some(now);
         }
-        if is_resent && sends_to_server {
+        if is_resent && is_attempt {
             let outcome = Outcome::UpstreamDied.name();
             let attempts = &self.shared.metrics.attempts;
             attempts.with(&[&self.upstream, outcome]).inc();
         }
     }
 
-    /// Whether attempts at servers are our own sendings.
-    fn sends_to_server(&self) -> bool {
+    /// Whether what is sent upstream is an attempt at a server, which no hop reports.
+    fn is_sent_to_server(&self) -> bool {
         self.role == Role::Front && self.shared.is_before_servers()
     }
 
-    /// What was stamped so far, for a header.
+    /// Returns what was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
         let (attempts, failed) = match &self.attempt {
             Some(attempt) => attempt.so_far(),
             None => {
-                let seen = self.joined.as_ref().map(Joined::so_far);
+                let seen = self.request.as_ref().map(SharedRequest::so_far);
                 let (count, failed) = seen.unwrap_or_default();
                 self.attempts_of(count, failed)
             }
@@ -382,19 +400,20 @@ impl Context {
             is_direct: worker.is_some() || self.shared.is_before_servers(),
             worker,
             span: self.span,
-            room: self.told().and_then(|told| told.room),
+            room: self.attempt_data().and_then(|attempt| attempt.room),
             failed,
-            hop: self.hop.clone().map(Box::new),
+            hop: self.hop_stamps.clone().map(Box::new),
         }
     }
 
-    /// The number of attempts and the failed ones, from what hops here saw, what a hop elsewhere reported, and our
-    /// own sendings.
+    /// Returns the number of attempts and the failed ones: from what hops of this process saw, what a hop elsewhere reported, and
+    /// how often we tried ourselves.
     fn attempts_of(&self, seen: u32, failed: Vec<Failed>) -> (u32, Vec<Failed>) {
-        let Some(hop) = &self.hop else {
-            return (self.sendings.max(seen), failed);
+        let count = seen.max(self.times_sent + self.times_unconnected);
+        let Some(hop) = &self.hop_stamps else {
+            return (count, failed);
         };
-        let count = self.sendings.max(seen).max(hop.attempts.unwrap_or(1));
+        let count = count.max(hop.attempts.unwrap_or(1));
         match failed.is_empty() {
             true => (count, hop.failed.clone()),
             false => (count, failed),
@@ -402,12 +421,12 @@ impl Context {
     }
 
     fn host(&self) -> Option<String> {
-        self.named.clone().or_else(|| self.own_host())
+        self.named_host.clone().or_else(|| self.own_host())
     }
 
-    /// The server that we send to ourselves, as records call it.
+    /// Returns the server that we send to ourselves, as records name it.
     fn own_host(&self) -> Option<String> {
-        let given = match &self.role {
+        let configured = match &self.role {
             Role::Hop(worker) => {
                 let config = self.shared.config.load();
                 config.worker(worker).and_then(|worker| worker.host.clone())
@@ -416,7 +435,7 @@ impl Context {
             Role::Front => return None,
         };
         let address = || (!self.upstream.is_empty()).then(|| self.upstream.clone());
-        given.or_else(address)
+        configured.or_else(address)
     }
 }
 
@@ -426,11 +445,11 @@ impl Drop for Context {
             Phase::Cut => End::Shutdown,
             _ => End::ProxyError("the request's task ended early".into()),
         };
-        self.ended(end);
+        self.end(end);
     }
 }
 
-fn judged(end: End, status: Option<u16>) -> Outcome {
+fn outcome_of(end: End, status: Option<u16>) -> Outcome {
     let seen = Seen {
         status,
         ..Seen::default()

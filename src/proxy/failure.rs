@@ -1,40 +1,42 @@
-//! Why a request failed: what its client is answered, and what its record says. One table.
+//! Why a request failed: the response to its client and what its record says, in one table.
+
+use std::fmt::Display;
 
 use pingora::{Error, ErrorType};
 
-use crate::client::answer::{Answer, Refusal};
+use crate::client::error_response::{ErrorResponse, Refusal};
 use crate::request::observer::End;
 use crate::telemetry::prometheus::Limit;
 
 /// Why a request did not come to its end.
 #[derive(Debug)]
 pub enum Failure {
-    /// The client asked for what it does not get, or came to a limit.
+    /// The client asked for something that is refused, or reached a limit.
     Refused(Refusal),
     /// The client is gone.
     ClientGone,
-    /// The body is not what its framing says.
+    /// The request's body is not framed as its head says.
     BrokenBody(Box<Error>),
     /// A single write to the client took too long.
     ClientTookNothing,
     /// Writes to the client took too long in sum.
     ClientStalled,
-    /// No socket or port of our own is left.
+    /// The proxy has no socket or port left.
     Shortage(String),
-    /// No connection to an upstream came about: nothing was sent.
+    /// An upstream could not be connected to: nothing was sent.
     NoConnection(Box<Error>),
-    /// The connection to the upstream broke, or what it sent cannot be read.
+    /// The connection to the upstream broke, or its response is not valid.
     Upstream(Box<Error>),
-    /// The upstream said nothing for too long.
+    /// The upstream sent nothing for too long.
     UpstreamSilent,
-    /// An injected fault.
+    /// A fault was injected.
     Injected,
-    /// No upstream is left, or we failed ourselves.
+    /// No upstream is left, or the proxy itself failed.
     Internal(&'static str),
 }
 
 impl Failure {
-    /// An error of reading a request's body.
+    /// Returns the failure for an error of reading a request's body.
     pub fn of_body(error: Box<Error>) -> Failure {
         match error.etype() {
             ErrorType::ReadError | ErrorType::ConnectionClosed | ErrorType::H2Error => {
@@ -44,65 +46,65 @@ impl Failure {
         }
     }
 
-    /// The limit of ours that the client came to.
+    /// Returns the limit of ours that the client reached.
     pub fn limit(&self) -> Option<Limit> {
         match self {
             Failure::ClientStalled => Some(Limit::Stall),
-            Failure::Refused(why) => limit(*why),
+            Failure::Refused(why) => limit_of(*why),
             _ => None,
         }
     }
 
-    /// What the client is answered, where nothing has been yet, and how the exchange with `upstream` ended. No answer: the
-    /// client is gone or is to see a broken connection. It names no hosts.
-    pub fn told(&self, upstream: &str) -> (Option<Answer>, End) {
-        let of_client = |what: &str| End::Timeout(format!("the client: {what}"));
-        let ours = |why: &dyn std::fmt::Display| End::ProxyError(format!("the proxy {why}"));
+    /// Returns the response to a client that has received none yet, and how the exchange with `upstream` ended. `None` if the client
+    /// is gone or is to see a broken connection. The response names no hosts.
+    pub fn response_and_end(&self, upstream: &str) -> (Option<ErrorResponse>, End) {
+        let client_timeout = |reason: &str| End::Timeout(format!("the client: {reason}"));
+        let ours = |reason: &dyn Display| End::ProxyError(format!("the proxy {reason}"));
         match self {
             Failure::Refused(why) => {
-                let answer = why.answer();
-                let words = format!("{} {}", answer.status, answer.message);
+                let response = why.response();
+                let text = format!("{} {}", response.status, response.message);
                 let end = match why {
-                    Refusal::BodyTooSlow => of_client("sent its body too slowly"),
-                    Refusal::BodySilent => of_client("silent for too long"),
-                    Refusal::TooManyConnections | Refusal::QueuedTooLong => End::Rejected(words),
-                    _ => End::BadRequest(words),
+                    Refusal::BodyTooSlow => client_timeout("sent its body too slowly"),
+                    Refusal::BodySilent => client_timeout("silent for too long"),
+                    Refusal::TooManyConnections | Refusal::QueuedTooLong => End::Rejected(text),
+                    _ => End::BadRequest(text),
                 };
-                (Some(answer), end)
+                (Some(response), end)
             }
             Failure::ClientGone => (None, End::ClientGone),
             Failure::BrokenBody(error) => {
-                let words = format!("400 the request: {}", words(error));
-                (Some(Refusal::BrokenHead.answer()), End::BadRequest(words))
+                let text = format!("400 the request: {}", text(error));
+                (Some(Refusal::BrokenHead.response()), End::BadRequest(text))
             }
-            Failure::ClientTookNothing => (None, of_client("took no bytes for too long")),
-            Failure::ClientStalled => (None, of_client("held up the response for too long")),
+            Failure::ClientTookNothing => (None, client_timeout("took no bytes for too long")),
+            Failure::ClientStalled => (None, client_timeout("held up the response for too long")),
             Failure::Shortage(why) => {
                 let message = "the proxy could not open a connection to the upstream";
-                let why = format!("could not open a connection: {why}");
-                (answer(500, message), ours(&why))
+                let reason = format!("could not open a connection: {why}");
+                (response(500, message), ours(&reason))
             }
             Failure::NoConnection(error) | Failure::Upstream(error) => {
                 let is_connected = matches!(self, Failure::Upstream(_));
                 let (status, message, end) = of_upstream(error.etype(), is_connected);
-                let words = format!("{upstream}: {}", words(error));
-                (answer(status, message), end(words))
+                let text = format!("{upstream}: {}", text(error));
+                (response(status, message), end(text))
             }
             Failure::UpstreamSilent => {
                 let end = End::Timeout(format!("{upstream}: silent for too long"));
-                (answer(504, NO_ANSWER), end)
+                (response(504, NO_ANSWER), end)
             }
             Failure::Injected => (None, End::ProxyError("an injected fault".into())),
-            Failure::Internal(what) => {
-                let why = format!("failed: {what}");
-                (answer(500, "the proxy failed"), ours(&why))
+            Failure::Internal(reason) => {
+                let reason = format!("failed: {reason}");
+                (response(500, "the proxy failed"), ours(&reason))
             }
         }
     }
 }
 
-/// The limit for which a client is refused.
-pub fn limit(why: Refusal) -> Option<Limit> {
+/// Returns the limit for which a client is refused.
+pub fn limit_of(why: Refusal) -> Option<Limit> {
     match why {
         Refusal::HeadTooLarge => Some(Limit::HeadBytes),
         Refusal::HeadTooSlow => Some(Limit::HeadTime),
@@ -115,11 +117,11 @@ pub fn limit(why: Refusal) -> Option<Limit> {
 
 const NO_ANSWER: &str = "the upstream did not answer in time";
 
-fn answer(status: u16, message: &'static str) -> Option<Answer> {
-    Some(Answer { status, message })
+fn response(status: u16, message: &'static str) -> Option<ErrorResponse> {
+    Some(ErrorResponse { status, message })
 }
 
-/// What an error of an upstream that was, or was not, connected to means.
+/// Returns status, message and end for an error of an upstream, which was connected to or was not.
 fn of_upstream(etype: &ErrorType, is_connected: bool) -> (u16, &'static str, fn(String) -> End) {
     use ErrorType::{ConnectRefused, ConnectTimedout, WriteTimedout};
     let broke = "the upstream broke the connection before its answer";
@@ -139,18 +141,19 @@ fn of_upstream(etype: &ErrorType, is_connected: bool) -> (u16, &'static str, fn(
     }
 }
 
-/// Whether an error means that TLS could not be agreed on, or the certificate was not taken.
+/// Whether TLS could not be agreed on, or the certificate was not accepted.
 fn is_tls(etype: &ErrorType) -> bool {
     use ErrorType::{InvalidCert, TLSHandshakeFailure, TLSHandshakeTimedout};
     [TLSHandshakeFailure, TLSHandshakeTimedout, InvalidCert].contains(etype)
 }
 
-/// What helps where the server shows a certificate that may sign others, as `openssl req -x509` makes them.
+/// The hint where the server's certificate may sign others, as those that `openssl req -x509` makes.
 const CA_ITSELF: &str = "; its certificate is a CA's own: give the server one that the CA of upstream_ca has signed, or one without \
                          CA:TRUE, for upstream_ca too";
 
-fn words(error: &Error) -> String {
-    let words = match error.etype() {
+/// Returns an error's text for the record.
+fn text(error: &Error) -> String {
+    let text = match error.etype() {
         ErrorType::ConnectTimedout => "connecting took too long",
         ErrorType::WriteTimedout => "took no bytes for too long",
         ErrorType::ConnectRefused => "connection refused",
@@ -160,17 +163,17 @@ fn words(error: &Error) -> String {
         ErrorType::ReadError | ErrorType::WriteError => "connection broke",
         ErrorType::InvalidHTTPHeader | ErrorType::H1Error => "not valid HTTP/1.1",
         etype if is_tls(etype) => {
-            // What the TLS library said: Pingora keeps no source of it, only these words, whole as they are.
-            let said = error.context.as_ref().map_or("", |said| said.as_str());
-            let help = match said.contains("CaUsedAsEndEntity") {
+            // Pingora keeps only the text of the TLS library's error.
+            let context = error.context.as_ref().map_or("", |text| text.as_str());
+            let hint = match context.contains("CaUsedAsEndEntity") {
                 true => CA_ITSELF,
                 false => "",
             };
-            return format!("no TLS connection came about: {said}{help}");
+            return format!("no TLS connection came about: {context}{hint}");
         }
         other => other.as_str(),
     };
-    words.to_owned()
+    text.to_owned()
 }
 
 #[cfg(test)]
@@ -178,11 +181,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_tls_failed_by_is_told_in_whatever_words_it_comes() {
-        let said = "certificate expired, SNI: h cause: as of another version";
-        let error = Error::explain(ErrorType::TLSHandshakeFailure, said);
-        let (answer, end) = Failure::NoConnection(error).told("h:1");
-        let words = format!("h:1: no TLS connection came about: {said}");
-        assert_eq!((answer.unwrap().status, end), (502, End::ProxyError(words)));
+    fn the_text_of_a_tls_error_is_reported_whole() {
+        let context = "certificate expired, SNI: h cause: as of another version";
+        let error = Error::explain(ErrorType::TLSHandshakeFailure, context);
+        let (response, end) = Failure::NoConnection(error).response_and_end("h:1");
+        let text = format!("h:1: no TLS connection came about: {context}");
+        assert_eq!(
+            (response.unwrap().status, end),
+            (502, End::ProxyError(text))
+        );
     }
 }

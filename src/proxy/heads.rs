@@ -1,5 +1,5 @@
-//! What of a message's head is about its framing or its connection: refused where it could be understood in two ways,
-//! made plain, or taken off. RFC 9110, section 7.6.1; RFC 9112, sections 3.2 and 6.
+//! Header fields about a message's framing or its connection: ambiguous ones are refused or made unambiguous, those of the
+//! connection are removed. RFC 9110, section 7.6.1; RFC 9112, sections 3.2 and 6.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
@@ -10,21 +10,21 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::authority::raw_target_authority;
 use pingora::{Error, ErrorType};
 
-use crate::client::answer::Refusal;
+use crate::client::error_response::Refusal;
 use crate::request::headers::OUTCOME_HEADER;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 
-// Fields of our own: a map finds a name sooner than text.
-/// What asks for our stamps, and tells them.
+// Names of our own headers: a map finds a `HeaderName` faster than text.
+/// Asks for our stamps in a request, has them in a response.
 pub static STAMPS: HeaderName = HeaderName::from_static(FRONT_HEADER);
-/// What a hop stamped.
+/// The stamps of a hop.
 pub static HOP: HeaderName = HeaderName::from_static(HOP_HEADER);
-/// How a proxy of ours judged its own error.
+/// The outcome of a response that a proxy of ours gave itself.
 pub static OUTCOME: HeaderName = HeaderName::from_static(OUTCOME_HEADER);
-/// With the secret of `stamps = "token"`.
+/// The secret of `stamps = "token"`.
 pub static TOKEN: HeaderName = HeaderName::from_static("x-queuescope-token");
-/// Fields of a connection besides those that `Connection` names.
-static OF_CONNECTION: [HeaderName; 10] = [
+/// Hop-by-hop fields, besides those that `Connection` names.
+static HOP_BY_HOP: [HeaderName; 10] = [
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
     TE,
@@ -36,20 +36,20 @@ static OF_CONNECTION: [HeaderName; 10] = [
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("http2-settings"),
 ];
-/// Fields that a client may not have taken off.
-const KEPT: [&str; 4] = [
+/// Fields that `Connection` may not name.
+const PROTECTED: [&str; 4] = [
     "host",
     "x-forwarded-for",
     "x-forwarded-host",
     "x-forwarded-proto",
 ];
-/// Names in `Connection` beyond which a request is refused.
-const NAMED: usize = 9;
+/// The most names in `Connection`; a request with more is refused.
+const MAX_NAMES: usize = 9;
 
-/// Holds a request's head to what is passed on as it came.
+/// Checks that a request's head can be passed on safely.
 ///
 /// # Errors
-/// What the client is refused.
+/// Why it is refused.
 pub fn check(request: &RequestHeader) -> Result<(), Refusal> {
     if request.method == Method::CONNECT {
         return Err(Refusal::Tunnel);
@@ -58,18 +58,17 @@ pub fn check(request: &RequestHeader) -> Result<(), Refusal> {
         return Err(Refusal::BadTarget);
     }
     let mut codings = request.headers.get_all(TRANSFER_ENCODING).iter();
-    if codings.any(|coding| {
-        !coding
-            .as_bytes()
-            .trim_ascii()
-            .eq_ignore_ascii_case(b"chunked")
-    }) {
+    let is_chunked = |coding: &HeaderValue| {
+        let coding = coding.as_bytes().trim_ascii();
+        coding.eq_ignore_ascii_case(b"chunked")
+    };
+    if !codings.all(is_chunked) {
         return Err(Refusal::UnknownCoding);
     }
-    named(&request.headers).map(drop)
+    connection_names(&request.headers).map(drop)
 }
 
-/// Whether a target holds a NUL, or its path a control byte: raw, which Pingora escapes, or escaped.
+/// Whether a target has a NUL, or its path a control byte. All are escaped here: Pingora escapes raw ones.
 fn has_control(target: &[u8]) -> bool {
     let path = target
         .split(|byte| *byte == b'?')
@@ -80,29 +79,29 @@ fn has_control(target: &[u8]) -> bool {
     path.windows(3).any(is_control) || target.windows(3).any(|bytes| bytes == b"%00")
 }
 
-/// The head that goes to an upstream, over HTTP/1.1, for one that came.
+/// Returns the head to send to an upstream, over HTTP/1.1, for one that was received.
 ///
 /// # Errors
-/// It is not one that has been [checked](check).
-pub fn to_upstream(came: &RequestHeader, has_body: bool) -> pingora::Result<RequestHeader> {
-    let mut head = came.clone();
+/// The head does not pass [`check`].
+pub fn to_upstream(received: &RequestHeader, has_body: bool) -> pingora::Result<RequestHeader> {
+    let mut head = received.clone();
     head.set_version(Version::HTTP_11);
-    set_host(&mut head, came.version)?;
-    let asks_websocket = came.version == Version::HTTP_11
-        && came
+    set_host(&mut head, received.version)?;
+    let asks_websocket = received.version == Version::HTTP_11
+        && received
             .headers
             .get(UPGRADE)
             .is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket"));
-    let named = named(&came.headers).unwrap_or_default();
-    let stays_here = |name: &&HeaderName| OF_CONNECTION.contains(name) || named.contains(name);
-    for name in came.headers.keys().filter(stays_here) {
+    let named = connection_names(&received.headers).unwrap_or_default();
+    let is_hop_by_hop = |name: &&HeaderName| HOP_BY_HOP.contains(name) || named.contains(name);
+    for name in received.headers.keys().filter(is_hop_by_hop) {
         head.remove_header(name);
     }
     if asks_websocket {
         head.insert_header(CONNECTION, "Upgrade")?;
         head.insert_header(UPGRADE, "websocket")?;
     }
-    if let Some(length) = one_length(&head.headers) {
+    if let Some(length) = repeated_length(&head.headers) {
         head.insert_header(CONTENT_LENGTH, length)?;
     }
     if has_body && !head.headers.contains_key(CONTENT_LENGTH) {
@@ -111,15 +110,15 @@ pub fn to_upstream(came: &RequestHeader, has_body: bool) -> pingora::Result<Requ
     Ok(head)
 }
 
-/// Sets `Host` where the authority says it: that of HTTP/2, or of an absolute target. Ingress has made sure that the two
-/// do not differ. HTTP/2 needs one in any case.
-fn set_host(head: &mut RequestHeader, came: Version) -> pingora::Result<()> {
+/// Sets a missing `Host` to the authority of HTTP/2 or of an absolute target; Pingora has refused one that differs. A request
+/// received over HTTP/2 gets an empty one if it has neither.
+fn set_host(head: &mut RequestHeader, received: Version) -> pingora::Result<()> {
     let authority = head.uri.authority().map(|a| a.as_str().as_bytes());
     let authority = authority.or_else(|| raw_target_authority(head.raw_path()).authority());
     let host = match authority {
         Some(authority) => HeaderValue::from_bytes(authority)
             .map_err(|_| Error::new(ErrorType::InvalidHTTPHeader))?,
-        None if came == Version::HTTP_2 => HeaderValue::from_static(""),
+        None if received == Version::HTTP_2 => HeaderValue::from_static(""),
         None => return Ok(()),
     };
     if !head.headers.contains_key(HOST) {
@@ -128,24 +127,24 @@ fn set_host(head: &mut RequestHeader, came: Version) -> pingora::Result<()> {
     Ok(())
 }
 
-/// The fields that `Connection` names.
+/// Returns the names in a request's `Connection`.
 ///
 /// # Errors
-/// It names what it may not.
-fn named(headers: &HeaderMap) -> Result<Vec<HeaderName>, Refusal> {
+/// It names something that it may not.
+fn connection_names(headers: &HeaderMap) -> Result<Vec<HeaderName>, Refusal> {
     let mut names = Vec::new();
     for token in tokens(headers) {
         let name = HeaderName::from_bytes(token).ok();
-        let name = name.filter(|name| is_token(token) && !KEPT.contains(&name.as_str()));
+        let name = name.filter(|name| is_token(token) && !PROTECTED.contains(&name.as_str()));
         names.push(name.ok_or(Refusal::BrokenHead)?);
     }
-    if names.len() > NAMED {
+    if names.len() > MAX_NAMES {
         return Err(Refusal::BrokenHead);
     }
     Ok(names)
 }
 
-/// What `Connection` says, one word after another.
+/// Returns the elements of `Connection`.
 fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let values = headers.get_all(CONNECTION).iter();
     let tokens = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -153,28 +152,28 @@ fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     tokens.filter(|token| !token.is_empty())
 }
 
-/// RFC 9110, section 5.6.2.
+/// Whether this is a token of RFC 9110, section 5.6.2.
 fn is_token(token: &[u8]) -> bool {
     let is_tchar = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     token.iter().all(is_tchar)
 }
 
-/// The one value of a `Content-Length` that is there several times; `None` when it is as it should be. Pingora has
-/// refused those that differ.
-fn one_length(headers: &HeaderMap) -> Option<HeaderValue> {
+/// Returns the value of a `Content-Length` that is repeated, in one field or several; `None` if it is not. Pingora has refused
+/// values that differ.
+fn repeated_length(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut values = headers.get_all(CONTENT_LENGTH).iter();
     let first = values.next()?.as_bytes();
-    let one = first.split(|byte| *byte == b',').next()?.trim_ascii();
-    let is_one = values.next().is_none() && one.len() == first.len();
-    (!is_one).then(|| HeaderValue::from_bytes(one).ok())?
+    let length = first.split(|byte| *byte == b',').next()?.trim_ascii();
+    let is_single = values.next().is_none() && length.len() == first.len();
+    (!is_single).then(|| HeaderValue::from_bytes(length).ok())?
 }
 
-/// Makes the final head of a response, which `is_end` says has no body, fit for the client of a request: takes off the
-/// fields that belong to the upstream's connection alone, and the announcement of trailers, which Pingora drops. Pingora
-/// writes its own `Connection`. Gives whether the body ends with the client's connection.
+/// Makes the final head of a response fit for the client: removes the fields of the upstream's connection, and the announcement
+/// of trailers, which Pingora drops. Pingora writes its own `Connection`. `is_end` says that there is no body; `method` and
+/// `version` are the request's. Returns whether the body ends with the client's connection.
 ///
 /// # Errors
-/// None that can come of a header that was read.
+/// None that a head that was read can lead to.
 pub fn to_client(
     head: &mut ResponseHeader,
     is_end: bool,
@@ -193,19 +192,19 @@ pub fn to_client(
         head.set_version(Version::HTTP_11);
         head.insert_header(TRANSFER_ENCODING, "chunked")?;
     }
-    // To HTTP/1.0 the end of the connection is the end of the body.
+    // HTTP/1.0 has no chunks.
     let ends_by_close =
         version < Version::HTTP_11 && head.remove_header(&TRANSFER_ENCODING).is_some();
-    let of_framing = [TRANSFER_ENCODING, CONTENT_LENGTH];
+    let framing = [TRANSFER_ENCODING, CONTENT_LENGTH];
     let named = tokens(&head.headers).filter_map(|token| HeaderName::from_bytes(token).ok());
     let named: Vec<_> = named
-        .filter(|name| !of_framing.contains(name) && name != "close")
+        .filter(|name| !framing.contains(name) && name != "close")
         .collect();
-    let [.., keep_alive, old, _] = &OF_CONNECTION;
+    let [.., keep_alive, old, _] = &HOP_BY_HOP;
     for name in named.iter().chain([keep_alive, old, &TRAILER]) {
         head.remove_header(name);
     }
-    if let Some(length) = one_length(&head.headers) {
+    if let Some(length) = repeated_length(&head.headers) {
         head.insert_header(CONTENT_LENGTH, length)?;
     }
     Ok(ends_by_close)

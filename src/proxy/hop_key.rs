@@ -1,5 +1,4 @@
-//! How a front knows the stamps of its own hops from what anybody else writes into the same header: they are
-//! signed with a key that only its hops have.
+//! Signatures by which a front distinguishes the stamps of its own hops from what others write into the same header.
 
 use std::sync::OnceLock;
 
@@ -7,25 +6,25 @@ use ring::hmac;
 
 use crate::secret::Secret;
 
-/// Signs what a hop stamped of a request, and verifies it at the front. The signature holds for one request id, so
-/// that stamps of one request cannot be replayed for another.
+/// Signs a hop's stamps, and verifies them at the front. A signature is valid for one request id, so that stamps cannot be
+/// replayed for another request.
 #[derive(Clone, Debug)]
 pub struct HopKey {
     secret: Secret,
     key: hmac::Key,
 }
 
-/// Between the stamps and their signature: HMAC-SHA256, in hex.
-const MARK: &str = ";mac=";
+/// Separates the stamps from their signature: HMAC-SHA256, in hex.
+const SEPARATOR: &str = ";mac=";
 
 impl HopKey {
-    /// The key that the config gives to a front and to its hops in other processes.
+    /// Creates the key from the secret that a front and its hops in other processes share.
     pub fn of(secret: Secret) -> HopKey {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.bytes());
         HopKey { secret, key }
     }
 
-    /// The key of this process, whose front and hops need no config to know each other.
+    /// Returns a random key of this process, for front and hops without a configured secret.
     pub fn of_process() -> HopKey {
         static KEY: OnceLock<HopKey> = OnceLock::new();
         let key = KEY.get_or_init(|| {
@@ -35,29 +34,29 @@ impl HopKey {
         key.clone()
     }
 
-    /// The secret, for the process that takes the listeners over.
+    /// Returns the secret, for the process that takes the listeners over.
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// The header's value: the stamps and their signature.
+    /// Returns the header's value: the stamps and their signature.
     pub fn sign(&self, req_id: &str, stamps: &str) -> String {
         let mut signed = hmac::Context::with_key(&self.key);
-        // No header holds a line's end.
+        // No header has a line break.
         for part in [req_id, "\n", stamps] {
             signed.update(part.as_bytes());
         }
         let tag = signed.sign();
         let digits = tag.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        let mut value = format!("{stamps}{MARK}");
+        let mut value = format!("{stamps}{SEPARATOR}");
         value.extend(digits.filter_map(|digit| char::from_digit(digit.into(), 16)));
         value
     }
 
-    /// The stamps of a header's value, if a hop of ours wrote it for this request.
-    pub fn verified<'a>(&self, req_id: &str, value: &'a str) -> Option<&'a str> {
-        let (stamps, _) = value.rsplit_once(MARK)?;
-        let right = Secret::from(&*self.sign(req_id, stamps));
-        right.is(value.as_bytes()).then_some(stamps)
+    /// Returns the stamps in a header's value, if a hop of ours signed them for this request.
+    pub fn verify<'a>(&self, req_id: &str, value: &'a str) -> Option<&'a str> {
+        let (stamps, _) = value.rsplit_once(SEPARATOR)?;
+        let expected = Secret::from(&*self.sign(req_id, stamps));
+        expected.is(value.as_bytes()).then_some(stamps)
     }
 }

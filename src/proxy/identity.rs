@@ -13,32 +13,32 @@ pub const TRACEPARENT: &str = "traceparent";
 /// W3C header with what vendors add to a trace.
 pub const TRACESTATE: &str = "tracestate";
 
-/// Member of [`TRACESTATE`] in a trace that a proxy of ours began: nobody has decided yet whether it is sampled.
+/// The member of [`TRACESTATE`] in a trace that a proxy of ours began: whether it is sampled is not decided yet.
 pub const BEGAN: &str = "queuescope=began";
 
-/// The same as a name: a map finds that sooner than text.
+/// [`REQUEST_ID`] as a name: a map finds that faster than text.
 pub static ID: HeaderName = HeaderName::from_static(REQUEST_ID);
 static PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 static STATE: HeaderName = HeaderName::from_static(TRACESTATE);
-/// The flag of W3C that a trace is sampled.
+/// The W3C flag of a sampled trace.
 const SAMPLED: u8 = 1;
-/// Longest request id that a record keeps, bytes.
-const LONGEST_ID: usize = 256;
+/// The most bytes of a request id that a record keeps.
+const MAX_ID_BYTES: usize = 256;
 
-/// Where a request belongs in a trace.
+/// A request's place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Not 0.
+    /// The trace id, not 0.
     pub id: u128,
-    /// [`SAMPLED`] and those of others.
+    /// All flags, [`SAMPLED`] among them.
     flags: u8,
-    /// The span that the request came with; `None` in a trace of our own.
+    /// The span that the request carried; `None` in a trace that we began.
     pub parent: Option<SpanId>,
-    /// Whether whoever it came from had it sampled; `None` when nobody has decided.
-    pub came_sampled: Option<bool>,
+    /// Whether its sender had it sampled; `None` if that is not decided yet.
+    pub received_sampled: Option<bool>,
 }
 
-/// A new span id.
+/// Returns a new span id.
 pub fn new_span_id() -> SpanId {
     loop {
         if let Some(id) = SpanId::new(rand::random()) {
@@ -47,43 +47,43 @@ pub fn new_span_id() -> SpanId {
     }
 }
 
-/// A new request id: 32 random hex digits.
+/// Returns a new request id: 32 random hex digits.
 pub fn new_request_id() -> String {
     Hex::<32>::of(rand::random()).text().to_owned()
 }
 
-/// The client's request id as a record shows it; `None` when it sent none, or none that can be shown.
+/// Returns the client's request id as a record shows it; `None` if it sent none or a blank one.
 pub fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(&ID)?.as_bytes();
-    let id = &id[..id.len().min(LONGEST_ID)];
+    let id = &id[..id.len().min(MAX_ID_BYTES)];
     let shown = str::from_utf8(id).map_or_else(|_| String::from_utf8_lossy(id), Cow::Borrowed);
     (!shown.trim().is_empty()).then(|| shown.into_owned())
 }
 
 impl Trace {
-    /// A new trace, not sampled.
+    /// Begins a trace, not sampled.
     pub fn random() -> Trace {
         Trace {
             id: rand::random::<u128>().max(1),
             flags: 0,
             parent: None,
-            came_sampled: None,
+            received_sampled: None,
         }
     }
 
-    /// The client's trace; `None` when the header is absent, there twice or invalid.
+    /// Reads the client's trace; `None` if the header is missing, repeated or invalid.
     pub fn of(headers: &HeaderMap) -> Option<Trace> {
         let mut all = headers.get_all(&PARENT).iter();
         let (Some(value), None) = (all.next(), all.next()) else {
             return None;
         };
         let trace = Trace::parse(value.to_str().ok()?.trim())?;
-        let states = || headers.get_all(&STATE).iter();
-        let texts = || states().filter_map(|state| state.to_str().ok());
-        let began = || texts().any(|state| state.split(',').any(|member| member.trim() == BEGAN));
-        let is_open = !trace.is_sampled() && began();
+        let states = headers.get_all(&STATE).iter();
+        let members = states.filter_map(|state| state.to_str().ok());
+        let mut members = members.flat_map(|state| state.split(','));
+        let is_undecided = !trace.is_sampled() && members.any(|member| member.trim() == BEGAN);
         Some(Trace {
-            came_sampled: (!is_open).then(|| trace.is_sampled()),
+            received_sampled: (!is_undecided).then(|| trace.is_sampled()),
             ..trace
         })
     }
@@ -97,15 +97,15 @@ impl Trace {
             id,
             parent: Some(SpanId::parse(parent?)?),
             flags: Hex::<2>::parse(flags?)? as u8,
-            came_sampled: None,
+            received_sampled: None,
         };
-        // Version 00 has exactly four parts; what later ones append is theirs to know.
+        // Version 00 has exactly four parts; later ones may append more.
         let more = text.get(55..)?;
         let is_whole = more.is_empty() || version != 0 && more.starts_with('-');
         (has_dashes && is_whole && version != 0xff && id != 0).then_some(trace)
     }
 
-    /// The id as 32 hex digits.
+    /// Returns the id as 32 hex digits.
     pub fn id_text(&self) -> String {
         Hex::<32>::of(self.id).text().to_owned()
     }
@@ -115,14 +115,12 @@ impl Trace {
         self.flags & SAMPLED != 0
     }
 
-    /// Sets or takes the sampled flag; others stay.
-    pub fn sample(&mut self, yes: bool) {
-        if yes != self.is_sampled() {
-            self.flags ^= SAMPLED;
-        }
+    /// Sets or clears the sampled flag; others stay.
+    pub fn sample(&mut self, is_sampled: bool) {
+        self.flags = (self.flags & !SAMPLED) | u8::from(is_sampled);
     }
 
-    /// The header that makes `span` the parent in this trace.
+    /// Returns the `traceparent` that makes `span` the parent.
     pub fn with_parent(&self, span: SpanId) -> String {
         let (id, flags) = (Hex::<32>::of(self.id), Hex::<2>::of(self.flags.into()));
         ["00", id.text(), span.hex().text(), flags.text()].join("-")
@@ -136,10 +134,10 @@ mod tests {
     const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const SPAN: &str = "00f067aa0ba902b7";
 
-    /// A parent, a state beside it, and whether its trace came sampled; `none` where it begins no trace.
+    /// A parent, a state beside it, and whether its trace is sampled; `none` if it is no valid parent.
     const PARENTS: [(&str, &str, &str); 12] = [
         ("00-ID-SPAN-00", "a=1", "false"),
-        ("00-ID-SPAN-00", "a=1, queuescope=began", "open"),
+        ("00-ID-SPAN-00", "a=1, queuescope=began", "undecided"),
         ("00-ID-SPAN-01", "queuescope=began", "true"),
         ("cc-ID-SPAN-00-what-comes", "", "false"),
         ("00-ID-SPAN", "", "none"),
@@ -153,16 +151,16 @@ mod tests {
     ];
 
     #[test]
-    fn a_valid_parent_is_a_trace_and_one_that_a_proxy_of_ours_began_is_sampled_by_nobody_yet() {
+    fn a_valid_parent_is_a_trace_and_sampling_one_that_a_proxy_of_ours_began_is_undecided() {
         for (parent, state, sampled) in PARENTS {
             let parent = parent.replace("ID", ID).replace("SPAN", SPAN);
             let mut headers = HeaderMap::new();
             headers.insert(TRACEPARENT, parent.parse().unwrap());
             headers.append(TRACESTATE, http::HeaderValue::from_static("x=y"));
             headers.append(TRACESTATE, http::HeaderValue::from_static(state));
-            let trace = Trace::of(&headers).map(|trace| trace.came_sampled);
-            let told = trace.map(|by| by.map_or("open".to_owned(), |yes| yes.to_string()));
-            assert_eq!(told.as_deref().unwrap_or("none"), sampled, "{parent}");
+            let trace = Trace::of(&headers).map(|trace| trace.received_sampled);
+            let text = trace.map(|by| by.map_or("undecided".to_owned(), |yes| yes.to_string()));
+            assert_eq!(text.as_deref().unwrap_or("none"), sampled, "{parent}");
         }
     }
 }

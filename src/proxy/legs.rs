@@ -1,5 +1,6 @@
-//! The two legs of a request that a pair of servers serves: a router sends it with one number (`bootstrap_room`) to the server that
-//! prefills, and to the one that decodes and answers. Of the first leg a hop reads what its reply tells; its row is the other's.
+//! The two legs of a request that a prefill/decode pair of servers serves. The router sends it, with one number (`bootstrap_room`),
+//! to the server that prefills and to the one that decodes and answers. What the response of the prefill leg reports is put into
+//! the row of the other.
 
 use serde_json::Value;
 
@@ -7,80 +8,80 @@ use crate::request::attempt::{Attempt, ServerRole, tell_lost};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
-/// The reply of `/server_info`, as far as it has come.
+/// The response of `/server_info`, as far as it was read.
 #[derive(Debug, Default)]
 pub struct ServerInfo(Vec<u8>);
 
-/// Bytes of a reply that tell whose it is, where that is not known.
-pub const SHOWN: u64 = 16 * 1024;
-/// Bytes of a `/server_info` that are read; that of a real server has some 20,000.
-const INFO: usize = 1 << 20;
+/// How much of a response is read to find out which server of a pair it is from, in bytes.
+pub const MAX_SNIFFED_BYTES: u64 = 16 * 1024;
+/// How much of a `/server_info` is read, in bytes; a real server's has about 20,000.
+const MAX_INFO_BYTES: usize = 1 << 20;
 
 impl ServerInfo {
-    /// Reads it if that is what is asked for.
-    pub fn asked_by(path: &str) -> Option<ServerInfo> {
+    /// Returns an empty one if `path` asks for it.
+    pub fn for_path(path: &str) -> Option<ServerInfo> {
         matches!(path, "/server_info" | "/get_server_info").then(ServerInfo::default)
     }
 
-    /// Takes a piece.
+    /// Takes a piece of the response.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let room = INFO - self.0.len();
+        let room = MAX_INFO_BYTES - self.0.len();
         self.0.extend(bytes.iter().take(room));
     }
 
-    /// What the server does, once all has come; of one that is none of a pair, `None` in it.
+    /// Returns the server's role once the response is whole: `Some(None)` if it is no server of a pair.
     pub fn role(&self) -> Option<Option<ServerRole>> {
         let info: Value = serde_json::from_slice(&self.0).ok()?;
-        let word = info.get("disaggregation_mode")?.as_str()?;
-        Some(ServerRole::named(word))
+        let mode = info.get("disaggregation_mode")?.as_str()?;
+        Some(ServerRole::named(mode))
     }
 }
 
-/// Notes of a leg what its reply told.
-pub fn note(attempt: &mut Attempt, reply: &[Row]) {
+/// Notes in a leg's attempt what its response reported.
+pub fn note_response(attempt: &mut Attempt, response: &[Row]) {
     let has_run = |row: &Row| {
         let entered = [Moment::QueueEnd, Moment::DecodeStart];
         entered.iter().any(|at| row.timeline.raw(*at).is_some())
     };
-    // One that does both makes more than the first token.
+    // A server that decodes too makes more than the first token.
     let has_prefilled = |row: &Row| {
         row.timeline.raw(Moment::PrefillEnd).is_some()
             && row.actual_output_tokens.is_none_or(|tokens| tokens <= 1)
     };
-    let told = match () {
-        () if reply.iter().any(has_prefilled) => Some(ServerRole::Prefill),
-        () if reply.iter().any(has_run) => Some(ServerRole::Decode),
+    let role = match () {
+        () if response.iter().any(has_prefilled) => Some(ServerRole::Prefill),
+        () if response.iter().any(has_run) => Some(ServerRole::Decode),
         () => None,
     };
-    attempt.role = attempt.role.or(told);
+    attempt.role = attempt.role.or(role);
     if attempt.role != Some(ServerRole::Decode) {
-        let times = reply.iter().map(|row| row.timeline.as_prefill());
+        let times = response.iter().map(|row| row.timeline.as_prefill());
         attempt.prefill = times.collect();
     }
 }
 
-/// Puts the leg of the server that prefilled a request into the request's rows.
-pub fn put(leg: &Attempt, rows: &mut [Row]) {
+/// Puts the prefill leg of a request into the request's rows.
+pub fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
     for row in rows.iter_mut() {
         row.more.room = row.more.room.or(leg.room);
         row.prefilled_by(leg);
         let times = usize::try_from(row.index).ok();
         let times = times.and_then(|index| leg.prefill.get(index));
         row.timeline.pair(times.copied().unwrap_or_default());
-        hold(leg, row);
+        put_prefill_replied(leg, row);
         if let Some(error) = &mut row.error {
             tell_lost(error, ServerRole::Prefill, &leg.host, leg.outcome);
         }
     }
     let attempts = rows.first_mut().map(|row| &mut row.more.trace.attempts);
-    // Only where they are kept.
+    // Empty where no spans are made of them.
     if let Some(attempts) = attempts.filter(|attempts| !attempts.is_empty()) {
         attempts.insert(0, leg.clone());
     }
 }
 
-/// Whether the router held the response until it had all of prefill's reply: nothing of it came to the front sooner.
-fn hold(leg: &Attempt, row: &mut Row) {
+/// Sets `prefill_replied` if the router held the response until prefill's was complete: the front saw none of it before.
+fn put_prefill_replied(leg: &Attempt, row: &mut Row) {
     let timeline = &mut row.timeline;
     let is_one_clock = timeline.side() == Side::Front
         && timeline.mark(Moment::WorkerFirstToken).is_some()
@@ -105,28 +106,28 @@ mod tests {
     use crate::request::observer::{End, Observer};
 
     #[test]
-    fn what_a_server_does_is_read_of_its_server_info() {
-        for (word, role) in [
+    fn the_role_of_a_server_is_in_its_server_info() {
+        for (mode, role) in [
             ("\"prefill\"", Some(Some(ServerRole::Prefill))),
             ("\"decode\"", Some(Some(ServerRole::Decode))),
             ("\"null\"", Some(None)),
             ("null", None),
         ] {
             let body = format!(
-                "{{\"a\":{{\"disaggregation_mode\":\"decode\"}},\"disaggregation_mode\":{word}}}"
+                "{{\"a\":{{\"disaggregation_mode\":\"decode\"}},\"disaggregation_mode\":{mode}}}"
             );
-            let mut info = ServerInfo::asked_by("/server_info").unwrap();
+            let mut info = ServerInfo::for_path("/server_info").unwrap();
             body.as_bytes().chunks(1).for_each(|byte| {
                 assert_eq!(info.role(), None);
                 info.feed(byte);
             });
-            assert_eq!(info.role(), role, "{word}");
+            assert_eq!(info.role(), role, "{mode}");
         }
-        assert!(ServerInfo::asked_by("/model_info").is_none());
+        assert!(ServerInfo::for_path("/model_info").is_none());
     }
 
     #[test]
-    fn a_router_that_passed_on_the_head_before_prefill_had_replied_held_nothing() {
+    fn a_router_that_passed_the_head_on_before_prefill_replied_held_nothing() {
         let at = |ms: i64| Stamp::from_nanos(1_795_000_000_000_000_000 + ms * 1_000_000);
         let span = SpanId::new(1).unwrap();
         let mut leg = Attempt::new(span, "p0".to_owned(), "p".to_owned(), at(0));
@@ -140,7 +141,7 @@ mod tests {
             observer.response_head(200, Some("text/event-stream"), false, at(head));
             observer.timeline_mut().set(Moment::FirstToken, at(120));
             let mut rows = observer.finish(End::Complete, at(200));
-            put(&leg, &mut rows);
+            put_prefill(&leg, &mut rows);
             assert_eq!(rows[0].timeline.raw(Moment::PrefillReplied), held, "{head}");
         }
     }

@@ -13,7 +13,7 @@ use pingora::upstreams::peer::Peer;
 use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
-use crate::client::answer::{Answer, Refusal};
+use crate::client::error_response::{ErrorResponse, Refusal};
 use crate::client::exchange::Exchange;
 use crate::client::limits::Limits;
 use crate::client::shortage;
@@ -39,42 +39,42 @@ use self::upload::Upload;
 mod relay;
 mod upload;
 
-/// A request on its way.
+/// A request in the proxy.
 struct Request<'a> {
     service: &'a Service,
     shared: &'a Shared,
     limits: Limits,
     context: Context,
-    /// Where it generates, if it does.
+    /// `None` if it is no generation request.
     endpoint: Option<Endpoint>,
-    /// What it goes by: what we made for it, else its own.
+    /// Its id: the client's, else the one that we made.
     id: Option<String>,
-    /// We made its id, as the client sent none.
+    /// Whether we made the id, as the client sent none.
     has_made_id: bool,
-    /// The client asked for our stamps and may have them.
+    /// Whether the client asked for our stamps and may have them.
     sends_stamps: bool,
-    /// The client's connection can take another request.
+    /// Whether the client's connection may serve another request.
     keeps_alive: bool,
     fault: Option<Injected>,
     upload: Upload,
     response: Response,
 }
 
-/// Upstreams that a request is tried at, at most.
-const TRIES: usize = 64;
+/// The most upstreams that a request is tried at.
+const MAX_TRIES: usize = 64;
 
-/// Serves a request to its end. Gives its connection where another may follow.
+/// Serves a request to its end. Returns its connection where another request may follow.
 pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<ReusableHttpStream> {
     let mut request = Request::new(service, &client);
     let Err(failure) = request.forward(&mut client).await else {
-        request.context.ended(End::Complete);
+        request.context.end(End::Complete);
         drop(request);
         return client.finish().await;
     };
     if let Some(limit) = failure.limit() {
         service.shared.metrics.client_limit(limit);
     }
-    let (answer, end) = failure.told(&request.context.upstream);
+    let (response, end) = failure.response_and_end(&request.context.upstream);
     if let Failure::NoConnection(_)
     | Failure::Upstream(_)
     | Failure::UpstreamSilent
@@ -84,17 +84,17 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     {
         request.read_room(&mut client).await;
     }
-    if let Some(answer) = answer.filter(|_| !request.response.has_begun) {
-        request.answer(answer, end.clone(), &mut client).await;
+    if let Some(response) = response.filter(|_| !request.response.has_begun) {
+        request.answer(response, end.clone(), &mut client).await;
     }
-    request.context.ended(end);
+    request.context.end(end);
     let is_cut = request.response.has_begun && request.response.ends_by_close;
     let resets = match failure {
         Failure::ClientGone => false,
-        // The kernel holds nothing for a client that does not read.
+        // Else the kernel would hold what the client does not read.
         Failure::ClientStalled => true,
         Failure::Injected if !request.response.has_begun => true,
-        // A client that takes the connection's end for the body's learns of a cut only from a reset.
+        // Only a reset shows a cut to a client that takes the connection's end for the body's.
         _ => is_cut,
     };
     drop(request);
@@ -107,13 +107,13 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     None
 }
 
-/// Refuses a stream of HTTP/2, as there is no room for it beside the others: its client may send the request again.
+/// Refuses a stream of HTTP/2 beyond the limit on connections: its client may send the request again.
 pub fn refuse(service: &Service, mut client: Exchange) {
     let mut request = Request::new(service, &client);
     if request.endpoint.is_some() {
         request.begin(&client);
-        let why = Failure::Refused(Refusal::TooManyConnections);
-        request.context.ended(why.told("").1);
+        let failure = Failure::Refused(Refusal::TooManyConnections);
+        request.context.end(failure.response_and_end("").1);
     }
     client.refuse();
 }
@@ -127,7 +127,7 @@ impl<'a> Request<'a> {
             shared,
             limits: shared.limits(&service.role),
             context,
-            endpoint: generates(client.head()),
+            endpoint: generation_endpoint(client.head()),
             id: identity::request_id(&client.head().headers),
             has_made_id: false,
             sends_stamps: false,
@@ -139,36 +139,33 @@ impl<'a> Request<'a> {
     }
 
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        client.session.set_keepalive(
-            self.keeps_alive
-                .then_some(self.limits.client_idle_timeout_s.get()),
-        );
+        let idle = self.limits.client_idle_timeout_s.get();
+        client
+            .session
+            .set_keepalive(self.keeps_alive.then_some(idle));
         self.begin(client);
         self.check(client)?;
         self.inject(client).await?;
-        let cut = after(
-            self.fault
-                .as_ref()
-                .and_then(|cut| millis(cut.fault.after_ms)),
-        );
+        let cut = self.fault.as_ref();
+        let cut = cut.and_then(|cut| millis(cut.fault.after_ms));
         tokio::select! {
             biased;
             done = self.exchange(client) => done,
-            () = cut => Err(Failure::Injected),
+            () = sleep(cut) => Err(Failure::Injected),
         }
     }
 
-    /// Does to it what is in force for its worker, if it is its turn.
+    /// Injects the fault of its worker, if there is one and it is its turn.
     async fn inject(&mut self, client: &mut Exchange) -> Result<(), Failure> {
         let is_chance = |kind| match kind {
-            // The first was one as a connection.
+            // The connection was a chance: so is each further request on it.
             Kind::Refuse => !client.is_first,
-            // A router's health checks use nothing up.
+            // A router's health checks are none.
             _ => self.endpoint.is_some(),
         };
         let faults = self.service.faults();
         let injected = faults.and_then(|(faults, worker)| {
-            faults.chance(worker, client.peer, self.id.as_deref(), is_chance)
+            faults.try_inject(worker, client.peer, self.id.as_deref(), is_chance)
         });
         let Some(mut injected) = injected else {
             return Ok(());
@@ -184,7 +181,7 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// What is learned from a request's head.
+    /// Takes id, trace and endpoint from the head, and starts recording.
     fn begin(&mut self, client: &Exchange) {
         let head = client.head();
         let generates = self.endpoint.is_some();
@@ -201,9 +198,9 @@ impl<'a> Request<'a> {
         match self.endpoint {
             Some(endpoint) => {
                 let id = self.id.as_deref();
-                self.context.watch(endpoint, id, &head.headers);
+                self.context.start_recording(endpoint, id, &head.headers);
             }
-            None => self.context.asks_server_info(head.uri.path()),
+            None => self.context.expect_server_info(head.uri.path()),
         }
     }
 
@@ -223,7 +220,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Holds the head, and the length that it announces, to the limits and to what is passed on.
+    /// Holds the head, and the length that it announces, to the limits and to what can be passed on safely.
     fn check(&self, client: &Exchange) -> Result<(), Failure> {
         if client.head_bytes() as u64 > self.limits.request_head_max_bytes.get() {
             return Err(Failure::Refused(Refusal::HeadTooLarge));
@@ -236,8 +233,7 @@ impl<'a> Request<'a> {
         heads::check(client.head()).map_err(Failure::Refused)
     }
 
-    /// Gives the request to one upstream after another, until one has answered it. It goes over those that there are now,
-    /// whatever a reload brings.
+    /// Tries one upstream after another until one has answered. A reload meanwhile does not change which they are.
     async fn exchange(&mut self, client: &mut Exchange) -> Result<(), Failure> {
         if client.session.is_body_done() {
             self.context.request_body(&[], true);
@@ -246,58 +242,58 @@ impl<'a> Request<'a> {
         let has_body = !client.session.is_body_empty();
         let upstreams = self.service.upstreams.load_full();
         let prompt = match self.endpoint {
-            Some(_) if upstreams.ask_for_prompt() => self.read_prompt(client).await?,
+            Some(_) if upstreams.needs_prompt() => self.read_prompt(client).await?,
             _ => Vec::new(),
         };
-        let _slot = self.slot(&upstreams, client).await?;
-        let mut failed = Failure::Internal("no upstream is left");
+        let _slot = self.wait_for_slot(&upstreams, client).await?;
+        let mut last_failure = Failure::Internal("no upstream is left");
         let (mut tried, mut is_resent) = (Vec::new(), false);
-        while tried.len() < TRIES
+        while tried.len() < MAX_TRIES
             && let Some(mut chosen) = upstreams.choose(&tried, &prompt)
         {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
-            self.context.chose(chosen.name());
+            self.context.set_upstream(chosen.name());
             let connected = tokio::select! {
                 biased;
-                connected = self.connect(&upstreams, &mut chosen) => Some(connected),
-                () = client.gone() => None,
+                connected = self.connect(&upstreams, &mut chosen) => connected,
+                () = client.gone() => {
+                    upstreams.clone().client_left(chosen);
+                    return Err(Failure::ClientGone);
+                }
             };
-            let Some(connected) = connected else {
-                upstreams.clone().left_connecting(chosen);
-                return Err(Failure::ClientGone);
-            };
-            let (up, reused) = match connected {
+            let (up, is_reused) = match connected {
                 Ok(connected) => connected,
                 Err(failure) => {
-                    failed = failure;
+                    last_failure = failure;
                     tried.push(chosen.index);
                     continue;
                 }
             };
-            self.context.connected(reused);
+            self.context.connected(is_reused);
             let head = self.upstream_head(client.head(), has_body);
             let head = head.map_err(Failure::BrokenBody)?;
             let Err(mut failure) = self.relay(client, (up, &chosen.peer), head).await else {
                 return Ok(());
             };
-            let resend = upstreams.rules().resend_broken;
-            let again = !is_resent && self.can_be_sent_again(&mut failure, reused, resend, client);
-            self.context.sending_failed(again);
-            if !again {
+            let resends = upstreams.rules().resend_broken;
+            let resends =
+                !is_resent && self.can_resend(&mut failure, is_reused, resends, client.head());
+            self.context.sending_failed(resends);
+            if !resends {
                 return Err(failure);
             }
-            (failed, is_resent) = (failure, true);
+            (last_failure, is_resent) = (failure, true);
             if tried.len() + 1 < upstreams.all().len() {
                 tried.push(chosen.index);
             }
         }
-        Err(failed)
+        Err(last_failure)
     }
 
     /// Waits until the upstreams may have one more request, where there is a limit.
-    async fn slot<'u>(
+    async fn wait_for_slot<'u>(
         &mut self,
         upstreams: &'u Upstreams,
         client: &mut Exchange,
@@ -305,19 +301,19 @@ impl<'a> Request<'a> {
         if self.endpoint.is_none() || upstreams.rules().max_concurrent_requests.get() == 0 {
             return Ok(None);
         }
-        let began = self.context.waits_for_turn();
+        let began = self.context.begin_queueing();
         let limit = Some(upstreams.rules().queue_timeout_s.get()).filter(|limit| !limit.is_zero());
         let slot = tokio::select! {
             biased;
             slot = upstreams.slot() => Ok(slot),
             () = client.gone() => Err(Failure::ClientGone),
-            () = after(limit) => Err(Failure::Refused(Refusal::QueuedTooLong)),
+            () = sleep(limit) => Err(Failure::Refused(Refusal::QueuedTooLong)),
         };
-        self.context.waited(began);
+        self.context.exclude_since(began);
         slot
     }
 
-    /// A connection to an upstream, at one of its addresses, and whether it has served before.
+    /// Connects to an upstream, at one of its addresses. Returns whether the connection served a request before.
     async fn connect(
         &mut self,
         upstreams: &Upstreams,
@@ -338,54 +334,53 @@ impl<'a> Request<'a> {
                 }
                 Err(error) => error.into_up(),
             };
-            self.context.note_unconnected();
-            // Out of sockets or ports of our own says nothing about the upstream.
-            if let Some((why, helps)) = shortage::of(&error) {
+            self.context.connect_failed();
+            // That our own sockets or ports have run out says nothing about the upstream.
+            if let Some((why, hint)) = shortage::of_connect(&error) {
                 let trace = self.context.trace.map(|trace| trace.id_text());
                 let trace = trace.as_deref().unwrap_or("none");
                 let upstream = &self.context.upstream;
-                log::warn!(
-                    "cannot open a connection to {upstream}: {why}{helps}; trace_id={trace}"
-                );
+                log::warn!("cannot open a connection to {upstream}: {why}{hint}; trace_id={trace}");
                 return Err(Failure::Shortage(why));
             }
-            if !upstreams.connection_failed(chosen) {
+            if !upstreams.connect_failed(chosen) {
+                self.context.upstream_unreachable();
                 return Err(Failure::NoConnection(error));
             }
         }
     }
 
-    /// Whether a request whose connection failed is sent again: before anything of an answer, if all of its body is still
-    /// there. One that is idempotent is, where Pingora finds that the connection was closed before it came; any other may
-    /// have run, and is only with `resend`.
-    fn can_be_sent_again(
+    /// Whether a request whose connection failed is sent again: if none of a response arrived and all of its body is kept. An
+    /// idempotent one is if Pingora finds that the connection was closed before it arrived; any other may have run, and is only
+    /// where the config `resends`.
+    fn can_resend(
         &self,
         failure: &mut Failure,
-        reused: bool,
-        resend: bool,
-        client: &Exchange,
+        is_reused: bool,
+        resends: bool,
+        head: &RequestHeader,
     ) -> bool {
         use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {
             return false;
         };
-        error.retry.decide_reuse(reused);
+        error.retry.decide_reuse(is_reused);
         let is_broken = *error.esource() == ErrorSource::Upstream
             && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
-        let may = resend || (client.head().method.is_idempotent() && error.retry());
-        is_broken && may && !self.response.has_come && self.upload.kept.is_some()
+        let may = resends || (head.method.is_idempotent() && error.retry());
+        is_broken && may && !self.response.has_arrived && self.upload.kept.is_some()
     }
 
-    /// The head of this attempt: our id and our span in it.
+    /// Returns the head of this attempt, with our id and our span in it.
     fn upstream_head(
         &mut self,
-        came: &RequestHeader,
+        received: &RequestHeader,
         has_body: bool,
     ) -> pingora::Result<RequestHeader> {
-        let mut head = heads::to_upstream(came, has_body)?;
-        // The record has it, and hops join by it: `Connection` may not take it away.
+        let mut head = heads::to_upstream(received, has_body)?;
+        // `Connection` may not remove the id: the record has it, and hops join by it.
         if !head.headers.contains_key(&identity::ID)
-            && let Some(id) = came.headers.get(&identity::ID)
+            && let Some(id) = received.headers.get(&identity::ID)
         {
             head.insert_header(REQUEST_ID, id)?;
         }
@@ -396,52 +391,48 @@ impl<'a> Request<'a> {
             head.remove_header(&heads::STAMPS);
             head.remove_header(&heads::TOKEN);
         }
-        if self
-            .context
-            .trace
-            .is_some_and(|trace| trace.parent.is_none())
-        {
-            // What came speaks of a trace that this one does not continue (W3C Trace Context, 3.3).
+        let trace = self.context.trace;
+        if trace.is_some_and(|trace| trace.parent.is_none()) {
+            // A received state is of a trace that this one does not continue (W3C Trace Context, 3.3).
             head.insert_header(TRACESTATE, BEGAN)?;
         }
-        if let Some(parent) = self.context.attempt_began() {
+        if let Some(parent) = self.context.begin_sending() {
             head.insert_header(TRACEPARENT, parent)?;
         }
         Ok(head)
     }
 
-    /// Answers for ourselves, the exchange having ended so.
-    async fn answer(&mut self, answer: Answer, end: End, client: &mut Exchange) {
-        let outcome = self.context.answered(answer.status, end);
+    /// Sends a response of our own, for an exchange that ended so.
+    async fn answer(&mut self, response: ErrorResponse, end: End, client: &mut Exchange) {
+        let outcome = self.context.answer(response.status, end);
         let sent_id = client.head().headers.get(&identity::ID);
-        // A made id stands for a sent one that was empty.
+        // An id that we made stands for an empty one that was sent.
         let id = match &self.id {
             Some(id) if self.has_made_id => id.as_bytes(),
             _ => sent_id.map_or(&[][..], HeaderValue::as_bytes),
         };
-        let Ok((mut head, body)) = answer.message() else {
+        let Ok((mut head, body)) = response.head_and_body() else {
             return;
         };
-        // An id that came as a header can stand in one.
+        // An id that arrived in a header is valid in one.
         if !id.is_empty() {
             let _ = head.insert_header(REQUEST_ID, id);
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
-        let limit = self
-            .limits
-            .client_stall_timeout_s
-            .min(self.limits.client_write_timeout_s)
-            .get();
+        let (stall, write) = (
+            self.limits.client_stall_timeout_s,
+            self.limits.client_write_timeout_s,
+        );
         self.response.has_begun = true;
-        client.answer(head, body, limit).await;
+        client.answer(head, body, stall.min(write).get()).await;
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.
     fn put_stamps(&self, head: &mut ResponseHeader) {
         let stamps = || self.context.stamps().render();
         let (name, value) = match self.service.role {
-            // Routers ask servers what they are without the id of who asked them, and nobody reads stamps of that.
+            // Nobody reads the stamps of a router's own requests to a server.
             Role::Hop(_) if self.endpoint.is_none() => return,
             Role::Hop(_) => {
                 let id = self.id.as_deref().unwrap_or_default();
@@ -450,26 +441,26 @@ impl<'a> Request<'a> {
             Role::Front if self.sends_stamps => (FRONT_HEADER, stamps()),
             Role::Front => return,
         };
-        // What cannot stand in a header stays out of it: stamps fail no request.
+        // Stamps that are not valid in a header are left out: they fail no request.
         let _ = head.insert_header(name, value);
     }
 }
 
-/// Holds what goes through for a fault: for so long, or until it is removed.
+/// Waits for a fault: for `time`, or until it is removed.
 async fn hold(
     fault: &mut Injected,
     time: Option<Duration>,
     client: &mut Exchange,
 ) -> Result<(), Failure> {
     tokio::select! {
-        () = after(time) => Ok(()),
+        () = sleep(time) => Ok(()),
         () = fault.removed() => Ok(()),
         () = client.gone() => Err(Failure::ClientGone),
     }
 }
 
-/// Waits so long; without an end where nothing is given.
-async fn after(time: Option<Duration>) {
+/// Sleeps for `time`; for ever if that is `None`.
+async fn sleep(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time).await,
         None => pending().await,
@@ -480,8 +471,8 @@ fn millis(ms: Option<u32>) -> Option<Duration> {
     ms.map(|ms| Duration::from_millis(ms.into()))
 }
 
-/// Where a request generates, if it does.
-fn generates(request: &RequestHeader) -> Option<Endpoint> {
+/// Returns the endpoint of a generation request.
+fn generation_endpoint(request: &RequestHeader) -> Option<Endpoint> {
     let endpoint = Endpoint::from_path(request.uri.path());
     // SGLang takes PUT on `/generate` for POST.
     endpoint.filter(|_| matches!(request.method, Method::POST | Method::PUT))

@@ -1,4 +1,4 @@
-//! One listener's part of the proxy: what its connections and requests share.
+//! What the connections and requests of one listener share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use crate::upstream::idle::Idle;
 
 use super::shared::{Role, Shared};
 
-/// What a listener serves by.
+/// A listener of the proxy, with its upstreams.
 pub struct Service {
-    /// What all listeners share.
+    /// What it shares with the other listeners.
     pub shared: Arc<Shared>,
-    /// Whose requests come.
+    /// Whether it is the front or a hop.
     pub role: Role,
-    /// The socket side.
+    /// Its connections and its life.
     pub listener: Listener,
     /// Where requests go. A reload replaces them.
     pub upstreams: ArcSwap<Upstreams>,
     /// Connects to upstreams.
     pub connector: Connector,
-    /// What stays connected to them.
+    /// Idle connections to upstreams.
     pub idle: Idle,
 }
 
 impl Service {
-    /// A listener that sends to the present `upstreams` and keeps so many idle connections to them.
+    /// Creates a listener that keeps up to `pool` idle connections to its upstreams.
     pub fn new(
         shared: Arc<Shared>,
         role: Role,
@@ -41,12 +41,12 @@ impl Service {
         upstreams: Arc<Upstreams>,
         pool: usize,
     ) -> Service {
-        // Its own pool stays empty.
+        // The connector's own pool is not used.
         let mut options = ConnectorOptions::new(1);
-        // Time limits of a second and more by the runtime: Pingora's own timers stay until their time, each idle connection's too,
-        // and a thread looks at them 100 times a second.
+        // Has Pingora use the runtime's timers: its own are kept until they are due even if they are dropped, and a thread looks
+        // at them 100 times a second.
         set_fast_timeout_to_tokio_threshold(Some(Duration::ZERO));
-        // Each peer brings its own roots; without a file Pingora would read the system's.
+        // Each peer has its own roots; without a file Pingora would read the system's.
         options.ca_file = Some("/dev/null".into());
         Service {
             shared,
@@ -58,7 +58,7 @@ impl Service {
         }
     }
 
-    /// The faults that can be injected, and the worker's name.
+    /// Returns the faults that can be injected here, and the worker's name.
     pub fn faults(&self) -> Option<(&Faults, &str)> {
         match &self.role {
             Role::Hop(worker) => Some((self.shared.faults.as_ref()?, worker)),
@@ -66,7 +66,7 @@ impl Service {
         }
     }
 
-    /// The certificate, where clients speak TLS.
+    /// Returns the certificate, if clients speak TLS.
     pub fn tls(&self) -> Option<&Tls> {
         let tls = self.shared.tls.as_ref();
         tls.filter(|_| self.role == Role::Front)

@@ -30,34 +30,34 @@ pub use crate::request::attempt::{ServerRole, UpstreamKind};
 pub struct Shared {
     /// The proxy's clock.
     pub clock: Clock,
-    /// When this was made.
+    /// When the proxy was started.
     pub started: Stamp,
-    /// Its name in stamps.
+    /// The clock's name in stamps.
     pub clock_name: String,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
     /// Where the rows of requests go.
     pub telemetry: Arc<Telemetry>,
-    /// What joins them with what engines tell, where that is on.
+    /// Joins rows with what engines report, if that is on.
     pub engine: Option<Engine>,
-    /// What the proxy was told, the last reload included. Read it once for what belongs together.
+    /// The config, as of the last reload. Load it once for values that belong together.
     pub config: ArcSwap<Config>,
-    /// What the admin listener asks for.
+    /// The token that the admin listener asks for.
     pub admin_token: Option<Secret>,
-    /// The faults that can be injected; `None` when that is off.
+    /// The faults that can be injected; `None` if that is off.
     pub faults: Option<Faults>,
-    /// The certificate of the front's listener; `None` when it speaks plain HTTP.
+    /// The certificate of the front's listener; `None` if it speaks plain HTTP.
     pub tls: Option<Tls>,
-    /// How far other clocks are from ours: engines by `host` (and the hop's clock, where that is another), hops of other
-    /// processes by name.
+    /// The offsets of other clocks: of engines by `host` (and the hop's clock, if that is another), of hops of other processes by
+    /// name.
     pub clocks: Arc<Mutex<OffsetTable>>,
-    /// What hops sign their stamps with, and the front knows them by.
+    /// The key that hops sign their stamps with.
     pub hop_key: HopKey,
-    /// The log has the warning of stamps that no hop of ours signed.
+    /// Logs the warning of stamps that no hop of ours signed once.
     pub unsigned_stamps: Once,
-    /// Which attempts at the hops belong to which requests of the front.
+    /// Joins attempts at the hops to requests of the front.
     pub joins: Joins,
-    /// What servers do, by worker, as far as they told.
+    /// What the servers of pairs do, by worker, if they reported it.
     pub roles: Arc<Mutex<Roles>>,
     /// Where the proxy is in its life.
     pub phase: watch::Sender<Phase>,
@@ -66,14 +66,14 @@ pub struct Shared {
 /// Which listener a request came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The one that clients speak to: it records.
+    /// Clients speak to it: it records.
     Front,
-    /// One that a router speaks to, by the worker's name: it stamps, and records what no front here knows.
+    /// A router speaks to it: it stamps, and records what belongs to no front here. The worker's name.
     Hop(Arc<str>),
 }
 
 impl Shared {
-    /// A request has ended. Its rows may wait for what its engine tells; nobody else does.
+    /// Hands on the rows of a request that has ended; they may wait for what its engine reports.
     pub fn record(&self, rows: Vec<Row>) {
         match &self.engine {
             Some(engine) => engine.record(rows),
@@ -81,33 +81,27 @@ impl Shared {
         }
     }
 
-    /// What the server of a worker does, where it is one of a pair: as the config says, else as it told.
+    /// Returns the role of a worker's server, if it is one of a pair: the configured one, else what it reported.
     pub fn role(&self, worker: &str) -> Option<ServerRole> {
-        let given = self
-            .config
-            .load()
-            .worker(worker)
-            .and_then(|worker| worker.role);
-        given.or_else(|| self.roles.lock().of(worker)?)
+        let config = self.config.load();
+        let configured = config.worker(worker).and_then(|worker| worker.role);
+        configured.or_else(|| self.roles.lock().of(worker)?)
     }
 
-    /// A worker's server told what it does.
-    pub fn learn(&self, worker: &str, role: Option<ServerRole>) {
+    /// Sets the role that a worker's server reported.
+    pub fn set_role(&self, worker: &str, role: Option<ServerRole>) {
         self.roles.lock().learn(worker, role);
     }
 
-    /// Whether requests to the server of a worker may be legs of one that another serves too: not where it said that it is no server
-    /// of a pair, as routers ask.
+    /// Whether a request to a worker's server may be one of two legs: not if it reported, as routers ask it, to be no server of a pair.
     pub fn may_have_legs(&self, worker: &str) -> bool {
         let config = self.config.load();
-        let is_given = config
-            .worker(worker)
-            .is_some_and(|worker| worker.role.is_some());
-        is_given || self.roles.lock().of(worker) != Some(None)
+        let configured = config.worker(worker).and_then(|worker| worker.role);
+        configured.is_some() || self.roles.lock().of(worker) != Some(None)
     }
 
-    /// The present limits on the clients of such a listener. Those of a hop behind a front of this process are lifted:
-    /// they are a router, and what is slow or large has passed the front and must not break off twice.
+    /// Returns the limits on the clients of such a listener. At a hop behind a front of this process they are lifted: its client is
+    /// a router, and the front has applied them.
     pub fn limits(&self, role: &Role) -> Limits {
         let limits = self.config.load().limits.clone();
         match role {

@@ -163,7 +163,8 @@ columns! {
     status: Count of Request
     /// How it ended: one of the [outcomes](#outcomes).
     outcome: Text<Outcome> of Request
-    /// How many times the request was sent to a server: as the worker hops saw it, else our own sendings.
+    /// How many times the request was sent to a server, or could not be, as the server took no connection: as the worker hops saw
+    /// it, else as the proxy before the servers did.
     attempts: Count of Request
     /// Whether the upstream connection had been used before.
     upstream_reused: Bool of Request
@@ -245,8 +246,8 @@ columns! {
     elapsed: Seconds of Request (Timeline::elapsed)
     /// The stage it was last seen in, named as in the table of stages; several are joined by `+` where it is not known which, and
     /// `server` stands for all of `network` to `return`: sent to the server, and no token came back. `network` alone: the hop
-    /// before the server had it and could not send it on, as where the server refused the connection. `proxy`: a proxy of ours had
-    /// not sent it on. `connecting`: the generator got no connection. `done`: it went well.
+    /// before the server, or without hops the proxy before the servers, had it and could not send it on, as where the server refused
+    /// the connection. `proxy`: a proxy of ours had not sent it on. `connecting`: the generator got no connection. `done`: it went well.
     ended_in: Text of Sequence
     /// The worker hop passed the first bytes of the response's body on: of a stream, its first event.
     worker_first_byte_time: Time of Request

@@ -1,4 +1,4 @@
-//! Where an upstream is: host, port, and whether it speaks TLS.
+//! The address of an upstream: host, port, and whether it speaks TLS.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,10 +15,10 @@ pub struct Address {
 }
 
 impl Address {
-    /// From `host:port`, `http://host:port` or `https://host[:port]` (a `/` may follow).
+    /// Parses `host:port`, `http://host:port` or `https://host[:port]`; a `/` may follow.
     ///
     /// # Errors
-    /// What is wrong and what would be right.
+    /// What is wrong, with an example.
     pub fn parse(text: &str) -> Result<Address, String> {
         let after = |scheme: &str| {
             let (found, rest) = text.split_at_checked(scheme.len())?;
@@ -29,27 +29,25 @@ impl Address {
             None => (false, after("http://").unwrap_or(text)),
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let right = "as in http://127.0.0.1:30000";
+        let example = "as in http://127.0.0.1:30000";
         if rest.contains(['/', '@', '?', '#', ' ']) {
-            return Err(format!("only a host and a port can be given, {right}"));
+            return Err(format!("only a host and a port can be given, {example}"));
         }
         let has_port = !rest.ends_with(']') && rest.contains(':');
         let (host, port) = match rest.rsplit_once(':').filter(|_| has_port) {
             Some(parts) => parts,
             None if is_tls => (rest, "443"),
-            None => {
-                return Err(format!("the port is missing; give HOST:PORT, {right}"));
-            }
+            None => return Err(format!("the port is missing; give HOST:PORT, {example}")),
         };
         let port = port.parse().ok().filter(|port| *port != 0);
         let port =
-            port.ok_or_else(|| format!("the port must be a number from 1 to 65535, {right}"))?;
-        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-        if host.is_empty() || (bare.is_none() && host.contains(':')) {
-            return Err(format!("the host is missing or no host; {right}"));
+            port.ok_or_else(|| format!("the port must be a number from 1 to 65535, {example}"))?;
+        let ipv6 = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+        if host.is_empty() || (ipv6.is_none() && host.contains(':')) {
+            return Err(format!("the host is missing or no host; {example}"));
         }
         Ok(Address {
-            host: bare.unwrap_or(host).into(),
+            host: ipv6.unwrap_or(host).into(),
             port,
             is_tls,
         })
@@ -64,12 +62,12 @@ impl Address {
         }
     }
 
-    /// The name or number that its certificate must be for.
+    /// The name or IP address, which its certificate must be for.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Its port.
+    /// The port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -79,25 +77,23 @@ impl Address {
         self.is_tls
     }
 
-    /// Whether the host is a name, which may come to mean another machine.
+    /// Whether the host is a name, whose addresses may change.
     pub fn is_name(&self) -> bool {
         self.host.parse::<IpAddr>().is_err()
     }
 
-    /// Whether what is sent there comes to `listener`, as far as that shows without a look-up.
+    /// Whether this is the address of `listener`, as far as is known without looking a name up.
     pub fn is_at(&self, listener: SocketAddr) -> bool {
         let host = match self.host.as_str() {
             "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
             host => host.parse::<IpAddr>().ok(),
         };
-        // One that listens everywhere is at home on this machine's other addresses too; which those are, is
-        // the system's to know.
-        let everywhere = listener.ip().is_unspecified();
-        let is_here = host.is_some_and(|host| {
-            let at_home = host.is_loopback() || host.is_unspecified();
-            host == listener.ip() || (everywhere && at_home)
+        // An unspecified address listens on this machine's other addresses too, but only the system knows those.
+        let is_host = host.is_some_and(|host| {
+            let is_local = host.is_loopback() || host.is_unspecified();
+            host == listener.ip() || (listener.ip().is_unspecified() && is_local)
         });
-        is_here && self.port == listener.port()
+        is_host && self.port == listener.port()
     }
 }
 

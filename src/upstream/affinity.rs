@@ -1,4 +1,4 @@
-//! When a request goes to the upstream that was given the beginning of its prompt before. Pure.
+//! [`Policy::CacheAware`](super::Policy): when a request goes to the upstream that got its prompt's beginning before. Pure.
 
 use crate::telemetry::prometheus::ChosenBy;
 
@@ -6,17 +6,16 @@ use super::Rules;
 use super::policy::Candidate;
 
 impl Rules {
-    /// Those of `candidates` that may have a prompt of so many blocks, and what decides. Among them the least loaded is
-    /// to be taken.
+    /// Keeps the candidates for a prompt of this many blocks, of which the least loaded is to be taken. Returns what decides.
     pub(super) fn narrow(&self, candidates: &mut Vec<Candidate>, blocks: usize) -> ChosenBy {
         if blocks == 0 {
             return ChosenBy::Unread;
         }
         let loads = candidates.iter().map(|candidate| candidate.in_flight);
-        let most = loads.clone().max().unwrap_or(0);
-        let fewest = loads.min().unwrap_or(0);
-        if (most - fewest) as u64 > self.balance_abs_threshold.get()
-            && most as f64 > fewest as f64 * self.balance_rel_threshold
+        let max = loads.clone().max().unwrap_or(0);
+        let min = loads.min().unwrap_or(0);
+        if (max - min) as u64 > self.balance_abs_threshold.get()
+            && max as f64 > min as f64 * self.balance_rel_threshold
         {
             return ChosenBy::Imbalance;
         }
@@ -35,7 +34,7 @@ mod tests {
     use super::*;
     use crate::keys::values::Whole;
 
-    /// The indices that are left of candidates with these (in flight, shared) for a prompt of 10 blocks.
+    /// Returns what decides for a prompt of 10 blocks, and the indices that are kept of candidates with these (in flight, shared).
     fn narrowed(of: &[(usize, usize)]) -> (ChosenBy, Vec<usize>) {
         let limits = Rules {
             balance_abs_threshold: Whole::of::<8>(),
@@ -55,19 +54,19 @@ mod tests {
         (by, candidates.iter().map(|c| c.index).collect())
     }
 
-    /// Candidates, what decides, and who is left.
+    /// Candidates, what decides, and who is kept.
     type Case = (&'static [(usize, usize)], ChosenBy, &'static [usize]);
 
     #[test]
-    fn the_longest_that_is_known_decides_while_queues_are_even() {
+    fn the_longest_shared_prefix_decides_while_queues_are_even() {
         use ChosenBy::{Imbalance, Load, Prefix};
         let cases: [Case; 8] = [
-            // More than the share must be known.
+            // More than the threshold must be shared.
             (&[(0, 0), (0, 4)], Prefix, &[1]),
             (&[(0, 0), (0, 3)], Load, &[0, 1]),
             (&[], Load, &[]),
             (&[(0, 5), (2, 9), (0, 0), (1, 9)], Prefix, &[1, 3]),
-            // Uneven queues go before the prompt, by both limits: 9 ahead may be less than 1.5 times as long.
+            // Uneven queues take precedence, by both thresholds: 9 ahead may be less than 1.5 times as long.
             (&[(9, 9), (0, 0)], Imbalance, &[0, 1]),
             (&[(8, 9), (0, 0)], Prefix, &[0]),
             (&[(27, 9), (18, 0)], Prefix, &[0]),

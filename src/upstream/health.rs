@@ -1,8 +1,7 @@
-//! Passive health: an upstream that cannot be connected to is left out, and probed until it can.
+//! Passive health checks: an upstream that cannot be connected to is out, and probed until it can.
 //!
-//! A probe is a connect of our own, so no client waits for one. That an upstream took a probe does not say that
-//! it takes a request (its TLS may fail): the pause before the next probe only starts afresh when a request has
-//! connected.
+//! A probe is a connect of our own, for which no client waits. An upstream that accepts a probe may still fail requests (by its
+//! TLS): only a request that connects resets the pause before the next probe.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -10,22 +9,22 @@ use std::time::Duration;
 
 use super::Upstream;
 
-/// What is known of an upstream by connecting to it, besides whether it is out.
+/// An upstream's health, besides whether it is out.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// Failures since a request last connected; many at once count as one.
+    /// Failures since a request last connected; those while it is out count as one.
     failures: u32,
-    /// There is a probe, though it may find that none is needed any more.
+    /// Whether a task probes it, which may be about to end.
     is_probed: bool,
 }
 
 /// The longest pause between two probes, unless the first is longer.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 impl Upstream {
-    /// A request's connection did not come about. Whether the caller has to begin to [probe](Upstream::probe).
+    /// Marks the upstream as out, as a request could not connect. Returns whether the caller has to start [probing](Upstream::probe).
     #[must_use]
-    pub(super) fn request_failed(&self) -> bool {
+    pub(super) fn mark_out(&self) -> bool {
         let mut health = self.health.lock();
         if !self.counts.is_out.swap(true, Relaxed) {
             health.failures += 1;
@@ -34,44 +33,43 @@ impl Upstream {
         !std::mem::replace(&mut health.is_probed, true)
     }
 
-    /// A request has a new connection.
+    /// A request has connected.
     pub(super) fn request_connected(&self) {
         let mut health = self.health.lock();
         health.failures = 0;
-        self.put_back("a request has connected");
+        self.restore("a request has connected");
     }
 
     /// A probe has ended.
-    fn probed(&self, has_connected: bool) {
+    fn probed(&self, is_connected: bool) {
         let mut health = self.health.lock();
-        match has_connected {
-            true => self.put_back("a probe has connected"),
+        match is_connected {
+            true => self.restore("a probe has connected"),
             false => health.failures += 1,
         }
     }
 
-    /// It gets requests again, if it did not. The caller holds its health.
-    fn put_back(&self, why: &str) {
+    /// Ends that it is out. The caller holds the lock on `health`.
+    fn restore(&self, why: &str) {
         if self.counts.is_out.swap(false, Relaxed) {
             log::info!("upstream {}: is back, {why}", self.name());
         }
     }
 
-    /// Whether there is more to probe; if not, the next failure asks for it anew.
+    /// Whether it needs more probes; if not, the next failure starts probing again.
     fn needs_probe(&self) -> bool {
         let mut health = self.health.lock();
         health.is_probed = self.counts.is_out.load(Relaxed);
         health.is_probed
     }
 
-    /// How long to wait before the next probe: `first`, doubled with each failure.
+    /// Returns the pause before the next probe: `first`, doubled with each failure.
     fn pause(&self, first: Duration) -> Duration {
-        let doubled = self.health.lock().failures.saturating_sub(1).min(16);
-        (first * 2_u32.pow(doubled)).min(first.max(LONGEST))
+        let doublings = self.health.lock().failures.saturating_sub(1).min(16);
+        (first * 2_u32.pow(doublings)).min(first.max(MAX_PAUSE))
     }
 
-    /// Probes by `connect` after a pause of `first`, and again after longer ones, until it connects or nobody uses
-    /// the upstream any more.
+    /// Probes with `connect` after a pause of `first` and then longer ones, until it connects or the upstream is used no more.
     pub(super) async fn probe(
         upstream: Weak<Upstream>,
         first: Duration,
@@ -82,8 +80,8 @@ impl Upstream {
             let Some(upstream) = upstream.upgrade().filter(|one| one.needs_probe()) else {
                 return;
             };
-            let has_connected = connect(upstream.clone()).await;
-            upstream.probed(has_connected);
+            let is_connected = connect(upstream.clone()).await;
+            upstream.probed(is_connected);
             if !upstream.needs_probe() {
                 return;
             }
@@ -102,10 +100,10 @@ mod tests {
 
     const FIRST: Duration = Duration::from_secs(1);
 
-    /// An upstream whose probes succeed when `takes` is set.
+    /// An upstream whose probes succeed if `accepts` is set.
     struct Probed {
         upstream: Arc<Upstream>,
-        takes: Arc<AtomicBool>,
+        accepts: Arc<AtomicBool>,
         probes: Arc<AtomicUsize>,
     }
 
@@ -115,25 +113,25 @@ mod tests {
             let upstream = Upstream::resolve(&address, system);
             Probed {
                 upstream: Arc::new(upstream.unwrap()),
-                takes: Arc::default(),
+                accepts: Arc::default(),
                 probes: Arc::default(),
             }
         }
 
-        /// A request fails, and the probing begins if it has to.
+        /// Has a request fail, and starts probing if that is needed.
         fn fail(&self) -> Option<JoinHandle<()>> {
-            let (takes, probes) = (self.takes.clone(), self.probes.clone());
+            let (accepts, probes) = (self.accepts.clone(), self.probes.clone());
             let connect = async move |_| {
                 probes.fetch_add(1, Ordering::Relaxed);
-                takes.load(Ordering::Relaxed)
+                accepts.load(Ordering::Relaxed)
             };
             let weak = Arc::downgrade(&self.upstream);
-            let begins = self.upstream.request_failed();
-            begins.then(|| tokio::spawn(Upstream::probe(weak, FIRST, connect)))
+            let starts = self.upstream.mark_out();
+            starts.then(|| tokio::spawn(Upstream::probe(weak, FIRST, connect)))
         }
     }
 
-    /// How many seconds pass until the probing ends. It looks half-way between them.
+    /// Returns after how many seconds the probing ends, looking half-way between them.
     async fn seconds(mut probing: JoinHandle<()>) -> u64 {
         let mut step = Duration::from_millis(500);
         let mut passed = 0;
@@ -145,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_left_out_until_a_probe_connects() {
+    async fn an_upstream_is_out_until_a_probe_connects() {
         let one = Probed::new();
         let probing = one.fail().unwrap();
         assert!(one.upstream.counts.is_out.load(Relaxed));
@@ -153,20 +151,20 @@ mod tests {
         // Probes after 1, 2, 4 and 8 s.
         tokio::time::sleep(Duration::from_secs(8)).await;
         assert_eq!(one.probes.load(Ordering::Relaxed), 3);
-        one.takes.store(true, Ordering::Relaxed);
+        one.accepts.store(true, Ordering::Relaxed);
         assert_eq!(8 + seconds(probing).await, 15);
         assert!(!one.upstream.counts.is_out.load(Relaxed));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pauses_grow_to_a_limit_and_start_afresh_with_a_request() {
+    async fn pauses_grow_to_a_limit_and_a_request_resets_them() {
         let one = Probed::new();
-        one.takes.store(true, Ordering::Relaxed);
-        let mut waited = Vec::new();
+        one.accepts.store(true, Ordering::Relaxed);
+        let mut pauses = Vec::new();
         for _ in 0..7 {
-            waited.push(seconds(one.fail().unwrap()).await);
+            pauses.push(seconds(one.fail().unwrap()).await);
         }
-        assert_eq!(waited, [1, 2, 4, 8, 16, 30, 30], "a probe is no request");
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30], "a probe is no request");
         one.upstream.request_connected();
         assert_eq!(seconds(one.fail().unwrap()).await, 1);
     }
@@ -177,16 +175,16 @@ mod tests {
         let probing = one.fail().unwrap();
         one.upstream.request_connected();
         assert!(!one.upstream.counts.is_out.load(Relaxed));
-        // It fails again before the probing woke: that one goes on.
+        // It fails again before the probing task wakes, which goes on.
         assert!(one.fail().is_none());
         one.upstream.request_connected();
         probing.await.unwrap();
         assert_eq!(one.probes.load(Ordering::Relaxed), 0);
-        assert!(one.fail().is_some(), "the next failure asks anew");
+        assert!(one.fail().is_some(), "the next failure starts again");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_probes_what_nobody_uses() {
+    async fn an_upstream_that_is_used_no_more_is_not_probed() {
         let one = Probed::new();
         let probing = one.fail().unwrap();
         let probes = one.probes.clone();

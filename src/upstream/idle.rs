@@ -1,9 +1,8 @@
-//! Connections to upstreams that wait for their next request. A list of our own in the place of Pingora's pool, which has a task
-//! and a timer for each: `docs/dev/decisions/0046`.
+//! Idle connections to upstreams. Not Pingora's pool, which has a task and a timer for each: `docs/dev/decisions/0046`.
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "deadlines of the runtime's timers, no stamps"
+    reason = "deadlines of the runtime's timers, no timestamps"
 )]
 
 use std::collections::VecDeque;
@@ -17,40 +16,39 @@ use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 
 /// The longest time between two sweeps.
-const LOOK: Duration = Duration::from_secs(5);
+const MAX_SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Idle connections.
 pub struct Idle {
-    /// So many at most.
-    most: usize,
-    kept: Arc<Mutex<Kept>>,
+    capacity: usize,
+    list: Arc<Mutex<List>>,
 }
 
 #[derive(Default)]
-struct Kept {
-    /// The latest last.
-    all: VecDeque<Waiting>,
-    /// A task closes those whose time is over.
+struct List {
+    /// The most recently used last.
+    all: VecDeque<IdleConnection>,
+    /// Whether a task closes those whose time is over.
     is_swept: bool,
 }
 
-struct Waiting {
-    /// Where it goes and how: [`Peer::reuse_hash`](pingora::upstreams::peer::Peer::reuse_hash).
+struct IdleConnection {
+    /// The hash of its address and settings: [`Peer::reuse_hash`](pingora::upstreams::peer::Peer::reuse_hash).
     peer: u64,
     stream: Stream,
     until: Instant,
 }
 
 impl Idle {
-    /// None yet.
-    pub fn new(most: usize) -> Idle {
-        let kept = Arc::default();
-        Idle { most, kept }
+    /// Creates an empty list for at most `capacity` connections.
+    pub fn new(capacity: usize) -> Idle {
+        let list = Arc::default();
+        Idle { capacity, list }
     }
 
-    /// The latest connection of a peer that is still open.
+    /// Takes the most recently used connection of a peer that is still open.
     pub fn take(&self, peer: u64) -> Option<Stream> {
-        let all = &mut self.kept.lock().all;
+        let all = &mut self.list.lock().all;
         let now = Instant::now();
         while let Some(latest) = all.iter().rposition(|one| one.peer == peer) {
             let mut latest = all.remove(latest)?;
@@ -61,29 +59,29 @@ impl Idle {
         None
     }
 
-    /// A connection has served a request. It is closed after so long, or when there are too many: then the oldest goes.
+    /// Adds a connection, which is closed after `idle`. Beyond the capacity the oldest is closed.
     pub fn put(&self, peer: u64, stream: Stream, idle: Duration) {
-        if self.most == 0 {
+        if self.capacity == 0 {
             return;
         }
         let until = Instant::now() + idle;
-        let mut kept = self.kept.lock();
-        if kept.all.len() >= self.most {
-            kept.all.pop_front();
+        let mut list = self.list.lock();
+        if list.all.len() >= self.capacity {
+            list.all.pop_front();
         }
-        kept.all.push_back(Waiting {
+        list.all.push_back(IdleConnection {
             peer,
             stream,
             until,
         });
-        if !std::mem::replace(&mut kept.is_swept, true) {
-            tokio::spawn(sweep(Arc::downgrade(&self.kept), until));
+        if !std::mem::replace(&mut list.is_swept, true) {
+            tokio::spawn(sweep(Arc::downgrade(&self.list), until));
         }
     }
 }
 
-impl Waiting {
-    /// Its time is not over, its peer has not closed it, and has sent nothing that nobody asked for.
+impl IdleConnection {
+    /// Whether its time is not over, and its peer has neither closed it nor sent anything.
     fn is_usable(&mut self, now: Instant) -> bool {
         let mut byte = [0];
         let read = tokio::task::unconstrained(self.stream.read(&mut byte));
@@ -91,8 +89,8 @@ impl Waiting {
     }
 }
 
-impl Kept {
-    /// Closes what is of no use any more. Gives when to look next.
+impl List {
+    /// Closes the unusable ones. Returns when to sweep next.
     fn sweep(&mut self, now: Instant) -> Option<Instant> {
         self.all.retain_mut(|one| one.is_usable(now));
         let next = self.all.front().map(|one| one.until);
@@ -101,15 +99,15 @@ impl Kept {
     }
 }
 
-/// Sweeps until nothing is left.
-async fn sweep(kept: Weak<Mutex<Kept>>, first: Instant) {
+/// Sweeps until the list is empty.
+async fn sweep(list: Weak<Mutex<List>>, first: Instant) {
     let mut next = Some(first);
     while let Some(at) = next {
-        // A reload may shorten the time that they are kept for.
-        tokio::time::sleep_until(at.min(Instant::now() + LOOK)).await;
-        next = kept
+        // A reload may have shortened the time of later ones.
+        tokio::time::sleep_until(at.min(Instant::now() + MAX_SWEEP_INTERVAL)).await;
+        next = list
             .upgrade()
-            .and_then(|kept| kept.lock().sweep(Instant::now()));
+            .and_then(|list| list.lock().sweep(Instant::now()));
     }
 }
 
@@ -121,7 +119,7 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(4);
 
-    /// A connection is let go of. Gives the peer's end.
+    /// Adds a connection, and returns the peer's end.
     fn put(idle: &Idle, peer: u64) -> DuplexStream {
         let (near, far) = duplex(10);
         idle.put(peer, Box::new(near), IDLE);
@@ -133,11 +131,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_latest_that_is_open_is_taken() {
+    async fn the_most_recent_open_connection_is_taken() {
         let idle = Idle::new(10);
         let mut ends = [(); 4].map(|()| put(&idle, 1));
         let _other = put(&idle, 2);
-        // The last has closed, the one before says something.
+        // The last one has closed, the one before has sent something.
         ends[3].shutdown().await.unwrap();
         ends[2].write_all(b"x").await.unwrap();
         let mut taken = idle.take(1).unwrap();
@@ -147,7 +145,7 @@ mod tests {
         assert_eq!(&byte, b"y");
         assert!(idle.take(3).is_none() && idle.take(2).is_some() && idle.take(1).is_some());
         assert!(idle.take(1).is_none());
-        assert_eq!(idle.kept.lock().all.len(), 0);
+        assert_eq!(idle.list.lock().all.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,15 +1,15 @@
-//! Which upstream gets the next request. Pure: the randomness is handed in.
+//! Which upstream gets the next request. Pure: randomness is passed in.
 
 use rand::SeedableRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-/// How requests are shared out over the upstreams.
+/// How requests are distributed over the upstreams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// The one that has waited longest for its turn.
+    /// The one whose last turn is longest ago.
     RoundRobin,
     /// Any, with the same chance.
     Random,
@@ -17,7 +17,7 @@ pub enum Policy {
     ShortestQueue,
     /// Of two taken at random the one with fewer requests in flight (Mitzenmacher, 2001).
     PowerOfTwo,
-    /// The one that was given the longest part of the prompt before ([`super::affinity`]), the least loaded of several; where
+    /// The one that got the longest part of the prompt before ([`super::affinity`]), the least loaded of several; where
     /// that does not decide, the one with the fewest requests in flight, then the one with the least in its cache.
     CacheAware,
 }
@@ -25,30 +25,30 @@ pub enum Policy {
 /// An upstream that may be chosen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Candidate {
-    /// Its number among all.
+    /// Its index among all.
     pub index: usize,
-    /// It cannot be connected to at present.
+    /// Whether it cannot be connected to at present.
     pub is_out: bool,
-    /// Requests that it has.
+    /// The number of requests that it has.
     pub in_flight: usize,
-    /// Blocks at the prompt's beginning that it was given before; 0 where no policy asks.
+    /// The number of blocks at the prompt's beginning that it got before; only known for [`Policy::CacheAware`].
     pub shared: usize,
-    /// Blocks of all prompts that it was given.
+    /// The number of blocks of all prompts that it got.
     pub cached: usize,
 }
 
-/// A policy at work.
+/// Chooses by a policy.
 #[derive(Debug)]
 pub struct Chooser {
     policy: Policy,
     rng: ChaCha8Rng,
     turn: u64,
-    /// The last turn of each upstream; 0 when it had none.
+    /// The last turn of each upstream; 0 if it had none.
     turns: Vec<u64>,
 }
 
 impl Chooser {
-    /// For `count` upstreams, with randomness from `rng`.
+    /// Creates a chooser for `count` upstreams, with randomness from `rng`.
     pub fn new(policy: Policy, count: usize, rng: ChaCha8Rng) -> Chooser {
         Chooser {
             policy,
@@ -63,22 +63,21 @@ impl Chooser {
         Chooser::new(policy, count, ChaCha8Rng::from_rng(&mut rand::rng()))
     }
 
-    /// Chooses one of `candidates`; `None` when there are none.
+    /// Chooses one of `candidates`; `None` if there are none.
     pub fn choose(&mut self, candidates: &[Candidate]) -> Option<usize> {
         let chosen = match self.policy {
-            // By the last turn, not by a running number: leaving one out shifts nobody else's turn, and its
-            // neighbour does not get its share.
+            // By the last turn, not by a running index: if one is out, its neighbor would get its share.
             Policy::RoundRobin => {
                 let turn = |c: &&Candidate| self.turns.get(c.index).copied().unwrap_or(0);
                 *candidates.iter().min_by_key(turn)?
             }
             Policy::Random => *candidates.choose(&mut self.rng)?,
-            // The pair comes in random order, and the first of equals is taken: ties are even.
+            // The pair is in random order, and the first of equals is taken: ties are fair.
             Policy::PowerOfTwo => {
                 let two = candidates.choose_multiple(&mut self.rng, 2);
                 *two.min_by_key(|c| c.in_flight)?
             }
-            // Only the second knows of caches.
+            // `cached` is 0 for the first policy.
             Policy::ShortestQueue | Policy::CacheAware => {
                 let load = |c: &Candidate| (c.in_flight, c.cached);
                 let least = candidates.iter().map(load).min()?;
@@ -114,7 +113,7 @@ mod tests {
         numbered.map(candidate).collect()
     }
 
-    /// How often each was chosen of 30 000 times.
+    /// Returns how often each was chosen of 30 000 times.
     fn shares(policy: Policy, in_flight: &[usize]) -> Vec<usize> {
         let mut chooser = chooser(policy, in_flight.len());
         let mut shares = vec![0; in_flight.len()];
@@ -124,7 +123,7 @@ mod tests {
         shares
     }
 
-    /// Whether a share of 30 000 is `chance` but for 5 standard deviations: a right chooser fails with less
+    /// Whether a share of 30 000 is within 5 standard deviations of `chance`: a correct chooser fails with a probability of less
     /// than one in a million, and the seed is fixed.
     fn is_about(share: usize, chance: f64) -> bool {
         let deviation = (30_000.0 * chance * (1.0 - chance)).sqrt();
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_even_whoever_is_left_out() {
+    fn turns_are_even_if_one_is_out() {
         let mut chooser = chooser(Policy::RoundRobin, 4);
         let all = candidates(&[9, 0, 3, 0]);
         let without_1: Vec<_> = all.iter().filter(|c| c.index != 1).copied().collect();
@@ -141,12 +140,12 @@ mod tests {
         };
         assert_eq!(turns(&all, 6), [0, 1, 2, 3, 0, 1]);
         assert_eq!(turns(&without_1, 7), [2, 3, 0, 2, 3, 0, 2]);
-        // It comes back once, not once for each turn that it missed.
+        // It gets one turn, not one for each that it missed.
         assert_eq!(turns(&all, 6), [1, 3, 0, 2, 1, 3]);
     }
 
     #[test]
-    fn nobody_to_choose_is_none() {
+    fn without_candidates_there_is_no_choice() {
         use Policy::{CacheAware, PowerOfTwo, Random, RoundRobin, ShortestQueue};
         for policy in [RoundRobin, Random, ShortestQueue, PowerOfTwo, CacheAware] {
             assert_eq!(chooser(policy, 0).choose(&[]), None);
@@ -155,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_gives_the_shares_that_are_right_for_it() {
+    fn each_policy_has_its_expected_shares() {
         let third = 1.0 / 3.0;
         use Policy::{CacheAware, PowerOfTwo, Random, ShortestQueue};
         let cases: [(Policy, &[usize], &[f64]); 5] = [
             (Random, &[0, 9, 3], &[third; 3]),
             (ShortestQueue, &[2, 1, 5, 1], &[0.0, 0.5, 0.0, 0.5]),
             (CacheAware, &[2, 1, 5, 1], &[0.0, 0.5, 0.0, 0.5]),
-            // Of the six pairs the longest queue wins none, the next one, the next two, the shortest three.
+            // Of the six pairs, the longest queue wins none, the shortest three.
             (PowerOfTwo, &[1, 2, 3, 4], &[0.5, third, 1.0 / 6.0, 0.0]),
             (PowerOfTwo, &[4, 4, 4], &[third; 3]),
         ];

@@ -1,36 +1,36 @@
-//! Which beginnings of prompts an upstream was given: a guess at what its prefix cache holds.
+//! The beginnings of prompts that an upstream got: an estimate of what its prefix cache holds.
 
 use std::collections::HashSet;
 
-/// Hashes of prompts' blocks, those of late requests. A block is in it only with all blocks before it in its prompt.
+/// Hashes of the blocks of recent prompts. A block is in it only with all blocks before it in its prompt.
 #[derive(Debug, Default)]
 pub struct Prefixes {
-    young: HashSet<u64>,
-    /// What was young before: of it, what comes again becomes young again, and the rest is forgotten as a whole.
+    recent: HashSet<u64>,
+    /// The blocks that were recent before. Those that are used again become recent again, the rest is dropped as a whole.
     old: HashSet<u64>,
 }
 
-/// Blocks that are young at most: with the old ones 8 MiB of text, some 2 million tokens.
-const GENERATION: usize = 32_768;
+/// The most recent blocks: with the old ones 8 MiB of text, some 2 million tokens.
+const MAX_RECENT: usize = 32_768;
 
 impl Prefixes {
-    /// How many blocks a prompt has, from its first on, that are in here.
+    /// Returns how many blocks of a prompt, from its first on, are in here.
     pub fn shared(&self, blocks: &[u64]) -> usize {
-        let holds = |block: &u64| self.young.contains(block) || self.old.contains(block);
+        let holds = |block: &u64| self.recent.contains(block) || self.old.contains(block);
         blocks.partition_point(holds)
     }
 
-    /// A prompt of these blocks was given to the upstream.
+    /// Adds the blocks of a prompt that the upstream got.
     pub fn insert(&mut self, blocks: &[u64]) {
-        if self.young.len() + blocks.len() > GENERATION {
-            self.old = std::mem::take(&mut self.young);
+        if self.recent.len() + blocks.len() > MAX_RECENT {
+            self.old = std::mem::take(&mut self.recent);
         }
-        self.young.extend(blocks);
+        self.recent.extend(blocks);
     }
 
-    /// Blocks in here; those that have become young again count twice.
+    /// The number of blocks; those that have become recent again count twice.
     pub fn len(&self) -> usize {
-        self.young.len() + self.old.len()
+        self.recent.len() + self.old.len()
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_what_comes_again_stays() {
+    fn it_is_bounded_and_keeps_what_is_used_again() {
         let mut prefixes = Prefixes::default();
         let kept = prompt(1, 100, 999_999);
         for own in 1..4_000 {
@@ -68,10 +68,10 @@ mod tests {
             if own % 100 == 0 {
                 prefixes.insert(&kept);
             }
-            assert!(prefixes.len() <= 2 * GENERATION);
+            assert!(prefixes.len() <= 2 * MAX_RECENT);
         }
         assert_eq!(prefixes.shared(&kept), 128);
-        // The last ones too; the first are forgotten, whole.
+        // So are the last ones; the first are dropped, whole.
         assert_eq!(prefixes.shared(&prompt(4_000, 20, 3_999)), 128);
         assert_eq!(prefixes.shared(&prompt(2, 20, 1)), 0);
     }

@@ -1,4 +1,4 @@
-//! A set of upstreams, and the set that takes over from it.
+//! Tests of a set of upstreams, and of the set that replaces it.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -20,20 +20,20 @@ fn resolved(
     names: &[&str],
     rules: Rules,
     resolver: Resolver,
-    before: Option<&Upstreams>,
+    previous: Option<&Upstreams>,
     metrics: &Metrics,
 ) -> Upstreams {
     let to: Vec<Address> = names.iter().map(|n| Address::parse(n).unwrap()).collect();
     let trust = None;
-    Upstreams::resolve(&to, rules, Means { trust, resolver }, before, metrics).unwrap()
+    Upstreams::resolve(&to, rules, Means { trust, resolver }, previous, metrics).unwrap()
 }
 
-fn set(names: &[&str], before: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {
+fn set(names: &[&str], previous: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {
     let rules = rules(Policy::ShortestQueue);
-    resolved(names, rules, system, before, metrics)
+    resolved(names, rules, system, previous, metrics)
 }
 
-/// Four upstreams that prompts have a say in.
+/// Four upstreams that are chosen by prompts.
 fn by_prompt() -> Upstreams {
     let names = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"];
     let metrics = Metrics::new().unwrap();
@@ -63,26 +63,26 @@ fn shown(metrics: &Metrics, line: &str) -> bool {
 const IN_FLIGHT: &str = "queuescope_upstream_in_flight{upstream=";
 
 #[tokio::test]
-async fn a_new_set_takes_over_what_it_shares_with_the_old() {
+async fn a_new_set_keeps_what_it_shares_with_the_old() {
     let metrics = Metrics::new().unwrap();
     let (a, b, c) = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3");
     let old = Arc::new(set(&[a, b], None, &metrics));
     let mut busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[], &[]).unwrap()).collect();
     let out = busy.iter_mut().find(|chosen| name(chosen) == b).unwrap();
-    old.connection_failed(out);
+    old.connect_failed(out);
     let new = set(&[b, c, a], Some(&old), &metrics);
-    // One is out and one has two, so the one that came gets the next two.
+    // One is out and one has two requests, so the new one gets the next two.
     let next = [new.choose(&[], &[]).unwrap(), new.choose(&[], &[]).unwrap()];
     assert_eq!(next.each_ref().map(name), [c, c]);
-    let twice = format!("{IN_FLIGHT}\"{a}\"}} 2");
-    assert!(shown(&metrics, &twice), "not shown twice");
+    let in_flight = format!("{IN_FLIGHT}\"{a}\"}} 2");
+    assert!(shown(&metrics, &in_flight), "of both sets");
     let out = format!("queuescope_upstream_healthy{{upstream=\"{b}\"}} 0");
     assert!(shown(&metrics, &out));
     // A request that began with the old set counts in the new one until its end.
     drop(busy);
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 0")));
     assert_eq!(name(&new.choose(&[], &[]).unwrap()), a);
-    // What nobody uses any more is not shown.
+    // Upstreams that are used no more are not shown.
     let last = set(&[a], Some(&new), &metrics);
     drop((old, new, next));
     assert_eq!(last.all.len(), 1);
@@ -91,14 +91,14 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
 }
 
 #[tokio::test]
-async fn under_the_same_limit_a_new_set_keeps_the_places_that_are_taken() {
+async fn under_the_same_limit_a_new_set_keeps_the_slots_that_are_taken() {
     let metrics = Metrics::new().unwrap();
-    let limited = |most, before: Option<&Upstreams>| {
+    let limited = |limit, previous: Option<&Upstreams>| {
         let rules = Rules {
-            max_concurrent_requests: most,
+            max_concurrent_requests: limit,
             ..rules(Policy::RoundRobin)
         };
-        resolved(&["127.0.0.1:1"], rules, system, before, &metrics)
+        resolved(&["127.0.0.1:1"], rules, system, previous, &metrics)
     };
     let free = |set: &Upstreams| set.slots.as_ref().map(|slots| slots.available_permits());
     let old = limited(Whole::of::<2>(), None);
@@ -123,7 +123,7 @@ fn the_same_name_by_another_protocol_is_another_upstream() {
 }
 
 #[test]
-fn what_other_roots_have_verified_is_not_used_again() {
+fn a_connection_that_other_roots_verified_is_not_reused() {
     let folder = tempfile::tempdir().unwrap();
     let hash = |ca: &str| {
         let path = folder.path().join("ca.pem");
@@ -140,7 +140,7 @@ fn what_other_roots_have_verified_is_not_used_again() {
         ca.unwrap().cert.pem()
     };
     let (one, other) = (ca(), ca());
-    assert_eq!(hash(&one), hash(&one), "a reload of the same goes on");
+    assert_eq!(hash(&one), hash(&one), "a reload of the same roots");
     assert_ne!(hash(&one), hash(&other));
     assert_ne!(hash(&one), hash(&(one.clone() + &other)));
 }
@@ -160,22 +160,22 @@ async fn a_request_tries_each_address_of_a_name() {
     let set = named(|_, _| Ok(vec![V6, V4]));
     let mut one = set.choose(&[], &[]).unwrap();
     assert_eq!(*one.peer.address().as_inet().unwrap(), V6);
-    assert!(set.connection_failed(&mut one));
+    assert!(set.connect_failed(&mut one));
     assert_eq!(*one.peer.address().as_inet().unwrap(), V4);
     one.connected();
     assert!(!set.all[0].counts.is_out.load(Relaxed));
-    // The next one begins with what is known to be good.
+    // The next request begins with the address that worked.
     let mut two = set.choose(&[], &[]).unwrap();
     assert_eq!(two.at, V4);
     assert!(
-        set.connection_failed(&mut two),
-        "all have failed, but not this request"
+        set.connect_failed(&mut two),
+        "all failed once, but not for this request"
     );
-    assert!(!set.connection_failed(&mut two));
+    assert!(!set.connect_failed(&mut two));
     assert!(set.all[0].counts.is_out.load(Relaxed));
     let mut three = set.choose(&[], &[]).unwrap();
     let first = three.at;
-    assert!(set.connection_failed(&mut three));
+    assert!(set.connect_failed(&mut three));
     assert_ne!(three.at, first);
     three.connected();
     assert!(!set.all[0].counts.is_out.load(Relaxed));
@@ -183,7 +183,7 @@ async fn a_request_tries_each_address_of_a_name() {
 }
 
 #[tokio::test]
-async fn a_request_tries_each_address_once_whatever_others_find_and_then_another_upstream() {
+async fn a_request_tries_each_address_once_and_then_another_upstream() {
     let resolver: Resolver = |host, port| match host {
         "name" => Ok(vec![V6, V4, V4_TOO]),
         _ => system(host, port),
@@ -192,9 +192,9 @@ async fn a_request_tries_each_address_once_whatever_others_find_and_then_another
     let set = resolved(&["name:1", "127.0.0.1:9"], rules, resolver, None, &metrics);
     let [mut chosen, _, other] = [(); 3].map(|()| set.choose(&[], &[]).unwrap());
     let mut tried = vec![chosen.at];
-    while set.connection_failed(&mut chosen) {
+    while set.connect_failed(&mut chosen) {
         tried.push(chosen.at);
-        // The first is good again, and stands before the one that is left.
+        // Another request finds the first one good, which is now before the one that is left.
         other.connected();
     }
     let failed = chosen.index;
@@ -217,15 +217,15 @@ async fn a_name_is_looked_up_again_when_it_failed() {
     let mut one = set.choose(&[], &[]).unwrap();
     assert_eq!(one.at, V6);
     HAS_MOVED.store(true, Relaxed);
-    assert!(!set.connection_failed(&mut one));
+    assert!(!set.connect_failed(&mut one));
     while set.choose(&[], &[]).unwrap().at != V4 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(set.all[0].addresses.in_turn(), [V4]);
+    assert_eq!(set.all[0].addresses.in_order(), [V4]);
 }
 
 #[test]
-fn what_a_name_still_means_keeps_its_place_and_its_failure() {
+fn addresses_that_a_name_still_has_keep_their_order() {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
     let address = Address::parse("name:1").unwrap();
     let resolver: Resolver = |_, _| match FOUND.load(Relaxed) {
@@ -239,40 +239,40 @@ fn what_a_name_still_means_keeps_its_place_and_its_failure() {
     for now in 1..4 {
         FOUND.store(now, Relaxed);
         addresses.look_up_again(&address);
-        assert_eq!(addresses.in_turn(), [V4, V4_TOO, V6]);
+        assert_eq!(addresses.in_order(), [V4, V4_TOO, V6]);
     }
     let nothing = Addresses::look_up(&address, |_, _| Ok(Vec::new()));
     assert_eq!(nothing.unwrap_err(), "name:1: no address found");
-    let wrong = Addresses::look_up(&address, resolver);
-    assert_eq!(wrong.unwrap_err(), "name:1: no such name");
+    let unknown = Addresses::look_up(&address, resolver);
+    assert_eq!(unknown.unwrap_err(), "name:1: no such name");
 }
 
 #[test]
-fn groups_that_come_one_by_one_are_spread_and_an_uneven_queue_moves_them() {
+fn groups_of_prompts_are_spread_and_an_uneven_queue_moves_them() {
     let set = by_prompt();
     let home = |group, own| set.choose(&[], &prompt(group, own)).unwrap().index;
     let mut homes: Vec<usize> = (1..=4).map(|group| home(group, 0)).collect();
     assert_eq!(home(1, 1), homes[0]);
     homes.sort_unstable();
-    // None is in flight: the least cached gets the next group.
+    // None is in flight: the one with the least cached gets the next group.
     assert_eq!(homes, [0, 1, 2, 3]);
-    let asks = |own| set.choose(&[], &prompt(1, own)).unwrap();
-    let busy: Vec<Chosen> = (2..7).map(asks).collect();
+    let choose = |own| set.choose(&[], &prompt(1, own)).unwrap();
+    let busy: Vec<Chosen> = (2..7).map(choose).collect();
     let first = busy[0].index;
     let is_first = |one: &Chosen| (one.index, one.by) == (first, Some(ChosenBy::Prefix));
     assert!(busy.iter().all(is_first));
-    let moved = asks(7);
+    let moved = choose(7);
     assert_ne!(moved.index, first);
     assert_eq!(moved.by, Some(ChosenBy::Imbalance));
-    // Both have its beginning now, and one has fewer to do.
+    // Both have its beginning now, and one has fewer requests.
     drop(busy);
-    let both = asks(8);
+    let both = choose(8);
     assert_eq!((both.index, both.by), (first, Some(ChosenBy::Prefix)));
     assert_eq!(set.choose(&[], &[]).unwrap().by, Some(ChosenBy::Unread));
 }
 
 #[tokio::test]
-async fn what_an_upstream_had_outlives_a_reload_and_not_the_upstream() {
+async fn known_prefixes_outlive_a_reload_but_not_a_failure() {
     let metrics = Metrics::new().unwrap();
     let names = ["127.0.0.1:1", "127.0.0.1:2"];
     let rules = || rules(Policy::CacheAware);
@@ -282,10 +282,10 @@ async fn what_an_upstream_had_outlives_a_reload_and_not_the_upstream() {
     let new = resolved(&turned, rules(), system, Some(&old), &metrics);
     let mut again = new.choose(&[], &prompt(1, 2)).unwrap();
     assert_eq!((again.index, again.by), (1 - home, Some(ChosenBy::Prefix)));
-    new.connection_failed(&mut again);
+    new.connect_failed(&mut again);
     let left = new.choose(&[], &prompt(1, 3)).unwrap();
-    assert_eq!(left.index, home, "the other is left out");
-    // It may have been started anew.
+    assert_eq!(left.index, home, "the other is out");
+    // It may have been restarted.
     let back = new.choose(&[home], &prompt(1, 4)).unwrap();
     assert_eq!(back.by, Some(ChosenBy::Load));
 }

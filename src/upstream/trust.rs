@@ -1,7 +1,7 @@
-//! Roots as Pingora takes them.
+//! Root certificates for Pingora.
 //!
-//! Pingora would read these itself, once at the start, and panic over a file that it cannot read. Handed over
-//! with each connection they are checked by us, and can change with a reload.
+//! Pingora would read them itself, once at the start, and panic if it cannot. Given with each connection, we check them, and a
+//! reload can change them.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,7 +15,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::trust::Roots;
 
-/// Roots that an upstream's certificate may be signed by.
+/// The root certificates for upstreams.
 #[derive(Clone)]
 pub struct Trust {
     roots: Arc<CaType>,
@@ -23,28 +23,28 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// The certificates of a PEM file, all of which must be usable.
+    /// Reads the certificates of a PEM file, all of which must be usable.
     ///
     /// # Errors
-    /// What is wrong with the file, and what would be right.
+    /// What is wrong with the file, with a hint.
     pub fn file(path: &Path) -> Result<Trust, String> {
         let roots = Roots::file(path)?;
-        let unread = "has a certificate that Pingora cannot read; give another of the same CA";
+        let unusable = "has a certificate that Pingora cannot read; give another of the same CA";
         let trust = Trust::of(&roots);
         let all = Some(trust).filter(|trust| trust.roots.len() == roots.certificates().len());
-        all.ok_or_else(|| unread.to_owned())
+        all.ok_or_else(|| unusable.to_owned())
     }
 
-    /// The system's roots; those that cannot be used are left out.
+    /// Reads the system's roots; unusable ones are left out.
     ///
     /// # Errors
-    /// There are none.
+    /// The system has none.
     pub fn system() -> Result<Trust, String> {
-        let roots = Roots::system().map_err(|wrong| format!("{wrong}; give upstream_ca"))?;
+        let roots = Roots::system().map_err(|problem| format!("{problem}; give upstream_ca"))?;
         Ok(Trust::of(&roots))
     }
 
-    /// Those that Pingora can read.
+    /// Parses them for Pingora; those that it cannot read are left out.
     fn of(roots: &Roots) -> Trust {
         let mut hasher = DefaultHasher::new();
         roots.certificates().hash(&mut hasher);
@@ -54,12 +54,12 @@ impl Trust {
         }
     }
 
-    /// As Pingora takes it.
+    /// Returns the roots as Pingora's options have them.
     pub fn roots(&self) -> Arc<CaType> {
         self.roots.clone()
     }
 
-    /// A number that other roots have not: what one set has verified is nothing to another.
+    /// A hash of the roots: a connection that other roots verified is not used.
     pub fn key(&self) -> u64 {
         self.key
     }

@@ -160,6 +160,14 @@ async fn the_proxys_own_errors_are_told_from_a_servers() {
     let places = [&front, &before, &alone].map(|row| &*row["ended_in"]);
     assert_eq!(places, ["proxy", "proxy", "connecting"]);
 
+    // Where the upstream is the server itself, the request ended on the way to it.
+    let front = Front::balancing(&[nowhere], "random", "").await;
+    let before = of_generator(front.addr()).await;
+    for row in [before, front.only_row().await] {
+        let cells = ["ended_in", "host", "attempts"].map(|column| &*row[column]);
+        assert_eq!(cells, ["network", &*nowhere.to_string(), "1"], "{row:?}");
+    }
+
     let [front, before, alone] = rows_of(vec![Step::Close]).await;
     assert_outcome(&front, "upstream_died", "");
     assert_outcome(&before, "upstream_died", "502");

@@ -1,4 +1,4 @@
-//! What is sent upstream for a request, and a hop's attempt at its server.
+//! Attempts: a hop's at its server, and how the request is sent upstream.
 
 use parking_lot::MutexGuard;
 
@@ -13,8 +13,8 @@ use crate::telemetry::prometheus::Progress;
 use super::Context;
 
 impl Context {
-    /// At a hop: one of a request of ours or of another's, with the id that this has.
-    pub(super) fn begin_attempt(&mut self, id: Option<&str>) {
+    /// At a hop: begins its attempt, and joins it to a request of the front by span or by the request id `id`.
+    pub(super) fn join_attempt(&mut self, id: Option<&str>) {
         let Role::Hop(worker) = &self.role else {
             return;
         };
@@ -25,7 +25,7 @@ impl Context {
             self.shared.roles.lock().ask(span, &worker);
         }
         let metrics = &self.shared.metrics;
-        self.at_worker = Some(match self.shared.role(&worker) {
+        self.attempt_in_flight = Some(match self.shared.role(&worker) {
             Some(ServerRole::Prefill) => metrics.leg_began(&worker),
             _ => metrics.attempt_began(&worker),
         });
@@ -34,98 +34,102 @@ impl Context {
             let (trace, span) = (trace.id, trace.parent?);
             Some(CameWith { trace, span })
         });
-        self.attempt = Some(self.shared.joins.arrived(attempt, id));
+        self.attempt = Some(self.shared.joins.join(attempt, id));
     }
 
-    /// It is to be sent to this upstream, `host:port`.
-    pub fn chose(&mut self, upstream: &str) {
+    /// Locks what is known of the hop's attempt.
+    pub(super) fn attempt_data(&self) -> Option<MutexGuard<'_, Attempt>> {
+        self.attempt.as_ref().map(|attempt| attempt.data.lock())
+    }
+
+    /// The upstream `host:port` was chosen.
+    pub fn set_upstream(&mut self, upstream: &str) {
         upstream.clone_into(&mut self.upstream);
-        if let Some(mut told) = self.told() {
-            told.host = self.own_host().unwrap_or_default();
+        if let Some(mut attempt) = self.attempt_data() {
+            attempt.host = self.own_host().unwrap_or_default();
         }
     }
 
-    /// The head is about to be written upstream. Gives the `traceparent` to write, if there is to be one.
-    pub fn attempt_began(&mut self) -> Option<String> {
+    /// There is a connection to the upstream; `is_reused` if it served a request before.
+    pub fn connected(&mut self, is_reused: bool) {
+        let label = if is_reused { "true" } else { "false" };
+        let connections = &self.shared.metrics.connections;
+        connections.with(&[&self.upstream, label]).inc();
+        if let Some(recording) = &mut self.recording {
+            recording.observer.row_mut().upstream_reused = Some(is_reused);
+        }
+    }
+
+    /// The upstream cannot be connected to, at any of its addresses. That is an attempt, if no hop reports it.
+    pub fn upstream_unreachable(&mut self) {
+        self.times_unconnected += u32::from(self.is_sent_to_server());
+    }
+
+    /// The head is about to be sent upstream. Returns the `traceparent` to send, if any.
+    pub fn begin_sending(&mut self) -> Option<String> {
         let now = self.shared.clock.now();
         self.forwarded = Some(now);
-        self.sendings += 1;
-        self.time.sent(now);
-        if let Some(under_way) = &mut self.under_way {
-            under_way.enter(Progress::Waiting);
+        self.times_sent += 1;
+        self.timing.upstream_began(now);
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.enter(Progress::Waiting);
         }
-        if self.sends_to_server() && self.watch.is_some() {
-            // The one before is over.
-            self.at_worker = None;
-            self.at_worker = Some(self.shared.metrics.attempt_began(&self.upstream));
+        if self.is_sent_to_server() && self.recording.is_some() {
+            // The previous attempt ends before this one begins.
+            self.attempt_in_flight = None;
+            self.attempt_in_flight = Some(self.shared.metrics.attempt_began(&self.upstream));
         }
-        if let Some(mut told) = self.told() {
-            told.forwarded = Some(now);
+        if let Some(mut attempt) = self.attempt_data() {
+            attempt.forwarded = Some(now);
         }
         let span = match (&self.role, self.span) {
             (Role::Hop(_), Some(span)) => span,
             _ => new_span_id(),
         };
         self.span = Some(span);
-        if let Some(joined) = &self.joined {
-            self.shared.joins.sent(joined, span);
+        if let Some(request) = &self.request {
+            self.shared.joins.add_span(request, span);
         }
-        self.note_sending(span, now, None);
-        if let Some(watch) = &mut self.watch {
-            watch.observer.row_mut().span_id = Some(span);
+        self.trace_sending(span, now, None);
+        if let Some(recording) = &mut self.recording {
+            recording.observer.row_mut().span_id = Some(span);
             let moment = match self.role {
                 Role::Front => Moment::Forwarded,
                 Role::Hop(_) => Moment::WorkerForwarded,
             };
-            watch.observer.timeline_mut().set(moment, now);
+            recording.observer.timeline_mut().set(moment, now);
         }
         let trace = self.trace.as_ref()?;
-        // What has no span of ours stays below its client's.
-        let is_told = self.watch.is_some() || self.attempt.is_some();
-        let parent = if is_told { Some(span) } else { trace.parent };
+        // A request without a span of ours stays below its client's.
+        let has_span = self.recording.is_some() || self.attempt.is_some();
+        let parent = if has_span { Some(span) } else { trace.parent };
         parent.map(|parent| trace.with_parent(parent))
     }
 
-    /// What is told of the hop's attempt.
-    pub(super) fn told(&self) -> Option<MutexGuard<'_, Attempt>> {
-        self.attempt.as_ref().map(|attempt| attempt.told.lock())
-    }
-
-    /// No connection to the upstream came about.
-    pub fn note_unconnected(&mut self) {
+    /// An address of the upstream could not be connected to.
+    pub fn connect_failed(&mut self) {
         let now = self.shared.clock.now();
-        self.note_sending(new_span_id(), self.arrival, Some(now));
+        self.trace_sending(new_span_id(), self.arrival, Some(now));
     }
 
-    /// A sending from `at`, for traces: those alone tell of it. One that no connection came about for began when the one
-    /// before was over, and has `failed`.
-    fn note_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
-        // Without a watch there is no row.
-        let watch = self.watch.as_mut();
-        let Some(watch) = watch.filter(|_| self.shared.telemetry.traces()) else {
+    /// Notes a sending that began at `at`, for exported traces. One without a connection began when the previous one was over, and
+    /// `failed` then.
+    fn trace_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
+        let recording = self.recording.as_mut();
+        let Some(recording) = recording.filter(|_| self.shared.telemetry.traces()) else {
             return;
         };
-        let sendings = &mut watch.observer.row_mut().more.trace.sendings;
+        let sendings = &mut recording.observer.row_mut().more.trace.sendings;
         if failed.is_some() && sendings.len() >= MAX_FAILED {
             return;
         }
-        let before = sendings.last().and_then(|last| last.broke);
+        let previous = sendings.last().and_then(|last| last.broke);
         sendings.push(Sending {
             span,
             upstream: self.upstream.clone(),
-            at: before.filter(|_| failed.is_some()).unwrap_or(at),
+            at: previous.filter(|_| failed.is_some()).unwrap_or(at),
             broke: failed,
             is_connected: failed.is_none(),
         });
-    }
-
-    /// An upstream connection stands; `reused` when it has served before.
-    pub fn connected(&mut self, reused: bool) {
-        let label = if reused { "true" } else { "false" };
-        let connections = &self.shared.metrics.connections;
-        connections.with(&[&self.upstream, label]).inc();
-        if let Some(watch) = &mut self.watch {
-            watch.observer.row_mut().upstream_reused = Some(reused);
-        }
     }
 }

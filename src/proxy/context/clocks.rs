@@ -1,5 +1,4 @@
-//! Front, a hop and an engine, each with a clock of its own: what the front's rows say of the others' moments
-//! is right within the errors that they state.
+//! Front, hop and engine with a clock each: the moments of hop and engine in the front's rows are right within the stated errors.
 
 use proptest::prelude::*;
 
@@ -11,7 +10,7 @@ use super::*;
 
 const START: i64 = 1_795_000_000 * NANOS;
 
-/// Another clock against ours.
+/// Another clock, relative to ours.
 #[derive(Clone, Copy, Debug)]
 struct Other {
     offset: i64,
@@ -31,8 +30,8 @@ fn others() -> impl Strategy<Value = [Other; 2]> {
     [other(), other()]
 }
 
-/// How long each part of a request takes, nanoseconds: the pause before it, in the router, in the hop, on the way to the engine, in
-/// it, on the way to the hop and to the front, decoding.
+/// How long each part of a request takes, in nanoseconds: the pause before it, router, hop, to the engine, engine, to the hop, to the
+/// front, decoding.
 fn delays() -> impl Strategy<Value = (i64, i64, i64, i64, i64, i64, i64, i64)> {
     let short = || prop_oneof![0..20_000_i64, 0..20_000_000_i64];
     let long = || prop_oneof![0..NANOS, 0..100 * NANOS];
@@ -62,8 +61,8 @@ proptest! {
             now += pause;
             manual.set(Stamp::from_nanos(now));
             let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
-            context.watch(Endpoint::Generate, Some("id"), &http::HeaderMap::new());
-            let _ = context.attempt_began();
+            context.start_recording(Endpoint::Generate, Some("id"), &http::HeaderMap::new());
+            let _ = context.begin_sending();
             let at_hop = now + in_router;
             let sent = at_hop + in_hop;
             let created = sent + to_engine;
@@ -93,9 +92,9 @@ proptest! {
             context.response_body(body.as_bytes(), false, shared.clock.now());
             now = read + decode;
             manual.set(Stamp::from_nanos(now));
-            let watch = context.watch.take().unwrap();
+            let recording = context.recording.take().unwrap();
             let at = shared.clock.now();
-            let record = context.rows(watch, None, &End::Complete, at).remove(0);
+            let record = context.rows(recording, None, &End::Complete, at).remove(0);
             let timeline = &record.timeline;
             let error = |clock| match timeline.relation(clock) {
                 Relation::Apart(offset) => offset.error_nanos + 500,
@@ -112,7 +111,7 @@ proptest! {
                 let off_by = stated.nanos_since(Stamp::from_nanos(at)).abs();
                 prop_assert!(off_by <= error, "{:?} is off by {} > {}", moment, off_by, error);
             }
-            // Of two other clocks, both errors.
+            // The errors of both clocks add up.
             let network = Period::NETWORK;
             let off_by = (timeline.nanos(network).unwrap() - (created - at_hop)).abs();
             prop_assert!(off_by <= by_hop + by_engine, "{} > {}", off_by, by_hop + by_engine);

@@ -1,4 +1,4 @@
-//! What a hop learns of its server where prefill and decode are servers of their own, and of the leg that goes there.
+//! At a hop of a prefill/decode pair: what its server is, and the leg of a request that goes there.
 
 use crate::clock::Stamp;
 use crate::proxy::join::HopAttempt;
@@ -10,82 +10,86 @@ use crate::request::row::Row;
 use super::Context;
 
 impl Context {
-    /// A hop has read in its request's body that it is one of two legs, or all of it and that it is none.
+    /// The request's body named a room, so that this is one of two legs; `None` if all of it was read and named none.
     pub(super) fn room_read(&mut self, room: Option<u64>) {
         let Some(attempt) = &self.attempt else { return };
-        let mut told = attempt.told.lock();
-        if told.room.is_some() {
+        let mut data = attempt.data.lock();
+        if data.room.is_some() {
             return;
         }
-        told.room = room.filter(|_| self.shared.may_have_legs(&told.worker));
-        told.role = self.shared.role(&told.worker);
-        let (room, role) = (told.room, told.role);
-        drop(told);
-        match room {
-            Some(room) => (self.shared.joins).in_room(attempt, room, self.shared.clock.now()),
-            None => drop((self.watch).take_if(|watch| watch.leg.is_some() && role.is_none())),
+        data.room = room.filter(|_| self.shared.may_have_legs(&data.worker));
+        data.role = self.shared.role(&data.worker);
+        let (room, role) = (data.room, data.role);
+        drop(data);
+        if let Some(room) = room {
+            let now = self.shared.clock.now();
+            self.shared.joins.add_room(attempt, room, now);
+        } else if role.is_none() {
+            self.recording.take_if(|one| one.leg_bytes.is_some());
         }
     }
 
-    /// Whether the rest of its body may say that it is one of two legs.
+    /// Whether the rest of the request's body may name a room.
     pub fn may_have_room(&self) -> bool {
-        let may = |worker: &str| self.watch.is_some() && self.shared.may_have_legs(worker);
-        self.told()
-            .is_some_and(|told| told.room.is_none() && may(&told.worker))
+        let may = |worker: &str| self.recording.is_some() && self.shared.may_have_legs(worker);
+        self.attempt_data()
+            .is_some_and(|attempt| attempt.room.is_none() && may(&attempt.worker))
     }
 
-    /// The rest of its body was waited for since `began`, when its server had failed: that wait is not of the attempt.
-    pub fn room_waited(&mut self, began: Stamp) {
-        self.time.back(began);
-        self.waited(began);
-        if let Some(mut told) = self.told() {
-            told.ended.get_or_insert(began);
+    /// The server had failed, and the rest of the body was read since `began` for its room: that time is not the attempt's.
+    pub fn room_wait_ended(&mut self, began: Stamp) {
+        self.timing.upstream_ended(began);
+        self.exclude_since(began);
+        if let Some(mut attempt) = self.attempt_data() {
+            attempt.ended.get_or_insert(began);
         }
-        if let Some(watch) = &mut self.watch {
-            watch.response_end.get_or_insert(began);
+        if let Some(recording) = &mut self.recording {
+            recording.response_end.get_or_insert(began);
         }
     }
 
-    /// What a reply has told of a leg that has no row here, once all of it has come.
-    pub(super) fn leg_ended(&mut self, at: Stamp) {
-        let leg = self.watch.take_if(|watch| watch.leg.is_some());
+    /// Ends the recording of a leg that has no row here.
+    pub(super) fn end_leg(&mut self, at: Stamp) {
+        let leg = self.recording.take_if(|one| one.leg_bytes.is_some());
         let (Some(leg), Some(attempt)) = (leg, &self.attempt) else {
             return;
         };
-        let reply = leg.observer.finish(End::Complete, at);
-        self.note_leg(attempt, &reply);
+        let response = leg.observer.finish(End::Complete, at);
+        self.note_leg(attempt, &response);
     }
 
-    /// A hop's server is asked what it is.
-    pub fn asks_server_info(&mut self, path: &str) {
+    /// At a hop: reads the response if `path` asks the server what it is.
+    pub fn expect_server_info(&mut self, path: &str) {
         if self.role != Role::Front {
-            self.info = ServerInfo::asked_by(path);
+            self.server_info = ServerInfo::for_path(path);
         }
     }
 
-    pub(super) fn server_info(&mut self, bytes: &[u8], is_end: bool) {
-        let Some(info) = &mut self.info else { return };
+    pub(super) fn read_server_info(&mut self, bytes: &[u8], is_end: bool) {
+        let Some(info) = &mut self.server_info else {
+            return;
+        };
         info.feed(bytes);
         if let (true, Role::Hop(worker)) = (is_end, &self.role)
             && let Some(role) = info.role()
         {
-            self.shared.learn(worker, role);
+            self.shared.set_role(worker, role);
         }
     }
 
-    /// Notes what the reply to a hop's attempt told, if it is one of two legs, and learns of it what the server does.
-    pub(super) fn note_leg(&self, attempt: &HopAttempt, reply: &[Row]) {
-        let mut told = attempt.told.lock();
-        if told.room.is_none() && told.role.is_none() {
+    /// Notes what the response to a hop's attempt reported, if the attempt is one of two legs, and learns the server's role from it.
+    pub(super) fn note_leg(&self, attempt: &HopAttempt, response: &[Row]) {
+        let mut data = attempt.data.lock();
+        if data.room.is_none() && data.role.is_none() {
             return;
         }
-        legs::note(&mut told, reply);
-        // A server that does both tells of a prefill too: its row is nobody else's.
-        let is_leg = !attempt.needs_row || told.is_joined || told.role == Some(ServerRole::Decode);
-        let (role, worker) = (told.role, told.worker.clone());
-        drop(told);
-        if role.is_some() && (is_leg || self.shared.joins.has_decoding_leg(attempt)) {
-            self.shared.learn(&worker, role);
+        legs::note_response(&mut data, response);
+        // A server that does both prefills too, but no other server has its request.
+        let is_leg = !attempt.needs_row || data.is_joined || data.role == Some(ServerRole::Decode);
+        let (role, worker) = (data.role, data.worker.clone());
+        drop(data);
+        if role.is_some() && (is_leg || self.shared.joins.has_decode_leg(attempt)) {
+            self.shared.set_role(&worker, role);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a request: all that is known of it put into its rows, with other clocks put on ours.
+//! The end of a request: its rows, with the clocks of hop and engine related to ours.
 
 use crate::clock::Stamp;
 use crate::offset::OffsetBound;
@@ -12,102 +12,99 @@ use crate::request::row::Row;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
-use super::{Context, Watch, judged};
+use super::{Context, Recording, outcome_of};
 
 impl Context {
-    /// The one end of a request: its rows go out, once.
-    pub fn ended(&mut self, end: End) {
-        self.leg_ended(self.shared.clock.now());
-        let (watch, attempt) = (self.watch.take(), self.attempt.take());
-        if watch.is_none() && attempt.is_none() {
+    /// Ends the request and hands on its rows. Does nothing when called again.
+    pub fn end(&mut self, end: End) {
+        self.end_leg(self.shared.clock.now());
+        let (recording, attempt) = (self.recording.take(), self.attempt.take());
+        if recording.is_none() && attempt.is_none() {
             return;
         }
         let now = self.shared.clock.now();
-        self.time.back(now);
-        (self.under_way, self.at_worker) = (None, None);
-        let joined = self.joined.take();
-        let closed = joined.map(|joined| self.shared.joins.close(&joined, now));
-        let leg = closed.as_ref().and_then(|closed| closed.leg.clone());
-        let mut rows = watch.map(|watch| self.rows(watch, closed, &end, now));
+        self.timing.upstream_ended(now);
+        (self.in_flight, self.attempt_in_flight) = (None, None);
+        let request = self.request.take();
+        let attempts = request.map(|request| self.shared.joins.close(&request, now));
+        let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
+        let mut rows = recording.map(|recording| self.rows(recording, attempts, &end, now));
         if let Some(leg) = leg {
             rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
         }
         if let Some(attempt) = attempt {
-            let seen = rows.iter().flatten().next();
-            let seen = seen.map(Row::outcome);
-            // What waits for this leg has all of it once it has ended.
-            if let Some(reply) = &rows {
-                self.note_leg(&attempt, reply);
+            // Before the attempt ends: whoever waits for this leg then has all of it.
+            if let Some(response) = &rows {
+                self.note_leg(&attempt, response);
             }
-            let mut told = attempt.told.lock();
-            let outcome = seen.unwrap_or_else(|| judged(end, told.status));
-            told.outcome = Some(outcome);
-            told.ended.get_or_insert(now);
-            let metrics = &self.shared.metrics;
-            let attempts = &metrics.attempts;
-            attempts.with(&[&told.worker, outcome.name()]).inc();
-            drop(told);
-            rows = self.shared.joins.ended(&attempt, rows, now);
+            let recorded = rows.iter().flatten().next().map(Row::outcome);
+            let mut data = attempt.data.lock();
+            let outcome = recorded.unwrap_or_else(|| outcome_of(end, data.status));
+            data.outcome = Some(outcome);
+            data.ended.get_or_insert(now);
+            let attempts = &self.shared.metrics.attempts;
+            attempts.with(&[&data.worker, outcome.name()]).inc();
+            drop(data);
+            rows = self.shared.joins.end(&attempt, rows, now);
         }
         if let Some(rows) = rows {
             self.shared.record(rows);
         }
     }
 
-    /// The rows of one that was watched and has ended; `closed` is what hops of this process saw.
+    /// Makes the rows of a request that has ended; `attempts` are those that hops of this process saw.
     pub(super) fn rows(
         &mut self,
-        mut watch: Box<Watch>,
-        closed: Option<RequestAttempts>,
+        mut recording: Box<Recording>,
+        attempts: Option<RequestAttempts>,
         end: &End,
         now: Stamp,
     ) -> Vec<Row> {
-        let mut at_worker = Passage::default();
-        let head = watch.observer.timeline_mut().raw(Moment::ResponseHead);
-        let row = watch.observer.row_mut();
-        // What a hop says comes through the router, and so does what names a server.
-        let may_be_own = head.is_some() && self.hop.is_none() && self.named.is_none();
-        let status = row.status.and_then(|of| u16::try_from(of).ok());
-        let error = status.filter(|of| *of >= 400 && may_be_own);
+        let mut at_hop = Passage::default();
+        let head = recording.observer.timeline_mut().raw(Moment::ResponseHead);
+        let row = recording.observer.row_mut();
+        // A response with a hop's stamps, or one that names a server, is from a server.
+        let may_be_routers =
+            head.is_some() && self.hop_stamps.is_none() && self.named_host.is_none();
+        let status = row.status.and_then(|status| u16::try_from(status).ok());
+        let error = status.filter(|status| *status >= 400 && may_be_routers);
         row.more.is_routers_error = error
-            .zip(closed.as_ref())
-            .is_some_and(|(status, closed)| closed.leave_to_router(status));
-        let lost = closed.as_ref().and_then(RequestAttempts::decoding);
+            .zip(attempts.as_ref())
+            .is_some_and(|(status, attempts)| attempts.leave_to_router(status));
+        let decode = attempts.as_ref().and_then(RequestAttempts::decode_leg);
         if self.role == Role::Front {
-            at_worker = self.take_attempts(&mut watch.observer, closed.unwrap_or_default());
+            at_hop = self.put_attempts(&mut recording.observer, attempts.unwrap_or_default());
         }
-        let row = watch.observer.row_mut();
+        let row = recording.observer.row_mut();
         if head.is_some() {
-            row.client_stall = Some(self.time.pending_at(now));
+            row.client_stall = Some(self.timing.write_wait_at(now));
         }
-        row.overhead = Some(self.time.own(self.arrival, now));
-        if row.host.is_none() && self.sendings > 0 {
-            // It had the request, though no response came.
+        row.overhead = Some(self.timing.overhead(self.arrival, now));
+        if row.host.is_none() && self.times_sent + self.times_unconnected > 0 {
+            // No response came, but the server was tried.
             row.host = self.own_host();
         }
-        let ended = watch.response_end.unwrap_or(now);
-        let mut rows = watch.observer.finish(end.clone(), ended);
-        self.relate(&mut rows, head, now);
-        if let Some((host, outcome)) = lost {
+        let ended = recording.response_end.unwrap_or(now);
+        let mut rows = recording.observer.finish(end.clone(), ended);
+        self.relate_clocks(&mut rows, head, now);
+        if let Some((host, outcome)) = decode {
             for row in &mut rows {
                 if let Some(error) = &mut row.error {
                     tell_lost(error, ServerRole::Decode, &host, outcome);
                 }
             }
         }
-        self.put_passages(&mut rows, at_worker);
-        if let Some(first) = rows.first().filter(|_| self.counts()) {
+        self.put_passages(&mut rows, at_hop);
+        if let Some(first) = rows.first().filter(|_| self.is_counted()) {
             let metrics = &self.shared.metrics;
-            metrics.bytes.with(&["request"]).inc_by(watch.request_bytes);
-            metrics
-                .bytes
-                .with(&["response"])
-                .inc_by(watch.response_bytes);
-            log_failure(&rows);
+            let (request, response) = (recording.request_bytes, recording.response_bytes);
+            metrics.bytes.with(&["request"]).inc_by(request);
+            metrics.bytes.with(&["response"]).inc_by(response);
+            log_failure(first);
             if let Some(why) = first.unread {
                 metrics.responses_unread.with(&[why.name()]).inc();
             }
-            if self.sends_to_server() && self.sendings > 0 {
+            if self.is_sent_to_server() && self.times_sent > 0 {
                 let outcome = first.outcome().name();
                 metrics.attempts.with(&[&self.upstream, outcome]).inc();
             }
@@ -115,15 +112,15 @@ impl Context {
         rows
     }
 
-    /// Takes in what hops of this process saw of the request. Gives when the body that the front read passed its hop.
-    fn take_attempts(&self, observer: &mut Observer, closed: RequestAttempts) -> Passage {
+    /// Puts the attempts that hops of this process saw into the row. Returns when the response's body passed the hop.
+    fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) -> Passage {
         let mut passage = Passage::default();
-        if let Some(last) = &closed.last {
-            if closed.is_named {
+        if let Some(last) = &attempts.last {
+            if attempts.is_named {
                 passage = last.passage;
             }
-            // Another leg of it may have answered.
-            let by = self.hop.as_ref().map(|hop| hop.span);
+            // The stamps on the response may be those of its other leg.
+            let by = self.hop_stamps.as_ref().map(|hop| hop.span);
             if by.is_none_or(|by| by.is_some_and(|by| by != last.span)) {
                 let stamps = Stamps {
                     clock: self.shared.clock_name.clone(),
@@ -137,36 +134,37 @@ impl Context {
             }
         }
         let row = observer.row_mut();
-        let room = closed.last.as_ref().and_then(|last| last.room);
+        let room = attempts.last.as_ref().and_then(|last| last.room);
         row.more.room = row.more.room.or(room);
-        let (attempts, failed) = self.attempts_of(closed.count, closed.failed);
-        row.attempts = Some(attempts.into());
+        let (count, failed) = self.attempts_of(attempts.count, attempts.failed);
+        row.attempts = Some(count.into());
         row.failed_attempts = shown(&failed);
-        // The server's spans lie below the hop's.
+        // The server's spans are children of the hop's.
         if self.shared.telemetry.traces() || self.shared.engine.is_some() {
-            row.more.trace.attempts = closed.others;
-            row.more.trace.attempts.extend(closed.last);
+            row.more.trace.attempts = attempts.others;
+            row.more.trace.attempts.extend(attempts.last);
         }
         passage
     }
 
-    /// Relates the hop's and the engine's clocks to ours in the rows, as far as is known.
-    fn relate(&self, rows: &mut [Row], response_head: Option<Stamp>, now: Stamp) {
+    /// Relates the clocks of hop and engine to ours, where their offsets are known.
+    fn relate_clocks(&self, rows: &mut [Row], response_head: Option<Stamp>, now: Stamp) {
         let mut clocks = self.shared.clocks.lock();
         let own_clock = &self.shared.clock_name;
-        let apart = self.hop.as_ref().filter(|hop| hop.clock != *own_clock);
-        if let Some(hop) = apart {
+        let hop = self.hop_stamps.as_ref();
+        let hop = hop.filter(|hop| hop.clock != *own_clock);
+        if let Some(hop) = hop {
             let bounds =
                 OffsetBound::of_exchange(self.forwarded, hop.arrival, hop.now, response_head);
             clocks.add(&hop.clock, &bounds);
-            let there = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
-            if let Some(offset) = clocks.get_over(&hop.clock, there) {
+            let at_hop = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
+            if let Some(offset) = clocks.get_over(&hop.clock, at_hop) {
                 relate(rows, ClockOf::Hop, Relation::Apart(offset));
             }
         }
         let host = rows.first().and_then(|row| row.host.as_deref());
         let engine_clock =
-            host.map(|host| apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host)));
+            host.map(|host| hop.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host)));
         let engine = engine_clock.as_ref().and_then(|engine| {
             clocks.add(engine, &engine_bounds(rows));
             clocks.get_over(engine, with_engine(rows)?)
@@ -180,30 +178,30 @@ impl Context {
         }
     }
 
-    /// When the response's body passed the hop and the front, so that the router's part of its way back shows.
-    fn put_passages(&self, rows: &mut [Row], at_worker: Passage) {
-        let (here, worker) = match self.role {
+    /// Sets when the response's body passed the hop and the front, which shows how long the router held it.
+    fn put_passages(&self, rows: &mut [Row], at_hop: Passage) {
+        let (here, at_hop) = match self.role {
             Role::Hop(_) => (Passage::default(), self.passage),
-            Role::Front => (self.passage, at_worker),
+            Role::Front => (self.passage, at_hop),
         };
         for row in rows {
-            row.passed(here, worker);
-            // The first bytes brought the token: then they did at the hop, too.
-            let brought =
-                here.first.is_some() && row.timeline.raw(Moment::FirstToken) == here.first;
-            if let Some(at) = worker.first.filter(|_| brought) {
+            row.passed(here, at_hop);
+            // If the first bytes brought the first token here, they did at the hop.
+            let first_token = row.timeline.raw(Moment::FirstToken);
+            let is_first = here.first.is_some() && first_token == here.first;
+            if let Some(at) = at_hop.first.filter(|_| is_first) {
                 row.timeline.set(Moment::WorkerFirstToken, at);
             }
         }
     }
 }
 
-/// Says in the log that a request failed, with its trace: what a client did is news for whoever asks for it.
-fn log_failure(rows: &[Row]) {
-    let Some(first) = rows.first().filter(|row| !row.is_ok()) else {
+/// Logs that a request failed, with its trace; what is its client's doing at a lower level.
+fn log_failure(row: &Row) {
+    if row.is_ok() {
         return;
-    };
-    let outcome = first.outcome();
+    }
+    let outcome = row.outcome();
     let level = match outcome {
         Outcome::ServerError | Outcome::UpstreamDied | Outcome::Timeout | Outcome::ProxyError => {
             log::Level::Info
@@ -211,9 +209,9 @@ fn log_failure(rows: &[Row]) {
         _ => log::Level::Debug,
     };
     if log::log_enabled!(level) {
-        let (path, outcome, id) = (first.endpoint().path(), outcome.name(), first.request_id());
-        let trace = first.trace_id.as_deref().unwrap_or("none");
-        let error = first.own_error();
+        let (path, outcome, id) = (row.endpoint().path(), outcome.name(), row.request_id());
+        let trace = row.trace_id.as_deref().unwrap_or("none");
+        let error = row.own_error();
         log::log!(
             level,
             "{path} failed: {outcome}: {error}; request {id:?}; trace_id={trace}"

@@ -1,4 +1,4 @@
-//! What a request's context promises.
+//! Tests of a request's context.
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -44,7 +44,7 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
 fn context() -> (Context, ManualClock) {
     let (shared, manual) = shared();
     let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
-    context.watch(Endpoint::Generate, Some("id"), &HeaderMap::new());
+    context.start_recording(Endpoint::Generate, Some("id"), &HeaderMap::new());
     (context, manual)
 }
 
@@ -60,61 +60,61 @@ fn every_request_ends_once_whatever_ends_it() {
     let (mut context, _) = context();
     let metrics = context.shared.metrics.clone();
     assert_eq!(metrics.in_flight(), 1);
-    context.ended(End::Complete);
-    context.ended(End::Complete);
+    context.end(End::Complete);
+    context.end(End::Complete);
     drop(context);
     assert_eq!(metrics.in_flight(), 0);
     let (context, _) = self::context();
     let metrics = context.shared.metrics.clone();
     drop(context);
     assert_eq!(metrics.in_flight(), 0);
-    let told = "outcome=\"proxy_error\",worker=\"\"} 1";
-    assert!(metrics.text().contains(told));
+    let counted = "outcome=\"proxy_error\",worker=\"\"} 1";
+    assert!(metrics.text().contains(counted));
 }
 
-/// A name, what happens at which microsecond after the arrival, which was at 1, the end, and our own time in its parts: the prompt
-/// is asked for, and known; a sending begins, or fails; the answer is read whole; a write to the client is pending, and over.
-const OWN_TIME: &str = "\
-no upstream had it | 31 begins, 500 whole | 507 | 30 + 7
-the wait for a prompt is not its | 3 asked, 903 known, 910 begins, 2000 whole | 2000 | 2 + 7
-between two sendings it is its | 11 begins, 111 fails, 151 begins, 400 whole | 405 | 10 + 40 + 5
+/// A name, the events with their microseconds (arrival is at 1), the end, and the proxy's own time in its parts. Events: reading
+/// the prompt begins and ends; a sending begins or fails; the response is read; a write to the client is pending and over.
+const OVERHEAD: &str = "\
+before and after the upstream | 31 send, 500 read | 507 | 30 + 7
+not the wait for a prompt | 3 prompt, 903 prompt_read, 910 send, 2000 read | 2000 | 2 + 7
+between two sendings | 11 send, 111 fail, 151 send, 400 read | 405 | 10 + 40 + 5
 it reached no upstream | | 701 | 700
-an upstream has it at the end | 21 begins | 9000 | 20
-what the client holds up is not its | 2 begins, 10 pends, 60 over, 100 whole, 104 pends, 304 over | 306 | 1 + 4 + 2";
+an upstream has it at the end | 21 send | 9000 | 20
+not what the client delays | 2 send, 10 pending, 60 over, 100 read, 104 pending, 304 over | 306 | 1 + 4 + 2";
 
 #[test]
-fn the_proxys_own_time_is_what_nobody_else_had() {
-    for line in OWN_TIME.lines() {
+fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
+    for line in OVERHEAD.lines() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let [what, steps, end, parts] = cells[..] else {
+        let [name, events, end, parts] = cells[..] else {
             panic!("{line}")
         };
         let (mut context, manual) = context();
         let at = |micros: &str| Stamp::from_nanos(micros.parse::<i64>().unwrap() * 1_000);
-        let mut asked = at("0");
-        for step in steps.split_terminator(", ") {
-            let (micros, step) = step.split_once(' ').unwrap();
+        let mut prompt = at("0");
+        for event in events.split_terminator(", ") {
+            let (micros, event) = event.split_once(' ').unwrap();
             let now = at(micros);
             manual.set(now);
-            match step {
-                "asked" => asked = now,
-                "known" => context.prompt_waited(asked),
-                "begins" => drop(context.attempt_began()),
-                "fails" => context.sending_failed(true),
-                "pends" => context.time.began(now),
-                "over" => context.time.over(now),
+            match event {
+                "prompt" => prompt = now,
+                "prompt_read" => context.prompt_read(prompt),
+                "send" => drop(context.begin_sending()),
+                "fail" => context.sending_failed(true),
+                "pending" => context.timing.write_pending(now),
+                "over" => context.timing.write_over(now),
                 _ => {
                     context.response_head(&ok(), None, now);
                     context.response_body(b"{}", true, now);
                 }
             }
         }
-        context.time.back(at(end));
-        let own = context.time.own(context.arrival, at(end));
+        context.timing.upstream_ended(at(end));
+        let overhead = context.timing.overhead(context.arrival, at(end));
         let parts = parts.split(" + ").map(|part| at(part).nanos());
-        assert_eq!(own, parts.sum::<i64>(), "{what}");
-        if steps.contains("asked") {
-            let row = context.watch.as_mut().unwrap().observer.row_mut();
+        assert_eq!(overhead, parts.sum::<i64>(), "{name}");
+        if events.contains("prompt") {
+            let row = context.recording.as_mut().unwrap().observer.row_mut();
             assert_eq!(row.prompt_wait, Some(900_000));
         }
     }
@@ -123,9 +123,9 @@ fn the_proxys_own_time_is_what_nobody_else_had() {
 const MS: i64 = 1_000_000;
 const EVENT: &[u8] = b"data: {\"text\":\"a\",\"meta_info\":{\"completion_tokens\":1}}\n\n";
 
-/// A request through front, router and hop; the router holds the first event back for 12 ms and the last bytes for
-/// 2 ms. `first` is what comes before the event that brings the first token, 5 ms earlier; `is_whole` says that
-/// the hop saw the end before the front did.
+/// Returns the front's row of a request through front, router and hop; the router holds the first event back for 12 ms and the
+/// last bytes for 2 ms. `first` arrives 5 ms before the event with the first token; `is_whole` if the hop saw the end before the
+/// front did.
 fn row(first: &[u8], is_whole: bool) -> Row {
     let (shared, manual) = shared();
     let at = |ms: i64| manual.set(Stamp::from_nanos(ms * MS));
@@ -133,21 +133,21 @@ fn row(first: &[u8], is_whole: bool) -> Row {
     at(1);
     let mut front = Context::new(shared.clone(), Role::Front, shared.clock.now());
     front.trace = Some(Trace::random());
-    front.watch(Endpoint::Generate, Some("id"), &HeaderMap::new());
-    let parent = front.attempt_began().unwrap();
+    front.start_recording(Endpoint::Generate, Some("id"), &HeaderMap::new());
+    let parent = front.begin_sending().unwrap();
     let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), shared.clock.now());
     let mut headers = http::HeaderMap::new();
     headers.insert("traceparent", parent.parse().unwrap());
     hop.trace = Trace::of(&headers);
-    hop.watch(Endpoint::Generate, Some("id"), &HeaderMap::new());
-    let _ = hop.attempt_began();
+    hop.start_recording(Endpoint::Generate, Some("id"), &HeaderMap::new());
+    let _ = hop.begin_sending();
     hop.response_head(&ok(), None, now());
     front.response_head(&ok(), Some(hop.stamps()), now());
 
     at(95);
-    hop.passed_on(first.is_empty(), false, now());
+    hop.pass_on(first.is_empty(), false, now());
     at(100);
-    hop.passed_on(false, false, now());
+    hop.pass_on(false, false, now());
     at(107);
     if !first.is_empty() {
         front.response_body(first, false, now());
@@ -155,24 +155,24 @@ fn row(first: &[u8], is_whole: bool) -> Row {
     at(112);
     front.response_body(EVENT, false, now());
     at(150);
-    hop.passed_on(false, false, now());
+    hop.pass_on(false, false, now());
     if is_whole {
-        hop.passed_on(true, true, now());
+        hop.pass_on(true, true, now());
     }
     at(152);
     front.response_body(b"data: [DONE]\n\n", true, now());
 
-    let joined = front.joined.take().unwrap();
-    let closed = shared.joins.close(&joined, shared.clock.now());
-    let watch = front.watch.take().unwrap();
+    let request = front.request.take().unwrap();
+    let attempts = shared.joins.close(&request, shared.clock.now());
+    let recording = front.recording.take().unwrap();
     let now = shared.clock.now();
-    Row::ended(front.rows(watch, Some(closed), &End::Complete, now)).remove(0)
+    Row::ended(front.rows(recording, Some(attempts), &End::Complete, now)).remove(0)
 }
 
 #[test]
 fn what_the_router_held_back_is_found_to_the_nanosecond() {
     let later = b"data: {\"text\":\"\",\"meta_info\":{}}\n\n";
-    // The stage is known only where the first bytes brought the token; what the hop had not told is not.
+    // The stage is known only if the first bytes brought the token, the rest only if the hop has seen the end.
     for (first, is_whole) in [(&b""[..], true), (&later[..], true), (b"", false)] {
         let row = row(first, is_whole);
         assert_eq!(row.router_return, Some(12 * MS));
@@ -189,24 +189,24 @@ fn what_the_router_held_back_is_found_to_the_nanosecond() {
     }
 }
 
-/// The server of a leg refused it before its body had come: how long the hop waits for that, and so for the room, is no time of the
-/// attempt, nor our own.
+/// A leg's server refused it before its body had arrived: the time in which the hop reads that for its room is neither the attempt's
+/// nor the proxy's own.
 #[test]
-fn the_wait_for_a_legs_room_is_not_of_its_attempt() {
+fn the_wait_for_a_legs_room_is_not_the_attempts() {
     let (shared, manual) = shared();
     let at = |ms: i64| Stamp::from_nanos(ms * MS);
     manual.set(at(1));
     let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), at(1));
-    hop.watch(Endpoint::Generate, None, &HeaderMap::new());
+    hop.start_recording(Endpoint::Generate, None, &HeaderMap::new());
     manual.set(at(501));
     hop.request_body(b"{\"bootstrap_room\":7}", true);
-    hop.room_waited(at(3));
+    hop.room_wait_ended(at(3));
     let end = End::ProxyError("refused".to_owned());
-    hop.answered(502, end.clone());
-    let told = hop.told().unwrap().clone();
-    assert_eq!((told.room, told.ended), (Some(7), Some(at(3))));
-    assert_eq!(told.failed().nanos, Some(2 * MS));
-    let watch = hop.watch.take().unwrap();
-    let row = Row::ended(hop.rows(watch, None, &end, at(501))).remove(0);
+    hop.answer(502, end.clone());
+    let attempt = hop.attempt_data().unwrap().clone();
+    assert_eq!((attempt.room, attempt.ended), (Some(7), Some(at(3))));
+    assert_eq!(attempt.failed().nanos, Some(2 * MS));
+    let recording = hop.recording.take().unwrap();
+    let row = Row::ended(hop.rows(recording, None, &end, at(501))).remove(0);
     assert_eq!((row.elapsed, row.overhead), (Some(2 * MS), Some(2 * MS)));
 }

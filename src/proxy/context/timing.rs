@@ -1,90 +1,91 @@
-//! How long a request was with upstreams, and how long its client held up writes: what remains is the proxy's own time.
+//! How long a request was with upstreams and how long its client delayed writes: the rest is the proxy's own time.
 
 use crate::clock::Stamp;
 
-/// Of one request; all in nanoseconds.
+/// The times of one request, in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Timing {
-    /// Writes that were pending.
-    pending: i64,
-    /// Those in which nothing more was read.
-    blocked: i64,
-    /// The present write has been pending since.
-    since: Option<Stamp>,
-    /// As much has been read ahead as is kept, since then.
-    full_since: Option<Stamp>,
-    /// It was sent to an upstream, and neither the last byte of an answer was read nor has the sending failed.
-    away_since: Option<Stamp>,
-    /// How long it was so, or was not here yet and waited for. One sending begins after the one before is over.
-    away: i64,
-    /// How long writes had been pending when it was last back.
-    pending_when_back: i64,
+    /// How long writes to the client were pending that are over.
+    write_wait: i64,
+    /// How long of that reading from upstream was paused.
+    read_paused: i64,
+    /// Since when the current write is pending.
+    write_pending_since: Option<Stamp>,
+    /// Since when reading is paused, as much as is kept having been read ahead.
+    read_paused_since: Option<Stamp>,
+    /// When the request was sent to the upstream that has it now.
+    upstream_since: Option<Stamp>,
+    /// How long upstreams had it (one at a time), or its client or other requests were waited for.
+    not_ours: i64,
+    /// [`Timing::write_wait_at`] when an upstream last ended.
+    write_wait_at_upstream_end: i64,
 }
 
 impl Timing {
-    /// A write is pending.
-    pub fn began(&mut self, at: Stamp) {
-        self.since.get_or_insert(at);
+    /// A write to the client is pending.
+    pub fn write_pending(&mut self, at: Stamp) {
+        self.write_pending_since.get_or_insert(at);
     }
 
-    /// No more is read until it is over.
-    pub fn full(&mut self, at: Stamp) {
-        self.full_since.get_or_insert(at);
+    /// Nothing more is read until that write is over.
+    pub fn pause_reading(&mut self, at: Stamp) {
+        self.read_paused_since.get_or_insert(at);
     }
 
     /// Whether a write is pending.
-    pub fn is_on(&self) -> bool {
-        self.since.is_some()
+    pub fn is_write_pending(&self) -> bool {
+        self.write_pending_since.is_some()
     }
 
-    /// It is over.
-    pub fn over(&mut self, at: Stamp) {
-        (self.pending, self.blocked) = (self.pending_at(at), self.blocked_at(at));
-        (self.since, self.full_since) = (None, None);
+    /// The pending write is over.
+    pub fn write_over(&mut self, at: Stamp) {
+        (self.write_wait, self.read_paused) = (self.write_wait_at(at), self.read_paused_at(at));
+        (self.write_pending_since, self.read_paused_since) = (None, None);
     }
 
-    /// How long writes have been pending, the present one included.
-    pub fn pending_at(&self, at: Stamp) -> i64 {
-        sum(self.pending, self.since, at)
+    /// How long writes were pending until `at`, the current one included.
+    pub fn write_wait_at(&self, at: Stamp) -> i64 {
+        sum(self.write_wait, self.write_pending_since, at)
     }
 
-    /// How long of that reading from upstream waited.
-    pub fn blocked_at(&self, at: Stamp) -> i64 {
-        sum(self.blocked, self.full_since, at)
+    /// How long of that reading from upstream was paused.
+    pub fn read_paused_at(&self, at: Stamp) -> i64 {
+        sum(self.read_paused, self.read_paused_since, at)
     }
 
-    /// How long the writes were pending that are over.
-    pub fn pending(&self) -> i64 {
-        self.pending
+    /// How long writes were pending, without the current one.
+    pub fn past_write_wait(&self) -> i64 {
+        self.write_wait
     }
 
-    /// The head is sent.
-    pub(super) fn sent(&mut self, at: Stamp) {
-        self.away_since.get_or_insert(at);
+    /// The head is sent upstream.
+    pub(super) fn upstream_began(&mut self, at: Stamp) {
+        self.upstream_since.get_or_insert(at);
     }
 
-    /// That sending is over.
-    pub(super) fn back(&mut self, at: Stamp) {
-        if let Some(since) = self.away_since.take() {
-            self.away = self.away.saturating_add(at.nanos_since(since));
-            self.pending_when_back = self.pending_at(at);
+    /// The last of the response was read, or the upstream has failed.
+    pub(super) fn upstream_ended(&mut self, at: Stamp) {
+        if let Some(since) = self.upstream_since.take() {
+            self.exclude(at.nanos_since(since));
+            self.write_wait_at_upstream_end = self.write_wait_at(at);
         }
     }
 
-    /// The client was waited for, before a sending.
-    pub(super) fn waited(&mut self, nanos: i64) {
-        self.away = self.away.saturating_add(nanos);
+    /// Leaves a wait out of the proxy's own time.
+    pub(super) fn exclude(&mut self, nanos: i64) {
+        self.not_ours = self.not_ours.saturating_add(nanos);
     }
 
-    /// From `arrival` to `end`: the time in which no upstream had it and the client held up nothing.
-    pub(super) fn own(&self, arrival: Stamp, end: Stamp) -> i64 {
-        let pending = self.pending_at(end).saturating_sub(self.pending_when_back);
-        end.nanos_since(arrival) - self.away - pending
+    /// How long the proxy itself took, from `arrival` to `end`.
+    pub(super) fn overhead(&self, arrival: Stamp, end: Stamp) -> i64 {
+        let writes = self.write_wait_at(end);
+        let writes = writes.saturating_sub(self.write_wait_at_upstream_end);
+        end.nanos_since(arrival) - self.not_ours - writes
     }
 }
 
-fn sum(over: i64, since: Option<Stamp>, at: Stamp) -> i64 {
-    over.saturating_add(since.map_or(0, |since| at.nanos_since(since).max(0)))
+fn sum(past: i64, since: Option<Stamp>, at: Stamp) -> i64 {
+    past.saturating_add(since.map_or(0, |since| at.nanos_since(since).max(0)))
 }
 
 #[cfg(test)]
@@ -94,14 +95,16 @@ mod tests {
     #[test]
     fn a_pending_write_is_counted_from_its_start_to_its_end() {
         let at = Stamp::from_nanos;
-        let mut time = Timing::default();
-        assert!(!time.is_on());
-        time.began(at(5));
-        time.full(at(9));
-        assert_eq!((time.pending_at(at(12)), time.blocked_at(at(12))), (7, 3));
-        time.over(at(15));
-        assert_eq!((time.pending_at(at(99)), time.blocked_at(at(99))), (10, 6));
-        time.began(at(100));
-        assert_eq!((time.pending_at(at(101)), time.pending()), (11, 10));
+        let mut timing = Timing::default();
+        assert!(!timing.is_write_pending());
+        timing.write_pending(at(5));
+        timing.pause_reading(at(9));
+        let waits = |timing: &Timing, now| (timing.write_wait_at(now), timing.read_paused_at(now));
+        assert_eq!(waits(&timing, at(12)), (7, 3));
+        timing.write_over(at(15));
+        assert_eq!(waits(&timing, at(99)), (10, 6));
+        timing.write_pending(at(100));
+        let at_101 = timing.write_wait_at(at(101));
+        assert_eq!((at_101, timing.past_write_wait()), (11, 10));
     }
 }

@@ -1,4 +1,4 @@
-//! What the join tables promise.
+//! Tests of the join tables.
 
 use super::*;
 use crate::request::attempt::CameWith;
@@ -7,7 +7,7 @@ use crate::request::sample::Sample;
 
 mod legs;
 
-/// Join tables and what they count.
+/// Join tables and their metrics.
 struct Tables {
     joins: Joins,
     metrics: Metrics,
@@ -28,7 +28,7 @@ fn at(seconds: i64) -> Stamp {
 }
 
 impl Tables {
-    /// An attempt that came with the span `parent`, if any, and the request id `id`.
+    /// Joins an attempt that came with the span `parent`, if any, and the request id `id`.
     fn arrive(&self, number: u64, parent: Option<u64>, id: Option<&str>) -> HopAttempt {
         let host = format!("server:{number}");
         let mut attempt = Attempt::new(span(number), "w0".into(), host, at(1));
@@ -36,21 +36,21 @@ impl Tables {
             trace: 1,
             span: span(parent),
         });
-        self.joins.arrived(attempt, id)
+        self.joins.join(attempt, id)
     }
 
-    /// One of a request's two legs, which name a room.
+    /// Joins one of a request's two legs, which name a room.
     fn leg(&self, number: u64, room: u64, role: Option<ServerRole>) -> HopAttempt {
         let leg = self.arrive(number, None, None);
-        (leg.told.lock().room, leg.told.lock().role) = (Some(room), role);
-        self.joins.in_room(&leg, room, at(1));
+        (leg.data.lock().room, leg.data.lock().role) = (Some(room), role);
+        self.joins.add_room(&leg, room, at(1));
         leg
     }
 
-    /// A request of the front with one id, sent with one span.
-    fn open(&self, id: &str, sent_with: u64) -> Joined {
+    /// Opens a request of the front with one id, sent with one span.
+    fn open(&self, id: &str, sent_with: u64) -> SharedRequest {
         let request = self.joins.open(id).unwrap();
-        self.joins.sent(&request, span(sent_with));
+        self.joins.add_span(&request, span(sent_with));
         request
     }
 
@@ -61,8 +61,8 @@ impl Tables {
         line.map_or(0, |value| value.parse().unwrap())
     }
 
-    /// Everything that is held, so that a leak shows.
-    fn held(&self) -> [usize; 5] {
+    /// Returns the sizes of all tables, so that a leak shows.
+    fn sizes(&self) -> [usize; 5] {
         let table = self.joins.table.lock();
         [
             table.open,
@@ -75,43 +75,42 @@ impl Tables {
 }
 
 fn end(attempt: &HopAttempt, status: Option<u16>, outcome: Outcome) {
-    let mut told = attempt.told.lock();
-    (told.status, told.outcome, told.ended) = (status, Some(outcome), Some(at(2)));
+    let mut data = attempt.data.lock();
+    (data.status, data.outcome, data.ended) = (status, Some(outcome), Some(at(2)));
 }
 
-/// Whether it was joined to a request.
+/// Whether the attempt was joined to a request.
 fn is_joined(attempt: &HopAttempt) -> bool {
     !attempt.needs_row
 }
 
 #[test]
-fn what_comes_after_the_end_is_counted_and_in_no_row() {
+fn an_attempt_after_the_end_is_counted_and_in_no_row() {
     let tables = tables(true);
     let request = tables.open("id", 100);
     tables.arrive(1, Some(100), Some("id"));
     tables.joins.close(&request, at(3));
-    // One that comes later still is counted, and in no row.
     tables.joins.sweep(at(50));
     assert!(!tables.arrive(4, Some(100), Some("id")).needs_row);
     assert_eq!(tables.counted("late"), 1);
     tables.joins.sweep(at(3).plus_nanos(MEMORY + 1));
-    assert_eq!(tables.held(), [0; 5]);
+    assert_eq!(tables.sizes(), [0; 5]);
 }
 
 #[test]
-fn who_stands_for_the_request_depends_on_what_answered() {
+fn the_attempt_that_answered_stands_for_the_request() {
     for (answered_by, last, failed) in [
-        // Without a response the last attempt does.
+        // Without a response, the last one.
         (None, Some(2), 1),
         (Some(1), Some(1), 1),
-        // One of another process leaves ours among the failed.
+        // If that is at another process, all of ours failed.
         (Some(77), None, 2),
     ] {
         let tables = tables(true);
         let request = tables.open("id", 100);
         let _both = [1, 2].map(|n| tables.arrive(n, Some(100), None));
         if let Some(by) = answered_by {
-            request.answered(span(by));
+            request.set_answered_by(span(by));
         }
         let closed = tables.joins.close(&request, at(3));
         assert_eq!(closed.last.map(|last| last.span), last.map(span));
@@ -121,27 +120,27 @@ fn who_stands_for_the_request_depends_on_what_answered() {
 }
 
 #[test]
-fn requests_that_share_their_id_are_never_told_apart_by_it() {
+fn requests_that_share_an_id_are_never_joined_by_it() {
     let tables = tables(true);
-    // With spans each goes to its own.
+    // By their spans they are.
     let (one, two) = (tables.open("same", 100), tables.open("same", 200));
     assert!(tables.arrive(1, None, Some("same")).needs_row);
     tables.arrive(11, Some(200), Some("same"));
     tables.arrive(12, Some(100), Some("same"));
-    // A response that names one of neither leaves the rows as they are.
-    one.answered(span(1));
+    // A response that names an attempt of neither changes nothing.
+    one.set_answered_by(span(1));
     let closed = tables.joins.close(&one, at(4));
     assert_eq!((closed.last, closed.others[0].span), (None, span(12)));
-    // What is left may be a retry of the one that has ended.
+    // An attempt may still be a retry of the one that has ended.
     let alone = tables.arrive(3, None, Some("same"));
     assert!(alone.needs_row);
     assert_eq!(tables.counted("ambiguous"), 2);
     let closed = tables.joins.close(&two, at(4));
     assert_eq!(closed.last.unwrap().span, span(11));
-    let now = tables.joins.ended(&alone, Some(Vec::new()), at(4));
+    let now = tables.joins.end(&alone, Some(Vec::new()), at(4));
     assert!(now.is_none());
     let waits = tables.joins.sweep(at(9)).is_empty();
-    assert!(waits, "another process may yet come");
+    assert!(waits, "another process may yet take it");
     assert_eq!(tables.joins.sweep(at(10)).len(), 1);
     assert_eq!(tables.counted("nothing"), 1);
 }
@@ -155,17 +154,17 @@ fn a_client_may_give_all_its_requests_one_id() {
         assert!(is_joined(&attempt), "one at a time");
         tables.joins.close(&request, at(1));
     }
-    let [requests, spans, ids, ..] = tables.held();
+    let [requests, spans, ids, ..] = tables.sizes();
     assert_eq!((requests, spans, ids), (0, CAPACITY, 0));
     tables.joins.sweep(at(100));
-    assert_eq!(tables.held(), [0; 5]);
+    assert_eq!(tables.sizes(), [0; 5]);
 }
 
 #[test]
-fn without_a_front_each_attempt_has_its_row_and_knows_the_failed_ones_before() {
+fn without_a_front_each_attempt_has_its_row_and_the_failed_ones_before_it() {
     let tables = tables(false);
     let done = |attempt: &HopAttempt| {
-        let rows = tables.joins.ended(attempt, Some(Vec::new()), at(2));
+        let rows = tables.joins.end(attempt, Some(Vec::new()), at(2));
         assert!(rows.is_some(), "at once");
     };
     let first = tables.arrive(1, Some(100), Some("id"));
@@ -182,18 +181,18 @@ fn without_a_front_each_attempt_has_its_row_and_knows_the_failed_ones_before() {
     let third = tables.arrive(3, Some(100), Some("id"));
     assert_eq!(third.so_far().1.len(), 1);
     done(&third);
-    // One that answers at once is not remembered.
+    // A first attempt that answers is not kept.
     let alone = tables.arrive(4, Some(200), None);
     end(&alone, Some(200), Outcome::Ok);
     done(&alone);
-    let [_, spans, _, ended, _] = tables.held();
+    let [_, spans, _, ended, _] = tables.sizes();
     assert_eq!((spans, ended), (1, 3));
     tables.joins.sweep(at(3).plus_nanos(MEMORY));
-    assert_eq!(tables.held(), [0; 5]);
+    assert_eq!(tables.sizes(), [0; 5]);
 }
 
 #[test]
-fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
+fn the_tables_are_bounded_and_what_they_drop_is_counted() {
     let tables = tables(true);
     let dropped = |times: usize| {
         let text = tables.metrics.text();
@@ -208,33 +207,33 @@ fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
     tables.joins.close(&requests[CAPACITY - 1], at(1));
     let more = tables.joins.open("one more");
     assert!(more.is_some(), "an ended one makes room");
-    // A request takes so many, and all together so many.
-    let full = CAPACITY / MOST_ATTEMPTS + 1;
-    for number in 0..(full * (MOST_ATTEMPTS + 1)) as u64 {
-        let parent = 1_000_001 + number / (MOST_ATTEMPTS as u64 + 1);
+    // There is a limit for one request, and one for all.
+    let full = CAPACITY / MAX_ATTEMPTS + 1;
+    for number in 0..(full * (MAX_ATTEMPTS + 1)) as u64 {
+        let parent = 1_000_001 + number / (MAX_ATTEMPTS as u64 + 1);
         assert!(is_joined(&tables.arrive(number + 1, Some(parent), None)));
     }
-    assert_eq!(tables.held()[4], CAPACITY);
-    dropped(1 + CAPACITY / MOST_ATTEMPTS + MOST_ATTEMPTS + 1);
+    assert_eq!(tables.sizes()[4], CAPACITY);
+    dropped(1 + CAPACITY / MAX_ATTEMPTS + MAX_ATTEMPTS + 1);
 }
 
 #[test]
-fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
+fn while_two_processes_share_the_hops_attempts_of_the_other_have_no_rows() {
     let tables = tables(true);
     let joins = &tables.joins;
     let attempt = tables.arrive(1, None, None);
-    let end = |now| joins.ended(&attempt, Some(Vec::new()), now);
-    let told = || joins.sweep(at(1_000)).len();
+    let end = |now| joins.end(&attempt, Some(Vec::new()), now);
+    let swept = || joins.sweep(at(1_000)).len();
     assert!(end(at(10)).is_none() && end(at(11)).is_none());
-    assert_eq!((told(), tables.counted("nothing")), (2, 2));
+    assert_eq!((swept(), tables.counted("nothing")), (2, 2));
     assert!(end(at(20)).is_none());
-    // It ended before this process knew.
+    // The attempt ended before this process knew of the other.
     joins.shared_with_predecessor(None);
-    assert_eq!(told(), 0);
-    // The other process has ended; what ended before may have been its, what ends after cannot be.
+    assert_eq!(swept(), 0);
+    // The other process ended at 30: only attempts that ended before may be its.
     joins.shared_with_predecessor(Some(at(30)));
     assert!(end(at(29)).is_none() && end(at(31)).is_none());
-    assert_eq!(told(), 1);
+    assert_eq!(swept(), 1);
     assert!(end(at(110)).is_none());
     joins.shared_with_successor();
     // That the predecessor has ended changes nothing about the successor.
@@ -244,34 +243,34 @@ fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
     assert_eq!(counts, [3, 3]);
 }
 
-/// The front's row waits for what the other leg of its request tells, and no longer than it may.
+/// The front's row waits for the report of its request's other leg, for a limited time.
 #[test]
 fn a_row_waits_for_its_other_leg() {
     let tables = tables(true);
     let joins = &tables.joins;
     let row = || vec![Sample::whole().open_row()];
     let host = |rows: Option<Vec<Row>>| rows.unwrap()[0].prefill_host.take().unwrap();
-    // It has told: the row is there at once.
-    let told = tables.leg(1, 1, None).told;
-    told.lock().ended = Some(at(2));
-    assert_eq!(host(joins.with_leg(&told, row(), at(2))), "server:1");
-    // It may still tell, until then or the process's end.
+    // The leg has reported: the row is returned at once.
+    let ended = tables.leg(1, 1, None).data;
+    ended.lock().ended = Some(at(2));
+    assert_eq!(host(joins.with_leg(&ended, row(), at(2))), "server:1");
+    // It may report until the limit or the process's end.
     for (number, is_over) in [(2, false), (3, true)] {
-        let leg = tables.leg(number, number, None).told;
+        let leg = tables.leg(number, number, None).data;
         assert!(joins.with_leg(&leg, row(), at(2)).is_none());
         assert!(joins.sweep(at(7)).is_empty());
-        leg.lock().host = "told later".to_owned();
-        let mut given = match is_over {
+        leg.lock().host = "reported later".to_owned();
+        let mut rows = match is_over {
             true => joins.flush(),
             false => joins.sweep(at(8)),
         };
-        assert_eq!((given.len(), &*host(given.pop())), (1, "told later"));
+        assert_eq!((rows.len(), &*host(rows.pop())), (1, "reported later"));
     }
 }
 
-/// A router passes on no header: the id in the reply tells whose the legs are, whether or not the hops are done with them.
+/// Behind a router that passes on no header, the id in the response joins the legs, before and after their end.
 #[test]
-fn the_id_of_a_reply_joins_both_legs() {
+fn the_id_in_a_response_joins_both_legs() {
     for has_ended in [false, true] {
         let tables = tables(true);
         let joins = &tables.joins;
@@ -279,25 +278,26 @@ fn the_id_of_a_reply_joins_both_legs() {
         let legs = [1, 2].map(|number| tables.leg(number, 7, None));
         for leg in &legs {
             assert!(leg.needs_row);
-            joins.has_reply(leg, &format!("reply {}", leg.span), at(1));
+            let span = leg.data.lock().span;
+            joins.add_response_id(leg, &format!("response {span}"), at(1));
         }
-        let id = format!("reply {}", span(2));
-        let waits = |leg| joins.ended(leg, Some(Vec::new()), at(2)).is_none();
+        let id = format!("response {}", span(2));
+        let waits = |leg| joins.end(leg, Some(Vec::new()), at(2)).is_none();
         let end = || assert!(legs.iter().all(waits));
         if has_ended {
             end();
         }
-        joins.replied(&request, "another");
-        joins.replied(&request, &id);
-        // Who has read the id may name it, and gets nothing by it.
-        joins.has_reply(&tables.arrive(3, None, None), &id, at(1));
-        joins.replied(&request, &id);
-        joins.replied(&request, &format!("reply {}", span(1)));
+        joins.response_read(&request, "another");
+        joins.response_read(&request, &id);
+        // An attempt that uses the id later is not joined.
+        joins.add_response_id(&tables.arrive(3, None, None), &id, at(1));
+        joins.response_read(&request, &id);
+        joins.response_read(&request, &format!("response {}", span(1)));
         if !has_ended {
             end();
         }
         let closed = joins.close(&request, at(3));
-        let (last, leg) = (closed.last.unwrap(), closed.leg.unwrap());
+        let (last, leg) = (closed.last.unwrap(), closed.prefill_leg.unwrap());
         let leg = leg.lock().span;
         assert_eq!((last.span, leg, closed.count), (span(2), span(1), 1));
         assert!(closed.is_named && closed.others.is_empty());
@@ -310,9 +310,9 @@ fn the_id_of_a_reply_joins_both_legs() {
     }
 }
 
-/// A client names its requests itself: by an id that one of them has at a time its attempts are joined, by one that two have none.
+/// Clients can choose the id in the response: attempts of two requests with one id are joined to none.
 #[test]
-fn an_id_that_a_client_names_joins_what_it_names_alone() {
+fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
     let tables = tables(true);
     let joins = &tables.joins;
     let pair = |first: u64| {
@@ -321,18 +321,18 @@ fn an_id_that_a_client_names_joins_what_it_names_alone() {
         let legs = legs.map(|(number, role)| tables.leg(number, first, Some(role)));
         let legs: Vec<HopAttempt> = legs.collect();
         legs.iter()
-            .for_each(|leg| joins.has_reply(leg, "mine", at(1)));
+            .for_each(|leg| joins.add_response_id(leg, "mine", at(1)));
         legs
     };
     for (first, is_alone) in [(1, true), (5, false), (9, true)] {
         let request = tables.open("id", 100 + first);
         let _legs = pair(first);
         let _others = (!is_alone).then(|| pair(first + 2));
-        joins.replied(&request, "mine");
+        joins.response_read(&request, "mine");
         let closed = joins.close(&request, at(3));
         let joined = closed.last.map(|last| last.span);
         assert_eq!(joined, is_alone.then_some(span(first + 1)));
-        assert_eq!(closed.leg.is_some(), is_alone);
+        assert_eq!(closed.prefill_leg.is_some(), is_alone);
     }
     // Without a room each attempt is one sending.
     for count in [1, 2] {
@@ -341,8 +341,8 @@ fn an_id_that_a_client_names_joins_what_it_names_alone() {
         let attempts: Vec<HopAttempt> = numbers.map(|n| tables.arrive(n, None, None)).collect();
         attempts
             .iter()
-            .for_each(|one| joins.has_reply(one, "mine", at(1)));
-        joins.replied(&request, "mine");
+            .for_each(|one| joins.add_response_id(one, "mine", at(1)));
+        joins.response_read(&request, "mine");
         let closed = joins.close(&request, at(3));
         assert_eq!(closed.last.is_some(), count == 1);
     }

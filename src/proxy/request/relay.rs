@@ -1,4 +1,4 @@
-//! A request and its response passed on between client and upstream, in one loop.
+//! Relays a request and its response between client and upstream, in one loop.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -14,8 +14,8 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
-use crate::client::answer::Refusal;
-use crate::client::exchange::{Exchange, Part, Unwritten};
+use crate::client::error_response::Refusal;
+use crate::client::exchange::{Exchange, NotWritten, Part};
 use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
@@ -23,44 +23,43 @@ use crate::proxy::identity::{self, REQUEST_ID};
 use crate::proxy::shared::Role;
 use crate::request::stamps::{HOP_HEADER, Stamps};
 
-use super::upload::body_or_leaving;
 use super::{Request, hold};
 
-/// A response as far as it has come.
+/// A response, as far as it was read and written.
 pub(super) struct Response {
-    /// What its request says of it.
+    /// Method and version of its request.
     method: Method,
     version: Version,
-    /// When the upstream was last heard of.
-    heard: Stamp,
-    /// Something of it has come, be it a `100 Continue`.
-    pub(super) has_come: bool,
-    /// The client was sent its final head.
+    /// When the upstream last sent or took something.
+    last_activity: Stamp,
+    /// Whether any of it was read, be it a `100 Continue`.
+    pub(super) has_arrived: bool,
+    /// Whether its final head was passed on, or ours was sent.
     pub(super) has_begun: bool,
-    /// All of it has been read.
-    is_whole: bool,
-    /// Its body ends with the client's connection.
+    /// Whether all of it was read.
+    is_read: bool,
+    /// Whether its body ends with the client's connection.
     pub(super) ends_by_close: bool,
-    /// What was read while a write was pending.
-    ahead: VecDeque<Part>,
-    ahead_bytes: usize,
-    /// Room for the next piece, used again and again.
-    space: Vec<u8>,
-    /// Why no more of it can be read, once what came before has been passed on.
-    broken: Option<Box<Error>>,
-    /// The request's body could not be sent.
-    pub(super) unsent: Option<Box<Error>>,
+    /// What was read while a write was pending, and its bytes.
+    read_ahead: VecDeque<Part>,
+    read_ahead_bytes: usize,
+    /// The buffer for the next piece; a piece that was written returns it.
+    buffer: Vec<u8>,
+    /// Why no more of it can be read, once what was read has been passed on.
+    read_error: Option<Box<Error>>,
+    /// Why the request's body could not be sent.
+    pub(super) upload_error: Option<Box<Error>>,
 }
 
-/// Parts of a response that are read while a write to the client is pending, and their bytes.
-const AHEAD: usize = 4;
-const AHEAD_BYTES: usize = 64 * 1024;
-/// The room for a first piece; a larger one is more than most allocators keep at hand.
-const FIRST_SPACE: usize = 1024;
-/// The room for a piece that is kept for the next.
-const SPACE: usize = 8 * 1024;
-/// A piece of more bytes is passed on as it is.
-const GATHERED: usize = SPACE / 2;
+/// The most parts of a response that are read while a write to the client is pending, and the most bytes.
+const MAX_READ_AHEAD: usize = 4;
+const MAX_READ_AHEAD_BYTES: usize = 64 * 1024;
+/// The first buffer's capacity: most allocators have that at hand.
+const FIRST_CAPACITY: usize = 1024;
+/// The most capacity of a buffer that is used again.
+const MAX_CAPACITY: usize = 8 * 1024;
+/// A piece of more bytes waits for no other to be written with.
+const MAX_GATHERED: usize = MAX_CAPACITY / 2;
 
 impl Response {
     pub(super) fn new(client: &Exchange, at: Stamp) -> Response {
@@ -68,27 +67,27 @@ impl Response {
         Response {
             method: head.method.clone(),
             version: head.version,
-            heard: at,
-            has_come: false,
+            last_activity: at,
+            has_arrived: false,
             has_begun: false,
-            is_whole: false,
+            is_read: false,
             ends_by_close: false,
-            ahead: VecDeque::new(),
-            ahead_bytes: 0,
-            space: Vec::with_capacity(FIRST_SPACE),
-            broken: None,
-            unsent: None,
+            read_ahead: VecDeque::new(),
+            read_ahead_bytes: 0,
+            buffer: Vec::with_capacity(FIRST_CAPACITY),
+            read_error: None,
+            upload_error: None,
         }
     }
 
-    /// What comes next from `up`: a head, or a piece of the body in `space`; and whether it is the end. If it `gathers`,
-    /// a piece has all that has come by now, for one write of many events that were read at once.
+    /// Reads a head, or a piece of the body into `buffer`; and whether it is the end. If it `gathers`, a piece is all that has
+    /// arrived by now: many events become one write.
     async fn read(
         &mut self,
         up: &mut HttpSession,
         gathers: bool,
     ) -> pingora::Result<(Option<Box<ResponseHeader>>, bool)> {
-        if let Some(error) = self.broken.take() {
+        if let Some(error) = self.read_error.take() {
             return Err(error);
         }
         let is_final =
@@ -98,11 +97,11 @@ impl Response {
         {
             return Ok((Some(head), is_end));
         }
-        self.space.clear();
+        self.buffer.clear();
         let mut read = up.read_body_ref().await;
         while let Ok(Some(piece)) = read {
-            self.space.extend_from_slice(piece);
-            if !gathers || self.space.len() > GATHERED || up.is_body_done() {
+            self.buffer.extend_from_slice(piece);
+            if !gathers || self.buffer.len() > MAX_GATHERED || up.is_body_done() {
                 return Ok((None, up.is_body_done()));
             }
             let Some(next) = up.read_body_ref().now_or_never() else {
@@ -111,81 +110,76 @@ impl Response {
             read = next;
         }
         match read {
-            Err(error) if self.space.is_empty() => Err(error),
+            Err(error) if self.buffer.is_empty() => Err(error),
             read => {
-                self.broken = read.err();
-                Ok((None, up.is_body_done() && self.broken.is_none()))
+                self.read_error = read.err();
+                Ok((None, up.is_body_done() && self.read_error.is_none()))
             }
         }
     }
 }
 
 impl Request<'_> {
-    /// Sends the request to an upstream that is connected, and its response to the client.
+    /// Sends the request to a connected upstream, and its response to the client.
     pub(super) async fn relay(
         &mut self,
         client: &mut Exchange,
         (mut up, peer): (HttpSession, &HttpPeer),
         head: RequestHeader,
     ) -> Result<(), Failure> {
-        // One timer of ours is for all reads.
+        // The loop has one timer for all reads.
         up.read_timeout = None;
         up.write_timeout = peer.options.write_timeout;
-        let silence = peer.options.read_timeout.unwrap_or(Duration::MAX);
-        let upstream = |error: Box<Error>| Failure::Upstream(error.into_up());
+        let max_silence = peer.options.read_timeout.unwrap_or(Duration::MAX);
         up.write_request_header(Box::new(head))
             .await
-            .map_err(upstream)?;
-        // Another upstream gets the rest, too.
-        if std::mem::take(&mut self.upload.is_cut) {
-            self.upload.is_over = false;
-        }
+            .map_err(|error| Failure::Upstream(error.into_up()))?;
+        self.upload.resume();
         let kept = self.upload.kept.clone().unwrap_or_default();
         self.send(client, &mut up, &kept).await?;
-        let now = self.shared.clock.now();
-        (self.response.heard, self.upload.since) = (now, now);
-        let mut left = pin!(client.left());
+        self.note_activity();
+        let mut closed = pin!(client.closed());
         let mut timer = pin!(tokio::time::sleep(
-            silence.min(self.limits.client_read_timeout_s.get())
+            max_silence.min(self.limits.client_read_timeout_s.get())
         ));
         loop {
-            if let Some(came) = self.response.ahead.pop_front() {
-                self.pass(came, client, Some(&mut up)).await?;
+            if let Some(part) = self.response.read_ahead.pop_front() {
+                self.pass(part, client, Some(&mut up)).await?;
                 continue;
             }
-            let uploading = !self.upload.is_over;
-            if self.response.is_whole && !uploading {
+            let is_uploading = !self.upload.is_over;
+            if self.response.is_read && !is_uploading {
                 self.release(up, peer).await;
                 return Ok(());
             }
             tokio::select! {
                 biased;
-                read = self.response.read(&mut up, self.fault.is_none()), if !self.response.is_whole => {
+                read = self.response.read(&mut up, self.fault.is_none()), if !self.response.is_read => {
                     let at = self.shared.clock.now();
-                    let came = self.came(read, up.was_upgraded(), at)?;
-                    if self.response.is_whole && self.upload.is_over {
-                        // Before the client has all of it: its next request finds the connection.
+                    let part = self.take_response(read, up.was_upgraded(), at)?;
+                    if self.response.is_read && self.upload.is_over {
+                        // First of all: the client's next request is to find the connection.
                         self.release(up, peer).await;
-                        return self.pass(came, client, None).await;
+                        return self.pass(part, client, None).await;
                     }
-                    self.pass(came, client, Some(&mut up)).await?;
+                    self.pass(part, client, Some(&mut up)).await?;
                 }
-                piece = body_or_leaving(client, uploading) => {
-                    let had_answer = self.response.is_whole;
+                piece = body_or_close(client, is_uploading) => {
+                    let is_answered = self.response.is_read;
                     let sent = match piece {
-                        Ok(piece) => self.upload_piece(piece, client, &mut up).await,
+                        Ok(piece) => self.send_piece(piece, client, &mut up).await,
                         Err(failure) => Err(failure),
                     };
                     match sent {
-                        // It has its answer, which did not wait for the rest.
-                        Err(_) if had_answer => return Ok(()),
+                        // The response did not wait for the rest of the body.
+                        Err(_) if is_answered => return Ok(()),
                         sent => sent?,
                     }
                 }
-                () = &mut left, if !uploading => return Err(Failure::ClientGone),
+                () = &mut closed, if !is_uploading => return Err(Failure::ClientGone),
                 () = &mut timer => {
-                    let next = match self.quiet(silence, uploading) {
-                        Err(_) if self.response.is_whole => return Ok(()),
+                    let next = match self.time_left(max_silence, is_uploading) {
+                        Err(_) if self.response.is_read => return Ok(()),
                         next => next?,
                     };
                     timer.set(tokio::time::sleep(next));
@@ -194,9 +188,14 @@ impl Request<'_> {
         }
     }
 
+    fn note_activity(&mut self) {
+        let now = self.shared.clock.now();
+        (self.response.last_activity, self.upload.waiting_since) = (now, now);
+    }
+
     /// Keeps the connection for another request, if all of this one was sent.
     async fn release(&self, mut up: HttpSession, peer: &HttpPeer) {
-        if self.response.unsent.is_some() {
+        if self.response.upload_error.is_some() {
             return;
         }
         up.respect_keepalive();
@@ -206,91 +205,88 @@ impl Request<'_> {
         }
     }
 
-    /// Until when nothing need be heard; or who was silent for too long.
-    fn quiet(&self, silence: Duration, uploading: bool) -> Result<Duration, Failure> {
+    /// Returns how long client and upstream may still be silent, or which of them was for too long.
+    fn time_left(&self, max_silence: Duration, is_uploading: bool) -> Result<Duration, Failure> {
         let now = self.shared.clock.now();
         let left = |since: Stamp, limit: Duration| {
-            let quiet = u64::try_from(now.nanos_since(since)).unwrap_or(0);
+            let silent = u64::try_from(now.nanos_since(since)).unwrap_or(0);
             limit
-                .checked_sub(Duration::from_nanos(quiet))
+                .checked_sub(Duration::from_nanos(silent))
                 .filter(|left| !left.is_zero())
         };
-        let heard = self.response.heard;
+        let last_activity = self.response.last_activity;
         let mut next = Duration::MAX;
-        if uploading {
-            let since = heard.max(self.upload.since);
+        if is_uploading {
+            let since = last_activity.max(self.upload.waiting_since);
             next = left(since, self.limits.client_read_timeout_s.get())
                 .ok_or(Failure::Refused(Refusal::BodySilent))?;
         }
-        if !self.response.is_whole {
-            next = next.min(left(heard, silence).ok_or(Failure::UpstreamSilent)?);
+        if !self.response.is_read {
+            next = next.min(left(last_activity, max_silence).ok_or(Failure::UpstreamSilent)?);
         }
         Ok(next)
     }
 
-    /// Takes in a piece of the request's body, and sends it on.
-    async fn upload_piece(
+    /// Takes a piece of the request's body, and sends it on.
+    async fn send_piece(
         &mut self,
         piece: Option<Bytes>,
         client: &mut Exchange,
         up: &mut HttpSession,
     ) -> Result<(), Failure> {
-        let is_end = piece.is_none() || client.session.is_body_done();
-        let piece = piece.unwrap_or_default();
-        self.uploaded(&piece, is_end)?;
+        let piece = self.take_piece(piece, client)?;
         if client.session.was_upgraded() {
             up.maybe_upgrade_body_writer();
-            // The client's end of such a connection is the end of both.
-            self.response.is_whole |= is_end;
+            // The client's end of an upgraded connection is the end of both.
+            self.response.is_read |= self.upload.is_over;
         }
         self.send(client, up, std::slice::from_ref(&piece)).await?;
-        self.upload.keep(piece);
-        let now = self.shared.clock.now();
-        (self.response.heard, self.upload.since) = (now, now);
+        self.upload.keep_sent(piece);
+        self.note_activity();
         Ok(())
     }
 
-    /// Takes in what was read from upstream at `at`.
-    fn came(
+    /// Takes what was read from upstream at `at`.
+    fn take_response(
         &mut self,
         read: pingora::Result<(Option<Box<ResponseHeader>>, bool)>,
         is_upgraded: bool,
         at: Stamp,
     ) -> Result<Part, Failure> {
         let (head, is_end) = read.map_err(|error| {
-            let error = self.response.unsent.take().unwrap_or(error);
+            let error = self.response.upload_error.take().unwrap_or(error);
             Failure::Upstream(error.into_up())
         })?;
-        self.response.heard = at;
+        self.response.last_activity = at;
         if let Some(mut head) = head {
-            self.head_came(&mut head, is_end, is_upgraded, at)?;
+            self.take_head(&mut head, is_end, is_upgraded, at)?;
             return Ok(Part::Head(head, is_end));
         }
-        let piece = std::mem::take(&mut self.response.space);
-        self.response.is_whole = is_end;
+        let piece = std::mem::take(&mut self.response.buffer);
+        self.response.is_read = is_end;
         self.context.response_body(&piece, is_end, at);
         if self.fault.is_none() {
-            self.context.passed_on(piece.is_empty(), is_end, at);
+            self.context.pass_on(piece.is_empty(), is_end, at);
         }
         Ok(Part::Body(piece, is_end))
     }
 
-    /// Takes in a head, and makes it fit for the client.
-    fn head_came(
+    /// Takes a head, and makes it fit for the client.
+    fn take_head(
         &mut self,
         head: &mut ResponseHeader,
         is_end: bool,
         is_upgraded: bool,
         at: Stamp,
     ) -> Result<(), Failure> {
-        self.response.has_come = true;
+        self.response.has_arrived = true;
         let hop = match self.service.role {
             Role::Front => self.take_stamps(head),
             Role::Hop(_) => None,
         };
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
         if is_switch && !is_upgraded {
-            // What follows would be read in two ways.
+            // Client and upstream would not agree on what follows.
             let error = Error::explain(
                 ErrorType::InvalidHTTPHeader,
                 "101 without an upgrade request",
@@ -300,26 +296,26 @@ impl Request<'_> {
         if head.status.is_informational() {
             return Ok(());
         }
-        self.response.is_whole = is_end;
+        self.response.is_read = is_end;
         if hop.is_none() {
-            // Only our own proxies judge; a hop's word goes on to the client.
+            // Only a proxy of ours may state an outcome; a hop's is passed on to the client.
             head.remove_header(&heads::OUTCOME);
         }
         self.context.response_head(head, hop, at);
         let request = (&self.response.method, self.response.version);
-        let bad = |_| Failure::Internal("a header cannot be written");
-        self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(bad)?;
+        let invalid = |_| Failure::Internal("a header cannot be written");
+        self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(invalid)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
             && !head.headers.contains_key(&identity::ID)
         {
-            head.insert_header(REQUEST_ID, id).map_err(bad)?;
+            head.insert_header(REQUEST_ID, id).map_err(invalid)?;
         }
         self.put_stamps(head);
         Ok(())
     }
 
-    /// Takes off what other processes of ours stamped: another front's stamps are not for this one's clients, and a
-    /// hop's are for this front. Gives the hop's, if it is one of ours.
+    /// Removes the stamps of other proxies of ours: another front's are not for this one's clients, a hop's are for this front.
+    /// Returns those that a hop of ours signed.
     fn take_stamps(&self, head: &mut ResponseHeader) -> Option<Stamps> {
         head.remove_header(&heads::STAMPS);
         let values = head.headers.get_all(&heads::HOP).iter();
@@ -328,8 +324,8 @@ impl Request<'_> {
             return None;
         }
         let (key, id) = (&self.shared.hop_key, self.id.as_deref().unwrap_or_default());
-        let mut ours = texts.into_iter().flatten();
-        let stamps = ours.find_map(|text| Stamps::parse(key.verified(id, text)?));
+        let mut texts = texts.into_iter().flatten();
+        let stamps = texts.find_map(|text| Stamps::parse(key.verify(id, text)?));
         head.remove_header(&heads::HOP);
         if stamps.is_none() {
             let refused = &self.shared.metrics.hop_stamps_refused;
@@ -346,7 +342,7 @@ impl Request<'_> {
         stamps
     }
 
-    /// Writes what came to the client.
+    /// Passes a part of the response on to the client, with what an injected fault does to it.
     async fn pass(
         &mut self,
         mut part: Part,
@@ -361,7 +357,7 @@ impl Request<'_> {
                     self.response.has_begun = true;
                     self.upload.kept = None;
                     let closes = self.service.listener.is_closing() || self.response.ends_by_close;
-                    // Pingora gives the connection up at a `100 Continue`, before which no body can have come.
+                    // Set again: Pingora turns keep-alive off at a `100 Continue`.
                     let keeps = self.keeps_alive && !closes;
                     client
                         .session
@@ -369,94 +365,109 @@ impl Request<'_> {
                 }
             }
             Part::Body(piece, is_last) => {
-                self.response.ahead_bytes = self.response.ahead_bytes.saturating_sub(piece.len());
+                let read_ahead = &mut self.response.read_ahead_bytes;
+                *read_ahead = read_ahead.saturating_sub(piece.len());
                 if let Some(fault) = &mut self.fault {
-                    let held;
-                    (held, is_cut) = fault.piece(piece);
-                    if held.is_some() {
-                        hold(fault, held, client).await?;
+                    let delay;
+                    (delay, is_cut) = fault.apply(piece);
+                    if delay.is_some() {
+                        hold(fault, delay, client).await?;
                     }
                     let now = self.shared.clock.now();
-                    self.context.passed_on(piece.is_empty(), *is_last, now);
+                    self.context.pass_on(piece.is_empty(), *is_last, now);
                 }
                 *is_last &= !is_cut;
                 is_end = *is_last;
             }
         }
-        let space = self.write(part, client, up).await?;
-        if (1..=SPACE).contains(&space.capacity()) {
-            self.response.space = space;
+        let buffer = self.write(part, client, up).await?;
+        if (1..=MAX_CAPACITY).contains(&buffer.capacity()) {
+            self.response.buffer = buffer;
         }
         if is_cut {
             return Err(Failure::Injected);
         }
         if is_switch {
-            // What the client sends from now on is for the upstream, and no body.
+            // What the client sends from now on is no body: no limit of one holds.
             self.limits = self.limits.clone().lifted();
             self.upload.is_over = false;
-            self.upload.since = self.shared.clock.now();
+            self.upload.waiting_since = self.shared.clock.now();
         }
-        // Either end of an upgraded connection is the end of both.
+        // The upstream's end of an upgraded connection is the end of both.
         self.upload.is_over |= is_end && client.session.was_upgraded();
         Ok(())
     }
 
+    /// Writes a part to the client, and reads ahead from `up` while the write is pending.
     async fn write(
         &mut self,
         part: Part,
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<Vec<u8>, Failure> {
-        let write = self.limits.client_write_timeout_s.get();
-        let stalled = u64::try_from(self.context.time.pending()).unwrap_or(0);
-        let stall = (self.limits.client_stall_timeout_s.get())
-            .saturating_sub(Duration::from_nanos(stalled));
-        let read_on = self.read_on(up);
-        let written = client.write(part, stall.min(write), read_on).await;
-        if self.context.time.is_on() {
+        let write_limit = self.limits.client_write_timeout_s.get();
+        let waited = u64::try_from(self.context.timing.past_write_wait()).unwrap_or(0);
+        let stall_limit =
+            (self.limits.client_stall_timeout_s.get()).saturating_sub(Duration::from_nanos(waited));
+        let read_ahead = self.read_ahead(up);
+        let written = client.write(part, stall_limit.min(write_limit), read_ahead);
+        let written = written.await;
+        if self.context.timing.is_write_pending() {
             let now = self.shared.clock.now();
-            self.context.time.over(now);
-            self.response.heard = now;
+            self.context.timing.write_over(now);
+            self.response.last_activity = now;
         }
-        written.map_err(|why| match why {
-            Unwritten::TooSlow if stall <= write => Failure::ClientStalled,
-            Unwritten::TooSlow => Failure::ClientTookNothing,
-            Unwritten::Ended(failure) => failure,
-            Unwritten::Gone => Failure::ClientGone,
+        written.map_err(|error| match error {
+            NotWritten::TimedOut if stall_limit <= write_limit => Failure::ClientStalled,
+            NotWritten::TimedOut => Failure::ClientTookNothing,
+            NotWritten::Interrupted(failure) => failure,
+            NotWritten::ClientGone => Failure::ClientGone,
         })
     }
 
-    /// Reads on while a write to the client is pending, as far as is kept. Ends only by a failure.
-    async fn read_on(&mut self, up: Option<&mut HttpSession>) -> Failure {
+    /// Reads on while a write to the client is pending, up to what may be kept. Ends only by a failure.
+    async fn read_ahead(&mut self, up: Option<&mut HttpSession>) -> Failure {
         let clock = &self.shared.clock;
-        self.context.time.began(clock.now());
+        self.context.timing.write_pending(clock.now());
         let Some(up) = up else {
             return pending().await;
         };
-        while !self.response.is_whole && self.fault.is_none() {
-            let Response {
-                ahead, ahead_bytes, ..
-            } = &self.response;
-            if ahead.len() >= AHEAD || *ahead_bytes >= AHEAD_BYTES {
-                self.context.time.full(clock.now());
+        while !self.response.is_read && self.fault.is_none() {
+            if self.response.read_ahead.len() >= MAX_READ_AHEAD
+                || self.response.read_ahead_bytes >= MAX_READ_AHEAD_BYTES
+            {
+                self.context.timing.pause_reading(clock.now());
                 break;
             }
             let read = self.response.read(up, true).await;
             let at = clock.now();
-            let came = match self.came(read, up.was_upgraded(), at) {
-                Ok(came) => came,
-                // What was read before goes first.
+            let part = match self.take_response(read, up.was_upgraded(), at) {
+                Ok(part) => part,
+                // What was read before is passed on first.
                 Err(Failure::Upstream(error)) => {
-                    self.response.broken = Some(error);
+                    self.response.read_error = Some(error);
                     break;
                 }
                 Err(failure) => return failure,
             };
-            if let Part::Body(piece, _) = &came {
-                self.response.ahead_bytes += piece.len();
+            if let Part::Body(piece, _) = &part {
+                self.response.read_ahead_bytes += piece.len();
             }
-            self.response.ahead.push_back(came);
+            self.response.read_ahead.push_back(part);
         }
         pending().await
     }
+}
+
+/// Reads the next piece of the request's body; or, where that is over, waits until the client closes the stream.
+async fn body_or_close(
+    client: &mut Exchange,
+    is_uploading: bool,
+) -> Result<Option<Bytes>, Failure> {
+    if is_uploading {
+        let piece = client.session.read_request_body().await;
+        return piece.map_err(Failure::of_body);
+    }
+    client.stream_closed().await;
+    Err(Failure::ClientGone)
 }

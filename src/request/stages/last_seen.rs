@@ -28,7 +28,12 @@ impl Row {
             }
         };
         if is_held {
-            return Some(Spent::PROXY);
+            // A proxy without a hop behind it tried a server, which took no connection.
+            let is_tried = side != Side::Hop && self.attempts > Some(0);
+            return Some(match is_tried {
+                true => Spent::of(Period::NETWORK),
+                false => Spent::PROXY,
+            });
         }
         // A body that had not been read whole by then was still on its way to us.
         if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {

@@ -153,8 +153,32 @@ async fn one_that_refuses_is_left_out_and_comes_back() {
     ask(40).await;
     assert_eq!((back.seen().len(), healthy.seen().len()), (20, 60));
     assert_eq!(failures(), 1);
-    for row in front.rows().await {
-        assert_cells(&row, [("outcome", "ok"), ("attempts", "1")]);
+    let rows = front.rows().await;
+    assert!(rows.iter().all(|row| row["outcome"] == "ok"));
+    let attempts: Vec<&str> = rows.iter().map(|row| &*row["attempts"]).collect();
+    let [first, rest @ ..] = &attempts[..] else {
+        panic!("{attempts:?}")
+    };
+    assert_eq!(*first, "2", "one server refused it, the other answered");
+    assert!(rest.iter().all(|attempts| *attempts == "1"), "{rest:?}");
+}
+
+/// The row names the server that was tried last, and the way to it as where the request ended, as behind a hop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_every_server_refuses_ended_on_the_way_to_the_last() {
+    for servers in [1, 2] {
+        let (_sockets, addrs): (Vec<_>, Vec<_>) = (0..servers).map(|_| refusing_yet()).unzip();
+        let front = Front::balancing(&addrs, "round_robin", "").await;
+        assert_eq!(front.ask("/generate", "", b"{}").await.status(), 502);
+        let row = front.only_row().await;
+        assert_outcome(&row, "proxy_error", "connection refused");
+        let cells = [
+            ("ended_in", "network".to_owned()),
+            ("host", addrs[servers - 1].to_string()),
+            ("attempts", servers.to_string()),
+            ("forwarded_time", String::new()),
+        ];
+        assert_cells(&row, cells.each_ref().map(|(name, cell)| (*name, &**cell)));
     }
 }
 

@@ -1,19 +1,19 @@
-//! What the join tables promise of the legs of a pair.
+//! Tests of the join tables with the legs of a pair.
 
 use super::*;
 
-/// Where no front took the legs, decode's row has what prefill told.
+/// Without a front's row, the decode leg's row has what the prefill leg reported.
 #[test]
-fn legs_that_no_front_takes_are_one_row() {
+fn legs_without_a_front_are_one_row() {
     for has_front in [true, false] {
         let tables = tables(has_front);
         let _prefill = tables.leg(1, 7, None);
         let decode = tables.leg(2, 7, Some(ServerRole::Decode));
         let rows = vec![Sample::whole().open_row()];
-        assert!(tables.joins.ended(&decode, Some(rows), at(2)).is_none());
+        assert!(tables.joins.end(&decode, Some(rows), at(2)).is_none());
         assert!(tables.joins.sweep(at(7)).is_empty());
         if !has_front {
-            // It has none of what came to these hops.
+            // The successor has none of these attempts.
             tables.joins.shared_with_successor();
         }
         let rows = tables.joins.sweep(at(8)).pop().unwrap();
@@ -21,25 +21,25 @@ fn legs_that_no_front_takes_are_one_row() {
     }
 }
 
-/// One that a prefill server refused at once waits for the leg that decodes, and is no row beside that one's.
+/// A prefill leg that was refused at once waits for the decode leg, and gets no row beside that one's.
 #[test]
-fn a_refused_leg_is_no_row_of_its_own_though_it_came_first() {
+fn a_refused_prefill_leg_is_no_row_of_its_own_though_it_was_first() {
     for (has_front, comes) in [(false, true), (false, false), (true, true), (true, false)] {
         let tables = tables(has_front);
         let joins = &tables.joins;
         let arrive = |number, role| {
             let leg = tables.leg(number, 7, Some(role));
-            leg.told.lock().worker = role.name().to_owned();
+            leg.data.lock().worker = role.name().to_owned();
             leg
         };
         let row = || Some(vec![Sample::whole().open_row()]);
         let refused = arrive(1, ServerRole::Prefill);
         end(&refused, Some(502), Outcome::ProxyError);
-        assert!(joins.ended(&refused, row(), at(2)).is_none());
+        assert!(joins.end(&refused, row(), at(2)).is_none());
         if comes {
             let decode = arrive(2, ServerRole::Decode);
             end(&decode, None, Outcome::ClientAbort);
-            assert!(joins.ended(&decode, row(), at(3)).is_none());
+            assert!(joins.end(&decode, row(), at(3)).is_none());
         }
         let rows = joins.sweep(at(100)).len();
         assert_eq!(rows, 1, "{has_front} {comes}");

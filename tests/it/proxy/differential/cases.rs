@@ -110,11 +110,30 @@ fn message(answer: usize, rng: &mut impl Rng) -> (Vec<String>, &'static str) {
         lines.push(format!("transfer-encoding: {}", pick("codings", rng)));
         body = pick("chunked", rng);
     }
+    if rng.random_bool(0.5) {
+        lines.push(connection(&lines, rng));
+    }
     // Their order is random too.
     for at in (1..lines.len()).rev() {
         lines.swap(at, rng.random_range(0..=at));
     }
     (lines, body)
+}
+
+/// A `Connection` that names fields of the request, which go no further then; `Host` would be refused.
+fn connection(lines: &[String], rng: &mut impl Rng) -> String {
+    let names = lines
+        .iter()
+        .filter_map(|line| Some(line.split_once(':')?.0));
+    let names: Vec<&str> = names.filter(|name| *name != "host").collect();
+    let count = rng.random_range(1..4);
+    let named: Vec<&str> = names.choose_multiple(rng, count).copied().collect();
+    let comma = *[",", ", ", " ,\t"].choose(rng).unwrap();
+    let named = named.join(comma);
+    match rng.random_bool(0.5) {
+        true => format!("Connection: {}", named.to_uppercase()),
+        false => format!("connection: {named}"),
+    }
 }
 
 /// A random request.

@@ -1,4 +1,4 @@
-//! A client's bytes as Pingora gets them: its socket, over which it may speak TLS.
+//! A client's socket, which Pingora reads and writes, over TLS or not.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,47 +19,46 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The TCP socket of a client, shared with who watches for its leaving. No buffer: what is written is on its way.
+/// A client's TCP socket, shared with whoever waits for its closing. Unbuffered.
 #[derive(Clone, Debug)]
 pub struct Socket {
     tcp: Arc<TcpStream>,
-    /// Has been read already, and is read again.
-    before: Bytes,
+    /// Bytes that were read before and are read again first.
+    prefix: Bytes,
 }
 
-/// Unsent bytes in a client's socket at most. By default a kernel takes megabytes and reports room only once a third
-/// of them has gone: a client that reads steadily would look stalled.
-const UNSENT: u32 = 131_072;
+/// The most unsent bytes in a client's socket. By default a kernel takes megabytes and reports room only once a third of
+/// them was sent: a client that reads steadily would look stalled.
+const MAX_UNSENT_BYTES: u32 = 131_072;
 
 impl Socket {
-    /// Of a client that was just accepted.
+    /// Sets up the socket of a client that was just accepted.
     pub fn new(socket: TcpStream) -> Socket {
-        // If the client is gone already, the first read shows it.
+        // This fails if the client is gone; the first read shows that.
         let _ = socket.set_nodelay(true);
-        // Without it stalls are seen late; no more.
-        let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
+        // If this fails, stalls are only seen late.
+        let _ = SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
         Socket {
             tcp: Arc::new(socket),
-            before: Bytes::new(),
+            prefix: Bytes::new(),
         }
     }
 
-    /// The same with bytes put back that were read from it.
-    pub fn with(&self, before: Bytes) -> Socket {
+    /// Returns the same socket with bytes that were read from it to be read again.
+    pub fn with_prefix(&self, prefix: Bytes) -> Socket {
         let tcp = self.tcp.clone();
-        Socket { tcp, before }
+        Socket { tcp, prefix }
     }
 
-    /// Waits until the client has closed its side, or its connection broke. Reads nothing: what came before stays where
-    /// it is.
-    pub async fn left(&self) {
-        // Urgent bytes are not asked for: what remains of this interest is the closing.
+    /// Waits until the client has closed its side, or its connection broke. Reads nothing.
+    pub async fn closed(&self) {
+        // This interest also ends by the closing of the read side; urgent bytes are never sent.
         let _ = self.tcp.ready(Interest::PRIORITY).await;
     }
 
-    /// Makes its closing a reset, which discards what is unsent.
+    /// Makes closing the socket a reset, which discards what is unsent.
     pub fn reset(&self) {
-        // It closes in any case.
+        // If this fails, it closes normally.
         let _ = SockRef::from(&*self.tcp).set_linger(Some(Duration::ZERO));
     }
 
@@ -106,10 +105,10 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.before.is_empty() {
-            let taken = self.before.len().min(buffer.remaining());
-            buffer.put_slice(&self.before[..taken]);
-            self.before.advance(taken);
+        if !self.prefix.is_empty() {
+            let taken = self.prefix.len().min(buffer.remaining());
+            buffer.put_slice(&self.prefix[..taken]);
+            self.prefix.advance(taken);
             return Poll::Ready(Ok(()));
         }
         loop {
@@ -155,7 +154,7 @@ impl AsyncWrite for Socket {
 #[async_trait]
 impl Shutdown for Socket {
     async fn shutdown(&mut self) {
-        // The client may have closed first.
+        // This fails if the client has closed first.
         let _ = AsyncWriteExt::shutdown(self).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Error responses of the proxy's own, and what is refused before there is a request to send on.
+//! The proxy's own error responses, and why a client is refused.
 
 use std::time::Duration;
 
@@ -7,50 +7,50 @@ use pingora::http::ResponseHeader;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// An answer in the shape of OpenAI's errors.
+/// An error response in the format of OpenAI's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// HTTP status.
+pub struct ErrorResponse {
+    /// The HTTP status.
     pub status: u16,
     /// What happened.
     pub message: &'static str,
 }
 
-/// What a client is refused, or asked for in vain.
+/// Why a client is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There are as many connections as are taken.
+    /// The limit on connections is reached.
     TooManyConnections,
-    /// A head over its limit in bytes.
+    /// A head has too many bytes.
     HeadTooLarge,
-    /// A head, or a TLS handshake, over its limit in time.
+    /// A head, or a TLS handshake, took too long.
     HeadTooSlow,
-    /// Bytes that are no head.
+    /// What was sent is no valid head.
     BrokenHead,
-    /// A target with a control byte.
+    /// A target has a control byte.
     BadTarget,
-    /// A transfer coding other than `chunked`: RFC 9112, section 6.1.
+    /// A transfer coding is not `chunked`: RFC 9112, section 6.1.
     UnknownCoding,
-    /// `CONNECT`: this is no tunnel.
+    /// `CONNECT` asks for a tunnel.
     Tunnel,
-    /// A body over its limit in bytes.
+    /// A body has too many bytes.
     BodyTooLarge,
-    /// A body over its limit in time.
+    /// A body took too long.
     BodyTooSlow,
-    /// Nothing of a body for too long.
+    /// Nothing of a body arrived for too long.
     BodySilent,
-    /// Its turn did not come in time.
+    /// A request waited too long for `max_concurrent_requests`.
     QueuedTooLong,
 }
 
-/// After which a client that was refused for want of room may try again, seconds.
-const RETRY_S: usize = 1;
-/// How long a client has to read our answer and close.
+/// `Retry-After` of a 503, in seconds.
+const RETRY_AFTER_S: usize = 1;
+/// How long a client has to read the response and close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Refusal {
-    /// The answer to the client.
-    pub fn answer(self) -> Answer {
+    /// Returns the response to the client.
+    pub fn response(self) -> ErrorResponse {
         let (status, message) = match self {
             Refusal::BrokenHead => (400, "the request is not valid HTTP/1.1"),
             Refusal::BadTarget => (400, "the request target holds a control byte"),
@@ -74,16 +74,16 @@ impl Refusal {
                 "this proxy has as many connections as it takes; try again later",
             ),
         };
-        Answer { status, message }
+        ErrorResponse { status, message }
     }
 }
 
-impl Answer {
-    /// The head, and the JSON body with OpenAI's `type`.
+impl ErrorResponse {
+    /// Returns the head and the JSON body, with OpenAI's `type`.
     ///
     /// # Errors
-    /// None that its fields can come to.
-    pub fn message(&self) -> pingora::Result<(ResponseHeader, Vec<u8>)> {
+    /// None that its fields can lead to.
+    pub fn head_and_body(&self) -> pingora::Result<(ResponseHeader, Vec<u8>)> {
         let kind = match self.status {
             408 => "request_timeout",
             500 => "proxy_error",
@@ -100,14 +100,14 @@ impl Answer {
         head.insert_header(CONTENT_LENGTH, body.len())?;
         head.insert_header(CACHE_CONTROL, "no-store")?;
         if self.status == 503 {
-            head.insert_header(RETRY_AFTER, RETRY_S)?;
+            head.insert_header(RETRY_AFTER, RETRY_AFTER_S)?;
         }
         Ok((head, body))
     }
 
-    /// Answers where there is no request, and closes.
-    pub async fn close(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
-        // Whatever goes wrong, the client is gone.
+    /// Sends the response where no request was read, and closes.
+    pub async fn send(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+        // An error means that the client is gone.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.write(&mut stream)).await;
     }
 
@@ -115,7 +115,7 @@ impl Answer {
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let (mut head, body) = self.message()?;
+        let (mut head, body) = self.head_and_body()?;
         head.insert_header(CONNECTION, "close")?;
         let reason = head.get_reason_phrase().unwrap_or_default();
         let mut message = format!("HTTP/1.1 {} {reason}\r\n", self.status).into_bytes();
@@ -124,8 +124,8 @@ impl Answer {
         message.extend(body);
         stream.write_all(&message).await?;
         stream.shutdown().await?;
-        // Closing on unread bytes would reset the connection under the answer.
-        // On the heap, or each connection would hold as much.
+        // Closing on unread bytes would reset the connection before the client has read the response.
+        // On the heap: the task of each connection stays small.
         let mut rest = vec![0; 4096];
         while stream.read(&mut rest).await? > 0 {}
         Ok(())
