@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::clock::Stamp;
+use crate::request::engine_report::Told;
 use crate::request::row::Row;
-use crate::request::told::Told;
 
 use super::bounded_multimap::BoundedMultimap;
 use super::join::{Ended, Match, MatchStrength, is_random, join, join_last};

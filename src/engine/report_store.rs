@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::ServerRole;
-use crate::request::told::Told;
+use crate::request::engine_report::Told;
 
 use super::bounded_multimap::{BoundedMultimap, Entry};
 use super::span::{EngineSpan, Scheduler, SpanKind};

@@ -2,11 +2,11 @@
 
 use crate::engine::report_store::Candidate;
 use crate::request::attempt::SpanId;
+use crate::request::engine_report::Told;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Relation};
-use crate::request::told::Told;
 
 /// How strongly a report matches a row, the strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

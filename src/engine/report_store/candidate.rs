@@ -1,8 +1,8 @@
 //! A report that may belong to a row, and the spans or line that it was assembled from.
 
 use crate::clock::Stamp;
+use crate::request::engine_report::Told;
 use crate::request::sequence::TimingSource;
-use crate::request::told::Told;
 
 /// What was reported of one request so far.
 #[derive(Clone, Debug)]

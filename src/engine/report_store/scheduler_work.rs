@@ -2,7 +2,7 @@
 
 use crate::clock::Stamp;
 use crate::engine::span::{EngineSpan, Scheduler, SpanKind, Stage};
-use crate::request::told::Told;
+use crate::request::engine_report::Told;
 
 /// One scheduler's work on a request.
 #[derive(Debug)]
