@@ -116,8 +116,10 @@ impl Impossible {
         let mut names = self.names.clone();
         let tolerance = row.tolerance();
         static LATENCIES: LazyLock<Vec<&Column>> = LazyLock::new(|| {
-            let of = COLUMNS.iter();
-            of.filter(|column| column.unit == Unit::Latency).collect()
+            let columns = COLUMNS.iter();
+            columns
+                .filter(|column| column.unit == Unit::Latency)
+                .collect()
         });
         for column in &**LATENCIES {
             if matches!((column.get)(row), Value::Nanos(nanos) if nanos < -tolerance) {

@@ -254,7 +254,7 @@ impl Observer {
         }
         // Sums count a request at its first row, so that row always exists; other indexes may be empty.
         parsed.sequences[0].has_events = true;
-        let count = parsed.sequences.iter().filter(|of| of.has_events).count();
+        let count = parsed.sequences.iter().filter(|s| s.has_events).count();
         let sequences = u32::try_from(count).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row holds it for all.

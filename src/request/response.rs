@@ -101,14 +101,14 @@ impl ResponseBody {
         match &self.framing {
             Framing::Json => false,
             Framing::Opaque(_) => parsed.now.is_some(),
-            Framing::Events(_) => parsed.sequences.iter().any(|of| of.first_token.is_some()),
+            Framing::Events(_) => parsed.sequences.iter().any(|s| s.first_token.is_some()),
         }
     }
 
     /// Returns the engine's ids of the sequences seen so far.
     pub fn engine_ids(&self) -> impl Iterator<Item = &str> {
         let sequences = self.document.parsed.sequences.iter();
-        sequences.filter_map(|of| of.engine_id.as_deref())
+        sequences.filter_map(|sequence| sequence.engine_id.as_deref())
     }
 
     /// Returns what the body showed of the generation's end. A router that was cut off passes on what it has as if it were whole:

@@ -205,11 +205,11 @@ impl Row {
     /// Returns the durations between two moments, by column; that of `ttft` by its source.
     pub fn periods(&self) -> impl Iterator<Item = (&'static Column, Period)> + use<> {
         static PERIODS: LazyLock<Vec<(&Column, Period)>> = LazyLock::new(|| {
-            let of = COLUMNS.iter().filter_map(|column| match column.origin {
+            let columns = COLUMNS.iter().filter_map(|column| match column.origin {
                 Origin::Period(period) => Some((column, period)),
                 _ => None,
             });
-            of.collect()
+            columns.collect()
         });
         let ttft = match self.ttft_source {
             Some(TtftSource::Server) => Period::TTFT_ENGINE,

@@ -89,11 +89,9 @@ impl Breakdown {
 /// Measures the stages from index `first` to before `before`: returns the parts of known length, and the stages of unknown
 /// length.
 fn measured_parts(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, Spent) {
-    let own = STAGES.iter().enumerate().take(before).skip(first);
-    let own = own.filter_map(|(at, stage)| Some((at, timeline.period_of(stage)?)));
-    let mut places = Vec::with_capacity(STAGES.len());
-    places.extend(own);
-    let own: Vec<(usize, Period)> = places;
+    let stages = STAGES.iter().enumerate().take(before).skip(first);
+    let mut own: Vec<(usize, Period)> = Vec::with_capacity(STAGES.len());
+    own.extend(stages.filter_map(|(index, stage)| Some((index, timeline.period_of(stage)?))));
     let length = |from: usize, to: usize| {
         let (from, to) = (own.get(from)?.1.from, own.get(to)?.1.to);
         timeline.nanos(Period { from, to })
@@ -106,10 +104,8 @@ fn measured_parts(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part
         let joined =
             joined.filter(|(last, _)| (at + 1..=*last).all(|inner| length(inner, inner).is_none()));
         let last = joined.map_or(at, |(last, _)| last);
-        let spent: Spent = own[at..=last]
-            .iter()
-            .map(|(index, _)| Spent::one(*index))
-            .collect();
+        let stages = own[at..=last].iter();
+        let spent: Spent = stages.map(|(index, _)| Spent::one(*index)).collect();
         match joined {
             Some((_, nanos)) => parts.push(Part { spent, nanos }),
             None => unplaced.0 |= spent.0,

@@ -74,14 +74,18 @@ impl TimeSpent {
         }
     }
 
-    fn add_part(&mut self, more: PartSpent) {
-        match self.parts.iter_mut().find(|of| of.spent == more.spent) {
+    fn add_part(&mut self, part: PartSpent) {
+        match self
+            .parts
+            .iter_mut()
+            .find(|known| known.spent == part.spent)
+        {
             Some(known) => {
-                known.nanos += more.nanos;
-                known.requests += more.requests;
-                known.of_nanos += more.of_nanos;
+                known.nanos += part.nanos;
+                known.requests += part.requests;
+                known.of_nanos += part.of_nanos;
             }
-            None => self.parts.push(more),
+            None => self.parts.push(part),
         }
     }
 

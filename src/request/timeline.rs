@@ -354,7 +354,7 @@ impl Timeline {
 
     /// Returns the length of a period and its error, nanoseconds: the errors of the clocks at its ends; 0 within one clock.
     pub fn measured(&self, period: Period) -> Option<(i64, i64)> {
-        let of_pair = self.prefill.and_then(|of| self.pair_nanos(period, of));
+        let of_pair = self.prefill.and_then(|t| self.pair_nanos(period, t));
         if let Some(nanos) = of_pair {
             return Some((nanos?, 0));
         }

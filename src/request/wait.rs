@@ -136,7 +136,7 @@ impl Wait {
         if is_timed || STAGES_BEFORE_SERVER.contains(&&*text(cell(ColumnId::ended_in))) {
             return None;
         }
-        let first = |columns: &[ColumnId]| columns.iter().find_map(|of| whole(cell(*of)));
+        let first = |columns: &[ColumnId]| columns.iter().find_map(|column| whole(cell(*column)));
         // The end of a response is not the end of a generation in the background.
         let is_over = text(cell(ColumnId::unread)) != Unread::Background.name();
         let end = first(&[ColumnId::end_time, ColumnId::finish_time]).filter(|_| is_over);

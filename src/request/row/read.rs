@@ -76,13 +76,12 @@ impl Row {
             Some(Relation::Apart(Offset { nanos, error_nanos }))
         };
         // If two times are present and the duration between them is not, the distance of their clocks was unknown.
-        let known = |from: Option<Stamp>, to: Option<Stamp>, between: Option<i64>| match from
-            .and(to)
-            .is_some()
-            && between.is_none()
-        {
-            true => Relation::Unknown,
-            false => Relation::Same,
+        let relation = |from: Option<Stamp>, to: Option<Stamp>, between: Option<i64>| {
+            let is_unknown = from.and(to).is_some() && between.is_none();
+            match is_unknown {
+                true => Relation::Unknown,
+                false => Relation::Same,
+            }
         };
         let engine = apart(self.clock_offset, self.clock_offset_error).unwrap_or(Relation::Same);
         let engine = match self.clock_state {
@@ -91,14 +90,14 @@ impl Row {
         };
         timeline.relate(ClockOf::Engine, engine);
         let front = apart(self.front_clock_offset, self.front_clock_offset_error);
-        let one = known(self.arrival_time, self.finish_time, self.total_latency);
-        timeline.relate(ClockOf::Front, front.unwrap_or(one));
+        let default = relation(self.arrival_time, self.finish_time, self.total_latency);
+        timeline.relate(ClockOf::Front, front.unwrap_or(default));
         let (arrival, send) = (self.arrival_time, self.router_send_time);
-        let one = known(arrival, send, self.queue_time_in_router);
+        let default = relation(arrival, send, self.queue_time_in_router);
         // Without a hop's moment there may still be a hop, in a process of its own.
-        let is_one = one == Relation::Same && timeline.side() != Side::Hop && send.is_some();
+        let is_shared = default == Relation::Same && timeline.side() != Side::Hop && send.is_some();
         match apart(self.hop_clock_offset, self.hop_clock_offset_error) {
-            None if is_one => timeline.hop_shares_front(),
+            None if is_shared => timeline.hop_shares_front(),
             hop => timeline.relate(ClockOf::Hop, hop.unwrap_or(Relation::Unknown)),
         }
     }

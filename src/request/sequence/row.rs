@@ -19,7 +19,6 @@ impl SequenceObserver {
             let count = last.or_else(|| first.as_ref().and_then(get));
             count.map(u64::from)
         };
-        let has_moments = |timings: &Option<Timings>| timings.is_some_and(|t| t.has_moments());
         let last = self.last.as_ref();
         let without_moments = first.filter(|first| first.queue(last).is_none());
         let by_scheduler = first.is_some_and(|first| first.prefill_finished.is_some());
@@ -41,8 +40,9 @@ impl SequenceObserver {
         row.num_retractions = either(|timings| timings.num_retractions);
         row.dp_rank = either(|timings| timings.dp_rank);
         row.pure_queue_time = without_moments.and_then(|first| first.queue_total(last));
-        row.timing_source =
-            (has_moments(&first) || has_moments(&self.last)).then_some(TimingSource::MetaInfo);
+        let mut timings = first.iter().chain(last);
+        let has_moments = timings.any(Timings::has_moments);
+        row.timing_source = has_moments.then_some(TimingSource::MetaInfo);
         [row.itl_mean, row.itl_p99, row.itl_max] = self.token_gaps.mean_p99_max();
         [row.chunk_gap_mean, row.chunk_gap_p99, row.chunk_gap_max] = self.chunk_gaps.mean_p99_max();
         row.more.gaps = match self.has_uncounted {

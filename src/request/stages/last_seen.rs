@@ -47,9 +47,11 @@ impl Row {
         let first = STAGES
             .iter()
             .rposition(|stage| begun(stage) == Some(true))?;
-        let own = |moment: Moment| moment.clock(side) == side.clock();
+        let is_observed = |moment: Moment| moment.clock(side) == side.clock();
         let later = STAGES.iter().skip(first);
-        let later = later.take_while(|stage| !own(stage.period.to)).count();
+        let later = later
+            .take_while(|stage| !is_observed(stage.period.to))
+            .count();
         let stages = Spent::range(first, first + later + 1);
         Some(stages.retain_own(timeline))
     }

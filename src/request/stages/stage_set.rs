@@ -33,8 +33,8 @@ const IS_PAIR: [bool; 2] = [false, true];
 const fn index(period: Period) -> usize {
     let mut index = 0;
     while index < STAGES.len() {
-        let of = STAGES[index].period;
-        if of.from as u8 == period.from as u8 && of.to as u8 == period.to as u8 {
+        let other = STAGES[index].period;
+        if other.from as u8 == period.from as u8 && other.to as u8 == period.to as u8 {
             break;
         }
         index += 1;
