@@ -92,8 +92,8 @@ impl Fault {
         Some(self.bytes_per_s.map(by_rate).unwrap_or_default() + fixed.unwrap_or_default())
     }
 
-    /// Returns how many bytes of a piece of `bytes` pass before the cut, after `passed` bytes in `pieces` pieces; `None` if the body
-    /// is not cut there.
+    /// Returns how many bytes of a piece of `bytes` pass before the cut, after `passed` bytes in `pieces` pieces; `None` if the
+    /// body is not cut there.
     pub fn bytes_to_cut(&self, passed: u64, pieces: u64, bytes: u64) -> Option<u64> {
         let by_bytes = self.after_bytes.filter(|limit| passed + bytes >= *limit);
         match (by_bytes, self.after_pieces) {

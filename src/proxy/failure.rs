@@ -55,8 +55,8 @@ impl Failure {
         }
     }
 
-    /// Returns the response to a client that has received none yet, and how the exchange with `upstream` ended. `None` if the client
-    /// is gone or is to see a broken connection. The response names no hosts.
+    /// Returns the response to a client that has received none yet, and how the exchange with `upstream` ended. `None` if the
+    /// client is gone or is to see a broken connection. The response names no hosts.
     pub fn response_and_end(&self, upstream: &str) -> (Option<ErrorResponse>, End) {
         let client_timeout = |reason: &str| End::Timeout(format!("the client: {reason}"));
         let ours = |reason: &dyn Display| End::ProxyError(format!("the proxy {reason}"));

@@ -101,11 +101,13 @@ const JOINED_BY: [&str; 7] = [
 const CAPACITY: usize = 65_536;
 /// The most attempts of one request: routers give up long before.
 const MAX_ATTEMPTS: usize = 64;
-/// How long the spans of an ended request and the id of a response are kept, in nanoseconds: longer than routers wait between retries.
+/// How long the spans of an ended request and the id of a response are kept, in nanoseconds: longer than routers wait between
+/// retries.
 const MEMORY: i64 = 60 * NANOS;
 /// How long a room is kept: longer than nearly every response takes.
 const ROOM_MEMORY: i64 = 1800 * NANOS;
-/// How long rows wait: by then the other leg has reported, and a process that takes over, or is taken over from, knows of the other.
+/// How long rows wait: by then the other leg has reported, and a process that takes over, or is taken over from, knows of the
+/// other.
 const MAX_WAIT: i64 = 5 * NANOS;
 
 impl Joins {
@@ -163,8 +165,8 @@ impl Joins {
         request.0.lock().spans.push(span);
     }
 
-    /// The front read `id` in the response to `request`: joins the attempt whose response had that id, if the request has no attempt
-    /// yet. Clients can choose that id; where several attempts have it, none is joined.
+    /// The front read `id` in the response to `request`: joins the attempt whose response had that id, if the request has no
+    /// attempt yet. Clients can choose that id; where several attempts have it, none is joined.
     pub fn response_read(&self, request: &SharedRequest, id: &str) {
         if !request.0.lock().attempts.is_empty() {
             return;

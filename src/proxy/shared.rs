@@ -93,7 +93,8 @@ impl Shared {
         self.roles.lock().learn(worker, role);
     }
 
-    /// Whether a request to a worker's server may be one of two legs: not if it reported, as routers ask it, to be no server of a pair.
+    /// Whether a request to a worker's server may be one of two legs: not if it reported, as routers ask it, to be no server of a
+    /// pair.
     pub fn may_have_legs(&self, worker: &str) -> bool {
         let config = self.config.load();
         let configured = config.worker(worker).and_then(|worker| worker.role);

@@ -22,7 +22,8 @@ pub(super) struct Health {
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 impl Upstream {
-    /// Marks the upstream as out, as a request could not connect. Returns whether the caller has to start [probing](Upstream::probe).
+    /// Marks the upstream as out, as a request could not connect. Returns whether the caller has to start
+    /// [probing](Upstream::probe).
     #[must_use]
     pub(super) fn mark_out(&self) -> bool {
         let mut health = self.health.lock();

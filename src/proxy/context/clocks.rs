@@ -30,8 +30,8 @@ fn others() -> impl Strategy<Value = [Other; 2]> {
     [other(), other()]
 }
 
-/// How long each part of a request takes, in nanoseconds: the pause before it, router, hop, to the engine, engine, to the hop, to the
-/// front, decoding.
+/// How long each part of a request takes, in nanoseconds: the pause before it, router, hop, to the engine, engine, to the hop, to
+/// the front, decoding.
 fn delays() -> impl Strategy<Value = (i64, i64, i64, i64, i64, i64, i64, i64)> {
     let short = || prop_oneof![0..20_000_i64, 0..20_000_000_i64];
     let long = || prop_oneof![0..NANOS, 0..100 * NANOS];

@@ -77,7 +77,8 @@ impl Context {
         }
     }
 
-    /// Notes what the response to a hop's attempt reported, if the attempt is one of two legs, and learns the server's role from it.
+    /// Notes what the response to a hop's attempt reported, if the attempt is one of two legs, and learns the server's role from
+    /// it.
     pub(super) fn note_leg(&self, attempt: &HopAttempt, response: &[Row]) {
         let mut data = attempt.data.lock();
         if data.room.is_none() && data.role.is_none() {

@@ -189,8 +189,8 @@ fn what_the_router_held_back_is_found_to_the_nanosecond() {
     }
 }
 
-/// A leg's server refused it before its body had arrived: the time in which the hop reads that for its room is neither the attempt's
-/// nor the proxy's own.
+/// A leg's server refused it before its body had arrived: the time in which the hop reads that for its room is neither the
+/// attempt's nor the proxy's own.
 #[test]
 fn the_wait_for_a_legs_room_is_not_the_attempts() {
     let (shared, manual) = shared();

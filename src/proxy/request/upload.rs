@@ -151,7 +151,8 @@ impl Request<'_> {
         Ok(piece)
     }
 
-    /// Sends pieces of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may still come.
+    /// Sends pieces of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may still
+    /// come.
     pub(super) async fn send(
         &mut self,
         client: &mut Exchange,
