@@ -109,11 +109,8 @@ enum Command {
 
 /// A failure with its exit code.
 #[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-struct Failure {
-    message: String,
-    code: u8,
-}
+#[error("{0}")]
+struct Failure(String, u8);
 
 /// The exit code of a command that failed.
 const FAILED: u8 = 1;
@@ -148,13 +145,13 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => return traffic_exit(demo::run(&args)?),
         Command::Traffic(args) => return run_traffic(&args),
-        Command::Node(args) => args.run(Kind::Node)?.iter().try_for_each(experiment_exit)?,
+        Command::Node(args) => args.run(Kind::Node)?.iter().try_for_each(check_results)?,
         Command::Routing(args) => args
             .run(Kind::Routing)?
             .iter()
-            .try_for_each(experiment_exit)?,
+            .try_for_each(check_results)?,
         Command::Proxy(args) => return run_proxy(&args),
-        Command::Check(args) => return Ok(run_check(&args)),
+        Command::Check(args) => run_check(&args)?,
         Command::Sim(args) => sim::server::run(args)?,
         Command::Probe(args) => return run_probe(&args),
         Command::Report(args) => run_report(args)?,
@@ -264,22 +261,14 @@ fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
     }
     let matches = command.try_get_matches_from_mut(args);
     let parsed = matches.and_then(|mut matches| {
-        let json = matches
-            .subcommand()
-            .map(|(_, matches)| matches.try_get_one("json"));
+        let json = matches.subcommand().map(|(_, of)| of.try_get_one("json"));
         terminal::begin(matches!(json, Some(Ok(Some(true)))));
         Cli::from_arg_matches_mut(&mut matches)
     });
     parsed.map_err(|error| match wrong_value(&error) {
         Some((flag, value, hint)) if error.kind() != ErrorKind::TooManyValues => {
             let message = format!("{flag}{}: {hint}", masked(&flag, &value));
-            fail(
-                &Failure {
-                    message,
-                    code: USAGE,
-                }
-                .into(),
-            )
+            fail(&Failure(message, USAGE).into())
         }
         _ if width.is_some() && error.kind() == ErrorKind::DisplayHelp => {
             terminal::say(&narrow(&error.to_string()), width);
@@ -334,11 +323,11 @@ fn traffic_exit(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
     };
     let unfit = outcome.unfit.map(|unfit| unfit.to_string());
     let message = outcome.failure.or(unfit).unwrap_or_default();
-    Err(Failure { message, code }.into())
+    Err(Failure(message, code).into())
 }
 
 /// Prints the JSON of an experiment, and returns its failure with the exit code.
-fn experiment_exit(finished: &Finished) -> Result<(), Failure> {
+fn check_results(finished: &Finished) -> Result<(), Failure> {
     let comparison = std::fs::read_to_string(finished.dir.join(report::command::COMPARISON));
     terminal::put_results(&comparison.unwrap_or_default());
     let too_often = |run: &RunResult| run.file.has_failed_too_often;
@@ -361,16 +350,12 @@ fn experiment_exit(finished: &Finished) -> Result<(), Failure> {
         ),
         None => return Ok(()),
     };
-    let message = message.to_owned();
-    Err(Failure { message, code })
+    Err(Failure(message.to_owned(), code))
 }
 
 fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
     let load = || config::load(args.config.as_deref(), args).map(|(config, _)| config);
-    let config = match load() {
-        Ok(config) => config,
-        Err(problems) => return Ok(fail_usage(problems)),
-    };
+    let config = load().map_err(invalid_config)?;
     let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
     log::info!(
         "queuescope {} begins, process {}: config {}, records {}",
@@ -384,14 +369,11 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Describes the config, or prints all its problems.
-fn run_check(args: &config::args::Args) -> ExitCode {
-    match config::load(args.config.as_deref(), args) {
-        Ok((config, credentials)) => {
-            terminal::tell(&topology::describe(&config, &credentials));
-            ExitCode::SUCCESS
-        }
-        Err(problems) => fail_usage(problems),
-    }
+fn run_check(args: &config::args::Args) -> anyhow::Result<()> {
+    let loaded = config::load(args.config.as_deref(), args);
+    let (config, credentials) = loaded.map_err(invalid_config)?;
+    terminal::tell(&topology::describe(&config, &credentials));
+    Ok(())
 }
 
 fn run_probe(args: &probe::Args) -> anyhow::Result<ExitCode> {
@@ -426,15 +408,15 @@ fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
         true => terminal::put(&text, terminal::shown_json),
         false => terminal::put(&text, terminal::shown),
     }
-    let code = FAILED;
-    refused.map_or(Ok(ExitCode::SUCCESS), |message| {
-        Err(Failure { message, code }.into())
-    })
+    match refused {
+        Some(message) => Err(Failure(message, FAILED).into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Returns the exit code of an error.
 fn code(error: &anyhow::Error) -> u8 {
-    if let Some(Failure { code, .. }) = error.downcast_ref() {
+    if let Some(Failure(_, code)) = error.downcast_ref() {
         return *code;
     }
     let is_usage = command::is_usage(error)
@@ -449,13 +431,9 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Prints all problems of a config, a line each.
-fn fail_usage(problems: Vec<String>) -> ExitCode {
-    let code = USAGE;
-    for message in problems {
-        fail(&Failure { message, code }.into());
-    }
-    ExitCode::from(code)
+/// The error of an invalid config, whose problems are printed in a line each.
+fn invalid_config(problems: Vec<String>) -> Failure {
+    Failure(problems.join("\nerror: "), USAGE)
 }
 
 /// Prints an error as one line, which is wrapped at the terminal's width. Returns its exit code.

@@ -21,12 +21,10 @@ pub mod topology;
 /// All problems, with key, value and what would be valid: those of the file in its order, then of the flags, then of the check. If the
 /// file is not TOML, only its lines that are not.
 pub fn load(path: Option<&Path>, flags: &Args) -> Result<(Config, Credentials), Vec<String>> {
-    let text = path
-        .map(read)
-        .transpose()
-        .map_err(|problem| vec![problem])?;
+    let text = path.map_or(Ok(String::new()), read);
+    let text = text.map_err(|problem| vec![problem])?;
     let at = |line| path.map(|path| format!("{}, line {line}: ", path.display()));
-    load_text(&text.unwrap_or_default(), flags, at)
+    load_text(&text, flags, at)
 }
 
 fn load_text(
@@ -36,21 +34,14 @@ fn load_text(
 ) -> Result<(Config, Credentials), Vec<String>> {
     let mut reading = Reading::new(text);
     reading.apply(flags);
-    let Reading {
-        config,
-        invalid_keys,
-        ..
-    } = reading;
     let of_file = reading.file_problems.into_iter();
     let of_file = of_file.map(|(line, problem)| at(line).unwrap_or_default() + &problem);
     let mut problems: Vec<String> = of_file.chain(reading.flag_problems).collect();
-    match config.check() {
-        Ok(credentials) if problems.is_empty() => return Ok((config, credentials)),
-        Err(errors) if reading.is_toml => {
-            let new = errors
-                .iter()
-                .filter(|error| !invalid_keys.contains(&error.key));
-            problems.extend(new.map(ToString::to_string));
+    match reading.config.check() {
+        Ok(credentials) if problems.is_empty() => return Ok((reading.config, credentials)),
+        Err(mut errors) if reading.is_toml => {
+            errors.retain(|error| !reading.invalid_keys.contains(&error.key));
+            problems.extend(errors.iter().map(ToString::to_string));
         }
         _ => {}
     }

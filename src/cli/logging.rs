@@ -103,24 +103,26 @@ impl Log for RateLimitedLogger {
         }
         let admitted = self.limiter.lock().admit(record, self.clock.now());
         let Some(left_out) = admitted else { return };
-        if left_out > 0 {
-            let mut note = Record::builder();
-            let note = note.metadata(record.metadata().clone());
-            let message =
-                format_args!("and {left_out} more in the last minute, like the next one:");
-            self.inner.log(&note.args(message).build());
-        }
+        self.log_left_out(left_out, record.metadata().clone(), "the next one:");
         self.inner.log(record);
     }
 
     /// Logs how many lines were left out that no later line has reported.
     fn flush(&self) {
         let left_out = self.limiter.lock().left_out();
+        let mut metadata = Metadata::builder();
+        let metadata = metadata.level(Level::Warn).target(module_path!()).build();
+        self.log_left_out(left_out, metadata, "those above");
+    }
+}
+
+impl RateLimitedLogger {
+    fn log_left_out(&self, left_out: u64, metadata: Metadata<'_>, which: &str) {
         if left_out > 0 {
+            let message = format_args!("and {left_out} more in the last minute, like {which}");
             let mut note = Record::builder();
-            let note = note.level(Level::Warn).target(module_path!());
-            let message = format_args!("and {left_out} more in the last minute, like those above");
-            self.inner.log(&note.args(message).build());
+            self.inner
+                .log(&note.metadata(metadata).args(message).build());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Exit codes, and the examples of commands.
 
 use super::*;
-use crate::report::files::{ExperimentFile, RunFile, RunState};
+use crate::report::files::{RunFile, RunState};
 
 #[test]
 fn the_exit_code_is_of_the_run_that_needs_action_first() {
@@ -26,10 +26,7 @@ fn the_exit_code_is_of_the_run_that_needs_action_first() {
     let failed = run("failed", RunState::Failed, false, "VALID");
     let mut finished = Finished {
         dir: folder.path().to_owned(),
-        file: ExperimentFile::default(),
-        runs: Vec::new(),
-        signal: None,
-        notes: Vec::new(),
+        ..Finished::default()
     };
     for (run, code) in [
         (good, None),
@@ -38,11 +35,11 @@ fn the_exit_code_is_of_the_run_that_needs_action_first() {
         (failed, Some(FAILED)),
     ] {
         finished.runs.push(run);
-        let failure = experiment_exit(&finished).err();
-        assert_eq!(failure.map(|failure| failure.code), code);
+        let failure = check_results(&finished).err();
+        assert_eq!(failure.map(|Failure(_, code)| code), code);
     }
     finished.signal = Some(2);
-    assert_eq!(experiment_exit(&finished).unwrap_err().code, 130);
+    assert_eq!(check_results(&finished).unwrap_err().1, 130);
 }
 
 /// Parses a command line, which must be valid.

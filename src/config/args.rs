@@ -30,13 +30,10 @@ pub struct Args {
 #[derive(Clone, Debug, Default)]
 struct KeyFlags(Vec<Given>);
 
-/// A given flag: its name, its key with the key's section, and its values.
-pub(super) type Given = (
-    &'static str,
-    &'static FileSection,
-    &'static Key,
-    Vec<String>,
-);
+/// A flag: its name, and its key with the key's section.
+type Flag = (&'static str, &'static FileSection, &'static Key);
+/// A given flag with its values.
+pub(super) type Given = (Flag, Vec<String>);
 
 impl Args {
     /// The given flags.
@@ -45,28 +42,21 @@ impl Args {
     }
 }
 
-/// All flags: name, placeholder of the value, and the key with its section.
-fn flags() -> impl Iterator<
-    Item = (
-        &'static str,
-        &'static str,
-        &'static FileSection,
-        &'static Key,
-    ),
-> {
+/// All flags.
+fn flags() -> impl Iterator<Item = Flag> {
     let keys = |section: &'static FileSection| section.keys().map(move |key| (section, key));
     let all = SECTIONS.iter().flat_map(keys);
     all.filter_map(|(section, key)| {
-        let (flag, value) = key.flag?.split_once("--")?.1.split_once(' ')?;
-        Some((flag, value, section, key))
+        let (flag, _) = key.flag?.split_once("--")?.1.split_once(' ')?;
+        Some((flag, section, key))
     })
 }
 
 impl FromArgMatches for KeyFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<KeyFlags, clap::Error> {
-        let given = flags().filter_map(|(flag, _, section, key)| {
-            let texts = matches.get_many::<String>(flag)?;
-            Some((flag, section, key, texts.cloned().collect()))
+        let given = flags().filter_map(|flag| {
+            let texts = matches.get_many::<String>(flag.0)?;
+            Some((flag, texts.cloned().collect()))
         });
         Ok(KeyFlags(given.collect()))
     }
@@ -79,7 +69,7 @@ impl FromArgMatches for KeyFlags {
 
 impl ClapArgs for KeyFlags {
     fn augment_args(command: Command) -> Command {
-        flags().fold(command, |command, (flag, value, section, key)| {
+        flags().fold(command, |command, (flag, section, key)| {
             let lines: Vec<&str> = key.help.iter().map(|line| line.trim()).collect();
             let text = lines.join(" ");
             let (first, _) = text.split_once(". ").unwrap_or((&text, ""));
@@ -94,7 +84,7 @@ impl ClapArgs for KeyFlags {
             let arg = Arg::new(flag)
                 .short(short.filter(|short| *short != '-'))
                 .long(flag)
-                .value_name(value)
+                .value_name(key.flag.and_then(|flag| flag.split(' ').next_back()))
                 .help(first)
                 .long_help(whole)
                 .help_heading(key.heading);

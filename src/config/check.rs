@@ -1,7 +1,7 @@
 //! Checks keys of the config against each other, and reads the files that they name.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
@@ -94,21 +94,22 @@ impl Config {
     }
 
     fn tls(&self) -> Result<Option<Arc<ServerConfig>>, Vec<ConfigError>> {
-        let lacks = |key, path: &PathBuf, problem| {
-            Err(vec![ConfigError::text(key, path.display(), problem)])
+        let (key, path, missing) = match (&self.tls_cert, &self.tls_key) {
+            (None, None) => return Ok(None),
+            (Some(cert), Some(key)) => return tls::load(cert, key).map(Some),
+            (Some(cert), None) => (
+                "tls_cert",
+                cert,
+                "tls_key, the PEM file with its private key",
+            ),
+            (None, Some(key)) => (
+                "tls_key",
+                key,
+                "tls_cert, the PEM file with its certificate",
+            ),
         };
-        match (&self.tls_cert, &self.tls_key) {
-            (None, None) => Ok(None),
-            (Some(cert), Some(key)) => tls::load(cert, key).map(Some),
-            (Some(cert), None) => {
-                let problem = "needs tls_key, the PEM file with its private key";
-                lacks("tls_cert", cert, problem)
-            }
-            (None, Some(key)) => {
-                let problem = "needs tls_cert, the PEM file with its certificate";
-                lacks("tls_key", key, problem)
-            }
-        }
+        let problem = format!("needs {missing}");
+        Err(vec![ConfigError::text(key, path.display(), problem)])
     }
 
     /// Checks that names and hosts are unique.
@@ -207,15 +208,12 @@ fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = C
     let mut earlier: Vec<(String, SocketAddr)> = Vec::new();
     all.filter_map(move |(key, address)| {
         let other = earlier.iter().find(|(_, at)| overlap(*at, address));
-        let problem = |(other, at): &(String, SocketAddr)| {
-            let note = match *at == address {
-                true => String::new(),
-                false => format!(", as {at}"),
-            };
+        let clash = other.map(|(other, at)| {
+            let note = (*at != address).then(|| format!(", as {at}"));
+            let note = note.unwrap_or_default();
             let problem = format!("`{other}` has this address too{note}; give each its own");
             ConfigError::text(&key, address, problem)
-        };
-        let clash = other.map(problem);
+        });
         earlier.push((key, address));
         clash
     })
@@ -225,18 +223,16 @@ fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = C
 fn paths(config: &Config) -> Vec<ConfigError> {
     let mut found = Vec::new();
     if let Some(path) = config.records.as_deref() {
-        let folder = path.parent();
-        let folder = folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
-        let problem = match folder {
-            _ if path == "" => Some("is empty; give a path, or leave it out".into()),
-            Some(folder) => {
-                let folder = folder.display();
-                Some(format!("there is no folder {folder}; make it first"))
+        let problem = match path.parent() {
+            _ if path == "" => Some("is empty; give a path, or leave it out".to_owned()),
+            Some(folder) if folder != "" && !folder.is_dir() => Some(format!(
+                "there is no folder {}; make it first",
+                folder.display()
+            )),
+            _ if path.is_dir() => {
+                Some("is a folder; give a file in it, as in records.csv".to_owned())
             }
-            None if path.is_dir() => {
-                Some("is a folder; give a file in it, as in records.csv".into())
-            }
-            None => None,
+            _ => None,
         };
         let error = |problem: String| ConfigError::text("records", path.display(), problem);
         found.extend(problem.map(error));

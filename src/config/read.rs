@@ -24,6 +24,9 @@ pub(super) struct Reading<'i> {
     pub(super) is_toml: bool,
 }
 
+/// Problems of a value, each with the index of the list's item that has it, or of the whole value.
+type ValueProblems = Vec<(Option<usize>, String)>;
+
 impl<'i> Reading<'i> {
     /// Reads the text of a file.
     pub(super) fn new(text: &'i str) -> Reading<'i> {
@@ -136,12 +139,7 @@ impl<'i> Reading<'i> {
     }
 
     /// Sets a key. Returns a problem for each invalid item of a list of texts, with its index, or one of the whole value.
-    fn set(
-        &mut self,
-        section: &FileSection,
-        key: &str,
-        value: Value,
-    ) -> Vec<(Option<usize>, String)> {
+    fn set(&mut self, section: &FileSection, key: &str, value: Value) -> ValueProblems {
         let Err(problem) = section.set(&mut self.config, key, value.clone()) else {
             return Vec::new();
         };
@@ -168,7 +166,7 @@ impl<'i> Reading<'i> {
 
     /// Applies flags. Workers replace those of the file.
     pub(super) fn apply(&mut self, flags: &Args) {
-        for (flag, section, key, texts) in flags.given() {
+        for ((flag, section, key), texts) in flags.given() {
             let key = key.name;
             if key == "hop_secret_file" {
                 self.config.hop_secret = None;

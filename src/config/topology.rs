@@ -31,9 +31,9 @@ pub(super) fn changes(config: &Config) -> String {
     for section in SECTIONS.iter().filter(|section| !section.is_list()) {
         let mut header = Some(format!("\n{}\n", section.header()));
         for key in section.keys().map(|key| key.name) {
+            let default = section.default(key);
             let value = section.get(&mut config, key);
-            if let Some(value) = value.filter(|value| section.default(key).as_ref() != Some(value))
-            {
+            if let Some(value) = value.filter(|value| Some(value) != default.as_ref()) {
                 text += &header.take().unwrap_or_default();
                 text += &format!("{key} = {value}\n");
             }
@@ -52,7 +52,7 @@ fn has_hops(config: &Config, credentials: &Credentials) -> bool {
 }
 
 /// Describes an upstream: one of our own hops, a router or a server.
-fn describe_upstream(config: &Config, address: &Address) -> String {
+fn destination(config: &Config, address: &Address) -> String {
     let name = address.name();
     let hop = config
         .workers
@@ -68,12 +68,7 @@ fn describe_upstream(config: &Config, address: &Address) -> String {
 /// Returns a line for each path of a request.
 fn picture(config: &Config) -> String {
     let front = config.listen;
-    let line = |to| {
-        format!(
-            "clients -> front {front} -> {}\n",
-            describe_upstream(config, to)
-        )
-    };
+    let line = |to| format!("clients -> front {front} -> {}\n", destination(config, to));
     let mut text: String = config.upstream.iter().map(line).collect();
     if config.upstream.is_empty() {
         text += "a front elsewhere -> its router\n";

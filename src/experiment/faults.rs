@@ -38,10 +38,12 @@ pub enum FaultKind {
     Hop(Fault),
 }
 
-/// The key `failure_schedule`: at each time, in seconds since the run began and ascending, the servers (by index) that are down from
-/// then on; all others are up.
+/// The key `failure_schedule`, ascending in time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule(Vec<(f64, BTreeSet<usize>)>);
+pub struct Schedule(Vec<Phase>);
+
+/// A time, in seconds since the run began, and the servers (by index) that are down from then on; all others are up.
+type Phase = (f64, BTreeSet<usize>);
 
 /// The kind that needs no hop.
 const KILL: &str = "kill";
@@ -57,34 +59,35 @@ impl Schedule {
     /// Names the problem and what would be valid.
     pub fn parse(text: &str) -> Result<Schedule, String> {
         const HINT: &str = "give seconds and servers counted from 1, as in { 300 = [1, 2], 600 = [] }; a time with a point goes in quotes";
-        let with_hint = |problem: &str| format!("{problem}; {HINT}");
-        let schedule = inline_table(text).map_err(|problem| with_hint(&problem))?;
-        let mut phases: Vec<(f64, BTreeSet<usize>)> = Vec::new();
-        for (at, servers) in &schedule {
-            let seconds = units::seconds(at).filter(|at| at.is_finite() && *at >= 0.0);
-            let seconds =
-                seconds.ok_or_else(|| with_hint(&format!("`{at}` is no time, 0 or more")))?;
-            if phases.iter().any(|(at, _)| *at == seconds) {
-                return Err(with_hint(&format!("{seconds} s is given twice")));
-            }
-            let list = servers.as_array();
-            let down = list.and_then(|servers| servers.iter().map(server_index).collect());
-            let down =
-                down.ok_or_else(|| with_hint(&format!("{at} = {servers}: is no list of servers")))?;
-            phases.push((seconds, down));
-        }
-        if phases.is_empty() {
-            return Err(with_hint("is empty"));
-        }
-        phases.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Ok(Schedule(phases))
+        let phases = parse_phases(text).map_err(|problem| format!("{problem}; {HINT}"));
+        phases.map(Schedule)
     }
+}
+
+fn parse_phases(text: &str) -> Result<Vec<Phase>, String> {
+    let mut phases: Vec<Phase> = Vec::new();
+    for (at, servers) in &inline_table(text)? {
+        let seconds = units::seconds(at).filter(|at| at.is_finite() && *at >= 0.0);
+        let seconds = seconds.ok_or_else(|| format!("`{at}` is no time, 0 or more"))?;
+        if phases.iter().any(|(at, _)| *at == seconds) {
+            return Err(format!("{seconds} s is given twice"));
+        }
+        let list = servers.as_array();
+        let down = list.and_then(|servers| servers.iter().map(server_index).collect());
+        let down = down.ok_or_else(|| format!("{at} = {servers}: is no list of servers"))?;
+        phases.push((seconds, down));
+    }
+    if phases.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    phases.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(phases)
 }
 
 impl fmt::Display for Schedule {
     /// As in a plan.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let phase = |(at, down): &(f64, BTreeSet<usize>)| {
+        let phase = |(at, down): &Phase| {
             let servers = down.iter().map(|server| Value::Integer(*server as i64 + 1));
             (at.to_string(), servers.collect::<Vec<_>>().into())
         };
@@ -119,14 +122,13 @@ impl FaultKind {
         let fields = match inline_table(text) {
             Ok(fields) => fields,
             Err(problem) if text.starts_with('{') => return Err(with_hint(problem)),
-            Err(_) if text != KILL && Kind::named(text).is_none() => return Err(KINDS.to_owned()),
             Err(_) => Table::from_iter([("kind".to_owned(), text.into())]),
         };
-        if fields.get("kind").and_then(Value::as_str) == Some(KILL) {
-            let problem = "kind = \"kill\": takes no other field".to_owned();
-            return (fields.len() == 1)
-                .then_some(FaultKind::Kill)
-                .ok_or_else(|| with_hint(problem));
+        match fields.get("kind").and_then(Value::as_str) {
+            Some(KILL) if fields.len() == 1 => return Ok(FaultKind::Kill),
+            Some(KILL) => return Err(with_hint("kill: takes no other field".to_owned())),
+            Some(kind) if Kind::named(kind).is_none() => return Err(KINDS.to_owned()),
+            _ => {}
         }
         let fields = fields.try_into().map_err(|_| KINDS.to_owned())?;
         Fault::of(fields).map(FaultKind::Hop).map_err(with_hint)
@@ -144,7 +146,7 @@ impl FaultKind {
 fn inline_table(text: &str) -> Result<Table, String> {
     match text.parse() {
         Ok(Value::Table(table)) => Ok(table),
-        Err(error) if text.starts_with('{') => Err(read::syntax_problem(text, &error)),
+        Err(error) if error.message() == read::DUPLICATE => Err(read::syntax_problem(text, &error)),
         _ => Err("is no table".to_owned()),
     }
 }

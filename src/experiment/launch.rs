@@ -28,7 +28,7 @@ pub use access::Access;
 pub use command::CommandLine;
 pub use proxy_file::check as check_proxy;
 pub use server::Server;
-pub use spec::{DeploymentSpec, EngineName, ROUTER_POLICIES, Router, ServerSpec};
+pub use spec::{DeploymentSpec, EngineName, Router, ServerSpec};
 
 use process::Process;
 use proxy_file::Hop;

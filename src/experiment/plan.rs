@@ -68,14 +68,14 @@ impl Plan {
         example: impl IntoIterator<Item = Entry>,
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, PlanError> {
-        let mut given = checked_entries(kind, given)?;
+        let mut given = checked(kind, given)?;
         let preset = texts(&given, "preset");
         if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| preset == [*name]) {
             for (key, value) in read::file(keys)? {
                 given.entry(key).or_insert(value);
             }
         }
-        let mut keys = checked_entries(kind, example)?;
+        let mut keys = checked(kind, example)?;
         let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
         let has_other_router = given.contains_key("num_prefill")
             || texts(&given, "router").iter().any(|name| name != "builtin");
@@ -83,10 +83,10 @@ impl Plan {
         // A search takes one setting, and the example's sweeps are of our own servers and balancer.
         keys.retain(|key, value| {
             let heading = settings::key(key).and_then(|key| key.get_help_heading());
-            let drops_sweeps =
-                is_search || has_other_router || (is_external && heading == Some(STARTED));
+            let is_idle = is_external && heading == Some(STARTED);
+            let drops_sweep = is_search || has_other_router || is_idle;
             let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);
-            !(drops_sweeps && value.is_array() || is_of_builtin)
+            !(drops_sweep && value.is_array() || is_of_builtin)
         });
         keys.extend(given.clone());
         let mut plan = Plan {
@@ -266,10 +266,7 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
 }
 
 /// Checks entries one by one and normalizes their values. Whether values are valid shows with all settings of a run.
-fn checked_entries(
-    kind: Kind,
-    entries: impl IntoIterator<Item = Entry>,
-) -> Result<Table, PlanError> {
+fn checked(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, PlanError> {
     let mut all = Table::new();
     for (name, value) in entries {
         if name == EXPERIMENT {
@@ -292,10 +289,8 @@ fn checked_entries(
         let values = alternatives(&name, &value).into_iter();
         let values = settings::distinct(values.map(|value| settings::normalized(&name, value)));
         let values = values.map_err(|twice| {
-            let twice = text(&masked(&name, &twice));
-            PlanError(format!(
-                "{name} = {twice}: is given twice; repeats = 2 does each setting again"
-            ))
+            let key = format!("{name} = {}", text(&masked(&name, &twice)));
+            PlanError::of(&key, "is given twice; repeats = 2 does each setting again")
         })?;
         let value = match &values[..] {
             // A list with one value is that value, unless the value itself would be read as several.
@@ -324,19 +319,15 @@ fn check_entry(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
     if let Some(variable) = name.strip_prefix("env.") {
         check_variable(variable, value).map_err(|problem| PlanError::of(name, problem))?;
     }
-    match alternatives(name, value).len() {
-        0 => Err(PlanError::of(name, "must not be an empty list")),
-        2.. if name == "repeats" => {
-            Err(PlanError::of(name, "must be one number: it is not varied"))
-        }
-        2.. if name == "preset" => Err(PlanError::of(name, "must be one name: it is not varied")),
+    let problem = match alternatives(name, value).len() {
+        0 => "must not be an empty list",
+        2.. if name == "repeats" => "must be one number: it is not varied",
+        2.. if name == "preset" => "must be one name: it is not varied",
         // It would be part of folder names.
-        2.. if masked(name, value) != *value => Err(PlanError::of(
-            name,
-            "must be one value: a secret is not varied",
-        )),
-        _ => Ok(()),
-    }
+        2.. if masked(name, value) != *value => "must be one value: a secret is not varied",
+        _ => return Ok(()),
+    };
+    Err(PlanError::of(name, problem))
 }
 
 /// Checks an environment variable of a plan. Secrets are refused, as the files of an experiment show them.

@@ -35,7 +35,7 @@ pub enum OutputDir {
 }
 
 /// An experiment that ended or was stopped.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Finished {
     /// Its folder.
     pub dir: PathBuf,
@@ -79,12 +79,8 @@ pub async fn run(
         OutputDir::New(folder) => folder.check(&FILES).map(|()| None)?,
         OutputDir::Resumed(dir) => Some(dir.clone()),
     };
-    let is_completed = |run: &&Run| {
-        resumed
-            .as_ref()
-            .is_some_and(|dir| completed(dir, run).is_some())
-    };
-    let pending = plan.runs().iter().filter(|run| !is_completed(run));
+    let is_pending = |run: &&Run| resumed.iter().all(|dir| completed(dir, run).is_none());
+    let pending = plan.runs().iter().filter(is_pending);
     tokio::select! {
         checked = single::preflight(pending, &program) => checked?,
         () = stop.stopped() => {}
@@ -140,9 +136,8 @@ impl ExperimentRunner {
         let finished = Finished {
             dir,
             file,
-            runs: Vec::new(),
-            signal: None,
             notes: note.into_iter().collect(),
+            ..Finished::default()
         };
         Ok(ExperimentRunner {
             plan,
@@ -181,12 +176,8 @@ impl ExperimentRunner {
                 break;
             }
             // A start of SGLang may take ten minutes.
-            let none_started = self
-                .finished
-                .runs
-                .iter()
-                .all(|run| run.file.start_s.is_none());
-            if index == 2 && none_started {
+            let results = &self.finished.runs;
+            if index == 2 && results.iter().all(|run| run.file.start_s.is_none()) {
                 let left = count(runs.len() - index, "run");
                 let note = format!("not tried: {left}, as none of the first 2 could be started");
                 self.notify(&format!("  {note}"));

@@ -24,11 +24,14 @@ pub struct Access {
 
 /// The result of one poll: ready, or why not yet or why never.
 #[derive(Debug)]
-pub(super) enum Readiness {
+pub(super) enum Poll {
     Ready,
     NotYet(String),
     Never(String),
 }
+
+/// A path, and the statuses with which a ready server responds to it.
+pub(super) type ReadyPath = (&'static str, RangeInclusive<u16>);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Long, as SGLang's `/health` generates a token.
@@ -83,33 +86,27 @@ impl Access {
     }
 
     /// Whether the server at `url` responds to each of the paths with one of its statuses.
-    pub(super) async fn responds(
-        &self,
-        url: &str,
-        paths: &[(&str, RangeInclusive<u16>)],
-    ) -> Readiness {
+    pub(super) async fn responds(&self, url: &str, paths: &[ReadyPath]) -> Poll {
         for (path, statuses) in paths {
             match self.get(url, path).await {
                 Ok(status) if statuses.contains(&status) => {}
-                Ok(status) => return Readiness::NotYet(format!("{path} answers {status}")),
-                Err(error) => return Readiness::NotYet(error),
+                Ok(status) => return Poll::NotYet(format!("{path} answers {status}")),
+                Err(error) => return Poll::NotYet(error),
             }
         }
-        Readiness::Ready
+        Poll::Ready
     }
 
     /// Whether the router at `url` has `count` healthy workers.
-    pub(super) async fn has_workers(&self, url: &str, count: usize) -> Readiness {
-        let workers = match self
-            .request(url, Method::GET, "/workers", Bytes::new())
-            .await
-        {
+    pub(super) async fn has_workers(&self, url: &str, count: usize) -> Poll {
+        let response = self.request(url, Method::GET, "/workers", Bytes::new());
+        let workers = match response.await {
             Ok((200, body)) => serde_json::from_slice(&body).unwrap_or_default(),
             _ => Value::Null,
         };
         match count_healthy(&workers) {
-            found if found == count => Readiness::Ready,
-            found => Readiness::NotYet(format!("{found} of {count} workers are healthy")),
+            found if found == count => Poll::Ready,
+            found => Poll::NotYet(format!("{found} of {count} workers are healthy")),
         }
     }
 }
@@ -118,17 +115,14 @@ impl Access {
 ///
 /// # Errors
 /// The last reason, once `limit` has passed or it can never be ready.
-pub(super) async fn poll(
-    limit: Duration,
-    check: impl AsyncFn() -> Readiness,
-) -> Result<(), String> {
+pub(super) async fn poll(limit: Duration, check: impl AsyncFn() -> Poll) -> Result<(), String> {
     let mut last = "no answer".to_owned();
     let polled = async {
         loop {
             match check().await {
-                Readiness::Ready => return Ok(()),
-                Readiness::NotYet(reason) => last = reason,
-                Readiness::Never(reason) => return Err(reason),
+                Poll::Ready => return Ok(()),
+                Poll::NotYet(reason) => last = reason,
+                Poll::Never(reason) => return Err(reason),
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -178,9 +172,9 @@ mod tests {
             let result = poll(Duration::from_secs(30), async || {
                 let n = count.replace(count.get() + 1);
                 match states[n.min(states.len() - 1)] {
-                    "yes" => Readiness::Ready,
-                    "never" => Readiness::Never("never".to_owned()),
-                    reason => Readiness::NotYet(reason.to_owned()),
+                    "yes" => Poll::Ready,
+                    "never" => Poll::Never("never".to_owned()),
+                    reason => Poll::NotYet(reason.to_owned()),
                 }
             });
             assert_eq!(result.await, expected);

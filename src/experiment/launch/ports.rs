@@ -23,15 +23,8 @@ fn outside(range: &str) -> Range<u32> {
         return DEFAULT_RANGE;
     };
     let sides = [DEFAULT_RANGE.start..low, high + 1..u32::from(u16::MAX) + 1];
-    let larger = sides
-        .into_iter()
-        .max_by_key(Range::len)
-        .unwrap_or(DEFAULT_RANGE);
-    if larger.len() < MIN_PORTS {
-        DEFAULT_RANGE
-    } else {
-        larger
-    }
+    let large = sides.into_iter().filter(|side| side.len() >= MIN_PORTS);
+    large.max_by_key(Range::len).unwrap_or(DEFAULT_RANGE)
 }
 
 /// Finds a free loopback port outside the `reserved` range, which is kept for servers to be started.
@@ -50,11 +43,8 @@ pub(super) fn free_outside(reserved: &Range<u32>) -> anyhow::Result<SocketAddr> 
             return Ok(addr);
         }
     }
-    bail!(
-        "no port of 127.0.0.1 from {} to {} is free",
-        FREE.start,
-        FREE.end - 1
-    )
+    let (first, last) = (FREE.start, FREE.end - 1);
+    bail!("no port of 127.0.0.1 from {first} to {last} is free")
 }
 
 /// Returns the address of server `number`, from 0, if `base` is the port of the first.

@@ -24,7 +24,7 @@ const OWN_KEYS: [&str; 4] = ["listen", "admin", "upstream", "records"];
 /// Sections beside `[proxy]`. A plan has them as tables in its own `[proxy]`, as its key `engine` means something else.
 const SECTIONS: [&str; 2] = ["engine", "telemetry"];
 /// A valid address that clashes with no other.
-const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Checks the plan's keys of the proxy and the routing policy, by the proxy's own reader.
 ///
@@ -43,14 +43,8 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     }
     let upstream = "http://server.invalid:1".to_owned();
     let hops = if spec.hops { spec.servers.len() } else { 0 };
-    let hops = vec![(ANY_PORT, upstream.clone()); hops];
-    let text = text(
-        spec,
-        ANY_PORT,
-        ANY_PORT,
-        std::slice::from_ref(&upstream),
-        &hops,
-    );
+    let hops = vec![(ANY, upstream.clone()); hops];
+    let text = text(spec, ANY, ANY, std::slice::from_ref(&upstream), &hops);
     let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
     match config::problems(&text).first() {
         // The proxy's `policy` is the plan's `routing_policy`.

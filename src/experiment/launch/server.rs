@@ -1,7 +1,6 @@
 //! A server of a run, which can be killed, restarted and given faults during the run.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
@@ -11,14 +10,13 @@ use http::Method;
 use crate::fault::Fault;
 use crate::report::files::ServerFile;
 
-use super::access::{Access, Readiness, poll};
+use super::access::{Access, Poll, ReadyPath, poll};
 use super::process::Process;
 
 /// How long flushing a cache is retried. A server refuses while requests run, which may be of an earlier run.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The paths and statuses by which an SGLang server is ready. `/model_info` may be refused for lack of a key or be unknown.
-const READY: [(&str, RangeInclusive<u16>); 2] =
-    [("/health", 200..=200), ("/model_info", 100..=499)];
+const READY: [ReadyPath; 2] = [("/health", 200..=200), ("/model_info", 100..=499)];
 
 /// A server of a deployment.
 #[derive(Debug)]
@@ -112,12 +110,12 @@ pub(super) async fn flush_cache(access: &Access, url: &str) -> Result<(), String
     let flush = async || {
         let response = access.request(url, Method::POST, "/flush_cache", Bytes::new());
         match response.await {
-            Ok((200, _)) => Readiness::Ready,
+            Ok((200, _)) => Poll::Ready,
             Ok((status @ (401 | 403 | 404 | 405), _)) => {
-                Readiness::Never(format!("it answered {status}"))
+                Poll::Never(format!("it answered {status}"))
             }
-            Ok((status, _)) => Readiness::NotYet(format!("it answered {status}")),
-            Err(error) => Readiness::NotYet(error),
+            Ok((status, _)) => Poll::NotYet(format!("it answered {status}")),
+            Err(error) => Poll::NotYet(error),
         }
     };
     let flushed = poll(FLUSH_TIMEOUT, flush).await;

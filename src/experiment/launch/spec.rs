@@ -87,11 +87,6 @@ pub struct DeploymentSpec {
     pub start_timeout: Option<Duration>,
 }
 
-/// Policies of sglang-router 0.3.2 that need no further flags.
-pub const ROUTER_POLICIES: [&str; 4] = ["cache_aware", "round_robin", "random", "power_of_two"];
-/// The policy of our own balancer that sglang-router lacks.
-const BUILTIN_ONLY: &str = "shortest_queue";
-
 impl DeploymentSpec {
     /// How long each process may take until it is ready. SGLang loads a model and may compile.
     pub fn start_timeout(&self) -> Duration {
@@ -182,10 +177,11 @@ impl DeploymentSpec {
             "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
              (docs/DEPLOY.md) or take a router that is started here"
         );
+        // As of sglang-router 0.3.2; the others need further flags.
         ensure!(
-            router != Router::SglangRouter || self.policy != BUILTIN_ONLY,
-            "routing_policy = \"{BUILTIN_ONLY}\": sglang-router has {} and others; this one needs router = \"builtin\"",
-            ROUTER_POLICIES.join(", ")
+            router != Router::SglangRouter || self.policy != "shortest_queue",
+            "routing_policy = \"shortest_queue\": sglang-router has cache_aware, round_robin, random, power_of_two and others; \
+             this one needs router = \"builtin\""
         );
         Ok(())
     }

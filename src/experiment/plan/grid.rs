@@ -31,14 +31,11 @@ pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, P
     }
     let mut all = vec![Vec::new()];
     for (key, values) in sweeps {
-        let entries = values.iter().map(|value| (key.clone(), value.clone()));
-        let with = |before: &Vec<Entry>| {
-            let before = before.clone();
-            entries
-                .clone()
-                .map(move |entry| [&before[..], &[entry]].concat())
+        let extended = |run: Vec<Entry>| {
+            let with = move |value: &Value| [&run[..], &[(key.clone(), value.clone())]].concat();
+            values.iter().map(with)
         };
-        all = all.iter().flat_map(with).collect();
+        all = all.into_iter().flat_map(extended).collect();
     }
     Ok(all)
 }

@@ -32,11 +32,14 @@ pub fn file(text: &str) -> Result<Vec<Entry>, PlanError> {
     Ok(entries)
 }
 
+/// The TOML parser's message for a key that is given twice.
+pub const DUPLICATE: &str = "duplicate key";
+
 /// Returns why `text` is not TOML, with the name of a key that is given twice.
 pub fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
     let place = error.span().and_then(|span| text.get(span));
     match (error.message().trim(), place) {
-        ("duplicate key", Some(key)) => format!("{key}: is given twice"),
+        (DUPLICATE, Some(key)) => format!("{key}: is given twice"),
         (message, _) => message.to_owned(),
     }
 }

@@ -282,18 +282,15 @@ impl Args for KeyFlags {
 
 impl FromArgMatches for KeyFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut entries = Vec::new();
-        for key in KEYS.iter() {
+        let entry = |key: &Arg| {
             let name = key.get_id().as_str();
-            let texts = matches.get_many::<String>(name).into_iter().flatten();
-            let texts: Vec<&str> = texts.map(String::as_str).collect();
-            if !texts.is_empty() {
-                let value = read::flag(&texts, is_list(key), is_own(key));
-                entries.push((matches.index_of(name), (name.to_owned(), value)));
-            }
-        }
+            let texts = matches.get_many::<String>(name)?.map(String::as_str);
+            let value = read::flag(&texts.collect::<Vec<_>>(), is_list(key), is_own(key));
+            Some((matches.index_of(name), (name.to_owned(), value)))
+        };
+        let mut entries: Vec<_> = KEYS.iter().filter_map(entry).collect();
         // In the order of the command line, as the last key varies fastest.
-        entries.sort_by_key(|(at, _)| *at);
+        entries.sort_by_key(|(index, _)| *index);
         Ok(KeyFlags(
             entries.into_iter().map(|(_, entry)| entry).collect(),
         ))

@@ -1,5 +1,6 @@
 //! One run: starts servers, router and proxy, sends the load, and stops everything again.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -121,7 +122,7 @@ impl RunContext {
     /// # Errors
     /// Its folder cannot be written.
     pub async fn run(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<()> {
-        match self.deploy_and_load(settings, run).await {
+        match self.execute(settings, run).await {
             Ok(state) => run.file.state = state,
             Err(error) => {
                 run.file.error = Some(format!("{error:#}"));
@@ -136,11 +137,7 @@ impl RunContext {
         run.write()
     }
 
-    async fn deploy_and_load(
-        &self,
-        settings: &Settings,
-        run: &mut RunResult,
-    ) -> anyhow::Result<RunState> {
+    async fn execute(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<RunState> {
         let spec = deploy::spec(settings, &run.dir, &self.program)?;
         let began = self.clock.now();
         let deployment = tokio::select! {
@@ -190,12 +187,11 @@ impl RunContext {
         let smi = has_gpus.then(|| router::in_path("nvidia-smi")).flatten();
         let mut scraper = Scraper::new(servers, spec.access.clone(), smi);
         let sent = {
-            let side_tasks =
-                self.run_side_tasks(settings, &deployment.servers, &live, run, &mut scraper);
+            let tasks = self.side_tasks(settings, &deployment.servers, &live, run, &mut scraper);
             tokio::select! {
                 sent = &mut traffic => Ok(sent),
                 error = deployment.ended() => Err(error),
-                Err(error) = side_tasks => Err(error),
+                Err(error) = tasks => Err(error),
             }
         };
         run.file.notes.extend(scraper.notes());
@@ -211,7 +207,7 @@ impl RunContext {
     }
 
     /// Scrapes metrics and injects faults, once the load has begun. Ends only with an error.
-    async fn run_side_tasks(
+    async fn side_tasks(
         &self,
         settings: &Settings,
         servers: &[Server],
@@ -280,16 +276,14 @@ impl RunContext {
 /// # Errors
 /// Says what is missing, and how to get it.
 pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyhow::Result<()> {
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for Run { settings, .. } in runs {
         let spec = deploy::spec(settings, Path::new(""), program)?;
         if spec.router == Router::SglangRouter {
             router::find(spec.router_program.as_deref())?;
         }
-        let data = DATA.map(|key| settings.text(key));
-        if !seen.contains(&data) {
+        if seen.insert(DATA.map(|key| settings.text(key))) {
             traffic::provide(&settings.load).await?;
-            seen.push(data);
         }
     }
     Ok(())
