@@ -18,7 +18,7 @@ use crate::config::topology;
 use crate::config_error::ConfigError;
 use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::Kind;
-use crate::experiment::plan::settings::wrong_value;
+use crate::experiment::plan::settings::invalid_value;
 use crate::experiment::run::Finished;
 use crate::experiment::run::single::RunResult;
 use crate::experiment::{command, demo, probe};
@@ -265,7 +265,7 @@ fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
         terminal::begin(matches!(json, Some(Ok(Some(true)))));
         Cli::from_arg_matches_mut(&mut matches)
     });
-    parsed.map_err(|error| match wrong_value(&error) {
+    parsed.map_err(|error| match invalid_value(&error) {
         Some((flag, value, hint)) if error.kind() != ErrorKind::TooManyValues => {
             let message = format!("{flag}{}: {hint}", masked(&flag, &value));
             fail(&Failure(message, USAGE).into())

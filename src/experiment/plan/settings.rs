@@ -348,7 +348,7 @@ fn plain_message(message: &str) -> String {
 }
 
 /// Returns the flag, the invalid value and what would be valid; `None` if clap's own message is to be shown.
-pub fn wrong_value(error: &clap::Error) -> Option<(String, String, String)> {
+pub fn invalid_value(error: &clap::Error) -> Option<(String, String, String)> {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
@@ -379,7 +379,7 @@ pub fn key_of(flag: &str) -> String {
 
 /// Converts clap's error into one that names the key, which is of `table` (`""`, or a name and a point).
 pub fn usage(error: &clap::Error, table: &str) -> PlanError {
-    let Some((flag, value, hint)) = wrong_value(error) else {
+    let Some((flag, value, hint)) = invalid_value(error) else {
         let all = error.to_string();
         // Clap lists missing arguments in lines of their own.
         let lines = all.lines().take_while(|line| !line.is_empty());
