@@ -23,7 +23,7 @@ pub(super) enum Format {
 
 /// What each place of the source, by module and line, logged in its current minute.
 #[derive(Debug, Default)]
-struct RateLimiter(HashMap<(&'static str, u32), Minute>);
+struct RateLimiter(HashMap<(Option<&'static str>, Option<u32>), Minute>);
 
 /// A minute, which begins with a line of the place.
 #[derive(Debug)]
@@ -138,10 +138,7 @@ impl RateLimiter {
             // Only logged if RUST_LOG asks for them.
             Level::Debug | Level::Trace => return Some(0),
         };
-        let place = (
-            record.module_path_static().unwrap_or_default(),
-            record.line().unwrap_or_default(),
-        );
+        let place = (record.module_path_static(), record.line());
         let new = || Minute {
             since: now,
             shown: 0,

@@ -94,21 +94,13 @@ impl Config {
     }
 
     fn tls(&self) -> Result<Option<Arc<ServerConfig>>, Vec<ConfigError>> {
-        let (key, path, missing) = match (&self.tls_cert, &self.tls_key) {
+        let (key, path, [other, content]) = match (&self.tls_cert, &self.tls_key) {
             (None, None) => return Ok(None),
             (Some(cert), Some(key)) => return tls::load(cert, key).map(Some),
-            (Some(cert), None) => (
-                "tls_cert",
-                cert,
-                "tls_key, the PEM file with its private key",
-            ),
-            (None, Some(key)) => (
-                "tls_key",
-                key,
-                "tls_cert, the PEM file with its certificate",
-            ),
+            (Some(cert), None) => ("tls_cert", cert, ["tls_key", "private key"]),
+            (None, Some(key)) => ("tls_key", key, ["tls_cert", "certificate"]),
         };
-        let problem = format!("needs {missing}");
+        let problem = format!("needs {other}, the PEM file with its {content}");
         Err(vec![ConfigError::text(key, path.display(), problem)])
     }
 

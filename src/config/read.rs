@@ -105,15 +105,12 @@ impl<'i> Reading<'i> {
             ..Worker::default()
         });
         self.table(section.name, table);
-        let meant = table
-            .keys()
-            .filter_map(|key| section.unknown_key(key.get_ref()).1);
+        let keys = table.keys();
+        let meant = keys.filter_map(|key| section.unknown_key(key.get_ref()).1);
         let meant: Vec<&str> = meant.collect();
         let is_missing = |key: &&str| !table.contains_key(*key) && !meant.contains(key);
-        for key in ["name", "listen", "upstream"]
-            .into_iter()
-            .filter(is_missing)
-        {
+        let required = ["name", "listen", "upstream"];
+        for key in required.into_iter().filter(is_missing) {
             let expected = section.expected(key);
             self.push(at, format!("this `[[worker]]` has no {key}; it {expected}"));
         }

@@ -19,7 +19,7 @@ use crate::traffic::folder::Folder;
 use crate::units::count;
 use crate::{report, terminal, traffic};
 
-/// What they can be told. Any key may be given several values (`--request-rate 5,10,20`): then each is tried.
+/// The arguments of both. A key may be given several values (`--request-rate 5,10,20`): then each is tried.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The plan: TOML whose keys are the flags with _ for - (docs/EXPERIMENTS.md); without it a built-in example, changed by
@@ -60,10 +60,8 @@ impl Args {
             return Ok(None);
         }
         let announcement = announcement(&plan);
-        terminal::tell(&format!(
-            "queuescope {}: {headline}\n{announcement}\n",
-            kind.name()
-        ));
+        let name = kind.name();
+        terminal::tell(&format!("queuescope {name}: {headline}\n{announcement}\n"));
         let resumed = self.resume.clone().map(OutputDir::Resumed);
         let to = resumed.unwrap_or_else(|| new_folder(kind, self.output_dir.as_deref()));
         let program = std::env::current_exe().context("the program's own file")?;

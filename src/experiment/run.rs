@@ -324,13 +324,9 @@ impl Finished {
 pub fn read_plan(dir: &Path) -> anyhow::Result<String> {
     let path = dir.join(PLAN);
     let text = disk::open(&path).and_then(std::io::read_to_string);
-    text.map_err(|error| {
-        PlanError(format!(
-            "--resume {}: holds no experiment ({PLAN}: {error})",
-            dir.display()
-        ))
-        .into()
-    })
+    let dir = dir.display();
+    let problem = |error| format!("--resume {dir}: holds no experiment ({PLAN}: {error})");
+    text.map_err(|error| PlanError(problem(error)).into())
 }
 
 /// The file of the plan, with every key and its value.

@@ -26,10 +26,8 @@ const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);
 const PAGE_TIMEOUT: Duration = Duration::from_millis(900);
 /// The longest wait for `nvidia-smi`, which takes seconds with many GPUs.
 const SMI_TIMEOUT: Duration = Duration::from_secs(10);
-const QUERY: [&str; 2] = [
-    "--query-gpu=index,utilization.gpu,memory.used",
-    "--format=csv,noheader,nounits",
-];
+/// The arguments of `nvidia-smi`.
+const QUERY: &str = "--query-gpu=index,utilization.gpu,memory.used --format=csv,noheader,nounits";
 /// The header of [`SERIES`].
 const COLUMNS: [&str; 5] = ["time", "source", "server", "metric", "value"];
 
@@ -173,7 +171,10 @@ impl Target {
     ) -> Result<Vec<Reading>, String> {
         if self.is_smi {
             let mut smi = Command::new(&self.place);
-            let smi = smi.args(QUERY).stdin(Stdio::null()).kill_on_drop(true);
+            let smi = smi
+                .args(QUERY.split(' '))
+                .stdin(Stdio::null())
+                .kill_on_drop(true);
             let output = smi.output().await.map_err(|error| error.to_string())?;
             return match output.status.success() {
                 true => Ok(parse_nvidia_smi(&String::from_utf8_lossy(&output.stdout))),

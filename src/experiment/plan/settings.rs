@@ -291,9 +291,8 @@ impl FromArgMatches for KeyFlags {
         let mut entries: Vec<_> = KEYS.iter().filter_map(entry).collect();
         // In the order of the command line, as the last key varies fastest.
         entries.sort_by_key(|(index, _)| *index);
-        Ok(KeyFlags(
-            entries.into_iter().map(|(_, entry)| entry).collect(),
-        ))
+        let entries = entries.into_iter().map(|(_, entry)| entry);
+        Ok(KeyFlags(entries.collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
