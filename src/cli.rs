@@ -340,7 +340,7 @@ fn check_results(finished: &Finished) -> Result<(), Failure> {
         None if finished.failed().next().is_some() => {
             ("a run failed; --resume does it again", FAILED)
         }
-        None if finished.is_invalid() => (
+        None if finished.runs.iter().any(RunResult::is_invalid) => (
             "a run is INVALID: its figures say nothing of the servers",
             INVALID,
         ),

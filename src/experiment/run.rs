@@ -302,11 +302,6 @@ fn evaluate(run: &RunResult, rate: f64, share: f64) -> (TrialFile, String) {
 }
 
 impl Finished {
-    /// Whether the generator did not keep its schedule in a run, so that the run says nothing about its servers.
-    pub fn is_invalid(&self) -> bool {
-        self.runs.iter().any(RunResult::is_invalid)
-    }
-
     /// The runs that failed, or whose results could not be written.
     pub fn failed(&self) -> impl Iterator<Item = &RunResult> {
         let has_failed = |run: &&RunResult| {

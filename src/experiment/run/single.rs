@@ -85,15 +85,9 @@ impl RunResult {
         read_json(&self.dir.join(SUMMARY)).unwrap_or_default()
     }
 
-    /// A value of its summary, by a JSON pointer.
-    pub fn summary_value(&self, pointer: &str) -> Option<Value> {
-        self.metrics().pointer(pointer).cloned()
-    }
-
     /// Whether the generator did not keep its schedule, so that the figures say nothing about the servers.
     pub fn is_invalid(&self) -> bool {
-        self.summary_value("/verdict/grade")
-            .is_some_and(|grade| grade == "INVALID")
+        self.metrics()["verdict"]["grade"] == "INVALID"
     }
 
     fn write(&self) -> anyhow::Result<()> {
@@ -132,8 +126,8 @@ impl RunContext {
                 };
             }
         }
-        let sha = run.summary_value("/config/workload_sha256");
-        run.file.workload_sha256 = sha.and_then(|sha| sha.as_str().map(str::to_owned));
+        let sha = &run.metrics()["config"]["workload_sha256"];
+        run.file.workload_sha256 = sha.as_str().map(str::to_owned);
         run.write()
     }
 
