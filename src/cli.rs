@@ -381,10 +381,7 @@ fn run_probe(args: &probe::Args) -> anyhow::Result<ExitCode> {
     let result = tokio::runtime::Runtime::new()?.block_on(probe)?;
     terminal::tell(&result.text);
     terminal::put_results(&format!("{:#}\n", result.row.to_json()));
-    Ok(match result.problem {
-        None => ExitCode::SUCCESS,
-        Some(_) => ExitCode::FAILURE,
-    })
+    Ok(ExitCode::from(u8::from(result.problem.is_some())))
 }
 
 fn run_report(args: report::command::Args) -> anyhow::Result<()> {

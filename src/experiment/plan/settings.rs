@@ -33,13 +33,6 @@ pub struct Settings {
     pub load: traffic::Args,
 }
 
-#[derive(Parser)]
-#[command(name = "queuescope sim", no_binary_name = true)]
-struct Sim {
-    #[command(flatten)]
-    config: sim::config::Config,
-}
-
 /// The keys that were given as flags, in the order of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct KeyFlags(pub Vec<Entry>);
@@ -55,7 +48,10 @@ const GENERATOR: &str = "Load";
 const COMMON: &str = "engine servers model_path max_running_requests num_gpus router routing_policy repeats request_rate num_prompts";
 
 /// The parsers of a run's keys and of the table `sim`.
-static PARSERS: LazyLock<[Command; 2]> = LazyLock::new(|| [Settings::command(), Sim::command()]);
+static PARSERS: LazyLock<[Command; 2]> = LazyLock::new(|| {
+    let sim = Command::new("queuescope sim").no_binary_name(true);
+    [Settings::command(), sim::config::Config::augment_args(sim)]
+});
 /// All keys that are not in a table.
 pub static KEYS: LazyLock<Vec<Arg>> = LazyLock::new(|| arguments(&PARSERS[0], NOT_OF_PLANS));
 /// The keys of the table `sim`.
@@ -306,8 +302,8 @@ impl FromArgMatches for KeyFlags {
 /// # Errors
 /// Names the key and what would be valid.
 pub fn check_sim(flags: &[String], table: &str) -> Result<(), PlanError> {
-    let read = Sim::try_parse_from(flags).map(|_| ());
-    read.map_err(|error| usage(&error, &format!("{table}.")))
+    let parsed = PARSERS[1].clone().try_get_matches_from(flags).map(|_| ());
+    parsed.map_err(|error| usage(&error, &format!("{table}.")))
 }
 
 /// Returns a key of a table and its value as flags of SGLang or its router, whose parser (Python's argparse) takes all items of a list

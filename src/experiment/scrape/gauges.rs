@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::report::series::{POOL, QUEUED, RUNNING};
 
 /// A sample: its name, its labels as text, and its value.
-struct Sample<'a>(&'a str, &'a str, f64);
+type Sample<'a> = (&'a str, &'a str, f64);
 
 /// A gauge: its name, the metric in the series, and whether data-parallel ranks are combined by their mean instead of their sum.
 type Gauge = (&'static str, &'static str, bool);
@@ -27,16 +27,16 @@ const MIB: f64 = 1_048_576.0;
 /// priorities are skipped, as there is also their total.
 pub(super) fn parse_gauges(page: &str) -> Vec<(&'static str, f64)> {
     let mut found: BTreeMap<usize, BTreeMap<&str, f64>> = BTreeMap::new();
-    for sample in samples(page) {
+    for (name, labels, value) in samples(page) {
         // Some exporters replace the colon.
-        let name = sample.0.replacen("sglang_", "sglang:", 1);
+        let name = name.replacen("sglang_", "sglang:", 1);
         let gauge = GAUGES.iter().position(|(known, ..)| *known == name);
-        let Some(gauge) = gauge.filter(|_| sample.label("priority").is_empty()) else {
+        let Some(gauge) = gauge.filter(|_| label(labels, "priority").is_empty()) else {
             continue;
         };
         let ranks = found.entry(gauge).or_default();
-        let rank = ranks.entry(sample.label("dp_rank")).or_insert(sample.2);
-        *rank = rank.max(sample.2);
+        let rank = ranks.entry(label(labels, "dp_rank")).or_insert(value);
+        *rank = rank.max(value);
     }
     let combined = |(gauge, ranks): (usize, BTreeMap<&str, f64>)| {
         let (_, metric, is_mean) = GAUGES[gauge];
@@ -63,35 +63,25 @@ pub(super) fn parse_nvidia_smi(output: &str) -> Vec<(String, &'static str, f64)>
 /// Parses the samples of a page. Other lines, and values that are not finite, are skipped.
 fn samples<'a>(page: &'a str) -> impl Iterator<Item = Sample<'a>> {
     let sample = |line: &'a str| {
-        let (name, labels, rest) = match line.rsplit_once('}') {
-            Some((before, rest)) => {
-                let (name, labels) = before.split_once('{')?;
-                (name, labels, rest)
-            }
-            None => {
-                let (name, rest) = line.split_once([' ', '\t'])?;
-                (name, "", rest)
-            }
-        };
+        let (series, rest) = line
+            .rsplit_once('}')
+            .or_else(|| line.split_once([' ', '\t']))?;
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
         // A timestamp may follow the value.
         let value: f64 = rest.split_ascii_whitespace().next()?.parse().ok()?;
-        value.is_finite().then_some(Sample(name, labels, value))
+        value.is_finite().then_some((name, labels, value))
     };
-    page.lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(sample)
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(sample)
 }
 
-impl<'a> Sample<'a> {
-    /// The value of a label, empty if there is none. The labels that are read contain no quotes.
-    fn label(&self, name: &str) -> &'a str {
-        let mut labels = self
-            .1
-            .split("\",")
-            .map(|label| label.trim_start_matches([',', ' ']));
-        let value = labels.find_map(|label| label.strip_prefix(name)?.strip_prefix("=\""));
-        value.map_or("", |value| value.trim_end_matches('"'))
-    }
+/// The value of a label, empty if there is none. The labels that are read contain no quotes.
+fn label<'a>(labels: &'a str, name: &str) -> &'a str {
+    let mut labels = labels
+        .split("\",")
+        .map(|label| label.trim_start_matches([',', ' ']));
+    let value = labels.find_map(|label| label.strip_prefix(name)?.strip_prefix("=\""));
+    value.map_or("", |value| value.trim_end_matches('"'))
 }
 
 #[cfg(test)]
