@@ -1,4 +1,4 @@
-//! The subcommands: parse, call the module, print its error, choose the exit code.
+//! The command line: parses it, runs the subcommand, prints its error and returns the exit code.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use crate::config::topology;
 use crate::config_error::ConfigError;
 use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::Kind;
-use crate::experiment::plan::line::wrong_value;
+use crate::experiment::plan::settings::invalid_value;
 use crate::experiment::run::Finished;
-use crate::experiment::run::one::RunEnd;
+use crate::experiment::run::single::RunResult;
 use crate::experiment::{command, demo, probe};
 use crate::report;
 use crate::report::files::SUMMARY;
@@ -46,7 +46,7 @@ struct Cli {
     command: Command,
 }
 
-/// Help of three lengths, where clap has two: see [`with_help`].
+/// The flags of the help, which has three lengths where clap has two: see [`with_help`].
 #[derive(Debug, clap::Args)]
 struct Help {
     /// Print help: -h the most used flags, --help all flags
@@ -58,9 +58,9 @@ struct Help {
     help_all: Option<bool>,
 }
 
-/// An example a command, and what else its help ends in, below the command's name.
+/// The ends of the commands' helps, each below the command's name. The first line of each is an example.
 const EXAMPLES: &str = include_str!("cli/examples.txt");
-/// The last line of each.
+/// The last line of each command's help.
 const MORE: &str = "--help-all says more of each flag, and has that of all commands: --log-format";
 
 #[derive(Debug, Subcommand)]
@@ -107,17 +107,14 @@ enum Command {
     },
 }
 
-/// An end that is no success, with its exit code.
+/// A failure with its exit code.
 #[derive(Debug, thiserror::Error)]
-#[error("{why}")]
-struct Ended {
-    why: String,
-    code: u8,
-}
+#[error("{0}")]
+struct Failure(String, u8);
 
-/// Exit code where what was asked for did not work out.
+/// The exit code of a command that failed.
 const FAILED: u8 = 1;
-/// Exit code where the command line, config or input file is wrong.
+/// The exit code of an invalid command line, config or input file.
 const USAGE: u8 = 2;
 
 /// `queuescope`: parses the process's arguments and runs the subcommand.
@@ -128,36 +125,39 @@ pub fn main() -> ExitCode {
 /// `queuescope-traffic`: the same as `queuescope traffic`.
 pub fn traffic_main() -> ExitCode {
     let ours = ["queuescope", "traffic"].map(OsString::from);
-    let words = ours.into_iter().chain(std::env::args_os().skip(1));
-    start(words.collect())
+    let args = ours.into_iter().chain(std::env::args_os().skip(1));
+    start(args.collect())
 }
 
-fn start(words: Vec<OsString>) -> ExitCode {
-    let cli = match parse(words) {
+fn start(args: Vec<OsString>) -> ExitCode {
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    // What it runs is to have what it would have without it.
+    // The keeper must not change what its command inherits, such as limits and signals.
     if !matches!(cli.command, Command::EndWithParent { .. }) {
-        begin(matches!(cli.command, Command::Proxy(_)), cli.log_format);
+        set_up(matches!(cli.command, Command::Proxy(_)), cli.log_format);
     }
     exit_code(run(cli.command))
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Demo(args) => return ended(demo::run(&args)?),
+        Command::Demo(args) => return traffic_exit(demo::run(&args)?),
         Command::Traffic(args) => return run_traffic(&args),
-        Command::Node(args) => args.run(Kind::Node)?.iter().try_for_each(shortcoming)?,
-        Command::Routing(args) => args.run(Kind::Routing)?.iter().try_for_each(shortcoming)?,
+        Command::Node(args) => args.run(Kind::Node)?.iter().try_for_each(check_results)?,
+        Command::Routing(args) => args
+            .run(Kind::Routing)?
+            .iter()
+            .try_for_each(check_results)?,
         Command::Proxy(args) => return run_proxy(&args),
-        Command::Check(args) => return Ok(run_check(&args)),
+        Command::Check(args) => run_check(&args)?,
         Command::Sim(args) => sim::server::run(args)?,
         Command::Probe(args) => return run_probe(&args),
         Command::Report(args) => run_report(args)?,
         Command::Whatif(args) => return run_whatif(&args),
         Command::EndWithParent { command } => return Ok(keep(&command)),
-        Command::Health(args) => health::ask(&args)?,
+        Command::Health(args) => health::check(&args)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "queuescope", &mut script);
@@ -172,17 +172,17 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The end of a process.
-fn exit_code(done: anyhow::Result<ExitCode>) -> ExitCode {
+/// Ends the process: flushes the log, prints an error, and returns the exit code.
+fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     log::logger().flush();
-    // A signal leaves threads behind that may be writing.
+    // After a signal, threads may still be writing files.
     disk::abandon();
-    done.unwrap_or_else(|error| fail(&error))
+    result.unwrap_or_else(|error| fail(&error))
 }
 
-/// What every process needs that opens connections: a log, many files, and that no stray signal ends it. News of the proxy are
-/// for its log; those of all else are few, and Pingora's are the demo's own affair.
-fn begin(is_proxy: bool, format: logging::Format) {
+/// Sets up the log, signals and the limit on open files. Only the proxy logs information; all other commands log warnings, without those
+/// of Pingora's connectors.
+fn set_up(is_proxy: bool, format: logging::Format) {
     let filter = match is_proxy {
         true => "error,queuescope=info",
         false => "error,pingora_core::connectors=off,queuescope=warn",
@@ -196,8 +196,8 @@ fn begin(is_proxy: bool, format: logging::Format) {
     }
 }
 
-/// From now on SIGXFSZ does nothing (a file has come to the limit of `ulimit -f`: writing it fails then, and whoever writes it says
-/// so), nor SIGUSR1, which often means "write your figures" or "open your log again"; nor, but to a proxy, SIGUSR2.
+/// Ignores SIGXFSZ (a file reached the limit of `ulimit -f`: writing it then fails, which is reported), SIGUSR1, which other programs
+/// take as "write statistics" or "reopen the log", and SIGUSR2 except in a proxy.
 fn ignore_signals(is_proxy: bool) -> std::io::Result<()> {
     let usr2 = (!is_proxy).then_some(Signal::SIGUSR2);
     let ignored = [Signal::SIGXFSZ, Signal::SIGUSR1].into_iter().chain(usr2);
@@ -207,7 +207,8 @@ fn ignore_signals(is_proxy: bool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A request takes a socket, at the proxy two; the usual soft limit of 1024 is for programs that use `select`.
+/// Raises the soft limit on open files. A request takes a socket, two in the proxy; the usual limit of 1024 is for programs that use
+/// `select`.
 fn allow_many_files() -> nix::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
@@ -216,8 +217,8 @@ fn allow_many_files() -> nix::Result<()> {
     Ok(())
 }
 
-/// A command and those below it, with helps that end in an example. A brief help has only the most used flags, which are those under
-/// no heading.
+/// Adds the ends of helps to a command and its subcommands. A brief help has only the most used flags, which are those without a
+/// heading.
 fn with_help(command: clap::Command, is_brief: bool) -> clap::Command {
     let of_name = |text: &'static str| text.strip_prefix(command.get_name())?.strip_prefix('\n');
     let example = EXAMPLES.split("# ").find_map(of_name);
@@ -230,43 +231,44 @@ fn with_help(command: clap::Command, is_brief: bool) -> clap::Command {
     command.after_help(end.unwrap_or_default())
 }
 
-/// Columns that a help takes whose flags stand beside what is said of them.
-const WIDE: usize = 100;
+/// The width of a help in which flags and their texts are two columns.
+const HELP_WIDTH: usize = 100;
 
-/// The help for a narrower terminal: what is said of a flag follows it at once, and no line is empty.
+/// Formats a help for a narrower terminal: the text of a flag follows it directly, and there are no empty lines.
 fn narrow(help: &str) -> String {
-    let told = |line: &str| {
+    let joined = |line: &str| {
         let start = line.len() - line.trim_start().len();
         let of_flag = line.get(start..).filter(|body| body.starts_with('-'));
         match of_flag.and_then(|body| body.split_once("  ")) {
-            Some((flag, said)) => format!("{:start$}{flag}: {}\n", "", said.trim_start()),
+            Some((flag, text)) => format!("{:start$}{flag}: {}\n", "", text.trim_start()),
             None => format!("{line}\n"),
         }
     };
     help.lines()
         .filter(|line| !line.is_empty())
-        .map(told)
+        .map(joined)
         .collect()
 }
 
-/// Reads the command line. A value that does not fit is said in one line: flag, value, what would be right.
-fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
-    let asked = |flag: &str| words.iter().any(|word| word == flag);
-    let width = terminal::width().filter(|width| *width < WIDE && (asked("-h") || asked("--help")));
-    let mut command = with_help(Cli::command(), asked("-h"));
+/// Parses the command line. The error of an invalid value is one line: flag, value, what would be valid.
+fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
+    let has = |flag: &str| args.iter().any(|arg| arg == flag);
+    let width =
+        terminal::width().filter(|width| *width < HELP_WIDTH && (has("-h") || has("--help")));
+    let mut command = with_help(Cli::command(), has("-h"));
     if width.is_some() {
         command = command.term_width(0);
     }
-    let read = command.try_get_matches_from_mut(words);
-    let read = read.and_then(|mut read| {
-        let of = read.subcommand().map(|(_, of)| of.try_get_one("json"));
-        terminal::begin(matches!(of, Some(Ok(Some(true)))));
-        Cli::from_arg_matches_mut(&mut read)
+    let matches = command.try_get_matches_from_mut(args);
+    let parsed = matches.and_then(|mut matches| {
+        let json = matches.subcommand().map(|(_, of)| of.try_get_one("json"));
+        terminal::begin(matches!(json, Some(Ok(Some(true)))));
+        Cli::from_arg_matches_mut(&mut matches)
     });
-    read.map_err(|error| match wrong_value(&error) {
-        Some((flag, value, right)) if error.kind() != ErrorKind::TooManyValues => {
-            let why = format!("{flag}{}: {right}", shown(&flag, &value));
-            fail(&Ended { why, code: USAGE }.into())
+    parsed.map_err(|error| match invalid_value(&error) {
+        Some((flag, value, hint)) if error.kind() != ErrorKind::TooManyValues => {
+            let message = format!("{flag}{}: {hint}", masked(&flag, &value));
+            fail(&Failure(message, USAGE).into())
         }
         _ if width.is_some() && error.kind() == ErrorKind::DisplayHelp => {
             terminal::say(&narrow(&error.to_string()), width);
@@ -274,18 +276,18 @@ fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
         }
         _ => {
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
-            // A closed standard output or error leaves nobody to tell.
+            // Fails if standard output or error is closed.
             let _ = error.format(&mut command).print();
             ExitCode::from(code)
         }
     })
 }
 
-/// A value as an error shows it, without what may be a secret: a header's value, a URL's user or query.
-fn shown(flag: &str, value: &str) -> String {
+/// Returns a value for an error, without secrets: a header's value, a URL's user or query.
+fn masked(flag: &str, value: &str) -> String {
     match flag {
         "--base-url" | "URL" if value.contains(['@', '?']) => String::new(),
-        // What has no `=` may be a secret's key and value all the same.
+        // A text without `=` may still be the key and value of a secret.
         "--set" => String::new(),
         _ => format!(" {}", secret::shown(flag, value)),
     }
@@ -297,19 +299,19 @@ fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
     }
     let outcome = traffic::run(args, Clock::system())?;
     terminal::tell(&outcome.to_text());
-    ended(outcome)
+    traffic_exit(outcome)
 }
 
-/// Exit code of a run whose figures are not to be believed.
+/// The exit code of a run in which the generator did not keep its schedule.
 const INVALID: u8 = 3;
-/// Exit code of a run in which more requests failed than may.
+/// The exit code of a run in which too many requests failed.
 const TOO_MANY_FAILED: u8 = 4;
-/// What shells add to the number of a signal.
+/// The exit code after a signal, to which its number is added, as shells do.
 const SIGNALLED: u8 = 128;
 
-/// How a run ended, for scripts.
-fn ended(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
-    // Why a file of results is missing has been said.
+/// Prints the JSON of a generator's run, and returns its exit code.
+fn traffic_exit(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
+    // If the file is missing, the reason has been printed.
     let summary = std::fs::read_to_string(outcome.output_dir.join(SUMMARY));
     terminal::put_results(&summary.unwrap_or_default());
     let code = match &outcome.unfit {
@@ -320,17 +322,17 @@ fn ended(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
         Some(Unfit::Failed { .. }) => TOO_MANY_FAILED,
     };
     let unfit = outcome.unfit.map(|unfit| unfit.to_string());
-    let why = outcome.failure.or(unfit).unwrap_or_default();
-    Err(Ended { why, code }.into())
+    let message = outcome.failure.or(unfit).unwrap_or_default();
+    Err(Failure(message, code).into())
 }
 
-/// How an experiment ended, for scripts.
-fn shortcoming(finished: &Finished) -> Result<(), Ended> {
+/// Prints the JSON of an experiment, and returns its failure with the exit code.
+fn check_results(finished: &Finished) -> Result<(), Failure> {
     let comparison = std::fs::read_to_string(finished.dir.join(report::command::COMPARISON));
     terminal::put_results(&comparison.unwrap_or_default());
-    let too_often = |end: &RunEnd| end.file.has_failed_too_often;
-    // What --resume can mend comes first.
-    let (why, code) = match finished.signal {
+    let too_often = |run: &RunResult| run.file.has_failed_too_often;
+    // What --resume can repair comes first.
+    let (message, code) = match finished.signal {
         Some(signal) => (
             "the experiment was stopped before its end",
             SIGNALLED + signal,
@@ -338,7 +340,7 @@ fn shortcoming(finished: &Finished) -> Result<(), Ended> {
         None if finished.failed().next().is_some() => {
             ("a run failed; --resume does it again", FAILED)
         }
-        None if finished.is_invalid() => (
+        None if finished.runs.iter().any(RunResult::is_invalid) => (
             "a run is INVALID: its figures say nothing of the servers",
             INVALID,
         ),
@@ -348,16 +350,12 @@ fn shortcoming(finished: &Finished) -> Result<(), Ended> {
         ),
         None => return Ok(()),
     };
-    let why = why.to_owned();
-    Err(Ended { why, code })
+    Err(Failure(message.to_owned(), code))
 }
 
 fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
     let load = || config::load(args.config.as_deref(), args).map(|(config, _)| config);
-    let config = match load() {
-        Ok(config) => config,
-        Err(faults) => return Ok(report_all(faults)),
-    };
+    let config = load().map_err(invalid_config)?;
     let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
     log::info!(
         "queuescope {} begins, process {}: config {}, records {}",
@@ -370,57 +368,52 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws the topology, or tells every fault.
-fn run_check(args: &config::args::Args) -> ExitCode {
-    match config::load(args.config.as_deref(), args) {
-        Ok((config, credentials)) => {
-            terminal::tell(&topology::of(&config, &credentials));
-            ExitCode::SUCCESS
-        }
-        Err(faults) => report_all(faults),
-    }
+/// Describes the config, or prints all its problems.
+fn run_check(args: &config::args::Args) -> anyhow::Result<()> {
+    let loaded = config::load(args.config.as_deref(), args);
+    let (config, credentials) = loaded.map_err(invalid_config)?;
+    terminal::tell(&topology::describe(&config, &credentials));
+    Ok(())
 }
 
 fn run_probe(args: &probe::Args) -> anyhow::Result<ExitCode> {
     let probe = probe::probe(args, Clock::system());
-    let probed = tokio::runtime::Runtime::new()?.block_on(probe)?;
-    terminal::tell(&probed.text);
-    terminal::put_results(&format!("{:#}\n", probed.record.to_json()));
-    Ok(match probed.wrong {
-        None => ExitCode::SUCCESS,
-        Some(_) => ExitCode::FAILURE,
-    })
+    let result = tokio::runtime::Runtime::new()?.block_on(probe)?;
+    terminal::tell(&result.text);
+    terminal::put_results(&format!("{:#}\n", result.row.to_json()));
+    Ok(ExitCode::from(u8::from(result.problem.is_some())))
 }
 
 fn run_report(args: report::command::Args) -> anyhow::Result<()> {
     use report::command::Format;
     let (width, format, is_file) = (terminal::width(), args.format, args.output.is_some());
     let report = move || report::command::run(&args, width);
-    let reported = traffic::runtime()?.block_on(traffic::unless_signalled(report))??;
-    // What programs read is neither broken into lines nor changed.
+    let text = traffic::runtime()?.block_on(traffic::unless_signalled(report))??;
+    // Only text for people is wrapped.
     match format {
-        Format::Text => terminal::say(&reported, width),
-        Format::Json if !is_file => terminal::put(&reported, terminal::shown_json),
-        Format::Csv if !is_file => terminal::put(&reported, terminal::shown),
-        _ => terminal::say(&reported, None),
+        Format::Text => terminal::say(&text, width),
+        Format::Json if !is_file => terminal::put(&text, terminal::shown_json),
+        Format::Csv if !is_file => terminal::put(&text, terminal::shown),
+        _ => terminal::say(&text, None),
     }
     Ok(())
 }
 
 fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
-    let (shown, refused) = whatif::command::run(args)?;
+    let (text, refused) = whatif::command::run(args)?;
     match args.is_json() {
-        true => terminal::put(&shown, terminal::shown_json),
-        false => terminal::put(&shown, terminal::shown),
+        true => terminal::put(&text, terminal::shown_json),
+        false => terminal::put(&text, terminal::shown),
     }
-    refused.map_or(Ok(ExitCode::SUCCESS), |why| {
-        Err(Ended { why, code: FAILED }.into())
-    })
+    match refused {
+        Some(message) => Err(Failure(message, FAILED).into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
-/// The exit code of an error.
+/// Returns the exit code of an error.
 fn code(error: &anyhow::Error) -> u8 {
-    if let Some(Ended { code, .. }) = error.downcast_ref() {
+    if let Some(Failure(_, code)) = error.downcast_ref() {
         return *code;
     }
     let is_usage = command::is_usage(error)
@@ -435,23 +428,18 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// What is wrong with what it was told, a line each.
-fn report_all(faults: Vec<String>) -> ExitCode {
-    let code = USAGE;
-    for why in faults {
-        fail(&Ended { why, code }.into());
-    }
-    ExitCode::from(code)
+/// The error of an invalid config, whose problems are printed in a line each.
+fn invalid_config(problems: Vec<String>) -> Failure {
+    Failure(problems.join("\nerror: "), USAGE)
 }
 
-/// Prints a failure as one line (causes joined by `: `), which a terminal's width may break, and gives its
-/// exit code.
+/// Prints an error as one line, which is wrapped at the terminal's width. Returns its exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
     terminal::complain(&format!("error: {}\n", line(error)));
     ExitCode::from(code(error))
 }
 
-/// An error and its causes, joined by `: `; a cause that has been said already is not said again.
+/// Joins an error and its causes by `: `, without causes that the line contains already.
 fn line(error: &anyhow::Error) -> String {
     error
         .chain()

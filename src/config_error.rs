@@ -1,21 +1,21 @@
-//! A value that cannot be used.
+//! The error of an invalid value of a key.
 
 use std::fmt::Display;
 
-/// Names the key, the value and what would be right.
+/// Names the key, the value, the problem and what would be valid.
 #[derive(Debug, thiserror::Error)]
 #[error("{key} = {value}: {problem}")]
 pub struct ConfigError {
-    /// The key, as in the file; the flag has the same words.
+    /// The key as in the file.
     pub key: String,
-    /// The value as given.
+    /// The given value.
     pub value: String,
-    /// What is wrong with it, and what would be right.
+    /// The problem, and what would be valid.
     pub problem: String,
 }
 
 impl ConfigError {
-    /// `value` under `key` cannot be used, because.
+    /// Makes an error.
     pub fn new(key: &str, value: impl Display, problem: impl Into<String>) -> ConfigError {
         ConfigError {
             key: key.into(),
@@ -24,7 +24,7 @@ impl ConfigError {
         }
     }
 
-    /// The same of a text, which stands in quotes.
+    /// Makes an error of a text value, which is shown in quotes.
     pub fn text(key: &str, value: impl Display, problem: impl Into<String>) -> ConfigError {
         ConfigError::new(key, format_args!("\"{value}\""), problem)
     }

@@ -1,4 +1,4 @@
-//! Things that start proxies, servers and traffic, or ask them, together.
+//! Programs that start and use servers, routers, proxies and traffic together: experiments, the demo, the probe.
 
 pub mod api;
 pub mod command;

@@ -1,11 +1,12 @@
 //! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. What a fault does is decided
 //! here, purely; [`registry`] holds the faults that are set and logs each injection.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer as _, Serialize};
 use serde_json::{Map, Value};
 
 use crate::request::names::names;
@@ -109,7 +110,9 @@ impl Fault {
     /// # Errors
     /// The field, what is wrong with it, and a hint.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
-        let read: Result<Map<String, Value>, _> = serde_json::from_slice(json);
+        let mut json = serde_json::Deserializer::from_slice(json);
+        let read = json.deserialize_map(Fields);
+        let read = read.and_then(|fields| json.end().map(|()| fields));
         let problem = match read {
             Ok(fields) if fields.contains_key("kind") => return Fault::of(fields),
             Ok(_) => "kind: is missing".to_owned(),
@@ -176,6 +179,27 @@ impl Fault {
     }
 }
 
+/// Reads the fields of an object, of which none may be given twice.
+struct Fields;
+
+impl<'de> Visitor<'de> for Fields {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some((field, value)) = object.next_entry::<String, Value>()? {
+            if fields.insert(field.clone(), value).is_some() {
+                return Err(A::Error::custom(format!("{field}: is given twice")));
+            }
+        }
+        Ok(fields)
+    }
+}
+
 /// Returns the message for a field's invalid value.
 fn invalid(field: &str, value: impl Display) -> String {
     let text = units::of_key(field).map(|(.., text)| format!(" or a text such as \"{text}\","));
@@ -208,6 +232,8 @@ mod tests {
 {"kind":"reset"} 1 | trailing
 {} | kind: is missing; give an object
 {"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
+{"kind":"stall","ms":1,"ms":2} | ms: is given twice | ; give an object
+{"kind":"stall","ms":"1ms","kind":"reset"} | kind: is given twice
 {"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295
 {"kind":"stall","ms":5000000000} | ms = 5000000000: must be
 {"kind":"stall","ms":"1"} | ms = "1": must be

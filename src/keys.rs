@@ -1,67 +1,67 @@
-//! A key of a config is one line of `keys!` in its section: type, default, when a change of it is taken on, its flag, and an example
-//! where the default is none. Its comment is what config.toml and `--help` say of it.
+//! Keys of a config. Each is one line of `keys!`: its type, default, whether a reload applies a change, its flag, and an example if
+//! there is no default. Its comment is its text in config.toml and `--help`.
 
 use toml::Value;
 
 pub mod values;
 
-/// When a changed key is taken on.
+/// When a changed key is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// At a start.
+    /// Only at a start.
     Restart,
-    /// At a reload, too.
+    /// Also at a reload.
     Reload,
 }
 
-/// A key as file, flags and help know it.
+/// A key of the file, with its flag and help.
 #[derive(Debug)]
 pub struct Key {
     /// Its name in the file.
     pub name: &'static str,
-    /// What it is, in lines.
+    /// Its description, in lines.
     pub help: Lines,
-    /// When a change of it is taken on.
+    /// When a change is applied.
     pub taken: Taken,
-    /// `--flag VALUE` or `-f --flag VALUE`, where it has one.
+    /// `--flag VALUE` or `-f --flag VALUE`, if it has a flag.
     pub flag: Option<&'static str>,
     /// The heading of the flag in the help.
     pub heading: Option<&'static str>,
-    /// What it may have, where it has no value by default.
+    /// A valid value, if it has no default.
     pub example: fn() -> Option<Value>,
 }
 
-/// The keys of a section: its own, and those of each room that has some in it.
+/// The keys of a section: its own, and those of each other module that has some in it.
 pub type AllKeys = &'static [&'static [Key]];
-/// A text, by its lines.
+/// The lines of a text.
 pub type Lines = &'static [&'static str];
 
 /// A section of the config.
 pub trait Section {
-    /// What it is.
+    /// Its description.
     fn about(&self) -> Lines;
 
-    /// All keys that stand in it, in the order of the file.
+    /// All its keys, in the order of the file.
     fn keys(&self) -> AllKeys;
 
-    /// Whether a key is one of them.
+    /// Whether it has a key.
     fn has(&self, key: &str) -> bool {
         let mut all = self.keys().iter().copied().flatten();
         all.any(|own| own.name == key)
     }
 
-    /// Reads a key's value.
+    /// Sets a key.
     ///
     /// # Errors
-    /// It is none of the key's.
+    /// The value is invalid.
     fn set(&mut self, key: &str, value: Value) -> Result<(), toml::de::Error>;
 
-    /// A key's value; `None` where it is not set.
+    /// Returns a key's value; `None` if it is not set.
     fn get(&self, key: &str) -> Option<Value>;
 }
 
-/// Makes a section of a table with a line a key, those of other rooms whose keys stand in it (some for tests alone), and the parts
-/// that are sections of their own in the file.
+/// Defines a section: a struct of its own keys (a line each), of other modules' keys in the same section (`with`; `if test` for tests),
+/// and of subsections (`and`).
 macro_rules! keys {
     (@read $value:ident) => { serde::Deserialize::deserialize($value) };
     (@read $value:ident $read:path) => { $read($value) };
@@ -103,7 +103,7 @@ macro_rules! keys {
                 example: || $crate::keys::keys!(@example $($example)?),
             },)*];
 
-            /// The keys and parts in which `new` differs, and when each is taken on.
+            /// Returns the keys and subsections in which `new` differs, and when each is applied.
             pub fn changes(&self, new: &$section) -> Vec<(&'static str, $crate::keys::Taken)> {
                 let all = [
                     $((self.$key != new.$key, stringify!($key), $crate::keys::Taken::$taken),)*

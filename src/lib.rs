@@ -2,21 +2,20 @@
 //!
 //! # The life of a request
 //!
-//! A generator lays out when it will send, and sends ([`traffic`]). A front reads the request's head and says:
-//! it has arrived; it sends the head on to a router and says: forwarded ([`proxy`]). The router may hold it. When
-//! it lets go, a worker hop before the server reads the head, and so knows what nobody else does: the router has
-//! forwarded it, and to whom. The server tokenizes it, queues it, prefills it and decodes; SGLang says when, in the
-//! `meta_info` of its events, on its own clock. The events pass back, byte for byte, and whoever watches reads from
-//! them when the first token came and the last.
+//! A generator schedules requests and sends them ([`traffic`]). The proxy's front reads a request's head (the moment
+//! `arrival`) and sends it to a router (`forwarded`; [`proxy`]). The router may queue it. When the router sends it on,
+//! a worker hop in front of the server reads the head: only the hop shows when the router sent it, and to which
+//! server. The server tokenizes, queues, prefills and decodes it. SGLang reports when, on its own clock, in the
+//! `meta_info` of its events. The events pass back unchanged, and show when the first and the last token arrived.
 //!
-//! All of it is gathered by one observer a request ([`request::observer::Observer`]): bytes and stamps go in, one
-//! record a generated sequence comes out. A moment that nobody saw stays unknown. Moments of different clocks are
-//! compared only through what is known of the clocks' distance ([`offset`]). Records become rows ([`telemetry`])
-//! and figures ([`report`]).
+//! One observer per request collects all of this ([`request::observer::Observer`]): bytes and timestamps go in, one
+//! row per generated sequence comes out. A moment that was not seen is unknown. Moments of different clocks are
+//! compared only by a known offset of the clocks ([`offset`]). Rows are written to files and exported ([`telemetry`]),
+//! and summarized ([`report`]).
 //!
-//! `docs/dev/ARCHITECTURE.md` follows the same way through the code, function by function.
+//! `docs/dev/ARCHITECTURE.md` follows the same path through the code, function by function.
 
-// The settings of a run are one JSON object of some sixty members.
+// The settings of a run are one JSON object with about sixty members.
 #![recursion_limit = "256"]
 
 pub mod cli;

@@ -1,4 +1,4 @@
-//! `queuescope health`: a health check for containers, whose image has no shell and no curl.
+//! `queuescope health`: a health check for containers, as their image has no shell and no curl.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub struct Args {
     admin: SocketAddr,
 }
 
-/// An address, also as the proxy's config and its log have it: with localhost, or as a URL.
+/// Parses an address, also with `localhost` or as a URL, as the proxy's config and log have it.
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     let plain = text.strip_prefix("http://").unwrap_or(text);
     let plain = plain
@@ -27,22 +27,21 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
         .map_err(|_| "must be IP:PORT, such as 127.0.0.1:8801")
 }
 
-/// How long an answer may take.
-const LIMIT: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks `/healthz`, which needs no token.
+/// Requests `/healthz`, which needs no token.
 ///
 /// # Errors
-/// When there is no answer, or another than 200.
-pub fn ask(args: &Args) -> anyhow::Result<()> {
+/// There is no response, or its status is not 200.
+pub fn check(args: &Args) -> anyhow::Result<()> {
     let (access, url) = (Access::default(), format!("http://{}", args.admin));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let asked = runtime.block_on(async { timeout(LIMIT, access.get(&url, "/healthz")).await });
+    let status = runtime.block_on(async { timeout(TIMEOUT, access.get(&url, "/healthz")).await });
     let admin = args.admin;
-    let status = asked.unwrap_or_else(|_| Err(format!("not within {} s", LIMIT.as_secs())));
-    let status = status.map_err(|why| anyhow!("no answer from {admin}: {why}"))?;
+    let status = status.unwrap_or_else(|_| Err(format!("not within {} s", TIMEOUT.as_secs())));
+    let status = status.map_err(|error| anyhow!("no answer from {admin}: {error}"))?;
     ensure!(
         status == 200,
         "{admin} answers {status}, not 200; is it the proxy's admin listener?"
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_read_as_the_log_and_the_config_have_it() {
+    fn an_address_is_parsed_as_in_the_log_and_the_config() {
         for text in ["127.0.0.1:8801", "http://127.0.0.1:8801/", "localhost:8801"] {
             assert_eq!(address(text), Ok(([127, 0, 0, 1], 8801).into()), "{text}");
         }

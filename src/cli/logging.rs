@@ -1,5 +1,5 @@
-//! What the process says on standard error: time, process, level, place and words in each line. Lines that come again
-//! and again are counted, whoever writes them: a flood of clients must not become a flood of lines.
+//! The log on standard error. Lines of the same place in the source are limited to some a minute and the others counted, so that a flood
+//! of clients does not become a flood of lines.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -21,11 +21,11 @@ pub(super) enum Format {
     Json,
 }
 
-/// What is written at each place of the source.
+/// What each place of the source, by module and line, logged in its current minute.
 #[derive(Debug, Default)]
-struct RateLimiter(HashMap<(&'static str, u32), Minute>);
+struct RateLimiter(HashMap<(Option<&'static str>, Option<u32>), Minute>);
 
-/// The minute from a place's first line.
+/// A minute, which begins with a line of the place.
 #[derive(Debug)]
 struct Minute {
     since: Stamp,
@@ -33,7 +33,7 @@ struct Minute {
     left_out: u64,
 }
 
-/// The logger of the process.
+/// The process's logger.
 struct RateLimitedLogger {
     inner: Logger,
     clock: Clock,
@@ -41,40 +41,40 @@ struct RateLimitedLogger {
 }
 
 const MINUTE: i64 = 60 * NANOS;
-/// Warnings and errors of one place that are shown in a minute.
+/// The maximum number of warnings and errors per place.
 const MAX_WARNINGS_PER_MINUTE: u32 = 10;
-/// The same of news; a start says a line a worker.
+/// The maximum number of information lines per place. A start logs one per worker.
 const MAX_INFO_PER_MINUTE: u32 = 100;
 
-/// Sends log lines to standard error: those of `filter`, unless `RUST_LOG` asks for others.
+/// Starts logging to standard error. `RUST_LOG` overrides `filter`.
 pub(super) fn start(filter: &str, format: Format) {
     let pid = std::process::id();
     let inner = Builder::from_env(Env::default().default_filter_or(filter))
         .format(move |out, record| {
             let (time, level, target) = (out.timestamp(), record.level(), record.target());
-            let words = record.args().to_string();
+            let message = record.args().to_string();
             if let Format::Json = format {
-                let line = json(&time.to_string(), pid, level, target, &words);
+                let line = json(&time.to_string(), pid, level, target, &message);
                 return writeln!(out, "{line}");
             }
-            // Clients and servers are quoted in some.
-            let words = terminal::one_line(&words);
-            writeln!(out, "[{time} {pid} {level:<5} {target}] {words}")
+            // A message may quote texts of clients and servers.
+            let message = terminal::one_line(&message);
+            writeln!(out, "[{time} {pid} {level:<5} {target}] {message}")
         })
         .build();
-    let most = inner.filter();
+    let max_level = inner.filter();
     let logger = Box::new(RateLimitedLogger {
         inner,
         clock: Clock::system(),
         limiter: Mutex::default(),
     });
-    // A second logger in the process is refused; the first one serves.
+    // Fails if there is a logger already, which stays.
     if log::set_boxed_logger(logger).is_ok() {
-        log::set_max_level(most);
+        log::set_max_level(max_level);
     }
 }
 
-/// A line as an object.
+/// Formats a line as a JSON object.
 fn json(time: &str, pid: u32, level: Level, target: &str, message: &str) -> serde_json::Value {
     let mut line = serde_json::json!({
         "time": time,
@@ -83,9 +83,9 @@ fn json(time: &str, pid: u32, level: Level, target: &str, message: &str) -> serd
         "target": target,
         "message": message,
     });
-    // The trace that the line names.
-    let named = message.rsplit_once("trace_id=");
-    let trace = named.and_then(|(_, rest)| rest.get(..32));
+    // The trace that the message names.
+    let rest = message.rsplit_once("trace_id=");
+    let trace = rest.and_then(|(_, rest)| rest.get(..32));
     if let Some(trace) = trace.filter(|id| id.bytes().all(|c| c.is_ascii_hexdigit())) {
         line["trace_id"] = trace.into();
     }
@@ -103,42 +103,42 @@ impl Log for RateLimitedLogger {
         }
         let admitted = self.limiter.lock().admit(record, self.clock.now());
         let Some(left_out) = admitted else { return };
-        if left_out > 0 {
-            let mut told = Record::builder();
-            let told = told.metadata(record.metadata().clone());
-            let words = format_args!("and {left_out} more in the last minute, like the next one:");
-            self.inner.log(&told.args(words).build());
-        }
+        self.log_left_out(left_out, record.metadata().clone(), "the next one:");
         self.inner.log(record);
     }
 
-    /// At the end: how many were left out that nothing has told yet.
+    /// Logs how many lines were left out that no later line has reported.
     fn flush(&self) {
         let left_out = self.limiter.lock().left_out();
+        let mut metadata = Metadata::builder();
+        let metadata = metadata.level(Level::Warn).target(module_path!()).build();
+        self.log_left_out(left_out, metadata, "those above");
+    }
+}
+
+impl RateLimitedLogger {
+    fn log_left_out(&self, left_out: u64, metadata: Metadata<'_>, which: &str) {
         if left_out > 0 {
-            let mut told = Record::builder();
-            let told = told.level(Level::Warn).target(module_path!());
-            let words = format_args!("and {left_out} more in the last minute, like those above");
-            self.inner.log(&told.args(words).build());
+            let message = format_args!("and {left_out} more in the last minute, like {which}");
+            let mut note = Record::builder();
+            self.inner
+                .log(&note.metadata(metadata).args(message).build());
         }
     }
 }
 
 impl RateLimiter {
-    /// If a line is shown: how many of its place were left out in the minute before.
+    /// Returns how many lines of the same place were left out in the minute before; `None` if this line is left out, too.
     fn admit(&mut self, record: &Record<'_>, now: Stamp) -> Option<u64> {
-        let most = match record.level() {
-            // A user waits for every line of a refused reload.
+        let max = match record.level() {
+            // The user needs every line of a refused reload.
             _ if record.target() == RELOAD => return Some(0),
             Level::Error | Level::Warn => MAX_WARNINGS_PER_MINUTE,
             Level::Info => MAX_INFO_PER_MINUTE,
-            // Asked for.
+            // Only logged if RUST_LOG asks for them.
             Level::Debug | Level::Trace => return Some(0),
         };
-        let place = (
-            record.module_path_static().unwrap_or_default(),
-            record.line().unwrap_or_default(),
-        );
+        let place = (record.module_path_static(), record.line());
         let new = || Minute {
             since: now,
             shown: 0,
@@ -149,7 +149,7 @@ impl RateLimiter {
             ..MINUTE => 0,
             _ => std::mem::replace(minute, new()).left_out,
         };
-        if minute.shown == most {
+        if minute.shown == max {
             minute.left_out += 1;
             return None;
         }
@@ -157,7 +157,7 @@ impl RateLimiter {
         Some(before)
     }
 
-    /// Of all places; they begin anew.
+    /// Returns how many lines of all places were left out, and resets them.
     fn left_out(&mut self) -> u64 {
         let all = self.0.drain();
         all.map(|(_, minute)| minute.left_out).sum()
@@ -168,44 +168,44 @@ impl RateLimiter {
 mod tests {
     use super::*;
 
-    /// What comes of a line of the place `line`.
-    fn say(limiter: &mut RateLimiter, level: Level, line: u32, now: i64) -> Option<u64> {
+    /// Admits a line of the place `line` at `now` seconds.
+    fn admit(limiter: &mut RateLimiter, level: Level, line: u32, now: i64) -> Option<u64> {
         let mut record = Record::builder();
         let record = record.level(level).target("t").line(Some(line));
         limiter.admit(&record.build(), Stamp::from_nanos(now * NANOS))
     }
 
     #[test]
-    fn of_a_place_ten_lines_a_minute_are_shown_and_the_others_counted() {
+    fn ten_warnings_a_minute_of_a_place_are_shown_and_the_others_counted() {
         let mut all = RateLimiter::default();
-        let mut warn = |line, now| say(&mut all, Level::Warn, line, now);
+        let mut warn = |line, now| admit(&mut all, Level::Warn, line, now);
         let shown = (0..51).filter(|_| warn(1, 0).is_some()).count();
         assert_eq!(shown, 10);
         assert_eq!(warn(2, 1), Some(0), "another place");
         assert_eq!(warn(1, 59), None);
         assert_eq!(warn(2, 60), Some(0));
         assert_eq!(warn(1, 60), Some(42));
-        assert_eq!(warn(1, 61), Some(0), "told once");
-        // At the end all that is untold.
+        assert_eq!(warn(1, 61), Some(0), "reported once");
+        // At the end, all that no line has reported.
         assert!((0..9).filter(|_| warn(1, 62).is_none()).count() == 1);
         assert_eq!((all.left_out(), all.left_out()), (1, 0));
     }
 
     #[test]
-    fn news_are_many_at_a_start_and_what_was_asked_for_is_all_shown() {
+    fn many_information_lines_and_all_debug_and_reload_lines_are_shown() {
         let mut all = RateLimiter::default();
         let mut shown = |level| {
             (0..1000)
-                .filter(|_| say(&mut all, level, 1, 0).is_some())
+                .filter(|_| admit(&mut all, level, 1, 0).is_some())
                 .count()
         };
         assert_eq!((shown(Level::Info), shown(Level::Debug)), (100, 1000));
-        let fault = Record::builder().level(Level::Error).target(RELOAD).build();
-        assert!((0..1000).all(|_| all.admit(&fault, Stamp::from_nanos(0)) == Some(0)));
+        let reload = Record::builder().level(Level::Error).target(RELOAD).build();
+        assert!((0..1000).all(|_| all.admit(&reload, Stamp::from_nanos(0)) == Some(0)));
     }
 
     #[test]
-    fn a_line_in_json_has_the_trace_as_a_field() {
+    fn a_json_line_has_the_trace_as_a_field() {
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         for (message, expected) in [
             (format!("it \"failed\"\n; trace_id={trace}"), Some(trace)),

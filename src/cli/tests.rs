@@ -1,10 +1,10 @@
-//! Exit codes.
+//! Exit codes, and the examples of commands.
 
 use super::*;
-use crate::report::files::{ExperimentFile, RunFile, RunState};
+use crate::report::files::{RunFile, RunState};
 
 #[test]
-fn of_runs_that_ended_in_several_ways_the_one_to_act_on_gives_the_status() {
+fn the_exit_code_is_of_the_run_that_needs_action_first() {
     let folder = tempfile::tempdir().unwrap();
     let run = |name: &str, state: RunState, has_failed_too_often: bool, grade: &str| {
         let dir = folder.path().join(name);
@@ -14,11 +14,11 @@ fn of_runs_that_ended_in_several_ways_the_one_to_act_on_gives_the_status() {
         let file = RunFile {
             state,
             has_failed_too_often,
-            // A run of which too many requests failed is done, with the reason beside.
+            // A run with too many failed requests is done, but has an error.
             error: has_failed_too_often.then(|| "41 of 50 requests failed".to_owned()),
             ..RunFile::default()
         };
-        RunEnd::read(dir, file)
+        RunResult::new(dir, file)
     };
     let good = run("good", RunState::Done, false, "VALID");
     let bad = run("bad", RunState::Done, true, "VALID");
@@ -26,34 +26,31 @@ fn of_runs_that_ended_in_several_ways_the_one_to_act_on_gives_the_status() {
     let failed = run("failed", RunState::Failed, false, "VALID");
     let mut finished = Finished {
         dir: folder.path().to_owned(),
-        file: ExperimentFile::default(),
-        runs: Vec::new(),
-        signal: None,
-        notes: Vec::new(),
+        ..Finished::default()
     };
-    for (end, code) in [
+    for (run, code) in [
         (good, None),
         (bad, Some(TOO_MANY_FAILED)),
         (invalid, Some(INVALID)),
         (failed, Some(FAILED)),
     ] {
-        finished.runs.push(end);
-        let ended = shortcoming(&finished).err();
-        assert_eq!(ended.map(|ended| ended.code), code);
+        finished.runs.push(run);
+        let failure = check_results(&finished).err();
+        assert_eq!(failure.map(|Failure(_, code)| code), code);
     }
     finished.signal = Some(2);
-    assert_eq!(shortcoming(&finished).unwrap_err().code, 130);
+    assert_eq!(check_results(&finished).unwrap_err().1, 130);
 }
 
-/// A command line as the program takes it.
-fn taken(line: &str) -> Cli {
+/// Parses a command line, which must be valid.
+fn parsed(line: &str) -> Cli {
     let line = line.replace("\\\n", "");
     let words = line.split_whitespace().map(OsString::from).collect();
     parse(words).unwrap_or_else(|_| panic!("{line}"))
 }
 
 #[test]
-fn the_example_of_every_command_is_one_that_it_takes() {
+fn every_command_has_a_valid_example() {
     let command = Cli::command();
     let shown = command.get_subcommands().filter(|of| !of.is_hide_set());
     let names: Vec<&str> = shown.map(clap::Command::get_name).collect();
@@ -66,6 +63,6 @@ fn the_example_of_every_command_is_one_that_it_takes() {
         let (line, _) = text.split_once("\n\n").unwrap_or((text, ""));
         let called = format!("  queuescope {name}");
         assert!(line.starts_with(&called), "{line}");
-        taken(line);
+        parsed(line);
     }
 }

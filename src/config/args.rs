@@ -1,4 +1,4 @@
-//! The flags of `queuescope proxy`, made of the tables of keys. Each overrides its key in the config file.
+//! The flags of `queuescope proxy`, which are made from the keys. Each overrides its key in the config file.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,11 @@ use toml::Value;
 
 use crate::keys::Key;
 
-use super::sections::{Place, SECTIONS};
+use super::sections::{FileSection, SECTIONS};
 
 /// Stands before a router or servers and records where each request waits.
 #[derive(Clone, Debug, Default, ClapArgs)]
-// Wrong signs are told by name and range, not as unknown flags.
+// So that a negative value is refused by its range, not as an unknown flag.
 #[command(allow_negative_numbers = true)]
 pub struct Args {
     /// Config file; see config.toml in the repository for every key and default
@@ -22,56 +22,58 @@ pub struct Args {
     #[arg(long, value_name = "NAME=LISTEN=UPSTREAM")]
     pub(super) worker: Vec<String>,
     #[command(flatten)]
-    keys: Keys,
+    keys: KeyFlags,
 }
 
-/// The keys that were given, by their flags, as they were written: all that is wrong is told at once, where clap would stop at the
-/// first.
+/// The given flags, with their values as text: they are parsed later, so that all invalid ones are reported, where clap would stop
+/// at the first.
 #[derive(Clone, Debug, Default)]
-struct Keys(Vec<Given>);
+struct KeyFlags(Vec<Given>);
 
-/// A flag that was given, what it sets, and to what.
-pub(super) type Given = (&'static str, &'static Place, &'static Key, Vec<String>);
+/// A flag: its name, and its key with the key's section.
+type Flag = (&'static str, &'static FileSection, &'static Key);
+/// A given flag with its values.
+pub(super) type Given = (Flag, Vec<String>);
 
 impl Args {
-    /// The flags that were given.
+    /// The given flags.
     pub(super) fn given(&self) -> &[Given] {
         &self.keys.0
     }
 }
 
-/// All flags: name, what stands for the value, and the key.
-fn flags() -> impl Iterator<Item = (&'static str, &'static str, &'static Place, &'static Key)> {
-    let of = |place: &'static Place| place.keys().map(move |key| (place, key));
-    let all = SECTIONS.iter().flat_map(of);
-    all.filter_map(|(place, key)| {
-        let (flag, value) = key.flag?.split_once("--")?.1.split_once(' ')?;
-        Some((flag, value, place, key))
+/// All flags.
+fn flags() -> impl Iterator<Item = Flag> {
+    let keys = |section: &'static FileSection| section.keys().map(move |key| (section, key));
+    let all = SECTIONS.iter().flat_map(keys);
+    all.filter_map(|(section, key)| {
+        let (flag, _) = key.flag?.split_once("--")?.1.split_once(' ')?;
+        Some((flag, section, key))
     })
 }
 
-impl FromArgMatches for Keys {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Keys, clap::Error> {
-        let given = flags().filter_map(|(flag, _, place, key)| {
-            let texts = matches.get_many::<String>(flag)?;
-            Some((flag, place, key, texts.cloned().collect()))
+impl FromArgMatches for KeyFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<KeyFlags, clap::Error> {
+        let given = flags().filter_map(|flag| {
+            let texts = matches.get_many::<String>(flag.0)?;
+            Some((flag, texts.cloned().collect()))
         });
-        Ok(Keys(given.collect()))
+        Ok(KeyFlags(given.collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Keys::from_arg_matches(matches)?;
+        *self = KeyFlags::from_arg_matches(matches)?;
         Ok(())
     }
 }
 
-impl ClapArgs for Keys {
+impl ClapArgs for KeyFlags {
     fn augment_args(command: Command) -> Command {
-        flags().fold(command, |command, (flag, value, place, key)| {
+        flags().fold(command, |command, (flag, section, key)| {
             let lines: Vec<&str> = key.help.iter().map(|line| line.trim()).collect();
             let text = lines.join(" ");
             let (first, _) = text.split_once(". ").unwrap_or((&text, ""));
-            let default = match place.default(key.name) {
+            let default = match section.default(key.name) {
                 Some(Value::String(text)) => format!(" [default: {text}]"),
                 Some(Value::Boolean(_) | Value::Array(_)) | None => String::new(),
                 Some(value) => format!(" [default: {value}]"),
@@ -82,11 +84,11 @@ impl ClapArgs for Keys {
             let arg = Arg::new(flag)
                 .short(short.filter(|short| *short != '-'))
                 .long(flag)
-                .value_name(value)
+                .value_name(key.flag.and_then(|flag| flag.split(' ').next_back()))
                 .help(first)
                 .long_help(whole)
                 .help_heading(key.heading);
-            command.arg(match place.example(key.name) {
+            command.arg(match section.example(key.name) {
                 Some(Value::Boolean(_)) => arg
                     .num_args(0..=1)
                     .require_equals(true)
@@ -98,6 +100,6 @@ impl ClapArgs for Keys {
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Keys::augment_args(command)
+        KeyFlags::augment_args(command)
     }
 }

@@ -1,7 +1,7 @@
-//! The check of what no key can tell by itself, and what is found beside the config.
+//! Checks keys of the config against each other, and reads the files that they name.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
@@ -15,20 +15,20 @@ use crate::upstream::{Address, Trust};
 
 use super::proxy::{Config, StampsPolicy};
 
-/// What a config names and does not hold.
+/// What a config refers to: contents of files and variables.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// What the admin listener asks for.
+    /// The token of the admin listener.
     pub admin_token: Option<Secret>,
-    /// What hops of other processes sign their stamps with.
+    /// The secret by which hops of other processes sign their timestamps.
     pub hop_secret: Option<Secret>,
     /// The certificate of the front's listener.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Where traces go, and which.
+    /// The export of traces.
     pub traces: Option<Settings>,
-    /// Where the spans of servers go on to.
+    /// The collector to which spans of servers are forwarded.
     pub forward: Option<Settings>,
-    /// Who may sign the certificates of upstreams; there when one of them speaks TLS or a file is given.
+    /// The certificate authorities of upstreams, if one of them uses TLS or a file is given.
     pub trust: Option<Trust>,
 }
 
@@ -40,10 +40,10 @@ const FAULTS_FOR_ALL: &str = "anyone who reaches the admin listener could inject
                               on this machine, as in 127.0.0.1:8801";
 
 impl Config {
-    /// Checks the values against one another, and reads what they name.
+    /// Checks the values against each other, and reads what they refer to.
     ///
     /// # Errors
-    /// Every value that cannot be used; at least one.
+    /// All invalid values.
     pub fn check(&self) -> Result<Credentials, Vec<ConfigError>> {
         let mut found = Vec::new();
         if self.upstream.is_empty() && self.workers.is_empty() {
@@ -54,20 +54,22 @@ impl Config {
             found.push(ConfigError::text("stamps", "token", problem));
         }
         found.extend(self.check_workers());
-        // A process of hops only has no front.
+        // A process that only has hops has no front.
         let front = (!self.upstream.is_empty()).then_some(self.listen);
         found.extend(loops(self, front).chain(clashes(self, front)));
         let traces = exporting(&self.otlp);
         let traces = traces
-            .map_err(|wrong| found.extend(wrong))
+            .map_err(|errors| found.extend(errors))
             .unwrap_or_default();
         let tls = self.tls();
-        let tls = tls.map_err(|wrong| found.extend(wrong)).unwrap_or_default();
+        let tls = tls
+            .map_err(|errors| found.extend(errors))
+            .unwrap_or_default();
         let stamps_token = self.stamps_token.as_ref();
         found.extend(secret("stamps_token", stamps_token, None, "").err());
         let (given, file) = (self.admin_token.as_ref(), self.admin_token_file.as_deref());
-        let is_here = self.admin.ip().to_canonical().is_loopback();
-        if self.fault_injection && given.is_none() && file.is_none() && !is_here {
+        let is_local = self.admin.ip().to_canonical().is_loopback();
+        if self.fault_injection && given.is_none() && file.is_none() && !is_local {
             found.push(ConfigError::new("fault_injection", true, FAULTS_FOR_ALL));
         }
         let admin_token = secret("admin_token", given, file, "");
@@ -92,28 +94,21 @@ impl Config {
     }
 
     fn tls(&self) -> Result<Option<Arc<ServerConfig>>, Vec<ConfigError>> {
-        let lacks = |key, path: &PathBuf, problem| {
-            Err(vec![ConfigError::text(key, path.display(), problem)])
+        let (key, path, [other, content]) = match (&self.tls_cert, &self.tls_key) {
+            (None, None) => return Ok(None),
+            (Some(cert), Some(key)) => return tls::load(cert, key).map(Some),
+            (Some(cert), None) => ("tls_cert", cert, ["tls_key", "private key"]),
+            (None, Some(key)) => ("tls_key", key, ["tls_cert", "certificate"]),
         };
-        match (&self.tls_cert, &self.tls_key) {
-            (None, None) => Ok(None),
-            (Some(cert), Some(key)) => tls::load(cert, key).map(Some),
-            (Some(cert), None) => {
-                let problem = "needs tls_key, the PEM file with its private key";
-                lacks("tls_cert", cert, problem)
-            }
-            (None, Some(key)) => {
-                let problem = "needs tls_cert, the PEM file with its certificate";
-                lacks("tls_key", key, problem)
-            }
-        }
+        let problem = format!("needs {other}, the PEM file with its {content}");
+        Err(vec![ConfigError::text(key, path.display(), problem)])
     }
 
-    /// Names and hosts tell workers and their servers apart.
+    /// Checks that names and hosts are unique.
     fn check_workers(&self) -> Vec<ConfigError> {
         let mut found = Vec::new();
-        for (at, worker) in self.workers.iter().enumerate() {
-            let mut earlier = self.workers.iter().take(at);
+        for (index, worker) in self.workers.iter().enumerate() {
+            let mut earlier = self.workers.iter().take(index);
             if earlier.clone().any(|other| other.name == worker.name) {
                 let problem = "two workers have this name; give each its own";
                 found.push(ConfigError::text("worker.name", &worker.name, problem));
@@ -132,27 +127,27 @@ impl Config {
 
     fn trust(&self) -> Result<Option<Trust>, ConfigError> {
         if let Some(path) = &self.rules.upstream_ca {
-            let wrong = |problem| ConfigError::text("upstream_ca", path.display(), problem);
-            return Trust::file(path).map(Some).map_err(wrong);
+            let error = |problem| ConfigError::text("upstream_ca", path.display(), problem);
+            return Trust::file(path).map(Some).map_err(error);
         }
         let servers = self.workers.iter().map(|worker| &worker.upstream);
         let mut all = self.upstream.iter().chain(servers);
         let Some(tls) = all.find(|upstream| upstream.is_tls()) else {
             return Ok(None);
         };
-        let wrong = |problem| {
+        let error = |problem| {
             ConfigError::text("upstream", format_args!("https://{}", tls.name()), problem)
         };
-        Trust::system().map(Some).map_err(wrong)
+        Trust::system().map(Some).map_err(error)
     }
 }
 
-/// What could be read; what could not is found.
+/// Returns the value; or its default, and adds the error to `found`.
 fn or_default<T: Default>(found: &mut Vec<ConfigError>, read: Result<T, ConfigError>) -> T {
-    read.map_err(|wrong| found.push(wrong)).unwrap_or_default()
+    read.map_err(|error| found.push(error)).unwrap_or_default()
 }
 
-/// A request that comes back to where it was would go round for ever, and the admin listener takes none.
+/// Finds upstreams that are listeners of this process: requests would loop for ever, and the admin listener accepts none.
 fn loops(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
     let upstream = config.upstream.iter();
     let upstream = upstream.map(|to| ("upstream".to_owned(), to, false));
@@ -160,39 +155,40 @@ fn loops(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = Con
     let servers = servers.map(|worker| (worker.key("upstream"), &worker.upstream, true));
     let loops = move |(key, to, is_server): (String, &Address, bool)| {
         let is_at = |listener: SocketAddr| to.is_at(listener);
-        // The front may send to our own hops, in a router's place.
+        // The front may send to our own hops directly, without a router.
         let mut hops = config.workers.iter().map(|worker| worker.listen);
-        let comes_back = front.is_some_and(is_at) || (is_server && hops.any(is_at));
-        let what = match is_at(config.admin) {
+        let is_loop = front.is_some_and(is_at) || (is_server && hops.any(is_at));
+        let listener = match is_at(config.admin) {
             true => "admin listener",
-            false if comes_back => "listener",
+            false if is_loop => "listener",
             false => return None,
         };
-        let problem = format!("is this proxy's own {what}; give the router's or server's address");
+        let problem =
+            format!("is this proxy's own {listener}; give the router's or server's address");
         Some(ConfigError::text(&key, to.name(), problem))
     };
     upstream.chain(servers).filter_map(loops)
 }
 
-/// Spans that come back to where they came in would go round for ever.
+/// Finds whether spans would be forwarded to the listener that received them.
 fn forward_loop(config: &Config, forward: Option<&Settings>) -> Option<ConfigError> {
     let listen = config.engine.traces.listen?;
     let uri: http::Uri = forward?.endpoint.parse().ok()?;
     let to = Address::parse(uri.authority()?.as_str()).ok()?;
     let problem = "is this proxy's own listener for servers' spans; give the collector's address, or \"none\"";
-    let wrong = || ConfigError::text("engine.traces: forward_to", to.name(), problem);
-    to.is_at(listen).then(wrong)
+    let error = || ConfigError::text("engine.traces: forward_to", to.name(), problem);
+    to.is_at(listen).then(error)
 }
 
-/// Whether two listeners cannot be had at once: one at every address of a family has all of its port (`::` those of IPv4 too).
+/// Whether two listeners clash. One on an unspecified address has its port on all addresses of its family (`::` also of IPv4).
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let (first, second) = (one.ip().to_canonical(), other.ip().to_canonical());
-    let has = |all: IpAddr, ip: IpAddr| all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
-    let is_shared = first == second || has(first, second) || has(second, first);
+    let covers = |all: IpAddr, ip: IpAddr| all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
+    let is_shared = first == second || covers(first, second) || covers(second, first);
     is_shared && one.port() == other.port() && one.port() != 0
 }
 
-/// Only one listener can have an address.
+/// Finds listeners whose address another one has.
 fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
     let front = front.map(|front| ("listen".to_owned(), front)).into_iter();
     let admin = std::iter::once(("admin".to_owned(), config.admin));
@@ -204,39 +200,34 @@ fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = C
     let mut earlier: Vec<(String, SocketAddr)> = Vec::new();
     all.filter_map(move |(key, address)| {
         let other = earlier.iter().find(|(_, at)| overlap(*at, address));
-        let problem = |(other, at): &(String, SocketAddr)| {
-            let by = match *at == address {
-                true => String::new(),
-                false => format!(", as {at}"),
-            };
-            let problem = format!("`{other}` has this address too{by}; give each its own");
+        let clash = other.map(|(other, at)| {
+            let note = (*at != address).then(|| format!(", as {at}"));
+            let note = note.unwrap_or_default();
+            let problem = format!("`{other}` has this address too{note}; give each its own");
             ConfigError::text(&key, address, problem)
-        };
-        let clash = other.map(problem);
+        });
         earlier.push((key, address));
         clash
     })
 }
 
-/// Paths that cannot be used.
+/// Finds unusable paths.
 fn paths(config: &Config) -> Vec<ConfigError> {
     let mut found = Vec::new();
     if let Some(path) = config.records.as_deref() {
-        let folder = path.parent();
-        let folder = folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
-        let problem = match folder {
-            _ if path == "" => Some("is empty; give a path, or leave it out".into()),
-            Some(folder) => {
-                let folder = folder.display();
-                Some(format!("there is no folder {folder}; make it first"))
+        let problem = match path.parent() {
+            _ if path == "" => Some("is empty; give a path, or leave it out".to_owned()),
+            Some(folder) if folder != "" && !folder.is_dir() => Some(format!(
+                "there is no folder {}; make it first",
+                folder.display()
+            )),
+            _ if path.is_dir() => {
+                Some("is a folder; give a file in it, as in records.csv".to_owned())
             }
-            None if path.is_dir() => {
-                Some("is a folder; give a file in it, as in records.csv".into())
-            }
-            None => None,
+            _ => None,
         };
-        let wrong = |problem: String| ConfigError::text("records", path.display(), problem);
-        found.extend(problem.map(wrong));
+        let error = |problem: String| ConfigError::text("records", path.display(), problem);
+        found.extend(problem.map(error));
     }
     let logs = config.engine.logs.path.as_deref();
     if let Some(logs) = logs.filter(|logs| *logs == "" || (logs.exists() && !logs.is_dir())) {
@@ -247,54 +238,53 @@ fn paths(config: &Config) -> Vec<ConfigError> {
     found
 }
 
-/// Who sees what a hop signed, or may ask again and again, may try secrets until one fits: that many bytes cannot be
-/// tried.
-const LEAST: usize = 16;
+/// The shortest secret. Shorter ones could be found by brute force, as an attacker can try them against signed timestamps or the
+/// admin listener.
+const MIN_SECRET_BYTES: usize = 16;
 
-/// The secret `key`, or what the file under `key`_file holds; `to_whom` it is to be given, too.
+/// Returns the secret of `key`, or the one in the file of the key `{key}_file`. The hint of an error ends with `to_whom`.
 fn secret(
     key: &str,
     given: Option<&Secret>,
     file: Option<&Path>,
     to_whom: &str,
 ) -> Result<Option<Secret>, ConfigError> {
-    let wrong =
+    let of_file =
         |file: &Path, problem| ConfigError::text(&format!("{key}_file"), file.display(), problem);
     let secret = match (given.cloned(), file) {
         (Some(_), Some(file)) => {
             let problem = format!("{key} is given too; give one of the two");
-            return Err(wrong(file, problem));
+            return Err(of_file(file, problem));
         }
         (None, Some(file)) => {
+            const HINT: &str = "give a file that holds the secret alone";
             let text = std::fs::read_to_string(file);
-            let lacks =
-                |error: std::io::Error| format!("{error}; give a file that holds the secret alone");
-            let text = text.map_err(|error| wrong(file, lacks(error)))?;
+            let text = text.map_err(|error| of_file(file, format!("{error}; {HINT}")))?;
             let text = text.trim();
             if text.contains('\n') {
-                let problem = "has several lines; give a file that holds the secret alone";
-                return Err(wrong(file, problem.into()));
+                return Err(of_file(file, format!("has several lines; {HINT}")));
             }
             Some(Secret::from(text))
         }
         (given, None) => given,
     };
-    let Some(length @ ..LEAST) = secret.as_ref().map(|secret| secret.bytes().len()) else {
+    let Some(length @ ..MIN_SECRET_BYTES) = secret.as_ref().map(|secret| secret.bytes().len())
+    else {
         return Ok(secret);
     };
     let problem = format!(
-        "has {length} characters; give at least {LEAST}, as from `openssl rand -hex 32`{to_whom}"
+        "has {length} characters; give at least {MIN_SECRET_BYTES}, as from `openssl rand -hex 32`{to_whom}"
     );
     Err(match file {
-        Some(file) => wrong(file, problem),
+        Some(file) => of_file(file, problem),
         None => ConfigError::new(key, "***", problem),
     })
 }
 
-/// All that exporting needs, the environment included.
+/// Returns the settings of the export of traces, which also depend on environment variables.
 ///
 /// # Errors
-/// The keys or variables that cannot be used.
+/// All invalid keys and variables.
 fn exporting(given: &Otlp) -> Result<Option<Settings>, Vec<ConfigError>> {
     let env = |name: &str| std::env::var(name).ok();
     let mut rest = given.clone();
@@ -303,15 +293,15 @@ fn exporting(given: &Otlp) -> Result<Option<Settings>, Vec<ConfigError>> {
         let Wrong { name, problem } = match Settings::resolve(&rest, "queuescope", &env) {
             Ok(resolved) if found.is_empty() => return Ok(resolved),
             Ok(_) => return Err(found),
-            Err(wrong) => wrong,
+            Err(error) => error,
         };
         found.push(match (&*name, &given.headers_file) {
             ("endpoint", _) => of_endpoint(&name, given.endpoint.as_deref(), problem),
             ("headers_file", Some(file)) => ConfigError::text(&name, file.display(), problem),
-            // Any other value is in the words, or in the environment, where it may be secret.
+            // Any other value is in the problem, or in the environment, where it may be secret.
             _ => ConfigError::new(&name, "…", problem),
         });
-        // What else is wrong shows without it.
+        // The next problem shows without this value.
         let file = match &*name {
             "headers_file" => rest.headers_file.take(),
             "ca" => rest.ca.take(),
@@ -323,10 +313,10 @@ fn exporting(given: &Otlp) -> Result<Option<Settings>, Vec<ConfigError>> {
     }
 }
 
-/// The collector that servers' spans go on to: the one that is named, or `own`, that of our traces.
+/// Returns the collector to which servers' spans are forwarded: that of `forward_to`, or `own`, that of our traces.
 ///
 /// # Errors
-/// `forward_to` cannot be used.
+/// `forward_to` is invalid.
 fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, ConfigError> {
     let named = match traces.forward_to.as_deref() {
         _ if traces.listen.is_none() => return Ok(None),
@@ -334,19 +324,19 @@ fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, 
         Some("none") => return Ok(None),
         Some(named) => named,
     };
-    // Headers of our own collector may be secret, and are for that one.
+    // Without the headers of our own collector, which may be secret.
     let given = Otlp {
         endpoint: Some(named.to_owned()),
         protocol: traces.forward_protocol,
         ..Otlp::default()
     };
     let resolved = Settings::resolve(&given, "queuescope", &|_| None);
-    let wrong =
+    let error =
         |Wrong { problem, .. }| of_endpoint("engine.traces: forward_to", Some(named), problem);
-    resolved.map_err(wrong)
+    resolved.map_err(error)
 }
 
-/// A collector's URL that cannot be used, which is not shown if a part of it may be secret: a user, a query.
+/// The error of a collector's URL. The URL is not shown if it may contain a secret, in its user or query.
 fn of_endpoint(key: &str, url: Option<&str>, problem: String) -> ConfigError {
     match url.filter(|url| !url.contains(['@', '?', '#'])) {
         Some(url) => ConfigError::text(key, url, problem),

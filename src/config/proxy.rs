@@ -126,13 +126,13 @@ Worker {
     role: Option<ServerRole> = None, Reload like "prefill";
 }}
 
-/// Which clients may ask for the proxy's stamps, which name hosts.
+/// Which clients may get the proxy's timestamps, which name hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StampsPolicy {
-    /// Those on this machine.
+    /// Clients on this machine.
     Loopback,
-    /// Those who know the token.
+    /// Clients with the token.
     Token,
     /// None.
     Never,
@@ -143,21 +143,21 @@ fn local(port: u16) -> SocketAddr {
 }
 
 impl Config {
-    /// The worker of this name.
+    /// Finds a worker by its name.
     pub fn worker(&self, name: &str) -> Option<&Worker> {
         self.workers.iter().find(|worker| worker.name == name)
     }
 }
 
 impl Worker {
-    /// What records call its server.
+    /// The name of its server in records.
     pub fn called(&self) -> String {
         self.host.clone().unwrap_or_else(|| self.upstream.name())
     }
 
-    /// The key of one of its values, as messages name it.
-    pub fn key(&self, what: &str) -> String {
-        format!("worker {}: {what}", self.name)
+    /// Returns one of its keys as messages name it.
+    pub fn key(&self, key: &str) -> String {
+        format!("worker {}: {key}", self.name)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a line of `keys!` makes.
+//! What one line of `keys!` defines.
 
 use clap::Parser;
 use toml::Value;
@@ -6,13 +6,13 @@ use toml::Value;
 use super::args::Args;
 use super::proxy::Config;
 use super::read::Reading;
-use super::sections::{Place, SECTIONS};
+use super::sections::{FileSection, SECTIONS};
 use super::topology;
 use crate::keys::values::Whole;
 use crate::keys::{Taken, keys};
 
 keys! {
-/// A section of another room, in that of the proxy.
+/// Keys of another module in the proxy's section.
 New {
     /// So many of them.
     newest: Whole<1, 9> = Whole::of::<7>(), Reload "--newest N" in "Limits" like 9;
@@ -24,42 +24,48 @@ struct CommandLine {
     args: Args,
 }
 
-/// Values of which each key takes one.
+/// Values, of which each key takes one.
 const VALUES: &str = r#"
 all = ["random", "run", "server", "never", "grpc", true, false, 2.5, 0.5, 300, 100_000, 3, "127.0.0.1:9", "w"]
 lists = [["127.0.0.1:9"], ["a: b"]]"#;
 
-/// Another value than its default that the key takes, if there is one.
-fn other(place: &Place, key: &str) -> Option<Value> {
-    let default = place.default(key);
+/// Returns a valid value of the key that is not its default.
+fn other(section: &FileSection, key: &str) -> Option<Value> {
+    let default = section.default(key);
     let values: toml::Table = VALUES.parse().unwrap();
     let values = ["all", "lists"]
         .into_iter()
         .flat_map(|name| values[name].as_array().unwrap());
-    let all = place.example(key).into_iter().chain(values.cloned());
+    let all = section.example(key).into_iter().chain(values.cloned());
     let is_secret = key.contains("token") || key.contains("secret");
     let mut all =
         all.filter(|value| !is_secret || value.as_str().is_some_and(|text| text.len() > 15));
-    all.find(|value| default.as_ref() != Some(value) && place.problem(key, value.clone()).is_none())
+    all.find(|value| {
+        default.as_ref() != Some(value) && section.problem(key, value.clone()).is_none()
+    })
 }
 
-/// Whatever stands in a table of keys is in the file, the flags, the help, what `check` draws, and what a reload sees: also a new
-/// line, of which nothing else is written anywhere.
+/// Each key is in the file, the flags, the help, the output of `check`, and what a reload compares: also a new key, of which nothing
+/// else is written anywhere.
 #[test]
 fn every_line_is_found_in_file_flag_help_check_and_reload() {
     let help = <CommandLine as clap::CommandFactory>::command()
         .render_long_help()
         .to_string();
     let mut flags = Vec::new();
-    for place in SECTIONS.iter().filter(|place| !place.is_list()) {
-        for key in place.keys() {
-            let value = other(place, key.name).unwrap_or_else(|| panic!("{}", key.name));
-            let text = format!("[{}]\n{} = {value}\n", place.name, key.name);
-            let mut read = Reading::of(&text);
-            assert!(read.of_file.is_empty(), "{text}: {:?}", read.of_file);
+    for section in SECTIONS.iter().filter(|section| !section.is_list()) {
+        for key in section.keys() {
+            let value = other(section, key.name).unwrap_or_else(|| panic!("{}", key.name));
+            let text = format!("[{}]\n{} = {value}\n", section.name, key.name);
+            let mut read = Reading::new(&text);
+            assert!(
+                read.file_problems.is_empty(),
+                "{text}: {:?}",
+                read.file_problems
+            );
             let changes = Config::default().changes(&read.config);
             assert_eq!(changes.len(), 1, "{text}: {changes:?}");
-            let shown = place.get(&mut read.config, key.name).unwrap();
+            let shown = section.get(&mut read.config, key.name).unwrap();
             let drawn = topology::changes(&read.config);
             let line = format!("{} = {shown}\n", key.name);
             assert!(drawn.contains(&line), "{drawn}");
@@ -78,21 +84,21 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
             let words = ["proxy".to_owned(), format!("{flag}={text}")];
             let line = CommandLine::try_parse_from(words).unwrap();
             let mut given = Reading::default();
-            given.put(&line.args);
+            given.apply(&line.args);
             assert!(
-                given.of_flags.is_empty() && given.config == read.config,
+                given.flag_problems.is_empty() && given.config == read.config,
                 "{flag}"
             );
         }
     }
     assert!(flags.len() > 30 && flags.contains(&"--newest"), "{flags:?}");
     let (mut config, proxy) = (Config::default(), &SECTIONS[0]);
-    let wrong = proxy.set(&mut config, "newest", "x".into()).unwrap_err();
-    let right = "must be a whole number, from 1 to 9, as in newest = 9";
-    assert_eq!(wrong, right);
+    let problem = proxy.set(&mut config, "newest", "x".into()).unwrap_err();
+    let expected = "must be a whole number, from 1 to 9, as in newest = 9";
+    assert_eq!(problem, expected);
     let before = config.clone();
     config.new.newest = Whole::of::<8>();
     assert_eq!(before.changes(&config), [("newest", Taken::Reload)]);
-    let told = "--newest <N>\n          So many of them [default: 7]";
-    assert_eq!(help.matches(told).count(), 1);
+    let entry = "--newest <N>\n          So many of them [default: 7]";
+    assert_eq!(help.matches(entry).count(), 1);
 }

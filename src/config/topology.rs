@@ -1,4 +1,4 @@
-//! What a config makes, as text: who sends to whom, what will be seen, and what looks wrong. Pure.
+//! The text of `queuescope check`: who sends to whom, what will be measured, and warnings. Does no IO.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,9 +11,8 @@ use super::check::Credentials;
 use super::proxy::{Config, StampsPolicy, Worker};
 use super::sections::SECTIONS;
 
-/// Draws a config that has been checked: its picture, what can be seen in this topology, and what can be used but is probably
-/// not what was meant.
-pub fn of(config: &Config, credentials: &Credentials) -> String {
+/// Describes a checked config: its topology, the keys that differ from their defaults, what can be measured, and warnings.
+pub fn describe(config: &Config, credentials: &Credentials) -> String {
     let warnings = warnings(config, credentials).into_iter();
     let warnings: String = warnings
         .map(|warning| format!("\nwarning: {warning}\n"))
@@ -26,14 +25,15 @@ pub fn of(config: &Config, credentials: &Credentials) -> String {
     format!("{picture}{changes}\nseen:\n{seen}{warnings}")
 }
 
-/// The keys that are not as by default, as the file has them.
+/// Returns the keys that differ from their defaults, as in a file.
 pub(super) fn changes(config: &Config) -> String {
     let (mut text, mut config) = (String::new(), config.clone());
-    for place in SECTIONS.iter().filter(|place| !place.is_list()) {
-        let mut header = Some(format!("\n{}\n", place.header()));
-        for key in place.keys().map(|key| key.name) {
-            let value = place.get(&mut config, key);
-            if let Some(value) = value.filter(|value| place.default(key).as_ref() != Some(value)) {
+    for section in SECTIONS.iter().filter(|section| !section.is_list()) {
+        let mut header = Some(format!("\n{}\n", section.header()));
+        for key in section.keys().map(|key| key.name) {
+            let default = section.default(key);
+            let value = section.get(&mut config, key);
+            if let Some(value) = value.filter(|value| Some(value) != default.as_ref()) {
                 text += &header.take().unwrap_or_default();
                 text += &format!("{key} = {value}\n");
             }
@@ -46,13 +46,13 @@ fn is_router(config: &Config) -> bool {
     config.upstream_kind == UpstreamKind::Router
 }
 
-/// Whether a router's sending is seen. With a secret there may be hops elsewhere.
+/// Whether hops show when a router sends. With a secret there may be hops in other processes.
 fn has_hops(config: &Config, credentials: &Credentials) -> bool {
     !config.workers.is_empty() || credentials.hop_secret.is_some()
 }
 
-/// What stands at an upstream's address: one of our own hops, a router or a server.
-fn what_is_at(config: &Config, address: &Address) -> String {
+/// Describes an upstream: one of our own hops, a router or a server.
+fn destination(config: &Config, address: &Address) -> String {
     let name = address.name();
     let hop = config
         .workers
@@ -65,10 +65,10 @@ fn what_is_at(config: &Config, address: &Address) -> String {
     }
 }
 
-/// A line for each way of a request.
+/// Returns a line for each path of a request.
 fn picture(config: &Config) -> String {
     let front = config.listen;
-    let line = |to| format!("clients -> front {front} -> {}\n", what_is_at(config, to));
+    let line = |to| format!("clients -> front {front} -> {}\n", destination(config, to));
     let mut text: String = config.upstream.iter().map(line).collect();
     if config.upstream.is_empty() {
         text += "a front elsewhere -> its router\n";
@@ -77,8 +77,9 @@ fn picture(config: &Config) -> String {
     } else if config.workers.is_empty() {
         return text + "router -> servers that it knows\n";
     }
-    let is_through = |worker: &&Worker| !config.upstream.iter().any(|to| to.is_at(worker.listen));
-    for worker in config.workers.iter().filter(is_through) {
+    let is_behind_router =
+        |worker: &&Worker| !config.upstream.iter().any(|to| to.is_at(worker.listen));
+    for worker in config.workers.iter().filter(is_behind_router) {
         let (name, listen, server) = (&worker.name, worker.listen, worker.upstream.name());
         text += &format!("router -> hop {name} {listen} -> server {server}\n");
     }
@@ -88,7 +89,7 @@ fn picture(config: &Config) -> String {
     text + "\n"
 }
 
-/// What the records will hold, and what they cannot; where traces go.
+/// Describes what the records will contain and what they cannot, and where traces go.
 fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
     let seen = match (is_router(config), has_hops(config, credentials)) {
         _ if config.upstream.is_empty() => {
@@ -133,10 +134,10 @@ fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
     lines
 }
 
-/// After so much idleness SGLang closes a connection.
+/// After this time SGLang closes an idle connection.
 const SGLANG_IDLE: Duration = Duration::from_secs(5);
 
-/// What can be used, but is probably not what was meant, a line each.
+/// Warns of values that are valid but probably mistakes.
 fn warnings(config: &Config, credentials: &Credentials) -> Vec<String> {
     let mut all = Vec::new();
     if !config.admin.ip().is_loopback() && credentials.admin_token.is_none() {
@@ -157,8 +158,8 @@ fn warnings(config: &Config, credentials: &Credentials) -> Vec<String> {
             "queue_timeout_s = {}: nothing waits, as max_concurrent_requests is 0",
             config.rules.queue_timeout_s.get().as_secs_f64()
         )),
-        most if most > 0 && is_router(config) && !has_hops(config, credentials) => all.push(format!(
-            "max_concurrent_requests = {most}: what is beyond it waits in this front, no longer in the router, and without hops \
+        max if max > 0 && is_router(config) && !has_hops(config, credentials) => all.push(format!(
+            "max_concurrent_requests = {max}: what is beyond it waits in this front, no longer in the router, and without hops \
              `queue_time_in_router` stays empty; add a [[worker]] for each server, or leave it to the router"
         )),
         _ => {}
@@ -175,35 +176,35 @@ fn warnings(config: &Config, credentials: &Credentials) -> Vec<String> {
     all
 }
 
-/// The same of one hop.
+/// Warns of one hop.
 fn hop_warnings(config: &Config, worker: &Worker) -> impl Iterator<Item = String> {
     let (name, listen) = (&worker.name, worker.listen);
-    let is_told = config.upstream.iter().any(|to| to.is_at(listen));
-    let is_idle = !is_router(config) && !is_told;
+    let is_upstream = config.upstream.iter().any(|to| to.is_at(listen));
+    let is_idle = !is_router(config) && !is_upstream;
     let idle = is_idle.then(|| {
         format!(
             "nothing sends to {listen}: upstream_kind is \"server\" and upstream does not name it"
         )
     });
-    let is_shared = config.upstream.is_empty() && is_near(&worker.upstream);
-    let shared = (is_shared && worker.host.is_none()).then(|| {
+    let is_ambiguous = config.upstream.is_empty() && may_be_local(&worker.upstream);
+    let ambiguous = (is_ambiguous && worker.host.is_none()).then(|| {
         format!(
             "records call its server {}, as hops on other hosts may call theirs; give it a host, as in host = \"gpu1:30000\"",
             worker.called()
         )
     });
-    let far = config.upstream.iter().find(|to| !is_near(to));
-    let far = far.filter(|_| is_router(config) && listen.ip().is_loopback());
-    let far = far.map(|router| {
+    let remote = config.upstream.iter().find(|to| !may_be_local(to));
+    let remote = remote.filter(|_| is_router(config) && listen.ip().is_loopback());
+    let unreachable = remote.map(|router| {
         let router = router.name();
         format!("listens on {listen}, which a router at {router} cannot reach")
     });
-    let all = [idle, shared, far].into_iter().flatten();
+    let all = [idle, ambiguous, unreachable].into_iter().flatten();
     all.map(move |warning| format!("worker {name}: {warning}"))
 }
 
-/// Whether an address may be on this machine. A name may.
-fn is_near(address: &Address) -> bool {
+/// Whether an address may be on this machine. A host name may.
+fn may_be_local(address: &Address) -> bool {
     let host = address.host().parse::<IpAddr>();
     host.map_or(true, |ip| ip.is_loopback() || ip.is_unspecified())
 }

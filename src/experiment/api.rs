@@ -1,5 +1,5 @@
-//! Experiments from Rust: what [`super::node::NodeTest`] and [`super::routing::RoutingTest`] share. They do what the commands
-//! do, with the same keys.
+//! The Rust API of experiments: what [`super::node::NodeTest`] and [`super::routing::RoutingTest`] share. They run what the commands
+//! run, with the same keys.
 
 use std::path::{Path, PathBuf};
 
@@ -7,34 +7,34 @@ use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::command::{done, new_folder};
+use super::command::{new_folder, run_and_report};
 use super::launch::router::in_path;
 use super::plan::Plan;
 use super::plan::keys::Kind;
 use super::run::Finished;
-use super::run::one::RunEnd;
+use super::run::single::RunResult;
 use crate::report::files::MaxRate;
 
-/// What a test is of: members are keys of a plan.
+/// The configuration of a test, whose fields are keys of a plan.
 pub trait Keys: Serialize {
-    /// What it is about.
+    /// What it tests.
     const KIND: Kind;
 
-    /// Further keys, which win over its members; and the folder that gets all files, if not a new one.
-    fn beside(&self) -> (&toml::Table, Option<&Path>);
+    /// Further keys, which override the fields; and the folder for all files, `None` for a new one.
+    fn more_keys_and_folder(&self) -> (&toml::Table, Option<&Path>);
 
-    /// The keys of a plan.
+    /// Returns all keys as a plan.
     ///
     /// # Errors
-    /// A value that TOML does not have.
+    /// TOML cannot represent a value.
     fn keys(&self) -> Result<toml::Table, toml::ser::Error> {
         let mut keys = toml::Table::try_from(self)?;
-        keys.extend(self.beside().0.clone());
+        keys.extend(self.more_keys_and_folder().0.clone());
         Ok(keys)
     }
 }
 
-/// Makes members of a plan with their defaults, a line each.
+/// Defines a struct whose fields are keys of a plan, with their defaults.
 macro_rules! plan_keys {
     ($(#[$about:meta])* $name:ident { $($(#[$help:meta])* $key:ident: $kind:ty = $default:expr,)* }) => {
         $(#[$about])*
@@ -52,56 +52,55 @@ macro_rules! plan_keys {
 }
 pub(super) use plan_keys;
 
-/// A test to be run.
+/// A test that can be run.
 #[derive(Clone, Debug)]
 pub struct Test<C> {
     config: C,
 }
 
-/// What came out of a test.
+/// The result of a test.
 #[derive(Clone, Debug)]
 pub struct TestResult {
     /// The figures of the first run: its `summary.json` (docs/SUMMARY.md).
     pub metrics: Value,
-    /// All runs, in order. [`RunEnd::metrics`] are the figures of one.
-    pub runs: Vec<RunEnd>,
-    /// What a search of the highest rate found.
+    /// All runs, in order. [`RunResult::metrics`] are the figures of one.
+    pub runs: Vec<RunResult>,
+    /// The result of a search for the highest rate.
     pub max_rate: Option<MaxRate>,
-    /// The folder of all files.
+    /// The folder with all files.
     pub output_dir: PathBuf,
     /// The files in it: rows, figures, logs, `report.html`.
     pub exported_files: Vec<PathBuf>,
-    /// The report, as the terminal shows it.
+    /// The report as text.
     pub report: String,
 }
 
 impl<C: Keys> Test<C> {
-    /// One of these keys, over the defaults.
+    /// Makes a test of a configuration.
     pub fn new(config: C) -> Test<C> {
         Test { config }
     }
 
-    /// Runs it: starts what it needs, loads it, ends it.
+    /// Runs the test: starts what it needs, sends the load, stops everything.
     ///
     /// # Errors
-    /// Values that do not go together; what does not start; a folder that cannot be used; not one run came to figures.
+    /// The keys contradict each other, something does not start, the folder cannot be used, or no run has figures.
     pub fn run(&self) -> anyhow::Result<TestResult> {
         let plan = Plan::new(C::KIND, Vec::new(), self.config.keys()?)?;
-        let (_, output_dir) = self.config.beside();
+        let (_, output_dir) = self.config.more_keys_and_folder();
         let to = new_folder(C::KIND, output_dir);
-        let (finished, reported) = done(plan, to, program()?, |line| log::info!("{line}"))?;
-        result(finished, reported?)
+        let (finished, report) = run_and_report(plan, to, program()?, |line| log::info!("{line}"))?;
+        result(finished, report?)
     }
 }
 
-/// The program `queuescope`: beside the user's, in the folder above it, or in PATH.
+/// Finds the program `queuescope`: in the folder of the running program, in the one above it, or in PATH.
 fn program() -> anyhow::Result<PathBuf> {
     const NAME: &str = "queuescope";
     let own = std::env::current_exe().context("the program's own file")?;
-    let near = own.ancestors().skip(1).take(2);
-    let near = near
-        .map(|folder| folder.join(NAME))
-        .find(|program| program.is_file());
+    let folders = own.ancestors().skip(1).take(2);
+    let mut programs = folders.map(|folder| folder.join(NAME));
+    let near = programs.find(|program| program.is_file());
     near.or_else(|| in_path(NAME)).context(
         "the program queuescope is neither beside this one nor in PATH; `cargo build` makes it",
     )
@@ -109,15 +108,14 @@ fn program() -> anyhow::Result<PathBuf> {
 
 fn result(finished: Finished, report: String) -> anyhow::Result<TestResult> {
     let runs = finished.runs;
-    let mut metrics = runs.iter().map(RunEnd::metrics);
+    let mut metrics = runs.iter().map(RunResult::metrics);
     let Some(metrics) = metrics.find(|metrics| !metrics.is_null()) else {
-        let why = runs.iter().find_map(|run| run.file.error.clone());
-        return Err(anyhow!(
-            why.unwrap_or_else(|| "stopped before there were figures".to_owned())
-        ));
+        let error = runs.iter().find_map(|run| run.file.error.clone());
+        let error = error.unwrap_or_else(|| "stopped before there were figures".to_owned());
+        return Err(anyhow!(error));
     };
     let mut exported_files = Vec::new();
-    files(&finished.dir, &mut exported_files)?;
+    list_files(&finished.dir, &mut exported_files)?;
     exported_files.sort();
     Ok(TestResult {
         metrics,
@@ -129,12 +127,12 @@ fn result(finished: Finished, report: String) -> anyhow::Result<TestResult> {
     })
 }
 
-/// All files in a folder and below it.
-fn files(dir: &Path, all: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+/// Adds all files in a folder and its subfolders to `all`.
+fn list_files(dir: &Path, all: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let path = entry?.path();
         match path.is_dir() {
-            true => files(&path, all)?,
+            true => list_files(&path, all)?,
             false => all.push(path),
         }
     }

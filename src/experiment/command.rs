@@ -1,4 +1,4 @@
-//! `queuescope node` and `queuescope routing`: what both have.
+//! The commands `queuescope node` and `queuescope routing`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,20 +6,20 @@ use anyhow::Context;
 use toml::Table;
 
 use super::launch::EngineName;
-use super::plan::deploy::{self, without_effect};
+use super::plan::deploy::{self, ineffective_keys};
 use super::plan::error::PlanError;
 use super::plan::keys::Kind;
-use super::plan::line::{self, KeyFlags};
 use super::plan::read::{self, Entry};
-use super::plan::{Plan, Run, shown};
-use super::run::one::RunEnd;
+use super::plan::settings::{KeyFlags, text};
+use super::plan::{Plan, Run, masked};
+use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
 use crate::traffic::folder::Folder;
 use crate::units::count;
 use crate::{report, terminal, traffic};
 
-/// What they can be told. Any key may be given several values (`--request-rate 5,10,20`): then each is tried.
+/// The arguments of both. A key may be given several values (`--request-rate 5,10,20`): then each is tried.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The plan: TOML whose keys are the flags with _ for - (docs/EXPERIMENTS.md); without it a built-in example, changed by
@@ -49,10 +49,10 @@ pub struct Args {
 }
 
 impl Args {
-    /// Does what was asked for, and says so. `None`: the plan was only to be shown.
+    /// Runs the experiment and prints its progress and report. Returns `None` if the plan was only printed.
     ///
     /// # Errors
-    /// A plan that cannot be, a folder that is not to be used, files that cannot be written.
+    /// The plan is invalid, the folder must not be used, or files cannot be written.
     pub fn run(&self, kind: Kind) -> anyhow::Result<Option<Finished>> {
         let (plan, headline) = self.plan(kind)?;
         if self.print_plan {
@@ -60,31 +60,29 @@ impl Args {
             return Ok(None);
         }
         let announcement = announcement(&plan);
-        terminal::tell(&format!(
-            "queuescope {}: {headline}\n{announcement}\n",
-            kind.name()
-        ));
+        let name = kind.name();
+        terminal::tell(&format!("queuescope {name}: {headline}\n{announcement}\n"));
         let resumed = self.resume.clone().map(OutputDir::Resumed);
         let to = resumed.unwrap_or_else(|| new_folder(kind, self.output_dir.as_deref()));
         let program = std::env::current_exe().context("the program's own file")?;
-        let tell = |line: &str| terminal::complain(&format!("{line}\n"));
-        let (finished, reported) = done(plan, to, program, tell)?;
-        terminal::tell(reported.as_deref().unwrap_or_default());
-        terminal::tell(&text(&finished));
-        reported.context("no report was made; `queuescope report` makes it")?;
+        let on_progress = |line: &str| terminal::complain(&format!("{line}\n"));
+        let (finished, report) = run_and_report(plan, to, program, on_progress)?;
+        terminal::tell(report.as_deref().unwrap_or_default());
+        terminal::tell(&closing_lines(&finished));
+        report.context("no report was made; `queuescope report` makes it")?;
         Ok(Some(finished))
     }
 
-    /// The plan, and where it is from.
+    /// Reads the plan. Returns it with a headline that names its source.
     fn plan(&self, kind: Kind) -> anyhow::Result<(Plan, String)> {
         let flags: Vec<Entry> = self.keys.0.iter().chain(&self.set).cloned().collect();
         if let Some(dir) = &self.resume {
             let shown = dir.display();
             if !flags.is_empty() {
-                let right = "goes on with the plan of its experiment.toml; leave other flags out, or begin anew";
-                return Err(PlanError(format!("--resume {shown}: {right}")).into());
+                let problem = "goes on with the plan of its experiment.toml; leave other flags out, or begin anew";
+                return Err(PlanError(format!("--resume {shown}: {problem}")).into());
             }
-            let plan = Plan::new(kind, Vec::new(), read::file(&run::begun(dir)?)?)?;
+            let plan = Plan::new(kind, Vec::new(), read::file(&run::read_plan(dir)?)?)?;
             return Ok((plan, format!("goes on with {shown}")));
         }
         let Some(path) = &self.file else {
@@ -109,17 +107,17 @@ impl Args {
     }
 }
 
-/// The keys that are shown in any case.
+/// The keys that are printed whether or not they vary.
 const SHOWN: &str =
     "engine servers num_gpus router dataset_name num_prompts duration request_rate preset";
 
-/// What will be done: the runs, and what varies.
+/// Describes what will be run: the number of runs, how long they take, and the varied keys.
 fn announcement(plan: &Plan) -> String {
     let Some(Run { settings, .. }) = plan.runs().first() else {
         return String::new();
     };
     let keys = &settings.keys;
-    let mut text = if plan.is_search() {
+    let mut lines = if plan.is_search() {
         let (share, goodput) = (keys.goodput_share * 100.0, settings.goodput().join(" "));
         format!(
             "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
@@ -130,30 +128,32 @@ fn announcement(plan: &Plan) -> String {
             repeats => format!(", each setting {repeats} times with seeds of its own"),
         };
         let runs = count(plan.runs().len(), "run");
-        let about = about(plan.runs());
-        let about = about.unwrap_or_else(|| "for as long as the servers take".to_owned());
-        format!("{runs}{each}, {about}\n")
+        let time = estimated_time(plan.runs());
+        let time = time.unwrap_or_else(|| "for as long as the servers take".to_owned());
+        format!("{runs}{each}, {time}\n")
     };
     for (key, values) in plan.sweeps() {
-        let values = values.iter().map(|value| line::text(&shown(&key, value)));
+        let values = values.iter().map(|value| text(&masked(&key, value)));
         let values: Vec<String> = values.collect();
-        text.push_str(&format!("  {key} = {}\n", values.join(", ")));
+        lines.push_str(&format!("  {key} = {}\n", values.join(", ")));
     }
     let is_external = keys.engine == EngineName::External;
     let is_shown = |key: &&str| *key != "num_gpus" || !(is_external || keys.has_pairs());
     let value = |key: &str| Some(format!("{key} = {}", settings.text(key)?));
     let pairs = SHOWN.split(' ').filter(is_shown).filter_map(value);
     let pairs: Vec<String> = pairs.collect();
-    text.push_str(&format!("  {}\n", pairs.join(", ")));
+    lines.push_str(&format!("  {}\n", pairs.join(", ")));
     let mut runs = plan.runs().iter();
     let of_faults = runs.find_map(|run| deploy::faults(&run.settings)?.note());
-    let notes = without_effect(plan, settings).into_iter().chain(of_faults);
-    text.extend(notes.map(|note| format!("note: {note}\n")));
-    text
+    let notes = ineffective_keys(plan, settings)
+        .into_iter()
+        .chain(of_faults);
+    lines.extend(notes.map(|note| format!("note: {note}\n")));
+    lines
 }
 
-/// How long runs take, starts included, where their rates or durations say so.
-fn about(runs: &[Run]) -> Option<String> {
+/// Estimates how long all runs take, including starts; `None` if a run has neither a rate nor a duration.
+fn estimated_time(runs: &[Run]) -> Option<String> {
     let seconds = |Run { settings, .. }: &Run| {
         let load = &settings.load;
         let is_sglang = settings.keys.engine == EngineName::Sglang;
@@ -162,8 +162,8 @@ fn about(runs: &[Run]) -> Option<String> {
         let count = load.num_prompts.or(load.duration.is_none().then_some(1000));
         let by_rate = rate.zip(count).map(|(rate, count)| count as f64 / rate);
         let duration = load.duration.map(|duration| duration.as_secs_f64());
-        let lasts = by_rate.into_iter().chain(duration).reduce(f64::min);
-        Some(start + lasts?)
+        let load = by_rate.into_iter().chain(duration).reduce(f64::min);
+        Some(start + load?)
     };
     Some(match runs.iter().map(seconds).sum::<Option<f64>>()? {
         seconds @ ..90.0 => format!("about {seconds:.0} s"),
@@ -172,33 +172,32 @@ fn about(runs: &[Run]) -> Option<String> {
     })
 }
 
-/// The folder that is given, else a new one.
+/// Returns the given folder, or a new one in `results/`.
 pub(super) fn new_folder(kind: Kind, given: Option<&Path>) -> OutputDir {
     let results = format!("results/{}", kind.name());
     OutputDir::New(Folder::new(given, false, &results))
 }
 
-/// Does what a plan says by the program `queuescope`; and the report on it, if no signal ended that.
+/// Runs the experiment and makes the report on it, which a signal may interrupt. `program` is queuescope's own.
 ///
 /// # Errors
 /// As [`run::run`].
-pub(super) fn done(
+pub(super) fn run_and_report(
     plan: Plan,
     to: OutputDir,
     program: PathBuf,
-    tell: fn(&str),
+    on_progress: fn(&str),
 ) -> anyhow::Result<(Finished, Result<String, traffic::Error>)> {
     let runtime = traffic::runtime()?;
-    let finished = runtime.block_on(run::run(plan, to, program, tell, Clock::system()))?;
-    let told = finished.clone();
-    let report = traffic::unless_signalled(move || reported(&told));
+    let finished = runtime.block_on(run::run(plan, to, program, on_progress, Clock::system()))?;
+    let experiment = finished.clone();
+    let report = traffic::unless_signalled(move || report(&experiment));
     Ok((finished, runtime.block_on(report)))
 }
 
-/// The report on all runs: also its files, in the experiment's folder.
-fn reported(finished: &Finished) -> String {
-    let is_there = |end: &RunEnd| end.file.began.is_some();
-    if !finished.runs.iter().any(is_there) {
+/// Returns the report on all runs, empty if none began, and writes its files into the experiment's folder.
+fn report(finished: &Finished) -> String {
+    if !finished.runs.iter().any(|run| run.file.began.is_some()) {
         return String::new();
     }
     let args = report::command::Args {
@@ -206,16 +205,16 @@ fn reported(finished: &Finished) -> String {
         ..report::command::Args::default()
     };
     match report::command::run(&args, terminal::width()) {
-        Ok(reported) => reported,
+        Ok(text) => text,
         Err(error) => format!("note: no report could be made: {error}\n"),
     }
 }
 
-/// What came out, for the terminal.
-fn text(finished: &Finished) -> String {
-    let failed = |end: &RunEnd| {
-        let why = end.why().unwrap_or("no reason is known");
-        format!("failed: {}: {why}\n", end.file.label)
+/// Returns the last lines on the terminal: failed runs, notes, and where the files are.
+fn closing_lines(finished: &Finished) -> String {
+    let failed = |run: &RunResult| {
+        let reason = run.reason().unwrap_or("no reason is known");
+        format!("failed: {}: {reason}\n", run.file.label)
     };
     let (kind, dir) = (&finished.file.kind, finished.dir.display());
     let mut text: String = finished.failed().map(failed).collect();
@@ -227,7 +226,7 @@ fn text(finished: &Finished) -> String {
     text + &stopped.unwrap_or_default()
 }
 
-/// Whether what was asked for is to blame, rather than how it went.
+/// Whether the plan or a flag is invalid, as opposed to a failure while running.
 pub fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<PlanError>() || error.downcast_ref().is_some_and(traffic::Error::is_usage)
 }

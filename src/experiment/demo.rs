@@ -1,5 +1,4 @@
-//! `queuescope demo`: a whole deployment, so that a newcomer sees where requests wait before there is anything of theirs to
-//! look at.
+//! `queuescope demo`: runs a whole deployment with simulated servers, so that a new user sees a report without any setup.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use crate::traffic::folder::{Folder, Made};
 use crate::units::between;
 use crate::{report, terminal, traffic};
 
-/// What `queuescope demo` can be told.
+/// The arguments of `queuescope demo`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Folder that gets the files, which must not hold a run already [default: a new one,
@@ -35,21 +34,21 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Requests that each simulated server runs at once: few, so that a queue forms.
-const RUNNING: &str = "4";
-/// Requests that the front sends on at once: more than the servers run, and fewer than come, so that both have a queue.
-const AT_ONCE: i64 = 20;
-/// The report on them.
+/// How many requests each simulated server runs at once: few, so that a queue forms.
+const MAX_RUNNING: &str = "4";
+/// How many requests the front sends on at once: more than the servers run and fewer than arrive, so that both have a queue.
+const MAX_CONCURRENT: i64 = 20;
+/// The report's page.
 const PAGE: &str = "report.html";
 /// The folder of the generator's files.
 const TRAFFIC: &str = "traffic";
-/// What it writes into a folder that may be given; and rows, of a run.
+/// Files whose presence means that a given folder is already used: those of a demo, and the rows of a run.
 const FILES: [&str; 6] = [PROXY_ROWS, PAGE, TRAFFIC, LOGS, PROXY_CONFIG, ROWS];
 
-/// Runs the demo; prints what it shows, and then what ran.
+/// Runs the demo and prints its report and the commands that it ran.
 ///
 /// # Errors
-/// A server, the proxy or the run could not start, or the files could not be written.
+/// A server, the proxy or the run cannot start, or files cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     let runtime = traffic::runtime()?;
     let clock = Clock::system();
@@ -64,19 +63,19 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
         let flags = traffic::Args::try_parse_from(flags.chain([to.as_str()]))?;
         let stop = traffic::Stop::new();
         let outcome = traffic::run_watched(&flags, clock, Arc::default(), stop).await?;
-        // The servers tell of chats by traces, to the proxy: its rows have all of it once it has ended.
+        // The proxy's rows are complete once it has stopped, as servers send it traces until then.
         deployment.stop().await;
         let shown = dir.display();
-        let asked = report::command::Args {
+        let args = report::command::Args {
             dirs: vec![dir.join(PROXY_ROWS)],
             html: Some(dir.join(PAGE)),
             ..Default::default()
         };
-        terminal::tell(&match report::command::run(&asked, terminal::width()) {
-            Ok(told) if outcome.verdict.grade == Grade::Valid => told,
-            Ok(told) => format!("{told}\n{}", outcome.verdict.to_text(&outcome.evidence)),
-            // Where no request came through, the generator knows why.
-            Err(why) => format!("{}note: {why}\n", outcome.to_text()),
+        terminal::tell(&match report::command::run(&args, terminal::width()) {
+            Ok(text) if outcome.verdict.grade == Grade::Valid => text,
+            Ok(text) => format!("{text}\n{}", outcome.verdict.to_text(&outcome.evidence)),
+            // No request succeeded; the generator's summary says why.
+            Err(error) => format!("{}note: {error}\n", outcome.to_text()),
         });
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
         let report =
@@ -89,8 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     })
 }
 
-/// Simulated servers that tell the proxy of their requests by traces, each with a hop before it. The front is their router: it
-/// sends to them in turn, and so many requests at once.
+/// Simulated servers that send traces to the proxy, each behind a hop. The front is their router.
 fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
     let mut spec = DeploymentSpec {
         router: Router::Builtin,
@@ -101,16 +99,17 @@ fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
         traces: true,
         ..DeploymentSpec::default()
     };
-    let flags =
-        format!("--enable-trace --trace-level 2 --tokenize-ms 1 --max-running-requests {RUNNING}");
+    let flags = format!(
+        "--enable-trace --trace-level 2 --tokenize-ms 1 --max-running-requests {MAX_RUNNING}"
+    );
     let line = CommandLine::new(&spec.program, &["sim"]).with(flags.split(' '));
     spec.servers = vec![ServerSpec::Started(line); 2];
     let key = "max_concurrent_requests".to_owned();
-    spec.proxy.insert(key, AT_ONCE.into());
+    spec.proxy.insert(key, MAX_CONCURRENT.into());
     Ok(spec)
 }
 
-/// The generator's command as a person types it, but for the folder at its end; broken as a shell takes it.
+/// The generator's command as a user would type it, without the folder at its end.
 fn traffic_flags(args: &Args, base_url: &str) -> String {
     let (request_rate, num_prompts) = (args.request_rate, args.num_prompts);
     format!(
@@ -137,8 +136,8 @@ fn picture(deployment: &Deployment) -> String {
         ));
     }
     text.push_str(&format!(
-        "\n(All on 127.0.0.1. The front is the router: it sends {AT_ONCE} requests on at once,\n\
-         the others wait in it. A server runs {RUNNING} at once, the others wait in its\n\
+        "\n(All on 127.0.0.1. The front is the router: it sends {MAX_CONCURRENT} requests on at once,\n\
+         the others wait in it. A server runs {MAX_RUNNING} at once, the others wait in its\n\
          queue. Chat is streamed; servers tell the proxy of it by traces.)\n"
     ));
     text

@@ -1,5 +1,4 @@
-//! Faults done to servers on purpose while a run goes on: what was planned, done at its time, and written down once it had
-//! worked.
+//! Fault injection: kills servers or has their hops inject faults, by a schedule, and logs each fault that worked.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,8 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
-use serde::de::DeserializeOwned;
-use serde_json::Map;
 use tokio::time::sleep;
 use toml::{Table, Value};
 
@@ -20,33 +17,37 @@ use crate::report::files::FaultRow;
 use crate::units;
 
 use super::launch::{DeploymentSpec, EngineName, Server};
-use super::plan::read::inline;
+use super::plan::read;
 use super::timed::TimedRows;
 
-/// Which servers are down when, and how.
+/// Which servers fail when, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultPlan {
-    /// What is done to servers.
+    /// How servers fail.
     pub kind: FaultKind,
-    /// When, and to which.
+    /// When which servers fail.
     pub schedule: Schedule,
 }
 
-/// The key `failure_kind`: what is done to a server.
+/// The key `failure_kind`: how a server fails.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FaultKind {
-    /// Its process group is killed, and started again.
+    /// Its process group is killed, and later started again.
     Kill,
-    /// Its hop injects this.
+    /// Its hop injects a fault.
     Hop(Fault),
 }
 
-/// The key `failure_schedule`, ascending in time: from so many seconds since the run began on these servers, counted from 0, are down,
-/// and no others.
+/// The key `failure_schedule`, ascending in time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule(Vec<(f64, BTreeSet<usize>)>);
+pub struct Schedule(Vec<Phase>);
 
-/// What a kind may be, as an error lists it.
+/// A time, in seconds since the run began, and the servers (by index) that are down from then on; all others are up.
+type Phase = (f64, BTreeSet<usize>);
+
+/// The kind that needs no hop.
+const KILL: &str = "kill";
+/// The hint of errors about `failure_kind`.
 const KINDS: &str = "give kill, refuse, reset or stall, or a table with what else a hop is to know, as in \
     { kind = \"slow\", ms = 50 } or { kind = \"cut\", after_bytes = 1000 } (docs/FAULTS.md)";
 
@@ -55,36 +56,38 @@ impl Schedule {
     /// then on.
     ///
     /// # Errors
-    /// What is wrong with it and what would be right.
+    /// Names the problem and what would be valid.
     pub fn parse(text: &str) -> Result<Schedule, String> {
-        const RIGHT: &str = "give seconds and servers counted from 1, as in { 300 = [1, 2], 600 = [] }; a time with a point goes in quotes";
-        let wrong = |problem: &str| format!("{problem}; {RIGHT}");
-        let schedule: Table = table(text).ok_or_else(|| wrong("is no table"))?;
-        let mut phases: Vec<(f64, BTreeSet<usize>)> = Vec::new();
-        for (at, servers) in &schedule {
-            let seconds = units::seconds(at).filter(|at| at.is_finite() && *at >= 0.0);
-            let seconds = seconds.ok_or_else(|| wrong(&format!("`{at}` is no time, 0 or more")))?;
-            if phases.iter().any(|(at, _)| *at == seconds) {
-                return Err(wrong(&format!("{seconds} s is given twice")));
-            }
-            let all = servers.as_array();
-            let down = all.and_then(|servers| servers.iter().map(number).collect());
-            let down =
-                down.ok_or_else(|| wrong(&format!("{at} = {servers}: is no list of servers")))?;
-            phases.push((seconds, down));
-        }
-        if phases.is_empty() {
-            return Err(wrong("is empty"));
-        }
-        phases.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Ok(Schedule(phases))
+        const HINT: &str = "give seconds and servers counted from 1, as in { 300 = [1, 2], 600 = [] }; a time with a point goes in quotes";
+        let phases = parse_phases(text).map_err(|problem| format!("{problem}; {HINT}"));
+        phases.map(Schedule)
     }
 }
 
+fn parse_phases(text: &str) -> Result<Vec<Phase>, String> {
+    let mut phases: Vec<Phase> = Vec::new();
+    for (at, servers) in &inline_table(text)? {
+        let seconds = units::seconds(at).filter(|at| at.is_finite() && *at >= 0.0);
+        let seconds = seconds.ok_or_else(|| format!("`{at}` is no time, 0 or more"))?;
+        if phases.iter().any(|(at, _)| *at == seconds) {
+            return Err(format!("{seconds} s is given twice"));
+        }
+        let list = servers.as_array();
+        let down = list.and_then(|servers| servers.iter().map(server_index).collect());
+        let down = down.ok_or_else(|| format!("{at} = {servers}: is no list of servers"))?;
+        phases.push((seconds, down));
+    }
+    if phases.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    phases.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(phases)
+}
+
 impl fmt::Display for Schedule {
-    /// As a plan has it.
+    /// As in a plan.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let phase = |(at, down): &(f64, BTreeSet<usize>)| {
+        let phase = |(at, down): &Phase| {
             let servers = down.iter().map(|server| Value::Integer(*server as i64 + 1));
             (at.to_string(), servers.collect::<Vec<_>>().into())
         };
@@ -94,14 +97,14 @@ impl fmt::Display for Schedule {
 }
 
 impl fmt::Display for FaultKind {
-    /// As a plan has it: without what is not said.
+    /// As in a plan, without fields that have their defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FaultKind::Hop(fault) = self else {
             return f.write_str(self.name());
         };
         let mut fields = Table::try_from(fault).unwrap_or_default();
-        let usual = [("probability", 1.0.into()), ("seed", 0.into())];
-        fields.retain(|field, value| !usual.contains(&(field, value.clone())));
+        let defaults = [("probability", 1.0.into()), ("seed", 0.into())];
+        fields.retain(|field, value| !defaults.contains(&(field, value.clone())));
         match fields.len() {
             ..2 => f.write_str(self.name()),
             _ => Value::Table(fields).fmt(f),
@@ -110,49 +113,59 @@ impl fmt::Display for FaultKind {
 }
 
 impl FaultKind {
-    /// Reads `kill`, the name of a fault, or a table of its fields.
+    /// Reads the name of a kind, or a table of its fields.
     ///
     /// # Errors
-    /// What is wrong with it and what would be right.
+    /// Names the problem and what would be valid.
     pub fn parse(text: &str) -> Result<FaultKind, String> {
-        let fields = match table(text) {
-            _ if text == "kill" => return Ok(FaultKind::Kill),
-            Some(fields) => fields,
-            None if Kind::named(text).is_none() => return Err(KINDS.to_owned()),
-            None => Map::from_iter([("kind".to_owned(), text.into())]),
+        let with_hint = |problem: String| format!("{problem}; {KINDS}");
+        let fields = match inline_table(text) {
+            Ok(fields) => fields,
+            Err(problem) if text.starts_with('{') => return Err(with_hint(problem)),
+            Err(_) => Table::from_iter([("kind".to_owned(), text.into())]),
         };
-        let fault = Fault::of(fields).map_err(|wrong| format!("{wrong}; {KINDS}"));
-        fault.map(FaultKind::Hop)
+        match fields.get("kind").and_then(Value::as_str) {
+            Some(KILL) if fields.len() == 1 => return Ok(FaultKind::Kill),
+            Some(KILL) => return Err(with_hint("kill: takes no other field".to_owned())),
+            Some(kind) if Kind::named(kind).is_none() => return Err(KINDS.to_owned()),
+            _ => {}
+        }
+        let fields = fields.try_into().map_err(|_| KINDS.to_owned())?;
+        Fault::of(fields).map(FaultKind::Hop).map_err(with_hint)
     }
 
     fn name(&self) -> &str {
         match self {
-            FaultKind::Kill => "kill",
+            FaultKind::Kill => KILL,
             FaultKind::Hop(fault) => fault.kind.name(),
         }
     }
 }
 
-/// A table as TOML has it.
-fn table<T: DeserializeOwned>(text: &str) -> Option<T> {
-    inline(text)?.try_into().ok()
+/// Reads an inline table of TOML.
+fn inline_table(text: &str) -> Result<Table, String> {
+    match text.parse() {
+        Ok(Value::Table(table)) => Ok(table),
+        Err(error) if error.message() == read::DUPLICATE => Err(read::syntax_problem(text, &error)),
+        _ => Err("is no table".to_owned()),
+    }
 }
 
 impl FaultPlan {
-    /// Whether it is done by hops, which then must be there and take faults.
+    /// Whether hops inject the faults. They must exist then, and accept faults.
     pub fn needs_hops(&self) -> bool {
         matches!(self.kind, FaultKind::Hop(_))
     }
 
-    /// When the last change is, seconds since the run began.
-    pub fn last(&self) -> f64 {
+    /// When the last change is, in seconds since the run began.
+    pub fn last_change(&self) -> f64 {
         self.schedule.0.last().map_or(0.0, |(at, _)| *at)
     }
 
-    /// Whether it can be done to what `spec` starts.
+    /// Checks that the faults can be injected into what `spec` starts.
     ///
     /// # Errors
-    /// The key, what is wrong with it and what would be right.
+    /// Names the key, the problem and what would be valid.
     pub fn check(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
         let count = spec.servers.len();
         for (at, down) in &self.schedule.0 {
@@ -181,7 +194,7 @@ impl FaultPlan {
         Ok(())
     }
 
-    /// What is likely to be no intention.
+    /// Returns a note on a stall that is never lifted, which is probably a mistake.
     pub fn note(&self) -> Option<String> {
         let FaultKind::Hop(fault) = &self.kind else {
             return None;
@@ -197,7 +210,7 @@ impl FaultPlan {
         })
     }
 
-    /// When one server goes down or up: seconds since the run began, and whether it is down from then on.
+    /// Returns when a server goes down or up: seconds since the run began, and whether it is down from then on.
     fn changes(&self, server: usize) -> Vec<(f64, bool)> {
         let phases = self.schedule.0.iter();
         let phases = phases.map(|(at, down)| (*at, down.contains(&server)));
@@ -207,16 +220,16 @@ impl FaultPlan {
     }
 }
 
-/// A server's number, counted from 0.
-fn number(server: &Value) -> Option<usize> {
+/// Converts a server's number, counted from 1, into its index.
+fn server_index(server: &Value) -> Option<usize> {
     usize::try_from(server.as_integer()?).ok()?.checked_sub(1)
 }
 
-/// Does what is planned to a run's servers, and writes `file` as it goes. Ends when the last server that is up again answers;
-/// dropped, it does nothing more: what hops inject then ends with the deployment.
+/// Injects the planned faults into a run's servers and logs them in `file`. Ends when the last server that is up again is ready. When
+/// dropped, it leaves the hops' faults in force: they end with the deployment.
 ///
 /// # Errors
-/// The file cannot be written, or something could not be done; what was done before is in the file.
+/// The file cannot be written, or a fault cannot be injected. Faults before that are in the file.
 pub async fn run(
     plan: &FaultPlan,
     servers: &[Server],
@@ -227,19 +240,18 @@ pub async fn run(
     let columns = ["time", "server", "kind", "event"];
     let log = TimedRows::new(file, &columns, began, clock)?;
     let servers = servers.iter().enumerate();
-    try_join_all(servers.map(|(number, server)| one(plan, server, number, &log))).await?;
+    try_join_all(servers.map(|(index, server)| inject(plan, server, index, &log))).await?;
     Ok(())
 }
 
-/// Does to one server what is planned.
-async fn one(
+/// Injects the planned faults into one server.
+async fn inject(
     plan: &FaultPlan,
     server: &Server,
-    number: usize,
+    index: usize,
     log: &TimedRows,
 ) -> anyhow::Result<()> {
-    let mut changes = plan.changes(number).into_iter().peekable();
-    // What was done, and when it was begun.
+    let mut changes = plan.changes(index).into_iter().peekable();
     let write = |at: Stamp, event: &str| {
         let row = FaultRow {
             time: log.seconds(at),
@@ -250,8 +262,8 @@ async fn one(
         log.write(&[row]).context("faults.csv")
     };
     while let Some((at, is_down)) = changes.next() {
-        until(log, at).await;
-        // Requests break while it is being done: a time taken afterwards would have them fail before the fault.
+        sleep_until(log, at).await;
+        // Taken before, as requests fail while the fault is being injected.
         let begun = log.clock.now();
         match (&plan.kind, is_down) {
             (FaultKind::Kill, true) => server.kill().await?,
@@ -264,10 +276,10 @@ async fn one(
         if is_down {
             continue;
         }
-        // It may be taken down again before it is ready.
+        // The server may go down again before it is ready.
         let next = async {
             match changes.peek() {
-                Some((next, _)) => until(log, *next).await,
+                Some((next, _)) => sleep_until(log, *next).await,
                 None => std::future::pending().await,
             }
         };
@@ -283,16 +295,10 @@ async fn one(
     Ok(())
 }
 
-/// Waits until so many seconds after the run began.
-async fn until(log: &TimedRows, at: f64) {
-    let at = log.began.plus_seconds(at);
-    loop {
-        let left = at.since(log.clock.now());
-        if left <= 0.0 {
-            return;
-        }
-        sleep(Duration::from_secs_f64(left)).await;
-    }
+/// Waits until `at` seconds after the run began.
+async fn sleep_until(log: &TimedRows, at: f64) {
+    let left = log.began.plus_seconds(at).since(log.clock.now());
+    sleep(Duration::from_secs_f64(left.max(0.0))).await;
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Starts what an experiment needs, waits until it is ready, watches it, and ends it: servers, a router, our proxy with its
-//! hops. Each is a process of its own ([decision 33](../../docs/dev/decisions/0033-what-a-run-needs-are-children.md)).
+//! Starts, watches and stops the processes of a run: servers, a router, and our proxy with its hops
+//! ([decision 33](../../docs/dev/decisions/0033-what-a-run-needs-are-children.md)).
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::request::attempt::ServerRole;
 use crate::traffic::{self, client::Target};
 
-mod ask;
+mod access;
 mod command;
 mod failure;
 mod ports;
@@ -24,37 +24,37 @@ pub mod router;
 mod server;
 mod spec;
 
-pub use ask::Access;
+pub use access::Access;
 pub use command::CommandLine;
 pub use proxy_file::check as check_proxy;
 pub use server::Server;
-pub use spec::{DeploymentSpec, EngineName, ROUTER_POLICIES, Router, ServerSpec};
+pub use spec::{DeploymentSpec, EngineName, Router, ServerSpec};
 
 use process::Process;
 use proxy_file::Hop;
 
-/// What runs. Dropping it kills what was started, and waits until it is gone: also what is under way when a start is given up.
+/// The running processes. Dropping it kills them and waits until they are gone, also when a start is cancelled.
 #[derive(Debug)]
 pub struct Deployment {
-    /// Where requests go: the front where there is one.
+    /// The URL that requests are sent to: of the front, if there is one.
     pub target: String,
     /// The servers, in order.
     pub servers: Vec<Server>,
-    /// Which servers may have kept the cache of what came before, and why.
+    /// Notes on servers whose cache could not be emptied before the run.
     pub kept_caches: Vec<String>,
-    /// Router and proxy. The last is ended first.
+    /// The router and the proxy. The last is stopped first.
     others: Vec<Process>,
 }
 
-/// The proxy's config in the run's folder.
+/// The file of the proxy's config in the run's folder.
 pub const PROXY_CONFIG: &str = "proxy.toml";
 
 impl Deployment {
-    /// Starts all of it. It is ready when this returns; what did start is ended again where something did not.
+    /// Starts everything and waits until it is ready. If something fails, what did start is stopped again.
     ///
     /// # Errors
-    /// What does not fit together; a port that is taken; what ended or was not ready in time, with its log's last lines,
-    /// the likely cause and what helps.
+    /// The specification is invalid, a port is taken, or a process ended or was not ready in time; then the error has the end of its log,
+    /// the likely cause and a remedy.
     pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
         spec.check()?;
         let spec = &spec.with_traces()?;
@@ -66,9 +66,9 @@ impl Deployment {
             kept_caches: Vec::new(),
             others: Vec::new(),
         };
-        deployment.all_ready(spec).await?;
-        // Before anything that asks servers of itself is there: a router's probe is a request under way.
-        deployment.kept_caches = kept_caches(spec).await;
+        deployment.start_servers(spec).await?;
+        // Before the router and the proxy start, whose probes would count as running requests.
+        deployment.kept_caches = flush_caches(spec).await;
         let (upstream, router) = deployment.upstream(spec)?;
         deployment.target = match spec.has_proxy() {
             true => deployment.proxy(spec, &upstream).await?,
@@ -76,84 +76,86 @@ impl Deployment {
         };
         if let Some(router) = router {
             let (count, url) = (deployment.servers.len(), &upstream[0]);
-            // It is ended after the proxy, which is the last of them.
+            // First, so that it is stopped after the proxy.
             deployment.others.insert(0, router);
             let router = &deployment.others[0];
             router.start()?;
-            let knows_all = async || Access::default().knows(url, count).await;
-            router.ready(spec.start_timeout(), knows_all).await?;
+            let check = async || Access::default().has_workers(url, count).await;
+            router.ready(spec.start_timeout(), check).await?;
         }
         Ok(deployment)
     }
 
-    /// What was started, in this order.
-    fn all(&self) -> impl Iterator<Item = &Process> {
+    /// The started processes, in the order of their start.
+    fn started(&self) -> impl Iterator<Item = &Process> {
         let servers = self.servers.iter();
         let servers = servers.filter_map(|server| server.process.as_ref());
         servers.chain(&self.others)
     }
 
-    /// What was started.
+    /// Describes the started processes for `run.json`.
     pub fn processes(&self) -> Vec<ProcessFile> {
         let file = |process: &Process| ProcessFile {
             name: process.name.clone(),
             command: process.command.to_string(),
             log: format!("{LOGS}/{}.log", process.name),
         };
-        self.all().map(file).collect()
+        self.started().map(file).collect()
     }
 
-    /// Waits until a process ends that nobody ended; says which and why.
+    /// Waits until a process ends by itself. Returns which one and why.
     pub async fn ended(&self) -> anyhow::Error {
-        let mut all: FuturesUnordered<_> = self.all().map(Process::failed).collect();
+        let mut all: FuturesUnordered<_> = self.started().map(Process::failed).collect();
         match all.next().await {
             Some(failure) => failure,
             None => std::future::pending().await,
         }
     }
 
-    /// Ends all that was started, the proxy first, so that it has written all its rows. Returns when nothing of it is left.
+    /// Stops all processes and waits until they are gone. The proxy is first, so that it still gets all responses and writes all rows.
     pub async fn stop(self) {
         for process in self.others.iter().rev() {
             process.stop().await;
         }
-        // To those that have ended it is nothing.
-        join_all(self.all().map(Process::stop)).await;
+        // No effect on those that were stopped above.
+        join_all(self.started().map(Process::stop)).await;
     }
 
-    /// Starts the servers and waits until all of them are ready, or one is not.
-    async fn all_ready(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
-        self.all().try_for_each(Process::start)?;
+    /// Starts the servers and waits until all are ready or one fails.
+    async fn start_servers(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
+        self.started().try_for_each(Process::start)?;
         let servers = self.servers.iter();
         try_join_all(servers.map(|server| server.ready_at(&server.file.url))).await?;
         if let Some(url) = &spec.router_url {
-            // It answers, whatever it says: what it serves shows with the first request.
-            let asked = spec.access.get(url, "/health").await;
-            asked.map_err(|why| anyhow!("router_url: {why}; start the router, or give its URL"))?;
+            // Any status will do, as its servers may not be ready yet.
+            let status = spec.access.get(url, "/health").await;
+            status.map_err(|error| {
+                anyhow!("router_url: {error}; start the router, or give its URL")
+            })?;
         }
         Ok(())
     }
 
-    /// The URLs of what comes behind the front, and a router that is one of them, which is not started yet.
+    /// Returns the URLs of the front's upstreams, and the router among them if it is still to be started.
     fn upstream(&self, spec: &DeploymentSpec) -> anyhow::Result<(Vec<String>, Option<Process>)> {
         let url = |server: &Server| match server.hop {
             Some(hop) => format!("http://{hop}"),
             None => server.file.url.clone(),
         };
-        let behind = self.servers.iter().map(url);
+        let urls = self.servers.iter().map(url);
         Ok(match spec.router {
-            Router::None | Router::Builtin => (behind.collect(), None),
+            Router::None | Router::Builtin => (urls.collect(), None),
             Router::External => (spec.router_url.iter().cloned().collect(), None),
             Router::SglangRouter => {
                 let program = router::find(spec.router_program.as_deref())?;
                 let (addr, metrics) = (spec.port()?, spec.port()?);
                 let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
                 let own = ["--prometheus-host", &ip, "--prometheus-port", &port];
-                let line = CommandLine::new(program, &["launch"]).at(addr).with(own);
-                let line = line.with(["--policy", &spec.policy]);
+                let line = CommandLine::new(program, &["launch"]).listening_on(addr);
+                let line = line.with(own).with(["--policy", &spec.policy]);
                 let line = match spec.prefill {
-                    0 => line.with(["--worker-urls".to_owned()]).with(behind),
-                    _ => line.with(self.pair(behind)),
+                    0 => line.with(["--worker-urls".to_owned()]).with(urls),
+                    _ => line.with(self.pair_flags(urls)),
                 }
                 .with(&spec.router_flags);
                 let router = Process::new("router".to_owned(), line, spec);
@@ -162,10 +164,10 @@ impl Deployment {
         })
     }
 
-    /// What the router is told of a pair's servers, `behind` being where it finds them.
-    fn pair(&self, behind: impl Iterator<Item = String>) -> Vec<String> {
+    /// Returns the router's flags for pairs of servers, which it reaches at `urls`.
+    fn pair_flags(&self, urls: impl Iterator<Item = String>) -> Vec<String> {
         let mut flags = vec!["--pd-disaggregation".to_owned()];
-        for (server, url) in self.servers.iter().zip(behind) {
+        for (server, url) in self.servers.iter().zip(urls) {
             match server.bootstrap {
                 Some(port) => flags.extend(["--prefill".to_owned(), url, port.to_string()]),
                 None => flags.extend(["--decode".to_owned(), url]),
@@ -174,7 +176,7 @@ impl Deployment {
         flags
     }
 
-    /// Starts the proxy before `upstream`; gives its front's URL.
+    /// Starts the proxy in front of `upstream`. Returns its front's URL.
     async fn proxy(
         &mut self,
         spec: &DeploymentSpec,
@@ -194,8 +196,8 @@ impl Deployment {
         process.start()?;
         let admin = format!("http://{admin}");
         let ready = [("/readyz", 200..=200)];
-        let is_ready = async || Access::default().answers(&admin, &ready).await;
-        let ready = process.ready(spec.start_timeout(), is_ready).await;
+        let check = async || Access::default().responds(&admin, &ready).await;
+        let ready = process.ready(spec.start_timeout(), check).await;
         self.others.push(process);
         ready.map(|()| format!("http://{front}"))
     }
@@ -203,13 +205,13 @@ impl Deployment {
 
 impl Drop for Deployment {
     fn drop(&mut self) {
-        // All are killed before each is waited for.
-        self.all()
+        // All are killed before the drop of each waits for it.
+        self.started()
             .for_each(|process| process.signal(Signal::SIGKILL));
     }
 }
 
-/// The servers, not started.
+/// Makes the servers, without starting them.
 fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
     let free_if = |is_wanted: bool| is_wanted.then(|| spec.port()).transpose();
     let server = |(number, server): (usize, &ServerSpec)| {
@@ -220,11 +222,11 @@ fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
             ServerSpec::Running(url) => (url.clone(), None),
             ServerSpec::Started(line) => {
                 let addr = match spec.base_port {
-                    Some(base) => ports::given(base, number)?,
+                    Some(base) => ports::server_port(base, number)?,
                     None => spec.port()?,
                 };
                 let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));
-                let line = line.clone().at(addr).with(port);
+                let line = line.clone().listening_on(addr).with(port);
                 let process = Process::new(name.clone(), line, spec);
                 (format!("http://{addr}"), Some(process))
             }
@@ -249,27 +251,27 @@ fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
     spec.servers.iter().enumerate().map(server).collect()
 }
 
-/// Empties the caches of servers that ran before; tells of those that could not be.
-async fn kept_caches(spec: &DeploymentSpec) -> Vec<String> {
+/// Empties the caches of servers that ran before. Returns notes on those that failed.
+async fn flush_caches(spec: &DeploymentSpec) -> Vec<String> {
     let router = spec.router_url.as_deref();
     let router = router.filter(|_| spec.servers.is_empty());
     let urls = spec.running().chain(router);
-    let asked = urls.map(|url| server::flushed(&spec.access, url));
-    let told = join_all(asked).await.into_iter();
-    told.filter_map(Result::err).collect()
+    let flushes = urls.map(|url| server::flush_cache(&spec.access, url));
+    let flushed = join_all(flushes).await.into_iter();
+    flushed.filter_map(Result::err).collect()
 }
 
 impl DeploymentSpec {
-    /// A free port that is none of those that servers are to have.
+    /// Finds a free port that is not planned for a server.
     ///
     /// # Errors
     /// There is none.
     pub fn port(&self) -> anyhow::Result<SocketAddr> {
         let base = self.base_port.map_or(0, u32::from);
-        ports::free_beside(&(base..base + self.servers.len() as u32))
+        ports::free_outside(&(base..base + self.servers.len() as u32))
     }
 
-    /// The same, with where servers tell the proxy of requests, if they are to.
+    /// Returns the same, with the address to which servers send traces, if they are to.
     fn with_traces(&self) -> anyhow::Result<DeploymentSpec> {
         let mut spec = self.clone();
         if spec.traces {

@@ -1,4 +1,4 @@
-//! `queuescope node`: one server, under a load.
+//! The Rust API of `queuescope node`: one server under load.
 //!
 //! ```no_run
 //! use queuescope::experiment::node::{NodeConfig, NodeTest};
@@ -23,7 +23,7 @@ use super::api::{Keys, Test, plan_keys};
 use super::plan::keys::Kind;
 
 plan_keys! {
-/// One server and its load. Members are keys of a plan (docs/EXPERIMENTS.md), with the defaults.
+/// One server and its load. Fields are keys of a plan (docs/EXPERIMENTS.md), with the plan's defaults.
 NodeConfig {
     /// `sim`, `sglang` or `external`.
     engine: String = "sim".to_owned(),
@@ -32,40 +32,40 @@ NodeConfig {
     model_path: String = String::new(),
     /// The first GPU.
     gpu_id: u32 = 0,
-    /// Requests that the server runs at once.
+    /// How many requests the server runs at once.
     max_running_requests: u32 = 256,
     /// GPUs that share the model.
     tp_size: u32 = 1,
     /// Share of the GPU's memory for weights and KV cache.
     mem_fraction_static: f64 = 0.9,
-    /// Prefills are cut into pieces of so many tokens.
+    /// The size of a prefill chunk, in tokens.
     chunked_prefill_size: Option<i64> = None,
-    /// How much of what running requests may yet make is kept free.
+    /// The share of the tokens that running requests may still generate for which memory is kept free.
     schedule_conservativeness: Option<f64> = None,
-    /// The weights' quantization: `fp8`.
+    /// The quantization of the weights: `fp8`.
     quantization: Option<String> = None,
     /// Whether torch.compile is used.
     enable_torch_compile: bool = false,
-    /// Whether the server measures; without it nothing is known of its queue.
+    /// Whether the server reports times; otherwise nothing is known of its queue.
     enable_metrics: bool = true,
-    /// Requests a second.
+    /// Requests per second.
     request_rate: f64 = f64::INFINITY,
-    /// Requests.
+    /// The number of requests.
     num_prompts: u32 = 1000,
-    /// Where prompts come from.
+    /// The source of the prompts.
     dataset_name: String = "random".to_owned(),
-    /// Length of a prompt, at most.
+    /// The maximum length of a prompt.
     random_input_len: Option<u32> = None,
-    /// Tokens to ask for, at most.
+    /// The maximum number of output tokens that a request asks for.
     random_output_len: Option<u32> = None,
-    /// Lengths are from this share of the length to the length.
+    /// The minimum length, as a share of the maximum.
     random_range_ratio: Option<f64> = None,
     /// The first server's port; 0: a free one.
     base_port: u16 = 30_001,
-    /// The folder that gets all files; `None`: a new one in `results/`.
+    /// The folder for all files; `None` for a new one in `results/`.
     #[serde(skip)]
     output_dir: Option<PathBuf> = None,
-    /// Further keys of a plan, which win over these; a list of values is varied.
+    /// Further keys of a plan, which override these; a list of values is varied.
     #[serde(skip)]
     more: Table = Table::new(),
 }}
@@ -76,7 +76,7 @@ pub type NodeTest = Test<NodeConfig>;
 impl Keys for NodeConfig {
     const KIND: Kind = Kind::Node;
 
-    fn beside(&self) -> (&Table, Option<&Path>) {
+    fn more_keys_and_folder(&self) -> (&Table, Option<&Path>) {
         (&self.more, self.output_dir.as_deref())
     }
 }

@@ -1,4 +1,4 @@
-//! What an experiment does: its keys, from file and flags to the settings of each run. Pure.
+//! An experiment's plan: keys from a file and flags, expanded into the settings of each run. Does no IO.
 
 use std::collections::BTreeMap;
 
@@ -9,65 +9,66 @@ pub mod deploy;
 pub mod error;
 pub mod grid;
 pub mod keys;
-pub mod line;
 pub mod read;
+pub mod settings;
 
 use error::PlanError;
 use grid::Sweep;
 use keys::{Kind, PRESETS, STARTED};
-use line::{KEYS, SIM, Settings, text};
 use read::Entry;
+use settings::{KEYS, SIM, Settings, text};
 
 use crate::config::sections::nearest;
 use crate::secret;
 
-/// A plan that can be run.
+/// A valid plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What it is about.
+    /// `node` or `routing`.
     pub kind: Kind,
-    /// Its keys, in order: those of the built-in example, and what was given over them. A list of values is varied.
+    /// Its keys in order: those of the built-in example, overridden by the given ones. A list of values is varied.
     keys: Table,
-    /// The keys that were given, by file or flag.
+    /// The names of the keys that a file or flags gave.
     pub given: Vec<String>,
     runs: Vec<Run>,
 }
 
-/// A run to be done.
+/// One run of a plan.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its folder's name.
+    /// The name of its folder.
     pub dir: String,
-    /// What tells it from the others.
+    /// Its varied keys and their values as text, such as `request_rate=5`.
     pub label: String,
-    /// The keys that vary, with its values as they are shown.
+    /// The varied keys with this run's values.
     pub varied: Vec<Entry>,
-    /// Which of the repeats, from 0.
+    /// The index of its repeat, from 0.
     pub repeat: u32,
-    /// All its keys.
+    /// The values of all keys.
     pub settings: Settings,
 }
 
-/// What says of which kind a plan in a file is.
+/// The key of a plan's file that holds its kind.
 const EXPERIMENT: &str = "experiment";
-/// Tables of further flags, by the program that gets them (of a pair's servers, by what they do); and of variables of servers'
-/// environments.
+/// The tables of a plan: further flags, named by the program that gets them or by the role of a pair's server; and environment
+/// variables of servers.
 const TABLES: &str = "sim, sglang, prefill, decode, sglang_router, proxy, env";
 
-/// Keys of the built-in example that go with our own balancer alone: before another router the front's queue would pass for that one's.
+/// Keys of the built-in example that fit only our own balancer: in front of another router, the wait in our front's queue would be
+/// taken for the router's.
 const OF_BUILTIN: [&str; 2] = ["hops", "proxy.max_concurrent_requests"];
 
 impl Plan {
-    /// A plan of `given` keys, over those of the built-in `example` (none where a file was given).
+    /// Makes a plan of the `given` keys, which override those of the built-in `example` (empty if there is a file).
     ///
     /// # Errors
-    /// A key that is not known, a value that it does not take, values that do not go together.
+    /// A key is unknown, a value is invalid, or values contradict each other.
     pub fn new(
         kind: Kind,
         example: impl IntoIterator<Item = Entry>,
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, PlanError> {
-        let mut given = known(kind, given)?;
+        let mut given = checked(kind, given)?;
         let preset = texts(&given, "preset");
         if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| preset == [*name]) {
             for (key, value) in read::file(keys)? {
@@ -78,18 +79,19 @@ impl Plan {
         let has_curve = given.contains_key("rate_curve");
         let is_infinite = |value: &Value| value.as_float() == Some(f64::INFINITY);
         given.retain(|key, value| !(has_curve && key == "request_rate" && is_infinite(value)));
-        let mut keys = known(kind, example)?;
+        let mut keys = checked(kind, example)?;
         let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
-        let is_other = given.contains_key("num_prefill")
+        let has_other_router = given.contains_key("num_prefill")
             || texts(&given, "router").iter().any(|name| name != "builtin");
         let (is_search, is_external) = (has("find_max_rate", "true"), has("engine", "external"));
-        // What the example varies does not go with these, nor does what is of our own balancer with another router.
+        // A search takes one setting, and the example's sweeps are of our own servers and balancer.
         keys.retain(|key, value| {
-            let heading = line::key(key).and_then(|key| key.get_help_heading());
-            let is_out = is_search || is_other || (is_external && heading == Some(STARTED));
-            let is_of_builtin = is_other && OF_BUILTIN.contains(&key);
+            let heading = settings::key(key).and_then(|key| key.get_help_heading());
+            let is_idle = is_external && heading == Some(STARTED);
+            let drops_sweep = is_search || has_other_router || is_idle;
+            let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);
             let is_rate = key == "request_rate" && has_curve;
-            !(is_out && value.is_array() || is_of_builtin || is_rate)
+            !(drops_sweep && value.is_array() || is_of_builtin || is_rate)
         });
         keys.extend(given.clone());
         let mut plan = Plan {
@@ -98,38 +100,38 @@ impl Plan {
             given: given.keys().cloned().collect(),
             runs: Vec::new(),
         };
-        plan.runs = plan.grid()?;
+        plan.runs = plan.expand()?;
         if plan.is_search() {
             plan.check_search()?;
         }
         Ok(plan)
     }
 
-    /// The keys that vary, in order: those of the file first, as it has them.
+    /// The varied keys, in the order of the file and then of the flags.
     pub fn sweeps(&self) -> Vec<Sweep> {
         let varied = self.keys.iter().filter_map(|(key, value)| {
-            let values = values(key, value);
+            let values = alternatives(key, value);
             (values.len() > 1).then(|| (key.clone(), values))
         });
         varied.collect()
     }
 
-    /// The runs, in order: all settings of the first repeat, then all of the next, so that what changes with time
-    /// meets every setting.
+    /// The runs in order: all settings of the first repeat, then all of the second, and so on, so that a drift over time affects every
+    /// setting alike.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    fn grid(&self) -> Result<Vec<Run>, PlanError> {
+    fn expand(&self) -> Result<Vec<Run>, PlanError> {
         let sweeps = self.sweeps();
         let repeats = self.keys.get("repeats").and_then(Value::as_integer);
-        // What is no such number is told with the first run.
+        // An invalid number is reported when the first run's settings are read.
         let repeats = repeats.map_or(1, |repeats| repeats.clamp(1, 1000) as u32);
         let combinations = grid::combinations(&sweeps, repeats)?;
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let settings = self.settings(varied, repeat);
+                let settings = self.run_settings(varied, repeat);
                 let settings = settings.map_err(|error| match &varied[..] {
                     [] => error,
                     varied => {
@@ -143,13 +145,13 @@ impl Plan {
         Ok(runs)
     }
 
-    /// Whether the highest rate is searched.
+    /// Whether the plan searches for the highest request rate.
     pub fn is_search(&self) -> bool {
         let first = self.runs.first();
         first.is_some_and(|run| run.settings.keys.find_max_rate)
     }
 
-    /// A search has one setting, and says itself how often and how long each rate is tried.
+    /// Checks that a search has one setting and leaves it to the search how often and how long each rate is tried.
     fn check_search(&self) -> anyhow::Result<()> {
         if let Some((key, _)) = self.sweeps().first() {
             bail!("find_max_rate: searches with one setting; give {key} one value");
@@ -169,25 +171,25 @@ impl Plan {
         Ok(())
     }
 
-    /// A run of it at rate `rate`, for the search of the highest.
+    /// Returns the search's run at `rate` requests a second.
     ///
     /// # Errors
-    /// The generator does not take the rate.
+    /// The generator refuses the rate.
     pub fn trial(&self, number: usize, rate: f64, requests: usize) -> Result<Run, PlanError> {
         let rate = ("request_rate".to_owned(), Value::Float(rate));
         let count = i64::try_from(requests).unwrap_or(i64::MAX);
         let count = ("num_prompts".to_owned(), Value::Integer(count));
-        let settings = self.settings(&[rate.clone(), count], 0)?;
+        let settings = self.run_settings(&[rate.clone(), count], 0)?;
         Ok(Run::new(number, vec![rate], 0, settings))
     }
 
-    /// The keys of a run, checked: those that are given, over defaults.
-    fn settings(&self, varied: &[Entry], repeat: u32) -> Result<Settings, PlanError> {
-        let one = |(key, value): (&String, &Value)| {
-            let one = values(key, value).into_iter().next();
-            (key.clone(), one.unwrap_or_else(|| value.clone()))
+    /// Returns the checked settings of a run: `varied` over the plan's keys over the defaults.
+    fn run_settings(&self, varied: &[Entry], repeat: u32) -> Result<Settings, PlanError> {
+        let first = |(key, value): (&String, &Value)| {
+            let first = alternatives(key, value).into_iter().next();
+            (key.clone(), first.unwrap_or_else(|| value.clone()))
         };
-        let own = self.keys.iter().map(one).chain(varied.iter().cloned());
+        let own = self.keys.iter().map(first).chain(varied.iter().cloned());
         let mut all: BTreeMap<String, Value> = self.defaults().chain(own).collect();
         if let Some(Value::Integer(seed)) = all.get_mut("seed") {
             *seed = seed.saturating_add(i64::from(repeat));
@@ -197,23 +199,23 @@ impl Plan {
         Ok(settings)
     }
 
-    /// Whether it says what is not for everybody.
+    /// Whether a value is a secret.
     pub fn holds_secret(&self) -> bool {
         self.to_text() != self.to_toml()
     }
 
-    /// Every key with its value, as a file: read again it makes the same plan.
+    /// Returns every key with its value as a file that makes the same plan again.
     pub fn to_toml(&self) -> String {
-        self.lines(|_, value| value.clone())
+        self.render(|_, value| value.clone())
     }
 
-    /// The same to be looked at: without secrets.
+    /// Returns the same with secrets masked.
     pub fn to_text(&self) -> String {
-        self.lines(shown)
+        self.render(masked)
     }
 
-    fn lines(&self, shown: fn(&str, &Value) -> Value) -> String {
-        let line = |(key, value): Entry| format!("{} = {value}\n", quoted(&key));
+    fn render(&self, shown: fn(&str, &Value) -> Value) -> String {
+        let line = |(key, value): Entry| format!("{} = {value}\n", toml_key(&key));
         let given = self.keys.iter();
         let given = given.map(|(key, value)| (key.clone(), shown(key, value)));
         let defaults = self.defaults();
@@ -227,15 +229,15 @@ impl Plan {
         )
     }
 
-    /// What holds where nothing is given.
+    /// The keys that have a default which a plan shows.
     fn defaults(&self) -> impl Iterator<Item = Entry> {
-        line::KEYS.iter().filter_map(|key| {
+        KEYS.iter().filter_map(|key| {
             let name = key.get_id().as_str();
             let has = |key: &str| self.keys.contains_key(key);
             let value = match name {
                 "router" if has("num_prefill") => Some("sglang-router".into()),
                 "request_rate" if has("rate_curve") => None,
-                _ => line::default_of(self.kind, key),
+                _ => settings::default_of(self.kind, key),
             };
             Some((name.to_owned(), value?))
         })
@@ -255,26 +257,26 @@ impl Run {
     }
 }
 
-/// The values of a key that was given, as texts.
+/// Returns the values of a key as text, none if it is not given.
 fn texts(all: &Table, name: &str) -> Vec<String> {
-    let all = all.get(name).map(|value| values(name, value));
+    let all = all.get(name).map(|value| alternatives(name, value));
     let all = all.into_iter().flatten();
     all.map(|value| text(&value)).collect()
 }
 
-/// The values of a key that is varied, or the one that it has.
-fn values(key: &str, value: &Value) -> Vec<Value> {
-    let is_list = line::key(key).is_some_and(line::is_list);
+/// Returns the values that a varied key takes in turn, or its only value.
+fn alternatives(key: &str, value: &Value) -> Vec<Value> {
+    let is_list = settings::key(key).is_some_and(settings::is_list);
     match value {
         Value::Array(all) if !is_list || all.iter().any(Value::is_array) => all.clone(),
-        // A list of one may be written without brackets.
+        // A list with one item may be written without brackets.
         value if is_list && !value.is_array() => vec![Value::Array(vec![value.clone()])],
         value => vec![value.clone()],
     }
 }
 
-/// The entries by their keys' own names, if all are known. What values mean is known with all of a run's.
-fn known(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, PlanError> {
+/// Checks entries one by one and normalizes their values. Whether values are valid shows with all settings of a run.
+fn checked(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, PlanError> {
     let mut all = Table::new();
     for (name, value) in entries {
         if name == EXPERIMENT {
@@ -286,63 +288,59 @@ fn known(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, 
             }
             continue;
         }
-        check(kind, &name, &value)?;
+        check_entry(kind, &name, &value)?;
         if is_masked(&name, &value) {
-            let wrong = "is in place of a hidden value; give the value itself";
-            return Err(PlanError::of(&name, format!("{} {wrong}", secret::MASK)));
+            let problem = "is in place of a hidden value; give the value itself";
+            return Err(PlanError::of(&name, format!("{} {problem}", secret::MASK)));
         }
         if all.contains_key(&name) {
             return Err(PlanError::of(&name, "is given twice"));
         }
-        let read = values(&name, &value).into_iter();
-        let read = line::distinct(read.map(|value| line::as_read(&name, value)));
-        let read = read.map_err(|twice| {
-            let right = "is given twice; repeats = 2 does each setting again";
-            PlanError(format!("{name} = {}: {right}", text(&shown(&name, &twice))))
+        let values = alternatives(&name, &value).into_iter();
+        let values = settings::distinct(values.map(|value| settings::normalized(&name, value)));
+        let values = values.map_err(|twice| {
+            let key = format!("{name} = {}", text(&masked(&name, &twice)));
+            PlanError::of(&key, "is given twice; repeats = 2 does each setting again")
         })?;
-        let value = match &read[..] {
-            // A list of one is that, unless it is a list itself.
-            [one] if values(&name, one).len() == 1 => one.clone(),
-            _ => read.into(),
+        let value = match &values[..] {
+            // A list with one value is that value, unless the value itself would be read as several.
+            [one] if alternatives(&name, one).len() == 1 => one.clone(),
+            _ => values.into(),
         };
         all.insert(name, value);
     }
     Ok(all)
 }
 
-/// Whether a table of a plan is called so.
+/// Whether `name` is a table of a plan.
 fn is_table(name: &str) -> bool {
     TABLES.split(", ").any(|table| table == name)
 }
 
-fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
+fn check_entry(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
     let is_known = match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
         Some((table, _)) => is_table(table),
-        None => line::key(name).is_some(),
+        None => settings::key(name).is_some(),
     };
     if !is_known {
-        return Err(unknown(kind, name, value));
+        return Err(unknown_key(kind, name, value));
     }
     if let Some(variable) = name.strip_prefix("env.") {
-        check_variable(variable, value).map_err(|wrong| PlanError::of(name, wrong))?;
+        check_variable(variable, value).map_err(|problem| PlanError::of(name, problem))?;
     }
-    match values(name, value).len() {
-        0 => Err(PlanError::of(name, "must not be an empty list")),
-        2.. if name == "repeats" => {
-            Err(PlanError::of(name, "must be one number: it is not varied"))
-        }
-        2.. if name == "preset" => Err(PlanError::of(name, "must be one name: it is not varied")),
-        // It would be in the names of files.
-        2.. if shown(name, value) != *value => Err(PlanError::of(
-            name,
-            "must be one value: a secret is not varied",
-        )),
-        _ => Ok(()),
-    }
+    let problem = match alternatives(name, value).len() {
+        0 => "must not be an empty list",
+        2.. if name == "repeats" => "must be one number: it is not varied",
+        2.. if name == "preset" => "must be one name: it is not varied",
+        // It would be part of folder names.
+        2.. if masked(name, value) != *value => "must be one value: a secret is not varied",
+        _ => return Ok(()),
+    };
+    Err(PlanError::of(name, problem))
 }
 
-/// Whether a variable of the environment may stand in a plan: secrets may not, as its files are kept and shown.
+/// Checks an environment variable of a plan. Secrets are refused, as the files of an experiment show them.
 fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
     const SECRET: &str = "TOKEN KEY APIKEY SECRET PASS PASSWORD PASSWD CREDENTIALS AUTH HEADERS";
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -357,33 +355,33 @@ fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
         );
     }
     let is_plain = |value: &Value| !(value.is_array() || value.is_table() || value.is_datetime());
-    match values("", value).iter().all(is_plain) {
+    match alternatives("", value).iter().all(is_plain) {
         true => Ok(()),
         false => Err("must be a text, a number, true or false"),
     }
 }
 
-fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
-    // It may have a line break in it.
+fn unknown_key(kind: Kind, name: &str, value: &Value) -> PlanError {
+    // It may contain a line break.
     let shown = name.escape_debug().to_string();
     if is_table(name) {
-        let right = format!("is a table; write [{name}] above its keys, or {name}.KEY = VALUE");
-        return PlanError::of(name, right);
+        let hint = format!("is a table; write [{name}] above its keys, or {name}.KEY = VALUE");
+        return PlanError::of(name, hint);
     }
     if value.is_table() {
-        let right = format!("is no key and no table; tables are {TABLES}");
-        return PlanError::of(&shown, right);
+        let hint = format!("is no key and no table; tables are {TABLES}");
+        return PlanError::of(&shown, hint);
     }
     let keys = KEYS.iter().map(|key| key.get_id().as_str());
     let all = keys.chain(SIM.iter().map(String::as_str));
-    let right = match nearest(name, all) {
+    let hint = match nearest(name, all) {
         Some(near) => format!("{near} is one"),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
-    PlanError::of(&shown, format!("no such key; {right}"))
+    PlanError::of(&shown, format!("no such key; {hint}"))
 }
 
-/// Whether it was copied from where a secret was not shown.
+/// Whether the value is the mask that stood for a secret where it was copied from.
 fn is_masked(key: &str, value: &Value) -> bool {
     match value {
         Value::Array(all) => all.iter().any(|value| is_masked(key, value)),
@@ -391,8 +389,8 @@ fn is_masked(key: &str, value: &Value) -> bool {
     }
 }
 
-/// A key as TOML has it; of a table's what comes behind its name is one word.
-fn quoted(key: &str) -> String {
+/// Quotes a key for TOML. In a table's key, all behind the table's name is one word.
+fn toml_key(key: &str) -> String {
     let word = |word: &str| {
         let line = Table::from_iter([(word.to_owned(), Value::from(true))]).to_string();
         line.trim_end().trim_end_matches(" = true").to_owned()
@@ -403,14 +401,14 @@ fn quoted(key: &str) -> String {
     }
 }
 
-/// A value without what may be secret.
-pub fn shown(key: &str, value: &Value) -> Value {
+/// Returns the value with secrets masked.
+pub fn masked(key: &str, value: &Value) -> Value {
     match value {
-        Value::Array(all) => Value::Array(all.iter().map(|value| shown(key, value)).collect()),
+        Value::Array(all) => Value::Array(all.iter().map(|value| masked(key, value)).collect()),
         value => {
-            let written = text(value);
-            let shown = secret::shown(key, &written);
-            match shown == written {
+            let plain = text(value);
+            let shown = secret::shown(key, &plain);
+            match shown == plain {
                 true => value.clone(),
                 false => shown.into(),
             }

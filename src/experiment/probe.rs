@@ -1,4 +1,4 @@
-//! `queuescope probe`: one request, and all that could be seen of it.
+//! `queuescope probe`: sends one request and shows everything that is known of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,43 +60,42 @@ pub struct Args {
     pub otlp: OtlpArgs,
 }
 
-/// What a probe showed.
+/// The result of a probe.
 #[derive(Clone, Debug)]
-pub struct Probed {
-    /// The row.
-    pub record: Row,
-    /// What the person reads.
+pub struct ProbeResult {
+    /// The request's row.
+    pub row: Row,
+    /// The text for the terminal.
     pub text: String,
-    /// What is wrong, in a few words: the request failed, or its moments are out of order.
-    pub wrong: Option<String>,
+    /// Why the request failed, or which of its moments are out of order.
+    pub problem: Option<String>,
 }
 
-/// Columns of the picture where nobody says how wide the terminal is.
+/// The width of the picture if the terminal's is unknown.
 const WIDTH: usize = 80;
 
-/// Sends the request and looks at what came of it.
+/// Sends the request and describes the result.
 ///
 /// # Errors
-/// Nothing answers there, or no model is known. A request that was answered badly is no error: see
-/// [`Probed::wrong`].
-pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
+/// Nothing responds at the URL, or no model is known. A failed request is no error: see [`ProbeResult::problem`].
+pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<ProbeResult> {
     let plan = plan(args)?;
     let spans = args.otlp.start(clock.name())?;
     let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
-    let record = run.records.into_iter().next();
-    let mut record = record.context("the request was not sent")?;
-    // Nobody scheduled it but the probe itself: that wait is not a person's concern.
-    record.timeline.clear(Moment::Scheduled);
-    record.derive_anew();
+    let row = run.records.into_iter().next();
+    let mut row = row.context("the request was not sent")?;
+    // The wait from the schedule to the send is the probe's own.
+    row.timeline.clear(Moment::Scheduled);
+    row.derive_anew();
     let unsent = spans.map(|spans| {
-        spans.add(std::slice::from_ref(&record));
+        spans.add(std::slice::from_ref(&row));
         tokio::task::spawn_blocking(move || spans.finish())
     });
-    let wrong = wrong(&record);
+    let problem = find_problem(&row);
     let url = format!("{}{}", args.target, args.backend.endpoint().path());
     let width = terminal::width().unwrap_or(WIDTH);
-    let mut text = text(&record, &url, width, wrong.as_deref());
-    text.extend(engine(&record).map(|line| format!("\n{line}\n")));
+    let mut text = describe(&row, &url, width, problem.as_deref());
+    text.extend(describe_engine(&row).map(|line| format!("\n{line}\n")));
     if let Some(unsent) = unsent
         && let Some(note) = unsent.await?
     {
@@ -105,11 +104,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     if args.tls.insecure {
         text.insert_str(0, &format!("warning: {INSECURE}\n\n"));
     }
-    Ok(Probed {
-        text,
-        record,
-        wrong,
-    })
+    Ok(ProbeResult { row, text, problem })
 }
 
 fn plan(args: &Args) -> anyhow::Result<RunPlan> {
@@ -125,16 +120,16 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
         tls: args.tls.clone(),
         connect_timeout_s: timeout.min(Duration::from_secs(10)),
         request_timeout_s: timeout,
-        // Each probe is a request of its own in the proxy's file.
+        // So that the proxy's file can tell probes apart.
         request_id_prefix: Some(format!("queuescope-probe-{:08x}", rand::random::<u32>())),
         ..traffic::Args::try_parse_from(["traffic", "--num-prompts", "1"])?
     };
     Ok(load.plan()?)
 }
 
-/// Which SGLang it is, by what its response looks like, and what that tells.
-fn engine(record: &Row) -> Option<String> {
-    let generation = record.more.generation?;
+/// Describes the version of SGLang, as its response shows it.
+fn describe_engine(row: &Row) -> Option<String> {
+    let generation = row.more.generation?;
     let metrics = match generation.metrics_on() {
         Some(true) => ", metrics on",
         Some(false) => ", metrics off",
@@ -147,29 +142,29 @@ fn engine(record: &Row) -> Option<String> {
     ))
 }
 
-/// What is wrong with the request or with the order of its moments.
-fn wrong(record: &Row) -> Option<String> {
-    if !record.is_ok() {
-        let outcome = record.outcome().name();
-        let error = record.error.as_deref().unwrap_or_default();
+/// Returns why the request failed, or which of its moments are out of order.
+fn find_problem(row: &Row) -> Option<String> {
+    if !row.is_ok() {
+        let outcome = row.outcome().name();
+        let error = row.error.as_deref().unwrap_or_default();
         return Some(format!("the request failed: {outcome}: {error}"));
     }
-    let broken = record.inconsistency.as_ref()?;
+    let broken = row.inconsistency.as_ref()?;
     Some(format!("the order of the stamps is broken: {broken}"))
 }
 
-fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
-    let mut text = format!("POST {url}: {}", record.outcome().name());
-    text.extend(record.status.map(|status| format!(", status {status}")));
-    text.extend(record.host.iter().map(|host| format!(", served by {host}")));
-    text += &format!("\n\n{}", render(record, width));
+fn describe(row: &Row, url: &str, width: usize, problem: Option<&str>) -> String {
+    let mut text = format!("POST {url}: {}", row.outcome().name());
+    text.extend(row.status.map(|status| format!(", status {status}")));
+    text.extend(row.host.iter().map(|host| format!(", served by {host}")));
+    text += &format!("\n\n{}", render(row, width));
     let line = |line: String| line + "\n";
-    text.extend(clock_lines(record).into_iter().map(line));
-    text.extend(first_of([record]).map(|waited| format!("it {waited}\n")));
-    let unseen = unseen(record);
+    text.extend(clock_lines(row).into_iter().map(line));
+    text.extend(first_of([row]).map(|waited| format!("it {waited}\n")));
+    let unseen = unseen(row);
     text.extend((!unseen.is_empty()).then_some("\n"));
     text.extend(unseen.into_iter().map(line));
-    text + "\n" + wrong.unwrap_or("timestamps are consistent") + "\n"
+    text + "\n" + problem.unwrap_or("timestamps are consistent") + "\n"
 }
 
 #[cfg(test)]
@@ -181,7 +176,7 @@ mod tests {
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
 
-    fn record(status: u16, entered_after: &str) -> Row {
+    fn row(status: u16, entered_after: &str) -> Row {
         let at = Stamp::from_nanos(1_795_168_010_000_000_000);
         let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
         observer.response_head(status, Some("application/json"), false, at);
@@ -194,19 +189,19 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_request_and_a_broken_order_are_wrong() {
-        assert_eq!(wrong(&record(200, "1795168001.0")), None);
+    fn a_failed_request_and_a_broken_order_are_problems() {
+        assert_eq!(find_problem(&row(200, "1795168001.0")), None);
         let order = "the order of the stamps is broken: queue_start<server_created";
-        for (status, told) in [(200, order), (500, "the request failed: server_error")] {
-            let wrong = wrong(&record(status, "1795168000.5")).unwrap();
-            assert!(wrong.starts_with(told), "{wrong}");
+        for (status, start) in [(200, order), (500, "the request failed: server_error")] {
+            let problem = find_problem(&row(status, "1795168000.5")).unwrap();
+            assert!(problem.starts_with(start), "{problem}");
         }
     }
 
     #[test]
     fn the_generation_is_named() {
-        let mut record = record(200, "1795168001.0");
-        for (generation, told) in [
+        let mut row = row(200, "1795168001.0");
+        for (generation, start) in [
             (
                 Generation::From0_5_12,
                 "0.5.12 to 0.5.20 by the shape of its meta_info, metrics on: it tells",
@@ -220,14 +215,14 @@ mod tests {
                 "0.4.6 to 0.5.4.post3 by the shape of its meta_info: ",
             ),
         ] {
-            record.more.generation = Some(generation);
-            let line = engine(&record).unwrap();
+            row.more.generation = Some(generation);
+            let line = describe_engine(&row).unwrap();
             assert!(
-                line.starts_with(&format!("the server's SGLang: {told}")),
+                line.starts_with(&format!("the server's SGLang: {start}")),
                 "{line}"
             );
         }
-        record.more.generation = None;
-        assert_eq!(engine(&record), None);
+        row.more.generation = None;
+        assert_eq!(describe_engine(&row), None);
     }
 }

@@ -1,4 +1,4 @@
-//! `queuescope routing`: several servers behind a router.
+//! The Rust API of `queuescope routing`: several servers behind a router.
 //!
 //! ```no_run
 //! use queuescope::experiment::node::NodeConfig;
@@ -25,19 +25,19 @@ use super::node::NodeConfig;
 use super::plan::keys::Kind;
 
 plan_keys! {
-/// Several servers behind a router, and their load. Members are keys of a plan (docs/EXPERIMENTS.md), with the
+/// Several servers behind a router, and their load. Fields are keys of a plan (docs/EXPERIMENTS.md), with the plan's
 /// defaults.
 RoutingConfig {
-    /// Each server, and the load; its `more` also takes the keys of routing.
+    /// The configuration of each server, and the load; its `more` also takes the keys of routing.
     #[serde(flatten)]
     node: NodeConfig = NodeConfig::default(),
-    /// Servers, each with its own GPUs.
+    /// The number of servers, each with its own GPUs.
     num_gpus: u32 = 4,
-    /// Who gets the next request.
+    /// The policy by which the router chooses a server.
     routing_policy: String = "cache_aware".to_owned(),
     /// Whether each server's `/metrics` are read.
     collect_per_node_metrics: bool = true,
-    /// Seconds, and the servers (from 1) that are down from then on.
+    /// Times in seconds, each with the servers (counted from 1) that are down from then on.
     #[serde(serialize_with = "by_time", skip_serializing_if = "Vec::is_empty")]
     failure_schedule: Vec<(f64, Vec<u32>)> = Vec::new(),
 }}
@@ -45,7 +45,7 @@ RoutingConfig {
 /// A test of several servers.
 pub type RoutingTest = Test<RoutingConfig>;
 
-/// The schedule as a table.
+/// Serializes the schedule as a table.
 fn by_time<S: Serializer>(schedule: &[(f64, Vec<u32>)], serializer: S) -> Result<S::Ok, S::Error> {
     let phases = schedule.iter();
     serializer.collect_map(phases.map(|(at, servers)| (at.to_string(), servers)))
@@ -54,8 +54,8 @@ fn by_time<S: Serializer>(schedule: &[(f64, Vec<u32>)], serializer: S) -> Result
 impl Keys for RoutingConfig {
     const KIND: Kind = Kind::Routing;
 
-    fn beside(&self) -> (&Table, Option<&Path>) {
-        self.node.beside()
+    fn more_keys_and_folder(&self) -> (&Table, Option<&Path>) {
+        self.node.more_keys_and_folder()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What servers and GPUs tell of themselves while a run goes on, once a second, as rows of `series.csv`.
+//! Reads the metrics of servers and GPUs once a second during a run, and writes them to `series.csv`.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,179 +19,179 @@ use crate::traffic::client::Client;
 
 mod gauges;
 
-use gauges::{gauges, of_nvidia_smi};
+use gauges::{parse_gauges, parse_nvidia_smi};
 
-/// How often is asked.
-const EVERY: Duration = Duration::from_secs(1);
-/// Longest wait for a page: less than until the next is asked for.
-const PATIENCE: Duration = Duration::from_millis(900);
-/// The same for `nvidia-smi`, which takes seconds where many GPUs are.
-const PATIENCE_SMI: Duration = Duration::from_secs(10);
-const QUERY: [&str; 2] = [
-    "--query-gpu=index,utilization.gpu,memory.used",
-    "--format=csv,noheader,nounits",
-];
-/// Of [`SERIES`].
+const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest wait for a page, shorter than the interval.
+const PAGE_TIMEOUT: Duration = Duration::from_millis(900);
+/// The longest wait for `nvidia-smi`, which takes seconds with many GPUs.
+const SMI_TIMEOUT: Duration = Duration::from_secs(10);
+/// The arguments of `nvidia-smi`.
+const QUERY: &str = "--query-gpu=index,utilization.gpu,memory.used --format=csv,noheader,nounits";
+/// The header of [`SERIES`].
 const COLUMNS: [&str; 5] = ["time", "source", "server", "metric", "value"];
 
-/// Who is asked of a run, and what came of it.
+/// Scrapes a run's servers and GPUs.
 #[derive(Debug, Default)]
 pub struct Scraper {
     targets: Vec<Target>,
     access: Access,
-    /// Why the file takes no more.
-    lost: Option<String>,
+    /// Why the file could not be written.
+    write_error: Option<String>,
 }
 
-/// Who is asked, and how that went.
-#[derive(Debug)]
+/// A source of metrics, and how its scrapes went.
+#[derive(Debug, Default)]
 struct Target {
-    /// As notes name it, and rows of a server.
+    /// The server's name, or `GPUs`.
     name: String,
     /// The URL of a page in Prometheus's text format; or the program `nvidia-smi`.
     place: String,
     is_smi: bool,
-    asked: u64,
+    scrapes: u64,
     failed: u64,
-    /// It was there to be asked, if only once.
-    has_answered: bool,
-    /// Why the last that failed did.
-    last: String,
+    /// Whether it responded at least once.
+    has_responded: bool,
+    /// The error of the last failed scrape.
+    last_error: String,
 }
 
+/// A value: of which server or GPU, the metric's name, and its value.
+type Reading = (String, &'static str, f64);
+
 impl Scraper {
-    /// One that asks servers and, by this `nvidia-smi`, GPUs.
+    /// Makes a scraper of servers and, if `smi` is the path of `nvidia-smi`, GPUs.
     pub fn new(servers: &[ServerFile], access: Access, smi: Option<PathBuf>) -> Scraper {
-        let target = |name: &str, place, is_smi| Target {
-            name: name.to_owned(),
-            place,
-            is_smi,
-            asked: 0,
-            failed: 0,
-            has_answered: false,
-            last: String::new(),
+        let page = |server: &ServerFile| Target {
+            name: server.name.clone(),
+            place: format!("{}/metrics", server.url),
+            ..Target::default()
         };
-        let page = |server: &ServerFile| {
-            let url = format!("{}/metrics", server.url);
-            target(&server.name, url, false)
-        };
-        let gpus = smi.map(|program| target("GPUs", program.display().to_string(), true));
+        let gpus = smi.map(|program| Target {
+            name: "GPUs".to_owned(),
+            place: program.display().to_string(),
+            is_smi: true,
+            ..Target::default()
+        });
         Scraper {
             targets: servers.iter().map(page).chain(gpus).collect(),
             access,
-            lost: None,
+            write_error: None,
         }
     }
 
-    /// Asks once a second, until it is dropped, and writes what is told to [`SERIES`] in `dir`, at seconds since `began` of when each
-    /// answer was there. Where the file takes no more, that is said and the rest let go.
+    /// Scrapes once a second until it is dropped, and writes the values to [`SERIES`] in `dir`. The time of a row is when the response was
+    /// there, in seconds since `began`. If the file cannot be written, scraping stops and [`Self::notes`] says so.
     pub async fn run(&mut self, dir: &Path, began: Stamp, clock: &Clock) {
-        if let Err(error) = self.ask(dir, began, clock).await {
-            self.lost = Some(format!("{SERIES} ends early: {error}"));
+        if let Err(error) = self.scrape_all(dir, began, clock).await {
+            self.write_error = Some(format!("{SERIES} ends early: {error}"));
         }
         std::future::pending().await
     }
 
-    async fn ask(&mut self, dir: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<()> {
+    async fn scrape_all(&mut self, dir: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<()> {
         if self.targets.is_empty() {
             return Ok(());
         }
         let rows = TimedRows::new(&dir.join(SERIES), &COLUMNS, began, clock)?;
         let targets = self.targets.iter_mut();
-        try_join_all(targets.map(|target| target.ask(&self.access, &rows))).await?;
+        try_join_all(targets.map(|target| target.run(&self.access, &rows))).await?;
         Ok(())
     }
 
-    /// Who could not be asked, how often, and why.
+    /// Returns notes on failed scrapes: of which target, how many, and why.
     pub fn notes(self) -> Vec<String> {
         let notes = self.targets.iter().filter_map(Target::note);
-        let mut notes: Vec<String> = notes.chain(self.lost).collect();
+        let mut notes: Vec<String> = notes.chain(self.write_error).collect();
         notes.sort();
         notes
     }
 }
 
 impl Target {
-    /// Asks every second, until it is dropped. One that does not answer leaves a gap.
-    async fn ask(&mut self, access: &Access, rows: &TimedRows) -> csv::Result<()> {
-        let mut ticks = interval(EVERY);
+    /// Scrapes every second until it is dropped. A failed scrape leaves a gap.
+    async fn run(&mut self, access: &Access, rows: &TimedRows) -> csv::Result<()> {
+        let mut ticks = interval(SCRAPE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let (patience, source) = match self.is_smi {
-            true => (PATIENCE_SMI, GPU),
-            false => (PATIENCE, METRICS),
+        let (limit, source) = match self.is_smi {
+            true => (SMI_TIMEOUT, GPU),
+            false => (PAGE_TIMEOUT, METRICS),
         };
-        // Made once: names and roots are not looked up each second.
+        // Kept, so that the host's name is not resolved each second.
         let mut client = None;
         loop {
             ticks.tick().await;
-            let told = timeout(patience, self.told(access, &mut client)).await;
-            let late = |_| Err(format!("no answer within {} ms", patience.as_millis()));
+            let readings = timeout(limit, self.scrape(access, &mut client)).await;
+            let late = |_| Err(format!("no answer within {} ms", limit.as_millis()));
             let time = rows.seconds(rows.clock.now());
-            self.asked += 1;
-            match told.unwrap_or_else(late) {
-                Ok(told) if !told.is_empty() => {
-                    let row = |(server, metric, value): (String, &str, f64)| SeriesRow {
+            self.scrapes += 1;
+            match readings.unwrap_or_else(late) {
+                Ok(readings) if !readings.is_empty() => {
+                    let row = |(server, metric, value): Reading| SeriesRow {
                         time,
                         source: source.to_owned(),
                         server,
                         metric: metric.to_owned(),
                         value,
                     };
-                    rows.write(&told.into_iter().map(row).collect::<Vec<_>>())?;
+                    rows.write(&readings.into_iter().map(row).collect::<Vec<_>>())?;
                 }
                 other => {
                     self.failed += 1;
-                    self.last = other.err().unwrap_or_else(|| "no such value".to_owned());
+                    self.last_error = other.err().unwrap_or_else(|| "no such value".to_owned());
                 }
             }
         }
     }
 
-    /// What there is to say of it.
+    /// Returns a note on failed scrapes, if any.
     fn note(&self) -> Option<String> {
-        let (asked, failed) = (self.asked, self.failed);
-        let (name, place, last) = (&self.name, &self.place, &self.last);
-        let remedy = match self.is_smi {
+        let (scrapes, failed) = (self.scrapes, self.failed);
+        let (name, place, last) = (&self.name, &self.place, &self.last_error);
+        let hint = match self.is_smi {
             true => "; it has to report utilization.gpu and memory.used",
-            // One that was down, or has told its figures, says nothing of how it was started.
-            false if self.has_answered && failed == asked => {
+            // It responded, but never with metrics.
+            false if self.has_responded && failed == scrapes => {
                 "; start the server with --enable-metrics"
             }
             false => "",
         };
         (failed > 0).then(|| {
             format!(
-                "{name}: {failed} of {asked} scrapes of {place} failed, which leaves gaps (the last: {last}){remedy}"
+                "{name}: {failed} of {scrapes} scrapes of {place} failed, which leaves gaps (the last: {last}){hint}"
             )
         })
     }
 
-    /// What is told: of which server or GPU, metric and value.
-    async fn told(
+    /// Scrapes once.
+    async fn scrape(
         &mut self,
         access: &Access,
         client: &mut Option<Client>,
-    ) -> Result<Vec<(String, &'static str, f64)>, String> {
+    ) -> Result<Vec<Reading>, String> {
         if self.is_smi {
             let mut smi = Command::new(&self.place);
-            let smi = smi.args(QUERY).stdin(Stdio::null()).kill_on_drop(true);
-            let told = smi.output().await.map_err(|error| error.to_string())?;
-            return match told.status.success() {
-                true => Ok(of_nvidia_smi(&String::from_utf8_lossy(&told.stdout))),
-                false => Err(told.status.to_string()),
+            let smi = smi
+                .args(QUERY.split(' '))
+                .stdin(Stdio::null())
+                .kill_on_drop(true);
+            let output = smi.output().await.map_err(|error| error.to_string())?;
+            return match output.status.success() {
+                true => Ok(parse_nvidia_smi(&String::from_utf8_lossy(&output.stdout))),
+                false => Err(output.status.to_string()),
             };
         }
         let client = match client {
             Some(client) => client,
             None => client.insert(access.client(&self.place).await?),
         };
-        let answer = client.ask(Method::GET, "", Bytes::new()).await?;
-        self.has_answered = true;
-        match answer {
+        let response = client.ask(Method::GET, "", Bytes::new()).await?;
+        self.has_responded = true;
+        match response {
             (200, page) => {
-                let told = gauges(&String::from_utf8_lossy(&page)).into_iter();
-                let told = told.map(|(metric, value)| (self.name.clone(), metric, value));
-                Ok(told.collect())
+                let gauges = parse_gauges(&String::from_utf8_lossy(&page)).into_iter();
+                let reading = |(metric, value)| (self.name.clone(), metric, value);
+                Ok(gauges.map(reading).collect())
             }
             (status, _) => Err(format!("status {status}")),
         }

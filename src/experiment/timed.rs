@@ -1,4 +1,4 @@
-//! A file of a run whose rows tell when something was, in seconds since the run began.
+//! CSV files of a run whose rows have a time, in seconds since the run began.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::clock::{Clock, Stamp};
 
-/// A file that grows, a row at a time.
+/// A file that rows are appended to.
 #[derive(Debug)]
 pub(super) struct TimedRows {
     pub(super) began: Stamp,
@@ -18,37 +18,37 @@ pub(super) struct TimedRows {
 }
 
 impl TimedRows {
-    /// One of a run that began then. A file without rows says what it would hold.
+    /// Creates the file of a run that began at `began`, with a header.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be written.
     pub(super) fn new(
         path: &Path,
         columns: &[&str],
         began: Stamp,
         clock: &Clock,
     ) -> anyhow::Result<TimedRows> {
-        let named = || path.display().to_string();
+        let path_text = || path.display().to_string();
         let mut file = csv::WriterBuilder::new();
         let file = file.has_headers(false).from_path(path);
         let rows = TimedRows {
             began,
             clock: clock.clone(),
-            file: Mutex::new(file.with_context(named)?),
+            file: Mutex::new(file.with_context(path_text)?),
         };
-        rows.write(&[columns]).with_context(named)?;
+        rows.write(&[columns]).with_context(path_text)?;
         Ok(rows)
     }
 
-    /// Seconds since the run began, to the microsecond.
+    /// Returns seconds since the run began, rounded to microseconds.
     pub(super) fn seconds(&self, at: Stamp) -> f64 {
         (at.since(self.began) * 1e6).round() / 1e6
     }
 
-    /// Writes rows.
+    /// Appends rows.
     ///
     /// # Errors
-    /// What the system answers.
+    /// The file cannot be written.
     pub(super) fn write(&self, rows: &[impl Serialize]) -> csv::Result<()> {
         let mut file = self.file.lock();
         rows.iter().try_for_each(|row| file.serialize(row))?;

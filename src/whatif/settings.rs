@@ -6,8 +6,8 @@ use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
 use crate::experiment::plan::grid::Sweep;
-use crate::experiment::plan::line::{distinct, key_of, text, usage, value_of};
 use crate::experiment::plan::read::{Entry, flag};
+use crate::experiment::plan::settings::{distinct, key_of, text, usage, value_of};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};
 use crate::upstream::policy::Policy;

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use queuescope::clock::Clock;
-use queuescope::experiment::probe::{Args, Probed, probe};
+use queuescope::experiment::probe::{Args, ProbeResult, probe};
 use queuescope::request::timeline::Period;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
@@ -32,7 +32,7 @@ fn sim(change: impl FnOnce(&mut Config)) -> Sim {
 }
 
 /// What a probe that went well says.
-async fn probed(backend: Backend, addr: SocketAddr, upstream_kind: UpstreamKind) -> Probed {
+async fn probed(backend: Backend, addr: SocketAddr, upstream_kind: UpstreamKind) -> ProbeResult {
     let args = Args {
         backend,
         target: Target::parse(&format!("http://{addr}")).unwrap(),
@@ -47,7 +47,7 @@ async fn probed(backend: Backend, addr: SocketAddr, upstream_kind: UpstreamKind)
         json: false,
     };
     let probed = probe(&args, Clock::system()).await.unwrap();
-    assert_eq!(probed.wrong, None, "{}", probed.text);
+    assert_eq!(probed.problem, None, "{}", probed.text);
     probed
 }
 
@@ -74,7 +74,7 @@ async fn a_server_shows_all_that_it_tells_and_the_switch_for_what_it_does_not() 
     assert_says(&shown.text, "unseen in the server");
     for backend in [Backend::SglangOai, Backend::SglangOaiChat] {
         let shown = probed(backend, whole.addr(), UpstreamKind::Server).await;
-        assert_eq!(shown.record.endpoint(), backend.endpoint());
+        assert_eq!(shown.row.endpoint(), backend.endpoint());
         assert_says(&shown.text, "--engine-traces");
     }
 }
@@ -97,8 +97,8 @@ async fn what_stands_between_is_named_without_a_hop_and_measured_with_one() {
     let shown = probed(Backend::Sglang, front.addr(), UpstreamKind::Router).await;
     assert!(!shown.text.contains("not measured"), "{}", shown.text);
     let server = sim.addr().to_string();
-    assert_eq!(shown.record.host.as_deref(), Some(server.as_str()));
-    let in_router = shown.record.timeline.nanos(Period::QUEUE_IN_ROUTER);
+    assert_eq!(shown.row.host.as_deref(), Some(server.as_str()));
+    let in_router = shown.row.timeline.nanos(Period::QUEUE_IN_ROUTER);
     assert!(in_router.is_some_and(|nanos| nanos > 0), "{in_router:?}");
 }
 

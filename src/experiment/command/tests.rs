@@ -1,4 +1,4 @@
-//! A plan in words.
+//! Announcements of plans.
 
 use super::*;
 
@@ -8,8 +8,8 @@ fn announced(text: &str) -> String {
 }
 
 #[test]
-fn it_says_how_many_runs_how_long_and_what_varies() {
-    for (plan, begin, more) in [
+fn an_announcement_has_the_number_of_runs_their_time_and_the_varied_keys() {
+    for (plan, start, part) in [
         (
             "max_running_requests = [8, 16]\nrequest_rate = 10\nnum_prompts = 500\nrepeats = 2",
             "4 runs, each setting 2 times with seeds of its own, about 3 min\n",
@@ -42,9 +42,36 @@ fn it_says_how_many_runs_how_long_and_what_varies() {
         ),
     ] {
         let text = announced(plan);
-        assert!(text.starts_with(begin) && text.contains(more), "{text}");
+        assert!(text.starts_with(start) && text.contains(part), "{text}");
     }
     assert!(!announced("gpu_id = 0\ntp_size = 1").contains("means nothing"));
     let servers = "engine = 'external'\nservers = ['http://h:1', 'http://h:2']\nrouter = 'builtin'";
     assert!(!announced(servers).contains("num_gpus"));
+}
+
+#[test]
+fn tables_have_the_same_order_of_keys_in_an_announcement_and_in_labels() {
+    for (key, rest) in [
+        (
+            "failure_schedule = [{ 30 = [1], 120 = [] }, { 5 = [1] }]",
+            "",
+        ),
+        (
+            "failure_kind = [{ kind = 'slow', probability = 0.5, ms = 50 }, 'stall']",
+            "\nhops = true\nfailure_schedule = { 1 = [1], 2 = [] }",
+        ),
+    ] {
+        let plan = Plan::new(
+            Kind::Node,
+            Vec::new(),
+            read::file(&format!("{key}{rest}")).unwrap(),
+        );
+        let plan = plan.unwrap();
+        let labels = plan.runs().iter().map(|run| run.label.replace('=', " = "));
+        let labels: Vec<String> = labels.collect();
+        let (name, _) = labels[0].split_once(" = ").unwrap();
+        let values = labels.join(", ").replace(&format!(", {name} = "), ", ");
+        let text = announcement(&plan);
+        assert!(text.contains(&format!("  {values}\n")), "{values}: {text}");
+    }
 }

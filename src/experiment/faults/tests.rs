@@ -1,4 +1,4 @@
-//! What a plan of faults may say, beside what tests/data/experiment/wrong-plans.txt has.
+//! Plans of faults. Most invalid ones are in tests/data/experiment/wrong-plans.txt.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn servers_go_down_and_up_as_the_schedule_lists_them() {
 }
 
 #[test]
-fn a_stall_that_is_never_lifted_is_spoken_of() {
+fn a_stall_that_is_never_lifted_has_a_note() {
     for (schedule, kind, is_never) in [
         ("{ 1 = [1], 5 = [2] }", "stall", true),
         ("{ 1 = [1], 5 = [] }", "stall", false),
@@ -37,7 +37,7 @@ fn a_stall_that_is_never_lifted_is_spoken_of() {
 }
 
 #[test]
-fn a_hops_fault_is_as_the_hop_takes_it() {
+fn a_hop_accepts_the_fault_that_it_is_sent() {
     let slow = plan(
         "{ 1 = [1] }",
         "{ kind = \"slow\", ms = 50, probability = 0.5 }",

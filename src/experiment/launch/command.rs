@@ -1,4 +1,4 @@
-//! The commands of what is started.
+//! The command lines of started processes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 
 use crate::secret;
 
-/// A program, its arguments, and variables of its environment beside ours. Shown as a shell takes it.
+/// A program with its arguments and additional environment variables. Its `Display` is quoted for a shell, with secrets masked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandLine {
-    /// What is started.
+    /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Names and values.
+    /// Names and values of environment variables.
     pub env: Vec<(String, String)>,
-    /// So many arguments say what the program is, and stand before all others.
-    lead: usize,
+    /// How many arguments, at the beginning, select a subcommand or module of the program.
+    leading: usize,
 }
 
 impl fmt::Display for CommandLine {
@@ -25,39 +25,39 @@ impl fmt::Display for CommandLine {
             write!(f, "{name}={} ", quoted(&secret::shown(name, value)))?;
         }
         write!(f, "{}", quoted(&self.program.display().to_string()))?;
-        let mut args = self.shown();
+        let mut args = self.masked_args();
         args.try_for_each(|(arg, _)| write!(f, " {}", quoted(&arg)))
     }
 }
 
 impl CommandLine {
-    /// One that begins with these arguments.
+    /// Makes a command line. All arguments that are added later stand behind `args`.
     pub fn new(program: impl Into<PathBuf>, args: &[&str]) -> CommandLine {
         CommandLine {
             program: program.into(),
             args: args.iter().map(ToString::to_string).collect(),
             env: Vec::new(),
-            lead: args.len(),
+            leading: args.len(),
         }
     }
 
-    /// The same with further arguments.
+    /// Adds arguments.
     pub fn with<T: ToString>(mut self, args: impl IntoIterator<Item = T>) -> CommandLine {
         self.args
             .extend(args.into_iter().map(|arg| arg.to_string()));
         self
     }
 
-    /// The same, told where to listen: before its flags, of which the last wins.
-    pub(super) fn at(mut self, addr: SocketAddr) -> CommandLine {
+    /// Adds the address to listen on. It stands before other flags, so that they can override it.
+    pub(super) fn listening_on(mut self, addr: SocketAddr) -> CommandLine {
         let (host, port) = (addr.ip().to_string(), addr.port().to_string());
-        let listens = ["--host", &host, "--port", &port].map(str::to_owned);
-        self.args.splice(self.lead..self.lead, listens);
+        let flags = ["--host", &host, "--port", &port].map(str::to_owned);
+        self.args.splice(self.leading..self.leading, flags);
         self
     }
 
-    /// What is shown of each argument, and its value where that is a secret.
-    fn shown(&self) -> impl Iterator<Item = (String, Option<&str>)> {
+    /// Returns each argument with secrets masked, and the secret if there is one.
+    fn masked_args(&self) -> impl Iterator<Item = (String, Option<&str>)> {
         let mut flag = "";
         self.args.iter().map(move |arg| {
             let (before, name, value) = match arg.split_once('=') {
@@ -74,17 +74,17 @@ impl CommandLine {
         })
     }
 
-    /// What is not shown of it; no empty one, which would be found between all characters.
+    /// The secrets in the command line, without empty ones, which would match everywhere in a log.
     pub(super) fn secrets(&self) -> Vec<&str> {
         let env = self.env.iter();
         let env = env.filter(|(name, value)| secret::shown(name, value) != *value);
-        let all = self.shown().filter_map(|(_, secret)| secret);
+        let all = self.masked_args().filter_map(|(_, secret)| secret);
         let all = all.chain(env.map(|(_, value)| value.as_str()));
         all.filter(|secret| !secret.is_empty()).collect()
     }
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte);
     match !word.is_empty() && word.bytes().all(is_plain) {
@@ -124,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_shown_as_a_shell_takes_it() {
+    fn a_shown_command_can_be_pasted_into_a_shell() {
         let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
         let line = line(&[("CUDA_VISIBLE_DEVICES", "0, 1")], &["sim"]);
         let shown = line
             .with(["--model", "it's a {model}"])
-            .at(addr)
+            .listening_on(addr)
             .to_string();
         assert_eq!(
             shown,

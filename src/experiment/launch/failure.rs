@@ -1,4 +1,4 @@
-//! What is said of a process that ended, or was not ready in time: its command, its log's end, and the likely cause.
+//! The error of a process that ended or was not ready in time: its command, the end of its log, and the likely cause.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -12,11 +12,11 @@ use nix::sys::signal::Signal;
 use super::command::CommandLine;
 use crate::secret::MASK;
 
-/// Words of which one is said (with `|` between), the likely cause, and what helps.
-type Known = (&'static str, &'static str, &'static str);
+/// Texts of which a line of the log contains one (separated by `|`), the cause, and the remedy.
+type KnownFailure = (&'static str, &'static str, &'static str);
 
-/// What SGLang 0.5.23, torch, transformers, Python, the router and our own programs say, what is most certain first.
-const KNOWN: [Known; 10] = [
+/// Error messages of SGLang 0.5.23, torch, transformers, Python, the router and our own programs, the most certain causes first.
+const KNOWN_FAILURES: [KnownFailure; 10] = [
     (
         "address already in use|Address already in use|Port is already in use",
         "the port is in use",
@@ -76,17 +76,16 @@ const KNOWN: [Known; 10] = [
     ),
 ];
 
-/// What a system says of a port that is another's.
+/// The system's message for a port in use.
 const IN_USE: &str = "address already in use";
-/// Lines of its log that are shown.
-const LINES: usize = 20;
-/// Bytes of its log that are looked at for a cause: SGLang says more than a screen after it.
-const LOOKED_AT: u64 = 65_536;
-/// Characters of a line that are shown with the cause.
-const SHOWN: usize = 200;
+/// How many lines of the log an error shows.
+const MAX_LINES: usize = 20;
+/// How many bytes of the log are searched for a cause. SGLang prints more than a screen after it.
+const MAX_LOG_BYTES: u64 = 65_536;
+/// How many characters of a line are shown with the cause.
+const MAX_LINE_CHARS: usize = 200;
 
-/// All that there is to say of a process that does not do what it was started for: what happened to it, and its status if it
-/// ended.
+/// Makes the error of a process. `happened` says what happened to it; `status` is given if it ended.
 pub(super) fn failure(
     name: &str,
     line: &CommandLine,
@@ -95,58 +94,58 @@ pub(super) fn failure(
     status: Option<ExitStatus>,
 ) -> anyhow::Error {
     let command = line.to_string();
-    let mut said = said(log, &command);
+    let mut output = output_since_start(log, &command);
     for secret in line.secrets() {
-        said = said.replace(secret, MASK);
+        output = output.replace(secret, MASK);
     }
-    let why = cause(&said, status).unwrap_or_else(|| "its log may say why".to_owned());
-    let is_said = |line: &&str| !line.trim().is_empty();
-    let lines: Vec<&str> = said.lines().filter(is_said).collect();
-    let tail = match &lines[lines.len().saturating_sub(LINES)..] {
+    let cause = cause(&output, status).unwrap_or_else(|| "its log may say why".to_owned());
+    let is_text = |line: &&str| !line.trim().is_empty();
+    let lines: Vec<&str> = output.lines().filter(is_text).collect();
+    let tail = match &lines[lines.len().saturating_sub(MAX_LINES)..] {
         [] => " (empty)".to_owned(),
         tail => format!(", which ends with\n  {}", tail.join("\n  ")),
     };
     let log = log.display();
-    anyhow!("{name} {happened}: {why}\n  command: {command}\n  log: {log}{tail}")
+    anyhow!("{name} {happened}: {cause}\n  command: {command}\n  log: {log}{tail}")
 }
 
-/// Whether a server has said that its port is another's, as uvicorn does, which need not end it.
+/// Whether a server's log says that its port is in use. After uvicorn's message for it, the process may go on.
 pub(super) fn cannot_listen(log: &Path, line: &CommandLine) -> bool {
-    let said = said(log, &line.to_string());
-    let mut lines = said.lines();
+    let output = output_since_start(log, &line.to_string());
+    let mut lines = output.lines();
     lines.any(|line| line.contains("attempting to bind on address") && line.contains(IN_USE))
 }
 
-/// What a process wrote to its log last, since it was started with `command` last.
-fn said(log: &Path, command: &str) -> String {
-    let said = String::from_utf8_lossy(&tail(log).unwrap_or_default()).into_owned();
-    match said.rsplit_once(&format!("$ {command}\n")) {
+/// Reads the end of a log, from the process's last start on. Each start logs `$ command`.
+fn output_since_start(log: &Path, command: &str) -> String {
+    let tail = String::from_utf8_lossy(&tail(log).unwrap_or_default()).into_owned();
+    match tail.rsplit_once(&format!("$ {command}\n")) {
         Some((_, last)) => last.to_owned(),
-        None => said,
+        None => tail,
     }
 }
 
-/// A log's last bytes: it may have grown large, and is looked at again and again.
+/// Reads the last bytes of a log, which may be large and is read repeatedly.
 fn tail(log: &Path) -> io::Result<Vec<u8>> {
     let mut log = File::open(log)?;
     let end = log.metadata()?.len();
-    log.seek(SeekFrom::Start(end.saturating_sub(LOOKED_AT)))?;
-    let mut said = Vec::new();
-    log.take(LOOKED_AT).read_to_end(&mut said)?;
-    Ok(said)
+    log.seek(SeekFrom::Start(end.saturating_sub(MAX_LOG_BYTES)))?;
+    let mut bytes = Vec::new();
+    log.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
-/// The likely cause and what helps; `None` where nothing that is known was said.
-fn cause(said: &str, status: Option<ExitStatus>) -> Option<String> {
-    let known = KNOWN.iter().find_map(|(words, what, remedy)| {
-        let has_one = |line: &&str| words.split('|').any(|word| line.contains(word));
-        // Of several lines the last: what failed first is often tried again in another way.
-        let line = said.lines().rev().find(has_one)?.trim();
-        let mut shown: String = line.chars().take(SHOWN).collect();
+/// Returns the likely cause and its remedy, if the output shows a known failure.
+fn cause(output: &str, status: Option<ExitStatus>) -> Option<String> {
+    let known = KNOWN_FAILURES.iter().find_map(|(texts, cause, remedy)| {
+        let has_one = |line: &&str| texts.split('|').any(|text| line.contains(text));
+        // The last such line, as programs retry in other ways after a first failure.
+        let line = output.lines().rev().find(has_one)?.trim();
+        let mut shown: String = line.chars().take(MAX_LINE_CHARS).collect();
         if shown.len() < line.len() {
             shown.push('…');
         }
-        Some(format!("{what} (\"{shown}\"). {remedy}"))
+        Some(format!("{cause} (\"{shown}\"). {remedy}"))
     });
     let is_killed = status.and_then(|status| status.signal()) == Some(Signal::SIGKILL as i32);
     known.or_else(|| {
@@ -162,22 +161,22 @@ mod tests {
 
     use super::*;
 
-    /// What SGLang 0.5.23 on CPU, torch, transformers, the router 0.3.2 and our own programs said, and behind `= ` what is told of it; those
-    /// in front as they were provoked, the others from their sources.
-    const SAID: &str = "tests/data/experiment/said.txt";
+    /// Output of SGLang 0.5.23 on CPU, torch, transformers, the router 0.3.2 and our own programs, each followed by `= ` and the cause. The
+    /// first were recorded, the others are from the programs' sources.
+    const OUTPUTS: &str = "tests/data/experiment/said.txt";
 
     #[test]
-    fn what_real_programs_say_has_a_cause_and_a_remedy() {
-        let known = std::fs::read_to_string(SAID).unwrap();
-        let told = known.trim_end().split("\n\n").map(|block| {
-            let (said, _) = block.rsplit_once("\n= ").unwrap_or((block, ""));
-            format!("{said}\n= {}\n", cause(said, None).unwrap())
+    fn errors_of_real_programs_have_a_cause_and_a_remedy() {
+        let expected = std::fs::read_to_string(OUTPUTS).unwrap();
+        let found = expected.trim_end().split("\n\n").map(|block| {
+            let (output, _) = block.rsplit_once("\n= ").unwrap_or((block, ""));
+            format!("{output}\n= {}\n", cause(output, None).unwrap())
         });
-        let told = told.collect::<Vec<_>>().join("\n");
+        let found = found.collect::<Vec<_>>().join("\n");
         if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(SAID, &told).unwrap();
+            std::fs::write(OUTPUTS, &found).unwrap();
         }
-        assert_eq!(told, known, "UPDATE_DOCS=1 takes it over");
+        assert_eq!(found, expected, "UPDATE_DOCS=1 updates it");
         let long = cause(&format!("CUDA out of memory {}", "ä".repeat(500)), None).unwrap();
         assert!(
             long.chars().count() < 500 && long.contains("…\"). Lower"),
@@ -197,11 +196,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("server.log");
         let mut log = File::create(&path).unwrap();
-        // A hole, of more than memory holds.
+        // Sparse, and larger than memory.
         log.set_len(1 << 42).unwrap();
         log.seek(SeekFrom::End(0)).unwrap();
-        let said = "ERROR: attempting to bind on address ('127.0.0.1', 1): address already in use";
-        writeln!(log, "{said}").unwrap();
+        let line = "ERROR: attempting to bind on address ('127.0.0.1', 1): address already in use";
+        writeln!(log, "{line}").unwrap();
         assert!(cannot_listen(&path, &CommandLine::new("x", &[])));
     }
 }

@@ -1,4 +1,4 @@
-//! Ports of this machine.
+//! Finds free ports of this machine.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
@@ -7,55 +7,51 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
 
-/// Where free ports are looked for: not among those that the system gives to outgoing connections, one of which could be taken while
-/// its server is down, even by whoever tries to connect to it.
+/// The range in which free ports are searched. It excludes the system's ephemeral ports: an outgoing connection could take one while
+/// its server is down, even the connection of a client that tries to reach that server.
 static FREE: LazyLock<Range<u32>> = LazyLock::new(|| {
     outside(&std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default())
 });
-/// The same where the system has another way to say it, or leaves next to none.
-const USUAL: Range<u32> = 10_000..32_768;
-/// So many must be left.
-const FEWEST: usize = 1_000;
+/// The range if the system's is unknown or leaves too few ports.
+const DEFAULT_RANGE: Range<u32> = 10_000..32_768;
+const MIN_PORTS: usize = 1_000;
 
-/// The ports below a range, as `32768 60999`, or above it: whichever are more.
+/// Returns the ports below or above a range such as `32768 60999`, whichever are more.
 fn outside(range: &str) -> Range<u32> {
     let mut ends = range.split_whitespace().map(str::parse::<u32>);
     let (Some(Ok(low)), Some(Ok(high))) = (ends.next(), ends.next()) else {
-        return USUAL;
+        return DEFAULT_RANGE;
     };
-    let sides = [USUAL.start..low, high + 1..u32::from(u16::MAX) + 1];
-    let larger = sides.into_iter().max_by_key(Range::len).unwrap_or(USUAL);
-    if larger.len() < FEWEST { USUAL } else { larger }
+    let sides = [DEFAULT_RANGE.start..low, high + 1..u32::from(u16::MAX) + 1];
+    let large = sides.into_iter().filter(|side| side.len() >= MIN_PORTS);
+    large.max_by_key(Range::len).unwrap_or(DEFAULT_RANGE)
 }
 
-/// A port of the loopback that nobody listens on, and none of those that are meant for servers to come.
+/// Finds a free loopback port outside the `reserved` range, which is kept for servers to be started.
 ///
 /// # Errors
 /// There is none.
-pub(super) fn free_beside(meant: &Range<u32>) -> anyhow::Result<SocketAddr> {
+pub(super) fn free_outside(reserved: &Range<u32>) -> anyhow::Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Several processes begin at different places.
+    // So that concurrent processes begin at different ports.
     let offset = std::process::id().wrapping_mul(7919);
     for _ in FREE.clone() {
         let count = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = FREE.start + count % FREE.len() as u32;
         let addr = local(port as u16);
-        if !meant.contains(&port) && TcpListener::bind(addr).is_ok() {
+        if !reserved.contains(&port) && TcpListener::bind(addr).is_ok() {
             return Ok(addr);
         }
     }
-    bail!(
-        "no port of 127.0.0.1 from {} to {} is free",
-        FREE.start,
-        FREE.end - 1
-    )
+    let (first, last) = (FREE.start, FREE.end - 1);
+    bail!("no port of 127.0.0.1 from {first} to {last} is free")
 }
 
-/// The port of server `number`, from 0, where `base` is that of the first.
+/// Returns the address of server `number`, from 0, if `base` is the port of the first.
 ///
 /// # Errors
 /// It is not free.
-pub(super) fn given(base: u16, number: usize) -> anyhow::Result<SocketAddr> {
+pub(super) fn server_port(base: u16, number: usize) -> anyhow::Result<SocketAddr> {
     let port = u16::try_from(usize::from(base) + number).context("base_port: is too high")?;
     TcpListener::bind(local(port)).with_context(|| {
         format!(
@@ -75,30 +71,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_ports_are_none_of_those_that_connections_get() {
+    fn free_ports_are_outside_the_ephemeral_range() {
         for (range, free) in [
             ("32768\t60999\n", 10_000..32_768),
             ("15000 65535", 10_000..15_000),
             ("10500 50000", 50_001..65_536),
             ("1024 60000", 60_001..65_536),
-            // Next to none is left.
-            ("1024 65535", USUAL),
-            ("", USUAL),
+            // Too few are left.
+            ("1024 65535", DEFAULT_RANGE),
+            ("", DEFAULT_RANGE),
         ] {
             assert_eq!(outside(range), free, "{range}");
         }
-        let port = u32::from(free_beside(&(0..0)).unwrap().port());
+        let port = u32::from(free_outside(&(0..0)).unwrap().port());
         assert!(FREE.contains(&port), "{port}");
     }
 
     #[test]
-    fn ports_meant_for_servers_are_left_to_them() {
-        let first = u32::from(free_beside(&(0..0)).unwrap().port());
-        // Whatever comes next lies right behind it.
-        let meant = first..first + 200;
+    fn reserved_ports_are_not_given_away() {
+        let first = u32::from(free_outside(&(0..0)).unwrap().port());
+        // The search would go on with the following ports.
+        let reserved = first..first + 200;
         for _ in 0..5 {
-            let port = u32::from(free_beside(&meant).unwrap().port());
-            assert!(!meant.contains(&port), "{port}");
+            let port = u32::from(free_outside(&reserved).unwrap().port());
+            assert!(!reserved.contains(&port), "{port}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A process of a run, which may be ended and started again, and leaves nothing behind: a keeper of its own starts it as the leader
-//! of a process group, and ends the group with it, or with us.
+//! A child process of a run, which can be stopped and started again. A *keeper* process starts it as the leader of a process group and
+//! ends the whole group when the process ends or when we do, even if we are killed.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -21,21 +21,21 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::ask::{Asked, until};
+use super::access::{Poll, poll};
 use super::command::CommandLine;
 use super::failure::{cannot_listen, failure};
 use super::spec::DeploymentSpec;
 use crate::report::files::LOGS;
 use crate::terminal;
 
-/// A process by its name. Dropped, it is killed; that returns when nothing of it is left.
+/// A named process. Dropping it kills its group and waits until that is gone.
 #[derive(Debug)]
 pub(in crate::experiment) struct Process {
     /// `server-1`, `router`, `proxy`.
     pub(super) name: String,
     pub(super) command: CommandLine,
     pub(super) log: PathBuf,
-    /// Queuescope's own, the keeper.
+    /// The program of queuescope, which is also the keeper.
     program: PathBuf,
     state: watch::Sender<State>,
     keeper: Mutex<Option<Keeper>>,
@@ -43,31 +43,31 @@ pub(in crate::experiment) struct Process {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    /// Not started, or ended as it was to.
+    /// Not started, or stopped by us.
     Down,
     Up,
-    /// It was told to end.
-    Ending,
-    /// It ended, of itself or by a signal of somebody else's.
+    /// We sent it a signal to stop.
+    Stopping,
+    /// It ended by itself or by another's signal.
     Ended(ExitStatus),
 }
 
-/// The keeper of what was started last.
+/// The pipes to the keeper.
 #[derive(Debug)]
 struct Keeper {
-    /// Signals for the group, a byte each. The keeper ends the group in order when nobody holds this end.
+    /// Signals for the group, a byte each. When this end is closed, the keeper stops the group.
     signals: PipeWriter,
-    /// Its end comes when nothing of the group is left.
+    /// Is closed when the group is gone.
     gone: PipeReader,
 }
 
-/// How long a child may take to end when it is asked to.
-const GRACE: Duration = Duration::from_secs(10);
-/// How often is looked whether a group is gone; for what a log says a tenth as often.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a process may take to end after SIGTERM.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the keeper looks whether a group is gone. Logs are read a tenth as often.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Process {
-    /// One that is not started yet.
+    /// Makes a process that is not started yet.
     pub(super) fn new(name: String, command: CommandLine, spec: &DeploymentSpec) -> Process {
         Process {
             log: spec.dir.join(LOGS).join(format!("{name}.log")),
@@ -82,14 +82,14 @@ impl Process {
     /// Starts it.
     ///
     /// # Errors
-    /// It cannot be started, or runs already.
+    /// It cannot be started, or is running.
     pub(super) fn start(&self) -> anyhow::Result<()> {
         let is_down = *self.state.borrow() == State::Down;
         ensure!(is_down, "{}: runs already", self.name);
         let cannot = || format!("{}: cannot start `{}`", self.name, self.command);
-        let (heard, signals) = io::pipe().with_context(cannot)?;
-        let (gone, kept) = io::pipe().with_context(cannot)?;
-        let mut child = self.keeper(heard, kept).with_context(cannot)?;
+        let (stdin, signals) = io::pipe().with_context(cannot)?;
+        let (gone, stdout) = io::pipe().with_context(cannot)?;
+        let mut child = self.spawn_keeper(stdin, stdout).with_context(cannot)?;
         *self.keeper.lock() = Some(Keeper { signals, gone });
         self.state.send_replace(State::Up);
         let state = self.state.clone();
@@ -105,10 +105,10 @@ impl Process {
         Ok(())
     }
 
-    /// Adds what it says to its log, which begins with the command.
-    fn keeper(&self, signals: PipeReader, kept: PipeWriter) -> io::Result<Child> {
+    /// Starts the keeper, with the process's output appended to its log, behind the command.
+    fn spawn_keeper(&self, stdin: PipeReader, stdout: PipeWriter) -> io::Result<Child> {
         let line = &self.command;
-        // A server may say what it was told.
+        // A server may log its arguments.
         let mode = match line.secrets()[..] {
             [] => 0o666,
             _ => 0o600,
@@ -120,52 +120,52 @@ impl Process {
         keeper.args([KEEPER, "--"]).arg(&line.program);
         keeper
             .args(&line.args)
-            // What it said last is in the log, whatever ends it.
+            // So that its last output is in the log, however it ends.
             .env("PYTHONUNBUFFERED", "1")
             .envs(line.env.iter().map(|(name, value)| (name, value)))
             .env_remove("NOTIFY_SOCKET")
-            .stdin(signals)
-            .stdout(kept)
+            .stdin(stdin)
+            .stdout(stdout)
             .stderr(log)
-            // Ctrl-C at the terminal is ours: children are ended in order.
+            // Ctrl-C at the terminal must not reach the children, which are stopped in order.
             .process_group(0)
             .spawn()
     }
 
-    /// Waits until it is ready, as `ask` tells.
+    /// Polls `check` until the process is ready.
     ///
     /// # Errors
-    /// It ended, or was not ready after `limit`.
+    /// It ended, or was not ready within `limit`.
     pub(super) async fn ready(
         &self,
         limit: Duration,
-        ask: impl AsyncFn() -> Asked,
+        check: impl AsyncFn() -> Poll,
     ) -> anyhow::Result<()> {
         tokio::select! {
             biased;
             error = self.failed() => Err(error),
             () = self.cannot_listen() => Err(self.failure("cannot serve", None)),
-            asked = until(limit, ask) => {
-                asked.map_err(|why| self.failure(&format!("was not ready ({why})"), None))
+            polled = poll(limit, check) => {
+                polled.map_err(|reason| self.failure(&format!("was not ready ({reason})"), None))
             }
         }
     }
 
-    /// Waits until it says that it cannot have its port: SGLang goes on without serving then.
+    /// Waits until its log says that its port is in use. SGLang then goes on without serving.
     async fn cannot_listen(&self) {
         while !cannot_listen(&self.log, &self.command) {
-            sleep(10 * LOOK_EVERY).await;
+            sleep(10 * POLL_INTERVAL).await;
         }
     }
 
-    /// Waits until it ends and nobody ended it; says why.
+    /// Waits until it ends without our doing. Returns why.
     pub(super) async fn failed(&self) -> anyhow::Error {
         let mut states = self.state.subscribe();
         loop {
             if let State::Ended(status) = *states.borrow_and_update() {
                 return self.failure(&format!("ended ({status})"), Some(status));
             }
-            // The sender is this process's own.
+            // Cannot fail, as `self` has the sender.
             let _ = states.changed().await;
         }
     }
@@ -174,38 +174,38 @@ impl Process {
         failure(&self.name, &self.command, &self.log, happened, status)
     }
 
-    /// Kills it; it may be started again. Returns when it is gone.
+    /// Kills its group and waits until it is gone. It can be started again.
     pub(super) async fn kill(&self) {
         self.signal(Signal::SIGKILL);
         self.gone().await;
     }
 
-    /// Ends it: asks it to, and kills it if it does not. Returns when it is gone.
+    /// Stops its group by SIGTERM, and by SIGKILL if that takes too long. Waits until it is gone.
     pub(super) async fn stop(&self) {
         self.signal(Signal::SIGTERM);
-        if timeout(GRACE, self.gone()).await.is_err() {
+        if timeout(STOP_TIMEOUT, self.gone()).await.is_err() {
             self.kill().await;
         }
     }
 
-    /// Sends its whole group a signal by which it is to end.
+    /// Sends its group a signal to stop.
     pub(super) fn signal(&self, signal: Signal) {
         self.state.send_modify(|state| {
             *state = match state {
-                State::Up | State::Ending => State::Ending,
+                State::Up | State::Stopping => State::Stopping,
                 State::Down | State::Ended(_) => State::Down,
             }
         });
         if let Some(keeper) = &*self.keeper.lock() {
-            // One that is gone needs none.
+            // Fails if the keeper is gone.
             let _ = (&keeper.signals).write_all(&[signal as u8]);
         }
     }
 
     async fn gone(&self) {
         let mut states = self.state.subscribe();
-        // The sender is this process's own.
-        let _ = states.wait_for(|state| *state != State::Ending).await;
+        // Cannot fail, as `self` has the sender.
+        let _ = states.wait_for(|state| *state != State::Stopping).await;
     }
 }
 
@@ -213,20 +213,20 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
         if let Some(keeper) = self.keeper.get_mut() {
-            // Its end is all there is to read.
+            // Waits for the end of the pipe; nothing is written to it.
             let _ = io::copy(&mut keeper.gone, &mut io::sink());
         }
     }
 }
 
-/// The subcommand of a keeper.
+/// The subcommand that runs a keeper.
 pub const KEEPER: &str = "end-with-parent";
 
-/// What a keeper does: runs a command as the leader of a process group of its own, which gets the signals that come by standard
-/// input, and in order those that end it when that ends. Ends as the command did, when nothing of the group is left. What the
-/// command says goes to standard error.
+/// Runs a keeper: starts a command as the leader of a process group, whose output goes to standard error. Signals from standard input
+/// are sent to the group; at the end of standard input, SIGTERM and later SIGKILL. Ends when the group is gone, with the command's
+/// status.
 pub fn keep(command: &[OsString]) -> ExitCode {
-    // Who loses its parent is then ours to wait for.
+    // So that orphaned grandchildren can be waited for here.
     let _ = set_child_subreaper(true);
     let (program, args) = command.split_first().unzip();
     let program = program.cloned().unwrap_or_default();
@@ -243,7 +243,7 @@ pub fn keep(command: &[OsString]) -> ExitCode {
             return ExitCode::from(127);
         }
     };
-    // The system has no greater number.
+    // The system's process ids fit.
     let group = Pid::from_raw(child.id().cast_signed());
     std::thread::spawn(move || {
         let mut signals = io::stdin().lock().bytes().map_while(Result::ok);
@@ -254,19 +254,19 @@ pub fn keep(command: &[OsString]) -> ExitCode {
         });
         if !is_killed {
             let _ = killpg(group, Signal::SIGTERM);
-            std::thread::sleep(GRACE);
+            std::thread::sleep(STOP_TIMEOUT);
             let _ = killpg(group, Signal::SIGKILL);
         }
-        std::thread::sleep(GRACE);
-        // It hangs in the kernel: nobody is to wait for it.
+        std::thread::sleep(STOP_TIMEOUT);
+        // The command hangs in the kernel: do not wait for it.
         std::process::exit(128 + Signal::SIGKILL as i32);
     });
     let status = child.wait().unwrap_or_default();
     let _ = killpg(group, Signal::SIGKILL);
     let of_group = Pid::from_raw(-group.as_raw());
-    for _ in 0..GRACE.as_millis() / LOOK_EVERY.as_millis() {
+    for _ in 0..STOP_TIMEOUT.as_millis() / POLL_INTERVAL.as_millis() {
         match waitpid(of_group, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => std::thread::sleep(LOOK_EVERY),
+            Ok(WaitStatus::StillAlive) => std::thread::sleep(POLL_INTERVAL),
             Ok(_) => {}
             Err(_) => break,
         }

@@ -1,4 +1,4 @@
-//! The config of a run's proxy.
+//! Writes the config of a run's proxy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -11,27 +11,27 @@ use crate::report::files::PROXY_ROWS;
 
 use super::spec::{DeploymentSpec, Router};
 
-/// Where a hop listens, and the URL of its server.
+/// The address on which a hop listens, and the URL of its server.
 pub(super) type Hop = (SocketAddr, String);
 
-/// Label sets of metrics for each worker: docs say 12 a worker.
-const LABEL_SETS: usize = 16;
-/// The proxy's own default.
-const USUAL_LABEL_SETS: usize = 64;
+/// Label sets of metrics per worker, with a margin: docs say 12.
+const LABEL_SETS_PER_WORKER: usize = 16;
+/// The proxy's default.
+const DEFAULT_LABEL_SETS: usize = 64;
 
-/// What the experiment itself has to know of its proxy.
-const OWN: [&str; 4] = ["listen", "admin", "upstream", "records"];
-/// The other sections of its config, which a plan has as tables in `[proxy]`: its own key `engine` takes their names.
+/// Keys that the experiment sets itself.
+const OWN_KEYS: [&str; 4] = ["listen", "admin", "upstream", "records"];
+/// Sections beside `[proxy]`. A plan has them as tables in its own `[proxy]`, as its key `engine` means something else.
 const SECTIONS: [&str; 2] = ["engine", "telemetry"];
-/// An address that goes with any other.
+/// A valid address that clashes with no other.
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Whether the proxy's own reader takes the further keys, and its policy.
+/// Checks the plan's keys of the proxy and the routing policy, by the proxy's own reader.
 ///
 /// # Errors
-/// The key, what is wrong with it, and what would be right.
+/// Names the key, the problem and what would be valid.
 pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
-    if let Some(key) = OWN.iter().find(|key| spec.proxy.contains_key(**key)) {
+    if let Some(key) = OWN_KEYS.iter().find(|key| spec.proxy.contains_key(**key)) {
         bail!("proxy.{key}: the experiment sets it; leave it out");
     }
     if !spec.has_proxy() {
@@ -46,18 +46,18 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     let hops = vec![(ANY, upstream.clone()); hops];
     let text = text(spec, ANY, ANY, std::slice::from_ref(&upstream), &hops);
     let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
-    match config::wrong(&text).first() {
-        // That is the plan's own key.
-        Some(wrong) if wrong.starts_with("policy") => bail!("routing_{wrong}"),
-        Some(wrong) => bail!("[proxy] {wrong}"),
+    match config::problems(&text).first() {
+        // The proxy's `policy` is the plan's `routing_policy`.
+        Some(problem) if problem.starts_with("policy") => bail!("routing_{problem}"),
+        Some(problem) => bail!("[proxy] {problem}"),
         None => Ok(()),
     }
 }
 
-/// The config of a proxy with its front and its admin listener there, as `queuescope proxy --config` reads it.
+/// Returns the config file of a proxy whose front and admin listener are at these addresses.
 ///
 /// # Errors
-/// A key or value that TOML does not have.
+/// TOML cannot represent a key or value.
 pub(super) fn text(
     spec: &DeploymentSpec,
     front: SocketAddr,
@@ -71,8 +71,8 @@ pub(super) fn text(
         "upstream": upstream,
         "upstream_kind": spec.upstream_kind(),
         "records": spec.dir.join(PROXY_ROWS).display().to_string(),
-        "metrics_label_sets": USUAL_LABEL_SETS.max(LABEL_SETS * hops.len()),
-        // It is stopped when the load is over: what is open by then is nobody's.
+        "metrics_label_sets": DEFAULT_LABEL_SETS.max(LABEL_SETS_PER_WORKER * hops.len()),
+        // Short, as the load is over when the proxy is stopped.
         "drain_timeout_s": 5.0,
     }))?;
     if spec.router == Router::Builtin {
@@ -81,9 +81,9 @@ pub(super) fn text(
     let mut file = Table::new();
     for (key, value) in &spec.proxy {
         let first = key.split('.').next();
-        let is_beside = SECTIONS.iter().any(|name| first == Some(name));
-        let table = if is_beside { &mut file } else { &mut proxy };
-        put(table, key, value.clone());
+        let is_section = SECTIONS.iter().any(|name| first == Some(name));
+        let table = if is_section { &mut file } else { &mut proxy };
+        insert(table, key, value.clone());
     }
     file.insert("proxy".to_owned(), proxy.into());
     let worker = |(number, (listen, upstream)): (usize, &Hop)| {
@@ -101,15 +101,15 @@ pub(super) fn text(
     Ok(toml::to_string(&file)?)
 }
 
-/// Puts a value in its place: points in its key make tables of them.
-fn put(table: &mut Table, key: &str, value: Value) {
+/// Inserts a value; points in its key stand for nested tables.
+fn insert(table: &mut Table, key: &str, value: Value) {
     let Some((name, rest)) = key.split_once('.') else {
         table.insert(key.to_owned(), value);
         return;
     };
     let inner = table.entry(name).or_insert_with(|| Table::new().into());
-    // What is none is refused by who reads it.
+    // Otherwise the proxy's reader refuses the value in its place.
     if let Value::Table(inner) = inner {
-        put(inner, rest, value);
+        insert(inner, rest, value);
     }
 }

@@ -1,20 +1,20 @@
-//! Where the program of sglang-router is.
+//! Finds the program of sglang-router.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// Its name.
+/// Its file name.
 const PROGRAM: &str = "smg";
-/// What `scripts/router.sh` makes.
+/// The folder that `scripts/router.sh` makes.
 const TOOLS: &str = ".tools";
-/// How its folder there begins.
+/// The prefix of its virtual environments there, before the version.
 const VENV: &str = "sglang-router-";
 
-/// The program that was `given`, else the one in PATH, else the newest that `scripts/router.sh` installed here.
+/// Returns the `given` program, else the one in PATH, else the newest that `scripts/router.sh` installed here.
 ///
 /// # Errors
-/// There is none; says how to get one.
+/// There is none. Says how to get one.
 pub fn find(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(given) = given {
         if given.components().count() > 1 && !given.is_file() {
@@ -31,7 +31,7 @@ pub fn find(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// A program of the PATH.
+/// Finds a program in PATH.
 pub(in crate::experiment) fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut programs = std::env::split_paths(&path).map(|folder| folder.join(name));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_that_was_installed_is_found() {
+    fn the_newest_installed_router_is_found() {
         let tools = tempfile::tempdir().unwrap();
         assert_eq!(installed(tools.path()), None);
         for router in ["sglang-router-0.3.2", "sglang-router-0.3.1", "smg-1.13.0"] {
@@ -58,7 +58,7 @@ mod tests {
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("smg"), "").unwrap();
         }
-        // Begun, and not installed.
+        // An incomplete installation.
         std::fs::create_dir(tools.path().join("sglang-router-0.4.0")).unwrap();
         let newest = tools.path().join("sglang-router-0.3.2/bin/smg");
         assert_eq!(installed(tools.path()), Some(newest));

@@ -1,7 +1,6 @@
-//! A server of a run, and what is done to it while that goes on.
+//! A server of a run, which can be killed, restarted and given faults during the run.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
@@ -11,26 +10,24 @@ use http::Method;
 use crate::fault::Fault;
 use crate::report::files::ServerFile;
 
-use super::ask::{Access, Asked, until};
+use super::access::{Access, Poll, ReadyPath, poll};
 use super::process::Process;
 
-/// How long servers are asked to empty their caches: one refuses while requests are under way, and those of an earlier run
-/// may be.
-const FLUSHING: Duration = Duration::from_secs(30);
-/// What an SGLang (or what pretends to be one) that would generate answers; the second refuses one that wants a key, or is no SGLang.
-const SERVES: [(&str, RangeInclusive<u16>); 2] =
-    [("/health", 200..=200), ("/model_info", 100..=499)];
+/// How long flushing a cache is retried. A server refuses while requests run, which may be of an earlier run.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
+/// The paths and statuses by which an SGLang server is ready. `/model_info` may be refused for lack of a key or be unknown.
+const READY: [ReadyPath; 2] = [("/health", 200..=200), ("/model_info", 100..=499)];
 
-/// A server of a deployment, and what is done to it.
+/// A server of a deployment.
 #[derive(Debug)]
 pub struct Server {
-    /// What `run.json` says of it.
+    /// Its entry in `run.json`.
     pub file: ServerFile,
-    /// Where its hop listens.
+    /// The address of its hop.
     pub hop: Option<SocketAddr>,
-    /// Where decode servers find it, if it prefills for them.
+    /// The port by which decode servers find it, if it is a prefill server.
     pub(super) bootstrap: Option<u16>,
-    /// `None`: an external one.
+    /// `None` for an external server.
     pub(super) process: Option<Process>,
     pub(super) access: Access,
     /// The proxy's admin listener, once there is one.
@@ -44,50 +41,50 @@ impl Server {
         process.with_context(|| format!("{} was not started here", self.file.name))
     }
 
-    /// Kills its process group. Returns when it is gone.
+    /// Kills its process group and waits until that is gone.
     ///
     /// # Errors
-    /// It is not one that was started here.
+    /// It was not started here.
     pub async fn kill(&self) -> anyhow::Result<()> {
         self.process()?.kill().await;
         Ok(())
     }
 
-    /// Starts it again after a kill: the same command, the same port.
+    /// Starts it again after a kill, with the same command and port.
     ///
     /// # Errors
-    /// It runs, is not one that was started here, or cannot be started.
+    /// It is running, was not started here, or cannot be started.
     pub fn start(&self) -> anyhow::Result<()> {
         self.process()?.start()
     }
 
-    /// Waits until it would generate again, through its hop if it has one.
+    /// Waits until it is ready, through its hop if it has one.
     ///
     /// # Errors
-    /// It ended, or does not answer within the start timeout.
+    /// It ended, or is not ready within the start timeout.
     pub async fn ready(&self) -> anyhow::Result<()> {
         let hop = self.hop.map(|hop| format!("http://{hop}"));
         self.ready_at(hop.as_deref().unwrap_or(&self.file.url))
             .await
     }
 
-    /// The same at `url`: past its hop, which need not be there yet.
+    /// Waits until it is ready at `url`, which may bypass its hop.
     pub(super) async fn ready_at(&self, url: &str) -> anyhow::Result<()> {
-        let ask = async || self.access.answers(url, &SERVES).await;
+        let check = async || self.access.responds(url, &READY).await;
         if let Some(process) = &self.process {
-            return process.ready(self.start_timeout, ask).await;
+            return process.ready(self.start_timeout, check).await;
         }
-        let asked = until(self.start_timeout, ask).await;
-        asked.map_err(|why| {
+        let polled = poll(self.start_timeout, check).await;
+        polled.map_err(|reason| {
             let name = &self.file.name;
-            anyhow!("{name}: {url} is not ready ({why}); start the server, or give its URL")
+            anyhow!("{name}: {url} is not ready ({reason}); start the server, or give its URL")
         })
     }
 
-    /// Has its hop inject a fault; `None` takes it away.
+    /// Has its hop inject a fault; `None` lifts it.
     ///
     /// # Errors
-    /// It has no hop, or the hop does not take the fault.
+    /// It has no hop, or the hop refuses the fault.
     pub async fn set_fault(&self, fault: Option<&Fault>) -> anyhow::Result<()> {
         let name = &self.file.name;
         let admin = self.admin.with_context(|| format!("{name} has no hop"))?;
@@ -96,31 +93,31 @@ impl Server {
             None => (Method::DELETE, Bytes::new()),
         };
         let (url, path) = (format!("http://{admin}"), format!("/faults/{name}"));
-        let asked = Access::default().ask(&url, method, &path, body).await;
-        let (status, said) = asked.map_err(anyhow::Error::msg)?;
-        let said = String::from_utf8_lossy(&said);
-        let said = said.trim();
-        ensure!(status == 200, "the hop of {name} answers {status}: {said}");
+        let response = Access::default().request(&url, method, &path, body).await;
+        let (status, text) = response.map_err(anyhow::Error::msg)?;
+        let text = String::from_utf8_lossy(&text);
+        let text = text.trim();
+        ensure!(status == 200, "the hop of {name} answers {status}: {text}");
         Ok(())
     }
 }
 
-/// Has the server (or the router before servers) at `url` empty its cache, and again until it has.
+/// Empties the cache of the server (or of the servers behind the router) at `url`, with retries.
 ///
 /// # Errors
-/// Why it has not.
-pub(super) async fn flushed(access: &Access, url: &str) -> Result<(), String> {
-    let ask = async || {
-        let asked = access.ask(url, Method::POST, "/flush_cache", Bytes::new());
-        match asked.await {
-            Ok((200, _)) => Asked::Yes,
+/// Why it cannot be emptied.
+pub(super) async fn flush_cache(access: &Access, url: &str) -> Result<(), String> {
+    let flush = async || {
+        let response = access.request(url, Method::POST, "/flush_cache", Bytes::new());
+        match response.await {
+            Ok((200, _)) => Poll::Ready,
             Ok((status @ (401 | 403 | 404 | 405), _)) => {
-                Asked::Never(format!("it answered {status}"))
+                Poll::Never(format!("it answered {status}"))
             }
-            Ok((status, _)) => Asked::NotYet(format!("it answered {status}")),
-            Err(why) => Asked::NotYet(why),
+            Ok((status, _)) => Poll::NotYet(format!("it answered {status}")),
+            Err(error) => Poll::NotYet(error),
         }
     };
-    let asked = until(FLUSHING, ask).await;
-    asked.map_err(|why| format!("the cache of {url} was not emptied before the run: {why}"))
+    let flushed = poll(FLUSH_TIMEOUT, flush).await;
+    flushed.map_err(|reason| format!("the cache of {url} was not emptied before the run: {reason}"))
 }

@@ -1,4 +1,4 @@
-//! What is to be started, and whether it can be. Pure.
+//! The specification of a deployment, and its check. Does no IO.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::ValueEnum;
 
-use super::ask::Access;
+use super::access::Access;
 use super::command::CommandLine;
 use crate::request::attempt::ServerRole;
 use crate::traffic::client::{Target, UpstreamKind};
@@ -28,16 +28,16 @@ pub enum EngineName {
 /// A server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerSpec {
-    /// It is started, and told where to listen.
+    /// It is started, with an address to listen on.
     Started(CommandLine),
-    /// It runs already, at this URL: nothing of it is started or stopped.
+    /// It runs already, at this URL, and is not stopped.
     Running(String),
 }
 
-/// What shares requests out over the servers.
+/// What distributes requests over the servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Router {
-    /// Nothing: there is one server.
+    /// None: there is one server.
     #[default]
     None,
     /// Our own proxy.
@@ -48,57 +48,53 @@ pub enum Router {
     External,
 }
 
-/// What is to be started.
+/// The specification of a deployment.
 #[derive(Clone, Debug, Default)]
 pub struct DeploymentSpec {
     /// What serves.
     pub engine: EngineName,
     /// The servers. There may be none behind [`Router::External`].
     pub servers: Vec<ServerSpec>,
-    /// So many of the servers, the first, prefill what the others decode; 0: each does both.
+    /// How many of the servers, the first ones, only prefill what the others decode; 0 if each does both.
     pub prefill: usize,
-    /// Servers that are started tell the proxy of each request by traces.
+    /// Whether started servers send traces of each request to the proxy.
     pub traces: bool,
-    /// Server i (from 0) listens on `base_port + i`; `None`: on a free port.
+    /// The port of the first server; the others follow. `None` for free ports.
     pub base_port: Option<u16>,
-    /// What routes.
+    /// The router.
     pub router: Router,
-    /// By which policy: the proxy's key `policy`, or the router's flag.
+    /// Its policy: the proxy's key `policy`, or the router's flag.
     pub policy: String,
-    /// The router's program; `None`: see [`super::router::find`].
+    /// The router's program; if `None`, see [`super::router::find`].
     pub router_program: Option<PathBuf>,
-    /// Further flags of a router that is started.
+    /// Further flags of a started router.
     pub router_flags: Vec<String>,
     /// The URL of a router that runs already.
     pub router_url: Option<String>,
-    /// Whether our proxy stands in front of all; it does anyway with hops or a built-in router.
+    /// Whether our proxy is in front of everything. It is anyway with hops or a built-in router.
     pub front: bool,
-    /// Whether a hop of our proxy stands before each server; only hops show when sglang-router sends on, and to whom.
+    /// Whether there is a hop of our proxy before each server. Only hops show when sglang-router sends a request on, and to which server.
     pub hops: bool,
-    /// Further keys of the proxy's config, which win over ours; those of its other sections have points in their names.
+    /// Further keys of the proxy's config, which override ours. Keys of sections beside `[proxy]` begin with the section's name.
     pub proxy: BTreeMap<String, toml::Value>,
-    /// How servers are asked.
+    /// How requests to servers are sent.
     pub access: Access,
-    /// The program `queuescope`.
+    /// The program of queuescope itself.
     pub program: PathBuf,
-    /// The run's folder, which is there.
+    /// The run's folder, which exists.
     pub dir: PathBuf,
-    /// How long each of them may take until it is ready; `None`: what is usual.
+    /// How long each process may take until it is ready; `None` for the engine's default.
     pub start_timeout: Option<Duration>,
 }
 
-/// Policies of sglang-router 0.3.2 that need nothing else; of ours it has not `shortest_queue`.
-pub const ROUTER_POLICIES: [&str; 4] = ["cache_aware", "round_robin", "random", "power_of_two"];
-const NOT_OF_ROUTER: &str = "shortest_queue";
-
 impl DeploymentSpec {
-    /// How long each of them may take until it is ready: SGLang loads a model and may compile.
+    /// How long each process may take until it is ready. SGLang loads a model and may compile.
     pub fn start_timeout(&self) -> Duration {
-        let usual = match self.engine {
+        let default = match self.engine {
             EngineName::Sim | EngineName::External => 30,
             EngineName::Sglang => 600,
         };
-        self.start_timeout.unwrap_or(Duration::from_secs(usual))
+        self.start_timeout.unwrap_or(Duration::from_secs(default))
     }
 
     /// The router and its policy: `builtin round_robin`.
@@ -119,7 +115,7 @@ impl DeploymentSpec {
         })
     }
 
-    /// What the server of this number, from 0, does of a request, where another does the rest.
+    /// The role of the server of this number, from 0, if servers work in pairs.
     pub fn role(&self, number: usize) -> Option<ServerRole> {
         (self.prefill > 0).then_some(match number < self.prefill {
             true => ServerRole::Prefill,
@@ -127,7 +123,7 @@ impl DeploymentSpec {
         })
     }
 
-    /// What the server of this number, from 0, is called.
+    /// The name of the server of this number, from 0.
     pub fn server_name(&self, number: usize) -> String {
         match self.role(number) {
             None => format!("server-{}", number + 1),
@@ -136,17 +132,17 @@ impl DeploymentSpec {
         }
     }
 
-    /// Whether servers use GPUs of this machine, as far as that shows.
+    /// Whether servers may use GPUs of this machine.
     pub fn has_gpus_here(&self) -> bool {
         self.engine == EngineName::Sglang || self.running().any(is_loopback)
     }
 
-    /// Whether our proxy is part of it.
+    /// Whether our proxy is started.
     pub fn has_proxy(&self) -> bool {
         self.front || self.hops || self.router == Router::Builtin
     }
 
-    /// What requests are sent to, behind our front if there is one.
+    /// What requests are sent to, not counting our front.
     pub fn upstream_kind(&self) -> UpstreamKind {
         match self.router {
             Router::None | Router::Builtin if !self.hops => UpstreamKind::Server,
@@ -154,10 +150,10 @@ impl DeploymentSpec {
         }
     }
 
-    /// Whether it fits together.
+    /// Checks that the parts fit together.
     ///
     /// # Errors
-    /// What does not, and what would.
+    /// Names the key, the problem and what would be valid.
     pub fn check(&self) -> anyhow::Result<()> {
         let (count, router) = (self.servers.len(), self.router);
         let is_external = router == Router::External;
@@ -181,10 +177,11 @@ impl DeploymentSpec {
             "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
              (docs/DEPLOY.md) or take a router that is started here"
         );
+        // As of sglang-router 0.3.2; the others need further flags.
         ensure!(
-            router != Router::SglangRouter || self.policy != NOT_OF_ROUTER,
-            "routing_policy = \"{NOT_OF_ROUTER}\": sglang-router has {} and others; this one needs router = \"builtin\"",
-            ROUTER_POLICIES.join(", ")
+            router != Router::SglangRouter || self.policy != "shortest_queue",
+            "routing_policy = \"shortest_queue\": sglang-router has cache_aware, round_robin, random, power_of_two and others; \
+             this one needs router = \"builtin\""
         );
         Ok(())
     }
@@ -202,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_are_looked_for_where_servers_may_use_ours() {
+    fn servers_on_this_machine_may_use_its_gpus() {
         for (engine, url, expected) in [
             (EngineName::External, "http://127.0.0.1:30000", true),
             (EngineName::External, "http://localhost:30000", true),

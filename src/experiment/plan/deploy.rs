@@ -1,4 +1,4 @@
-//! What the settings of a run mean for the programs that are started, and for the generator.
+//! Turns the settings of a run into what is started for it, and into the generator's arguments.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::Plan;
 use super::error::PlanError;
 use super::keys::{SGLANG, STARTED};
-use super::line::{self, Settings, text};
+use super::settings::{self, Settings, text};
 use crate::experiment::faults::{FaultKind, FaultPlan};
 use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
@@ -18,21 +18,17 @@ use crate::request::attempt::ServerRole;
 use crate::traffic;
 use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
 
-/// The flag by which SGLang and the simulator are one of a pair.
+/// The flag that makes a server of SGLang or the simulator one of a pair.
 const MODE: &str = "disaggregation_mode";
-/// Keys that are flags of SGLang's by the same name; those that the simulator has are its, too.
-const OF_SERVERS: &str = "model_path tp_size max_running_requests mem_fraction_static chunked_prefill_size \
+/// Keys that are also flags of SGLang, and of the simulator if it has them.
+const SERVER_KEYS: &str = "model_path tp_size max_running_requests mem_fraction_static chunked_prefill_size \
     schedule_conservativeness quantization enable_torch_compile enable_metrics";
 
-/// Whether the settings of a run go together, as far as that shows before anything is started.
+/// Checks that the settings of a run go together, as far as that shows before anything is started.
 ///
 /// # Errors
-/// The key and what would be right.
-pub fn check(settings: &Settings) -> Result<(), PlanError> {
-    Ok(fits(settings)?)
-}
-
-fn fits(settings: &Settings) -> anyhow::Result<()> {
+/// Names the key and what would be valid.
+pub fn check(settings: &Settings) -> anyhow::Result<()> {
     let (keys, router) = (&settings.keys, settings.keys.router);
     let spec = spec(settings, Path::new(""), Path::new(""))?;
     let is_external = keys.engine == EngineName::External;
@@ -40,7 +36,7 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         is_external || keys.servers.is_empty(),
         "servers: goes with engine = \"external\""
     );
-    fits_pairs(settings)?;
+    check_pairs(settings)?;
     ensure!(
         !is_external || !keys.servers.is_empty() || router == Router::External,
         "engine = \"external\": needs servers, such as [\"http://127.0.0.1:30000\"]"
@@ -77,7 +73,7 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
     if keys.engine == EngineName::Sim {
         check_sim(settings)?;
     }
-    for (key, is_asked) in [
+    for (key, is_set) in [
         (
             "enable_node_failures",
             keys.enable_node_failures == Some(true),
@@ -85,7 +81,7 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         ("failure_kind", keys.failure_kind != FaultKind::Kill),
     ] {
         ensure!(
-            !is_asked || keys.failure_schedule.is_some(),
+            !is_set || keys.failure_schedule.is_some(),
             "{key}: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
         );
     }
@@ -96,8 +92,8 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same of what is of pairs of servers.
-fn fits_pairs(settings: &Settings) -> anyhow::Result<()> {
+/// Checks the settings of pairs of prefill and decode servers.
+fn check_pairs(settings: &Settings) -> anyhow::Result<()> {
     let keys = &settings.keys;
     if !keys.has_pairs() {
         let roles = ServerRole::ALL.map(ServerRole::name);
@@ -123,24 +119,28 @@ fn fits_pairs(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the simulator takes its flags, and those that only servers of one role get.
+/// Checks the simulator's flags, and those that only servers of one role get.
 fn check_sim(settings: &Settings) -> Result<(), PlanError> {
     for role in [None].into_iter().chain(ServerRole::ALL.map(Some)) {
         let name = role.map_or("sim", ServerRole::name);
         let mut own = settings.table(name);
-        if let Some((key, _)) = own.find(|(key, _)| !line::SIM.contains(&format!("sim.{key}"))) {
-            let wrong = "no such key; `queuescope sim --help` names all";
-            return Err(PlanError::of(&format!("{name}.{key}"), wrong));
+        if let Some((key, _)) = own.find(|(key, _)| !is_sim_flag(key)) {
+            let problem = "no such key; `queuescope sim --help` names all";
+            return Err(PlanError::of(&format!("{name}.{key}"), problem));
         }
-        line::check_sim(&server_flags(settings, (0, role), None), name)?;
+        settings::check_sim(&server_flags(settings, (0, role), None), name)?;
     }
     Ok(())
 }
 
-/// What is to be started for a run whose folder is `dir`, by the program `queuescope`, if its settings fit.
+fn is_sim_flag(key: &str) -> bool {
+    settings::SIM.contains(&format!("sim.{key}"))
+}
+
+/// Returns what is to be started for a run in the folder `dir`; `program` is queuescope's own.
 ///
 /// # Errors
-/// The variable that has the API's key holds none.
+/// The environment variable of the API key holds no valid key.
 pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<DeploymentSpec, PlanError> {
     let (keys, load) = (&settings.keys, &settings.load);
     let logs = engine_logs(settings, dir);
@@ -156,12 +156,12 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         ServerSpec::Started(line)
     };
     let router_flags = settings.table("sglang_router");
-    let router_flags = router_flags.flat_map(|(key, value)| line::flags(&key, &value));
+    let router_flags = router_flags.flat_map(|(key, value)| settings::flags(&key, &value));
     let needs_hops = faults(settings).is_some_and(|faults| faults.needs_hops());
     let mut spec = DeploymentSpec {
         engine: keys.engine,
         prefill: keys.num_prefill as usize * usize::from(keys.has_pairs()),
-        traces: told(settings) == Some(Told::Traces),
+        traces: report_channel(settings) == Some(ReportChannel::Traces),
         base_port: Some(keys.base_port).filter(|port| *port > 0),
         front: keys.front.unwrap_or(router != Router::None),
         hops: keys
@@ -206,18 +206,19 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
     Ok(spec)
 }
 
-/// How servers that are started tell of requests beside their replies.
+/// How started servers report each request, in addition to their responses.
 #[derive(PartialEq)]
-enum Told {
-    /// By spans, to the proxy.
+enum ReportChannel {
+    /// Spans, sent to the proxy.
     Traces,
-    /// By a line a request, to files.
+    /// Request logs, in files.
     Logs,
 }
 
-/// How they are to, where nobody has said it: those of a pair by traces, as most of its waits are told in no other way (SGLang needs an
-/// extra for it, so it is asked); others by logs where they speak an API whose streams carry no times.
-fn told(settings: &Settings) -> Option<Told> {
+/// Chooses how servers report requests, unless the plan's flags choose it. Pairs report by traces, as most of their waits are reported
+/// in no other way; but SGLang needs an extra package for it, so there the plan must enable it. Others report by logs if they speak an
+/// API whose streams carry no times.
+fn report_channel(settings: &Settings) -> Option<ReportChannel> {
     let keys = &settings.keys;
     let (own, by_default) = match keys.engine {
         EngineName::Sim => ("sim", keys.has_pairs()),
@@ -226,29 +227,29 @@ fn told(settings: &Settings) -> Option<Told> {
     };
     let logs = format!("{own}.export_metrics_to_file");
     let names: Vec<String> = settings.names().map(|key| key.replace('-', "_")).collect();
-    let is_listened = names.iter().any(|key| {
+    let is_chosen = names.iter().any(|key| {
         key.split('.').take(2).eq(["proxy", "engine"]) || key.ends_with(".otlp_traces_endpoint")
     });
     let is_log = |key: &String| key == "engine_logs" || key.starts_with(&logs);
     let has_logs = names.iter().any(is_log);
     let traces = settings.get(&format!("{own}.enable_trace"));
     let backend = settings.text("backend");
-    let is_untold = backend.is_some_and(|backend| backend != "sglang") && keys.enable_metrics;
+    let lacks_times = backend.is_some_and(|backend| backend != "sglang") && keys.enable_metrics;
     match traces.map(Value::as_bool) {
-        _ if is_listened => None,
-        Some(Some(true)) if keys.has_pairs() => Some(Told::Traces),
-        None if by_default => Some(Told::Traces),
-        None if is_untold && !has_logs => Some(Told::Logs),
+        _ if is_chosen => None,
+        Some(Some(true)) if keys.has_pairs() => Some(ReportChannel::Traces),
+        None if by_default => Some(ReportChannel::Traces),
+        None if lacks_times && !has_logs => Some(ReportChannel::Logs),
         _ => None,
     }
 }
 
-/// Where the servers of a run write what they know of each request, to be put into its rows.
+/// The folder of the servers' request logs, if the generator is to join them to its rows.
 pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
-    (told(settings) == Some(Told::Logs)).then(|| dir.join(ENGINE_LOGS))
+    (report_channel(settings) == Some(ReportChannel::Logs)).then(|| dir.join(ENGINE_LOGS))
 }
 
-/// What is done to servers on purpose; `None`: nothing.
+/// The faults to inject; `None` if there are none.
 pub fn faults(settings: &Settings) -> Option<FaultPlan> {
     let keys = &settings.keys;
     let schedule = keys.failure_schedule.as_ref();
@@ -259,32 +260,32 @@ pub fn faults(settings: &Settings) -> Option<FaultPlan> {
     })
 }
 
-/// The generator's arguments of a run that sends to `url`, where `answers` (its `--upstream-kind`), and writes to `dir`.
+/// Returns the generator's arguments of a run that sends to `url` and writes to `dir`.
 ///
 /// # Errors
-/// The URL is none.
+/// The URL is invalid.
 pub fn traffic(
     settings: &Settings,
     url: &str,
-    answers: UpstreamKind,
+    upstream_kind: UpstreamKind,
     dir: &Path,
 ) -> Result<traffic::Args, PlanError> {
     let mut args = settings.load.clone();
-    let target = Target::parse(url).map_err(|wrong| PlanError(format!("{url}: {wrong}")))?;
-    // It is how our proxy, or who asks a server's health, takes its certificate.
+    let target = Target::parse(url).map_err(|problem| PlanError(format!("{url}: {problem}")))?;
+    // The options then concern the servers behind our proxy.
     if !target.is_tls() {
         args.tls = TlsArgs::default();
     }
     args.base_url = Some(target);
-    args.upstream_kind = answers;
+    args.upstream_kind = upstream_kind;
     args.output_dir = Some(dir.to_owned());
     args.engine_logs = args.engine_logs.or_else(|| engine_logs(settings, dir));
-    // The rate that is found is the rate that was sent.
+    // So that the rate that a search finds is the rate that was sent.
     args.exact_rate = settings.keys.find_max_rate;
     Ok(args)
 }
 
-/// The flags of the server of this number, from 0: its engine's table wins over keys, and over that the one of its role.
+/// Returns the flags of the server of this number, from 0. Its engine's table overrides keys, and the table of its role overrides both.
 fn server_flags(
     settings: &Settings,
     (number, role): (u32, Option<ServerRole>),
@@ -293,75 +294,72 @@ fn server_flags(
     let keys = &settings.keys;
     let is_sglang = keys.engine == EngineName::Sglang;
     let mut all = Table::new();
-    let is_flag = |key: &&str| is_sglang || line::SIM.contains(&format!("sim.{key}"));
-    let named = |key: &str| Some((key.to_owned(), settings.get(key)?.clone()));
-    all.extend(OF_SERVERS.split(' ').filter(is_flag).filter_map(named));
-    let mut own = |flag: &str, value: Value| all.insert(flag.to_owned(), value);
+    let is_flag = |key: &&str| is_sglang || is_sim_flag(key);
+    let entry = |key: &str| Some((key.to_owned(), settings.get(key)?.clone()));
+    all.extend(SERVER_KEYS.split(' ').filter(is_flag).filter_map(entry));
+    let mut set = |flag: &str, value: Value| all.insert(flag.to_owned(), value);
     if is_sglang {
-        // Each has GPUs of its own, or shares them with so many.
+        // Each server has its own GPUs, or shares them with `servers_per_gpu - 1` others.
         let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
-        own("base_gpu_id", i64::from(gpu).into());
+        set("base_gpu_id", i64::from(gpu).into());
     } else {
         if let Some(model) = settings.get("model_path") {
-            own("model", model.clone());
+            set("model", model.clone());
         }
-        // A flag that is off is none.
-        own("no_metrics", (!keys.enable_metrics).into());
-        if told(settings) == Some(Told::Traces) {
-            own("enable_trace", true.into());
-            own("trace_level", 2.into());
+        set("no_metrics", (!keys.enable_metrics).into());
+        if report_channel(settings) == Some(ReportChannel::Traces) {
+            set("enable_trace", true.into());
+            set("trace_level", 2.into());
         }
     }
     if let Some(role) = role {
-        own(MODE, role.name().into());
+        set(MODE, role.name().into());
     }
     let table = if is_sglang { "sglang" } else { "sim" };
     for table in [table].into_iter().chain(role.map(ServerRole::name)) {
         all.extend(settings.table(table));
     }
     if let Some(logs) = logs {
-        let is_said = |key: &String| key.replace('-', "_").starts_with("log_requests");
-        let is_unsaid = is_sglang && !all.keys().any(is_said);
-        let mut own = |flag: &str, value: Value| all.insert(flag.to_owned(), value);
-        own("export_metrics_to_file", true.into());
-        own(
-            "export_metrics_to_file_dir",
-            logs.display().to_string().into(),
-        );
-        if is_unsaid {
-            // Without the prompt.
-            own("log_requests", true.into());
-            own("log_requests_level", 0.into());
+        let is_log_flag = |key: &String| key.replace('-', "_").starts_with("log_requests");
+        let needs_log = is_sglang && !all.keys().any(is_log_flag);
+        let mut set = |flag: &str, value: Value| all.insert(flag.to_owned(), value);
+        let dir = logs.display().to_string();
+        set("export_metrics_to_file", true.into());
+        set("export_metrics_to_file_dir", dir.into());
+        if needs_log {
+            set("log_requests", true.into());
+            // Level 0 leaves the prompt out.
+            set("log_requests_level", 0.into());
         }
     }
-    let flags = all.iter().map(|(key, value)| line::flags(key, value));
+    let flags = all.iter().map(|(key, value)| settings::flags(key, value));
     flags.flatten().collect()
 }
 
-/// What was given and means nothing to what is started: said, and no error.
-pub fn without_effect(plan: &Plan, settings: &Settings) -> Vec<String> {
+/// Returns a note on each given key that has no effect on what is started, which is no error.
+pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
     let idle: &[&str] = match settings.keys.engine {
         EngineName::Sim => &[SGLANG, "sglang"],
         EngineName::Sglang => &["sim"],
         EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "prefill", "decode", "env"],
     };
-    let is_instead = |name: &str| settings.keys.has_pairs() && name == "num_gpus";
+    let is_replaced = |name: &str| settings.keys.has_pairs() && name == "num_gpus";
     let is_idle = |name: &&String| {
-        let key = line::key(name);
-        let place = match name.split_once('.') {
+        let key = settings::key(name);
+        let group = match name.split_once('.') {
             Some((table, _)) => Some(table),
             None => key.and_then(|key| key.get_help_heading()),
         };
-        // A plan that was printed has all defaults in it.
-        let default = key.and_then(|key| line::default_of(plan.kind, key));
+        // A plan that --print-plan wrote contains all defaults.
+        let default = key.and_then(|key| settings::default_of(plan.kind, key));
         let is_default = default.is_some() && settings.get(name) == default.as_ref();
-        let is_idle = place.is_some_and(|place| idle.contains(&place)) || is_instead(name);
+        let is_idle = group.is_some_and(|group| idle.contains(&group)) || is_replaced(name);
         is_idle && !is_default
     };
     let engine = traffic::name(settings.keys.engine);
-    let told = |name: &String| match is_instead(name) {
+    let note = |name: &String| match is_replaced(name) {
         true => format!("{name} means nothing beside num_prefill and num_decode"),
         false => format!("{name} means nothing to engine {engine}"),
     };
-    plan.given.iter().filter(is_idle).map(told).collect()
+    plan.given.iter().filter(is_idle).map(note).collect()
 }

@@ -1,19 +1,19 @@
-//! What is wrong with a plan.
+//! The error of an invalid plan.
 
-/// An invalid plan: the key, what is wrong with it, what would be right.
+/// Names the key, the problem and what would be valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PlanError(pub String);
 
 impl From<anyhow::Error> for PlanError {
-    fn from(wrong: anyhow::Error) -> PlanError {
-        PlanError(wrong.to_string())
+    fn from(error: anyhow::Error) -> PlanError {
+        PlanError(error.to_string())
     }
 }
 
 impl PlanError {
-    /// Of a key.
-    pub fn of(key: &str, wrong: impl std::fmt::Display) -> PlanError {
-        PlanError(format!("{key}: {wrong}"))
+    /// An error about one key.
+    pub fn of(key: &str, problem: impl std::fmt::Display) -> PlanError {
+        PlanError(format!("{key}: {problem}"))
     }
 }

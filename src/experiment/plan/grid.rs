@@ -1,4 +1,4 @@
-//! The runs of keys that have several values: every combination, in a stated order.
+//! Every combination of the values of varied keys, in a fixed order; labels and folders of runs.
 
 use serde_json::{Map, json};
 use toml::Value;
@@ -7,43 +7,41 @@ use super::error::PlanError;
 use super::read::Entry;
 use crate::report::files::plain;
 
-/// A key with its several values, in order.
+/// A varied key with its values, in order.
 pub type Sweep = (String, Vec<Value>);
 
-/// More runs than this are taken for a slip.
-const MOST_RUNS: usize = 2_000;
-/// Characters of a folder's name.
-const LONGEST: usize = 100;
+/// More runs are taken for a mistake.
+const MAX_RUNS: usize = 2_000;
+/// The longest label in a folder's name, in characters.
+const MAX_LABEL_CHARS: usize = 100;
 
-/// Every combination of the values, each of which is to be done so often: the last key changes fastest.
+/// Returns every combination of the values; the last key changes fastest. Each is to be done `repeats` times.
 ///
 /// # Errors
-/// There are too many.
+/// There would be too many runs.
 pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, PlanError> {
     let lengths = sweeps.iter().map(|(_, values)| values.len());
     let count = lengths.fold(repeats as usize, usize::saturating_mul);
-    if count > MOST_RUNS {
+    if count > MAX_RUNS {
         let keys: Vec<&str> = sweeps.iter().map(|(key, _)| key.as_str()).collect();
-        return Err(PlanError(format!(
-            "{} and repeats: make {count} runs; {MOST_RUNS} are the most",
-            keys.join(", ")
-        )));
+        let problem = format!("make {count} runs; {MAX_RUNS} are the most");
+        return Err(PlanError::of(
+            &format!("{} and repeats", keys.join(", ")),
+            problem,
+        ));
     }
     let mut all = vec![Vec::new()];
     for (key, values) in sweeps {
-        let entries = values.iter().map(|value| (key.clone(), value.clone()));
-        let with = |before: &Vec<Entry>| {
-            let before = before.clone();
-            entries
-                .clone()
-                .map(move |entry| [&before[..], &[entry]].concat())
+        let extended = |run: Vec<Entry>| {
+            let with = move |value: &Value| [&run[..], &[(key.clone(), value.clone())]].concat();
+            values.iter().map(with)
         };
-        all = all.iter().flat_map(with).collect();
+        all = all.into_iter().flat_map(extended).collect();
     }
     Ok(all)
 }
 
-/// What tells a combination from the others: `routing_policy=random,request_rate=5`.
+/// Returns the label of a combination: `routing_policy=random,request_rate=5`.
 pub fn label(entries: &[Entry]) -> String {
     if entries.is_empty() {
         return "run".to_owned();
@@ -52,13 +50,13 @@ pub fn label(entries: &[Entry]) -> String {
     entries.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
-/// The folder of the `number`th run, from 1.
+/// Returns the name of the folder of the `number`th run, counted from 1.
 pub fn folder(number: usize, label: &str, repeat: u32) -> String {
     let plain = |c: char| match c.is_ascii_alphanumeric() || "=,._+-".contains(c) {
         true => c,
         false => '_',
     };
-    let label: String = label.chars().map(plain).take(LONGEST).collect();
+    let label: String = label.chars().map(plain).take(MAX_LABEL_CHARS).collect();
     let repeat = match repeat {
         0 => String::new(),
         repeat => format!("-r{}", repeat + 1),
@@ -66,7 +64,7 @@ pub fn folder(number: usize, label: &str, repeat: u32) -> String {
     format!("{number:02}-{label}{repeat}")
 }
 
-/// A combination as `run.json` has it.
+/// Returns a combination as it stands in `run.json`.
 pub fn json(entries: &[Entry]) -> Map<String, serde_json::Value> {
     let entry = |(key, value): &Entry| (key.clone(), json_of(value));
     entries.iter().map(entry).collect()
@@ -74,7 +72,7 @@ pub fn json(entries: &[Entry]) -> Map<String, serde_json::Value> {
 
 fn json_of(value: &Value) -> serde_json::Value {
     match value {
-        // JSON has no number for it.
+        // JSON has no infinity.
         Value::Float(number) if !number.is_finite() => json!(value.to_string()),
         value => json!(value),
     }

@@ -1,4 +1,4 @@
-//! The keys of an experiment itself, each a flag as well. The generator's own flags stand beside them (`line.rs`).
+//! The experiment's own keys, each also a flag. Together with the generator's flags they make a run's settings (`settings.rs`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::traffic;
 use crate::traffic::client::Target;
 use crate::units::{at_least, between, share};
 
-/// What an experiment is about.
+/// What an experiment tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One server.
@@ -20,10 +20,9 @@ pub enum Kind {
     Routing,
 }
 
-/// Headings of the help. Keys of [`STARTED`] and [`SGLANG`] mean nothing to servers that run already, those of the second
-/// nothing to the simulator either.
+/// A heading of the help. Keys under it have no effect on servers that run already.
 pub const STARTED: &str = "Servers that are started";
-/// See [`STARTED`].
+/// A heading of the help. Keys under it have an effect on SGLang servers that are started, and on no others.
 pub const SGLANG: &str = "SGLang";
 const SERVERS: &str = "Servers";
 const ROUTER: &str = "Router";
@@ -31,20 +30,20 @@ const EXPERIMENT: &str = "Experiment";
 const FAILURES: &str = "Failures";
 const SEARCH: &str = "Highest rate";
 
-/// The key `preset`: names, and the keys that each sets; the advice of SGLang's own page on tuning (docs.sglang.io, "Hyperparameter
-/// Tuning") and of the manual.
+/// The values of the key `preset`, and the keys that each sets. Sources: SGLang's page on tuning (docs.sglang.io, "Hyperparameter
+/// Tuning") and the project's requirements.
 pub const PRESETS: [(&str, &str); 3] = [
-    // Large batches: room for many, taken in early, prompts in large pieces.
+    // Large batches: many requests at once, admitted early, with large prefill chunks.
     (
         "high-throughput",
         "max_running_requests = 512\nmem_fraction_static = 0.92\nchunked_prefill_size = 16384\nschedule_conservativeness = 0.3",
     ),
-    // Small batches step faster; a prompt's small pieces hold the others' tokens up for less.
+    // Small batches step faster, and small prefill chunks delay other requests' tokens less.
     (
         "low-latency",
         "max_running_requests = 32\nchunked_prefill_size = 4096",
     ),
-    // What the page says against running out of memory in decode, in both and in prefill.
+    // What the page advises against running out of memory: in decode, in general, and in prefill.
     (
         "low-memory",
         "max_running_requests = 64\nmem_fraction_static = 0.7\nchunked_prefill_size = 2048",
@@ -163,20 +162,20 @@ pub struct Keys {
     pub probe_s: Duration,
 }
 
-/// The URL of what runs.
+/// Reads a URL, without a slash at its end.
 fn url(text: &str) -> Result<String, String> {
     Target::parse(text).map(|_| text.trim_end_matches('/').to_owned())
 }
 
 impl Keys {
-    /// Whether pairs of prefill and decode servers are started.
+    /// Whether prefill and decode servers are started.
     pub fn has_pairs(&self) -> bool {
         self.engine != EngineName::External && self.num_prefill + self.num_decode > 0
     }
 }
 
 impl Kind {
-    /// Its name, which is its subcommand.
+    /// Its name, which is also its subcommand.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Node => "node",
@@ -184,7 +183,7 @@ impl Kind {
         }
     }
 
-    /// The plan without a file.
+    /// The built-in plan, which is used if no file is given.
     pub fn example(self) -> &'static str {
         match self {
             Kind::Node => include_str!("../node/example.toml"),

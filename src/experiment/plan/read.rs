@@ -1,4 +1,4 @@
-//! Keys and values as they are written: in a file, in its order, and on the command line.
+//! Reads keys and values from a plan's file, in its order, and from flags.
 
 use toml::{Table, Value};
 
@@ -6,18 +6,18 @@ use super::error::PlanError;
 use super::is_table;
 use crate::units;
 
-/// A key with its value. Keys of tables have the table's name before them: `sim.decode_step_ms`.
+/// A key with its value. The key of a table begins with the table's name: `sim.decode_step_ms`.
 pub type Entry = (String, Value);
 
-/// Reads a file; entries come in its order.
+/// Reads a plan's file. Entries keep its order.
 ///
 /// # Errors
-/// It is no TOML: the line and what is wrong there.
+/// It is not TOML: names the line and the problem.
 pub fn file(text: &str) -> Result<Vec<Entry>, PlanError> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         let at = error.span().map_or(0, |span| span.start);
         let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
-        PlanError(format!("line {line}: {}", error.message().trim()))
+        PlanError(format!("line {line}: {}", syntax_problem(text, &error)))
     })?;
     let mut entries = Vec::new();
     for (key, value) in table {
@@ -32,11 +32,24 @@ pub fn file(text: &str) -> Result<Vec<Entry>, PlanError> {
     Ok(entries)
 }
 
-/// The value of a flag that was given with these words. Several make a list, which is varied, but where the key takes a list;
-/// so do commas between numbers, and between names of a key of our `own`: of the generator's values some have commas in them.
-pub fn flag(words: &[&str], is_list: bool, is_own: bool) -> Value {
+/// The TOML parser's message for a key that is given twice.
+pub const DUPLICATE: &str = "duplicate key";
+
+/// Returns why `text` is not TOML, with the name of a key that is given twice.
+pub fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
+    let place = error.span().and_then(|span| text.get(span));
+    match (error.message().trim(), place) {
+        (DUPLICATE, Some(key)) => format!("{key}: is given twice"),
+        (message, _) => message.to_owned(),
+    }
+}
+
+/// Returns the value of a flag that was given with these texts. Several make a list, which is varied unless the key itself takes
+/// a list. Commas between numbers separate values, too; commas between names only if the key is the experiment's own, since some
+/// values of the generator contain commas.
+pub fn flag(texts: &[&str], is_list: bool, is_own: bool) -> Value {
     if is_list {
-        return words.to_vec().into();
+        return texts.to_vec().into();
     }
     let is_name = |piece: &str| {
         let is_plain = |c: char| c.is_alphanumeric() || "_-./%".contains(c);
@@ -50,11 +63,11 @@ pub fn flag(words: &[&str], is_list: bool, is_own: bool) -> Value {
         true => is_name(piece.trim()),
         false => is_number(piece.trim()),
     };
-    let pieces = words
+    let pieces = texts
         .iter()
-        .flat_map(|word| match word.split(',').all(is_piece) {
-            true => word.split(',').map(str::trim).collect(),
-            false => vec![*word],
+        .flat_map(|text| match text.split(',').all(is_piece) {
+            true => text.split(',').map(str::trim).collect(),
+            false => vec![*text],
         });
     let mut values: Vec<Value> = pieces.map(scalar).collect();
     match values.len() {
@@ -63,7 +76,7 @@ pub fn flag(words: &[&str], is_list: bool, is_own: bool) -> Value {
     }
 }
 
-/// `KEY=VALUE`, the value as TOML or, where it is none, as a text.
+/// Reads `KEY=VALUE`. A value that is not TOML is taken as text.
 ///
 /// # Errors
 /// There is no `=`.
@@ -72,21 +85,16 @@ pub fn assignment(text: &str) -> Result<Entry, String> {
         .split_once('=')
         .ok_or("must be KEY=VALUE, such as sim.decode_step_ms=8")?;
     let value = value.trim();
-    let read = inline(value).unwrap_or_else(|| Value::String(value.to_owned()));
+    let read = value.parse().unwrap_or_else(|_| value.into());
     Ok((key.trim().to_owned(), read))
 }
 
-/// A value as TOML has it.
-pub fn inline(text: &str) -> Option<Value> {
-    text.parse().ok()
-}
-
-/// A number, a truth or a table where the word is one, written as it would be again; else a text.
-pub(super) fn scalar(word: &str) -> Value {
-    match inline(word) {
-        Some(value @ (Value::Integer(_) | Value::Boolean(_))) if value.to_string() == word => value,
-        Some(value @ (Value::Float(_) | Value::Table(_))) => value,
-        _ => Value::String(word.to_owned()),
+/// Reads a number, a boolean or a table. Anything else is text, also a number that would be written differently, such as `007`.
+pub(super) fn scalar(text: &str) -> Value {
+    match text.parse() {
+        Ok(value @ (Value::Integer(_) | Value::Boolean(_))) if value.to_string() == text => value,
+        Ok(value @ (Value::Float(_) | Value::Table(_))) => value,
+        _ => text.into(),
     }
 }
 
@@ -95,8 +103,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_flags_are_values_or_lists_of_them() {
-        for (words, is_own, read) in [
+    fn texts_of_flags_are_values_or_lists_of_them() {
+        for (texts, is_own, read) in [
             (&["32"][..], true, "32"),
             (&["32,64"], true, "[32, 64]"),
             (&["32", "64"], true, "[32, 64]"),
@@ -112,11 +120,11 @@ mod tests {
             (&["300/min,6"], false, "[\"300/min\", 6]"),
             (&["1min,90"], false, "[\"1min\", 90]"),
             (&["true"], false, "true"),
-            // A curve is one value of the generator's, a path another.
+            // A rate curve of the generator is one value, and so is a path.
             (&["0:5,60:50"], false, "\"0:5,60:50\""),
             (&["a,b"], false, "\"a,b\""),
         ] {
-            assert_eq!(flag(words, false, is_own).to_string(), read, "{words:?}");
+            assert_eq!(flag(texts, false, is_own).to_string(), read, "{texts:?}");
         }
         assert_eq!(flag(&["a", "b"], true, false).to_string(), "[\"a\", \"b\"]");
         let assigned = |text| assignment(text).unwrap().1;

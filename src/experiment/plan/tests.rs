@@ -22,11 +22,11 @@ fn spec(settings: &Settings) -> DeploymentSpec {
     deploy::spec(settings, Path::new("/x"), Path::new("q")).unwrap()
 }
 
-/// Plans, each with what it means below: its runs with what is started for them, and how they are loaded.
-const RIGHT: &str = "tests/data/experiment/right-plans.txt";
+/// Valid plans, each followed by its runs: what is started for them, and how they are loaded.
+const VALID: &str = "tests/data/experiment/right-plans.txt";
 
-fn meant(kind: Kind, text: &str) -> String {
-    let plan = plan(kind, text).unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
+fn describe(kind: Kind, text: &str) -> String {
+    let plan = plan(kind, text).unwrap_or_else(|error| panic!("{text}: {error}"));
     let runs = plan.runs().iter().map(|run| {
         let (found, load) = (spec(&run.settings), &run.settings.load);
         let servers = found.servers.iter().map(|server| match server {
@@ -56,48 +56,48 @@ fn meant(kind: Kind, text: &str) -> String {
             found.access.tls.ca,
         )
     });
-    let notes = deploy::without_effect(&plan, &plan.runs()[0].settings);
+    let notes = deploy::ineffective_keys(&plan, &plan.runs()[0].settings);
     let notes = notes.iter().map(|note| format!("note: {note}\n"));
     runs.chain(notes).collect()
 }
 
-/// Holds a file of plans, `KIND: TEXT` where `\\n` ends a line, to what is told of each below it.
-fn golden(file: &str, told: impl Fn(Kind, &str) -> String) {
-    let known = std::fs::read_to_string(file).unwrap();
-    let plans = known.lines().filter(|line| !line.starts_with(' '));
+/// Compares a file of plans, `KIND: TEXT` where `\\n` ends a line, with what `describe` returns for each.
+fn golden(file: &str, describe: impl Fn(Kind, &str) -> String) {
+    let expected = std::fs::read_to_string(file).unwrap();
+    let plans = expected.lines().filter(|line| !line.starts_with(' '));
     let now = plans.map(|line| {
         let (kind, text) = line.split_once(": ").unwrap();
         let kind = match kind {
             "node" => Kind::Node,
             _ => Kind::Routing,
         };
-        let told = told(kind, &text.replace("\\n", "\n"));
-        format!("{line}\n    {}\n", told.trim_end().replace('\n', "\n    "))
+        let found = describe(kind, &text.replace("\\n", "\n"));
+        format!("{line}\n    {}\n", found.trim_end().replace('\n', "\n    "))
     });
     let now: String = now.collect();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(file, &now).unwrap();
     }
-    assert_eq!(now, known, "{file}: UPDATE_DOCS=1 takes it over");
+    assert_eq!(now, expected, "{file}: UPDATE_DOCS=1 updates it");
 }
 
 #[test]
-fn right_plans_mean_what_they_say() {
-    golden(RIGHT, meant);
+fn valid_plans_make_the_expected_runs() {
+    golden(VALID, describe);
 }
 
-/// Wrong plans, each with what is told of it below.
-const WRONG: &str = "tests/data/experiment/wrong-plans.txt";
+/// Invalid plans, each followed by its error.
+const INVALID: &str = "tests/data/experiment/wrong-plans.txt";
 
 #[test]
-fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
-    golden(WRONG, |kind, text| {
-        plan(kind, text).map_or_else(|wrong| wrong.to_string(), |_| "taken".to_owned())
+fn an_invalid_plan_is_refused_by_its_key_before_anything_starts() {
+    golden(INVALID, |kind, text| {
+        plan(kind, text).map_or_else(|error| error.to_string(), |_| "taken".to_owned())
     });
 }
 
 #[test]
-fn presets_stand_between_defaults_and_what_is_given() {
+fn presets_override_defaults_and_given_keys_override_presets() {
     let settings = only(&node(
         "preset = 'high-throughput'\nchunked_prefill_size = 1000",
     ));
@@ -109,14 +109,14 @@ fn presets_stand_between_defaults_and_what_is_given() {
 }
 
 #[test]
-fn what_is_written_is_the_same_plan_again() {
+fn a_printed_plan_makes_the_same_runs() {
     for text in [
         "",
         "request_rate = [5, inf]\nmax_running_requests = [8, 4]\nsim.decode_step_ms = 3.5\nmodel_path = \"a 'b'\"",
         "preset = 'low-latency'\nchunked_prefill_size = 77\nrequest_rate = [1, 2]",
         "router = 'sglang-router'\nrouting_policy = ['random', 'cache_aware']\nfailure_schedule = { 3 = [1], 10 = [] }\n[sglang_router]\ncache-threshold = 0.5",
         "rate_curve = '0:5,60:50'",
-        // Any key.
+        // Keys that need quotes.
         "engine = 'sglang'\nmodel_path = 'm'\nsglang.'a b' = 1\nsglang.'c.d' = 2\nsglang.'' = 3\nsglang.\"e\\nf\" = 5",
     ] {
         let before = plan(Kind::Routing, text).unwrap();
@@ -127,14 +127,14 @@ fn what_is_written_is_the_same_plan_again() {
             runs.collect::<Vec<_>>()
         };
         assert_eq!(runs(&before), runs(&after), "{text}");
-        // All of it was given by then, and means no less.
+        // Printed defaults are no reason for notes.
         let settings = &after.runs()[0].settings;
-        assert_eq!(deploy::without_effect(&after, settings), [""; 0]);
+        assert_eq!(deploy::ineffective_keys(&after, settings), [""; 0]);
     }
 }
 
 #[test]
-fn equal_values_are_one_setting_whatever_they_are_written_with() {
+fn equal_values_are_one_setting_however_they_are_written() {
     for (key, equal, label) in [
         ("duration", "'1min', 60, 60.0, '60'", "60"),
         ("request_rate", "'300/min', 5, 5.0", "5"),
@@ -163,6 +163,8 @@ fn equal_values_are_one_setting_whatever_they_are_written_with() {
             "{\"kind\":\"slow\",\"ms\":50}",
         ),
         ("failure_kind", "{ kind = 'stall' }, 'stall'", "stall"),
+        ("failure_kind", "{ kind = 'kill' }, 'kill'", "kill"),
+        ("base_port", "'0', 0", "0"),
     ] {
         let rest = match key {
             "failure_kind" => "\nfailure_schedule = { 1 = [1], 2 = [] }",
@@ -171,8 +173,8 @@ fn equal_values_are_one_setting_whatever_they_are_written_with() {
         };
         let twice = plan(Kind::Routing, &format!("{key} = [{equal}]{rest}"));
         let twice = twice.unwrap_err().to_string();
-        let is_told = twice.contains(&format!("{key} = {label}: is given twice"));
-        assert!(is_told, "{equal}: {twice}");
+        let names_it = twice.contains(&format!("{key} = {label}: is given twice"));
+        assert!(names_it, "{equal}: {twice}");
     }
     let names = |text: &str| {
         let plan = node(text);
@@ -185,7 +187,7 @@ fn equal_values_are_one_setting_whatever_they_are_written_with() {
 }
 
 #[test]
-fn a_certificate_is_that_of_who_is_asked() {
+fn a_ca_is_used_for_https_only() {
     let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), made.cert.pem()).unwrap();
@@ -203,24 +205,24 @@ fn a_certificate_is_that_of_who_is_asked() {
 }
 
 #[test]
-fn what_the_examples_vary_goes_with_what_is_given() {
+fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
     let search = "find_max_rate = true\ngoodput = ['ttft:500']";
     let narrow_search = format!("{search}\nmax_running_requests = 8");
     let server = "engine = 'external'\nservers = ['http://h:1']";
     let servers = "engine = 'external'\nservers = ['http://h:1', 'http://h:2']";
     let router = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
-    // Runs, how many requests a server runs, and our balancer sends on.
+    // Runs, max_running_requests, and the front's max_concurrent_requests.
     for (kind, given, expected) in [
         (Kind::Node, "", (3, 8, None)),
         (Kind::Node, search, (1, 256, None)),
-        // Servers that run already would be compared with themselves.
+        // The sweep would have no effect on servers that run already.
         (Kind::Node, server, (1, 256, None)),
-        // What is given is not touched.
+        // Given keys stay.
         (Kind::Node, &narrow_search, (1, 8, None)),
         (Kind::Node, "preset = 'low-latency'", (1, 32, None)),
         (Kind::Routing, "", (4, 4, Some("16"))),
         (Kind::Routing, search, (1, 4, Some("16"))),
-        // Waits before a router would pass for its own.
+        // The front's queue would be taken for the router's.
         (Kind::Routing, "router = 'sglang-router'", (1, 4, None)),
         (Kind::Routing, router, (1, 4, None)),
         (
@@ -228,7 +230,7 @@ fn what_the_examples_vary_goes_with_what_is_given() {
             "num_prefill = 1\nnum_decode = 1",
             (1, 4, None),
         ),
-        // Policies can be compared before servers that run already, too.
+        // Policies can be compared on servers that run already, too.
         (Kind::Routing, servers, (4, 4, Some("16"))),
     ] {
         let example = read::file(kind.example()).unwrap();

@@ -1,72 +1,72 @@
-//! The search of the highest rate that meets an objective: doubling, then halving the way between. Pure.
+//! The search for the highest rate that meets an objective: doubles the rate, then bisects. Does no IO.
 
 use crate::report::files::{MaxRate, Trial, TrialFile};
 use crate::units::four_digits;
 
-/// A search under way.
+/// A search in progress.
 #[derive(Clone, Debug)]
 pub struct Search {
     first: f64,
     precision: f64,
-    /// What it is of, and what was found so far.
+    /// The objective, and what was found so far.
     pub found: MaxRate,
-    /// A rate that could not be sent once: it is tried again.
-    again: Option<f64>,
+    /// A rate whose first trial was invalid: it is tried once more.
+    retry: Option<f64>,
 }
 
-/// More trials than this end a search: doubling from one a second would be beyond any machine.
-const MOST_TRIALS: usize = 40;
-/// A rate below this share of the first is not tried: the objective cannot be met.
-const LOWEST: f64 = 1.0 / 1024.0;
+/// The search ends after so many trials. Doubling so often is beyond any machine.
+const MAX_TRIALS: usize = 40;
+/// The lowest rate that is tried, as a share of the first. If it misses, the objective cannot be met.
+const MIN_SHARE_OF_FIRST: f64 = 1.0 / 1024.0;
 
 impl Search {
-    /// From `first` (requests a second), until the lowest miss is at most the share `precision` above the highest hit.
+    /// Begins at `first` requests a second. The search ends when the lowest miss is at most the share `precision` above the highest
+    /// hit.
     pub fn new(first: f64, precision: f64, found: MaxRate) -> Search {
         Search {
             first,
             precision,
             found,
-            again: None,
+            retry: None,
         }
     }
 
-    /// The next rate to try; `None`: the search is over.
+    /// Returns the next rate to try; `None` if the search is over.
     pub fn next(&self) -> Option<f64> {
-        if self.found.trials.len() >= MOST_TRIALS {
+        if self.found.trials.len() >= MAX_TRIALS {
             return None;
         }
-        if self.again.is_some() {
-            return self.again;
+        if self.retry.is_some() {
+            return self.retry;
         }
-        match (self.found.met, self.above()) {
+        match (self.found.met, self.upper_bound()) {
             (None, None) => Some(self.first),
             (Some(met), None) => Some(four_digits(met * 2.0)),
-            (None, Some(above)) => {
-                Some(four_digits(above / 2.0)).filter(|rate| *rate >= self.first * LOWEST)
-            }
+            (None, Some(above)) => Some(four_digits(above / 2.0))
+                .filter(|rate| *rate >= self.first * MIN_SHARE_OF_FIRST),
             (Some(met), Some(above)) if above <= met * (1.0 + self.precision) => None,
-            // What lies between may be too close to be another number.
+            // The rounded middle may equal one of the two.
             (Some(met), Some(above)) => Some(four_digits(f64::midpoint(met, above)))
                 .filter(|rate| *rate > met && *rate < above),
         }
     }
 
-    /// Says how the rate of [`Search::next`] did.
-    pub fn tell(&mut self, trial: TrialFile) {
+    /// Adds the trial of the rate that [`Search::next`] returned.
+    pub fn add(&mut self, trial: TrialFile) {
         let (rate, found) = (trial.rate, &mut self.found);
-        let least = |known: Option<f64>| Some(known.map_or(rate, |known| known.min(rate)));
-        let again = self.again.take();
+        let lowest = |known: Option<f64>| Some(known.map_or(rate, |known| known.min(rate)));
+        let retry = self.retry.take();
         match trial.result {
             Trial::Met => found.met = Some(found.met.map_or(rate, |known| known.max(rate))),
-            Trial::Missed => found.missed = least(found.missed),
-            Trial::Invalid if again.is_some() => found.invalid = least(found.invalid),
-            Trial::Invalid => self.again = Some(rate),
+            Trial::Missed => found.missed = lowest(found.missed),
+            Trial::Invalid if retry.is_some() => found.invalid = lowest(found.invalid),
+            Trial::Invalid => self.retry = Some(rate),
         }
         found.trials.push(trial);
     }
 
-    /// The lowest rate that is known to be too high, for whatever reason.
-    fn above(&self) -> Option<f64> {
+    /// The lowest rate that missed or could not be sent.
+    fn upper_bound(&self) -> Option<f64> {
         match (self.found.missed, self.found.invalid) {
             (Some(missed), Some(invalid)) => Some(missed.min(invalid)),
             (missed, invalid) => missed.or(invalid),
@@ -74,22 +74,22 @@ impl Search {
     }
 }
 
-/// How many requests a trial of this rate sends: for so many seconds at least, and so many that ten may fail, so that the
-/// share can be told.
+/// Returns how many requests a trial of `rate` sends: for `seconds` at least, and so many that a rate which just meets the share has
+/// [`MISSES`] misses.
 pub fn requests(rate: f64, seconds: f64, share: f64) -> usize {
-    let to_tell = MISSES / (1.0 - share);
-    // A cast saturates; the last bit of a quotient makes no request.
-    ((rate * seconds).max(to_tell) - 1e-6).ceil().max(1.0) as usize
+    let count = MISSES / (1.0 - share);
+    // A rounding error of the quotient must not add a request. The cast saturates.
+    ((rate * seconds).max(count) - 1e-6).ceil().max(1.0) as usize
 }
 
-/// Requests that may fail in a trial that just meets its share: fewer would be too much by chance.
+/// How many requests miss the limits in a trial that just meets its share. With fewer, the result would depend too much on chance.
 const MISSES: f64 = 10.0;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Searches where rates up to `capacity` meet the objective and none above `machine` can be sent.
+    /// Searches where rates up to `capacity` meet the objective and rates above `machine` cannot be sent.
     fn search(first: f64, precision: f64, capacity: f64, machine: f64) -> (MaxRate, Vec<f64>) {
         let mut search = Search::new(first, precision, MaxRate::default());
         while let Some(rate) = search.next() {
@@ -98,7 +98,7 @@ mod tests {
                 rate if rate > capacity => Trial::Missed,
                 _ => Trial::Met,
             };
-            search.tell(trial(rate, result));
+            search.add(trial(rate, result));
         }
         let tried = search.found.trials.iter().map(|trial| trial.rate);
         (search.found.clone(), tried.collect())
@@ -113,10 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn the_capacity_is_enclosed_as_closely_as_asked_from_wherever_it_begins() {
+    fn the_capacity_is_found_to_the_given_precision_from_any_first_rate() {
         for first in [0.5, 10.0, 300.0] {
             for capacity in [0.4, 7.0, 63.2, 1999.0] {
-                if capacity < first * LOWEST {
+                if capacity < first * MIN_SHARE_OF_FIRST {
                     continue;
                 }
                 let (found, tried) = search(first, 0.05, capacity, f64::INFINITY);
@@ -131,18 +131,18 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_tried_twice_and_is_no_miss() {
+    fn a_rate_that_cannot_be_sent_is_tried_twice_and_is_no_miss() {
         let (found, tried) = search(10.0, 0.05, 1e9, 65.0);
         assert_eq!(found.missed, None);
         assert_eq!(tried[..6], [10.0, 20.0, 40.0, 80.0, 80.0, 60.0]);
         let (met, invalid) = (found.met.unwrap(), found.invalid.unwrap());
         let is_near = met <= 65.0 && invalid > 65.0 && invalid <= met * 1.05;
         assert!(is_near, "{met} {invalid}");
-        // Once is chance: what is sent the second time counts.
+        // The second trial decides.
         let mut once = Search::new(8.0, 0.05, MaxRate::default());
-        once.tell(trial(8.0, Trial::Invalid));
+        once.add(trial(8.0, Trial::Invalid));
         assert_eq!(once.next(), Some(8.0));
-        once.tell(trial(8.0, Trial::Met));
+        once.add(trial(8.0, Trial::Met));
         assert_eq!((once.next(), once.found.invalid), (Some(16.0), None));
     }
 
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_is_long_enough_to_tell_its_share() {
+    fn a_trial_is_long_enough_to_measure_its_share() {
         assert_eq!(requests(1.0, 20.0, 0.95), 200);
         assert_eq!(requests(1.0, 20.0, 0.9), 100);
         assert_eq!(requests(50.0, 20.0, 0.9), 1000);

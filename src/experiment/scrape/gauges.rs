@@ -1,16 +1,16 @@
-//! What is taken of a page in Prometheus's text format, and of `nvidia-smi`; how the gauges of several ranks become one value; pure.
+//! Parses gauges of a page in Prometheus's text format, and the output of `nvidia-smi`. Combines the gauges of several ranks.
 
 use std::collections::BTreeMap;
 
 use crate::report::series::{POOL, QUEUED, RUNNING};
 
-/// A sample: its name, labels as they are written, and value.
-struct Sample<'a>(&'a str, &'a str, f64);
+/// A sample: its name, its labels as text, and its value.
+type Sample<'a> = (&'a str, &'a str, f64);
 
-/// A gauge: its name, the series' metric, and whether that of several data-parallel ranks is their mean, not their sum.
+/// A gauge: its name, the metric in the series, and whether data-parallel ranks are combined by their mean instead of their sum.
 type Gauge = (&'static str, &'static str, bool);
 
-/// What is taken of SGLang's page, whose `gen_throughput` is tokens a second.
+/// The gauges that are taken of SGLang's page. `gen_throughput` is in tokens per second.
 const GAUGES: [Gauge; 6] = [
     ("sglang:num_running_reqs", RUNNING, false),
     ("sglang:num_queue_reqs", QUEUED, false),
@@ -20,37 +20,36 @@ const GAUGES: [Gauge; 6] = [
     ("sglang:gen_throughput", "gen_throughput", false),
 ];
 
-/// Bytes of a mebibyte.
+/// A mebibyte, in bytes.
 const MIB: f64 = 1_048_576.0;
 
-/// What a page tells. Ranks of tensor and pipeline parallelism repeat one another: the highest of them counts. Of each priority's own
-/// the total alone counts.
-pub(super) fn gauges(page: &str) -> Vec<(&'static str, f64)> {
+/// Parses the gauges of a page. Ranks of tensor and pipeline parallelism report the same value: the highest counts. Samples of single
+/// priorities are skipped, as there is also their total.
+pub(super) fn parse_gauges(page: &str) -> Vec<(&'static str, f64)> {
     let mut found: BTreeMap<usize, BTreeMap<&str, f64>> = BTreeMap::new();
-    for sample in samples(page) {
-        // What some exporters make of the colon.
-        let name = sample.0.replacen("sglang_", "sglang:", 1);
-        let place = GAUGES.iter().position(|(known, ..)| *known == name);
-        let Some(place) = place.filter(|_| sample.label("priority").is_empty()) else {
+    for (name, labels, value) in samples(page) {
+        // Some exporters replace the colon.
+        let name = name.replacen("sglang_", "sglang:", 1);
+        let gauge = GAUGES.iter().position(|(known, ..)| *known == name);
+        let Some(gauge) = gauge.filter(|_| label(labels, "priority").is_empty()) else {
             continue;
         };
-        let ranks = found.entry(place).or_default();
-        let rank = ranks.entry(sample.label("dp_rank")).or_insert(sample.2);
-        *rank = rank.max(sample.2);
+        let ranks = found.entry(gauge).or_default();
+        let rank = ranks.entry(label(labels, "dp_rank")).or_insert(value);
+        *rank = rank.max(value);
     }
-    let gauge = |(place, ranks): (usize, BTreeMap<&str, f64>)| {
-        let (_, metric, is_mean) = GAUGES[place];
+    let combined = |(gauge, ranks): (usize, BTreeMap<&str, f64>)| {
+        let (_, metric, is_mean) = GAUGES[gauge];
         let count = if is_mean { ranks.len() as f64 } else { 1.0 };
         (metric, ranks.values().sum::<f64>() / count)
     };
-    found.into_iter().map(gauge).collect()
+    found.into_iter().map(combined).collect()
 }
 
-/// What `nvidia-smi` tells in lines such as `0, 37, 1024`, of index, percent and mebibytes, as share and bytes of `gpu-0`; `[N/A]` where
-/// a GPU does not tell.
-pub(super) fn of_nvidia_smi(told: &str) -> Vec<(String, &'static str, f64)> {
+/// Parses lines of `nvidia-smi` such as `0, 37, 1024` (index, percent, mebibytes) into a share and bytes of `gpu-0`. `[N/A]` is skipped.
+pub(super) fn parse_nvidia_smi(output: &str) -> Vec<(String, &'static str, f64)> {
     let mut found = Vec::new();
-    for line in told.lines() {
+    for line in output.lines() {
         let mut cells = line.split(',').map(str::trim);
         let gpu = format!("gpu-{}", cells.next().unwrap_or_default());
         for ((metric, factor), cell) in [("gpu_use", 0.01), ("gpu_memory", MIB)].iter().zip(cells) {
@@ -61,38 +60,28 @@ pub(super) fn of_nvidia_smi(told: &str) -> Vec<(String, &'static str, f64)> {
     found
 }
 
-/// The samples of a page that are numbers; lines that are none are passed over.
+/// Parses the samples of a page. Other lines, and values that are not finite, are skipped.
 fn samples<'a>(page: &'a str) -> impl Iterator<Item = Sample<'a>> {
     let sample = |line: &'a str| {
-        let (name, labels, rest) = match line.rsplit_once('}') {
-            Some((before, rest)) => {
-                let (name, labels) = before.split_once('{')?;
-                (name, labels, rest)
-            }
-            None => {
-                let (name, rest) = line.split_once([' ', '\t'])?;
-                (name, "", rest)
-            }
-        };
-        // A time may follow the value.
+        let (series, rest) = line
+            .rsplit_once('}')
+            .or_else(|| line.split_once([' ', '\t']))?;
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        // A timestamp may follow the value.
         let value: f64 = rest.split_ascii_whitespace().next()?.parse().ok()?;
-        value.is_finite().then_some(Sample(name, labels, value))
+        value.is_finite().then_some((name, labels, value))
     };
-    page.lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(sample)
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(sample)
 }
 
-impl<'a> Sample<'a> {
-    /// A label's value; empty: it has none. None of ours has a quote in it.
-    fn label(&self, name: &str) -> &'a str {
-        let mut labels = self
-            .1
-            .split("\",")
-            .map(|label| label.trim_start_matches([',', ' ']));
-        let value = labels.find_map(|label| label.strip_prefix(name)?.strip_prefix("=\""));
-        value.map_or("", |value| value.trim_end_matches('"'))
-    }
+/// The value of a label, empty if there is none. The labels that are read contain no quotes.
+fn label<'a>(labels: &'a str, name: &str) -> &'a str {
+    let mut labels = labels
+        .split("\",")
+        .map(|label| label.trim_start_matches([',', ' ']));
+    let value = labels.find_map(|label| label.strip_prefix(name)?.strip_prefix("=\""));
+    value.map_or("", |value| value.trim_end_matches('"'))
 }
 
 #[cfg(test)]
@@ -100,9 +89,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recorded_page_tells_all_six() {
+    fn a_recorded_page_has_all_six_gauges() {
         let page = include_str!("../../../tests/data/sglang-0.5.23/info_metrics.body");
-        let metrics = gauges(page).into_iter().map(|(metric, _)| metric);
+        let metrics = parse_gauges(page).into_iter().map(|(metric, _)| metric);
         let metrics: Vec<&str> = metrics.collect();
         let all = "running queued token_usage max_total_num_tokens cache_hit_rate gen_throughput";
         assert_eq!(metrics.join(" "), all);
@@ -110,7 +99,7 @@ mod tests {
 
     #[test]
     fn ranks_become_one_value() {
-        // What cannot be read is passed over; a value may have a time, a label any sign.
+        // Unreadable lines are skipped; a value may have a timestamp, a label any character.
         let page = "# HELP a b\nbroken{x=\"1\nd\n\nsglang:num_running_reqs{x=\"}, z=\",dp_rank=\"0\",tp_rank=\"0\"} 3 1700000000\n\
             sglang:num_running_reqs{dp_rank=\"0\",tp_rank=\"1\"} 3\n\
             sglang:num_running_reqs{dp_rank=\"1\",tp_rank=\"0\"} 4\n\
@@ -121,21 +110,24 @@ mod tests {
             sglang:gen_throughput NaN\n\
             sglang:num_running_reqs_other 99\n";
         assert_eq!(
-            gauges(page),
+            parse_gauges(page),
             [("running", 7.0), ("queued", 5.0), ("token_usage", 0.375)]
         );
     }
 
     #[test]
-    fn lines_of_nvidia_smi() {
+    fn lines_of_nvidia_smi_are_parsed() {
         assert_eq!(
-            of_nvidia_smi("0, [N/A], 1\n1, 37, 2\n"),
+            parse_nvidia_smi("0, [N/A], 1\n1, 37, 2\n"),
             [
                 ("gpu-0".to_owned(), "gpu_memory", MIB),
                 ("gpu-1".to_owned(), "gpu_use", 0.37),
                 ("gpu-1".to_owned(), "gpu_memory", 2.0 * MIB)
             ]
         );
-        assert_eq!(of_nvidia_smi("Unable to determine the device handle"), []);
+        assert_eq!(
+            parse_nvidia_smi("Unable to determine the device handle"),
+            []
+        );
     }
 }

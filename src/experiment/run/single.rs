@@ -1,5 +1,6 @@
-//! One run: what it needs is started, it is loaded, all is ended again.
+//! One run: starts servers, router and proxy, sends the load, and stops everything again.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,49 +10,49 @@ use serde_json::Value;
 use crate::clock::Clock;
 use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
-use crate::experiment::plan::line::Settings;
+use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::Scraper;
 use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
 use crate::table::join;
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
-use super::{of_run, read_json, write_json};
+use super::{read_json, run_dir, write_json};
 
-/// What the runs of an experiment share.
+/// What all runs of an experiment share.
 #[derive(Debug)]
 pub struct RunContext {
-    /// The program `queuescope`.
+    /// The program of queuescope itself.
     pub program: PathBuf,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// Ends all of it.
+    /// Stops the experiment.
     pub stop: Stop,
-    /// Who hears how it goes, a line at a time.
-    pub tell: fn(&str),
+    /// Gets lines for the user.
+    pub on_progress: fn(&str),
 }
 
-/// How a run ended.
+/// A run and what is known of its result.
 #[derive(Clone, Debug)]
-pub struct RunEnd {
+pub struct RunResult {
     /// Its folder.
     pub dir: PathBuf,
     /// Its `run.json`.
     pub file: RunFile,
-    /// Warnings of its summary.
+    /// The warnings of its summary, if it ran just now.
     pub warnings: Vec<String>,
 }
 
-/// The keys that say of which files a load is made.
+/// The keys that name the load's files.
 const DATA: [&str; 2] = ["dataset_name", "dataset_path"];
 
-impl RunEnd {
-    /// Begins a run of the experiment in `dir`, whose own folder is not there yet.
+impl RunResult {
+    /// Makes the folder of a run of the experiment in `dir`.
     ///
     /// # Errors
-    /// Its folder cannot be written.
-    pub fn begin(dir: &Path, run: &Run) -> anyhow::Result<RunEnd> {
-        let dir = of_run(dir, &run.dir);
+    /// The folder cannot be written.
+    pub fn begin(dir: &Path, run: &Run) -> anyhow::Result<RunResult> {
+        let dir = run_dir(dir, &run.dir);
         std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let file = RunFile {
             label: run.label.clone(),
@@ -60,39 +61,33 @@ impl RunEnd {
             state: RunState::Running,
             ..RunFile::default()
         };
-        let end = RunEnd::read(dir, file);
-        end.write()?;
-        Ok(end)
+        let result = RunResult::new(dir, file);
+        result.write()?;
+        Ok(result)
     }
 
-    /// One of whose summary nothing is known.
-    pub fn read(dir: PathBuf, file: RunFile) -> RunEnd {
-        RunEnd {
+    /// A result without warnings.
+    pub fn new(dir: PathBuf, file: RunFile) -> RunResult {
+        RunResult {
             dir,
             file,
             warnings: Vec::new(),
         }
     }
 
-    /// Why it failed, the first line: all of it was told when it failed, and is in its `run.json`.
-    pub fn why(&self) -> Option<&str> {
+    /// The first line of why it failed. `run.json` has all of it.
+    pub fn reason(&self) -> Option<&str> {
         self.file.error.as_deref()?.lines().next()
     }
 
-    /// Its figures: its `summary.json` (docs/SUMMARY.md); null where it came to none.
+    /// Its figures, which are its `summary.json` (docs/SUMMARY.md); null if there is none.
     pub fn metrics(&self) -> Value {
         read_json(&self.dir.join(SUMMARY)).unwrap_or_default()
     }
 
-    /// One of them, if it is there.
-    pub fn summary(&self, pointer: &str) -> Option<Value> {
-        self.metrics().pointer(pointer).cloned()
-    }
-
-    /// Whether its figures say nothing of the servers.
+    /// Whether the generator did not keep its schedule, so that the figures say nothing about the servers.
     pub fn is_invalid(&self) -> bool {
-        self.summary("/verdict/grade")
-            .is_some_and(|grade| grade == "INVALID")
+        self.metrics()["verdict"]["grade"] == "INVALID"
     }
 
     fn write(&self) -> anyhow::Result<()> {
@@ -100,50 +95,51 @@ impl RunEnd {
     }
 }
 
-/// Puts into a run's rows what its proxy, which has ended, knows of pairs of servers: those tell it by traces.
-fn tell_pairs(end: &mut RunEnd) {
-    let mut rows = [ROWS, PARTIAL].into_iter().map(|name| end.dir.join(name));
-    let front = end.dir.join(PROXY_ROWS);
+/// Copies moments of pairs of servers from the proxy's rows into the run's. Pairs report them by traces, to the proxy, which must
+/// have ended.
+fn add_pair_moments(run: &mut RunResult) {
+    let mut rows = [ROWS, PARTIAL].into_iter().map(|name| run.dir.join(name));
+    let front = run.dir.join(PROXY_ROWS);
     let Some(rows) = rows.find(|rows| rows.is_file()) else {
         return;
     };
-    let note = match join::tell_pairs(&rows, &front, end.file.began) {
-        Ok(left_out) => left_out.map(|what| format!("{PROXY_ROWS}: {what}")),
+    let note = match join::tell_pairs(&rows, &front, run.file.began) {
+        Ok(problem) => problem.map(|problem| format!("{PROXY_ROWS}: {problem}")),
         Err(error) => Some(format!("{error}: most waits of a pair are not known")),
     };
-    end.file.notes.extend(note);
+    run.file.notes.extend(note);
 }
 
 impl RunContext {
-    /// Does a run that was begun. What goes wrong is in its end.
+    /// Runs a run that was begun. A failure is put into its result.
     ///
     /// # Errors
     /// Its folder cannot be written.
-    pub async fn run(&self, settings: &Settings, end: &mut RunEnd) -> anyhow::Result<()> {
-        match self.whole(settings, end).await {
-            Ok(state) => end.file.state = state,
+    pub async fn run(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<()> {
+        match self.execute(settings, run).await {
+            Ok(state) => run.file.state = state,
             Err(error) => {
-                end.file.error = Some(format!("{error:#}"));
-                end.file.state = match self.stop.is_stopped() {
+                run.file.error = Some(format!("{error:#}"));
+                run.file.state = match self.stop.is_stopped() {
                     true => RunState::Stopped,
                     false => RunState::Failed,
                 };
             }
         }
-        let sha = end.summary("/config/workload_sha256");
-        end.file.workload_sha256 = sha.and_then(|sha| sha.as_str().map(str::to_owned));
-        end.write()
+        let sha = &run.metrics()["config"]["workload_sha256"];
+        run.file.workload_sha256 = sha.as_str().map(str::to_owned);
+        run.write()
     }
 
-    async fn whole(&self, settings: &Settings, end: &mut RunEnd) -> anyhow::Result<RunState> {
-        let spec = deploy::spec(settings, &end.dir, &self.program)?;
+    async fn execute(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<RunState> {
+        let spec = deploy::spec(settings, &run.dir, &self.program)?;
         let began = self.clock.now();
         let deployment = tokio::select! {
             started = Deployment::start(&spec) => started?,
-            // Dropped, a start ends what it has started.
+            // A start that is dropped stops what it has started.
             () = self.stop.stopped() => return Ok(RunState::Stopped),
         };
-        let file = &mut end.file;
+        let file = &mut run.file;
         file.start_s = Some(self.clock.now().since(began));
         let servers = deployment.servers.iter().map(|server| server.file.clone());
         file.servers = servers.collect();
@@ -151,104 +147,105 @@ impl RunContext {
         file.router = spec.router_name();
         file.kept_cache = !deployment.kept_caches.is_empty();
         file.notes.extend_from_slice(&deployment.kept_caches);
-        end.write()?;
-        let ended = self.loaded(settings, &spec, &deployment, end).await;
+        run.write()?;
+        let state = self.load(settings, &spec, &deployment, run).await;
         tokio::select! {
             () = deployment.stop() => {}
-            // Asked a second time: dropped, it kills what was started.
+            // At a second signal: dropping the deployment kills its processes.
             () = self.stop.aborted() => {}
         }
         if spec.prefill > 0 {
-            tell_pairs(end);
+            add_pair_moments(run);
         }
-        ended
+        state
     }
 
-    /// Sends the load to what runs.
-    async fn loaded(
+    /// Sends the load, while metrics are scraped and faults are injected.
+    async fn load(
         &self,
         settings: &Settings,
         spec: &DeploymentSpec,
         deployment: &Deployment,
-        end: &mut RunEnd,
+        run: &mut RunResult,
     ) -> anyhow::Result<RunState> {
-        let (url, answers) = (&deployment.target, spec.upstream_kind());
-        let args = deploy::traffic(settings, url, answers, &end.dir)?;
+        let (url, upstream_kind) = (&deployment.target, spec.upstream_kind());
+        let args = deploy::traffic(settings, url, upstream_kind, &run.dir)?;
         let (live, stop) = (Arc::<Live>::default(), self.stop.child());
         let traffic = traffic::run_watched(&args, self.clock.clone(), live.clone(), stop.clone());
         tokio::pin!(traffic);
-        let asked = match settings.keys.collect_per_node_metrics {
-            true => &end.file.servers[..],
+        let servers = match settings.keys.collect_per_node_metrics {
+            true => &run.file.servers[..],
             false => &[],
         };
-        let is_asked = !asked.is_empty() && spec.has_gpus_here();
-        let smi = is_asked.then(|| router::in_path("nvidia-smi")).flatten();
-        let mut scraper = Scraper::new(asked, spec.access.clone(), smi);
+        let has_gpus = !servers.is_empty() && spec.has_gpus_here();
+        let smi = has_gpus.then(|| router::in_path("nvidia-smi")).flatten();
+        let mut scraper = Scraper::new(servers, spec.access.clone(), smi);
         let sent = {
-            let beside = self.beside(settings, &deployment.servers, &live, end, &mut scraper);
+            let tasks = self.side_tasks(settings, &deployment.servers, &live, run, &mut scraper);
             tokio::select! {
                 sent = &mut traffic => Ok(sent),
                 error = deployment.ended() => Err(error),
-                Err(error) = beside => Err(error),
+                Err(error) = tasks => Err(error),
             }
         };
-        end.file.notes.extend(scraper.notes());
+        run.file.notes.extend(scraper.notes());
         match sent {
-            Ok(finished) => self.finished(settings, finished, end),
+            Ok(finished) => self.conclude(settings, finished, run),
             Err(error) => {
                 stop.abort();
-                // Its rows are kept, and its figures.
+                // So that the rows and figures so far are written.
                 let _ = traffic.await;
                 Err(error)
             }
         }
     }
 
-    /// What goes on beside the load, once it has begun. Ends only where it fails.
-    async fn beside(
+    /// Scrapes metrics and injects faults, once the load has begun. Ends only with an error.
+    async fn side_tasks(
         &self,
         settings: &Settings,
         servers: &[Server],
         live: &Live,
-        end: &mut RunEnd,
+        run: &mut RunResult,
         scraper: &mut Scraper,
     ) -> anyhow::Result<()> {
         let began = live.began().await;
-        end.file.began = Some(began.seconds());
-        end.write()?;
+        run.file.began = Some(began.seconds());
+        run.write()?;
         let plan = deploy::faults(settings);
-        let log = end.dir.join(FAULTS);
-        let failing = async {
+        let log = run.dir.join(FAULTS);
+        let faults = async {
             match &plan {
                 Some(plan) => faults::run(plan, servers, began, &self.clock, &log).await,
                 None => Ok(()),
             }
         };
         tokio::select! {
-            () = scraper.run(&end.dir, began, &self.clock) => Ok(()),
-            Err(error) = failing => Err(error),
+            () = scraper.run(&run.dir, began, &self.clock) => Ok(()),
+            Err(error) = faults => Err(error),
         }
     }
 
-    fn finished(
+    /// Puts the generator's result into the run's.
+    fn conclude(
         &self,
         settings: &Settings,
         finished: Result<FinishedRun, traffic::Error>,
-        end: &mut RunEnd,
+        run: &mut RunResult,
     ) -> anyhow::Result<RunState> {
         let finished = match finished {
             Err(traffic::Error::Interrupted(_)) => return Ok(RunState::Stopped),
             finished => finished?,
         };
         let faults = deploy::faults(settings);
-        // Of faults done on purpose, and at a rate that is beyond what a search looks for.
+        // Failed requests are expected with injected faults, and at the rates that a search finds too high.
         let may_fail = settings.keys.find_max_rate || faults.is_some();
-        let RunEnd { file, warnings, .. } = end;
+        let RunResult { file, warnings, .. } = run;
         *warnings = finished.warnings;
         file.error = finished.failure;
         match finished.unfit {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
-            // The report reads the verdict where it stands, in the summary.
+            // The report reads the verdict in the summary.
             Some(Unfit::Invalid) | None => {}
             Some(Unfit::Failed { most: None, .. }) if may_fail => {}
             Some(unfit) => {
@@ -256,34 +253,31 @@ impl RunContext {
                 file.error.get_or_insert(unfit.to_string());
             }
         }
-        let lasted = file.began.map(|began| self.clock.now().seconds() - began);
-        if let Some((last, lasted)) = faults.map(|faults| faults.last()).zip(lasted)
-            && lasted < last
+        let duration = file.began.map(|began| self.clock.now().seconds() - began);
+        if let Some((last, duration)) = faults.map(|faults| faults.last_change()).zip(duration)
+            && duration < last
         {
             file.notes.push(format!(
-                "the load was over after {lasted:.0} s: what failure_schedule has for {last} s was not done"
+                "the load was over after {duration:.0} s: what failure_schedule has for {last} s was not done"
             ));
         }
         Ok(RunState::Done)
     }
 }
 
-/// Fails early if what none of the runs would find is missing: the router's program, or the data set, which is brought if need
-/// be.
+/// Checks before the first run that the router's program and the data set are there; the data set is downloaded if need be.
 ///
 /// # Errors
-/// What is missing, and how to get it.
+/// Says what is missing, and how to get it.
 pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyhow::Result<()> {
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for Run { settings, .. } in runs {
         let spec = deploy::spec(settings, Path::new(""), program)?;
         if spec.router == Router::SglangRouter {
             router::find(spec.router_program.as_deref())?;
         }
-        let data = DATA.map(|key| settings.text(key));
-        if !seen.contains(&data) {
+        if seen.insert(DATA.map(|key| settings.text(key))) {
             traffic::provide(&settings.load).await?;
-            seen.push(data);
         }
     }
     Ok(())

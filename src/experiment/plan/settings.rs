@@ -1,4 +1,4 @@
-//! All keys of an experiment as one command line: its own and the generator's flags, so that each is read once, by clap.
+//! The settings of a run: the experiment's own keys and the generator's flags, read by clap as one command line.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,94 +18,90 @@ use crate::report::load::Goal;
 use crate::traffic::arrival::curve::Curve;
 use crate::{config, secret, sim, traffic};
 
-/// The keys of a run, each with one value: as they stand in a plan, and read.
+/// The keys of a run, each with one value.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "queuescope", no_binary_name = true)]
 pub struct Settings {
+    /// The values as the plan has them.
     #[arg(skip)]
-    written: BTreeMap<String, Value>,
-    /// The experiment's own.
+    values: BTreeMap<String, Value>,
+    /// The experiment's own keys.
     #[command(flatten)]
     pub keys: Keys,
-    /// The generator's.
+    /// The generator's keys.
     #[command(flatten)]
     pub load: traffic::Args,
 }
 
-#[derive(Parser)]
-#[command(name = "queuescope sim", no_binary_name = true)]
-struct Sim {
-    #[command(flatten)]
-    config: sim::config::Config,
-}
-
-/// The keys that were given as flags, in the order in which they were typed.
+/// The keys that were given as flags, in the order of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct KeyFlags(pub Vec<Entry>);
 
-/// Flags of the generator that the experiment gives itself, that mean nothing in one, or (the key) that no file shall hold.
+/// Flags of the generator that the experiment sets, that have no effect in one, or (`api_key`) that must not be in a file.
 const NOT_OF_PLANS: &str = "api_key base_url host port output_dir force json upstream_kind time_base help version shard start_at";
 const NOT_OF_SIM: &str = "host port help version";
-/// Defaults that a plan shows, as the manual has them; of the others the generator's own hold.
+/// Flags of the generator whose defaults a plan shows.
 const SHOWN: &str = "request_rate dataset_name seed";
-/// Where the help shows the generator's flags.
+/// The heading of the generator's flags in the help.
 const GENERATOR: &str = "Load";
-/// Keys that the help shows first.
+/// Keys that the help lists first.
 const COMMON: &str = "engine servers model_path max_running_requests num_gpus router routing_policy repeats request_rate num_prompts";
 
-/// What reads a run's keys, and what reads the table `sim`.
-static READS: LazyLock<[Command; 2]> = LazyLock::new(|| [Settings::command(), Sim::command()]);
-/// All keys but those of tables, as flags.
-pub static KEYS: LazyLock<Vec<Arg>> = LazyLock::new(|| but(&READS[0], NOT_OF_PLANS));
-/// Those of the table `sim`.
+/// The parsers of a run's keys and of the table `sim`.
+static PARSERS: LazyLock<[Command; 2]> = LazyLock::new(|| {
+    let sim = Command::new("queuescope sim").no_binary_name(true);
+    [Settings::command(), sim::config::Config::augment_args(sim)]
+});
+/// All keys that are not in a table.
+pub static KEYS: LazyLock<Vec<Arg>> = LazyLock::new(|| arguments(&PARSERS[0], NOT_OF_PLANS));
+/// The keys of the table `sim`.
 pub static SIM: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let all = but(&READS[1], NOT_OF_SIM).into_iter();
+    let all = arguments(&PARSERS[1], NOT_OF_SIM).into_iter();
     let name = |arg: Arg| Some(format!("sim.{}", arg.get_long()?.replace('-', "_")));
     all.filter_map(name).collect()
 });
-/// The experiment's own.
+/// The experiment's own keys.
 static OWN: LazyLock<Command> = LazyLock::new(|| Keys::augment_args(Command::new("own")));
 
-fn but(command: &Command, not: &str) -> Vec<Arg> {
-    let is_key = |arg: &&Arg| arg.get_long().is_some() && !is_one(arg, not);
+fn arguments(command: &Command, excluded: &str) -> Vec<Arg> {
+    let is_key = |arg: &&Arg| arg.get_long().is_some() && !is_one_of(arg, excluded);
     command.get_arguments().filter(is_key).cloned().collect()
 }
 
-/// Whether an argument is one of these.
-fn is_one(arg: &Arg, names: &str) -> bool {
+fn is_one_of(arg: &Arg, names: &str) -> bool {
     names.split(' ').any(|name| arg.get_id() == name)
 }
 
-/// A key by its name.
+/// Finds a key by its name.
 pub fn key(name: &str) -> Option<&'static Arg> {
     KEYS.iter().find(|key| key.get_id() == name)
 }
 
-/// Whether the value of a key is a list.
+/// Whether a key takes a list.
 pub fn is_list(key: &Arg) -> bool {
     matches!(key.get_action(), ArgAction::Append)
         || key.get_num_args().is_some_and(|n| n.max_values() > 1)
 }
 
-/// Whether a key is the experiment's, not the generator's.
+/// Whether a key is the experiment's own, not the generator's.
 pub fn is_own(key: &Arg) -> bool {
     OWN.get_arguments().any(|own| own.get_id() == key.get_id())
 }
 
-/// The default of a key that a plan of this kind shows.
+/// The default of a key, if plans of this kind show it.
 pub fn default_of(kind: Kind, key: &Arg) -> Option<Value> {
     match (kind, key.get_id().as_str(), key.get_default_values()) {
         (Kind::Routing, "num_gpus", _) => Some(4.into()),
         (Kind::Routing, "router", _) => Some("builtin".into()),
-        (_, _, [default]) if is_own(key) || is_one(key, SHOWN) => {
+        (_, _, [default]) if is_own(key) || is_one_of(key, SHOWN) => {
             Some(read::scalar(&default.to_string_lossy()))
         }
         _ => None,
     }
 }
 
-/// What a key may have, and what it has in a plan of this kind where nothing is given.
-fn values(kind: Kind, key: &Arg) -> String {
+/// The end of a key's help: its default in plans of this kind, and its possible values.
+fn help_of_values(kind: Kind, key: &Arg) -> String {
     let own = || Some(key.get_default_values().first()?.to_str()?.to_owned());
     let default = default_of(kind, key).map(|value| text(&value)).or_else(own);
     let default = default.filter(|_| !key.is_hide_default_value_set());
@@ -113,25 +109,26 @@ fn values(kind: Kind, key: &Arg) -> String {
     names.retain(|name| !name.is_hide_set() && name.get_name().parse::<bool>().is_err());
     let names: Vec<&str> = names.iter().map(|name| name.get_name()).collect();
     let names = Some(names.join(", ")).filter(|names| !names.is_empty());
-    let told = |(what, value): (&str, Option<String>)| Some(format!(" [{what}: {}]", value?));
+    let note = |(label, value): (&str, Option<String>)| Some(format!(" [{label}: {}]", value?));
     let all = [("default", default), ("possible values", names)];
-    all.into_iter().filter_map(told).collect()
+    all.into_iter().filter_map(note).collect()
 }
 
-/// A key's flag of `queuescope node` and `queuescope routing`, which takes any words: what they mean is known with all others.
-fn any(kind: Kind, key: &'static Arg) -> Arg {
+/// A key's flag of `queuescope node` and `queuescope routing`. It takes any text, because a value may be a list that is varied; each
+/// value is checked with the other settings of its run.
+fn plan_flag(kind: Kind, key: &'static Arg) -> Arg {
     let is_switch = !key.get_action().takes_values();
     let names = key.get_value_names().unwrap_or_default();
     let is_bool = is_switch || names.first().is_some_and(|name| name == "BOOL");
-    let is_common = is_one(key, COMMON);
+    let is_common = is_one_of(key, COMMON);
     let heading = key.get_help_heading().filter(|_| is_own(key));
-    let values = values(kind, key);
-    let told = |help: &StyledStr| format!("{help}{values}");
+    let values = help_of_values(kind, key);
+    let with_values = |help: &StyledStr| format!("{help}{values}");
     let arg = Arg::new(key.get_id()).long(key.get_long().unwrap_or_default());
     let help = key.get_help().cloned().unwrap_or_default();
     let arg = arg
-        .help(told(&help))
-        .long_help(told(key.get_long_help().unwrap_or(&help)));
+        .help(with_values(&help))
+        .long_help(with_values(key.get_long_help().unwrap_or(&help)));
     let arg = arg.short(key.get_short());
     let arg = arg.help_heading(heading.or(Some(GENERATOR)).filter(|_| !is_common));
     let arg = arg.hide_short_help(!is_common && !is_own(key));
@@ -147,8 +144,8 @@ fn any(kind: Kind, key: &'static Arg) -> Arg {
     }
 }
 
-/// A key and its value as flags of its own parser.
-fn own_flags(key: &Arg, value: &Value) -> Vec<String> {
+/// Returns the flags that give a key's value to its parser.
+fn parser_flags(key: &Arg, value: &Value) -> Vec<String> {
     let flag = format!("--{}", key.get_long().unwrap_or_default());
     let valued = |value: &Value| format!("{flag}={}", text(value));
     match value {
@@ -156,20 +153,20 @@ fn own_flags(key: &Arg, value: &Value) -> Vec<String> {
             is_on.then_some(flag).into_iter().collect()
         }
         Value::Array(all) => all.iter().map(valued).collect(),
-        // Of the generator's what takes a table takes JSON.
+        // A flag of the generator that takes a table takes it as JSON.
         Value::Table(_) if is_own(key) => vec![format!("{flag}={value}")],
         value => vec![valued(value)],
     }
 }
 
-/// A value as its key's reader takes it: a number of the key's own unit, whatever it was written with, so that what is the same is
-/// called the same. One that it does not take stays: what is wrong is told of all of a run's.
-pub fn as_read(name: &str, value: Value) -> Value {
+/// Returns a value in one standard form, such as a number in its key's unit, so that equal values have equal labels. An invalid value
+/// is returned as it is: it is reported with all settings of its run.
+pub fn normalized(name: &str, value: Value) -> Value {
     let (command, flags, name) = match (key(name), name.split_once('.')) {
-        (Some(key), _) => (&READS[0], own_flags(key, &value), name),
-        (_, Some(("sim" | "prefill" | "decode", name))) => (&READS[1], flags(name, &value), name),
+        (Some(key), _) => (&PARSERS[0], parser_flags(key, &value), name),
+        (_, Some(("sim" | "prefill" | "decode", name))) => (&PARSERS[1], flags(name, &value), name),
         (_, Some(("proxy", name))) => {
-            let number = config::sections::as_read(name, &value);
+            let number = config::sections::normalized(name, &value);
             return number.map_or(value, |number| read::scalar(&number.to_string()));
         }
         _ => return value,
@@ -177,33 +174,32 @@ pub fn as_read(name: &str, value: Value) -> Value {
     value_of(command.clone(), flags, name, value)
 }
 
-/// The value of an argument as its command reads it, given these flags; as it is where it does not.
+/// Returns the value of the argument `name` in one standard form, as `command` parses it from `flags`; an invalid value as it is.
 pub fn value_of(command: Command, flags: Vec<String>, name: &str, value: Value) -> Value {
-    let Ok(read) = command.try_get_matches_from(flags) else {
+    let Ok(matches) = command.try_get_matches_from(flags) else {
         return value;
     };
-    if let Ok(Some(goals)) = read.try_get_many::<Goal>(name) {
+    if let Ok(Some(goals)) = matches.try_get_many::<Goal>(name) {
         return goals.map(Goal::to_string).collect::<Vec<_>>().into();
     }
-    let of_any_type = [
-        taken(&read, name, f64::to_string),
-        taken(&read, name, |of: &Duration| of.as_secs_f64().to_string()),
-        taken(&read, name, i64::to_string),
-        taken(&read, name, u32::to_string),
-        taken(&read, name, u64::to_string),
-        taken(&read, name, usize::to_string),
-        taken(&read, name, bool::to_string),
-        taken(&read, name, Curve::to_string),
-        taken(&read, name, FaultKind::to_string),
-        taken(&read, name, Schedule::to_string),
-    ];
-    of_any_type.into_iter().flatten().next().unwrap_or(value)
+    // Types of which one value can be written in several ways.
+    let seconds = |duration: &Duration| duration.as_secs_f64().to_string();
+    let written = formatted(&matches, name, f64::to_string)
+        .or_else(|| formatted(&matches, name, seconds))
+        .or_else(|| formatted(&matches, name, Curve::to_string))
+        .or_else(|| formatted(&matches, name, FaultKind::to_string))
+        .or_else(|| formatted(&matches, name, Schedule::to_string));
+    match read::scalar(&written.clone().unwrap_or_else(|| text(&value))) {
+        // A whole number may stand in quotes.
+        standard if written.is_some() || standard.is_integer() || standard.is_bool() => standard,
+        _ => value,
+    }
 }
 
-/// The values of a key, as they were read.
+/// Collects the values of a key.
 ///
 /// # Errors
-/// The first that is given twice.
+/// Returns the first value that is given twice.
 pub fn distinct(values: impl Iterator<Item = Value>) -> Result<Vec<Value>, Value> {
     let mut all = Vec::new();
     for value in values {
@@ -215,54 +211,54 @@ pub fn distinct(values: impl Iterator<Item = Value>) -> Result<Vec<Value>, Value
     Ok(all)
 }
 
-/// The value that was read of an argument, if it is of this type.
-fn taken<T: Any + Clone + Send + Sync>(
-    read: &ArgMatches,
+/// Formats the parsed value of an argument, if it is of type `T`.
+fn formatted<T: Any + Clone + Send + Sync>(
+    matches: &ArgMatches,
     name: &str,
-    text: fn(&T) -> String,
-) -> Option<Value> {
-    Some(read::scalar(&text(read.try_get_one(name).ok()??)))
+    format: fn(&T) -> String,
+) -> Option<String> {
+    Some(format(matches.try_get_one(name).ok()??))
 }
 
 impl Settings {
-    /// Reads the keys that have a value; those of tables are left to the programs that get them.
+    /// Parses the keys; those of tables are left to the programs that get them.
     ///
     /// # Errors
-    /// The key and what would be right.
-    pub fn read(written: BTreeMap<String, Value>) -> Result<Settings, PlanError> {
-        let all = written.iter();
-        let flags = all.filter_map(|(name, value)| Some(own_flags(key(name)?, value)));
-        // What does not go together shows only when all is laid out; what lies in files, when they are read.
-        let read = Settings::try_parse_from(flags.flatten()).map_err(|error| usage(&error, ""))?;
-        Ok(Settings { written, ..read })
+    /// Names the key and what would be valid.
+    pub fn read(values: BTreeMap<String, Value>) -> Result<Settings, PlanError> {
+        let all = values.iter();
+        let flags = all.filter_map(|(name, value)| Some(parser_flags(key(name)?, value)));
+        let parsed =
+            Settings::try_parse_from(flags.flatten()).map_err(|error| usage(&error, ""))?;
+        Ok(Settings { values, ..parsed })
     }
 
-    /// The value of a key as it is written.
+    /// The value of a key as the plan has it.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.written.get(key)
+        self.values.get(key)
     }
 
-    /// The same as a text.
+    /// The value of a key as text.
     pub fn text(&self, key: &str) -> Option<String> {
         self.get(key).map(text)
     }
 
-    /// The keys of a table, without its name.
+    /// The keys of a table, without the table's name.
     pub fn table(&self, name: &str) -> impl Iterator<Item = Entry> {
-        self.written.iter().filter_map(move |(key, value)| {
+        self.values.iter().filter_map(move |(key, value)| {
             let key = key.strip_prefix(name)?.strip_prefix('.')?;
             Some((key.to_owned(), value.clone()))
         })
     }
 
-    /// The objective's limits: `ttft:500`.
+    /// The limits that requests are to keep, such as `ttft:500`.
     pub fn goodput(&self) -> Vec<String> {
         self.load.goodput.iter().map(Goal::to_string).collect()
     }
 
-    /// The names of all of them.
+    /// The names of all keys.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.written.keys().map(String::as_str)
+        self.values.keys().map(String::as_str)
     }
 }
 
@@ -272,7 +268,7 @@ impl Args for KeyFlags {
             "routing" => Kind::Routing,
             _ => Kind::Node,
         };
-        command.args(KEYS.iter().map(|key| any(kind, key)))
+        command.args(KEYS.iter().map(|key| plan_flag(kind, key)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -282,21 +278,17 @@ impl Args for KeyFlags {
 
 impl FromArgMatches for KeyFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut entries = Vec::new();
-        for key in KEYS.iter() {
+        let entry = |key: &Arg| {
             let name = key.get_id().as_str();
-            let words = matches.get_many::<String>(name).into_iter().flatten();
-            let words: Vec<&str> = words.map(String::as_str).collect();
-            if !words.is_empty() {
-                let value = read::flag(&words, is_list(key), is_own(key));
-                entries.push((matches.index_of(name), (name.to_owned(), value)));
-            }
-        }
-        // As they were typed: the last varies fastest.
-        entries.sort_by_key(|(at, _)| *at);
-        Ok(KeyFlags(
-            entries.into_iter().map(|(_, entry)| entry).collect(),
-        ))
+            let texts = matches.get_many::<String>(name)?.map(String::as_str);
+            let value = read::flag(&texts.collect::<Vec<_>>(), is_list(key), is_own(key));
+            Some((matches.index_of(name), (name.to_owned(), value)))
+        };
+        let mut entries: Vec<_> = KEYS.iter().filter_map(entry).collect();
+        // In the order of the command line, as the last key varies fastest.
+        entries.sort_by_key(|(index, _)| *index);
+        let entries = entries.into_iter().map(|(_, entry)| entry);
+        Ok(KeyFlags(entries.collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -305,17 +297,17 @@ impl FromArgMatches for KeyFlags {
     }
 }
 
-/// Checks flags of the simulator's; what is wrong is of `table`.
+/// Checks flags of the simulator, which come from the keys of `table`.
 ///
 /// # Errors
-/// The key and what would be right.
+/// Names the key and what would be valid.
 pub fn check_sim(flags: &[String], table: &str) -> Result<(), PlanError> {
-    let read = Sim::try_parse_from(flags).map(|_| ());
-    read.map_err(|error| usage(&error, &format!("{table}.")))
+    let parsed = PARSERS[1].clone().try_get_matches_from(flags).map(|_| ());
+    parsed.map_err(|error| usage(&error, &format!("{table}.")))
 }
 
-/// A key of a table and its value as flags: as SGLang and its router take them, whose parser (Python's argparse) takes all values of
-/// a list behind one flag.
+/// Returns a key of a table and its value as flags of SGLang or its router, whose parser (Python's argparse) takes all items of a list
+/// behind one flag.
 pub fn flags(key: &str, value: &Value) -> Vec<String> {
     let flag = format!("--{}", key.replace('_', "-"));
     match value {
@@ -326,19 +318,19 @@ pub fn flags(key: &str, value: &Value) -> Vec<String> {
     }
 }
 
-/// A value as a command line has it.
+/// Returns a value as it stands on a command line.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        // What takes a table takes JSON.
-        Value::Table(_) => serde_json::to_string(value).unwrap_or_default(),
+        // A flag that takes a table takes JSON; its keys are sorted, as in labels.
+        Value::Table(_) => serde_json::json!(value).to_string(),
         value => value.to_string(),
     }
 }
 
-/// The standard library's words for what is no number, in ours.
-fn plain(words: &str) -> String {
-    let ours = match words {
+/// Replaces the standard library's messages for invalid numbers by plainer ones.
+fn plain_message(message: &str) -> String {
+    let plain = match message {
         "invalid digit found in string" | "cannot parse integer from empty string" => {
             "must be a whole number, 0 or more"
         }
@@ -347,54 +339,54 @@ fn plain(words: &str) -> String {
         "invalid float literal" | "cannot parse float from empty string" => "must be a number",
         other => other,
     };
-    ours.to_owned()
+    plain.to_owned()
 }
 
-/// A value that does not fit: its flag, the value, and what would be right, in our words; `None` where clap's own are good.
-pub fn wrong_value(error: &clap::Error) -> Option<(String, String, String)> {
-    let shown = |kind| match error.get(kind) {
+/// Returns the flag, the invalid value and what would be valid; `None` if clap's own message is to be shown.
+pub fn invalid_value(error: &clap::Error) -> Option<(String, String, String)> {
+    let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
     };
-    let right = match error.get(ContextKind::ValidValue) {
+    let hint = match error.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(names)) if !names.is_empty() => {
             format!("must be one of {}", names.join(", "))
         }
         _ if error.kind() == ErrorKind::TooManyValues => "must be true or false".to_owned(),
-        _ => plain(&std::error::Error::source(error)?.to_string()),
+        _ => plain_message(&std::error::Error::source(error)?.to_string()),
     };
-    // A value without a flag has its name in angle brackets.
-    let flag = shown(ContextKind::InvalidArg)?;
+    // Clap puts the name of a positional argument in brackets.
+    let flag = context(ContextKind::InvalidArg)?;
     let flag = flag
         .split([' ', '='])
         .next()?
         .trim_matches(['<', '>', '[', ']']);
-    let value = shown(ContextKind::InvalidValue)?;
-    let is_told = !value.is_empty() || error.kind() == ErrorKind::ValueValidation;
-    is_told.then(|| (flag.to_owned(), value, right))
+    let value = context(ContextKind::InvalidValue)?;
+    let is_known = !value.is_empty() || error.kind() == ErrorKind::ValueValidation;
+    is_known.then(|| (flag.to_owned(), value, hint))
 }
 
-/// The key of a flag, as clap names it.
+/// Returns the key of a flag as clap names it.
 pub fn key_of(flag: &str) -> String {
     let flag = flag.split([' ', '=']).next().unwrap_or_default();
     flag.trim_start_matches('-').replace('-', "_")
 }
 
-/// Clap's error by the key.
+/// Converts clap's error into one that names the key, which is of `table` (`""`, or a name and a point).
 pub fn usage(error: &clap::Error, table: &str) -> PlanError {
-    let Some((flag, value, right)) = wrong_value(error) else {
+    let Some((flag, value, hint)) = invalid_value(error) else {
         let all = error.to_string();
-        // What is missing stands in lines of its own.
+        // Clap lists missing arguments in lines of their own.
         let lines = all.lines().take_while(|line| !line.is_empty());
         let line = lines.map(str::trim).collect::<Vec<&str>>().join(" ");
         return PlanError(line.trim_start_matches("error: ").to_owned());
     };
     let key = key_of(&flag);
     match error.kind() {
-        ErrorKind::TooManyValues => PlanError::of(&format!("{table}{key}"), right),
+        ErrorKind::TooManyValues => PlanError::of(&format!("{table}{key}"), hint),
         _ => {
             let value = secret::shown(&key, &value);
-            PlanError(format!("{table}{key} = {value}: {right}"))
+            PlanError(format!("{table}{key} = {value}: {hint}"))
         }
     }
 }
