@@ -1,84 +1,100 @@
-//! Rows as all that is said of a run reads them: without what cannot be, and without what was measured with a clock that is known too
-//! poorly for it (decision 24).
+//! Removes from a run's rows what no figure may use: impossible values, and durations measured with a clock whose offset is known too
+//! poorly (decision 24).
 //!
-//! Whether a clock is too poor depends on its error, on what is usual for it and for the durations of a column, not on how small one
-//! came out: leaving out the small ones would make every mean too large.
+//! Whether it is known too poorly depends on its error, on the clock's usual error and on the mean of the column, never on the duration
+//! itself: leaving out small durations would raise every mean.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use crate::request::cell::Value;
 use crate::request::column::{Origin, Unit};
 use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::impossible;
+use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Period, Relation};
 use crate::table::Table;
 
-/// A clock that is known this many times worse than usual is known poorly.
+/// A clock is known poorly if its error is more than this many times the usual error.
 const TIMES_USUAL: i64 = 4;
-/// What was taken out: rows and columns.
-type Gone = BTreeSet<(usize, &'static str)>;
 
-/// Where its error is this share of what requests take on average, or less, stages are told apart all the same.
-const LITTLE: f64 = 0.01;
+/// Stages are still told apart if the clock's error is at most this share of the mean total latency.
+const MINOR: f64 = 0.01;
 
-/// Another clock.
+/// A clock other than the row's own, by its columns.
 #[derive(Debug)]
-struct Other {
+struct OtherClock {
     clock: ClockOf,
-    /// Whose it is; nothing of one that all rows share.
-    whose: Option<ColumnId>,
+    /// The column that names its process; `None` if all rows share it.
+    process: Option<ColumnId>,
     error: ColumnId,
-    /// What the way to it is measured between: from the first of these that is known.
+    /// The delay to it is measured from the first of these that is known,
     sent: &'static [ColumnId],
-    reached: ColumnId,
+    /// to this.
+    received: ColumnId,
 }
 
-const CLOCKS: [Other; 3] = [
-    Other {
+/// A row whose clocks are known poorly.
+struct Suspect {
+    row: usize,
+    /// These clocks and their errors, nanoseconds.
+    clocks: Vec<(ClockOf, i64)>,
+    durations: Vec<Duration>,
+}
+
+/// A duration that was measured with such a clock; nanoseconds.
+struct Duration {
+    column: ColumnId,
+    error: i64,
+    /// Its value without that clock, if there is one.
+    without: Option<i64>,
+}
+
+const CLOCKS: [OtherClock; 3] = [
+    OtherClock {
         clock: ClockOf::Engine,
-        whose: Some(ColumnId::host),
+        process: Some(ColumnId::host),
         error: ColumnId::clock_offset_error,
         sent: &[
             ColumnId::router_send_time,
             ColumnId::forwarded_time,
             ColumnId::sent_time,
         ],
-        reached: ColumnId::server_created_time,
+        received: ColumnId::server_created_time,
     },
-    Other {
+    OtherClock {
         clock: ClockOf::Hop,
-        whose: Some(ColumnId::worker),
+        process: Some(ColumnId::worker),
         error: ColumnId::hop_clock_offset_error,
         sent: &[ColumnId::forwarded_time],
-        reached: ColumnId::router_send_time,
+        received: ColumnId::router_send_time,
     },
-    Other {
+    OtherClock {
         clock: ClockOf::Front,
-        whose: None,
+        process: None,
         error: ColumnId::front_clock_offset_error,
         sent: &[ColumnId::sent_time],
-        reached: ColumnId::arrival_time,
+        received: ColumnId::arrival_time,
     },
 ];
 
-/// The rows of a run of which figures are taken.
+/// Removes impossible values and durations measured with a poorly known clock.
 pub fn believed(mut table: Table) -> Table {
-    leave_out_impossible(&mut table);
-    leave_out_poor(&mut table);
+    remove_impossible(&mut table);
+    remove_poor(&mut table);
     table
 }
 
-/// Takes out what cannot be.
-fn leave_out_impossible(table: &mut Table) {
+fn remove_impossible(table: &mut Table) {
     let firsts: Vec<usize> = table.firsts().collect();
     for first in firsts {
         let rows = table.rows_of(first);
-        let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
-        if !rows.clone().any(is_wrong) {
+        let is_inconsistent = |row| !table.text(ColumnId::inconsistency, row).is_empty();
+        if !rows.clone().any(is_inconsistent) {
             continue;
         }
         let read = impossible::believed(&table.request(first)).into_owned();
         for (at, row) in rows.zip(read) {
-            // What a front or a hop stamped would come back on its own clock, which is no longer known: that stays as it was.
+            // Times of the front and of hops stay: `row` has them on their own clocks, whose offsets are no longer known.
             let side = row.timeline.side();
             let is_engine =
                 |origin| matches!(origin, Origin::Moment(of) if of.clock(side) == ClockOf::Engine);
@@ -90,88 +106,105 @@ fn leave_out_impossible(table: &mut Table) {
     }
 }
 
-/// Takes out the durations that were measured with a clock that is known too poorly for them: within more than their column's mean at
-/// their server.
-fn leave_out_poor(table: &mut Table) {
-    let poor = poor(table);
-    let mut gone = Gone::new();
-    let mut before = None;
-    // Again without what was taken out: a large artefact lifts the mean above the error of a small one.
-    while !poor.is_empty() && before != Some(gone.len()) {
-        before = Some(gone.len());
+/// Removes durations measured with a poorly known clock whose error is larger than the column's mean at the same server.
+fn remove_poor(table: &mut Table) {
+    let suspects = poor(table).into_iter();
+    let mut suspects: Vec<Suspect> = suspects
+        .filter_map(|(row, clocks)| Suspect::of(table, row, &clocks))
+        .collect();
+    let mut is_changed = true;
+    // Until nothing changes: a large artefact raises the mean above the error of a small one.
+    while is_changed && !suspects.is_empty() {
         let means: Vec<Vec<f64>> = COLUMNS.iter().map(|column| means(table, column)).collect();
-        for (&at, clocks) in &poor {
-            leave_out(table, at, clocks, &means, &mut gone);
-        }
+        let changed = suspects
+            .iter_mut()
+            .filter_map(|of| of.remove(table, &means));
+        is_changed = changed.count() > 0;
     }
 }
 
-/// Takes out what was measured too poorly with these clocks of a row, and is not `gone` yet.
-fn leave_out(
-    table: &mut Table,
-    at: usize,
-    clocks: &[ClockOf],
-    means: &[Vec<f64>],
-    gone: &mut Gone,
-) {
-    let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
-    let Some(row) = table.request(first).into_iter().nth(at - first) else {
-        return;
-    };
-    let mut without = row.clone();
-    for clock in clocks {
-        without.timeline.relate(*clock, Relation::Unknown);
-        // What counts from the arrival counts from the send, which is on our clock.
-        if *clock == ClockOf::Front {
-            without.timeline.clear(Moment::Arrival);
+impl Suspect {
+    fn of(table: &Table, at: usize, clocks: &[ClockOf]) -> Option<Suspect> {
+        let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
+        let row = table.request(first).into_iter().nth(at - first)?;
+        let mut without = row.clone();
+        for clock in clocks {
+            without.timeline.relate(*clock, Relation::Unknown);
+            // Without an arrival, durations count from the send, which is on our clock.
+            if *clock == ClockOf::Front {
+                without.timeline.clear(Moment::Arrival);
+            }
         }
+        without.derive_anew();
+        let duration = |(column, period): (&Column, Period)| {
+            let [with, without] = [&row, &without].map(|row| (column.get)(row));
+            let (_, error) = row.timeline.measured(period).unwrap_or_default();
+            (with != without).then_some(Duration {
+                column: column.id,
+                error,
+                without: match without {
+                    Value::Nanos(nanos) => Some(nanos),
+                    _ => None,
+                },
+            })
+        };
+        let error = |clock| row.timeline.offset(clock).map_or(0, |of| of.error_nanos);
+        Some(Suspect {
+            row: at,
+            clocks: clocks.iter().map(|of| (*of, error(*of))).collect(),
+            durations: row.periods().filter_map(duration).collect(),
+        })
     }
-    without.derive_anew();
-    let host = table.code(ColumnId::host, at);
-    let mean = |column| means[column as usize].get(host).copied().unwrap_or(0.0);
-    let is_spoiled = |(column, period): &(&Column, Period)| {
-        let (_, error) = row.timeline.measured(*period).unwrap_or_default();
-        let is_other = (column.get)(&row) != (column.get)(&without);
-        is_other && error as f64 > mean(column.id)
-    };
-    let before = gone.len();
-    let spoiled = row.periods().filter(is_spoiled);
-    gone.extend(spoiled.map(|(column, _)| (at, column.name)));
-    if gone.len() == before {
-        return;
+
+    /// Removes the durations whose error is larger than their column's mean; `None` if there are none.
+    fn remove(&mut self, table: &mut Table, means: &[Vec<f64>]) -> Option<()> {
+        let host = table.code(ColumnId::host, self.row);
+        let mean = |column| means[column as usize].get(host).copied().unwrap_or(0.0);
+        let is_poor = |of: &mut Duration| of.error as f64 > mean(of.column);
+        let mut cells = Row::default();
+        let poor = self.durations.extract_if(.., is_poor).map(|of| {
+            let without = of.without.map(Value::Nanos).into_iter();
+            without.for_each(|value| {
+                (of.column.column().put)(&mut cells, value);
+            });
+            of.column
+        });
+        let poor: Vec<ColumnId> = poor.collect();
+        poor.first()?;
+        table.put_row(self.row, &cells, |column| poor.contains(&column.id));
+        let minor = MINOR * mean(ColumnId::total_latency);
+        let clocks = self.clocks.iter();
+        let clocks = clocks.filter(|(_, error)| *error as f64 > minor);
+        let clocks = clocks.map(|(clock, _)| *clock).collect();
+        table.left_out.insert(self.row, clocks);
+        Some(())
     }
-    table.put_row(at, &without, |column| gone.contains(&(at, column.name)));
-    let error = |clock| row.timeline.offset(clock).map_or(0, |of| of.error_nanos);
-    let little = LITTLE * mean(ColumnId::total_latency);
-    let clocks = clocks.iter().copied();
-    let much = clocks.filter(|clock| error(*clock) as f64 > little);
-    table.left_out.insert(at, much.collect());
 }
 
-/// Rows with the clocks that are known far worse there than usual, which is the median (the lower of two middle ones) by whose it is,
-/// unless the measured way to one is over twice that error.
+/// Returns the rows with poorly known clocks: their error is far above its median in the same process (of two middle values the lower
+/// one), and the measured delay to them is not over twice the error.
 fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
     let mut poor = BTreeMap::<usize, Vec<ClockOf>>::new();
     for other in CLOCKS.iter().filter(|other| table.has(other.error)) {
-        let whose = |row| other.whose.map_or(0, |whose| table.code(whose, row));
+        let process = |row| other.process.map_or(0, |column| table.code(column, row));
         let rows = (0..table.len()).filter_map(|row| Some((row, other.error(table, row)?)));
-        let mut errors = vec![Vec::new(); other.whose.map_or(1, |whose| table.codes(whose))];
+        let mut errors = vec![Vec::new(); other.process.map_or(1, |column| table.codes(column))];
         for (row, error) in rows.clone() {
-            errors[whose(row)].push(error);
+            errors[process(row)].push(error);
         }
-        let middle = |mut errors: Vec<i64>| {
+        let median = |mut errors: Vec<i64>| {
             let middle = errors.len().checked_sub(1)? / 2;
             Some(*errors.select_nth_unstable(middle).1)
         };
-        let usual: Vec<Option<i64>> = errors.into_iter().map(middle).collect();
+        let usual: Vec<Option<i64>> = errors.into_iter().map(median).collect();
         for (row, error) in rows {
-            let most = usual[whose(row)].map(|usual| usual.saturating_mul(TIMES_USUAL));
-            let is_worth = || {
+            let max = usual[process(row)].map(|usual| usual.saturating_mul(TIMES_USUAL));
+            let is_exceeded = || {
                 let sent = other.sent.iter().find_map(|sent| table.whole(*sent, row));
-                let way = table.whole(other.reached, row).zip(sent);
-                way.is_some_and(|(reached, sent)| reached - sent > error.saturating_mul(2))
+                let ends = table.whole(other.received, row).zip(sent);
+                ends.is_some_and(|(received, sent)| received - sent > error.saturating_mul(2))
             };
-            if most.is_some_and(|most| error > most) && !is_worth() {
+            if max.is_some_and(|max| error > max) && !is_exceeded() {
                 poor.entry(row).or_default().push(other.clock);
             }
         }
@@ -179,7 +212,7 @@ fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
     poor
 }
 
-/// The mean of a column's durations of requests that ended well, nanoseconds, by their host; of none, 0.
+/// Returns the mean of a column's durations of successful requests by host, nanoseconds; 0 if there are none.
 fn means(table: &Table, column: &Column) -> Vec<f64> {
     let mut hosts = vec![(0.0, 0.0); table.codes(ColumnId::host)];
     let is_duration = column.unit == Unit::Latency || matches!(column.origin, Origin::Period(_));
@@ -196,8 +229,8 @@ fn means(table: &Table, column: &Column) -> Vec<f64> {
     hosts.into_iter().map(mean).collect()
 }
 
-impl Other {
-    /// Its error, where it was put on the clock of the row.
+impl OtherClock {
+    /// Its error in a row; `None` if its times are not on the row's clock.
     fn error(&self, table: &Table, row: usize) -> Option<i64> {
         let error = table.whole(self.error, row)?;
         let is_raw = || matches!(table.text(ColumnId::clock_state, row), "" | "raw");
@@ -213,12 +246,11 @@ mod tests {
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::outcome::Outcome;
-    use crate::request::row::Row;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     const MS: i64 = 1_000_000;
 
-    /// A request whose way to the server took so many milliseconds as measured, the engine's clock being known within
+    /// A request whose delay to the server is so many milliseconds as measured, with the engine's clock known within
     /// `error` ms.
     fn row(n: i64, way: f64, error: f64) -> Row {
         let way = (way * MS as f64) as i64;
@@ -266,7 +298,7 @@ mod tests {
     }
 
     /// A part of the time of all requests.
-    fn part<'a>(summary: &'a Value, stage: &str) -> &'a Value {
+    fn part<'a>(summary: &'a serde_json::Value, stage: &str) -> &'a serde_json::Value {
         let mut parts = summary["time_spent"]["parts"].as_array().unwrap().iter();
         parts.find(|part| part["stage"] == stage).unwrap()
     }

@@ -19,6 +19,7 @@ use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
     SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile,
 };
+use super::phases::name_workers;
 use super::verdict::Verdict;
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
@@ -338,6 +339,11 @@ impl Run {
         match rows::read(&self.files, self.began(), &UNSAID) {
             Ok((table, told)) => {
                 self.table = believed(table);
+                if !self.faults.is_empty() {
+                    let named = name_workers(&mut self.table, &self.dir.join(PROXY_ROWS));
+                    self.notes
+                        .extend(named.err().map(|error| error.to_string()));
+                }
                 let is_epoch = told.zero.is_some_and(|zero| zero.base == Base::Epoch);
                 self.epoch = told.began.filter(|_| is_epoch);
                 self.note(&told);

@@ -9,7 +9,7 @@ mod tests;
 
 pub use evidence::{Bounds, Delay, Evidence, Gaps};
 
-use crate::report::verdict::{Grade, Verdict};
+use crate::report::verdict::{Cause, Grade, Verdict};
 use crate::units::{duration, percent};
 
 /// A figure, and from where on it is what; `None`: this alone never makes it invalid.
@@ -17,13 +17,14 @@ type Bound = (fn(&Evidence) -> f64, f64, Option<f64>);
 
 /// Something that is judged: figures, each with the limits above which it degrades a run and makes it invalid, and what is
 /// wrong then.
-type Limit = (&'static [Bound], fn(&Evidence) -> String);
+type Limit = (Cause, &'static [Bound], fn(&Evidence) -> String);
 
 /// A percent of late sends is what the p99 holds, and a percent of very late ones alone can make it; with a tenth of the
 /// sends late, or a tenth of the time more, the load is another. Tokens that come while the event loop is late are stamped
 /// late. To fail is the server's doing, and may be what is tested: alone it never makes a run invalid.
 const LIMITS: [Limit; 6] = [
     (
+        Cause::LateSends,
         &[
             (|e| several(e.late, e.sent), 0.01, Some(0.1)),
             (|e| several(e.very_late, e.sent), 0.002, Some(0.01)),
@@ -31,49 +32,64 @@ const LIMITS: [Limit; 6] = [
         late,
     ),
     (
+        Cause::LateEventLoop,
         &[
             (|e| e.loop_late, 0.02, Some(0.2)),
             (|e| e.loop_very_late, 0.01, Some(0.05)),
         ],
         event_loop,
     ),
-    (&[(stretched, 0.02, Some(0.1))], |e| {
+    (Cause::LowRate, &[(stretched, 0.02, Some(0.1))], |e| {
         let longer = percent(stretched(e));
         format!(
             "all sends took {longer} longer than the schedule: the rate asked for was not reached"
         )
     }),
-    (&[(|e| share(e.dropped, e.due), 0.0, Some(0.01))], |e| {
-        let dropped = of_all(e.dropped, e.due);
-        format!(
-            "{dropped} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
+    (
+        Cause::Unsent,
+        &[(|e| share(e.dropped, e.due), 0.0, Some(0.01))],
+        |e| {
+            let dropped = of_all(e.dropped, e.due);
+            format!(
+                "{dropped} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
              generators (--shard)"
-        )
-    }),
-    (&[(|e| (e.unsent + e.given_up) as f64, 0.0, None)], |e| {
-        let (unsent, given_up, all) = (e.unsent, e.given_up, e.scheduled);
-        format!(
-            "the run was stopped: {unsent} of {all} requests were never sent and {given_up} given up, so the figures are of its \
+            )
+        },
+    ),
+    (
+        Cause::Stopped,
+        &[(|e| (e.unsent + e.given_up) as f64, 0.0, None)],
+        |e| {
+            let (unsent, given_up, all) = (e.unsent, e.given_up, e.scheduled);
+            format!(
+                "the run was stopped: {unsent} of {all} requests were never sent and {given_up} given up, so the figures are of its \
              beginning"
-        )
-    }),
-    (&[(|e| several(e.failed, e.due), 0.03, None)], |e| {
-        let failed = of_all(e.failed, e.due);
-        format!("{failed} failed: latencies are those of the others")
-    }),
+            )
+        },
+    ),
+    (
+        Cause::Failed,
+        &[(|e| several(e.failed, e.due), 0.03, None)],
+        |e| {
+            let failed = of_all(e.failed, e.due);
+            format!("{failed} failed: latencies are those of the others")
+        },
+    ),
 ];
 
 /// Judges a run.
 pub fn judge(evidence: &Evidence) -> Verdict {
-    let mut found: Vec<(Grade, String)> = LIMITS
+    let mut found: Vec<(Grade, Cause, String)> = LIMITS
         .iter()
-        .filter_map(|(bounds, words)| Some((grade(bounds, evidence)?, words(evidence))))
+        .filter_map(|(cause, bounds, words)| {
+            Some((grade(bounds, evidence)?, *cause, words(evidence)))
+        })
         .collect();
-    found.sort_by_key(|(grade, _)| std::cmp::Reverse(*grade));
-    let grade = found.first().map_or(Grade::Valid, |(grade, _)| *grade);
+    found.sort_by_key(|(grade, ..)| std::cmp::Reverse(*grade));
     Verdict {
-        grade,
-        reasons: found.into_iter().map(|(_, reason)| reason).collect(),
+        grade: found.first().map_or(Grade::Valid, |(grade, ..)| *grade),
+        causes: found.iter().map(|(_, cause, _)| *cause).collect(),
+        reasons: found.into_iter().map(|(.., reason)| reason).collect(),
     }
 }
 

@@ -93,7 +93,7 @@ fn of_many_comparisons_only_the_clear_ones_hold() {
     let reaching = |strengths: &[f64]| {
         let by = |s: &f64| difference(-0.03, -0.03 - 0.03 / s, -0.03 + 0.03 / s);
         let mut all: Vec<Difference> = strengths.iter().map(by).collect();
-        judge(&mut all);
+        apply_holm(&mut all);
         all.iter().map(|d| d.is_shown()).collect::<Vec<_>>()
     };
     assert_eq!(reaching(&[1.05, 1.1]), [false, false]);

@@ -1,27 +1,27 @@
-//! What a run says of its waiting in server queues: what was full, and which requests caused it.
+//! Waiting in server queues: its causes, and the requests that caused it.
 
 use crate::report::why::{Why, lopsided, words};
 use crate::stats::waits::Cause;
 
-use super::{Finding, LEAST, Seen, upper};
+use super::{Evidence, Finding, MIN_MEAN_S, upper};
 
-/// From this share of the waiting on a cause is named beside the main one: a fifth.
+/// The share of the waiting from which a second cause is named.
 const MUCH: f64 = 0.2;
 
-/// From this share of the waiting in servers on it is for their slots: a half.
+/// The share of the waiting in servers from which their slots count as full.
 const FULL: f64 = 0.5;
 
-/// What tells when each request waited and ran.
-const UNTIMED: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
+/// How to have servers report when each request waited and ran.
+const TIMING_ADVICE: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
                        up, come by traces (`--enable-trace`, and `--engine-traces` of the proxy).";
 
-/// What most of the waiting was for, and what else much of it, and what helps against each.
-pub fn causes(of: &Seen<'_>, found: Finding, took: &str) -> Finding {
-    let why = of.why;
+/// Names the main cause of the waiting and other large ones, and what helps against each.
+pub fn causes(evidence: &Evidence<'_>, finding: Finding, took: &str) -> Finding {
+    let why = evidence.why;
     let waited = format!("A request waited {took} for a place in a batch.");
     let shares = why.shares();
     let Some(((main, share), others)) = shares.split_first() else {
-        return found.saying(waited);
+        return finding.with_text(waited);
     };
     let slots = why.slots();
     let percent = |share: &f64| format!("{:.0} %", share * 100.0);
@@ -41,54 +41,54 @@ pub fn causes(of: &Seen<'_>, found: Finding, took: &str) -> Finding {
             " Who had the server is not known while requests were there of which it told no times ({} in the rows).",
             why.untimed
         );
-        // Those that a fault on purpose broke no switch would tell of.
-        if of.run.faults.is_empty() {
-            advice = format!("{UNTIMED} {advice}");
+        // No switch shows the times of requests that a fault on purpose broke.
+        if evidence.run.faults.is_empty() {
+            advice = format!("{TIMING_ADVICE} {advice}");
         }
     }
     Finding {
         advice,
-        ..found.saying(what)
+        ..finding.with_text(what)
     }
 }
 
-/// What helps against a wait in the router while the servers have no slot free either.
-pub fn behind_router(of: &Seen<'_>, found: Finding) -> Finding {
-    let waited = of.why.mean().is_some_and(|mean| mean >= LEAST);
-    let mut causes = of.why.shares().into_iter().filter(|_| waited);
+/// Changes the advice on a wait in the router if the servers have no free slot either.
+pub fn behind_router(evidence: &Evidence<'_>, finding: Finding) -> Finding {
+    let waited = evidence.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
+    let mut causes = evidence.why.shares().into_iter().filter(|_| waited);
     let full = causes.find(|(cause, share)| *cause == Cause::Slots && *share >= FULL);
     let Some((_, share)) = full else {
-        return found;
+        return finding;
     };
-    let advice = match of.has("server_queue") {
+    let advice = match evidence.has("server_queue") {
         true => "What helps against the server queue helps here too.",
         false => Cause::Slots.advice(),
     };
     Finding {
         what: format!(
             "{} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
-            found.what,
+            finding.what,
             share * 100.0
         ),
         advice: format!(
             "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
         ),
-        ..found
+        ..finding
     }
 }
 
 /// Few requests that held up the others.
-pub fn by_few(why: &Why, found: Finding) -> Option<Finding> {
-    let (by, said) = lopsided(&why.groups)?;
+pub fn by_few(why: &Why, finding: Finding) -> Option<Finding> {
+    let (by, text) = lopsided(&why.groups)?;
     let advice = match by {
         "prompt" => {
             "Give them servers of their own, or cut their prefill into smaller pieces (`chunked_prefill_size`)."
         }
         "output" => "Give them servers of their own, or limit how long answers may get.",
-        _ => &found.advice,
+        _ => &finding.advice,
     };
     Some(Finding {
         advice: advice.to_owned(),
-        ..found.saying(said)
+        ..finding.with_text(text)
     })
 }

@@ -17,7 +17,7 @@ type Object = Map<String, Value>;
 /// A figure of a sample.
 pub type Figure = fn(&stats::Summary) -> f64;
 
-/// What is said of a sample. Those that bench_serving has stand first.
+/// The figures of a sample, with their names. The first six are those of bench_serving.
 const FIGURES: [(&str, Figure); 8] = [
     ("mean", |s| s.mean),
     ("p50", |s| s.p50),
@@ -29,16 +29,16 @@ const FIGURES: [(&str, Figure); 8] = [
     ("max", |s| s.max),
 ];
 
-/// Errors and failed attempts that are listed: they can be as many as requests.
-const LISTED: usize = 20;
+/// The most errors and failed attempts listed: there can be as many as requests.
+const MAX_LISTED: usize = 20;
 
 impl Summary {
-    /// The summary as `summary.json` holds it.
+    /// The summary as in `summary.json`.
     ///
-    /// Keys and units that SGLang's bench_serving has for the same thing are its own (`…_ms`, tokens a
-    /// second). The seed's `avg_server_latency`, `avg_total_latency`, `avg_ttft` and `p99_server_latency`
-    /// are milliseconds. Under `latency` every figure is seconds. bench_serving's quantiles of ITL are left
-    /// out: they take the gaps of all requests as one sample, which rows do not hold.
+    /// Where SGLang's bench_serving has the same figure, key and unit are its own (`…_ms`, tokens per second), as are those of the first
+    /// version's scripts: `avg_server_latency`, `avg_total_latency`, `avg_ttft` and `p99_server_latency` are in milliseconds. Figures
+    /// under `latency` are in seconds. bench_serving's quantiles of ITL are missing: they are of the gaps of all requests, which rows do
+    /// not have.
     pub fn to_json(&self) -> Value {
         let run = &self.run;
         let hosts = self.hosts.iter();
@@ -65,13 +65,13 @@ impl Summary {
     }
 }
 
-/// The limits that a good request keeps, by latency, milliseconds.
+/// The limits of goals by latency, milliseconds.
 pub fn goals_ms(goals: &[Goal]) -> Value {
     let goals = goals.iter();
     object(goals.map(|goal| (&goal.name, goal.most_ms))).into()
 }
 
-/// What is said of all requests, and of each server's.
+/// The figures of all requests, or of a server's.
 fn group(group: &Group, run: &RunFacts) -> Object {
     let mut all = joined([counts(group), rates(group, run), over_time(group)]);
     all.extend(bench_names(group));
@@ -84,20 +84,20 @@ fn group(group: &Group, run: &RunFacts) -> Object {
             "parts": parts(&kind.spent),
         })
     });
-    let at_least = group.failures.at_least.iter();
-    let at_least = at_least.map(|(latency, summary)| (latency.name(), figures(summary.as_ref())));
+    let bounds = group.failures.lower_bounds.iter();
+    let bounds = bounds.map(|(latency, summary)| (latency.name(), figures(summary.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
     let more = json!({
         "latency": latencies(group),
-        "latency_at_least": object(at_least),
+        "latency_at_least": object(bounds),
         "failures": failed.collect::<Value>(),
         "time_spent": {
             "requests": spent.requests,
             "mean": spent.mean_total(),
             "parts": parts(spent),
             "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
-            "sentence": group.verdict(),
+            "sentence": group.time_sentences(),
             "until_first_token": {
                 "requests": group.until_first.requests,
                 "mean": group.until_first.mean_total(),
@@ -116,13 +116,13 @@ fn group(group: &Group, run: &RunFacts) -> Object {
     all
 }
 
-/// An object of names and values.
+/// Makes an object of names and values.
 fn object(members: impl Iterator<Item = (impl Into<String>, impl Serialize)>) -> Object {
     let members = members.map(|(name, value)| (name.into(), json!(value)));
     members.collect()
 }
 
-/// The members of several objects.
+/// Makes one object of the members of several.
 fn joined<const N: usize>(objects: [Value; N]) -> Object {
     let members = objects.into_iter().filter_map(|object| match object {
         Value::Object(members) => Some(members),
@@ -134,9 +134,9 @@ fn joined<const N: usize>(objects: [Value; N]) -> Object {
 fn counts(group: &Group) -> Value {
     let counts = &group.counts;
     let outcomes = counts.outcomes.iter();
-    let errors = most_frequent(&counts.errors).take(LISTED);
+    let errors = most_frequent(&counts.errors).take(MAX_LISTED);
     let errors = errors.map(|(error, count)| json!({ "error": error, "count": count }));
-    let failed = most_frequent(&counts.failed_attempts).take(LISTED);
+    let failed = most_frequent(&counts.failed_attempts).take(MAX_LISTED);
     let failed = failed.map(|((host, outcome, status), count)| {
         json!({ "host": host, "outcome": outcome, "status": status, "count": count })
     });
@@ -161,7 +161,7 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
     let (flow, tokens, latencies) = (&group.flow, &group.tokens, &group.latencies);
     let completed = run.a_second(group.completed as f64);
     let a_second = |tokens: Option<u64>| tokens.and_then(|n| run.a_second(n as f64));
-    // bench_serving's: time in flight of the requests that went well, over the run.
+    // As in bench_serving: the time in flight of successful requests, over the length of the run.
     let in_flight = latencies
         .e2e()
         .and_then(|e2e| run.a_second(e2e.mean * e2e.count as f64));
@@ -180,7 +180,7 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
     })
 }
 
-/// Every latency in seconds.
+/// Every latency, seconds.
 fn latencies(group: &Group) -> Object {
     let all = group.latencies.all.iter();
     object(all.map(|latency| {
@@ -200,7 +200,7 @@ fn figures(summary: Option<&stats::Summary>) -> Value {
     shown.into()
 }
 
-/// What SGLang's bench_serving has, by its names, and what the seed's scripts read, in milliseconds.
+/// Figures by bench_serving's names and those of the first version's scripts, milliseconds.
 fn bench_names(group: &Group) -> Object {
     let latencies = &group.latencies;
     let bench = [
@@ -208,7 +208,7 @@ fn bench_names(group: &Group) -> Object {
         ("ttft", latencies.ttft()),
         ("tpot", latencies.get(ColumnId::tpot)),
     ];
-    // It has no more quantiles than these, and a name of its own for the median.
+    // The first six, and its own name for the median.
     let of_bench = bench.iter().flat_map(|(name, summary)| {
         FIGURES.iter().take(6).map(move |(figure, get)| {
             let figure = if *figure == "p50" { "median" } else { figure };
@@ -237,7 +237,7 @@ fn over_time(group: &Group) -> Value {
         let place = over_time.and_then(|over_time| place(over_time).as_ref());
         place.map(|place| place.unknown)
     };
-    let mut told = json!({
+    let mut members = json!({
         "queued_unknown_requests": unknown(|o| &o.queued),
         "running_unknown_requests": unknown(|o| &o.running),
         "state_unknown_requests": over_time.map(|o| o.unknown.1),
@@ -245,11 +245,11 @@ fn over_time(group: &Group) -> Value {
     });
     let series = over_time.map_or([None; 4], OverTime::series);
     for (name, concurrency) in OverTime::NAMES.into_iter().zip(series) {
-        told[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
-        told[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
-        told["series"][name] = json!(concurrency.map(|c| &c.series));
+        members[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
+        members[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
+        members["series"][name] = json!(concurrency.map(|c| &c.series));
     }
-    told
+    members
 }
 
 fn parts(spent: &TimeSpent) -> Value {

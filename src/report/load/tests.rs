@@ -214,7 +214,7 @@ fn the_time_is_told_in_one_sentence() {
     let expected = "Of 0.53 s a request took on average, 61 % was spent in decoding (0.32 s), 19 % in prefill \
         (0.10 s), 15 % in the server queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
         (10.0 ms); in the router queue 3.0 ms.";
-    assert_eq!(summary.all.verdict(), expected);
+    assert_eq!(summary.all.time_sentences(), expected);
     let parts = summary.to_json()["time_spent"]["parts"].take();
     let parts = parts.as_array().unwrap().iter();
     let shares: f64 = parts.filter_map(|part| part["share"].as_f64()).sum();
@@ -227,20 +227,22 @@ fn the_sentence_says_what_was_not_seen() {
     for record in &mut records {
         record.timeline.clear(Moment::WorkerArrival);
     }
-    let sentence = Summary::of_records(&records, &run()).all.verdict();
+    let sentence = Summary::of_records(&records, &run()).all.time_sentences();
     let said = "; in the router queue or on the way into the server 8.0 ms. The router's part was not measured: no worker hop \
         (if there is no router: `--upstream-kind server`, which also names the server and relates its clock).";
     assert!(sentence.ends_with(said), "{sentence}");
     records[0].timeline.clear(Moment::QueueStart);
-    let sentence = Summary::of_records(&records, &run()).all.verdict();
+    let sentence = Summary::of_records(&records, &run()).all.time_sentences();
     let remedy =
         "the answer had no `meta_info` (to measure them: an answer as SGLang writes it) (in 1 of";
     assert_says(&sentence, remedy);
-    let sentence = Summary::of_records(&four()[3..], &run()).all.verdict();
+    let sentence = Summary::of_records(&four()[3..], &run())
+        .all
+        .time_sentences();
     let said = "1 of 1 requests (100 %) failed: 1 timeout, last seen in the router or the server, before the first token, \
         after 3.0 ms on average.";
     assert_eq!(sentence, said);
-    let sentence = Summary::of_records(&[], &run()).all.verdict();
+    let sentence = Summary::of_records(&[], &run()).all.time_sentences();
     assert_says(
         &sentence,
         "Where the time went is unknown: no row of a request",

@@ -17,6 +17,8 @@ struct Sent {
     end: Option<f64>,
     has_no_hop: bool,
     has_no_host: bool,
+    /// Its proxy told which hop had it.
+    is_held: bool,
     is_given_up: bool,
     ended_in: &'static str,
     failed_attempts: String,
@@ -62,7 +64,8 @@ fn told_of(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
             error.map(|error| ("error", Cell::Word(error))),
             // A request that a hop broke has no host, but an attempt that names the hop.
             is_named.then_some(("host", Cell::Word(HOSTS[request.server]))),
-            (!request.has_no_hop).then_some(("worker", Cell::Word(SERVERS[request.server]))),
+            (request.is_held || is_named && !request.has_no_hop)
+                .then_some(("worker", Cell::Word(SERVERS[request.server]))),
             (!attempts.is_empty()).then_some(("failed_attempts", Cell::Word(attempts))),
         ];
         table.push(cells.into_iter().flatten());
@@ -80,7 +83,7 @@ fn told_of(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
 }
 
 /// What is said of the only fault.
-fn only(sent: &[Sent], faults: &[FaultRow]) -> FaultOf {
+fn only(sent: &[Sent], faults: &[FaultRow]) -> Fault {
     let mut found = told(sent, faults);
     assert_eq!((found.len(), found[0].faults.len()), (1, 1), "{found:?}");
     found[0].faults.remove(0)
@@ -124,7 +127,7 @@ fn kill() -> Vec<FaultRow> {
 }
 
 #[track_caller]
-fn assert_after(told: &Outcome, seconds: f64) {
+fn assert_after(told: &Effect, seconds: f64) {
     let found = told.seconds.unwrap_or(f64::NAN);
     assert!((found - seconds).abs() < 1e-9, "{told:?}");
 }
@@ -301,6 +304,13 @@ fn traffic_that_never_leaves_or_never_comes() {
     let all: Vec<Sent> = (0..100)
         .map(|n| nowhere(n, (11..21).contains(&n)))
         .collect();
+    let held = left(&|n, is_down| {
+        Some(Sent {
+            is_held: is_down,
+            ..nowhere(n, is_down)
+        })
+    });
+    assert_eq!(held.left.said, "traffic did not leave it");
     let only = told_of(1, &all, &faults).remove(0).faults.remove(0);
     assert_says(&only.left.said, "it is the only server");
 }
@@ -331,6 +341,28 @@ fn requests_that_were_given_up_when_the_run_was_stopped_came_all_the_same() {
     assert!(!text.contains("no request"), "{text}");
     let json = serde_json::to_value(&found).unwrap();
     assert_eq!(json[0]["phases"][1]["given_up"], 72);
+}
+
+/// The generator knows no server of a request that a hop held and that got no response; its proxy does.
+#[test]
+fn who_held_a_request_is_read_of_the_proxy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.csv");
+    let rows = "req_id,arrival_time,outcome,host,worker\nx-0,1.5,client_abort,,server-1\nx-1,1.6,ok,a:1,server-2\nx-2,1.7,client_abort,,\n";
+    std::fs::write(&path, rows).unwrap();
+    let mut table = Table::default();
+    for (id, host) in [("x-0", ""), ("x-1", "b:1"), ("x-2", ""), ("x-3", "")] {
+        let host = Some(host).filter(|host| !host.is_empty());
+        let cells = [
+            Some(("req_id", Cell::Id(id))),
+            host.map(|host| ("host", Cell::Word(host))),
+        ];
+        table.push(cells.into_iter().flatten());
+    }
+    name_workers(&mut table, &path).unwrap();
+    let workers = (0..4).map(|row| table.text(ColumnId::worker, row));
+    assert_eq!(workers.collect::<Vec<_>>(), ["server-1", "", "", ""]);
+    name_workers(&mut table, &folder.path().join("none.csv")).unwrap();
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn invalid_figures_are_marked_block_by_block() {
     let text = "10 requests\nrates\n\nms  p50\nTTFT  3\n\nmost time went\n";
     let of = |grade| Verdict {
         grade,
-        reasons: Vec::new(),
+        ..Verdict::default()
     };
     assert_eq!(of(Grade::Valid).marked(text), text);
     let marked = of(Grade::Invalid).marked(text);

@@ -1,6 +1,7 @@
 //! Servers that failed, and what follows from that.
 
 use super::*;
+use crate::request::outcome::GIVEN_UP;
 use crate::request::unseen::Unseen;
 
 /// From 4 s on b:1 is not there any more: what it had breaks off, what it would have got goes to a:1.
@@ -57,6 +58,34 @@ fn a_fault_that_requests_waited_for_is_named() {
     }
     let slower = "ServerFinish 990, LastToken 990, Finish 1000";
     only(&stalled(|_| true, slower, 1.0), "nothing_found");
+}
+
+/// Requests that a hop held until their client gave them up count as those that went on; of one that a server had, or of which it is
+/// not known who had it, nobody knows what it waited for.
+#[test]
+fn a_fault_that_requests_waited_for_until_they_were_given_up_is_named() {
+    for (outcome, error, host, worker, is_found) in [
+        (Outcome::Timeout, "no end after 1 s", None, Some("a"), true),
+        (Outcome::ClientAbort, GIVEN_UP, None, Some("a"), true),
+        (Outcome::Rejected, "full", None, Some("a"), false),
+        (Outcome::Timeout, "no end", Some("a:1"), Some("a"), false),
+        (Outcome::Timeout, "no end", None, None, false),
+    ] {
+        let mut run = run_of(100, |sample, n, start| match n {
+            60..65 => timed_out(sample, start).ended(outcome, error).with(|row| {
+                (row.host, row.worker) = (host.map(Into::into), worker.map(Into::into))
+            }),
+            _ => sample,
+        });
+        run.faults = vec![fault(2.2, "a", "stall", "down")];
+        let all = found(&run);
+        let finding = all.iter().find(|of| of.kind == "fault");
+        assert_eq!(finding.is_some(), is_found, "{outcome:?} {all:#?}");
+        if let Some(finding) = finding {
+            let said = "5 of the 40 requests that went well or were given up took 0.26 s or longer, up to 0.90 s";
+            assert_says(&finding.what, said);
+        }
+    }
 }
 
 #[test]
