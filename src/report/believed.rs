@@ -6,12 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::request::cell::Value;
 use crate::request::column::{Origin, Unit};
 use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::impossible;
 use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Moment, Period, Relation};
+use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::table::Table;
 
 /// A clock is known poorly if its error is more than this many times the usual error.
@@ -35,18 +34,13 @@ struct OtherClock {
 
 /// A row whose clocks are known poorly.
 struct Suspect {
-    row: usize,
+    at: usize,
     /// These clocks and their errors, nanoseconds.
     clocks: Vec<(ClockOf, i64)>,
-    durations: Vec<Duration>,
-}
-
-/// A duration that was measured with such a clock; nanoseconds.
-struct Duration {
-    column: ColumnId,
-    error: i64,
-    /// Its value without that clock, if there is one.
-    without: Option<i64>,
+    /// The row without these clocks.
+    without: Row,
+    /// The durations that depend on them and their errors, nanoseconds.
+    durations: Vec<(ColumnId, i64)>,
 }
 
 const CLOCKS: [OtherClock; 3] = [
@@ -108,27 +102,26 @@ fn remove_impossible(table: &mut Table) {
 
 /// Removes durations measured with a poorly known clock whose error is larger than the column's mean at the same server.
 fn remove_poor(table: &mut Table) {
-    let suspects = poor(table).into_iter();
-    let mut suspects: Vec<Suspect> = suspects
-        .filter_map(|(row, clocks)| Suspect::of(table, row, &clocks))
-        .collect();
-    let mut is_changed = true;
+    let suspect = |(row, clocks)| Suspect::of(table, row, clocks);
+    let mut suspects: Vec<Suspect> = poor(table).into_iter().filter_map(suspect).collect();
+    let mut is_changed = !suspects.is_empty();
     // Until nothing changes: a large artefact raises the mean above the error of a small one.
-    while is_changed && !suspects.is_empty() {
+    while is_changed {
         let means: Vec<Vec<f64>> = COLUMNS.iter().map(|column| means(table, column)).collect();
-        let changed = suspects
-            .iter_mut()
-            .filter_map(|of| of.remove(table, &means));
-        is_changed = changed.count() > 0;
+        is_changed = false;
+        for suspect in &mut suspects {
+            is_changed |= suspect.remove_from(table, &means);
+        }
     }
 }
 
 impl Suspect {
-    fn of(table: &Table, at: usize, clocks: &[ClockOf]) -> Option<Suspect> {
+    /// `None` if nothing that was measured depends on the clocks.
+    fn of(table: &Table, at: usize, clocks: Vec<(ClockOf, i64)>) -> Option<Suspect> {
         let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
         let row = table.request(first).into_iter().nth(at - first)?;
         let mut without = row.clone();
-        for clock in clocks {
+        for (clock, _) in &clocks {
             without.timeline.relate(*clock, Relation::Unknown);
             // Without an arrival, durations count from the send, which is on our clock.
             if *clock == ClockOf::Front {
@@ -136,55 +129,43 @@ impl Suspect {
             }
         }
         without.derive_anew();
-        let duration = |(column, period): (&Column, Period)| {
-            let [with, without] = [&row, &without].map(|row| (column.get)(row));
-            let (_, error) = row.timeline.measured(period).unwrap_or_default();
-            (with != without).then_some(Duration {
-                column: column.id,
-                error,
-                without: match without {
-                    Value::Nanos(nanos) => Some(nanos),
-                    _ => None,
-                },
-            })
-        };
-        let error = |clock| row.timeline.offset(clock).map_or(0, |of| of.error_nanos);
-        Some(Suspect {
-            row: at,
-            clocks: clocks.iter().map(|of| (*of, error(*of))).collect(),
-            durations: row.periods().filter_map(duration).collect(),
+        let durations = row.periods();
+        let durations = durations.filter(|(of, _)| (of.get)(&row) != (of.get)(&without));
+        let error = |period| row.timeline.measured(period).unwrap_or_default().1;
+        let durations: Vec<_> = durations
+            .map(|(of, period)| (of.id, error(period)))
+            .collect();
+        (!durations.is_empty()).then_some(Suspect {
+            at,
+            clocks,
+            without,
+            durations,
         })
     }
 
-    /// Removes the durations whose error is larger than their column's mean; `None` if there are none.
-    fn remove(&mut self, table: &mut Table, means: &[Vec<f64>]) -> Option<()> {
-        let host = table.code(ColumnId::host, self.row);
-        let mean = |column| means[column as usize].get(host).copied().unwrap_or(0.0);
-        let is_poor = |of: &mut Duration| of.error as f64 > mean(of.column);
-        let mut cells = Row::default();
-        let poor = self.durations.extract_if(.., is_poor).map(|of| {
-            let without = of.without.map(Value::Nanos).into_iter();
-            without.for_each(|value| {
-                (of.column.column().put)(&mut cells, value);
-            });
-            of.column
-        });
-        let poor: Vec<ColumnId> = poor.collect();
-        poor.first()?;
-        table.put_row(self.row, &cells, |column| poor.contains(&column.id));
-        let minor = MINOR * mean(ColumnId::total_latency);
-        let clocks = self.clocks.iter();
-        let clocks = clocks.filter(|(_, error)| *error as f64 > minor);
-        let clocks = clocks.map(|(clock, _)| *clock).collect();
-        table.left_out.insert(self.row, clocks);
-        Some(())
+    /// Removes the durations whose error is larger than their column's mean. Returns whether there were any.
+    fn remove_from(&mut self, table: &mut Table, means: &[Vec<f64>]) -> bool {
+        let host = table.code(ColumnId::host, self.at);
+        let mean = |of: ColumnId| means[of as usize].get(host).copied().unwrap_or(0.0);
+        let is_poor = |(of, error): &mut (ColumnId, i64)| *error as f64 > mean(*of);
+        let poor = self.durations.extract_if(.., is_poor);
+        let poor: Vec<ColumnId> = poor.map(|(of, _)| of).collect();
+        if poor.is_empty() {
+            return false;
+        }
+        table.put_row(self.at, &self.without, |of| poor.contains(&of.id));
+        let is_major = |error: i64| error as f64 > MINOR * mean(ColumnId::total_latency);
+        let major = self.clocks.iter().filter(|(_, error)| is_major(*error));
+        let major = major.map(|(clock, _)| *clock).collect();
+        table.left_out.insert(self.at, major);
+        true
     }
 }
 
 /// Returns the rows with poorly known clocks: their error is far above its median in the same process (of two middle values the lower
 /// one), and the measured delay to them is not over twice the error.
-fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
-    let mut poor = BTreeMap::<usize, Vec<ClockOf>>::new();
+fn poor(table: &Table) -> BTreeMap<usize, Vec<(ClockOf, i64)>> {
+    let mut poor = BTreeMap::<usize, Vec<(ClockOf, i64)>>::new();
     for other in CLOCKS.iter().filter(|other| table.has(other.error)) {
         let process = |row| other.process.map_or(0, |column| table.code(column, row));
         let rows = (0..table.len()).filter_map(|row| Some((row, other.error(table, row)?)));
@@ -205,7 +186,7 @@ fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
                 ends.is_some_and(|(received, sent)| received - sent > error.saturating_mul(2))
             };
             if max.is_some_and(|max| error > max) && !is_exceeded() {
-                poor.entry(row).or_default().push(other.clock);
+                poor.entry(row).or_default().push((other.clock, error));
             }
         }
     }
@@ -246,7 +227,7 @@ mod tests {
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::outcome::Outcome;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     const MS: i64 = 1_000_000;
 
@@ -298,7 +279,7 @@ mod tests {
     }
 
     /// A part of the time of all requests.
-    fn part<'a>(summary: &'a serde_json::Value, stage: &str) -> &'a serde_json::Value {
+    fn part<'a>(summary: &'a Value, stage: &str) -> &'a Value {
         let mut parts = summary["time_spent"]["parts"].as_array().unwrap().iter();
         parts.find(|part| part["stage"] == stage).unwrap()
     }

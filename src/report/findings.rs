@@ -56,8 +56,8 @@ const MIN_MEAN_S: f64 = 0.010;
 /// The fewest requests that a mean is reported of.
 const ENOUGH: u64 = 20;
 
-/// The input of all rules.
-struct Evidence<'a> {
+/// What rules conclude from.
+struct Facts<'a> {
     run: &'a Run,
     figures: &'a Summary,
     /// The time of successful requests, by stage.
@@ -70,7 +70,7 @@ struct Evidence<'a> {
 
 /// Returns the findings of a run, those that matter most first; at least one.
 pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode], why: &Why) -> Vec<Finding> {
-    let mut evidence = Evidence {
+    let mut facts = Facts {
         run,
         figures,
         spent: &figures.all.spent,
@@ -80,29 +80,23 @@ pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode], why: &Why) -
     };
     for (kind, level, title, advice, rule) in kinds::KINDS {
         // No setting helps against a stage that a fault on purpose made long.
-        let is_advised = !(kind.ends_with("_bound") && evidence.has("fault"));
-        let finding = Finding {
+        let is_advised = !(kind.ends_with("_bound") && facts.has("fault"));
+        let mut finding = Finding {
             kind,
             level,
             title: title.to_owned(),
             what: String::new(),
             advice: advice.repeat(is_advised.into()),
         };
-        let finding = rule(&evidence, finding);
-        evidence.found.extend(finding);
+        if let Some(what) = rule(&facts, &mut finding) {
+            facts.found.push(Finding { what, ..finding });
+        }
     }
-    evidence.found.sort_by_key(|finding| finding.level);
-    evidence.found
+    facts.found.sort_by_key(|finding| finding.level);
+    facts.found
 }
 
-impl Finding {
-    /// Sets the sentences that show it.
-    fn with_text(self, what: String) -> Finding {
-        Finding { what, ..self }
-    }
-}
-
-impl Evidence<'_> {
+impl Facts<'_> {
     /// Returns how long a stage took (`0.61 s of 0.89 s on average (69 %)`); `None` if that is under `share` of the time, or the stage
     /// was measured by itself in under a tenth of the requests.
     fn stage(&self, period: Period, share: f64) -> Option<String> {

@@ -1,6 +1,5 @@
 //! The folders of the shards of a run, made into the folder of one.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -224,7 +223,7 @@ fn warnings(shards: &[Shard]) -> Vec<String> {
 /// A run is as good as the worst of its shards, at most `DEGRADED` where one was not judged, and `INVALID` where it is not
 /// the whole load at its times.
 fn verdict(shards: &[Shard]) -> Verdict {
-    let (mut reasons, mut causes) = (lacks(shards), BTreeSet::new());
+    let (mut reasons, mut causes) = (lacks(shards), Vec::new());
     let mut grade = match reasons.is_empty() {
         true => Grade::Valid,
         false => Grade::Invalid,
@@ -246,7 +245,7 @@ fn verdict(shards: &[Shard]) -> Verdict {
     Verdict {
         grade,
         reasons,
-        causes: causes.into_iter().collect(),
+        causes,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::units::duration;
 
 mod recovery;
 
-pub use recovery::name_workers;
+pub use recovery::held_by;
 
 /// One or several overlapping faults.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -19,7 +19,6 @@ use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
     SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile,
 };
-use super::phases::name_workers;
 use super::verdict::Verdict;
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
@@ -27,6 +26,7 @@ use crate::table::parquet::Source;
 use crate::table::rotated;
 use crate::table::rows::{self, Told, UNSAID};
 use crate::table::window::Window;
+use crate::table::workers::fill_in_workers;
 use crate::table::{Error, Table};
 
 /// All that was read.
@@ -340,9 +340,8 @@ impl Run {
             Ok((table, told)) => {
                 self.table = believed(table);
                 if !self.faults.is_empty() {
-                    let named = name_workers(&mut self.table, &self.dir.join(PROXY_ROWS));
-                    self.notes
-                        .extend(named.err().map(|error| error.to_string()));
+                    let done = fill_in_workers(&mut self.table, &self.dir.join(PROXY_ROWS));
+                    self.notes.extend(done.err().map(|error| error.to_string()));
                 }
                 let is_epoch = told.zero.is_some_and(|zero| zero.base == Base::Epoch);
                 self.epoch = told.began.filter(|_| is_epoch);

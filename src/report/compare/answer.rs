@@ -33,19 +33,18 @@ impl Comparison {
         let failed = all.iter().filter(|of| of.shown && of.metric.is_none());
         found.extend(failed.map(Difference::sentence));
         if found.is_empty() && !all.is_empty() {
+            if all.iter().any(|of| of.shown) {
+                let none = "No setting is shown to be the best by TTFT or total latency.";
+                return vec![none.to_owned()];
+            }
             let count = all.len();
-            let is_shown = all.iter().any(|of| of.shown);
-            found.push(match is_shown {
-                true => "No setting is shown to be the best by TTFT or total latency.".to_owned(),
-                false => {
-                    format!("No setting is shown to be better than another (comparisons: {count}).")
-                }
-            });
-            let more = match all.iter().any(|of| of.queue_grew && !of.shown) {
+            let hint = match all.iter().any(|of| of.queue_grew) {
                 true => "A queue grew for a whole run: run longer, or at a lower rate.",
                 false => "Run longer, or with more repeats.",
             };
-            found.extend((!is_shown).then(|| more.to_owned()));
+            let none =
+                format!("No setting is shown to be better than another (comparisons: {count}).");
+            return vec![none, hint.to_owned()];
         }
         found
     }
@@ -72,16 +71,12 @@ fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
         true => "; ",
         false => ", ",
     };
-    let list = |others: Vec<usize>| {
-        let names: Vec<&str> = others.into_iter().map(name).collect();
-        names.join(separator)
-    };
     let against = |at: usize| all.iter().find(|of| of.is_of(best) && of.is_of(at));
     let (mut beaten, mut not_shown, mut not_compared) = (Vec::new(), Vec::new(), 0);
     for other in (0..names.len()).filter(|at| *at != best) {
         match against(other) {
-            Some(of) if of.shown => beaten.push(other),
-            Some(_) => not_shown.push(other),
+            Some(of) if of.shown => beaten.push(name(other)),
+            Some(_) => not_shown.push(name(other)),
             None => not_compared += 1,
         }
     }
@@ -90,10 +85,10 @@ fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
         "best on {}: {}, shown against {}",
         first.label(),
         name(best),
-        list(beaten)
+        beaten.join(separator)
     );
     if !not_shown.is_empty() {
-        sentence += &format!("; not shown against {}", list(not_shown));
+        sentence += &format!("; not shown against {}", not_shown.join(separator));
     }
     if not_compared > 0 {
         sentence += &format!("; not compared with the other {not_compared}");

@@ -5,7 +5,7 @@ use crate::request::columns::ColumnId;
 use crate::request::stages::Spent;
 use crate::units::duration;
 
-use super::{ENOUGH, Evidence, Finding, Level, MIN_MEAN_S, upper};
+use super::{ENOUGH, Facts, Finding, Level, MIN_MEAN_S, upper};
 
 /// A generator whose p99 lateness is over this share of the median TTFT distorts the latencies.
 const LATE_SHARE: f64 = 0.1;
@@ -15,15 +15,14 @@ const MIN_LATE_S: f64 = 0.020;
 const STALL_SHARE: f64 = 0.05;
 
 /// The run's own verdict, unless it is `VALID`.
-pub fn verdict(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let verdict = evidence.run.verdict()?;
+pub fn verdict(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let verdict = facts.run.verdict()?;
     let end = |reason: &str| match reason.ends_with(['.', '!', '?']) {
         true => "",
         false => ".",
     };
     let reasons = verdict.reasons.iter();
     let reasons: Vec<String> = reasons.map(|reason| upper(reason) + end(reason)).collect();
-    let mut finding = finding.with_text(reasons.join(" "));
     // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing.
     let is_generators = |cause: &Cause| !matches!(cause, Cause::Failed | Cause::Stopped);
     let causes = &verdict.causes;
@@ -31,45 +30,41 @@ pub fn verdict(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
     if is_others || causes.contains(&Cause::LateSends) {
         finding.advice.clear();
     }
-    match verdict.grade {
-        Grade::Valid => None,
-        Grade::Invalid => Some(finding),
-        Grade::Degraded => Some(Finding {
-            level: Level::Limit,
-            title: "DEGRADED: take these figures with care".to_owned(),
-            ..finding
-        }),
+    if verdict.grade == Grade::Degraded {
+        finding.level = Level::Limit;
+        finding.title = "DEGRADED: take these figures with care".to_owned();
     }
+    (verdict.grade != Grade::Valid).then(|| reasons.join(" "))
 }
 
 /// Requests that waited for one of `--max-concurrency` slots. The verdict reports other lateness.
-pub fn slots(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    evidence.run.told("/config/max_concurrency")?.as_u64()?;
-    let latencies = &evidence.figures.all.latencies;
+pub fn slots(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    facts.run.told("/config/max_concurrency")?.as_u64()?;
+    let latencies = &facts.figures.all.latencies;
     let lag = latencies.get(ColumnId::schedule_lag);
     let lag = lag.filter(|lag| lag.count >= ENOUGH)?.p99;
     let ttft = latencies.get(ColumnId::ttft_observed)?.p50;
     (lag >= MIN_LATE_S && lag >= LATE_SHARE * ttft).then(|| {
-        finding.with_text(format!(
+        format!(
             "1 of 100 requests was sent {} late or later, where the median time to the first token is {}.",
             duration(lag),
             duration(ttft)
-        ))
+        )
     })
 }
 
 /// A client that did not read its responses in time.
-pub fn stall(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let spent = evidence.spent;
+pub fn stall(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    let spent = facts.spent;
     let mut parts = spent.parts.iter();
     let part = parts.find(|part| part.spent == Spent::CLIENT_STALL)?;
     let (mean, share) = (spent.mean(part)?, spent.share(part)?);
     let is_long = spent.requests >= ENOUGH && mean >= MIN_MEAN_S && share >= STALL_SHARE;
     is_long.then(|| {
-        finding.with_text(format!(
+        format!(
             "Answers stood still for {} of a request's time ({:.0} %) because the client did not read.",
             duration(mean),
             share * 100.0
-        ))
+        )
     })
 }

@@ -5,7 +5,7 @@ use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::stages::Spent;
 
-use super::{ENOUGH, Evidence, Finding, Level};
+use super::{ENOUGH, Facts, Finding, Level};
 
 /// The share of failed requests from which the latencies of the others mislead: the slowest requests may be among those that failed.
 const FAILED_SHARE: f64 = 0.01;
@@ -19,44 +19,35 @@ const NO_CONNECTION: [Outcome; 3] = [
 const NO_SERVER: &str = "No available ";
 
 /// Failed requests, and where they were last seen.
-pub fn failures(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let all = &evidence.figures.all;
-    let (failed, requests) = (
-        all.counts.failed(),
-        all.counts.requests - all.counts.given_up,
-    );
+pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let all = &facts.figures.all;
+    let failed = all.counts.failed();
+    let requests = all.counts.requests - all.counts.given_up;
     if failed == 0 {
         return None;
     }
     let share = failed as f64 / requests as f64;
-    let (level, end) = match share >= FAILED_SHARE {
-        true => (
-            finding.level,
-            ": the slowest may be among those that failed.",
-        ),
-        false => (Level::Limit, "."),
-    };
-    let what = format!(
-        "{}. The latencies are those of the requests that went well{end}",
-        all.failures.text()
-    );
+    let mut end = ": the slowest may be among those that failed.";
+    if share < FAILED_SHARE {
+        (finding.level, end) = (Level::Limit, ".");
+    }
     let percent = share * 100.0;
+    finding.title = format!("{failed} of {requests} requests failed ({percent:.1} %)");
     let first = all.failures.kinds.first();
-    let is_of_server = |kind: &&FailureKind| {
-        evidence.has("server_failed") && NO_CONNECTION.contains(&kind.outcome)
-    };
-    let advice = match evidence.run.faults.is_empty() {
+    let is_of_server =
+        |kind: &&FailureKind| facts.has("server_failed") && NO_CONNECTION.contains(&kind.outcome);
+    let advice = match facts.run.faults.is_empty() {
         true if first.filter(is_of_server).is_some() => Some("See the server that failed."),
         true => first.and_then(|kind| advice(kind, &all.counts)),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
-    Some(Finding {
-        level,
-        title: format!("{failed} of {requests} requests failed ({percent:.1} %)"),
-        advice: advice.map_or(finding.advice, str::to_owned),
-        what,
-        ..finding
-    })
+    if let Some(advice) = advice {
+        finding.advice = advice.to_owned();
+    }
+    let text = all.failures.text();
+    Some(format!(
+        "{text}. The latencies are those of the requests that went well{end}"
+    ))
 }
 
 /// What to do about the most frequent kind of failure, if its outcome says it.
@@ -91,48 +82,44 @@ fn advice(kind: &FailureKind, counts: &Counts) -> Option<&'static str> {
 }
 
 /// Requests that servers took out of a batch again (retracted).
-pub fn retractions(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let table = &evidence.run.table;
+pub fn retractions(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    let table = &facts.run.table;
     let count = |row| table.number(ColumnId::num_retractions, row).unwrap_or(0.0);
     let is_retracted = |row: &usize| table.rows_of(*row).any(|row| count(row) > 0.0);
-    let retracted = evidence.run.counted().filter(is_retracted).count();
+    let retracted = facts.run.counted().filter(is_retracted).count();
     (retracted > 0).then(|| {
-        finding.with_text(format!(
+        format!(
             "{} taken out of a batch again to make room for others, and waited a second time.",
             match retracted {
                 1 => "1 request was".to_owned(),
                 many => format!("{many} requests were"),
             }
-        ))
+        )
     })
 }
 
 /// Stages that were not measured, and what to switch on to measure them.
-pub fn unseen(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let spent = evidence.spent;
+pub fn unseen(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    let spent = facts.spent;
     let notes = spent.unseen_notes();
     (!notes.is_empty() && spent.requests >= ENOUGH).then(|| {
-        finding.with_text(format!(
+        format!(
             "{}. Stages that could not be measured separately are shown as one, hatched.",
             notes.join(". ")
-        ))
+        )
     })
 }
 
 /// Nothing else was found, and there were too few requests.
-pub fn too_few(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let (timed, ok) = (evidence.spent.requests, evidence.figures.all.counts.ok());
-    let advice = match evidence.figures.all.flow.is_scheduled && timed == ok {
-        true => finding.advice,
-        false => String::new(),
-    };
+pub fn too_few(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let (timed, ok) = (facts.spent.requests, facts.figures.all.counts.ok());
+    if !facts.figures.all.flow.is_scheduled || timed != ok {
+        finding.advice.clear();
+    }
     let untimed = match timed == ok {
         true => String::new(),
         false => format!(", {timed} of them with an arrival and an end"),
     };
-    evidence.found.is_empty().then(|| Finding {
-        what: format!("{ok} requests went well{untimed}; findings need at least {ENOUGH}."),
-        advice,
-        ..finding
-    })
+    let is_first = facts.found.is_empty();
+    is_first.then(|| format!("{ok} requests went well{untimed}; findings need at least {ENOUGH}."))
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 use crate::report::load::outcome_of;
-use crate::report::phases::Episode;
+use crate::report::phases::{Episode, held_by};
 use crate::report::reader::Run;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
@@ -14,7 +14,7 @@ use crate::units;
 use crate::units::duration;
 
 use super::servers::ended;
-use super::{ENOUGH, Evidence, Finding};
+use super::{ENOUGH, Facts, Finding};
 
 /// The smallest share of a server's requests that must fail for the server to count as failed.
 const MIN_FAILED_SHARE: f64 = 0.01;
@@ -35,8 +35,8 @@ struct Server {
 }
 
 /// The server that failed most, in a run without faults on purpose: the table of faults reports those.
-pub fn server(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let (all, end) = failing(evidence.run);
+pub fn server(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let (all, end) = failing(facts.run);
     let (host, server) = all.iter().max_by_key(|(_, server)| server.failed())?;
     let failures = [
         (server.broken, "at it broke off"),
@@ -56,16 +56,14 @@ pub fn server(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
     if !others.is_empty() {
         what += &format!("; {} failed too", others.join(", "));
     }
-    Some(Finding {
-        title: format!("{host} failed"),
-        ..finding.with_text(format!("{what}."))
-    })
+    finding.title = format!("{host} failed");
+    Some(format!("{what}."))
 }
 
 /// Requests that spent longer outside the server during a fault than any request that ended before it. Requests that were given up
 /// count while a hop held them, so that no server had them; other failures are findings of their own.
-pub fn waited_for_fault(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let table = &evidence.run.table;
+pub fn waited_for_fault(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    let table = &facts.run.table;
     // The time in a decode server includes the wait for the prefill server, so only the queue counts then.
     let has_server_time =
         table.has(ColumnId::server_finish_time) && !table.has(ColumnId::disaggregated);
@@ -77,35 +75,30 @@ pub fn waited_for_fault(evidence: &Evidence<'_>, finding: Finding) -> Option<Fin
     let [created, finished] = [ColumnId::server_created_time, ColumnId::server_finish_time];
     // When a request arrived and ended, and how long it was outside the server, less the error of the front's clock.
     let times = |row| {
-        let is_ok = table.is_ok(row);
         let at = table.number(ColumnId::arrival_time, row)?;
-        let total = match is_ok {
-            true => table.number(ColumnId::total_latency, row)?,
-            false => seconds(table.between(ColumnId::arrival_time, ColumnId::end_time, row)?),
-        };
-        let inside = match has_server_time && is_ok {
+        let total = table.number(ColumnId::total_latency, row);
+        let until_end = || table.between(ColumnId::arrival_time, ColumnId::end_time, row);
+        let total = total.or_else(|| until_end().map(seconds))?;
+        let inside = match has_server_time && table.is_ok(row) {
             true => seconds(table.between(created, finished, row)?),
             false => table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0),
         };
         let error = table.number(ColumnId::front_clock_offset_error, row);
         Some((at, at + total, total - inside - error.unwrap_or(0.0)))
     };
-    let is_held = |row| {
-        let [host, worker] = [ColumnId::host, ColumnId::worker].map(|of| table.text(of, row));
-        let is_waiting = matches!(
-            outcome_of(table, row),
-            Outcome::Timeout | Outcome::ClientAbort
-        );
-        is_waiting && host.is_empty() && !worker.is_empty()
+    let is_held = |row: &usize| {
+        let is_given_up =
+            [Outcome::Timeout, Outcome::ClientAbort].contains(&outcome_of(table, *row));
+        is_given_up && held_by(table, *row).is_some()
     };
-    let rows = || evidence.run.counted();
-    let which = match rows().any(is_held) {
+    let which = match facts.run.counted().any(|row| is_held(&row)) {
         true => "went well or were given up",
         false => "went well",
     };
-    let rows = rows().filter(|row| table.is_ok(*row) || is_held(*row));
+    let rows = facts.run.counted();
+    let rows = rows.filter(|row| table.is_ok(*row) || is_held(row));
     let all: Vec<(f64, f64, f64)> = rows.filter_map(times).collect();
-    let text = evidence.episodes.iter().filter_map(|Episode { faults, phases }| {
+    let text = facts.episodes.iter().filter_map(|Episode { faults, phases }| {
         let [before, during, _] = phases;
         let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
         let before = all.iter().filter(|of| before.from <= of.0 && of.1 <= down);
@@ -126,7 +119,7 @@ pub fn waited_for_fault(evidence: &Evidence<'_>, finding: Finding) -> Option<Fin
         ))
     });
     let text: Vec<String> = text.collect();
-    (!text.is_empty()).then(|| finding.with_text(text.join(" ")))
+    (!text.is_empty()).then(|| text.join(" "))
 }
 
 /// Returns the servers that failed, by host, and when the last request of all ended.

@@ -1,12 +1,12 @@
 //! The kinds of findings, each with its level, title, advice and rule.
 
-use super::{ENOUGH, Evidence, Finding, Level, client, ends, failing, pair, servers, waiting};
+use super::{ENOUGH, Facts, Finding, Level, client, ends, failing, pair, servers, waiting};
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::units::duration;
 
-/// Fills in a finding, which already has its level, title and advice; `None` if there is nothing to find.
-type Rule = fn(&Evidence<'_>, Finding) -> Option<Finding>;
+/// Returns the figures that show a finding, in sentences; `None` if it does not apply. May change its level, title and advice.
+type Rule = fn(&Facts<'_>, &mut Finding) -> Option<String>;
 
 // Shares of a request's time from which a stage is a finding.
 const QUEUE_SHARE: f64 = 1.0 / 3.0;
@@ -73,22 +73,22 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         Level::Limit,
         "Requests wait in the server queue",
         "Raise `max_running_requests` or add servers.",
-        |evidence, finding| {
-            let took = evidence.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
-            Some(waiting::causes(evidence, finding, &took))
+        |facts, finding| {
+            let took = facts.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
+            Some(waiting::causes(facts, finding, &took))
         },
     ),
-    ("pair", Level::Limit, "", "", |evidence, finding| {
-        pair::bottleneck(evidence, finding, QUEUE_SHARE)
+    ("pair", Level::Limit, "", "", |facts, finding| {
+        pair::bottleneck(facts, finding, QUEUE_SHARE)
     }),
     (
         "held_up",
         Level::Limit,
         "Few requests cause most of the waiting",
         "Give them servers of their own.",
-        |evidence, finding| {
-            evidence.stage(Period::PURE_QUEUE, WAITING_SHARE)?;
-            waiting::by_few(evidence.why, finding)
+        |facts, finding| {
+            facts.stage(Period::PURE_QUEUE, WAITING_SHARE)?;
+            waiting::by_few(facts.why, finding)
         },
     ),
     (
@@ -96,7 +96,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         Level::Limit,
         "The queue grew as long as the run lasted",
         "Lower the rate until the queue is steady; `--find-max-rate` searches the highest rate that meets an objective.",
-        |evidence, finding| Some(finding.with_text(servers::growth(evidence.run)?)),
+        |facts, _| servers::growth(facts.run),
     ),
     (
         "router_queue",
@@ -104,10 +104,10 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Requests wait in the router queue",
         "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: the servers \
          do not see these requests meanwhile.",
-        |evidence, finding| {
-            let took = evidence.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
+        |facts, finding| {
+            let took = facts.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
             let what = format!("The router held a request {took} before it sent it on.");
-            Some(waiting::behind_router(evidence, finding.with_text(what)))
+            Some(what + &waiting::behind_router(facts, finding))
         },
     ),
     (
@@ -116,22 +116,18 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "The router holds first tokens back",
         "Try another router, or version of it. The time between tokens is measured behind the router: it is too short by what first \
          tokens are held back longer than last ones.",
-        |evidence, finding| {
-            let latencies = &evidence.figures.all.latencies;
-            let (ttft, held) = (
-                latencies.ttft()?.mean,
-                latencies.get(ColumnId::router_return)?,
-            );
-            let share = held.mean / ttft;
-            let is_long =
-                held.count >= ENOUGH && held.mean >= MIN_RETURN_S && share >= RETURN_SHARE;
+        |facts, _| {
+            let latencies = &facts.figures.all.latencies;
+            let held = latencies.get(ColumnId::router_return)?;
+            let share = held.mean / latencies.ttft()?.mean;
+            let is_long = held.mean >= MIN_RETURN_S && share >= RETURN_SHARE;
             let [mean, p50, p99] = [held.mean, held.p50, held.p99].map(duration);
-            is_long.then(|| {
-                finding.with_text(format!(
+            (is_long && held.count >= ENOUGH).then(|| {
+                format!(
                     "A first token was {mean} on its way back through the router on average (p50 {p50}, p99 {p99}): \
                      {:.0} % of the TTFT.",
                     share * 100.0
-                ))
+                )
             })
         },
     ),
@@ -141,9 +137,9 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Prefill takes much of the time",
         "Send requests that begin alike to the same server (`cache_aware`), so that its prefix cache serves them; shorten \
          prompts; try another `chunked_prefill_size`; add servers or a higher `tp_size`.",
-        |evidence, finding| {
-            let took = evidence.stage(Period::PREFILL, PREFILL_SHARE)?;
-            Some(finding.with_text(format!("Reading the prompts took {took}.")))
+        |facts, _| {
+            let took = facts.stage(Period::PREFILL, PREFILL_SHARE)?;
+            Some(format!("Reading the prompts took {took}."))
         },
     ),
     (
@@ -160,13 +156,13 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Decoding takes most of the time",
         "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server (lower \
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
-        |evidence, finding| {
-            let took = evidence.stage(Period::DECODE, DECODE_SHARE)?;
-            let each = evidence.figures.all.latencies.get(ColumnId::tpot);
+        |facts, _| {
+            let took = facts.stage(Period::DECODE, DECODE_SHARE)?;
+            let each = facts.figures.all.latencies.get(ColumnId::tpot);
             let each = each.map_or(String::new(), |each| {
                 format!(" An output token took {} (median).", duration(each.p50))
             });
-            Some(finding.with_text(format!("Making the answers took {took}.{each}")))
+            Some(format!("Making the answers took {took}.{each}"))
         },
     ),
     (
@@ -190,31 +186,24 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "",
         ends::unseen,
     ),
-    (
-        "fine",
-        Level::Fine,
-        "Nothing is wrong",
-        "",
-        |evidence, finding| {
-            let is_fine =
-                evidence.is_complete() && evidence.episodes.is_empty() && evidence.found.is_empty();
-            let shares = evidence.shares().filter(|_| is_fine)?;
-            Some(finding.with_text(format!("{shares}.")))
-        },
-    ),
+    ("fine", Level::Fine, "Nothing is wrong", "", |facts, _| {
+        let is_fine = facts.is_complete() && facts.episodes.is_empty() && facts.found.is_empty();
+        let shares = facts.shares().filter(|_| is_fine)?;
+        Some(format!("{shares}."))
+    }),
     (
         "nothing_found",
         Level::Note,
         "No problem found in what was measured",
         "",
-        |evidence, finding| {
+        |facts, _| {
             // A problem may be in the part of the run that is missing.
-            let shares = evidence.shares()?;
-            let why = match evidence.is_complete() {
+            let shares = facts.shares()?;
+            let why = match facts.is_complete() {
                 true => "It had faults on purpose: their table says what became of requests.",
                 false => "What is missing (see the notes) may hide something.",
             };
-            Some(finding.with_text(format!("{shares}. {why}")))
+            Some(format!("{shares}. {why}"))
         },
     ),
     (

@@ -3,7 +3,7 @@
 //! A request that waits for memory of the decode server waits for those that hold it. They may be decoding, or wait themselves: for
 //! prefill, for the transfer or for a slot.
 
-use super::{Evidence, Finding};
+use super::{Facts, Finding};
 use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
 
@@ -46,13 +46,13 @@ const SLOTS: Bottleneck = Bottleneck {
 };
 
 /// Names what requests of pairs waited for most, if the four waits are `share` of their time or more.
-pub fn bottleneck(evidence: &Evidence<'_>, finding: Finding, share: f64) -> Option<Finding> {
+pub fn bottleneck(facts: &Facts<'_>, finding: &mut Finding, share: f64) -> Option<String> {
     let all = [MEMORY, PREFILL, LINK, SLOTS];
-    let nanos = |period: &Period| evidence.part(*period).map_or(0, |part| part.nanos);
+    let nanos = |period: &Period| facts.part(*period).map_or(0, |part| part.nanos);
     let longest = all.iter().max_by_key(|one| nanos(&one.wait.0))?;
-    let share_of = |one: &Bottleneck| evidence.spent.share(evidence.part(one.wait.0)?);
+    let share_of = |one: &Bottleneck| facts.spent.share(facts.part(one.wait.0)?);
     let shares = all.iter().filter_map(share_of);
-    let took = (shares.sum::<f64>() >= share).then(|| evidence.stage(longest.wait.0, 0.0))??;
+    let took = (shares.sum::<f64>() >= share).then(|| facts.stage(longest.wait.0, 0.0))??;
     let mut what = format!("A request waited {took} {}", longest.wait.1);
     let mut bottleneck = longest;
     if longest.wait.0 == Period::DECODE_MEMORY {
@@ -63,11 +63,9 @@ pub fn bottleneck(evidence: &Evidence<'_>, finding: Finding, share: f64) -> Opti
         what +=
             &format!("; those that had it were {at} for {part:.0} % of the time that they had it");
     }
-    Some(Finding {
-        title: bottleneck.title.to_owned(),
-        advice: bottleneck.cause.advice().to_owned(),
-        ..finding.with_text(format!("{what}."))
-    })
+    finding.title = bottleneck.title.to_owned();
+    finding.advice = bottleneck.cause.advice().to_owned();
+    Some(format!("{what}."))
 }
 
 #[cfg(test)]

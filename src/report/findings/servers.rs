@@ -7,7 +7,7 @@ use crate::request::attempt::ServerRole;
 use crate::request::columns::ColumnId;
 use crate::units::duration;
 
-use super::{Evidence, Finding};
+use super::{Facts, Finding};
 
 /// The fewest requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
@@ -25,16 +25,13 @@ const UNEQUAL_WAIT: f64 = 2.0;
 const SIGMAS: f64 = 4.0;
 
 /// A server that was brought back and got no requests.
-pub fn not_served(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let servers = evidence.run.file.as_ref()?.servers.len();
-    let mut faults = evidence.episodes.iter().flat_map(|episode| &episode.faults);
+pub fn not_served(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let servers = facts.run.file.as_ref()?.servers.len();
+    let mut faults = facts.episodes.iter().flat_map(|episode| &episode.faults);
     let fault = faults.find(|fault| fault.unserved > 0 && fault.unserved >= ENOUGH * servers)?;
     let server = &fault.server;
-    Some(Finding {
-        title: format!("{server} was not used again"),
-        what: format!("{server}: {}.", fault.recovery.said),
-        ..finding
-    })
+    finding.title = format!("{server} was not used again");
+    Some(format!("{server}: {}.", fault.recovery.said))
 }
 
 /// Whether a run's queue grew throughout it.
@@ -119,10 +116,10 @@ struct Load<'a> {
 type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
 
 /// Servers of one model that had unequal shares of the requests, or unequal queues.
-pub fn imbalance(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
-    let run = evidence.run;
+pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let run = facts.run;
     // A server that was down got fewer requests.
-    if !run.faults.is_empty() || evidence.has("server_failed") {
+    if !run.faults.is_empty() || facts.has("server_failed") {
         return None;
     }
     let table = &run.table;
@@ -144,23 +141,16 @@ pub fn imbalance(evidence: &Evidence<'_>, finding: Finding) -> Option<Finding> {
     }
     // The server of a request without a response is unknown.
     hosts.remove("");
-    let unequal = of_one_model(hosts).iter().find_map(|hosts| {
+    of_one_model(hosts).iter().find_map(|hosts| {
         let requests: u64 = hosts.values().map(|host| host.requests).sum();
         let equal = requests as f64 / hosts.len() as f64;
         let is_enough = hosts.len() > 1 && equal >= ENOUGH as f64;
-        let shares = || Some((unequal_shares(hosts, equal)?, finding.title.clone()));
-        let queues = || {
-            Some((
-                unequal_queues(hosts)?,
-                "Servers had unequal queues".to_owned(),
-            ))
-        };
-        is_enough.then(|| shares().or_else(queues))?
-    });
-    unequal.map(|(what, title)| Finding {
-        what,
-        title,
-        ..finding
+        let shares = is_enough.then(|| unequal_shares(hosts, equal))?;
+        shares.or_else(|| {
+            let queues = unequal_queues(hosts)?;
+            finding.title = "Servers had unequal queues".to_owned();
+            Some(queues)
+        })
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::report::why::{Why, lopsided, words};
 use crate::stats::waits::Cause;
 
-use super::{Evidence, Finding, MIN_MEAN_S, upper};
+use super::{Facts, Finding, MIN_MEAN_S, upper};
 
 /// The share of the waiting from which a second cause is named.
 const MUCH: f64 = 0.2;
@@ -16,23 +16,23 @@ const TIMING_ADVICE: &str = "Start the servers with `--enable-metrics`; the time
                        up, come by traces (`--enable-trace`, and `--engine-traces` of the proxy).";
 
 /// Names the main cause of the waiting and other large ones, and what helps against each.
-pub fn causes(evidence: &Evidence<'_>, finding: Finding, took: &str) -> Finding {
-    let why = evidence.why;
-    let waited = format!("A request waited {took} for a place in a batch.");
+pub fn causes(facts: &Facts<'_>, finding: &mut Finding, took: &str) -> String {
+    let why = facts.why;
+    let mut what = format!("A request waited {took} for a place in a batch.");
     let shares = why.shares();
     let Some(((main, share), others)) = shares.split_first() else {
-        return finding.with_text(waited);
+        return what;
     };
     let slots = why.slots();
     let percent = |share: &f64| format!("{:.0} %", share * 100.0);
     let (first, share) = (upper(&words(*main, slots)), percent(share));
-    let mut what = format!("{waited} {first} for {share} of that time");
-    let mut advice = main.advice().to_owned();
+    what += &format!(" {first} for {share} of that time");
+    finding.advice = main.advice().to_owned();
     let is_much = |(cause, share): &&(Cause, f64)| *share >= MUCH && *cause != Cause::Unknown;
     for (cause, share) in others.iter().filter(is_much) {
         let share = percent(share);
         what += &format!(", and {} for {share}", words(*cause, slots));
-        advice += &format!(" For the {share}: {}", cause.advice());
+        finding.advice += &format!(" For the {share}: {}", cause.advice());
     }
     what += ".";
     let unknown = shares.iter().find(|of| of.0 == Cause::Unknown);
@@ -42,53 +42,44 @@ pub fn causes(evidence: &Evidence<'_>, finding: Finding, took: &str) -> Finding 
             why.untimed
         );
         // No switch shows the times of requests that a fault on purpose broke.
-        if evidence.run.faults.is_empty() {
-            advice = format!("{TIMING_ADVICE} {advice}");
+        if facts.run.faults.is_empty() {
+            finding.advice = format!("{TIMING_ADVICE} {}", finding.advice);
         }
     }
-    Finding {
-        advice,
-        ..finding.with_text(what)
-    }
+    what
 }
 
-/// Changes the advice on a wait in the router if the servers have no free slot either.
-pub fn behind_router(evidence: &Evidence<'_>, finding: Finding) -> Finding {
-    let waited = evidence.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
-    let mut causes = evidence.why.shares().into_iter().filter(|_| waited);
+/// Says whether the servers have no free slot either while requests wait in the router, and what helps then.
+pub fn behind_router(facts: &Facts<'_>, finding: &mut Finding) -> String {
+    let waited = facts.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
+    let mut causes = facts.why.shares().into_iter().filter(|_| waited);
     let full = causes.find(|(cause, share)| *cause == Cause::Slots && *share >= FULL);
     let Some((_, share)) = full else {
-        return finding;
+        return String::new();
     };
-    let advice = match evidence.has("server_queue") {
+    let advice = match facts.has("server_queue") {
         true => "What helps against the server queue helps here too.",
         false => Cause::Slots.advice(),
     };
-    Finding {
-        what: format!(
-            "{} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
-            finding.what,
-            share * 100.0
-        ),
-        advice: format!(
-            "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
-        ),
-        ..finding
-    }
+    finding.advice = format!(
+        "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
+    );
+    format!(
+        " Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
+        share * 100.0
+    )
 }
 
 /// Few requests that held up the others.
-pub fn by_few(why: &Why, finding: Finding) -> Option<Finding> {
+pub fn by_few(why: &Why, finding: &mut Finding) -> Option<String> {
     let (by, text) = lopsided(&why.groups)?;
     let advice = match by {
         "prompt" => {
             "Give them servers of their own, or cut their prefill into smaller pieces (`chunked_prefill_size`)."
         }
         "output" => "Give them servers of their own, or limit how long answers may get.",
-        _ => &finding.advice,
+        _ => return Some(text),
     };
-    Some(Finding {
-        advice: advice.to_owned(),
-        ..finding.with_text(text)
-    })
+    finding.advice = advice.to_owned();
+    Some(text)
 }

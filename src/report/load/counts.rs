@@ -76,10 +76,8 @@ impl Counts {
                 *counts.errors.entry(error.to_owned()).or_default() += 1;
                 counts.given_up += u64::from(is_given_up(table, row));
             }
-            let attempts = table
-                .whole(ColumnId::attempts, row)
-                .unwrap_or(0)
-                .unsigned_abs();
+            let attempts = table.whole(ColumnId::attempts, row);
+            let attempts = attempts.map_or(0, i64::unsigned_abs);
             counts.attempts += attempts;
             counts.retried += u64::from(attempts > 1);
             for failed in told(table.text(ColumnId::failed_attempts, row)) {

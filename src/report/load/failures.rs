@@ -43,20 +43,12 @@ pub struct FailureKind {
     pub spent: TimeSpent,
 }
 
-/// The latencies that have lower bounds, the column that each counts from, and whether it ends at the first token.
-const BOUNDED: [(LatencyId, ColumnId, bool); 4] = [
-    (LatencyId::TotalFromSend, ColumnId::sent_time, false),
-    (
-        LatencyId::TotalFromSchedule,
-        ColumnId::scheduled_time,
-        false,
-    ),
-    (LatencyId::TtftFromSend, ColumnId::sent_time, true),
-    (
-        LatencyId::Of(ColumnId::ttft_from_schedule),
-        ColumnId::scheduled_time,
-        true,
-    ),
+/// The latencies that have lower bounds.
+const BOUNDED: [LatencyId; 4] = [
+    LatencyId::TotalFromSend,
+    LatencyId::TotalFromSchedule,
+    LatencyId::TtftFromSend,
+    LatencyId::Of(ColumnId::ttft_from_schedule),
 ];
 
 /// Failed requests are many above this share of all.
@@ -68,12 +60,11 @@ const MAX_NAMED: usize = 3;
 impl Failures {
     pub(super) fn of(table: &Table, requests: &[Request]) -> Failures {
         let mut by_kind: BTreeMap<_, Vec<Row>> = BTreeMap::new();
-        for request in requests.iter().filter(|request| !request.is_ok) {
+        let is_failed = |of: &&Request| !of.is_ok && !is_given_up(table, of.row());
+        for request in requests.iter().filter(is_failed) {
             let row = table.row(request.row());
-            if !is_given_up(table, request.row()) {
-                let kind = (row.outcome().name(), row.last_seen());
-                by_kind.entry(kind).or_default().push(row);
-            }
+            let kind = (row.outcome().name(), row.last_seen());
+            by_kind.entry(kind).or_default().push(row);
         }
         let kind = |((_, last_seen), rows): ((_, Option<Spent>), Vec<Row>)| {
             let mut spent = TimeSpent::default();
@@ -91,8 +82,8 @@ impl Failures {
         };
         let mut kinds: Vec<FailureKind> = by_kind.into_iter().filter_map(kind).collect();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
-        let lower_bounds = BOUNDED.map(|(latency, from, is_first_token)| {
-            let values = lower_bounds(table, requests, from, is_first_token);
+        let lower_bounds = BOUNDED.map(|latency| {
+            let values = lower_bounds(table, requests, latency);
             (latency, values.and_then(Summary::with_endless))
         });
         Failures {
@@ -189,19 +180,12 @@ fn waited(row: &Row) -> Option<f64> {
 }
 
 /// Lower bounds of a latency of all requests, seconds; see [`Failures::lower_bounds`].
-fn lower_bounds(
-    table: &Table,
-    requests: &[Request],
-    from: ColumnId,
-    is_first_token: bool,
-) -> Option<Vec<f64>> {
+fn lower_bounds(table: &Table, requests: &[Request], latency: LatencyId) -> Option<Vec<f64>> {
+    let (from, to) = latency.ends()?;
+    let is_first_token = to == ColumnId::first_token_time;
     let mut values = Vec::new();
     for request in requests {
-        let (rows, to) = match is_first_token {
-            true => (request.rows(), ColumnId::first_token_time),
-            false => (request.row()..request.row() + 1, ColumnId::finish_time),
-        };
-        for row in rows {
+        for row in latency.rows(request) {
             let is_over = request.is_ok || is_first_token;
             match table.between(from, to, row).filter(|_| is_over) {
                 Some(nanos) => values.push(seconds(nanos)),

@@ -94,18 +94,16 @@ impl OverTime {
         let [start, end] = [run.started, run.ended].map(|at| at.nanos());
         let window = Span::new(Interval { start, end })?;
         let [mut in_flight, mut in_router, mut unknown] = [const { Vec::new() }; 3];
-        let mut in_server = [const { Vec::new() }; 2];
-        // Requests of which it is unknown when they were queued, and when they ran.
-        let mut unknowns = [0; 2];
+        // Queued and running: intervals, and the number of requests that lack them.
+        let mut in_server = [const { (Vec::new(), 0) }; 2];
         for request in all {
             let mut is_known = [true; 2];
             for row in request.rows() {
                 let of_row = [queued(table, row), running(table, row)];
-                is_known = [0, 1].map(|at| is_known[at] && of_row[at].is_some());
-                in_server
-                    .iter_mut()
-                    .zip(of_row)
-                    .for_each(|(all, of)| all.extend(of));
+                for (at, interval) in of_row.into_iter().enumerate() {
+                    is_known[at] &= interval.is_some();
+                    in_server[at].0.extend(interval);
+                }
             }
             let of_request = |column| table.whole(column, request.row());
             let arrived = of_request(ColumnId::arrival_time);
@@ -124,16 +122,15 @@ impl OverTime {
             let is_here = whole.start <= window.whole.end && whole.end >= window.whole.start;
             if is_here && is_known != [true; 2] {
                 unknown.push(whole);
-                unknowns = [0, 1].map(|at| unknowns[at] + u64::from(!is_known[at]));
+                for (at, is_known) in is_known.into_iter().enumerate() {
+                    in_server[at].1 += u64::from(!is_known);
+                }
             }
         }
         let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
         let some = |all: Vec<Interval>| (!all.is_empty()).then(|| of(all));
-        let mut unknowns = unknowns.into_iter();
-        let [queued, running] = in_server.map(|all| {
-            let unknown = unknowns.next().unwrap_or(0);
-            some(all).map(|known| InServer { known, unknown })
-        });
+        let [queued, running] =
+            in_server.map(|(all, unknown)| some(all).map(|known| InServer { known, unknown }));
         let count = unknown.len() as u64;
         Some(OverTime {
             from_s: seconds(start),

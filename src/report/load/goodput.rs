@@ -74,11 +74,10 @@ impl Goal {
         let mut names: Vec<&str> = goals.iter().map(|goal| &*goal.name).collect();
         names.sort_unstable();
         match names.windows(2).find(|two| two[0] == two[1]) {
-            Some(two) => Err(format!(
-                "--goodput: {} must have one limit, not several",
-                two[0]
+            Some([name, _]) => Err(format!(
+                "--goodput: {name} must have one limit, not several"
             )),
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 }
@@ -86,10 +85,8 @@ impl Goal {
 impl Goodput {
     /// Counts the successful requests that met all goals; `None` without goals.
     pub(super) fn of(table: &Table, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
-        let with_id = goals
-            .iter()
-            .map(|goal| (goal, LatencyId::named(&goal.name)));
-        let with_id: Vec<(&Goal, Option<LatencyId>)> = with_id.collect();
+        let id = |goal: &Goal| LatencyId::named(&goal.name);
+        let with_id: Vec<_> = goals.iter().map(|goal| (goal, id(goal))).collect();
         let is_good = ok.iter().map(|of| is_good(table, *of, &with_id));
         let is_good: Vec<Option<bool>> = is_good.collect();
         let count = |value| is_good.iter().filter(|is_good| **is_good == value).count() as u64;

@@ -1,7 +1,7 @@
 //! The summary as JSON.
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::request::columns::ColumnId;
 use crate::stats;
@@ -13,7 +13,6 @@ use super::run::RunFacts;
 use super::spent::TimeSpent;
 use super::summary::{Group, Summary};
 
-type Object = Map<String, Value>;
 /// A figure of a sample.
 pub type Figure = fn(&stats::Summary) -> f64;
 
@@ -61,20 +60,18 @@ impl Summary {
         if servers > 0 {
             of_the_run["other_hosts"] = json!({ "servers": servers, "requests": requests });
         }
-        joined([group(&self.all, run).into(), of_the_run]).into()
+        joined([group(&self.all, run), of_the_run])
     }
 }
 
 /// The limits of goals by latency, milliseconds.
 pub fn goals_ms(goals: &[Goal]) -> Value {
     let goals = goals.iter();
-    object(goals.map(|goal| (&goal.name, goal.most_ms))).into()
+    object(goals.map(|goal| (&goal.name, goal.most_ms)))
 }
 
 /// The figures of all requests, or of a server's.
-fn group(group: &Group, run: &RunFacts) -> Object {
-    let mut all = joined([counts(group), rates(group, run), over_time(group)]);
-    all.extend(bench_names(group));
+fn group(group: &Group, run: &RunFacts) -> Value {
     let failed = group.failures.kinds.iter().map(|kind| {
         json!({
             "outcome": kind.outcome.name(),
@@ -88,22 +85,17 @@ fn group(group: &Group, run: &RunFacts) -> Object {
     let bounds = bounds.map(|(latency, summary)| (latency.name(), figures(summary.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
+    let time = |spent: &TimeSpent| json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts(spent) });
+    let more_of_time = json!({
+        "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
+        "sentence": group.time_sentences(),
+        "until_first_token": time(&group.until_first),
+    });
     let more = json!({
         "latency": latencies(group),
         "latency_at_least": object(bounds),
         "failures": failed.collect::<Value>(),
-        "time_spent": {
-            "requests": spent.requests,
-            "mean": spent.mean_total(),
-            "parts": parts(spent),
-            "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
-            "sentence": group.time_sentences(),
-            "until_first_token": {
-                "requests": group.until_first.requests,
-                "mean": group.until_first.mean_total(),
-                "parts": parts(&group.until_first),
-            },
-        },
+        "time_spent": joined([time(spent), more_of_time]),
     });
     let goodput = group.goodput.as_ref().map(|goodput| {
         json!({
@@ -112,18 +104,24 @@ fn group(group: &Group, run: &RunFacts) -> Object {
             "request_goodput": run.a_second(goodput.good as f64),
         })
     });
-    all.extend(joined([more, goodput.unwrap_or_default()]));
-    all
+    joined([
+        counts(group),
+        rates(group, run),
+        over_time(group),
+        bench_names(group),
+        more,
+        goodput.unwrap_or_default(),
+    ])
 }
 
 /// Makes an object of names and values.
-fn object(members: impl Iterator<Item = (impl Into<String>, impl Serialize)>) -> Object {
+fn object(members: impl Iterator<Item = (impl Into<String>, impl Serialize)>) -> Value {
     let members = members.map(|(name, value)| (name.into(), json!(value)));
     members.collect()
 }
 
 /// Makes one object of the members of several.
-fn joined<const N: usize>(objects: [Value; N]) -> Object {
+fn joined<const N: usize>(objects: [Value; N]) -> Value {
     let members = objects.into_iter().filter_map(|object| match object {
         Value::Object(members) => Some(members),
         _ => None,
@@ -181,27 +179,24 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
 }
 
 /// Every latency, seconds.
-fn latencies(group: &Group) -> Object {
+fn latencies(group: &Group) -> Value {
     let all = group.latencies.all.iter();
     object(all.map(|latency| {
         let mut shown = figures(latency.summary.as_ref());
-        shown["ci95"] = object(latency.intervals.into_iter()).into();
+        shown["ci95"] = object(latency.intervals.into_iter());
         (latency.id.name(), shown)
     }))
 }
 
 fn figures(summary: Option<&stats::Summary>) -> Value {
-    let mut shown: Object = FIGURES
-        .map(|(name, get)| (name.to_owned(), json!(summary.map(get))))
-        .into_iter()
-        .collect();
-    let count = summary.map_or(0, |summary| summary.count);
-    shown.insert("count".to_owned(), count.into());
-    shown.into()
+    let figures = FIGURES.into_iter();
+    let mut shown = object(figures.map(|(name, get)| (name, summary.map(get))));
+    shown["count"] = summary.map_or(0, |summary| summary.count).into();
+    shown
 }
 
 /// Figures by bench_serving's names and those of the first version's scripts, milliseconds.
-fn bench_names(group: &Group) -> Object {
+fn bench_names(group: &Group) -> Value {
     let latencies = &group.latencies;
     let bench = [
         ("e2e_latency", latencies.e2e()),

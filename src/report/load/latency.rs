@@ -70,40 +70,48 @@ impl LatencyId {
         LatencyId::all().find(|known| known.name() == name)
     }
 
-    /// Its name: the column's, if it is one.
+    /// Its name, that of the column if it is one.
     pub fn name(self) -> &'static str {
-        match self {
-            LatencyId::Of(column) => column.column().name,
-            LatencyId::TotalFromSend => "total_latency_from_send",
-            LatencyId::TotalFromSchedule => "total_latency_from_schedule",
-            LatencyId::TtftFromSend => "ttft_from_send",
-        }
+        self.names()[0]
     }
 
     /// Its label for people.
     pub fn label(self) -> &'static str {
+        self.names()[1]
+    }
+
+    fn names(self) -> [&'static str; 2] {
         match self {
-            LatencyId::Of(column) => column.column().label,
-            LatencyId::TotalFromSend => "total, from send",
-            LatencyId::TotalFromSchedule => "total, from schedule",
-            LatencyId::TtftFromSend => "TTFT, from send",
+            LatencyId::Of(column) => [column.column().name, column.column().label],
+            LatencyId::TotalFromSend => ["total_latency_from_send", "total, from send"],
+            LatencyId::TotalFromSchedule => ["total_latency_from_schedule", "total, from schedule"],
+            LatencyId::TtftFromSend => ["ttft_from_send", "TTFT, from send"],
         }
+    }
+
+    /// The times that it lies between, if it is one of the generator's.
+    pub(super) fn ends(self) -> Option<(ColumnId, ColumnId)> {
+        use ColumnId::{finish_time, first_token_time, scheduled_time, sent_time};
+        Some(match self {
+            LatencyId::Of(ColumnId::ttft_from_schedule) => (scheduled_time, first_token_time),
+            LatencyId::Of(_) => return None,
+            LatencyId::TotalFromSend => (sent_time, finish_time),
+            LatencyId::TotalFromSchedule => (scheduled_time, finish_time),
+            LatencyId::TtftFromSend => (sent_time, first_token_time),
+        })
     }
 
     /// Returns its value in a row, nanoseconds.
     pub(super) fn nanos(self, table: &Table, row: usize) -> Option<i64> {
-        use ColumnId::{finish_time, first_token_time, scheduled_time, sent_time};
-        let (from, to) = match self {
-            LatencyId::Of(column) => return table.whole(column, row),
-            LatencyId::TotalFromSend => (sent_time, finish_time),
-            LatencyId::TotalFromSchedule => (scheduled_time, finish_time),
-            LatencyId::TtftFromSend => (sent_time, first_token_time),
-        };
+        if let LatencyId::Of(column) = self {
+            return table.whole(column, row);
+        }
+        let (from, to) = self.ends()?;
         table.between(from, to, row)
     }
 
     /// Returns the rows of a request whose values count: one row, if the value is the whole request's.
-    fn rows(self, request: &Request) -> Range<usize> {
+    pub(super) fn rows(self, request: &Request) -> Range<usize> {
         let is_of_request = match self {
             LatencyId::Of(column) => column.column().scope == Scope::Request,
             LatencyId::TtftFromSend => false,

@@ -353,13 +353,11 @@ fn if_any(count: u64, text: impl FnOnce(u64) -> String) -> Option<String> {
 
 fn retries(summary: &Summary, retried: u64) -> String {
     let counts = &summary.all.counts;
-    let failed = most_frequent(&counts.failed_attempts);
-    let failed = failed
-        .take(MAX_NAMED)
-        .map(|((host, outcome, status), count)| {
-            let status = status.map_or(String::new(), |status| format!(" {status}"));
-            format!("{count} x {host} {outcome}{status}")
-        });
+    let failed = most_frequent(&counts.failed_attempts).take(MAX_NAMED);
+    let failed = failed.map(|((host, outcome, status), count)| {
+        let status = status.map_or(String::new(), |status| format!(" {status}"));
+        format!("{count} x {host} {outcome}{status}")
+    });
     let failed: Vec<String> = failed.collect();
     let attempts = match failed.is_empty() {
         true => String::new(),

@@ -1,16 +1,11 @@
 //! When traffic left a server with a fault, and when the server served again.
 
-use std::collections::HashMap;
-use std::path::Path;
-
 use super::{Arrivals, Effect, Fault};
 use crate::report::files::ServerFile;
 use crate::report::load::is_given_up;
 use crate::request::attempt::told;
-use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
-use crate::request::row::Row;
-use crate::table::{Error, Table};
+use crate::table::Table;
 use crate::units::{count, duration};
 
 /// Traffic has left a server if the chance that it got no more requests is below this.
@@ -52,32 +47,12 @@ impl Effect {
     }
 }
 
-/// Fills in the column `worker` of requests without a response, from the rows of the run's proxy: the generator does not know which hop
-/// held such a request.
-///
-/// # Errors
-/// The file is there and cannot be read.
-pub fn name_workers(table: &mut Table, proxy_rows: &Path) -> Result<(), Error> {
-    let columns = [ColumnId::host, ColumnId::worker, ColumnId::router_send_time];
-    let is_missing = |of: ColumnId, row| table.value(of, row) == Value::Empty;
-    let is_unknown = |row: &usize| columns.iter().all(|of| is_missing(*of, *row));
-    let unknown = table.firsts().filter(is_unknown);
-    let id = |row| (table.text(ColumnId::req_id, row).to_owned(), row);
-    let unknown: HashMap<String, usize> = unknown.map(id).collect();
-    if unknown.is_empty() || !proxy_rows.is_file() {
-        return Ok(());
-    }
-    let proxy = Table::read(proxy_rows)?;
-    for row in proxy.firsts() {
-        let text = |column| proxy.text(column, row);
-        let worker = Some(text(ColumnId::worker)).filter(|worker| !worker.is_empty());
-        if let (Some(worker), Some(at)) = (worker, unknown.get(text(ColumnId::req_id))) {
-            let mut named = Row::default();
-            named.worker = Some(worker.to_owned());
-            table.put_row(*at, &named, |column| column.id == ColumnId::worker);
-        }
-    }
-    Ok(())
+/// The hop that held a row's request, if no server had it.
+pub fn held_by(table: &Table, row: usize) -> Option<&str> {
+    let columns = [ColumnId::host, ColumnId::prefill_host, ColumnId::worker];
+    let [host, prefill_host, worker] = columns.map(|of| table.text(of, row));
+    let is_held = host.is_empty() && prefill_host.is_empty() && !worker.is_empty();
+    is_held.then_some(worker)
 }
 
 impl Arrivals<'_> {
@@ -93,15 +68,14 @@ impl Arrivals<'_> {
             let text = |column| self.table.text(column, row);
             let (attempts, worker) = (text(ColumnId::failed_attempts), text(ColumnId::worker));
             let hosts = [ColumnId::host, ColumnId::prefill_host].map(text);
-            let is_held = hosts == ["", ""] && worker == server;
-            let has_failed =
-                || told(attempts).any(|failed| [host, server].contains(&&*failed.host));
+            let is_held = held_by(self.table, row) == Some(server);
+            let mut failed = told(attempts);
             if hosts.contains(&host) {
                 traffic.is_by_hop |= !worker.is_empty();
                 let at = self.table.number(ColumnId::router_send_time, row);
                 let (at, is_ok) = (at.unwrap_or(arrival), self.table.is_ok(row));
                 traffic.sent.push(SentRequest { at, arrival, is_ok });
-            } else if is_held || has_failed() {
+            } else if is_held || failed.any(|of| [host, server].contains(&&*of.host)) {
                 traffic.is_by_hop = true;
                 // When it was sent is unknown: not before it arrived.
                 let (at, is_ok) = (arrival, false);
@@ -163,10 +137,8 @@ impl Traffic {
         let last = self.sent.iter().rfind(|sent| is_during(&sent.at));
         let known = last.map_or(f64::NEG_INFINITY, |last| last.arrival);
         let is_later = |at: &&f64| is_during(at) && **at > known;
-        let count_later = |arrivals: &[f64]| arrivals.iter().filter(is_later).count();
-        let [later_unknown, later_elsewhere] =
-            [&self.unknown, &self.elsewhere].map(|of| count_later(of));
-        match (last, later_unknown, later_elsewhere) {
+        let later = |arrivals: &[f64]| arrivals.iter().filter(is_later).count();
+        match (last, later(&self.unknown), later(&self.elsewhere)) {
             _ if self.servers == 1 => {
                 Effect::none("it is the only server: traffic had nowhere else to go")
             }

@@ -343,28 +343,6 @@ fn requests_that_were_given_up_when_the_run_was_stopped_came_all_the_same() {
     assert_eq!(json[0]["phases"][1]["given_up"], 72);
 }
 
-/// The generator knows no server of a request that a hop held and that got no response; its proxy does.
-#[test]
-fn who_held_a_request_is_read_of_the_proxy() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("proxy.csv");
-    let rows = "req_id,arrival_time,outcome,host,worker\nx-0,1.5,client_abort,,server-1\nx-1,1.6,ok,a:1,server-2\nx-2,1.7,client_abort,,\n";
-    std::fs::write(&path, rows).unwrap();
-    let mut table = Table::default();
-    for (id, host) in [("x-0", ""), ("x-1", "b:1"), ("x-2", ""), ("x-3", "")] {
-        let host = Some(host).filter(|host| !host.is_empty());
-        let cells = [
-            Some(("req_id", Cell::Id(id))),
-            host.map(|host| ("host", Cell::Word(host))),
-        ];
-        table.push(cells.into_iter().flatten());
-    }
-    name_workers(&mut table, &path).unwrap();
-    let workers = (0..4).map(|row| table.text(ColumnId::worker, row));
-    assert_eq!(workers.collect::<Vec<_>>(), ["server-1", "", "", ""]);
-    name_workers(&mut table, &folder.path().join("none.csv")).unwrap();
-}
-
 #[test]
 fn what_came_after_a_fault_and_was_given_up_is_not_held_against_the_server() {
     let mut requests = killed();
