@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_the_former_or_the_whole_new_one() {
+    fn a_file_is_the_former_or_the_complete_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         replace(&path, b"one").unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_private_is_so_from_the_beginning_and_what_was_stays_so() {
+    fn private_files_are_private_from_the_start_and_modes_stay() {
         let folder = tempfile::tempdir().unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         let path = folder.path().join("a");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_and_what_is_no_file_is_refused() {
+    fn links_are_followed_and_devices_and_folders_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (path, link) = (folder.path().join("a"), folder.path().join("link"));
         std::fs::write(&path, "one").unwrap();

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_secret_itself_is_it() {
+    fn only_the_secret_itself_matches() {
         let secret = Secret::from("open sesame");
         assert!(secret.is(b"open sesame"));
         for other in [
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_secret_is_not_shown() {
+    fn values_that_may_be_secret_are_masked() {
         for (name, value, seen) in [
             ("header", "authorization: Bearer S", "authorization:***"),
             ("--header", "Bearer S", "***"),

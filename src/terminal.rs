@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_break_between_words_and_hang_below_their_text() {
+    fn lines_break_between_words_and_are_indented_to_their_text() {
         for (line, width, wrapped) in [
             ("a short line\n\nanother\n", 20, "a short line\n\nanother\n"),
             (
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_obeys_is_spelt_out() {
+    fn control_characters_are_escaped() {
         let wild =
             "a\u{1b}]0;t\u{7}\r\tb\u{9b}2J\u{7f}\u{202e}\u{2066}\u{200f}\u{61c}\u{2028}é🦀\nc";
         let spelt = "a\\x1b]0;t\\x07\\x0d\\x09b\\x9b2J\\x7f\\x202e\\x2066\\x200f\\x61c\\x2028é🦀";
@@ -258,7 +258,7 @@ mod tests {
             prop_assert_eq!(kept, words);
             for line in wrapped.lines() {
                 let fits = line.chars().count() <= width;
-                // A figure and its unit are never parted, however long both are.
+                // A figure and its unit are never separated, however long both are.
                 prop_assert!(fits || line.split(' ').count() == 2, "{}", line);
             }
         }

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_certificates_or_refused() {
+    fn a_file_without_usable_certificates_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca.pem");
         let of = |text: &str| {

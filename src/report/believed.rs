@@ -235,7 +235,7 @@ mod tests {
     /// `error` ms.
     fn row(n: i64, way: f64, error: f64) -> Row {
         let way = (way * MS as f64) as i64;
-        // Of a way so long the sample's queue would not be told.
+        // With such a long delay the sample would have no queue.
         let sample = Sample::starting(n * 10).without(&[Moment::QueueStart]);
         let sample = sample.with(|record| {
             let timeline = &mut record.timeline;
@@ -265,7 +265,7 @@ mod tests {
         Summary::of_records(rows, &run)
     }
 
-    /// Ways from 0.1 to 1.9 ms, as clocks within 1 ms show 1 ms.
+    /// Delays of 1 ms, measured as 0.1 to 1.9 ms by clocks within 1 ms.
     fn many() -> Vec<Row> {
         let way = |n: i64| 0.1 + 0.2 * (n % 10) as f64;
         (0..200).map(|n| row(n, way(n), 1.0)).collect()
@@ -285,18 +285,18 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_107_within_107_enters_no_mean_and_is_counted() {
+    fn a_delay_no_larger_than_its_error_enters_no_mean_and_is_counted() {
         let mut rows = many();
-        // No row is left out for being small.
+        // No row is left out because its delay is small.
         let whole = summary(&rows);
         let (count, mean) = network(&whole);
         assert!(count == 200 && (mean - 1.0).abs() < 1e-6, "{count} {mean}");
         assert!(!whole.to_text().contains("left out"));
-        // Within its error, and above it by a hair; and a small one below the mean that large ones make.
+        // One at its error, one slightly above it, and a small one below the mean that large ones raise.
         let large = (300..307).map(|n| row(n, 180.0, 180.0));
         rows.extend(large.chain([row(307, 107.0, 107.0), row(308, 107.1, 107.0)]));
         rows.insert(0, row(309, 5.0, 5.0));
-        // As do ways of requests that fail, and those to another server, which stay.
+        // Delays of failed requests raise it too; those to another server stay.
         let mut slow = (310..360).map(|n| row(n, 180.0, 1.0)).collect::<Vec<_>>();
         let (failed, far) = slow.split_at_mut(10);
         failed
@@ -315,7 +315,7 @@ mod tests {
         for (pointer, expected) in [
             ("/left_out_clock_error", 10),
             ("/hosts/127.0.0.1:30000/left_out_clock_error", 10),
-            // One clock's stays.
+            // A duration of one clock stays.
             ("/latency/total_latency/count", 250),
             ("/latency/ttft_observed/count", 250),
         ] {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_poor_beside_what_is_usual_and_what_it_is_for() {
+    fn a_clock_is_poor_by_its_usual_error_and_the_measured_delay() {
         let alike = |count, way, error| (0..count).map(|n| row(300 + n, way, error)).collect();
         for (what, rows, count) in [
             (
@@ -342,10 +342,10 @@ mod tests {
         }
     }
 
-    /// 80 requests of 0.5 s, then some of 17.7 s through a stall, and how well the front's clock is known at those, ms. Clocks drift: over
-    /// a long request it is known worse, and where one was stopped as badly as the stop was long.
+    /// 80 requests of 0.5 s, then some of 17.7 s during a stall, and the error of the front's clock at those, ms. As clocks drift, it is
+    /// larger over a long request; over a stopped process it is as large as the stop was long.
     #[test]
-    fn slow_requests_stay_where_their_clock_is_known_worse_than_that_of_quick_ones() {
+    fn slow_requests_stay_though_their_clock_is_known_worse() {
         for (slow, error, [of_server, of_network, of_stage]) in [
             (59, 0.9, [139; 3]),
             (59, 6.0, [139, 80, 139]),
@@ -367,7 +367,7 @@ mod tests {
                 ("total_latency", quick_and_slow),
                 ("ttft", quick_and_slow),
                 ("ttft_observed", quick_and_slow),
-                // One clock's.
+                // Of one clock.
                 ("queue_time_in_router", quick_and_slow),
                 ("server_latency", of_server),
                 ("network_time", of_network),
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_enters_no_figure_and_is_counted() {
+    fn impossible_values_enter_no_figure_and_are_counted() {
         let rows: Vec<Row> = (0..200).map(|n| Sample::starting(n).open_row()).collect();
         let whole = summary(&rows).to_json();
         let mut with = rows.clone();
@@ -414,9 +414,9 @@ mod tests {
         assert_says(&unseen, "it reported impossible times, which are left out");
     }
 
-    /// Of a front or a hop that is 90 s off, no duration is believed; what it stamped does not come back on its own clock.
+    /// Durations of a front or hop whose clock is 90 s off are removed; its times stay on the row's clock.
     #[test]
-    fn times_of_a_clock_that_is_wrong_stay_on_that_of_the_row() {
+    fn times_of_a_wrong_clock_stay_on_the_rows_clock() {
         for (clock, stamped, measured) in [
             (
                 ClockOf::Hop,

@@ -88,7 +88,6 @@ pub fn compare(
         Statistic::Mean => None,
         Statistic::Quantile(_) => paired_difference(&known, statistic, seed),
     };
-    let is_with_failed = with_failed.is_some();
     let (found, kept) = match with_failed {
         Some(found) => (found, known),
         None => {
@@ -110,7 +109,7 @@ pub fn compare(
         left_out: all - pairs,
         failed_a: failed[0],
         failed_b: failed[1],
-        is_with_failed: is_with_failed && kept.iter().flatten().any(has_failed),
+        is_with_failed: kept.iter().flatten().any(has_failed),
         repeats: strata.len(),
         comparisons: 1,
         holds: true,

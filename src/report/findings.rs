@@ -56,6 +56,9 @@ const MIN_MEAN_S: f64 = 0.010;
 /// The fewest requests that a mean is reported of.
 const ENOUGH: u64 = 20;
 
+/// The share of a request's time from which its wait in a server queue is a finding.
+const QUEUE_SHARE: f64 = 1.0 / 3.0;
+
 /// What rules conclude from.
 struct Facts<'a> {
     run: &'a Run,

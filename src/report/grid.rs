@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_from_the_right() {
+    fn columns_that_do_not_fit_are_left_out_from_the_right() {
         let whole = grid().to_text(None);
         let lines: Vec<&str> = whole.lines().collect();
         assert_eq!(lines[0], "run                              ok  TTFT p99");

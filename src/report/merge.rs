@@ -238,8 +238,8 @@ fn verdict(shards: &[Shard]) -> Verdict {
         }
         grade = grade.max(own.as_ref().map_or(Grade::Degraded, |own| own.grade));
         let own = own.unwrap_or_default();
-        let named = |reason| format!("{}: {reason}", shard.name());
-        reasons.extend(own.reasons.iter().map(named));
+        let own_reasons = own.reasons.iter();
+        reasons.extend(own_reasons.map(|reason| format!("{}: {reason}", shard.name())));
         causes.extend(own.causes);
     }
     Verdict {

@@ -154,7 +154,7 @@ mod tests {
     use crate::request::timeline::{ENGINE, Moment, Relation};
 
     #[test]
-    fn a_whole_request_is_a_line_a_stage() {
+    fn a_complete_request_has_a_line_per_stage() {
         let picture = render(&Sample::whole().row(), 91);
         let expected = "\
 client lag                1.0 ms    0 %  █
@@ -174,15 +174,15 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
-    fn what_nobody_saw_apart_is_one_and_what_nobody_knows_is_not_said() {
+    fn stages_not_measured_separately_are_one_and_unknown_ones_are_left_out() {
         let cut = Sample::whole().without(&[Moment::ServerCreated, Moment::ServerFinish]);
         let cut = cut.ended(Outcome::UpstreamDied, "");
-        // Events are no tokens.
+        // Events do not count as tokens.
         let untold = |row: &mut Row| {
             row.actual_output_tokens = None;
             (row.itl_mean, row.itl_max) = (None, None);
         };
-        // What stamps of one moment differ by is no time.
+        // The jitter of timestamps of one moment is no time.
         let jitter = |row: &mut Row| {
             let created = row.timeline.raw(Moment::ServerCreated).unwrap();
             let entered = created.plus_nanos(-62);
@@ -215,7 +215,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
-    fn nonsense_makes_no_panic() {
+    fn nonsense_does_not_panic() {
         let backwards = Sample::whole().at(Moment::Finish, -5_000).row();
         let picture = render(&backwards, 0);
         assert!(picture.contains('!'), "{picture}");
@@ -226,7 +226,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
-    fn what_nobody_saw_is_told_with_what_would_show_it() {
+    fn missing_stages_are_named_with_their_remedy() {
         let chat = |r: &mut Row| r.endpoint = Some(Endpoint::Chat);
         let reply = |r: &mut Row| r.stream = Some(false);
         let first = [Moment::FirstToken, Moment::LastToken];
@@ -249,7 +249,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
-    fn what_the_clocks_cannot_tell_is_not_wrong() {
+    fn a_duration_within_the_clocks_error_is_not_wrong() {
         let apart = |nanos, error_nanos| Relation::Apart(Offset { nanos, error_nanos });
         let arrived = |at, error| {
             let sample = Sample::whole().at(Moment::Arrival, at).with(|r| {
@@ -270,7 +270,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let row = |error| arrived(-1, error);
         let known = row(ms(1));
         assert_says(&render(&known, 91), "!");
-        // It has no column; what begins with that arrival is longer than the request.
+        // That stage has no column, but durations from that arrival are longer than the request.
         assert_says(&known.inconsistency.unwrap(), "total_latency>elapsed");
         let unsure = row(ms(2));
         let picture = render(&unsure, 91);
@@ -283,7 +283,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
                 "the server's clock is 7.00 s ahead of ours, within 1 µs"
             ]
         );
-        // A clock that does not compare takes no part.
+        // A clock that cannot be compared is left out.
         assert!(clock_lines(&Sample::whole().engine_unknown().row()).is_empty());
     }
 }

@@ -17,23 +17,22 @@ names! {
     }
 }
 
-names! {
-    /// What lowered a grade.
-    #[serde(rename_all = "snake_case")]
-    pub enum Cause {
-        /// Requests were sent late.
-        LateSends = "late_sends",
-        /// The event loop woke late.
-        LateEventLoop = "late_event_loop",
-        /// The rate asked for was not reached.
-        LowRate = "low_rate",
-        /// Requests were not sent, for want of files or ports.
-        Unsent = "unsent",
-        /// The run was stopped.
-        Stopped = "stopped",
-        /// Requests failed.
-        Failed = "failed",
-    }
+/// What lowered a grade.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Requests were sent late.
+    LateSends,
+    /// The event loop woke late.
+    LateEventLoop,
+    /// The rate asked for was not reached.
+    LowRate,
+    /// Requests were not sent because there were no more files or ports.
+    Unsent,
+    /// The run was stopped.
+    Stopped,
+    /// Requests failed.
+    Failed,
 }
 
 /// How far a run's figures can be believed, and why not farther.

@@ -251,7 +251,7 @@ mod tests {
     use crate::telemetry::recent::Recent;
 
     #[test]
-    fn a_stage_is_told_of_the_requests_where_it_was_seen() {
+    fn a_stage_is_averaged_over_the_requests_that_measured_it() {
         let recent = Recent::default();
         for sample in [
             Sample::whole(),
@@ -262,7 +262,7 @@ mod tests {
             recent.record(&rows, Some(&Counted::of(&rows)));
         }
         let told = window(&recent.view(0, at(600)).figures);
-        // 80 of 500 ms, as if the others had not been; until the first token the same of less time, and decoding is none of it.
+        // 80 of 500 ms, of the one request that measured it; of the time until the first token, decoding is no part.
         for (time, share, has_decode) in [
             ("all", 0.16, true),
             ("until_first_token", 80.0 / 210.0, false),
@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_gone_has_the_members_that_the_dialog_reads() {
+    fn a_request_that_is_gone_has_all_members_of_the_dialog() {
         let recent = Recent::default();
         let rows = vec![Sample::whole().row()].into();
         recent.record(&rows, Some(&Counted::of(&rows)));
         let told = request(&recent.find(1).unwrap(), &[]);
         let (_, gone) = PAGE.split_once("detail({").unwrap();
         let (gone, _) = gone.split_once("});").unwrap();
-        // It may have waited for nothing.
+        // Null if it did not wait.
         let read = told.as_object().unwrap().keys();
         for member in read.filter(|member| *member != "waited") {
             assert!(gone.contains(&format!("{member}: ")), "{member}");
@@ -304,7 +304,7 @@ mod tests {
         for name in STAGES.iter().map(|stage| stage.name).chain(others) {
             let plain = colours.matches(&format!(" {name}: \"#")).count();
             let quoted = colours.matches(&format!("\"{name}\": \"#")).count();
-            // Of light and of dark.
+            // In the light and the dark theme.
             assert_eq!(plain + quoted, 2, "{name}");
         }
     }

@@ -246,11 +246,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_reload_that_is_asked_for_while_another_runs_is_not_forgotten() {
+    async fn a_reload_signal_during_a_reload_is_not_lost() {
         let mut signals = Signals::new().unwrap();
         let mut witness = signal(SignalKind::hangup()).unwrap();
         nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP).unwrap();
-        // As `serve` waits while it reloads.
+        // As `serve` does while it reloads.
         tokio::select! {
             biased;
             () = signals.end.recv() => panic!("no signal to end came"),

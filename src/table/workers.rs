@@ -18,12 +18,16 @@ pub fn fill_in_workers(table: &mut Table, proxy_rows: &Path) -> Result<(), Error
         return Ok(());
     }
     let proxy = Table::read(proxy_rows)?;
-    let named = |row| [ColumnId::req_id, ColumnId::worker].map(|of| proxy.text(of, row));
-    let workers: HashMap<&str, &str> = proxy.firsts().map(|row| named(row).into()).collect();
+    let text = |of, row| proxy.text(of, row);
+    let rows = proxy.firsts();
+    let workers = rows.map(|row| (text(ColumnId::req_id, row), text(ColumnId::worker, row)));
+    let workers: HashMap<&str, &str> = workers.filter(|(_, of)| !of.is_empty()).collect();
     let columns = [ColumnId::host, ColumnId::worker, ColumnId::router_send_time];
     let firsts: Vec<usize> = table.firsts().collect();
     for row in firsts {
-        let is_known = columns.map(|of| table.value(of, row)) != [const { Value::Empty }; 3];
+        let is_known = columns
+            .iter()
+            .any(|of| table.value(*of, row) != Value::Empty);
         let worker = workers.get(table.text(ColumnId::req_id, row));
         if let Some(worker) = worker.filter(|_| !is_known) {
             let worker = Some((*worker).to_owned());

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_named_with_whom_it_is_shown_against() {
+    fn the_best_is_named_with_the_settings_it_beats() {
         let of = |names: &str, all: &[Difference]| {
             let comparison = Comparison {
                 differences: all.to_vec(),
@@ -148,7 +148,7 @@ mod tests {
         ];
         let said = "best on p99 TTFT: y, shown against x; not shown against z.";
         assert_eq!(of("xyz", &all), [said]);
-        // What is beaten is not the best, however many it beats.
+        // A beaten setting is not the best, however many it beats.
         let all = [
             difference(ColumnId::total_latency, [0, 1], 0.5, true),
             difference(ColumnId::total_latency, [0, 2], 0.5, true),
@@ -157,7 +157,7 @@ mod tests {
         ];
         let said = "best on p99 total latency: w, shown against x; not shown against z; not compared with the other 1.";
         assert_eq!(of("xyzw", &all), [said]);
-        // Of those that all beat the first, and were not compared, the one that does by the most.
+        // Of several that beat the first and were not compared with each other, the one that does by the most.
         let all = [0.4, 0.1, 0.3].map(|by: f64| -by);
         let all: Vec<_> = (1..)
             .zip(all)

@@ -28,8 +28,7 @@ impl Difference {
                 }
             ),
         };
-        let (hint, failed) = (self.repeats_hint(), self.failed_text());
-        format!("{at}{result}{hint}{failed}")
+        format!("{at}{result}{}{}", self.repeats_hint(), self.failed_text())
     }
 
     /// Asks for more repeats, if the bounds are of too few runs.

@@ -17,12 +17,8 @@ const STALL_SHARE: f64 = 0.05;
 /// The run's own verdict, unless it is `VALID`.
 pub fn verdict(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let verdict = facts.run.verdict()?;
-    let end = |reason: &str| match reason.ends_with(['.', '!', '?']) {
-        true => "",
-        false => ".",
-    };
     let reasons = verdict.reasons.iter();
-    let reasons: Vec<String> = reasons.map(|reason| upper(reason) + end(reason)).collect();
+    let reasons: Vec<String> = reasons.map(|reason| upper(reason) + ".").collect();
     // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing.
     let is_generators = |cause: &Cause| !matches!(cause, Cause::Failed | Cause::Stopped);
     let causes = &verdict.causes;

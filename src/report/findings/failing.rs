@@ -76,9 +76,11 @@ pub fn waited_for_fault(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
     // When a request arrived and ended, and how long it was outside the server, less the error of the front's clock.
     let times = |row| {
         let at = table.number(ColumnId::arrival_time, row)?;
-        let total = table.number(ColumnId::total_latency, row);
         let until_end = || table.between(ColumnId::arrival_time, ColumnId::end_time, row);
-        let total = total.or_else(|| until_end().map(seconds))?;
+        let total = match table.is_ok(row) {
+            true => table.number(ColumnId::total_latency, row)?,
+            false => seconds(until_end()?),
+        };
         let inside = match has_server_time && table.is_ok(row) {
             true => seconds(table.between(created, finished, row)?),
             false => table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0),
@@ -98,7 +100,7 @@ pub fn waited_for_fault(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
     let rows = facts.run.counted();
     let rows = rows.filter(|row| table.is_ok(*row) || is_held(row));
     let all: Vec<(f64, f64, f64)> = rows.filter_map(times).collect();
-    let text = facts.episodes.iter().filter_map(|Episode { faults, phases }| {
+    let sentences = facts.episodes.iter().filter_map(|Episode { faults, phases }| {
         let [before, during, _] = phases;
         let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
         let before = all.iter().filter(|of| before.from <= of.0 && of.1 <= down);
@@ -118,8 +120,8 @@ pub fn waited_for_fault(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
              their {what}; none that ended before took more than {usual}."
         ))
     });
-    let text: Vec<String> = text.collect();
-    (!text.is_empty()).then(|| text.join(" "))
+    let sentences: Vec<String> = sentences.collect();
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 /// Returns the servers that failed, by host, and when the last request of all ended.

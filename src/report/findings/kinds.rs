@@ -8,14 +8,9 @@ use crate::units::duration;
 /// Returns the figures that show a finding, in sentences; `None` if it does not apply. May change its level, title and advice.
 type Rule = fn(&Facts<'_>, &mut Finding) -> Option<String>;
 
-// Shares of a request's time from which a stage is a finding.
-const QUEUE_SHARE: f64 = 1.0 / 3.0;
-/// From here the requests that caused the waiting are worth naming.
-const WAITING_SHARE: f64 = 0.1;
-const ROUTER_SHARE: f64 = 0.1;
-/// Normally small.
+/// The share of a request's time from which prefill, which is normally small, is a finding.
 const PREFILL_SHARE: f64 = 0.4;
-/// Normally the largest.
+/// The share from which decoding, which is normally the largest stage, is a finding.
 const DECODE_SHARE: f64 = 0.7;
 /// A router that holds first tokens back for this long, seconds, and for this share of the TTFT, does more than pass them on.
 const MIN_RETURN_S: f64 = 1e-3;
@@ -73,23 +68,15 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         Level::Limit,
         "Requests wait in the server queue",
         "Raise `max_running_requests` or add servers.",
-        |facts, finding| {
-            let took = facts.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
-            Some(waiting::causes(facts, finding, &took))
-        },
+        waiting::server_queue,
     ),
-    ("pair", Level::Limit, "", "", |facts, finding| {
-        pair::bottleneck(facts, finding, QUEUE_SHARE)
-    }),
+    ("pair", Level::Limit, "", "", pair::bottleneck),
     (
         "held_up",
         Level::Limit,
         "Few requests cause most of the waiting",
         "Give them servers of their own.",
-        |facts, finding| {
-            facts.stage(Period::PURE_QUEUE, WAITING_SHARE)?;
-            waiting::by_few(facts.why, finding)
-        },
+        waiting::held_up,
     ),
     (
         "queue_growth",
@@ -104,11 +91,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Requests wait in the router queue",
         "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: the servers \
          do not see these requests meanwhile.",
-        |facts, finding| {
-            let took = facts.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
-            let what = format!("The router held a request {took} before it sent it on.");
-            Some(what + &waiting::behind_router(facts, finding))
-        },
+        waiting::router_queue,
     ),
     (
         "router_return",

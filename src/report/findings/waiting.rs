@@ -1,9 +1,15 @@
-//! Waiting in server queues: its causes, and the requests that caused it.
+//! Waiting in server queues and in the router: its causes, and the requests that caused it.
 
-use crate::report::why::{Why, lopsided, words};
+use crate::report::why::{lopsided, words};
+use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
 
-use super::{Facts, Finding, MIN_MEAN_S, upper};
+use super::{Facts, Finding, MIN_MEAN_S, QUEUE_SHARE, upper};
+
+/// The share of a request's time from which its wait in the router is a finding.
+const ROUTER_SHARE: f64 = 0.1;
+/// The share in server queues from which the requests that caused the waiting are worth naming.
+const HELD_UP_SHARE: f64 = 0.1;
 
 /// The share of the waiting from which a second cause is named.
 const MUCH: f64 = 0.2;
@@ -15,13 +21,14 @@ const FULL: f64 = 0.5;
 const TIMING_ADVICE: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
                        up, come by traces (`--enable-trace`, and `--engine-traces` of the proxy).";
 
-/// Names the main cause of the waiting and other large ones, and what helps against each.
-pub fn causes(facts: &Facts<'_>, finding: &mut Finding, took: &str) -> String {
+/// Waiting in server queues: its main cause and other large ones, and what helps against each.
+pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let took = facts.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
     let why = facts.why;
     let mut what = format!("A request waited {took} for a place in a batch.");
     let shares = why.shares();
     let Some(((main, share), others)) = shares.split_first() else {
-        return what;
+        return Some(what);
     };
     let slots = why.slots();
     let percent = |share: &f64| format!("{:.0} %", share * 100.0);
@@ -46,16 +53,18 @@ pub fn causes(facts: &Facts<'_>, finding: &mut Finding, took: &str) -> String {
             finding.advice = format!("{TIMING_ADVICE} {}", finding.advice);
         }
     }
-    what
+    Some(what)
 }
 
-/// Says whether the servers have no free slot either while requests wait in the router, and what helps then.
-pub fn behind_router(facts: &Facts<'_>, finding: &mut Finding) -> String {
+/// Waiting in the router. A higher limit of the router does not help if the servers have no free slot either.
+pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let took = facts.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
+    let what = format!("The router held a request {took} before it sent it on.");
     let waited = facts.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
     let mut causes = facts.why.shares().into_iter().filter(|_| waited);
     let full = causes.find(|(cause, share)| *cause == Cause::Slots && *share >= FULL);
     let Some((_, share)) = full else {
-        return String::new();
+        return Some(what);
     };
     let advice = match facts.has("server_queue") {
         true => "What helps against the server queue helps here too.",
@@ -64,15 +73,16 @@ pub fn behind_router(facts: &Facts<'_>, finding: &mut Finding) -> String {
     finding.advice = format!(
         "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
     );
-    format!(
-        " Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
+    Some(format!(
+        "{what} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
         share * 100.0
-    )
+    ))
 }
 
 /// Few requests that held up the others.
-pub fn by_few(why: &Why, finding: &mut Finding) -> Option<String> {
-    let (by, text) = lopsided(&why.groups)?;
+pub fn held_up(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    facts.stage(Period::PURE_QUEUE, HELD_UP_SHARE)?;
+    let (by, text) = lopsided(&facts.why.groups)?;
     let advice = match by {
         "prompt" => {
             "Give them servers of their own, or cut their prefill into smaller pieces (`chunked_prefill_size`)."

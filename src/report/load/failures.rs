@@ -211,7 +211,7 @@ mod tests {
     use crate::report::sample::Sample;
     use crate::request::timeline::Moment;
 
-    /// As in a run beyond what the server can do: 8 went well, 112 waited 10 s in the server and got no token.
+    /// An overloaded run: 8 requests succeeded, 112 waited 10 s in the server and got no token.
     fn overload() -> Vec<Row> {
         let ok = (0..8).map(|n| Sample::starting(n).open_row());
         let failed = (8..120).map(|n| {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_given_up_after_long_waiting_did_not_wait_where_he_was_last_seen() {
+    fn the_longest_stage_of_failed_requests_is_named_if_they_were_last_seen_elsewhere() {
         // The first token came at 210 ms, and 10 ms later it was over.
         let queued = Sample::whole().at(Moment::QueueEnd, 180);
         let queued = queued.at(Moment::Finish, 220);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_gets_an_answer_waits_without_end() {
+    fn failed_requests_count_as_infinite() {
         let rejected = |n| {
             let sample = Sample::starting(n).without(&AFTER_SENDING);
             let sample = sample.without(&[Moment::Finish]).at(Moment::End, n + 2);
@@ -278,13 +278,13 @@ mod tests {
         ] {
             assert_says(&flat(&text), said);
         }
-        // A row of dashes would say nothing.
+        // No row of dashes alone.
         let text = load::Summary::of_records(&records[6..10], &run()).to_text();
         assert!(!text.contains("from send"), "{text}");
     }
 
     #[test]
-    fn who_was_given_up_when_the_run_was_stopped_did_not_fail() {
+    fn requests_given_up_when_the_run_was_stopped_did_not_fail() {
         let mut records = overload();
         for record in &mut records[10..] {
             record.outcome = Some(Outcome::ClientAbort);
@@ -304,7 +304,7 @@ mod tests {
         let none = load::Summary::of_records(&records[10..12], &run());
         let said = "2 of 2 requests were given up when the run was stopped.";
         assert_eq!(none.all.time_sentences(), said);
-        // A client that left by itself did fail.
+        // A client that disconnected by itself counts as failed.
         records[10].error = Some("the client went away".to_owned());
         assert_eq!(
             load::Summary::of_records(&records[..13], &run()).failed(),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn under_overload_the_failed_are_spoken_of_first() {
+    fn under_overload_failed_requests_come_first() {
         let summary = load::Summary::of_records(&overload(), &run());
         let text = summary.to_text();
         for said in [
@@ -322,7 +322,7 @@ mod tests {
             "\nms, 8 of 120 requests count ",
             "of all 120, at least\n",
             "\ntotal, from send 120 9366.6 10000.0 10000.0 10000.0\n",
-            // Half of all had no token after 10 s, whatever those say that went well.
+            // Half of all requests had no token after 10 s.
             "\nTTFT, from send 120 9347.3 10000.0 10000.0 10000.0\n",
             "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
             "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
@@ -341,16 +341,16 @@ mod tests {
         }
     }
 
-    /// It died with its first token seen, 350 ms from its send: not at its last read.
+    /// Its upstream died after the first token, 350 ms after the send, later than the last read.
     #[test]
-    fn who_failed_waited_at_least_until_its_end() {
+    fn a_failed_request_waited_at_least_until_its_end() {
         let died = Sample::starting(1).at(Moment::Finish, 202);
         let died = died.at(Moment::End, 352).ended(Outcome::UpstreamDied, "");
         let mut records = vec![Sample::whole().open_row(), died.open_row()];
         let json = json_of(&records, &run());
         assert_near(&json, "/latency_at_least/ttft_from_send/max", 0.209);
         assert_near(&json, "/failures/0/waited/max", 0.351);
-        // Of replies that are no streams nobody knows a first token.
+        // A response that is no stream has no first token.
         records[0].timeline.clear(Moment::FirstToken);
         let json = json_of(&records, &run());
         assert!(json["latency_at_least"]["ttft_from_send"]["p50"].is_null());

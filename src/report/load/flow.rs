@@ -112,9 +112,8 @@ impl OverTime {
             let Some(start) = table.begun(request.row()) else {
                 continue;
             };
-            let ends = request
-                .rows()
-                .filter_map(|row| table.whole(ColumnId::end_time, row));
+            let ends = request.rows();
+            let ends = ends.filter_map(|row| table.whole(ColumnId::end_time, row));
             let whole = ends.max().map(|end| Interval { start, end });
             in_flight.extend(whole);
             let whole = whole.unwrap_or(Interval { start, end: start });
@@ -180,7 +179,7 @@ mod tests {
     use crate::table::window::Window;
 
     #[test]
-    fn who_was_gone_before_the_window_is_not_unknown_in_it() {
+    fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
         let silent = |start| Sample::starting(start).without(&AFTER_SENDING).open_row();
         let window = Window {
             from_s: 1.0,
@@ -188,7 +187,7 @@ mod tests {
             left_out_first: 2,
             ..Window::default()
         };
-        // The first is over at 500 ms, the second at 1300.
+        // The first ends at 500 ms, the second at 1300 ms.
         let table = table(&[silent(0), silent(800), Sample::starting(1200).open_row()]);
         let summary = Summary::of_table(&table, &run(), Some(window));
         let over_time = summary.all.flow.over_time.unwrap();

@@ -199,7 +199,7 @@ mod tests {
     use crate::request::row::Row;
 
     #[test]
-    fn a_stage_is_told_of_the_requests_where_it_was_seen() {
+    fn a_stage_is_averaged_over_the_requests_that_measured_it() {
         let engine = &AFTER_SENDING[2..8];
         let stall = |record: &mut Row| record.client_stall_until_finish = Some(ms(50));
         let one = |n: i64| match n % 2 {
@@ -221,7 +221,7 @@ mod tests {
         assert!(bars.iter().all(is_short), "{bars:?}");
         let json = summary.to_json();
         let parts = json["time_spent"]["parts"].as_array().unwrap();
-        // Where the client did not stall that was seen.
+        // A client without stalls counts as measured.
         let stall = parts.iter().find(|part| part["stage"] == "client_stall");
         assert_near(stall.unwrap(), "/share", 0.05);
         assert_near(stall.unwrap(), "/mean", 0.025);
