@@ -32,10 +32,8 @@ impl fmt::Debug for Secret {
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
         // Serde's own message would show the value.
-        let masked = |_| D::Error::custom("invalid type, expected text in quotes");
-        String::deserialize(deserializer)
-            .map(Secret)
-            .map_err(masked)
+        let hide = |_| D::Error::custom("invalid type, expected text in quotes");
+        String::deserialize(deserializer).map(Secret).map_err(hide)
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Proxy {
 /// How long idle connections stay open after the start of a drain, for requests that are already on their way.
 const IDLE_GRACE: Duration = Duration::from_millis(200);
 /// How long the last records may take after open requests were cut off.
-const LAST_RECORDS_TIMEOUT: Duration = Duration::from_secs(5);
+const RECORDS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The key of the address for servers' spans.
 const ENGINE_TRACES: &str = "engine.traces: listen";
 /// How often the join tables are swept.
@@ -162,8 +162,7 @@ impl Proxy {
     /// Ends at once and cuts off open requests. All records are on disk when it returns.
     pub async fn abort(&self) {
         self.stop_accepting(Phase::Cut);
-        let _ =
-            tokio::time::timeout(LAST_RECORDS_TIMEOUT, self.listeners.connections.closed()).await;
+        let _ = tokio::time::timeout(RECORDS_TIMEOUT, self.listeners.connections.closed()).await;
         self.background.iter().for_each(AbortHandle::abort);
         let shared = self.shared.clone();
         let close = move || {

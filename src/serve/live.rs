@@ -117,8 +117,8 @@ fn both(spent: &[TimeSpent; 2], to_json: fn(&TimeSpent, &str) -> Value) -> Value
 }
 
 /// The time as a sentence and as parts, which the page sorts.
-fn spent_json(spent: &TimeSpent, whose: &str) -> Value {
-    let sentence = (spent.requests > 0).then(|| spent.shares(whose));
+fn spent_json(spent: &TimeSpent, subject: &str) -> Value {
+    let sentence = (spent.requests > 0).then(|| spent.shares(subject));
     json!({"sentence": sentence, "parts": stages(spent)})
 }
 

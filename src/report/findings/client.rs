@@ -19,11 +19,12 @@ pub fn verdict(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let verdict = facts.run.verdict()?;
     let reasons = verdict.reasons.iter();
     let reasons: Vec<String> = reasons.map(|reason| upper(reason) + ".").collect();
-    // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing.
+    // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing. Files of older versions have no
+    // causes; but neither of these two makes a run INVALID.
     let is_generators = |cause: &Cause| !matches!(cause, Cause::Failed | Cause::Stopped);
-    let causes = &verdict.causes;
-    let is_others = !causes.is_empty() && !causes.iter().any(is_generators);
-    if is_others || causes.contains(&Cause::LateSends) {
+    let is_unknown = verdict.causes.is_empty() && verdict.grade == Grade::Invalid;
+    let is_its_doing = is_unknown || verdict.causes.iter().any(is_generators);
+    if !is_its_doing || verdict.causes.contains(&Cause::LateSends) {
         finding.advice.clear();
     }
     if verdict.grade == Grade::Degraded {

@@ -114,8 +114,8 @@ impl Failures {
         if ok == all {
             sentences.push(spent.sentence("a request took"));
         } else if ok > 0 {
-            let whose = format!("the {ok} of {all} requests that went well took");
-            sentences.push(spent.sentence(&whose));
+            let subject = format!("the {ok} of {all} requests that went well took");
+            sentences.push(spent.sentence(&subject));
         }
         sentences.join(" ")
     }

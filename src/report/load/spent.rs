@@ -85,9 +85,9 @@ impl TimeSpent {
         }
     }
 
-    /// Where the time went, in a sentence, and what was not measured; `whose` time: "a request took".
-    pub fn sentence(&self, whose: &str) -> String {
-        let mut sentence = self.shares(whose);
+    /// Where the time went, in a sentence, and what was not measured; `subject`: such as "a request took".
+    pub fn sentence(&self, subject: &str) -> String {
+        let mut sentence = self.shares(subject);
         for note in self.unseen_notes() {
             sentence.push_str(&format!(". {note}"));
         }
@@ -96,7 +96,7 @@ impl TimeSpent {
     }
 
     /// Where the time went, in a sentence without its full stop.
-    pub fn shares(&self, whose: &str) -> String {
+    pub fn shares(&self, subject: &str) -> String {
         let Some(mean) = self.mean_total().filter(|_| self.total_nanos > 0) else {
             return "Where the time went is unknown: no row of a request that succeeded tells its arrival and its end".to_owned();
         };
@@ -122,7 +122,7 @@ impl TimeSpent {
             .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER))
             .max_by_key(|part| part.nanos);
         let mut sentence = format!(
-            "Of {} {whose} on average, {}",
+            "Of {} {subject} on average, {}",
             duration(mean),
             clauses.join(", ")
         );

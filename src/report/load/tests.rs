@@ -9,7 +9,7 @@ use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::table::Table;
 
-/// Half of what is after the head is never seen.
+/// The moments between the front's send and the last byte.
 pub const AFTER_SENDING: [Moment; 12] = [
     Moment::WorkerArrival,
     Moment::WorkerForwarded,
@@ -301,7 +301,11 @@ fn values_of_the_whole_request_count_once() {
         assert_near(&json, pointer, expected);
     }
     // Two prompts in one request: each has its tokens.
-    assert_near(&json_of(&two_sequences(1), &run()), "/total_input_tokens", 60.0);
+    assert_near(
+        &json_of(&two_sequences(1), &run()),
+        "/total_input_tokens",
+        60.0,
+    );
 }
 
 #[test]
