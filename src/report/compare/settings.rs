@@ -76,7 +76,7 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
             None => add_run(&mut settings, RunRows::of(run)),
         }
     }
-    // Of settings that were sent the same requests as the first of the group.
+    // The settings of a group were sent the same requests as its first.
     let mut groups: Vec<Vec<Setting<'_>>> = Vec::new();
     for setting in settings {
         let is_alike = |group: &&mut Vec<Setting<'_>>| {

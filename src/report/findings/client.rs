@@ -20,11 +20,11 @@ pub fn verdict(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let reasons = verdict.reasons.iter();
     let reasons: Vec<String> = reasons.map(|reason| upper(reason) + ".").collect();
     // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing. Files of older versions have no
-    // causes; but neither of these two makes a run INVALID.
+    // causes.
     let is_generators = |cause: &Cause| !matches!(cause, Cause::Failed | Cause::Stopped);
-    let is_unknown = verdict.causes.is_empty() && verdict.grade == Grade::Invalid;
-    let is_its_doing = is_unknown || verdict.causes.iter().any(is_generators);
-    if !is_its_doing || verdict.causes.contains(&Cause::LateSends) {
+    let causes = &verdict.causes;
+    let is_its_doing = causes.is_empty() || causes.iter().any(is_generators);
+    if !is_its_doing || causes.contains(&Cause::LateSends) {
         finding.advice.clear();
     }
     if verdict.grade == Grade::Degraded {

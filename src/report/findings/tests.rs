@@ -401,9 +401,6 @@ fn the_verdict_of_an_invalid_run_comes_first() {
         let advice = &found(&run)[0].advice;
         assert_eq!(!advice.is_empty(), is_advised, "{causes:?}: {advice}");
     }
-    // Of an older version, without causes.
-    run.summary = verdict("DEGRADED");
-    assert_eq!(found(&run)[0].advice, "");
     run.summary = verdict("VALID");
     only(&run, "server_queue");
 }
