@@ -1,7 +1,7 @@
-//! The only reader of time.
+//! The only module that reads the time.
 //!
-//! Every process is a clock (docs/dev/ARCHITECTURE.md, "The way of a stamp"). Ours is `CLOCK_MONOTONIC`, anchored once to the
-//! wall clock when the process first asks, so a step of the wall clock moves nothing.
+//! Every process is a clock (docs/dev/ARCHITECTURE.md, "The way of a stamp"). Ours is `CLOCK_MONOTONIC`, anchored to the wall clock once,
+//! at the first use, so that a step of the wall clock has no effect.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -21,13 +21,13 @@ pub fn seconds(nanos: i64) -> f64 {
     nanos as f64 / NANOS as f64
 }
 
-/// A moment on one clock, in nanoseconds since the Unix epoch as that clock tells it.
+/// A timestamp of one clock, in nanoseconds since the Unix epoch by that clock.
 ///
-/// Stamps of two clocks compare only through an offset ([`crate::offset`]).
+/// Timestamps of two clocks compare only through an offset ([`crate::offset`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(into = "i64", try_from = "i64")]
 pub struct Stamp(
-    /// With the sign bit turned: in order, and 0 only of the least number, so that an `Option` takes no more room.
+    /// With the sign bit flipped: this keeps the order, and leaves 0 for the `None` of an `Option`.
     NonZeroU64,
 );
 
@@ -45,8 +45,7 @@ impl From<Stamp> for i64 {
     }
 }
 
-/// A stamp from elsewhere. What lies before 1970 or beyond 2116 is no stamp of a clock, and what is taken of it would not fit
-/// into a number.
+/// Checks a timestamp of another process: one before 1970 or after 2116 is of no clock, and differences to it might overflow.
 impl TryFrom<i64> for Stamp {
     type Error = &'static str;
 
@@ -57,7 +56,7 @@ impl TryFrom<i64> for Stamp {
 }
 
 impl Stamp {
-    /// From nanoseconds since the Unix epoch; the least number is taken for the next one.
+    /// From nanoseconds since the Unix epoch; `i64::MIN` becomes `i64::MIN + 1`.
     pub const fn from_nanos(nanos: i64) -> Stamp {
         match NonZeroU64::new(nanos as u64 ^ SIGN) {
             Some(number) => Stamp(number),
@@ -77,18 +76,18 @@ impl Stamp {
         (self.0.get() ^ SIGN) as i64
     }
 
-    /// Seconds since the Unix epoch; a float this large resolves about 0.24 µs.
+    /// Seconds since the Unix epoch, at the resolution of a float this large: about 0.24 µs.
     pub fn seconds(self) -> f64 {
         seconds(self.nanos())
     }
 
-    /// The moment's date and time in UTC.
+    /// Date and time in UTC.
     pub fn utc(self) -> Timestamp {
-        // Every stamp is within its range.
+        // Every `Stamp` is within the range of `Timestamp`.
         Timestamp::from_nanosecond(i128::from(self.nanos())).unwrap_or_default()
     }
 
-    /// `20261120T144800Z`.
+    /// Date and time in UTC as `20261120T144800Z`.
     pub fn compact_utc(self) -> String {
         self.utc().strftime("%Y%m%dT%H%M%SZ").to_string()
     }
@@ -103,18 +102,18 @@ impl Stamp {
         seconds(self.nanos_since(earlier))
     }
 
-    /// This moment moved by `nanos` (either sign), saturating.
+    /// Adds nanoseconds (either sign), saturating.
     pub const fn plus_nanos(self, nanos: i64) -> Stamp {
         Stamp::from_nanos(self.nanos().saturating_add(nanos))
     }
 
-    /// This moment moved by `seconds` (either sign), saturating.
+    /// Adds seconds (either sign), saturating.
     pub fn plus_seconds(self, seconds: f64) -> Stamp {
         self.plus_nanos((seconds * NANOS as f64).round() as i64)
     }
 }
 
-/// Where stamps come from: the machine, or a test.
+/// A source of timestamps: the machine's, or a test's.
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// The machine's monotonic clock.
@@ -129,24 +128,24 @@ pub struct SystemClock {
     epoch_minus_monotonic: i64,
 }
 
-/// Moves the [`Clock`] it was made with.
+/// Sets the [`Clock`] that it was created with.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicI64>);
 
 impl Clock {
-    /// The machine's clock. All system clocks of a process share one anchor, so their stamps compare.
+    /// The machine's clock. All system clocks of a process share one anchor, so their timestamps compare.
     pub fn system() -> Clock {
         static ANCHOR: std::sync::OnceLock<SystemClock> = std::sync::OnceLock::new();
         Clock::System(*ANCHOR.get_or_init(SystemClock::anchor))
     }
 
-    /// A clock set to `start`, and what moves it.
+    /// A clock set to `start`, and its control.
     pub fn manual(start: Stamp) -> (Clock, ManualClock) {
         let now = Arc::new(AtomicI64::new(start.nanos()));
         (Clock::Manual(now.clone()), ManualClock(now))
     }
 
-    /// A name that no other process's clock has: stamps of equal names compare directly.
+    /// A name that no other process's clock has: timestamps of clocks with the same name compare directly.
     pub fn name(&self) -> String {
         match self {
             Clock::System(clock) => {
@@ -156,7 +155,7 @@ impl Clock {
         }
     }
 
-    /// The present moment.
+    /// The current time.
     pub fn now(&self) -> Stamp {
         match self {
             Clock::System(clock) => {
@@ -166,8 +165,8 @@ impl Clock {
         }
     }
 
-    /// Blocks this thread until `until`, on an absolute kernel timer (`clock_nanosleep` with
-    /// `TIMER_ABSTIME`): what one wait oversleeps never moves the next. A manual clock returns at once.
+    /// Blocks this thread until a time, on an absolute kernel timer (`clock_nanosleep` with `TIMER_ABSTIME`), so that oversleeping does not
+    /// add up. Returns at once on a manual clock.
     pub fn sleep_until(&self, until: Stamp) {
         let Clock::System(clock) = self else { return };
         let monotonic = (until.nanos() - clock.epoch_minus_monotonic).max(0);
@@ -179,7 +178,7 @@ impl Clock {
 
 impl SystemClock {
     fn anchor() -> SystemClock {
-        // Taken between two readings of the monotonic clock, the tightest of a few tries.
+        // The wall clock is read between two readings of the monotonic clock; the closest pair of a few tries counts.
         let read = || {
             let before = monotonic_nanos();
             let epoch = read_clock(ClockId::CLOCK_REALTIME);
@@ -211,7 +210,7 @@ fn monotonic_nanos() -> i64 {
 }
 
 fn read_clock(id: ClockId) -> i64 {
-    // Both clocks exist on every Linux; a kernel that refuses them gives 0, never a panic.
+    // Both clocks exist on every Linux; if a kernel refuses them, the result is 0 rather than a panic.
     clock_gettime(id).map_or(0, |t| t.tv_sec() * NANOS + t.tv_nsec())
 }
 

@@ -1,4 +1,4 @@
-//! Files that are written whole or not at all, and told apart: whatever ends a writing, the former file stays as it was.
+//! Files that are replaced atomically: if writing fails or is interrupted, the former file stays.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write};
@@ -8,29 +8,28 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use tempfile::{Builder, NamedTempFile};
 
-/// A file under way. It has a name of its own until [`New::put`] gives it that of the file which it replaces, and is gone when this
-/// is dropped before.
+/// A file that is being written under a temporary name. [`New::put`] renames it to its own; dropped before, it is removed.
 #[derive(Debug)]
 pub struct New {
     draft: NamedTempFile,
     to: PathBuf,
-    /// It replaces nothing.
+    /// Whether it must not replace a file.
     is_first: bool,
 }
 
-/// All that there were: what [`abandon`] removes.
+/// The temporary files that [`abandon`] removes.
 static DRAFTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-/// What the names of drafts begin and end with.
-const BEGIN: &str = ".queuescope-";
-const END: &str = ".new";
-/// For the owner alone, and for all whom the process lets.
+/// The start and end of temporary names.
+const PREFIX: &str = ".queuescope-";
+const SUFFIX: &str = ".new";
+/// Modes of a new file: for the owner alone, and what the process's umask leaves.
 const PRIVATE: u32 = 0o600;
 const USUAL: u32 = 0o666;
 
-/// What is read line by line has shorter ones, bytes: a file of one endless line must not be held whole.
+/// The most bytes of a line: a file that is one endless line must not be held in memory.
 pub const LONGEST_LINE: usize = 1 << 20;
 
-/// Removes what is under way. For a process that ends while a thread of it still writes.
+/// Removes all temporary files: for a process that ends while a thread still writes.
 pub fn abandon() {
     let drafts = DRAFTS.lock();
     drafts
@@ -38,15 +37,15 @@ pub fn abandon() {
         .for_each(|path| drop(std::fs::remove_file(path)));
 }
 
-/// Replaces a file in one step.
+/// Replaces a file atomically.
 ///
 /// # Errors
-/// What the system answers; the former file then stays.
+/// The system's error; the former file then stays.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, false)
 }
 
-/// The same; a `private` one is its owner's alone, from the beginning.
+/// Replaces a file atomically. A `private` file is never readable by others.
 ///
 /// # Errors
 /// As [`replace`].
@@ -59,7 +58,7 @@ pub fn write(path: &Path, bytes: &[u8], private: bool) -> io::Result<()> {
 /// Opens a file to read it.
 ///
 /// # Errors
-/// What the system answers; and of what is no file, as to open a named pipe would wait for ever.
+/// The system's error; or it is not a regular file: opening a named pipe would block.
 pub fn open(path: &Path) -> io::Result<File> {
     regular(&std::fs::metadata(path)?)?;
     File::open(path)
@@ -75,23 +74,23 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// That this is no pipe, socket or device. Folders are left to who opens them.
+/// Checks that this is no pipe, socket or device. Folders pass.
 ///
 /// # Errors
-/// It is.
+/// It is one.
 pub fn regular(found: &Metadata) -> io::Result<()> {
     let kind = found.file_type();
-    let what = match () {
+    let name = match () {
         () if kind.is_fifo() => "a pipe",
         () if kind.is_socket() => "a socket",
         () if kind.is_block_device() || kind.is_char_device() => "a device",
         () => return Ok(()),
     };
-    let wrong = format!("is {what}; it must be a file");
-    Err(io::Error::new(ErrorKind::InvalidInput, wrong))
+    let message = format!("is {name}; it must be a file");
+    Err(io::Error::new(ErrorKind::InvalidInput, message))
 }
 
-/// The one of `others` that is the same file as `path`, whatever names lead to it.
+/// Returns the one of `others` that is the same file as `path`, by inode.
 pub fn same<'a>(path: &Path, others: &'a [PathBuf]) -> Option<&'a Path> {
     let id = |path: &Path| {
         let found = std::fs::metadata(path).ok()?;
@@ -103,18 +102,18 @@ pub fn same<'a>(path: &Path, others: &'a [PathBuf]) -> Option<&'a Path> {
 }
 
 impl New {
-    /// One that replaces `path`, or the file that a link of this name leads to, and has its permissions.
+    /// Opens a file that replaces `path` (a symbolic link is followed) and keeps its permissions.
     ///
     /// # Errors
-    /// What the system answers; or `path` is no file.
+    /// The system's error; or `path` is not a regular file.
     pub fn beside(path: &Path) -> io::Result<New> {
         New::open(path, USUAL)
     }
 
-    /// One that replaces nothing.
+    /// Opens a file that must not replace one.
     ///
     /// # Errors
-    /// As [`New::beside`]; or `path` is there already.
+    /// As [`New::beside`]; or `path` exists.
     pub fn first(path: &Path) -> io::Result<New> {
         if path.symlink_metadata().is_ok() {
             return Err(ErrorKind::AlreadyExists.into());
@@ -133,15 +132,15 @@ impl New {
         if former.as_ref().is_some_and(Metadata::is_dir) {
             return Err(ErrorKind::IsADirectory.into());
         }
-        // Nobody reads it before it has the permissions of the former.
+        // Private until it has the permissions of the former file.
         let first = if former.is_some() { PRIVATE } else { mode };
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(first);
         let folder = to.parent().unwrap_or(Path::new(""));
-        // Held, so that nothing is made behind the back of `abandon`.
+        // Held until the file is registered, so that `abandon` misses none.
         let mut drafts = DRAFTS.lock();
         let mut draft = Builder::new();
-        let draft = draft.prefix(BEGIN).suffix(END);
+        let draft = draft.prefix(PREFIX).suffix(SUFFIX);
         let draft = draft.make_in(folder, |path| options.open(path))?;
         drafts.retain(|path| path.exists());
         drafts.push(draft.path().to_owned());
@@ -159,15 +158,15 @@ impl New {
         })
     }
 
-    /// Where it is meanwhile.
+    /// Its temporary path.
     pub fn draft(&self) -> &Path {
         self.draft.path()
     }
 
-    /// Puts it in its place, once it is on the disk: after a power cut the name must not lead to half a file.
+    /// Syncs it to disk and renames it to its own path: after a power failure the name must not lead to a part of a file.
     ///
     /// # Errors
-    /// What the system answers; the former file then stays.
+    /// The system's error; the former file then stays.
     pub fn put(self) -> io::Result<()> {
         self.draft.as_file().sync_all()?;
         match self.is_first {
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_the_former_or_the_whole_new_one() {
+    fn a_file_is_the_former_or_the_complete_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         replace(&path, b"one").unwrap();
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_private_is_so_from_the_beginning_and_what_was_stays_so() {
+    fn private_files_are_private_from_the_start_and_modes_stay() {
         let folder = tempfile::tempdir().unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         let path = folder.path().join("a");
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_and_what_is_no_file_is_refused() {
+    fn links_are_followed_and_devices_and_folders_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (path, link) = (folder.path().join("a"), folder.path().join("link"));
         std::fs::write(&path, "one").unwrap();

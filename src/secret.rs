@@ -1,4 +1,4 @@
-//! A secret that is compared and never shown; and values that may hold one, as they are shown.
+//! Secrets that are compared and never shown, and masking of values that may hold one.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use subtle::ConstantTimeEq;
 
-/// A token that a client must know. Its `Debug` shows nothing of it, and it has no `Display`.
+/// A secret, such as a token that clients must send. Its `Debug` does not show it, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Its bytes, for what is made of it.
+    /// Its bytes, to derive keys from.
     pub fn bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
 
-    /// Whether `given` is the secret. How long it takes says nothing but whether it is as long.
+    /// Whether `given` is the secret. The time it takes depends on the length alone.
     pub fn is(&self, given: &[u8]) -> bool {
         !self.0.is_empty() && bool::from(self.bytes().ct_eq(given))
     }
@@ -32,8 +32,8 @@ impl fmt::Debug for Secret {
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
         // Serde's own message would show the value.
-        let shy = |_| D::Error::custom("invalid type, expected text in quotes");
-        String::deserialize(deserializer).map(Secret).map_err(shy)
+        let hide = |_| D::Error::custom("invalid type, expected text in quotes");
+        String::deserialize(deserializer).map(Secret).map_err(hide)
     }
 }
 
@@ -49,24 +49,24 @@ impl From<&str> for Secret {
     }
 }
 
-/// What stands for a secret.
+/// Shown in place of a secret.
 pub const MASK: &str = "***";
 
-/// A value of the key, flag or variable `name`, as it is shown: of a header its name alone, of a token nothing, of a URL no user
-/// and no query, of a JSON object no such values within it.
+/// Masks the secret parts of a value by the `name` of its key, flag or variable: all of a token, the value of a header, user and query of a
+/// URL, and such values within a JSON object.
 pub fn shown(name: &str, value: &str) -> String {
     let name = name.trim_start_matches('-').replace('-', "_");
     let name = name.to_ascii_lowercase();
     let name = name.rsplit('.').next().unwrap_or_default();
     if name == "header" {
         return match value.split_once(':') {
-            // Where it is to be read from.
+            // The file that has it.
             _ if value.starts_with('@') => value.to_owned(),
             Some((header, _)) => format!("{header}:{MASK}"),
             None => MASK.to_owned(),
         };
     }
-    let words = [
+    let suffixes = [
         "token",
         "secret",
         "password",
@@ -78,14 +78,14 @@ pub fn shown(name: &str, value: &str) -> String {
         "apikey",
         "headers",
     ];
-    if words.iter().any(|word| name.ends_with(word)) {
+    if suffixes.iter().any(|suffix| name.ends_with(suffix)) {
         return MASK.to_owned();
     }
     if let Ok(members) = serde_json::from_str::<Map<String, Value>>(value) {
-        let seen = shown_members(&members);
-        return match seen == members {
+        let masked = shown_members(&members);
+        return match masked == members {
             true => value.to_owned(),
-            false => Value::Object(seen).to_string(),
+            false => Value::Object(masked).to_string(),
         };
     }
     let Some((scheme, rest)) = value.split_once("://") else {
@@ -102,7 +102,7 @@ pub fn shown(name: &str, value: &str) -> String {
     }
 }
 
-/// The members of a JSON object as [`shown`] shows values of their names, at any depth.
+/// Masks the members of a JSON object by their names as [`shown`], at any depth.
 pub fn shown_members(members: &Map<String, Value>) -> Map<String, Value> {
     let members = members.iter();
     members
@@ -119,7 +119,7 @@ fn shown_json(name: &str, value: &Value) -> Value {
     }
 }
 
-/// Whether this is what stands for a secret of that name, and not the secret.
+/// Whether a value is the mask of a secret of that name.
 pub fn is_masked(name: &str, value: &str) -> bool {
     value.ends_with(MASK) && shown(name, value) == value && shown(name, "x") == MASK
 }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_secret_itself_is_it() {
+    fn only_the_secret_itself_matches() {
         let secret = Secret::from("open sesame");
         assert!(secret.is(b"open sesame"));
         for other in [
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_secret_is_not_shown() {
+    fn values_that_may_be_secret_are_masked() {
         for (name, value, seen) in [
             ("header", "authorization: Bearer S", "authorization:***"),
             ("--header", "Bearer S", "***"),

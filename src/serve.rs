@@ -1,4 +1,4 @@
-//! The proxy as a process: start, reload, draining, signals, the admin listener.
+//! The proxy as a process: start, reload, drain, signals, and the admin listener.
 
 pub mod admin;
 pub mod lifecycle;

@@ -19,6 +19,7 @@ pub mod rotated;
 pub mod rows;
 mod store;
 pub mod window;
+pub mod workers;
 
 use store::Store;
 

@@ -1,4 +1,4 @@
-//! All that goes to the terminal: in lines that fit it, and harmless whoever wrote the text.
+//! Output to the terminal: wrapped to its width, with control characters escaped.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write as _};
@@ -8,61 +8,60 @@ use rustix::termios::tcgetwinsize;
 use textwrap::core::display_width as columns;
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// Columns of the terminal that shows our output, or what is said beside it where the output goes through a
-/// pipe; else those of the variable `COLUMNS`. `None` where nobody knows: then nothing need fit.
+/// The width of the terminal of standard output, else of standard error, else the variable `COLUMNS`; in columns. `None` if unknown.
 pub fn width() -> Option<usize> {
-    let shown = std::env::var("COLUMNS").ok();
-    let told = || shown.and_then(|columns| columns.parse().ok());
+    let variable = std::env::var("COLUMNS").ok();
+    let from_variable = || variable.and_then(|columns| columns.parse().ok());
     columns_of(std::io::stdout())
         .or_else(|| columns_of(std::io::stderr()))
-        .or_else(told)
-        .filter(|width| *width >= NARROWEST)
+        .or_else(from_variable)
+        .filter(|width| *width >= MIN_WIDTH)
 }
 
-/// Whether standard output is for programs alone.
-static IS_FOR_PROGRAMS: AtomicBool = AtomicBool::new(false);
+/// Whether standard output is JSON for programs.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Where a command prints its results as JSON (`--json`), what people read goes to standard error from here on.
+/// Sets whether the command prints its results as JSON (`--json`). Text for people then goes to standard error.
 pub fn begin(is_json: bool) {
-    IS_FOR_PROGRAMS.store(is_json, Ordering::Relaxed);
+    IS_JSON.store(is_json, Ordering::Relaxed);
 }
 
-/// Prints results, JSON, where that was asked for.
+/// Prints results as JSON, if `--json` was given.
 pub fn put_results(json: &str) {
-    if IS_FOR_PROGRAMS.load(Ordering::Relaxed) {
+    if IS_JSON.load(Ordering::Relaxed) {
         put(json, shown_json);
     }
 }
 
-/// No one reads in less; one that says so is no terminal.
-const NARROWEST: usize = 20;
+/// Nobody reads in a narrower terminal: a smaller reported width is taken as unknown.
+const MIN_WIDTH: usize = 20;
 
-/// What stands behind a figure and is not parted from it.
+/// Units that no line break separates from their figure.
 const UNITS: [&str; 4] = ["s", "ms", "µs", "%"];
-/// The blank between them, while lines are broken.
-const JOINT: char = '\u{a0}';
+/// Stands between figure and unit while lines are wrapped.
+const NO_BREAK_SPACE: char = '\u{a0}';
 
 fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
     let size = tcgetwinsize(stream).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns >= NARROWEST)
+    Some(usize::from(size.ws_col)).filter(|columns| *columns >= MIN_WIDTH)
 }
 
-/// Prints to standard output, as [`shown`] and in lines of at most `width` columns if that is given; to standard error where
-/// [`begin`] has said so. Where nobody reads it (a closed pipe, a full disk) there is nobody to tell.
+/// Prints to standard output (with `--json` to standard error), escaped by [`shown`] and wrapped to `width` if that is given. Errors, such
+/// as a closed pipe, are ignored.
 pub fn say(text: &str, width: Option<usize>) {
-    if IS_FOR_PROGRAMS.load(Ordering::Relaxed) {
+    if IS_JSON.load(Ordering::Relaxed) {
         return complain(text);
     }
     let text = fitted(&shown(text), width);
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// The same, in lines that fit the terminal.
+/// Prints as [`say`], wrapped to the width of the terminal.
 pub fn tell(text: &str) {
     say(text, width());
 }
 
-/// Prints to standard output what programs read, JSON or CSV: as it stands, or on a terminal as `shown` spells it.
+/// Prints JSON or CSV for programs to standard output: unchanged, or on a terminal escaped by `shown`.
 pub fn put(text: &str, shown: fn(&str) -> Cow<'_, str>) {
     let mut out = std::io::stdout();
     let text = match out.is_terminal() {
@@ -72,53 +71,53 @@ pub fn put(text: &str, shown: fn(&str) -> Cow<'_, str>) {
     let _ = out.write_all(text.as_bytes());
 }
 
-/// Prints to standard error, as [`shown`] and in lines that fit its terminal.
+/// Prints to standard error, escaped by [`shown`] and wrapped to the width of its terminal.
 pub fn complain(text: &str) {
     let width = columns_of(std::io::stderr());
     let _ = std::io::stderr().write_all(fitted(&shown(text), width).as_bytes());
 }
 
-/// Text as a person sees it, whoever wrote it: what a terminal obeys, and what changes the order of what is read, is
-/// spelt out, as in `\x1b` for ESC. Lines stay lines.
+/// Escapes control characters and characters that change the direction of text, which a terminal would obey: ESC becomes `\x1b`. Line
+/// ends stay.
 pub fn shown(text: &str) -> Cow<'_, str> {
-    spelt(text, &['\n'], in_text)
+    escape(text, &['\n'], hex_escape)
 }
 
-/// JSON as [`shown`] shows text, in its own spelling: the same JSON.
+/// Escapes as [`shown`], in JSON's own syntax: the result is the same JSON.
 pub fn shown_json(json: &str) -> Cow<'_, str> {
-    spelt(json, &['\n'], |c| format!("\\u{:04x}", u32::from(c)))
+    escape(json, &['\n'], |c| format!("\\u{:04x}", u32::from(c)))
 }
 
-/// JSON of which the texts are spelt as [`shown`] spells text: for a page, where they go in as they are.
+/// Escapes the strings of JSON so that they parse to what [`shown`] returns, for a page that shows them unchanged.
 pub fn shown_in_json(json: &str) -> Cow<'_, str> {
-    spelt(json, &['\n'], |c| format!("\\{}", in_text(c)))
+    escape(json, &['\n'], |c| format!("\\{}", hex_escape(c)))
 }
 
-/// The same of what was to be one line, and is.
+/// Escapes as [`shown`], line ends too.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    spelt(text, &[], in_text)
+    escape(text, &[], hex_escape)
 }
 
-fn in_text(c: char) -> String {
+fn hex_escape(c: char) -> String {
     format!("\\x{:02x}", u32::from(c))
 }
 
-fn spelt<'a>(text: &'a str, kept: &[char], spelling: fn(char) -> String) -> Cow<'a, str> {
-    let is_spelt = |c: char| is_hidden(c) && !kept.contains(&c);
-    if !text.contains(is_spelt) {
+fn escape<'a>(text: &'a str, kept: &[char], escaped: fn(char) -> String) -> Cow<'a, str> {
+    let is_escaped = |c: char| is_hidden(c) && !kept.contains(&c);
+    if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        match is_spelt(c) {
-            true => out.push_str(&spelling(c)),
+        match is_escaped(c) {
+            true => out.push_str(&escaped(c)),
             false => out.push(c),
         }
     }
     Cow::Owned(out)
 }
 
-/// Control characters, C0 and C1; ends of lines and paragraphs; marks that turn the direction of what follows, or have no width.
+/// Whether a character is a control character (C0 or C1), a line or paragraph separator, a direction mark, or has no width.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
@@ -128,8 +127,8 @@ fn fitted(text: &str, width: Option<usize>) -> String {
     width.map_or_else(|| text.to_owned(), |width| wrap(text, width))
 }
 
-/// Breaks the lines that are longer than `width` columns, between words only: a word that is longer stays
-/// whole. What goes on stands below what it goes on from: behind the label of its line, if it has one.
+/// Wraps lines longer than `width` columns, between words only: a longer word stays whole. Continuation lines are indented to the text
+/// after the label of their line, if it has one.
 pub fn wrap(text: &str, width: usize) -> String {
     let lines = text.split('\n').map(|line| wrapped(line, width));
     lines.collect::<Vec<_>>().join("\n")
@@ -149,10 +148,10 @@ fn wrapped(line: &str, width: usize) -> String {
         .wrap_algorithm(WrapAlgorithm::FirstFit);
     let joined = joined(line.trim_start_matches(' '));
     let lines = textwrap::wrap(&joined, options);
-    lines.join("\n").replace(JOINT, " ")
+    lines.join("\n").replace(NO_BREAK_SPACE, " ")
 }
 
-/// A figure and its unit are one word.
+/// Joins each figure and its unit to one word.
 fn joined(line: &str) -> String {
     let (mut is_figure, mut is_in_unit) = (false, false);
     let char = |(at, c): (usize, char)| {
@@ -165,12 +164,12 @@ fn joined(line: &str) -> String {
         let bare = next.trim_end_matches(|c: char| !c.is_alphabetic() && c != '%');
         is_in_unit = is_figure && UNITS.contains(&bare);
         is_figure = false;
-        if is_in_unit { JOINT } else { c }
+        if is_in_unit { NO_BREAK_SPACE } else { c }
     };
     line.char_indices().map(char).collect()
 }
 
-/// Where lines that go on begin: behind the label, which two blanks end, unless that leaves no room.
+/// The indentation of continuation lines: after the label, which two blanks end, unless that leaves no room.
 fn hang(line: &str, width: usize) -> usize {
     let start = indent(line);
     let body = line.trim_start_matches(' ');
@@ -193,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_break_between_words_and_hang_below_their_text() {
+    fn lines_break_between_words_and_are_indented_to_their_text() {
         for (line, width, wrapped) in [
             ("a short line\n\nanother\n", 20, "a short line\n\nanother\n"),
             (
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_obeys_is_spelt_out() {
+    fn control_characters_are_escaped() {
         let wild =
             "a\u{1b}]0;t\u{7}\r\tb\u{9b}2J\u{7f}\u{202e}\u{2066}\u{200f}\u{61c}\u{2028}é🦀\nc";
         let spelt = "a\\x1b]0;t\\x07\\x0d\\x09b\\x9b2J\\x7f\\x202e\\x2066\\x200f\\x61c\\x2028é🦀";
@@ -259,7 +258,7 @@ mod tests {
             prop_assert_eq!(kept, words);
             for line in wrapped.lines() {
                 let fits = line.chars().count() <= width;
-                // A figure and its unit are never parted, however long both are.
+                // A figure and its unit are never separated, however long both are.
                 prop_assert!(fits || line.split(' ').count() == 2, "{}", line);
             }
         }

@@ -1,4 +1,4 @@
-//! Whose signature on a server's certificate we take: the certificates of a PEM file, or the system's.
+//! Root certificates that servers' certificates are verified by: those of a PEM file, or the system's.
 
 use std::path::Path;
 
@@ -6,26 +6,25 @@ use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 
-/// Certificates that rustls takes as roots; at least one.
+/// Root certificates; at least one.
 #[derive(Clone, Debug)]
 pub struct Roots(Vec<CertificateDer<'static>>);
 
 impl Roots {
-    /// The certificates of a PEM file, all of which must be usable.
+    /// Reads the certificates of a PEM file, all of which must be usable.
     ///
     /// # Errors
-    /// What is wrong with the file, and what would be right.
+    /// What is wrong with the file, with a hint.
     pub fn file(path: &Path) -> Result<Roots, String> {
-        let right = "give a PEM file with the certificates of the CA";
-        let certificates = certificates(path).map_err(|wrong| format!("{wrong}; {right}"))?;
+        let hint = "give a PEM file with the certificates of the CA";
+        let certificates = certificates(path).map_err(|error| format!("{error}; {hint}"))?;
         if !certificates.iter().all(is_usable) {
-            return Err(format!("has an unreadable certificate; {right}"));
+            return Err(format!("has an unreadable certificate; {hint}"));
         }
         Ok(Roots(certificates))
     }
 
-    /// The system's roots (or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`); those that cannot be used are
-    /// left out.
+    /// Reads the system's roots (or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`), without unusable ones.
     ///
     /// # Errors
     /// There are none, or they cannot be read.
@@ -45,7 +44,7 @@ impl Roots {
         &self.0
     }
 
-    /// As rustls takes them.
+    /// The certificates as a store of rustls.
     pub fn store(&self) -> RootCertStore {
         let mut store = RootCertStore::empty();
         store.add_parsable_certificates(self.0.iter().cloned());
@@ -53,7 +52,7 @@ impl Roots {
     }
 }
 
-/// The certificates of a PEM file, at least one.
+/// Reads the certificates of a PEM file, at least one.
 ///
 /// # Errors
 /// What is wrong with the file.
@@ -79,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_certificates_or_refused() {
+    fn a_file_without_usable_certificates_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca.pem");
         let of = |text: &str| {

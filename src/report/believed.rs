@@ -1,84 +1,94 @@
-//! Rows as all that is said of a run reads them: without what cannot be, and without what was measured with a clock that is known too
-//! poorly for it (decision 24).
+//! Removes from a run's rows what no figure may use: impossible values, and durations measured with a clock whose offset is known too
+//! poorly (decision 24).
 //!
-//! Whether a clock is too poor depends on its error, on what is usual for it and for the durations of a column, not on how small one
-//! came out: leaving out the small ones would make every mean too large.
+//! Whether it is known too poorly depends on its error, on the clock's usual error and on the mean of the column, never on the duration
+//! itself: leaving out small durations would raise every mean.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::request::column::{Origin, Unit};
 use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::impossible;
-use crate::request::timeline::{ClockOf, Moment, Period, Relation};
+use crate::request::row::Row;
+use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::table::Table;
 
-/// A clock that is known this many times worse than usual is known poorly.
+/// A clock is known poorly if its error is more than this many times the usual error.
 const TIMES_USUAL: i64 = 4;
-/// What was taken out: rows and columns.
-type Gone = BTreeSet<(usize, &'static str)>;
 
-/// Where its error is this share of what requests take on average, or less, stages are told apart all the same.
-const LITTLE: f64 = 0.01;
+/// Stages are still told apart if the clock's error is at most this share of the mean total latency.
+const MINOR: f64 = 0.01;
 
-/// Another clock.
+/// A clock other than the row's own, by its columns.
 #[derive(Debug)]
-struct Other {
+struct OtherClock {
     clock: ClockOf,
-    /// Whose it is; nothing of one that all rows share.
-    whose: Option<ColumnId>,
+    /// The column that names its process; `None` if all rows share it.
+    process: Option<ColumnId>,
     error: ColumnId,
-    /// What the way to it is measured between: from the first of these that is known.
+    /// The delay to it is measured from the first of these that is known,
     sent: &'static [ColumnId],
-    reached: ColumnId,
+    /// to this.
+    received: ColumnId,
 }
 
-const CLOCKS: [Other; 3] = [
-    Other {
+/// A row whose clocks are known poorly.
+struct Suspect {
+    at: usize,
+    /// These clocks and their errors, nanoseconds.
+    clocks: Vec<(ClockOf, i64)>,
+    /// The row without these clocks.
+    without: Row,
+    /// The durations that depend on them and their errors, nanoseconds.
+    durations: Vec<(ColumnId, i64)>,
+}
+
+const CLOCKS: [OtherClock; 3] = [
+    OtherClock {
         clock: ClockOf::Engine,
-        whose: Some(ColumnId::host),
+        process: Some(ColumnId::host),
         error: ColumnId::clock_offset_error,
         sent: &[
             ColumnId::router_send_time,
             ColumnId::forwarded_time,
             ColumnId::sent_time,
         ],
-        reached: ColumnId::server_created_time,
+        received: ColumnId::server_created_time,
     },
-    Other {
+    OtherClock {
         clock: ClockOf::Hop,
-        whose: Some(ColumnId::worker),
+        process: Some(ColumnId::worker),
         error: ColumnId::hop_clock_offset_error,
         sent: &[ColumnId::forwarded_time],
-        reached: ColumnId::router_send_time,
+        received: ColumnId::router_send_time,
     },
-    Other {
+    OtherClock {
         clock: ClockOf::Front,
-        whose: None,
+        process: None,
         error: ColumnId::front_clock_offset_error,
         sent: &[ColumnId::sent_time],
-        reached: ColumnId::arrival_time,
+        received: ColumnId::arrival_time,
     },
 ];
 
-/// The rows of a run of which figures are taken.
+/// Removes impossible values and durations measured with a poorly known clock.
 pub fn believed(mut table: Table) -> Table {
-    leave_out_impossible(&mut table);
-    leave_out_poor(&mut table);
+    remove_impossible(&mut table);
+    remove_poor(&mut table);
     table
 }
 
-/// Takes out what cannot be.
-fn leave_out_impossible(table: &mut Table) {
+fn remove_impossible(table: &mut Table) {
     let firsts: Vec<usize> = table.firsts().collect();
     for first in firsts {
         let rows = table.rows_of(first);
-        let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
-        if !rows.clone().any(is_wrong) {
+        let is_inconsistent = |row| !table.text(ColumnId::inconsistency, row).is_empty();
+        if !rows.clone().any(is_inconsistent) {
             continue;
         }
         let read = impossible::believed(&table.request(first)).into_owned();
         for (at, row) in rows.zip(read) {
-            // What a front or a hop stamped would come back on its own clock, which is no longer known: that stays as it was.
+            // Times of the front and of hops stay: `row` has them on their own clocks, whose offsets are no longer known.
             let side = row.timeline.side();
             let is_engine =
                 |origin| matches!(origin, Origin::Moment(of) if of.clock(side) == ClockOf::Engine);
@@ -90,96 +100,100 @@ fn leave_out_impossible(table: &mut Table) {
     }
 }
 
-/// Takes out the durations that were measured with a clock that is known too poorly for them: within more than their column's mean at
-/// their server.
-fn leave_out_poor(table: &mut Table) {
-    let poor = poor(table);
-    let mut gone = Gone::new();
-    let mut before = None;
-    // Again without what was taken out: a large artefact lifts the mean above the error of a small one.
-    while !poor.is_empty() && before != Some(gone.len()) {
-        before = Some(gone.len());
+/// Removes durations measured with a poorly known clock whose error is larger than the column's mean at the same server.
+fn remove_poor(table: &mut Table) {
+    let suspect = |(row, clocks)| Suspect::of(table, row, clocks);
+    let mut suspects: Vec<Suspect> = poor(table).into_iter().filter_map(suspect).collect();
+    let mut is_changed = !suspects.is_empty();
+    // Until nothing changes: a large artefact raises the mean above the error of a small one.
+    while is_changed {
         let means: Vec<Vec<f64>> = COLUMNS.iter().map(|column| means(table, column)).collect();
-        for (&at, clocks) in &poor {
-            leave_out(table, at, clocks, &means, &mut gone);
+        is_changed = false;
+        for suspect in &mut suspects {
+            is_changed |= suspect.remove_from(table, &means);
         }
     }
 }
 
-/// Takes out what was measured too poorly with these clocks of a row, and is not `gone` yet.
-fn leave_out(
-    table: &mut Table,
-    at: usize,
-    clocks: &[ClockOf],
-    means: &[Vec<f64>],
-    gone: &mut Gone,
-) {
-    let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
-    let Some(row) = table.request(first).into_iter().nth(at - first) else {
-        return;
-    };
-    let mut without = row.clone();
-    for clock in clocks {
-        without.timeline.relate(*clock, Relation::Unknown);
-        // What counts from the arrival counts from the send, which is on our clock.
-        if *clock == ClockOf::Front {
-            without.timeline.clear(Moment::Arrival);
+impl Suspect {
+    /// `None` if nothing that was measured depends on the clocks.
+    fn of(table: &Table, at: usize, clocks: Vec<(ClockOf, i64)>) -> Option<Suspect> {
+        let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
+        let row = table.request(first).into_iter().nth(at - first)?;
+        let mut without = row.clone();
+        for (clock, _) in &clocks {
+            without.timeline.relate(*clock, Relation::Unknown);
+            // Without an arrival, durations count from the send, which is on our clock.
+            if *clock == ClockOf::Front {
+                without.timeline.clear(Moment::Arrival);
+            }
         }
+        without.derive_anew();
+        let durations = row.periods();
+        let durations = durations.filter(|(of, _)| (of.get)(&row) != (of.get)(&without));
+        let error = |period| row.timeline.measured(period).unwrap_or_default().1;
+        let durations: Vec<_> = durations
+            .map(|(of, period)| (of.id, error(period)))
+            .collect();
+        (!durations.is_empty()).then_some(Suspect {
+            at,
+            clocks,
+            without,
+            durations,
+        })
     }
-    without.derive_anew();
-    let host = table.code(ColumnId::host, at);
-    let mean = |column| means[column as usize].get(host).copied().unwrap_or(0.0);
-    let is_spoiled = |(column, period): &(&Column, Period)| {
-        let (_, error) = row.timeline.measured(*period).unwrap_or_default();
-        let is_other = (column.get)(&row) != (column.get)(&without);
-        is_other && error as f64 > mean(column.id)
-    };
-    let before = gone.len();
-    let spoiled = row.periods().filter(is_spoiled);
-    gone.extend(spoiled.map(|(column, _)| (at, column.name)));
-    if gone.len() == before {
-        return;
+
+    /// Removes the durations whose error is larger than their column's mean. Returns whether there were any.
+    fn remove_from(&mut self, table: &mut Table, means: &[Vec<f64>]) -> bool {
+        let host = table.code(ColumnId::host, self.at);
+        let mean = |of: ColumnId| means[of as usize].get(host).copied().unwrap_or(0.0);
+        let is_poor = |(of, error): &mut (ColumnId, i64)| *error as f64 > mean(*of);
+        let poor = self.durations.extract_if(.., is_poor);
+        let poor: Vec<ColumnId> = poor.map(|(of, _)| of).collect();
+        if poor.is_empty() {
+            return false;
+        }
+        table.put_row(self.at, &self.without, |of| poor.contains(&of.id));
+        let is_major = |error: i64| error as f64 > MINOR * mean(ColumnId::total_latency);
+        let major = self.clocks.iter().filter(|(_, error)| is_major(*error));
+        let major = major.map(|(clock, _)| *clock).collect();
+        table.left_out.insert(self.at, major);
+        true
     }
-    table.put_row(at, &without, |column| gone.contains(&(at, column.name)));
-    let error = |clock| row.timeline.offset(clock).map_or(0, |of| of.error_nanos);
-    let little = LITTLE * mean(ColumnId::total_latency);
-    let clocks = clocks.iter().copied();
-    let much = clocks.filter(|clock| error(*clock) as f64 > little);
-    table.left_out.insert(at, much.collect());
 }
 
-/// Rows with the clocks that are known far worse there than usual, which is the median (the lower of two middle ones) by whose it is,
-/// unless the measured way to one is over twice that error.
-fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
-    let mut poor = BTreeMap::<usize, Vec<ClockOf>>::new();
+/// Returns the rows with poorly known clocks: their error is far above its median in the same process (of two middle values the lower
+/// one), and the measured delay to them is not over twice the error.
+fn poor(table: &Table) -> BTreeMap<usize, Vec<(ClockOf, i64)>> {
+    let mut poor = BTreeMap::<usize, Vec<(ClockOf, i64)>>::new();
     for other in CLOCKS.iter().filter(|other| table.has(other.error)) {
-        let whose = |row| other.whose.map_or(0, |whose| table.code(whose, row));
+        let process = |row| other.process.map_or(0, |column| table.code(column, row));
         let rows = (0..table.len()).filter_map(|row| Some((row, other.error(table, row)?)));
-        let mut errors = vec![Vec::new(); other.whose.map_or(1, |whose| table.codes(whose))];
+        let mut errors = vec![Vec::new(); other.process.map_or(1, |column| table.codes(column))];
         for (row, error) in rows.clone() {
-            errors[whose(row)].push(error);
+            errors[process(row)].push(error);
         }
-        let middle = |mut errors: Vec<i64>| {
+        let median = |mut errors: Vec<i64>| {
             let middle = errors.len().checked_sub(1)? / 2;
             Some(*errors.select_nth_unstable(middle).1)
         };
-        let usual: Vec<Option<i64>> = errors.into_iter().map(middle).collect();
+        let usual: Vec<Option<i64>> = errors.into_iter().map(median).collect();
         for (row, error) in rows {
-            let most = usual[whose(row)].map(|usual| usual.saturating_mul(TIMES_USUAL));
-            let is_worth = || {
+            let max = usual[process(row)].map(|usual| usual.saturating_mul(TIMES_USUAL));
+            let is_exceeded = || {
                 let sent = other.sent.iter().find_map(|sent| table.whole(*sent, row));
-                let way = table.whole(other.reached, row).zip(sent);
-                way.is_some_and(|(reached, sent)| reached - sent > error.saturating_mul(2))
+                let ends = table.whole(other.received, row).zip(sent);
+                ends.is_some_and(|(received, sent)| received - sent > error.saturating_mul(2))
             };
-            if most.is_some_and(|most| error > most) && !is_worth() {
-                poor.entry(row).or_default().push(other.clock);
+            if max.is_some_and(|max| error > max) && !is_exceeded() {
+                poor.entry(row).or_default().push((other.clock, error));
             }
         }
     }
     poor
 }
 
-/// The mean of a column's durations of requests that ended well, nanoseconds, by their host; of none, 0.
+/// Returns the mean of a column's durations of successful requests by host, nanoseconds; 0 if there are none.
 fn means(table: &Table, column: &Column) -> Vec<f64> {
     let mut hosts = vec![(0.0, 0.0); table.codes(ColumnId::host)];
     let is_duration = column.unit == Unit::Latency || matches!(column.origin, Origin::Period(_));
@@ -196,8 +210,8 @@ fn means(table: &Table, column: &Column) -> Vec<f64> {
     hosts.into_iter().map(mean).collect()
 }
 
-impl Other {
-    /// Its error, where it was put on the clock of the row.
+impl OtherClock {
+    /// Its error in a row; `None` if its times are not on the row's clock.
     fn error(&self, table: &Table, row: usize) -> Option<i64> {
         let error = table.whole(self.error, row)?;
         let is_raw = || matches!(table.text(ColumnId::clock_state, row), "" | "raw");
@@ -213,16 +227,15 @@ mod tests {
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::outcome::Outcome;
-    use crate::request::row::Row;
     use serde_json::{Value, json};
 
     const MS: i64 = 1_000_000;
 
-    /// A request whose way to the server took so many milliseconds as measured, the engine's clock being known within
+    /// A request whose delay to the server is so many milliseconds as measured, with the engine's clock known within
     /// `error` ms.
     fn row(n: i64, way: f64, error: f64) -> Row {
         let way = (way * MS as f64) as i64;
-        // Of a way so long the sample's queue would not be told.
+        // With such a long delay the sample would have no queue.
         let sample = Sample::starting(n * 10).without(&[Moment::QueueStart]);
         let sample = sample.with(|record| {
             let timeline = &mut record.timeline;
@@ -252,7 +265,7 @@ mod tests {
         Summary::of_records(rows, &run)
     }
 
-    /// Ways from 0.1 to 1.9 ms, as clocks within 1 ms show 1 ms.
+    /// Delays of 1 ms, measured as 0.1 to 1.9 ms by clocks within 1 ms.
     fn many() -> Vec<Row> {
         let way = |n: i64| 0.1 + 0.2 * (n % 10) as f64;
         (0..200).map(|n| row(n, way(n), 1.0)).collect()
@@ -272,18 +285,18 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_107_within_107_enters_no_mean_and_is_counted() {
+    fn a_delay_no_larger_than_its_error_enters_no_mean_and_is_counted() {
         let mut rows = many();
-        // No row is left out for being small.
+        // No row is left out because its delay is small.
         let whole = summary(&rows);
         let (count, mean) = network(&whole);
         assert!(count == 200 && (mean - 1.0).abs() < 1e-6, "{count} {mean}");
         assert!(!whole.to_text().contains("left out"));
-        // Within its error, and above it by a hair; and a small one below the mean that large ones make.
+        // One at its error, one slightly above it, and a small one below the mean that large ones raise.
         let large = (300..307).map(|n| row(n, 180.0, 180.0));
         rows.extend(large.chain([row(307, 107.0, 107.0), row(308, 107.1, 107.0)]));
         rows.insert(0, row(309, 5.0, 5.0));
-        // As do ways of requests that fail, and those to another server, which stay.
+        // Delays of failed requests raise it too; those to another server stay.
         let mut slow = (310..360).map(|n| row(n, 180.0, 1.0)).collect::<Vec<_>>();
         let (failed, far) = slow.split_at_mut(10);
         failed
@@ -302,7 +315,7 @@ mod tests {
         for (pointer, expected) in [
             ("/left_out_clock_error", 10),
             ("/hosts/127.0.0.1:30000/left_out_clock_error", 10),
-            // One clock's stays.
+            // A duration of one clock stays.
             ("/latency/total_latency/count", 250),
             ("/latency/ttft_observed/count", 250),
         ] {
@@ -314,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_poor_beside_what_is_usual_and_what_it_is_for() {
+    fn a_clock_is_poor_by_its_usual_error_and_the_measured_delay() {
         let alike = |count, way, error| (0..count).map(|n| row(300 + n, way, error)).collect();
         for (what, rows, count) in [
             (
@@ -329,10 +342,10 @@ mod tests {
         }
     }
 
-    /// 80 requests of 0.5 s, then some of 17.7 s through a stall, and how well the front's clock is known at those, ms. Clocks drift: over
-    /// a long request it is known worse, and where one was stopped as badly as the stop was long.
+    /// 80 requests of 0.5 s, then some of 17.7 s during a stall, and the error of the front's clock at those, ms. As clocks drift, it is
+    /// larger over a long request; over a stopped process it is as large as the stop was long.
     #[test]
-    fn slow_requests_stay_where_their_clock_is_known_worse_than_that_of_quick_ones() {
+    fn slow_requests_stay_though_their_clock_is_known_worse() {
         for (slow, error, [of_server, of_network, of_stage]) in [
             (59, 0.9, [139; 3]),
             (59, 6.0, [139, 80, 139]),
@@ -354,7 +367,7 @@ mod tests {
                 ("total_latency", quick_and_slow),
                 ("ttft", quick_and_slow),
                 ("ttft_observed", quick_and_slow),
-                // One clock's.
+                // Of one clock.
                 ("queue_time_in_router", quick_and_slow),
                 ("server_latency", of_server),
                 ("network_time", of_network),
@@ -370,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_enters_no_figure_and_is_counted() {
+    fn impossible_values_enter_no_figure_and_are_counted() {
         let rows: Vec<Row> = (0..200).map(|n| Sample::starting(n).open_row()).collect();
         let whole = summary(&rows).to_json();
         let mut with = rows.clone();
@@ -401,9 +414,9 @@ mod tests {
         assert_says(&unseen, "it reported impossible times, which are left out");
     }
 
-    /// Of a front or a hop that is 90 s off, no duration is believed; what it stamped does not come back on its own clock.
+    /// Durations of a front or hop whose clock is 90 s off are removed; its times stay on the row's clock.
     #[test]
-    fn times_of_a_clock_that_is_wrong_stay_on_that_of_the_row() {
+    fn times_of_a_wrong_clock_stay_on_the_rows_clock() {
         for (clock, stamped, measured) in [
             (
                 ClockOf::Hop,

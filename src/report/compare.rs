@@ -1,4 +1,4 @@
-//! Settings compared request by request: the same place in the schedule is the same prompt at the same time.
+//! Comparison of settings, request by request: the same place in the schedule is the same prompt at the same time.
 
 use serde::{Serialize, Serializer};
 
@@ -12,70 +12,68 @@ mod wording;
 
 pub use settings::{Comparison, comparison};
 
-/// What is compared: the values of both settings at each place in the schedule, run by run; `NaN` where there is none, +∞
-/// where the request failed.
+/// The values of both settings at each place in the schedule, run by run: `NaN` if missing, +∞ if the request failed.
 pub type Strata = Vec<Vec<(f64, f64)>>;
 
-/// How far two settings differ in a metric, with 95 % bounds. Seconds, but for the shares that failed.
+/// The difference of two settings in a metric, with 95 % bounds: in seconds, or of failed requests as a share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Difference {
-    /// A column; `None`: whether it failed, of which values are 1 and 0.
-    #[serde(serialize_with = "named")]
+    /// A column; `None` for failed requests, whose values are 1 and 0.
+    #[serde(serialize_with = "serialize_metric")]
     pub metric: Option<ColumnId>,
-    /// What of it.
+    /// The statistic of it.
     pub statistic: Statistic,
-    /// The first setting, which others are held against.
+    /// The first setting, the baseline.
     pub a: String,
-    /// The second.
+    /// The second setting.
     pub b: String,
-    /// What both have in common of what varies in the experiment; empty: nothing else varies.
+    /// The keys that the experiment varies and that both have in common; empty if there are none.
     pub at: String,
-    /// The first one's figure.
+    /// The first setting's figure.
     pub of_a: f64,
-    /// The second one's.
+    /// The second setting's figure.
     pub of_b: f64,
     /// `b − a`.
     pub difference: f64,
-    /// Its lower bound; −∞ (in JSON `null`): none.
+    /// Its lower bound; −∞ (in JSON `null`) if there is none.
     pub low: f64,
     /// Its upper bound.
     pub high: f64,
-    /// Pairs that it is taken of.
+    /// The number of pairs.
     pub pairs: usize,
-    /// Pairs that one side of has no value.
+    /// The number of pairs left out because a value is missing.
     pub left_out: usize,
-    /// Requests of the first that failed.
+    /// The number of failed requests of the first setting.
     pub failed_a: usize,
-    /// Of the second.
+    /// The number of failed requests of the second setting.
     pub failed_b: usize,
-    /// Whether failed requests are in it, as requests that took for ever; else they are among those left out.
+    /// Whether failed requests count, as infinite; else they are left out.
     pub is_with_failed: bool,
-    /// Whether the first setting is the first of all that were sent the same.
+    /// Whether the baseline is the first of all settings that were sent the same requests.
     pub is_against_first: bool,
-    /// Runs of each setting that it is taken of.
+    /// The number of runs of each setting.
     pub repeats: usize,
-    /// Whether it needs three: queues are long, so that bounds of fewer runs hold the truth less often than 95 times of 100.
+    /// Whether it needs three runs: with long queues, the bounds of fewer hold the truth less often than in 95 % of cases.
     pub needs_repeats: bool,
-    /// Whether a queue grew throughout a run of either: bounds then say more of the run's length than of the settings.
+    /// Whether a queue grew throughout a run of either: the bounds then depend on the run's length more than on the settings.
     #[serde(skip)]
     pub queue_grew: bool,
-    /// The settings, as [`Comparison::groups`] names them: the group, and their places in it.
+    /// The indices of the group in [`Comparison::groups`], and of both settings in it.
     #[serde(skip)]
     pub between: (usize, [usize; 2]),
-    /// How many comparisons it is one of: one in twenty would show a difference where there is none.
+    /// The number of comparisons made: one in twenty would show a difference by chance.
     pub comparisons: usize,
-    /// Whether it holds among so many (Holm's rule).
+    /// Whether it is significant among so many comparisons (Holm's rule).
     pub holds: bool,
-    /// Whether it is said that there is a difference; see [`Difference::is_shown`].
+    /// [`Difference::is_shown`].
     pub shown: bool,
 }
 
-fn named<S: Serializer>(metric: &Option<ColumnId>, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_metric<S: Serializer>(metric: &Option<ColumnId>, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(metric.map_or("failed", |metric| metric.column().name))
 }
 
-/// Compares one metric of two settings, of which so many requests failed each. `None` where there are too few pairs for
-/// bounds, or too few with an end.
+/// Compares one metric of two settings; `failed`: the number of failed requests of each. `None` if there are too few pairs for bounds.
 pub fn compare(
     strata: &Strata,
     failed: [usize; 2],
@@ -84,21 +82,20 @@ pub fn compare(
     seed: u64,
 ) -> Option<Difference> {
     let all = strata.iter().map(Vec::len).sum::<usize>();
-    let known = kept(strata, |value| !value.is_nan());
-    // A mean has no end where a value has none. A quantile has one as long as few failed.
+    let known = filter_pairs(strata, |value| !value.is_nan());
+    // A mean is infinite if any value is; a quantile is finite as long as few failed.
     let with_failed = match statistic {
         Statistic::Mean => None,
         Statistic::Quantile(_) => paired_difference(&known, statistic, seed),
     };
-    let is_with_failed = with_failed.is_some();
     let (found, kept) = match with_failed {
         Some(found) => (found, known),
         None => {
-            let ended = kept(strata, f64::is_finite);
+            let ended = filter_pairs(strata, f64::is_finite);
             (paired_difference(&ended, statistic, seed)?, ended)
         }
     };
-    let is_endless = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
+    let has_failed = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
     let pairs = kept.iter().map(Vec::len).sum();
     Some(Difference {
         metric,
@@ -112,7 +109,7 @@ pub fn compare(
         left_out: all - pairs,
         failed_a: failed[0],
         failed_b: failed[1],
-        is_with_failed: is_with_failed && kept.iter().flatten().any(is_endless),
+        is_with_failed: kept.iter().flatten().any(has_failed),
         repeats: strata.len(),
         comparisons: 1,
         holds: true,
@@ -120,28 +117,28 @@ pub fn compare(
     })
 }
 
-/// The pairs of which both values are `good`.
-fn kept(strata: &[Vec<(f64, f64)>], good: fn(f64) -> bool) -> Strata {
-    let of = |pairs: &Vec<(f64, f64)>| {
+/// Keeps the pairs both of whose values are `good`.
+fn filter_pairs(strata: &[Vec<(f64, f64)>], good: fn(f64) -> bool) -> Strata {
+    let filter = |pairs: &Vec<(f64, f64)>| {
         let kept = pairs.iter().filter(|(a, b)| good(*a) && good(*b));
         kept.copied().collect()
     };
-    strata.iter().map(of).collect()
+    strata.iter().map(filter).collect()
 }
 
 impl Difference {
-    /// Whether a difference may be said to be there: the bounds do not hold 0, it holds among all the comparisons made, and
-    /// those that failed cannot turn it.
+    /// Whether there is a difference: its bounds exclude 0, it is significant among all comparisons, and failed requests cannot reverse
+    /// it.
     pub fn is_shown(&self) -> bool {
-        self.is_by_bounds() && self.holds && !self.failed_could_turn_it()
+        self.excludes_zero() && self.holds && !self.failed_could_reverse_it()
     }
 
-    fn is_by_bounds(&self) -> bool {
+    fn excludes_zero(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
 
-    /// The better one failed more often, and only those that ended are compared.
-    fn failed_could_turn_it(&self) -> bool {
+    /// Whether the better setting failed more often, and failed requests are left out.
+    fn failed_could_reverse_it(&self) -> bool {
         let failed_more = match self.difference < 0.0 {
             true => self.failed_b > self.failed_a,
             false => self.failed_a > self.failed_b,
@@ -149,7 +146,7 @@ impl Difference {
         failed_more && !self.is_with_failed && self.metric.is_some()
     }
 
-    /// How many times farther from 0 it is than it had to be, were it the only comparison.
+    /// The difference over its distance to the bound next to 0: above 1 it is significant if it is the only comparison.
     fn strength(&self) -> f64 {
         let reach = match self.difference > 0.0 {
             true => self.difference - self.low,
@@ -162,9 +159,8 @@ impl Difference {
     }
 }
 
-/// Says of each which hold where so many are compared: Holm's rule, by which the chance that any is shown where nothing
-/// differs stays at 5 %.
-fn judge(differences: &mut [Difference]) {
+/// Sets which differences are significant among all: by Holm's rule, the chance that any is shown where nothing differs is 5 %.
+fn apply_holm(differences: &mut [Difference]) {
     /// Two-sided 95 % of the normal distribution.
     const ONE: f64 = 1.959_964;
     let count = differences.len();
@@ -180,7 +176,7 @@ fn judge(differences: &mut [Difference]) {
     }
 }
 
-/// What a normal value exceeds with a probability below one half, within 0.0005 (Abramowitz and Stegun 26.2.23).
+/// The value that a normal variable exceeds with a probability below one half, within 0.0005 (Abramowitz and Stegun 26.2.23).
 fn normal_quantile(beyond: f64) -> f64 {
     let t = (-2.0 * beyond.ln()).sqrt();
     let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);

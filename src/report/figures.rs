@@ -1,4 +1,4 @@
-//! The figures of a run, taken of its rows: those that `summary.json` has, by the same functions.
+//! The figures of a run, computed from its rows: by `queuescope report` and for `summary.json` in the same way.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use super::reader::Run;
 use crate::table::window::{Window, arrived};
 use crate::table::{Error, Table, rows};
 
-/// The figures of a run.
+/// Computes the figures of a run.
 pub fn figures(run: &Run) -> Summary {
     Summary::of_table(&run.table, &facts(run), run.window())
 }
 
-/// The figures of a run that has just ended, of its file of rows, without its first and last seconds.
+/// Computes the figures of a run that has just ended from its file of rows, without the first and last seconds of the run.
 ///
 /// # Errors
 /// The rows cannot be read.
@@ -37,13 +37,13 @@ pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result
     Ok(summary)
 }
 
-/// What is known of a run beside its rows: of `summary.json`, as far as it has been written.
+/// Reads what is known of a run without its rows from its `summary.json`, as far as there is one.
 fn facts(run: &Run) -> RunFacts {
     let (began, ended) = ends(&run.table);
-    // The run begins with its schedule, not with its first request.
+    // The run begins with its schedule, not with its first request: times count from then.
     let is_scheduled = run.table.has(ColumnId::scheduled_time);
     let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
-    // That of a window is not the run's.
+    // The duration of a window is not the run's.
     let is_whole = run.window().is_none_or(|window| window.is_all());
     let duration: Option<f64> = run.read_of("/duration");
     let ended = match duration.filter(|_| is_whole) {
@@ -52,7 +52,7 @@ fn facts(run: &Run) -> RunFacts {
     };
     let goals = run.told("/goodput_goals_ms").and_then(Value::as_object);
     let goals = goals.into_iter().flatten();
-    let goal = |(name, most): (&String, &Value)| format!("{name}:{most}").parse::<Goal>().ok();
+    let goal = |(name, limit): (&String, &Value)| format!("{name}:{limit}").parse::<Goal>().ok();
     let scheduled = run.scheduled().map(|count| count as usize);
     RunFacts {
         started,
@@ -65,14 +65,14 @@ fn facts(run: &Run) -> RunFacts {
     }
 }
 
-/// When the first request arrived, and when the last was over.
+/// When the first request arrived, and when the last one ended; nanoseconds.
 fn ends(table: &Table) -> (Option<i64>, Option<i64>) {
     let known = |column| (0..table.len()).filter_map(move |row| table.whole(column, row));
     // A hop's rows have no arrival.
     let first = known(ColumnId::arrival_time).min();
     let first = first.or_else(|| known(ColumnId::router_send_time).min());
-    let over = known(ColumnId::end_time)
+    let last = known(ColumnId::end_time)
         .max()
         .or_else(|| known(ColumnId::finish_time).max());
-    (first, over.or(first))
+    (first, last.or(first))
 }

@@ -1,4 +1,4 @@
-//! What a run's figures say in plain sentences, and what to do about it. Nothing is found in what nobody saw.
+//! Findings: what limits a run by its figures, in sentences, and what to do about it. Nothing is concluded from what was not measured.
 
 mod client;
 mod ends;
@@ -36,40 +36,44 @@ pub enum Level {
     Fine,
 }
 
-/// Something that the figures say.
+/// A conclusion from a run's figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What kind of finding: `server_queue`.
+    /// Its kind in [`kinds`], such as `server_queue`.
     pub kind: &'static str,
     /// How much it matters.
     pub level: Level,
     /// What it is, in a few words.
     pub title: String,
-    /// The figures that say so, in sentences.
+    /// The figures that show it, in sentences.
     pub what: String,
-    /// What to do; empty where there is nothing to do.
+    /// What to do; empty if there is nothing to do.
     pub advice: String,
 }
 
-/// A stage that takes less is not worth a word, whatever its share: seconds.
-const LEAST: f64 = 0.010;
-/// Requests that a mean is told of, at least.
+/// The shortest mean of a stage that makes a finding, seconds.
+const MIN_MEAN_S: f64 = 0.010;
+/// The fewest requests that a mean is reported of.
 const ENOUGH: u64 = 20;
 
-/// What findings are made of.
-struct Seen<'a> {
+/// The share of a request's time from which its wait in a server queue is a finding.
+const QUEUE_SHARE: f64 = 1.0 / 3.0;
+
+/// What rules conclude from.
+struct Facts<'a> {
     run: &'a Run,
     figures: &'a Summary,
+    /// The time of successful requests, by stage.
     spent: &'a TimeSpent,
     episodes: &'a [Episode],
     why: &'a Why,
-    /// What has been found so far.
+    /// The findings so far.
     found: Vec<Finding>,
 }
 
-/// What the figures say, what matters most first; never nothing.
+/// Returns the findings of a run, those that matter most first; at least one.
 pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode], why: &Why) -> Vec<Finding> {
-    let mut seen = Seen {
+    let mut facts = Facts {
         run,
         figures,
         spent: &figures.all.spent,
@@ -78,39 +82,33 @@ pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode], why: &Why) -
         found: Vec::new(),
     };
     for (kind, level, title, advice, rule) in kinds::KINDS {
-        // Where a fault made a stage long no setting would have helped.
-        let is_advised = !(kind.ends_with("_bound") && seen.has("fault"));
-        let found = Finding {
+        // No setting helps against a stage that a fault on purpose made long.
+        let is_advised = !(kind.ends_with("_bound") && facts.has("fault"));
+        let mut finding = Finding {
             kind,
             level,
             title: title.to_owned(),
             what: String::new(),
             advice: advice.repeat(is_advised.into()),
         };
-        let found = rule(&seen, found);
-        seen.found.extend(found);
+        if let Some(what) = rule(&facts, &mut finding) {
+            facts.found.push(Finding { what, ..finding });
+        }
     }
-    seen.found.sort_by_key(|finding| finding.level);
-    seen.found
+    facts.found.sort_by_key(|finding| finding.level);
+    facts.found
 }
 
-impl Finding {
-    /// The same with the figures that say so.
-    fn saying(self, what: String) -> Finding {
-        Finding { what, ..self }
-    }
-}
-
-impl Seen<'_> {
-    /// How long a stage took, of which part of the time (`0.61 s of 0.89 s on average (69 %)`), where that is `share` or more
-    /// and it is known by itself of at least a tenth of the requests.
+impl Facts<'_> {
+    /// Returns how long a stage took (`0.61 s of 0.89 s on average (69 %)`); `None` if that is under `share` of the time, or the stage
+    /// was measured by itself in under a tenth of the requests.
     fn stage(&self, period: Period, share: f64) -> Option<String> {
         let spent = self.spent;
-        let part = self.alone(period)?;
+        let part = self.part(period)?;
         let (mean, of_all) = (spent.mean(part)?, spent.share(part)?);
         let is_enough = part.requests >= ENOUGH && part.requests * 10 >= spent.requests;
-        (is_enough && mean >= LEAST && of_all >= share).then(|| {
-            let total = spent.mean_where_seen(part).unwrap_or(0.0);
+        (is_enough && mean >= MIN_MEAN_S && of_all >= share).then(|| {
+            let total = spent.mean_where_measured(part).unwrap_or(0.0);
             format!(
                 "{} of {} on average ({:.0} %{})",
                 duration(mean),
@@ -121,26 +119,25 @@ impl Seen<'_> {
         })
     }
 
-    /// The time of a stage where it is known by itself.
-    fn alone(&self, period: Period) -> Option<&PartSpent> {
+    /// The time of a stage, where it was measured by itself.
+    fn part(&self, period: Period) -> Option<&PartSpent> {
         let mut parts = self.spent.parts.iter();
         parts.find(|part| part.spent == Spent::of(period))
     }
 
-    /// Whether a finding of this kind stands before this one.
+    /// Whether an earlier rule made a finding of this kind.
     fn has(&self, kind: &str) -> bool {
         self.found.iter().any(|finding| finding.kind == kind)
     }
 
-    /// Whether nothing of the run is known to be missing from its figures: it came to its end, and neither its reader nor
-    /// the run itself (or what merged its shards), nor they themselves have anything to say against them.
-    fn is_whole(&self) -> bool {
+    /// Whether nothing is known to be missing from the figures: the run is complete, and it has no warnings and no notes.
+    fn is_complete(&self) -> bool {
         let run = self.run;
         let is_quiet = run.warnings().next().is_none() && run.notes.is_empty();
         is_quiet && !run.is_partial && self.figures.warnings().is_empty()
     }
 
-    /// Where the time went, in a run of which nothing else is found.
+    /// Where the time went, if nothing else was found.
     fn shares(&self) -> Option<String> {
         let is_quiet = self.found.iter().all(|finding| finding.kind == "unseen");
         let is_enough = self.spent.requests >= ENOUGH;

@@ -1,30 +1,28 @@
-//! A table of words for people: as aligned text, or as Markdown.
+//! A table of texts, rendered as aligned text or as Markdown.
 
-/// Rows of words under heads. The first column is words, the others are numbers; the most important stand left.
+/// A table. The first column has labels, the others numbers, the most important ones on the left.
 #[derive(Clone, Debug, Default)]
 pub struct Grid {
-    /// What stands above each column.
+    /// The headings of the columns.
     pub heads: Vec<String>,
-    /// The rows, as wide as the heads; of one cell it is a head of those below.
+    /// The rows. A row of a single cell is a heading for those below it.
     pub rows: Vec<Vec<String>>,
 }
 
-/// Between columns.
+/// Blanks between columns.
 const GAP: usize = 2;
-/// The first column gets no narrower.
-const NARROWEST: usize = 12;
+/// The least width of the first column.
+const MIN_WIDTH: usize = 12;
 
 impl Grid {
-    /// Aligned text; in lines of at most `width` columns if that is given: columns that do not fit are left out, from the
-    /// right.
+    /// Renders aligned text. If `width` is given, columns that do not fit are left out from the right.
     pub fn to_text(&self, width: Option<usize>) -> String {
         let widths: Vec<usize> = (0..self.heads.len()).map(|at| self.widest(at)).collect();
         let Some((first, others)) = widths.split_first() else {
             return String::new();
         };
         let width = width.unwrap_or(usize::MAX);
-        let least = (*first).min(NARROWEST.max(width / 3));
-        let mut used = least;
+        let mut used = (*first).min(MIN_WIDTH.max(width / 3));
         let fits = |wide: &&usize| {
             used = used.saturating_add(**wide + GAP);
             used <= width
@@ -47,7 +45,7 @@ impl Grid {
         text
     }
 
-    /// A table of Markdown.
+    /// Renders a table of Markdown.
     pub fn to_markdown(&self) -> String {
         let line = |cells: &[String]| {
             let cells = cells.iter().map(|cell| cell.replace('|', "\\|"));
@@ -66,7 +64,7 @@ impl Grid {
 
     fn widest(&self, at: usize) -> usize {
         let rows = std::iter::once(&self.heads).chain(&self.rows);
-        // A head of rows below has room to its right.
+        // A heading of rows may reach over the other columns.
         let cells = rows
             .filter(|row| row.len() > 1)
             .filter_map(|row| row.get(at));
@@ -74,7 +72,7 @@ impl Grid {
     }
 }
 
-/// A name in so many columns: its end tells it from others more often than its middle does.
+/// Shortens a name to so many columns. The middle is cut, as names more often differ at their ends.
 fn shortened(name: &str, width: usize) -> String {
     let length = name.chars().count();
     if length <= width {
@@ -103,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_from_the_right() {
+    fn columns_that_do_not_fit_are_left_out_from_the_right() {
         let whole = grid().to_text(None);
         let lines: Vec<&str> = whole.lines().collect();
         assert_eq!(lines[0], "run                              ok  TTFT p99");

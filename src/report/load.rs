@@ -1,7 +1,7 @@
 //! The summary of a run (docs/SUMMARY.md).
 //!
-//! A request that failed is counted and told apart, and enters no latency and no token figure. Rows are per sequence; what
-//! speaks of the whole request counts once. What nobody saw is null, never 0.
+//! Failed requests are counted by themselves and enter no latency and no token figure. Rows are per sequence; values of the whole
+//! request count once. What was not measured is null, never 0.
 
 mod counts;
 mod failures;
@@ -16,7 +16,7 @@ mod summary;
 mod text;
 
 pub use counts::{Counts, FailedAttempt, Tally, Tokens, is_given_up, outcome_of};
-pub use failures::{Failures, Kind};
+pub use failures::{FailureKind, Failures};
 pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};
 pub use json::{Figure, goals_ms};

@@ -223,7 +223,7 @@ fn warnings(shards: &[Shard]) -> Vec<String> {
 /// A run is as good as the worst of its shards, at most `DEGRADED` where one was not judged, and `INVALID` where it is not
 /// the whole load at its times.
 fn verdict(shards: &[Shard]) -> Verdict {
-    let mut reasons = lacks(shards);
+    let (mut reasons, mut causes) = (lacks(shards), Vec::new());
     let mut grade = match reasons.is_empty() {
         true => Grade::Valid,
         false => Grade::Invalid,
@@ -237,10 +237,16 @@ fn verdict(shards: &[Shard]) -> Verdict {
             ));
         }
         grade = grade.max(own.as_ref().map_or(Grade::Degraded, |own| own.grade));
-        let own = own.iter().flat_map(|own| &own.reasons);
-        reasons.extend(own.map(|reason| format!("{}: {reason}", shard.name())));
+        let own = own.unwrap_or_default();
+        let own_reasons = own.reasons.iter();
+        reasons.extend(own_reasons.map(|reason| format!("{}: {reason}", shard.name())));
+        causes.extend(own.causes);
     }
-    Verdict { grade, reasons }
+    Verdict {
+        grade,
+        reasons,
+        causes,
+    }
 }
 
 #[cfg(test)]

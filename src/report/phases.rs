@@ -1,4 +1,5 @@
-//! What faults did to requests: before, during and after each, how soon traffic left the server, and how soon it was back.
+//! What faults did to requests: their figures before, during and after each fault, how soon traffic left the server, and how soon the
+//! server served again.
 
 use std::collections::BTreeMap;
 
@@ -13,68 +14,69 @@ use crate::units::duration;
 
 mod recovery;
 
-/// One or several faults that overlap, and what became of requests.
+pub use recovery::held_by;
+
+/// One or several overlapping faults.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Episode {
-    /// Each fault in it.
-    pub faults: Vec<FaultOf>,
-    /// Before the first began, while one lasted, and after the last was over.
+    /// The faults.
+    pub faults: Vec<Fault>,
+    /// The requests before the first began, while one lasted, and after the last was over.
     pub phases: [Phase; 3],
 }
 
-/// What was to come about after a fault, and how soon it did.
+/// Something that follows a fault, and how soon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Outcome {
-    /// How soon, seconds; `None`: it did not, or nobody can say.
+pub struct Effect {
+    /// How soon, seconds; `None` if it did not happen, or that is unknown.
     pub seconds: Option<f64>,
-    /// The same in words.
+    /// The same as text.
     pub said: String,
 }
 
 /// A fault of one server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct FaultOf {
+pub struct Fault {
     /// The server's name.
     pub server: String,
     /// `kill`, or a kind of the hop's.
     pub kind: String,
     /// When it began, seconds since the run began.
     pub down: f64,
-    /// When it was taken away; `None`: not in this run.
+    /// When it was taken away; `None` if not in this run.
     pub up: Option<f64>,
-    /// When a server that was killed or refused connections answered again.
+    /// When a server that was killed or refused connections was ready again.
     pub ready: Option<f64>,
-    /// When the server could serve again: one that answered nothing when it answers, others when the fault is taken away.
+    /// When the server could serve again: `ready` of one that was killed or refused connections, else `up`.
     pub over: Option<f64>,
-    /// How soon traffic left the server, from the fault's begin.
-    pub left: Outcome,
-    /// How soon it served again, from when it could.
-    pub recovery: Outcome,
-    /// Requests that came while it could serve again and never did, to whichever server.
+    /// How soon traffic left the server, from the start of the fault.
+    pub left: Effect,
+    /// How soon the server served again, from when it could.
+    pub recovery: Effect,
+    /// If the server never served again: the number of requests, to any server, that arrived when it could have.
     pub unserved: usize,
 }
 
-/// The requests of a stretch of time: those that arrived in it, but that those which failed while a fault lasted belong to
-/// it although they came before.
+/// The requests that arrived within a time. Those under way when a fault began that failed count as during the fault.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Phase {
-    /// Its begin, seconds since the run began.
+    /// Its start, seconds since the run began.
     pub from: f64,
-    /// Its end; `None`: that of the run.
+    /// Its end; `None` if it is the run's.
     pub to: Option<f64>,
-    /// How many there are.
+    /// The number of requests.
     pub requests: usize,
-    /// How many of them failed, by outcome. Those that were given up for the run's end are none of them.
+    /// The number of failed requests by outcome, without those given up when the run was stopped.
     pub failed: BTreeMap<String, usize>,
-    /// How many were given up when the run was stopped.
+    /// The number of requests given up when the run was stopped.
     pub given_up: usize,
-    /// Of those that did not fail.
+    /// The TTFT of successful requests.
     pub ttft: Quantiles,
-    /// The same of the whole time.
+    /// The total latency of successful requests.
     pub total_latency: Quantiles,
 }
 
-/// Seconds; `None`: too few requests to say.
+/// Quantiles in seconds; `None` if there are too few requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Quantiles {
     /// Median.
@@ -83,49 +85,49 @@ pub struct Quantiles {
     pub p99: Option<f64>,
 }
 
-/// The quantiles that are told, and the fewest requests of which they are: of fewer, the p99 is the slowest one.
-const TOLD: [(f64, usize); 2] = [(0.5, 10), (0.99, 100)];
+/// The quantiles, and the fewest requests that each is computed of: the p99 of fewer than 100 is the maximum.
+const QUANTILES: [(f64, usize); 2] = [(0.5, 10), (0.99, 100)];
 const NAMES: [&str; 3] = ["before", "during", "after"];
 
-/// When a request arrived, and its row.
-type Arrived = (f64, usize);
+/// A request's arrival and its first row.
+type Arrival = (f64, usize);
 
-/// Requests in the order in which they arrived.
+/// Requests in the order of arrival.
 struct Arrivals<'a> {
     table: &'a Table,
-    rows: Vec<Arrived>,
+    rows: Vec<Arrival>,
 }
 
-/// The episodes of a run, in order of time. A fault that began while another lasted belongs to its episode.
+/// Returns the episodes of a run in order. A fault that began while another lasted belongs to the same episode.
 pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> Vec<Episode> {
     let arrivals = Arrivals::of(table);
-    let mut grouped: Vec<Vec<FaultOf>> = Vec::new();
+    let mut grouped: Vec<Vec<Fault>> = Vec::new();
     for fault in paired(faults) {
-        let lasts = |group: &&mut Vec<FaultOf>| end(group).is_none_or(|over| over > fault.down);
+        let lasts = |group: &&mut Vec<Fault>| end(group).is_none_or(|over| over > fault.down);
         match grouped.last_mut().filter(lasts) {
             Some(group) => group.push(fault),
             None => grouped.push(vec![fault]),
         }
     }
-    let begin = |group: &Vec<FaultOf>| group.first().map(|fault| fault.down);
+    let begin = |group: &Vec<Fault>| group.first().map(|fault| fault.down);
     let begins: Vec<f64> = grouped.iter().filter_map(begin).collect();
     let mut since = 0.0;
     let mut episodes = Vec::new();
     for (n, (mut faults, from)) in grouped.into_iter().zip(&begins).enumerate() {
         let (from, to, next) = (*from, end(&faults), begins.get(n + 1).copied());
-        let (before, mut hit) = arrivals.parted(since, Some(from));
-        hit.extend(arrivals.between(from, to));
-        // Those that the next fault broke are its own.
-        let after = to.map_or(Vec::new(), |to| arrivals.parted(to, next).0);
+        let (before, mut during) = arrivals.split_by_fault(since, Some(from));
+        during.extend(arrivals.between(from, to));
+        // Requests that the next fault broke count as during that one.
+        let after = to.map_or(Vec::new(), |to| arrivals.split_by_fault(to, next).0);
         for fault in &mut faults {
-            let sent = arrivals.sent_to(&fault.server, servers);
-            sent.tell(fault, &arrivals);
+            let traffic = arrivals.sent_to(&fault.server, servers);
+            traffic.describe(fault, &arrivals);
         }
         episodes.push(Episode {
             faults,
             phases: [
                 arrivals.phase(&before, since, Some(from)),
-                arrivals.phase(&hit, from, to),
+                arrivals.phase(&during, from, to),
                 to.map_or_else(Phase::default, |to| arrivals.phase(&after, to, next)),
             ],
         });
@@ -134,22 +136,22 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
     episodes
 }
 
-/// Each `down` with the `up` and `ready` of the same server that follow it, in order of time.
-pub fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
+/// Joins each `down` with the `up` and `ready` of the same server that follow it; in order of time.
+pub fn paired(rows: &[FaultRow]) -> Vec<Fault> {
     let mut rows: Vec<&FaultRow> = rows.iter().collect();
     rows.sort_by(|a, b| a.time.total_cmp(&b.time));
-    let mut faults: Vec<FaultOf> = Vec::new();
+    let mut faults: Vec<Fault> = Vec::new();
     for row in rows {
         let last = faults.iter_mut().rfind(|fault| fault.server == row.server);
         match (last, row.event.as_str(), row.kind.as_str()) {
-            (_, "down", _) => faults.push(FaultOf {
+            (_, "down", _) => faults.push(Fault {
                 server: row.server.clone(),
                 kind: row.kind.clone(),
                 down: row.time,
-                ..FaultOf::default()
+                ..Fault::default()
             }),
             (Some(fault), "up", _) => fault.up = fault.up.or(Some(row.time)),
-            // Others answered what asks whether they are ready all the time.
+            // Servers with other faults are always ready.
             (Some(fault), "ready", "kill" | "refuse") => {
                 fault.ready = fault.ready.or(Some(row.time));
             }
@@ -163,8 +165,8 @@ pub fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
     faults
 }
 
-/// When the last was over; `None` where one never was.
-fn end(faults: &[FaultOf]) -> Option<f64> {
+/// When the last fault was over; `None` if one never was.
+fn end(faults: &[Fault]) -> Option<f64> {
     let mut ends = faults.iter().map(|fault| fault.over);
     ends.try_fold(0.0, |last: f64, over| Some(last.max(over?)))
 }
@@ -172,32 +174,32 @@ fn end(faults: &[FaultOf]) -> Option<f64> {
 impl Arrivals<'_> {
     fn of(table: &Table) -> Arrivals<'_> {
         let arrived = |row| Some((table.number(ColumnId::arrival_time, row)?, row));
-        let mut rows: Vec<Arrived> = table.firsts().filter_map(arrived).collect();
+        let mut rows: Vec<Arrival> = table.firsts().filter_map(arrived).collect();
         rows.sort_by(|a, b| a.0.total_cmp(&b.0));
         Arrivals { table, rows }
     }
 
-    /// The rows that arrived from `from` on and before `to`.
-    fn between(&self, from: f64, to: Option<f64>) -> &[Arrived] {
+    /// The requests that arrived from `from` on and before `to`.
+    fn between(&self, from: f64, to: Option<f64>) -> &[Arrival] {
         let place = |at: f64| self.rows.partition_point(|(arrival, _)| *arrival < at);
         let end = to.map_or(self.rows.len(), place);
         self.rows.get(place(from)..end).unwrap_or(&[])
     }
 
-    /// Those that arrived since a moment and before a fault, and apart from them those that were under way when it began and
-    /// failed. Those that went well stay, however long they took: without the slowest the others would look quick; and those
-    /// that were given up, for the run's end and not for the fault.
-    fn parted(&self, since: f64, fault: Option<f64>) -> (Vec<Arrived>, Vec<Arrived>) {
-        let is_whole = |(_, row): &Arrived| {
+    /// Splits the requests that arrived since a time and before a fault: those that the fault did not break, and those under way when it
+    /// began that failed. Successful ones are in the first part however long they took, as it would look faster without the slowest;
+    /// so are those given up when the run was stopped.
+    fn split_by_fault(&self, since: f64, fault: Option<f64>) -> (Vec<Arrival>, Vec<Arrival>) {
+        let is_unbroken = |(_, row): &Arrival| {
             let end = self.table.number(ColumnId::end_time, *row);
             let is_over = end.zip(fault).is_none_or(|(end, fault)| end < fault);
             is_over || self.table.is_ok(*row) || is_given_up(self.table, *row)
         };
         let all = self.between(since, fault).iter().copied();
-        all.partition(is_whole)
+        all.partition(is_unbroken)
     }
 
-    fn phase(&self, rows: &[Arrived], from: f64, to: Option<f64>) -> Phase {
+    fn phase(&self, rows: &[Arrival], from: f64, to: Option<f64>) -> Phase {
         let (table, mut ok) = (self.table, Vec::new());
         let (mut failed, mut given_up) = (BTreeMap::new(), 0);
         for &(_, row) in rows {
@@ -213,7 +215,7 @@ impl Arrivals<'_> {
             let mut values: Vec<f64> = values.collect();
             values.sort_unstable_by(f64::total_cmp);
             let [p50, p99] =
-                TOLD.map(|(q, least)| quantile(&values, q).filter(|_| values.len() >= least));
+                QUANTILES.map(|(q, min)| quantile(&values, q).filter(|_| values.len() >= min));
             Quantiles { p50, p99 }
         };
         Phase {
@@ -228,7 +230,7 @@ impl Arrivals<'_> {
     }
 }
 
-/// The episodes as a person reads them.
+/// Returns the episodes as lines of text.
 pub fn lines(episodes: &[Episode]) -> Vec<String> {
     let mut lines = Vec::new();
     for episode in episodes {
@@ -261,8 +263,8 @@ impl Phase {
         let line = format!(
             "{:>8} {failed:>7}  {:>19}  {:>19}  {}",
             self.requests,
-            self.ttft.words(),
-            self.total_latency.words(),
+            self.ttft.text(),
+            self.total_latency.text(),
             outcomes.collect::<Vec<_>>().join(", ")
         );
         line.trim_end().to_owned()
@@ -270,9 +272,9 @@ impl Phase {
 }
 
 impl Quantiles {
-    fn words(&self) -> String {
-        let word = |value: Option<f64>| value.map_or_else(|| "too few".to_owned(), duration);
-        format!("{} / {}", word(self.p50), word(self.p99))
+    fn text(&self) -> String {
+        let text = |value: Option<f64>| value.map_or_else(|| "too few".to_owned(), duration);
+        format!("{} / {}", text(self.p50), text(self.p99))
     }
 }
 

@@ -26,6 +26,7 @@ use crate::table::parquet::Source;
 use crate::table::rotated;
 use crate::table::rows::{self, Told, UNSAID};
 use crate::table::window::Window;
+use crate::table::workers::fill_in_workers;
 use crate::table::{Error, Table};
 
 /// All that was read.
@@ -338,6 +339,10 @@ impl Run {
         match rows::read(&self.files, self.began(), &UNSAID) {
             Ok((table, told)) => {
                 self.table = believed(table);
+                if !self.faults.is_empty() {
+                    let done = fill_in_workers(&mut self.table, &self.dir.join(PROXY_ROWS));
+                    self.notes.extend(done.err().map(|error| error.to_string()));
+                }
                 let is_epoch = told.zero.is_some_and(|zero| zero.base == Base::Epoch);
                 self.epoch = told.began.filter(|_| is_epoch);
                 self.note(&told);

@@ -1,4 +1,4 @@
-//! One request as a person reads it: a bar a stage, what was not seen and what would show it.
+//! The picture of one request: a bar per stage, and what was not measured, with its remedy.
 
 use crate::clock::seconds;
 use crate::request::row::Row;
@@ -7,45 +7,46 @@ use crate::request::timeline::{ClockOf, Period, TOLERANCE_NANOS};
 use crate::request::unseen::Unseens;
 use crate::units::duration;
 
-/// The narrowest picture that still shows a bar, columns.
-const NARROWEST: usize = 60;
-/// Columns of a part's name.
-pub const LABEL: usize = 22;
+/// The least width of a picture, columns.
+const MIN_WIDTH: usize = 60;
+/// The width of a part's label, columns.
+const LABEL: usize = 22;
+/// The width of its figures, columns.
 const FIGURES: usize = 19;
 
-/// A picture of the row, at most `width` columns wide (at least 60): a line a stage, with its bar where it
-/// lies in the request's time. Solid bars are stages; shaded ones hold several that nobody saw apart.
-pub fn render(record: &Row, width: usize) -> String {
-    let Some(breakdown) = Breakdown::of(record) else {
+/// Draws a request, at most `width` columns wide (at least 60): a line per stage, with a bar at its place in the request's time. A
+/// shaded bar is several stages that were not measured separately.
+pub fn render(row: &Row, width: usize) -> String {
+    let Some(breakdown) = Breakdown::of(row) else {
         return "no timeline: too little of the request was measured\n".to_owned();
     };
-    let room = width.max(NARROWEST) - LABEL - FIGURES;
+    let room = width.max(MIN_WIDTH) - LABEL - FIGURES;
     let mut lines = Vec::new();
     let mut before = 0_i64;
     for part in &breakdown.parts {
-        let error = error(record, part.spent);
+        let error = clock_error(row, part.spent);
         lines.push(line(part, before, breakdown.total_nanos, room, error));
         before += part.nanos;
     }
     let total = duration(seconds(breakdown.total_nanos));
     lines.push(format!("{:<LABEL$}{total:>10}", "total"));
-    lines.extend(tokens(record));
-    if let Some(last_seen) = record.last_seen() {
+    lines.extend(tokens(row));
+    if let Some(last_seen) = row.last_seen() {
         lines.push(format!("it failed; last seen {}", place(last_seen)));
     }
     lines.push(String::new());
     lines.join("\n")
 }
 
-/// What of the row was not seen, and what would show it, in sentences. What a request that failed lacks is no fault of any switch.
+/// What was not measured of a request, each with its remedy, in sentences; none of a failed one, as no switch would help.
 pub fn unseen(row: &Row) -> Vec<String> {
     let unseen = Unseens::of(row).iter().filter(|_| row.is_ok());
     unseen.map(|what| what.sentence(&what.remedy())).collect()
 }
 
-/// How far apart the clocks are that took part, a line each, for the person who reads the picture.
-pub fn clock_lines(record: &Row) -> Vec<String> {
-    let clocks = record.timeline.other_clocks();
+/// How far other clocks are from the row's own, a line each.
+pub fn clock_lines(row: &Row) -> Vec<String> {
+    let clocks = row.timeline.other_clocks();
     let lines = clocks.map(|(clock, offset)| {
         let whose = match clock {
             ClockOf::Traffic => "generator",
@@ -55,12 +56,12 @@ pub fn clock_lines(record: &Row) -> Vec<String> {
         };
         let [apart, error] =
             [offset.nanos, offset.error_nanos].map(|of| duration(seconds(of.saturating_abs())));
-        let way = if offset.nanos < 0 {
+        let direction = if offset.nanos < 0 {
             "behind"
         } else {
             "ahead of"
         };
-        format!("the {whose}'s clock is {apart} {way} ours, within {error}")
+        format!("the {whose}'s clock is {apart} {direction} ours, within {error}")
     });
     lines.collect()
 }
@@ -72,18 +73,18 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     };
     let start = (share(before) * room as f64).round() as usize;
     let end = (share(before.saturating_add(part.nanos)) * room as f64).round() as usize;
-    // What took any time has a bar, also where it is shorter than a column.
+    // Every part that took time has a bar, even if that is shorter than a column.
     let start = start.min(room - 1);
     let length = end.saturating_sub(start).max(usize::from(part.nanos > 0));
     if (-error..0).contains(&part.nanos) {
         return format!("{}within the clock error", labelled(part.spent));
     }
-    // One clock's stamps are no better than that: it is no time at all.
+    // Within the tolerance of one clock's timestamps: no time at all.
     let is_nothing = (-TOLERANCE_NANOS..0).contains(&part.nanos);
     let nanos = if is_nothing { 0 } else { part.nanos };
     let bar = match nanos {
         ..0 => "!".to_owned(),
-        // It may be all of the clocks' error.
+        // It may all be the clocks' error.
         0.. if error > 0 && nanos <= error => format!("± {}", duration(seconds(error))),
         _ => " ".repeat(start) + &mark(part.spent).repeat(length),
     };
@@ -95,7 +96,7 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     )
 }
 
-/// What a line of figures begins with; a label that is too long for it has a line of its own.
+/// The label at the start of a line of figures. One that is too long has a line of its own.
 pub fn labelled(spent: Spent) -> String {
     match spent.label() {
         label if label.chars().count() >= LABEL => format!("{label}\n{:LABEL$}", ""),
@@ -103,18 +104,18 @@ pub fn labelled(spent: Spent) -> String {
     }
 }
 
-/// How far the time of a part may be off: the clocks' errors, nanoseconds.
-pub fn error(record: &Row, spent: Spent) -> i64 {
+/// The clocks' error of a part's time, nanoseconds.
+pub fn clock_error(row: &Row, spent: Spent) -> i64 {
     let periods = || spent.stages().map(|stage| stage.period);
     let ends = periods().next().zip(periods().last());
     ends.map_or(0, |(first, last)| {
         let (from, to) = (first.from, last.to);
-        let measured = record.timeline.measured(Period { from, to });
+        let measured = row.timeline.measured(Period { from, to });
         measured.map_or(0, |(_, error)| error)
     })
 }
 
-/// What a bar of a part is drawn with: shaded where several stages were not told apart, or it is none.
+/// The character of a part's bar: shaded if it is several stages, or none.
 pub fn mark(spent: Spent) -> &'static str {
     match spent {
         Spent::PROMPT | Spent::CLIENT_STALL => "▒",
@@ -123,17 +124,17 @@ pub fn mark(spent: Spent) -> &'static str {
     }
 }
 
-fn tokens(record: &Row) -> Option<String> {
-    let (what, count) = match (record.actual_output_tokens, record.token_chunks) {
+fn tokens(row: &Row) -> Option<String> {
+    let (what, count) = match (row.actual_output_tokens, row.token_chunks) {
         (Some(tokens), _) => ("tokens", tokens),
-        // How many tokens they brought nobody said.
+        // It is unknown how many tokens they had.
         (None, chunks) => ("chunks", chunks.filter(|chunks| *chunks > 0)?),
     };
-    let longest = match record.itl_max {
+    let longest = match row.itl_max {
         Some(longest) => ("longest gap", Some(longest)),
-        None => ("longest gap between chunks", record.chunk_gap_max),
+        None => ("longest gap between chunks", row.chunk_gap_max),
     };
-    let gaps = [("one each", record.tpot), longest].into_iter();
+    let gaps = [("one each", row.tpot), longest].into_iter();
     let gaps =
         gaps.filter_map(|(name, nanos)| Some(format!(", {name} {}", duration(seconds(nanos?)))));
     Some(format!(
@@ -153,7 +154,7 @@ mod tests {
     use crate::request::timeline::{ENGINE, Moment, Relation};
 
     #[test]
-    fn a_whole_request_is_a_line_a_stage() {
+    fn a_complete_request_has_a_line_per_stage() {
         let picture = render(&Sample::whole().row(), 91);
         let expected = "\
 client lag                1.0 ms    0 %  █
@@ -173,21 +174,21 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
-    fn what_nobody_saw_apart_is_one_and_what_nobody_knows_is_not_said() {
+    fn stages_not_measured_separately_are_one_and_unknown_ones_are_left_out() {
         let cut = Sample::whole().without(&[Moment::ServerCreated, Moment::ServerFinish]);
         let cut = cut.ended(Outcome::UpstreamDied, "");
-        // Events are no tokens.
-        let untold = |record: &mut Row| {
-            record.actual_output_tokens = None;
-            (record.itl_mean, record.itl_max) = (None, None);
+        // Events do not count as tokens.
+        let untold = |row: &mut Row| {
+            row.actual_output_tokens = None;
+            (row.itl_mean, row.itl_max) = (None, None);
         };
-        // What stamps of one moment differ by is no time.
-        let jitter = |record: &mut Row| {
-            let created = record.timeline.raw(Moment::ServerCreated).unwrap();
+        // The jitter of timestamps of one moment is no time.
+        let jitter = |row: &mut Row| {
+            let created = row.timeline.raw(Moment::ServerCreated).unwrap();
             let entered = created.plus_nanos(-62);
-            record.timeline.set(Moment::QueueStart, entered);
+            row.timeline.set(Moment::QueueStart, entered);
         };
-        let stalled = |record: &mut Row| record.client_stall_until_finish = Some(ms(100));
+        let stalled = |row: &mut Row| row.client_stall_until_finish = Some(ms(100));
         let pictures = [
             Sample::whole().without(&ENGINE),
             Sample::whole().with(stalled),
@@ -214,7 +215,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
-    fn nonsense_makes_no_panic() {
+    fn nonsense_does_not_panic() {
         let backwards = Sample::whole().at(Moment::Finish, -5_000).row();
         let picture = render(&backwards, 0);
         assert!(picture.contains('!'), "{picture}");
@@ -225,7 +226,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
-    fn what_nobody_saw_is_told_with_what_would_show_it() {
+    fn missing_stages_are_named_with_their_remedy() {
         let chat = |r: &mut Row| r.endpoint = Some(Endpoint::Chat);
         let reply = |r: &mut Row| r.stream = Some(false);
         let first = [Moment::FirstToken, Moment::LastToken];
@@ -248,7 +249,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
-    fn what_the_clocks_cannot_tell_is_not_wrong() {
+    fn a_duration_within_the_clocks_error_is_not_wrong() {
         let apart = |nanos, error_nanos| Relation::Apart(Offset { nanos, error_nanos });
         let arrived = |at, error| {
             let sample = Sample::whole().at(Moment::Arrival, at).with(|r| {
@@ -266,12 +267,12 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             "to proxy                  2.0 ms    0 %  ± 2.0 ms\n",
         );
         // The front's clock puts the arrival 2 ms before the send.
-        let record = |error| arrived(-1, error);
-        let known = record(ms(1));
+        let row = |error| arrived(-1, error);
+        let known = row(ms(1));
         assert_says(&render(&known, 91), "!");
-        // It has no column; what begins with that arrival is longer than the request.
+        // That stage has no column, but durations from that arrival are longer than the request.
         assert_says(&known.inconsistency.unwrap(), "total_latency>elapsed");
-        let unsure = record(ms(2));
+        let unsure = row(ms(2));
         let picture = render(&unsure, 91);
         assert!(!picture.contains('!'), "{picture}");
         assert_says(&picture, "to proxy              within the clock error\n");
@@ -282,7 +283,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
                 "the server's clock is 7.00 s ahead of ours, within 1 µs"
             ]
         );
-        // A clock that does not compare takes no part.
+        // A clock that cannot be compared is left out.
         assert!(clock_lines(&Sample::whole().engine_unknown().row()).is_empty());
     }
 }

@@ -36,21 +36,21 @@ use crate::secret::Secret;
 use super::live;
 use super::start::Listeners;
 
-/// How long a client may take for its request's head, and for its body.
-const READ_LIMIT: Duration = Duration::from_secs(10);
-/// How long a connect to an upstream may take.
-const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// Bytes of a body; a fault is less than a hundred.
-const BODY_LIMIT: usize = 16_384;
-/// Connections at once.
-const CONNECTIONS: usize = 256;
+/// The time limit for a request's head, and for its body.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit of a connect to an upstream.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most bytes of a request's body; a fault has less than a hundred.
+const MAX_BODY: usize = 16_384;
+/// The most open connections.
+const MAX_CONNECTIONS: usize = 256;
 
-/// Large answers that are made at once.
-static SERIAL: Semaphore = Semaphore::const_new(1);
+/// Large responses are made one at a time.
+static LARGE_RESPONSE: Semaphore = Semaphore::const_new(1);
 
-type Answer = Response<Full<Bytes>>;
+type AdminResponse = Response<Full<Bytes>>;
 
-/// Serves until dropped.
+/// Serves the admin listener until this process is replaced, or the future is dropped.
 pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
     let mut tasks = JoinSet::new();
     let mut connections = VecDeque::new();
@@ -65,8 +65,8 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
         match accepted {
             Ok((stream, _)) => {
                 connections.retain(|task: &AbortHandle| !task.is_finished());
-                // The oldest goes: silent connections must not keep out health checks.
-                if connections.len() >= CONNECTIONS {
+                // The oldest is closed, so that silent connections do not keep out health checks.
+                if connections.len() >= MAX_CONNECTIONS {
                     connections.pop_front().iter().for_each(AbortHandle::abort);
                 }
                 connections.push_back(tasks.spawn(serve_connection(stream, listeners.clone())));
@@ -74,53 +74,52 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
             Err(error) => shortage::accept_failed("admin: ", &error).await,
         }
     }
-    // Another process accepts now. Each open connection has one more request.
+    // The successor accepts now. Open connections may send one more request each.
     drop(listener);
     while tasks.join_next().await.is_some() {}
 }
 
 async fn serve_connection(stream: TcpStream, listeners: Arc<Listeners>) {
     let service = service_fn(|request| async {
-        let response = answer(request, &listeners).await;
-        // No answer is kept, nor taken for what it is not, nor shown in the page of somebody else.
-        let all = [
+        let response = respond(request, &listeners).await;
+        let headers = [
             (CACHE_CONTROL, "no-store"),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
         ];
         let closes = *listeners.shared.phase.borrow() == Phase::HandedOver;
-        let all = all
+        let headers = headers
             .into_iter()
             .chain(closes.then_some((CONNECTION, "close")));
-        Ok::<_, Infallible>(all.fold(response, |response, (name, value)| {
-            with(response, name, value)
+        Ok::<_, Infallible>(headers.fold(response, |response, (name, value)| {
+            with_header(response, name, value)
         }))
     });
-    // A client may break off.
+    // An error means that the client disconnected.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(READ_LIMIT)
+        .header_read_timeout(READ_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }
 
-async fn answer(request: Request<Incoming>, listeners: &Listeners) -> Answer {
+async fn respond(request: Request<Incoming>, listeners: &Listeners) -> AdminResponse {
     let path = request.uri().path().to_owned();
     let shared = &listeners.shared;
     if let Some(refusal) = refusal(&path, request.headers(), listeners) {
         return refusal;
     }
     let faults = path.strip_prefix("/faults");
-    if let Some(what) = faults.filter(|what| what.is_empty() || what.starts_with('/')) {
+    if let Some(path) = faults.filter(|path| path.is_empty() || path.starts_with('/')) {
         return match &shared.faults {
-            Some(faults) => self::faults(request, what.trim_start_matches('/'), faults).await,
+            Some(faults) => self::faults(request, path.trim_start_matches('/'), faults).await,
             None => text(
                 StatusCode::FORBIDDEN,
                 "faults are off; fault_injection = true in the config file, or --fault-injection, turns them on\n",
             ),
         };
     }
-    if !is_read(&request) {
+    if !is_get_or_head(&request) {
         return not_allowed("GET, HEAD");
     }
     let number = path.strip_prefix("/requests/");
@@ -154,8 +153,8 @@ async fn answer(request: Request<Incoming>, listeners: &Listeners) -> Answer {
     }
 }
 
-/// Whether this process takes requests. Does not name upstreams, as it needs no token.
-async fn ready(listeners: &Listeners) -> Answer {
+/// Responds whether this process takes requests. Names no upstream, as it needs no token.
+async fn ready(listeners: &Listeners) -> AdminResponse {
     let shared = &listeners.shared;
     if *shared.phase.borrow() != Phase::Serving {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
@@ -167,10 +166,10 @@ async fn ready(listeners: &Listeners) -> Answer {
     text(StatusCode::OK, "ready\n")
 }
 
-/// Whether an upstream can be connected to, now or a second ago: however often it is asked for, they see one connect a second.
+/// Whether an upstream can be connected to. The result is kept for a second, so that upstreams see at most one connect a second.
 async fn has_upstream(listeners: &Listeners) -> bool {
     let clock = &listeners.shared.clock;
-    // Other requests meanwhile wait for the same answer.
+    // Other requests wait meanwhile, for the same result.
     let mut last = listeners.had_upstream.lock().await;
     if let Some((at, had)) = *last
         && clock.now().nanos_since(at) < NANOS
@@ -179,18 +178,18 @@ async fn has_upstream(listeners: &Listeners) -> bool {
     }
     let upstreams = listeners.upstreams();
     let all = upstreams.iter().flat_map(|all| all.all());
-    let asked: FuturesUnordered<_> = all.map(|one| one.can_connect(CONNECT_LIMIT)).collect();
-    let has = asked.any(|can_connect| async move { can_connect }).await;
+    let tries: FuturesUnordered<_> = all.map(|one| one.can_connect(CONNECT_TIMEOUT)).collect();
+    let has = tries.any(|can_connect| async move { can_connect }).await;
     *last = Some((clock.now(), has));
     has
 }
 
-/// The answer to who may not have this.
-fn refusal(path: &str, headers: &HeaderMap, listeners: &Listeners) -> Option<Answer> {
+/// The response that refuses a request; `None` if it is allowed.
+fn refusal(path: &str, headers: &HeaderMap, listeners: &Listeners) -> Option<AdminResponse> {
     match (path, &listeners.shared.admin_token) {
         ("/healthz" | "/readyz", _) => None,
         (_, Some(token)) => (!is_allowed(headers, token)).then(unauthorized),
-        // Scrapers ask by any name of a service; what they get neither changes nor shows a request.
+        // Scrapers use any host name of a service. Metrics neither change nor show a request.
         ("/metrics", None) => None,
         (_, None) => {
             let is_ours = is_our_name(headers, &listeners.shared.config.load().admin_hosts);
@@ -199,8 +198,8 @@ fn refusal(path: &str, headers: &HeaderMap, listeners: &Listeners) -> Option<Ans
     }
 }
 
-/// What is new for the live page.
-async fn live_snapshot(request: &Request<Incoming>, shared: &Arc<Shared>) -> Answer {
+/// Responds with what is new for the live page.
+async fn live_snapshot(request: &Request<Incoming>, shared: &Arc<Shared>) -> AdminResponse {
     let query = request.uri().query();
     let after = query.and_then(|query| query.strip_prefix("after="));
     let Ok(after) = after.unwrap_or("0").parse() else {
@@ -213,45 +212,45 @@ async fn live_snapshot(request: &Request<Incoming>, shared: &Arc<Shared>) -> Ans
     large(move || json(&live::snapshot(&shared, after))).await
 }
 
-/// Makes an answer beside the threads that move bytes, and one at a time: many who ask at once must not take the cores from
-/// requests, nor as much memory as there are of them.
-async fn large(make: impl FnOnce() -> Answer + Send + 'static) -> Answer {
-    // Nobody closes it.
-    let _turn = SERIAL.acquire().await;
+/// Makes a large response on a blocking thread, one at a time: many clients must not take the cores from proxied requests, nor much
+/// memory.
+async fn large(make: impl FnOnce() -> AdminResponse + Send + 'static) -> AdminResponse {
+    // Never fails, as the semaphore is never closed.
+    let _permit = LARGE_RESPONSE.acquire().await;
     let made = tokio::task::spawn_blocking(make).await;
     made.unwrap_or_else(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
-fn page() -> Answer {
+fn page() -> AdminResponse {
     let (page, policy) = live::page();
-    let answer = Answer::new(page.into());
-    let answer = with(answer, CONTENT_TYPE, "text/html; charset=utf-8");
-    with(answer, CONTENT_SECURITY_POLICY, &policy)
+    let response = AdminResponse::new(page.into());
+    let response = with_header(response, CONTENT_TYPE, "text/html; charset=utf-8");
+    with_header(response, CONTENT_SECURITY_POLICY, &policy)
 }
 
-fn is_read(request: &Request<Incoming>) -> bool {
+fn is_get_or_head(request: &Request<Incoming>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
 /// Shows the faults or their log, or sets or removes the fault of one worker.
-async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> Answer {
+async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> AdminResponse {
     match worker {
-        "" | "log" if !is_read(&request) => return not_allowed("GET, HEAD"),
+        "" | "log" if !is_get_or_head(&request) => return not_allowed("GET, HEAD"),
         "" => return json(&faults.shown()),
         "log" => return json(&faults.log()),
         _ => {}
     }
     let names = faults.names();
     if !names.iter().any(|name| name == worker) {
-        let there = names.join(", ");
-        let problem = format!("no worker is named \"{worker}\"; there are: {there}\n");
+        let names = names.join(", ");
+        let problem = format!("no worker is named \"{worker}\"; there are: {names}\n");
         return text(StatusCode::NOT_FOUND, problem);
     }
     match *request.method() {
         Method::PUT => {
-            let body = Limited::new(request.into_body(), BODY_LIMIT).collect();
-            let Ok(Ok(body)) = tokio::time::timeout(READ_LIMIT, body).await else {
-                let problem = format!("body: must come whole, within {BODY_LIMIT} bytes\n");
+            let body = Limited::new(request.into_body(), MAX_BODY).collect();
+            let Ok(Ok(body)) = tokio::time::timeout(READ_TIMEOUT, body).await else {
+                let problem = format!("body: must come whole, within {MAX_BODY} bytes\n");
                 return text(StatusCode::BAD_REQUEST, problem);
             };
             match Fault::parse(&body.to_bytes()) {
@@ -277,52 +276,51 @@ async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> An
     }
 }
 
-fn unauthorized() -> Answer {
+fn unauthorized() -> AdminResponse {
     let problem = "needs `Authorization: Bearer TOKEN` with the proxy's admin_token; in a browser: any user, the token as \
                  the password\n";
-    let answer = text(StatusCode::UNAUTHORIZED, problem);
-    let answer = with(answer, WWW_AUTHENTICATE, "Bearer");
+    let response = text(StatusCode::UNAUTHORIZED, problem);
+    let response = with_header(response, WWW_AUTHENTICATE, "Bearer");
     let basic = "Basic realm=\"queuescope\", charset=\"UTF-8\"";
-    with(answer, WWW_AUTHENTICATE, basic)
+    with_header(response, WWW_AUTHENTICATE, basic)
 }
 
-fn misdirected() -> Answer {
+fn misdirected() -> AdminResponse {
     let problem = "without admin_token this is answered by localhost, an IP address or a name in admin_hosts only: add the \
                    name in the URL there, or set admin_token\n";
     text(StatusCode::MISDIRECTED_REQUEST, problem)
 }
 
-fn not_allowed(methods: &str) -> Answer {
+fn not_allowed(methods: &str) -> AdminResponse {
     let problem = format!("only {methods}\n");
-    with(
+    with_header(
         text(StatusCode::METHOD_NOT_ALLOWED, problem),
         ALLOW,
         methods,
     )
 }
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Answer::new(Full::new(body.into()));
-    *answer.status_mut() = status;
+fn text(status: StatusCode, body: impl Into<Bytes>) -> AdminResponse {
+    let mut response = AdminResponse::new(Full::new(body.into()));
+    *response.status_mut() = status;
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    with(answer, CONTENT_TYPE, kind)
+    with_header(response, CONTENT_TYPE, kind)
 }
 
-fn json(value: &serde_json::Value) -> Answer {
-    let answer = Answer::new(format!("{value}\n").into());
-    with(answer, CONTENT_TYPE, "application/json")
+fn json(value: &serde_json::Value) -> AdminResponse {
+    let response = AdminResponse::new(format!("{value}\n").into());
+    with_header(response, CONTENT_TYPE, "application/json")
 }
 
-/// An answer with one more header.
-fn with(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
+/// Adds a header to a response.
+fn with_header(mut response: AdminResponse, name: HeaderName, value: &str) -> AdminResponse {
     if let Ok(value) = HeaderValue::try_from(value) {
-        answer.headers_mut().append(name, value);
+        response.headers_mut().append(name, value);
     }
-    answer
+    response
 }
 
-/// Whether a request with these headers knows the token: sent by a program (`Bearer`), or by a browser that asked its user for a
-/// password (`Basic`).
+/// Whether a request has the token: as `Bearer`, or as the password of `Basic`, which browsers ask their user for.
 fn is_allowed(headers: &HeaderMap, token: &Secret) -> bool {
     let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|given| std::str::from_utf8(given).ok());
@@ -334,7 +332,7 @@ fn is_allowed(headers: &HeaderMap, token: &Secret) -> bool {
         "basic" => {
             let pair = BASE64_STANDARD.decode(given).unwrap_or_default();
             let pair = String::from_utf8(pair).unwrap_or_default();
-            // The user's name says nothing.
+            // Any user name is accepted.
             let password = pair.split_once(':').map(|(_, password)| password);
             password.is_some_and(|password| token.is(password.as_bytes()))
         }
@@ -342,8 +340,8 @@ fn is_allowed(headers: &HeaderMap, token: &Secret) -> bool {
     }
 }
 
-/// Whether a request was sent to a name that nobody else can give us: localhost, an address, or one of `names`. Else a page of
-/// somebody else's in a browser may ask, whose name was turned to our address (DNS rebinding).
+/// Whether a request's host is localhost, an IP address, or one of `names`. By any other name a page of another site may send it, whose
+/// name was pointed at our address (DNS rebinding).
 fn is_our_name(headers: &HeaderMap, names: &[String]) -> bool {
     let given = headers.get(HOST).map(|host| host.as_bytes());
     let Some(given) = given.and_then(|host| Authority::try_from(host).ok()) else {

@@ -1,4 +1,4 @@
-//! What the live page shows, and the page.
+//! The live page, and the JSON that it shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::proxy::shared::Shared;
 use crate::report::page::{BASE, DOM, filled, stages};
-use crate::report::timeline::{clock_lines, error, unseen};
+use crate::report::timeline::{clock_error, clock_lines, unseen};
 use crate::report::why::first_of;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
@@ -22,10 +22,10 @@ use crate::telemetry::prometheus::Progress;
 use crate::telemetry::recent::{Ended, Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 
 const PAGE: &str = include_str!("live/page.html");
-/// The phase of requests that were sent on and have no token back.
+/// The phase of requests that were sent on and have no token yet.
 const WAITING: &str = Progress::Waiting.name();
 
-/// The page, and the policy that the browser is to hold it to: only the page's own script and style run, which have the nonce.
+/// Returns the page and its content security policy: only the page's own script and style, which have the nonce, are allowed.
 pub fn page() -> (String, String) {
     let nonce = format!("{:032x}", rand::random::<u128>());
     let policy = format!(
@@ -36,13 +36,13 @@ pub fn page() -> (String, String) {
     (filled(PAGE, &parts), policy)
 }
 
-/// What is new since the request of the number `after`.
+/// Returns what is new since the request with the number `after`.
 pub fn snapshot(shared: &Shared, after: u64) -> Value {
     let now = shared.clock.now();
     let view = shared.telemetry.recent.view(after, now);
     let all = view.requests.iter();
     json!({
-        // A number means something within one process.
+        // Numbers of requests are only valid within one process.
         "process": shared.clock_name,
         "version": env!("CARGO_PKG_VERSION"),
         "now": now.seconds(),
@@ -56,7 +56,7 @@ pub fn snapshot(shared: &Shared, after: u64) -> Value {
     })
 }
 
-/// What is under way.
+/// The requests in flight.
 fn present(shared: &Shared) -> Value {
     let phases = BTreeMap::from(shared.metrics.in_flight_by_phase());
     let mut workers: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
@@ -65,7 +65,7 @@ fn present(shared: &Shared) -> Value {
     }
     let at_workers: i64 = workers.values().filter_map(|of| of.get(WAITING)).sum();
     let has_router = shared.joins.has_front() && !shared.is_before_servers();
-    // Not taken at one moment: about.
+    // An estimate: the counts are not read at the same moment.
     let in_router = (has_router && !workers.is_empty())
         .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers).max(0));
     let workers = workers.iter();
@@ -105,24 +105,24 @@ fn window(figures: &Figures) -> Value {
         "output_tokens": sum.output_tokens(),
         "outcomes": outcomes.collect::<Vec<Value>>(),
         "unseen": sum.spent[0].unseen_notes(),
-        "spent": both(&sum.spent, told),
+        "spent": both(&sum.spent, spent_json),
         "quantiles": quantiles.collect::<Vec<Value>>(),
     })
 }
 
-/// What the time of requests was spent on: all of it, and that until their first tokens.
-fn both(spent: &[TimeSpent; 2], told: fn(&TimeSpent, &str) -> Value) -> Value {
+/// The time of requests by stage: all of it, and that until their first tokens.
+fn both(spent: &[TimeSpent; 2], to_json: fn(&TimeSpent, &str) -> Value) -> Value {
     let [all, until_first] = spent;
-    json!({"all": told(all, "a request took"), "until_first_token": told(until_first, "until the first token")})
+    json!({"all": to_json(all, "a request took"), "until_first_token": to_json(until_first, "until the first token")})
 }
 
-/// In a sentence and in parts, which the page puts in order.
-fn told(spent: &TimeSpent, whose: &str) -> Value {
-    let sentence = (spent.requests > 0).then(|| spent.shares(whose));
+/// The time as a sentence and as parts, which the page sorts.
+fn spent_json(spent: &TimeSpent, subject: &str) -> Value {
+    let sentence = (spent.requests > 0).then(|| spent.shares(subject));
     json!({"sentence": sentence, "parts": stages(spent)})
 }
 
-/// The parts of the window, a value each [`SLOT_SECONDS`].
+/// The slots of the window, [`SLOT_SECONDS`] long each.
 fn slots(figures: &Figures) -> Value {
     let slots = figures.slots.iter().map(|(ago, slot)| {
         let parts = |spent: &TimeSpent, _: &str| {
@@ -141,7 +141,7 @@ fn slots(figures: &Figures) -> Value {
     json!({"seconds": SLOT_SECONDS, "all": slots.collect::<Vec<Value>>()})
 }
 
-/// What time was spent on, in the order of a request's life.
+/// The parts in the order of a request's stages.
 fn in_order(spent: &TimeSpent) -> Vec<&PartSpent> {
     let mut parts: Vec<&PartSpent> = spent.parts.iter().collect();
     parts.sort_by_key(|part| part.spent.order());
@@ -190,7 +190,7 @@ fn bar(ended: &Ended) -> Option<Value> {
     }))
 }
 
-/// All that is known of one request; why it waited, from what is known of those that ended `lately` too.
+/// Returns all that is known of one request. Why it waited follows from those that ended `lately` too.
 pub fn request(ended: &Ended, lately: &[Ended]) -> Value {
     let others = lately.iter().filter(|other| other.number != ended.number);
     let others = others.flat_map(|other| other.rows.iter());
@@ -206,8 +206,8 @@ pub fn request(ended: &Ended, lately: &[Ended]) -> Value {
     })
 }
 
-/// The parts of its time with where they begin and end, seconds after its first moment; those that nobody saw apart
-/// are one. A client's stalls stand last, though they lie within decoding.
+/// The parts of a request's time with their start and end, seconds after its first moment. Stages that were not measured separately are
+/// one part. A client's stalls come last, though they lie within decoding.
 fn parts(row: &Row) -> Vec<Value> {
     let Some(breakdown) = Breakdown::of(row) else {
         return Vec::new();
@@ -223,7 +223,7 @@ fn parts(row: &Row) -> Vec<Value> {
             "is_after": part.spent.is_after_first_token(),
             "start": seconds(start),
             "end": seconds(at),
-            "error": seconds(error(row, part.spent)),
+            "error": seconds(clock_error(row, part.spent)),
         })
     });
     parts.collect()
@@ -251,7 +251,7 @@ mod tests {
     use crate::telemetry::recent::Recent;
 
     #[test]
-    fn a_stage_is_told_of_the_requests_where_it_was_seen() {
+    fn a_stage_is_averaged_over_the_requests_that_measured_it() {
         let recent = Recent::default();
         for sample in [
             Sample::whole(),
@@ -262,7 +262,7 @@ mod tests {
             recent.record(&rows, Some(&Counted::of(&rows)));
         }
         let told = window(&recent.view(0, at(600)).figures);
-        // 80 of 500 ms, as if the others had not been; until the first token the same of less time, and decoding is none of it.
+        // 80 of 500 ms, of the one request that measured it; of the time until the first token, decoding is no part.
         for (time, share, has_decode) in [
             ("all", 0.16, true),
             ("until_first_token", 80.0 / 210.0, false),
@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_gone_has_the_members_that_the_dialog_reads() {
+    fn a_request_that_is_gone_has_all_members_of_the_dialog() {
         let recent = Recent::default();
         let rows = vec![Sample::whole().row()].into();
         recent.record(&rows, Some(&Counted::of(&rows)));
         let told = request(&recent.find(1).unwrap(), &[]);
         let (_, gone) = PAGE.split_once("detail({").unwrap();
         let (gone, _) = gone.split_once("});").unwrap();
-        // It may have waited for nothing.
+        // Null if it did not wait.
         let read = told.as_object().unwrap().keys();
         for member in read.filter(|member| *member != "waited") {
             assert!(gone.contains(&format!("{member}: ")), "{member}");
@@ -304,7 +304,7 @@ mod tests {
         for name in STAGES.iter().map(|stage| stage.name).chain(others) {
             let plain = colours.matches(&format!(" {name}: \"#")).count();
             let quoted = colours.matches(&format!("\"{name}\": \"#")).count();
-            // Of light and of dark.
+            // In the light and the dark theme.
             assert_eq!(plain + quoted, 2, "{name}");
         }
     }

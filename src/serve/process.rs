@@ -1,4 +1,4 @@
-//! `queuescope proxy` as a process: signals, its successor, and what the service manager hears.
+//! `queuescope proxy` as a process: signals, its successor, and notifications to the service manager.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -17,7 +17,7 @@ use crate::request::csv::Base;
 
 use super::lifecycle::Proxy;
 
-/// The signals that a proxy heeds; each waits until it is asked for.
+/// The signals that a proxy handles. One that arrives early is kept until it is received.
 struct Signals {
     end: End,
     /// Reload.
@@ -29,17 +29,17 @@ struct Signals {
 /// SIGTERM and SIGINT.
 struct End(Signal, Signal);
 
-/// What the system has not for a start, in an error's first words.
+/// The context of an error of the system at the start.
 const START: &str = "cannot start";
 
-/// The target of the log lines that answer a reload: a line a fault of the config, all of them.
+/// The target of the log lines that refuse a reload: one per error of the config, none of which may be suppressed.
 pub const RELOAD: &str = "queuescope::serve::reload";
 
-/// Gives the config as it is now, flags over it; or all that is wrong with it.
+/// Reads the config again, with the flags over it. Fails with all of its errors.
 pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 
-/// Runs a proxy until SIGTERM or SIGINT, and drains it; a second signal cuts it off. SIGHUP takes on what `load`
-/// gives then. SIGUSR2 starts its successor, which takes all listeners over.
+/// Runs a proxy until SIGTERM or SIGINT, then drains it; a second signal ends it at once. SIGHUP reloads the config by `load`. SIGUSR2
+/// starts a successor, which takes over all listeners.
 ///
 /// # Errors
 /// Why it could not start.
@@ -69,15 +69,15 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
             }
         };
         let predecessor = inherited.predecessor.take();
-        // Sockets that nothing here listens at must close with the other process's.
+        // Closes inherited sockets that this process does not use.
         drop(inherited);
         if let Some(predecessor) = predecessor {
             let mut predecessor = Line::over(predecessor).context(START)?;
             predecessor.ready().await;
             log::info!("took over; the other process drains");
-            proxy.follows(predecessor);
+            proxy.follow(predecessor);
         }
-        // Also where it took over from another.
+        // Also after a takeover.
         notify(&format!("MAINPID={}\nREADY=1", std::process::id()));
         match serve(load, &proxy, &mut signals, &program).await {
             Some(successor) => finish(&proxy, successor, &mut signals).await,
@@ -88,13 +88,13 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
         }
         Ok(())
     });
-    // A look-up of a name that was given up may still hold a thread.
+    // Does not wait for threads: an abandoned DNS look-up may still hold one.
     runtime.shutdown_background();
     ran
 }
 
-/// Where a new version will stand: the path that this one was started by, of which a part may be a symbolic link that is moved
-/// then; of one that was found otherwise its own. Asked for at the start: later its own is only "(deleted)".
+/// Where the program of a successor will be: the path that this process was started by, in which a symbolic link may then lead to a new
+/// version; if it was found in `PATH`, its own path. Must be called at the start: later its own path may be "(deleted)".
 fn program() -> io::Result<PathBuf> {
     let name = std::env::args_os().next().unwrap_or_default();
     match name.as_bytes().contains(&b'/') {
@@ -103,7 +103,7 @@ fn program() -> io::Result<PathBuf> {
     }
 }
 
-/// Until a signal to end, or a successor that accepts.
+/// Serves until a signal to end (`None`), or until a successor accepts.
 async fn serve(
     load: Load<'_>,
     proxy: &Proxy,
@@ -114,12 +114,12 @@ async fn serve(
     loop {
         let ready = OptionFuture::from(successor.as_mut().map(Successor::ready));
         tokio::select! {
-            // One that is ready has taken over, whatever else comes at that moment.
+            // A successor that is ready has taken over, whatever signal arrives at the same time.
             biased;
             Some(ready) = ready => match ready {
                 Ok(()) => return successor,
-                Err(why) => {
-                    log::warn!("{why}; this process goes on");
+                Err(error) => {
+                    log::warn!("{error}; this process goes on");
                     successor = None;
                 }
             },
@@ -134,8 +134,8 @@ async fn serve(
                     log::warn!("the config is read again: the successor is ended; start it again");
                     successor.end();
                 }
-                // A name that does not resolve may take long; given up, nothing has changed. SIGHUP and
-                // SIGUSR2 that come meanwhile are heeded after it.
+                // A DNS look-up may take long; a signal to end abandons the reload, with nothing changed. SIGHUP and SIGUSR2 that arrive
+                // meanwhile are handled after it.
                 tokio::select! {
                     () = reload(load, proxy) => {}
                     () = signals.end.recv() => return None,
@@ -152,36 +152,36 @@ async fn serve(
     }
 }
 
-/// Starts the successor. One that fails leaves this process as it is.
+/// Starts the successor. If it fails, this process goes on.
 fn start_successor(proxy: &Proxy, program: &Path) -> Option<Successor> {
     let started = proxy.start_successor(program);
-    let started = started.inspect_err(|why| log::error!("SIGUSR2: {why}"));
+    let started = started.inspect_err(|error| log::error!("SIGUSR2: {error}"));
     let successor = started.ok()?;
     let (program, id) = (program.display(), successor.id);
     log::info!("SIGUSR2: started {program} as process {id}");
     Some(successor)
 }
 
-/// Takes on the config as it is now, or says why not.
+/// Reloads the config, or logs why not.
 async fn reload(load: Load<'_>, proxy: &Proxy) {
-    let done = match load() {
+    let result = match load() {
         Ok(config) => proxy.reload(config).await,
-        Err(faults) => {
+        Err(errors) => {
             proxy.metrics().reloads.with(&["refused"]).inc();
-            Err(faults)
+            Err(errors)
         }
     };
-    match done {
-        Ok(change) => log::info!("reloaded: {change}"),
-        Err(faults) => {
-            for why in faults {
-                log::error!(target: RELOAD, "reload refused, nothing has changed: {why}");
+    match result {
+        Ok(changes) => log::info!("reloaded: {changes}"),
+        Err(errors) => {
+            for error in errors {
+                log::error!(target: RELOAD, "reload refused, nothing has changed: {error}");
             }
         }
     }
 }
 
-/// Drains; a signal to end cuts off.
+/// Drains; a signal to end cuts off open requests.
 async fn drain(proxy: &Proxy, signals: &mut Signals) {
     tokio::select! {
         () = proxy.drain() => {}
@@ -189,14 +189,13 @@ async fn drain(proxy: &Proxy, signals: &mut Signals) {
     }
 }
 
-/// Stops accepting, and lets open requests and connections go on. A signal to end makes that an ordinary
-/// draining; others are for the successor.
+/// Stops accepting, and waits for open requests and connections. A signal to end starts a drain; other signals are for the successor.
 async fn finish(proxy: &Proxy, successor: Successor, signals: &mut Signals) {
     let id = successor.id;
-    // Its end tells the successor that this process has ended.
+    // Closed when this process ends, which the successor waits for.
     let _line = successor.into_line();
     log::info!("process {id} has taken over");
-    // The successor says so, too; but this process may have ended by then, and the service with it.
+    // The successor notifies too; but if this process ends before, the service manager takes the service to have ended.
     notify(&format!("MAINPID={id}"));
     proxy.hand_over();
     tokio::select! {
@@ -205,7 +204,7 @@ async fn finish(proxy: &Proxy, successor: Successor, signals: &mut Signals) {
     }
 }
 
-/// Tells the service manager of a state, where there is one, as sd_notify(3) does.
+/// Notifies the service manager of a state, if there is one, as sd_notify(3) does.
 fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
@@ -247,11 +246,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_reload_that_is_asked_for_while_another_runs_is_not_forgotten() {
+    async fn a_reload_signal_during_a_reload_is_not_lost() {
         let mut signals = Signals::new().unwrap();
         let mut witness = signal(SignalKind::hangup()).unwrap();
         nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP).unwrap();
-        // As `serve` waits while it reloads.
+        // As `serve` does while it reloads.
         tokio::select! {
             biased;
             () = signals.end.recv() => panic!("no signal to end came"),

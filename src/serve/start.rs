@@ -1,4 +1,4 @@
-//! What a proxy's start makes: what listeners share, and what each of them needs.
+//! Makes what a proxy consists of: the shared state, and the listeners.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -37,34 +37,35 @@ use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
 use crate::upstream::{self, Address, Means, Policy, Rules, Trust, Upstreams};
 
-/// Idle connections kept to the upstreams of a listener.
-const POOL: usize = 4096;
+/// The most idle connections to the upstreams of a listener.
+const POOL_SIZE: usize = 4096;
 
 /// The listeners for requests: the front first, then the hops.
 #[derive(Clone)]
 pub(super) struct Listeners {
     pub(super) shared: Arc<Shared>,
-    /// One receiver a connection.
+    /// Has one receiver per connection.
     pub(super) connections: Arc<watch::Sender<()>>,
-    pub(super) running: Arc<Mutex<Vec<Arc<Served>>>>,
-    /// Whether an upstream of theirs could be connected to, and when.
+    pub(super) running: Arc<Mutex<Vec<Arc<RunningListener>>>>,
+    /// When an upstream was last tried, and whether one could be connected to.
     pub(super) had_upstream: Arc<tokio::sync::Mutex<Option<(Stamp, bool)>>>,
 }
 
-/// A listener and where its requests go. Dropping it accepts no more.
-pub(super) struct Served {
+/// A listener that accepts, and its service. It stops accepting when dropped.
+pub(super) struct RunningListener {
     pub(super) socket: ListenSocket,
     pub(super) service: Arc<Service>,
 }
 
-/// A listener that does not accept yet, or one that runs and is to get these upstreams.
-pub(super) struct Bound {
+/// A listener that does not accept yet, or new upstreams for one that runs.
+pub(super) struct BoundListener {
     role: Role,
     pub(super) socket: ListenSocket,
     upstreams: Arc<Upstreams>,
 }
 
-/// Takes the socket from another process where there is one for this address, or binds a new one, beside those that this process has.
+/// Takes over the socket for this address from another process, if there is one, or binds a new one. `ours`: the sockets of this process,
+/// for error messages.
 pub(super) fn listen<'a>(
     name: &str,
     address: SocketAddr,
@@ -80,8 +81,8 @@ pub(super) fn listen<'a>(
         true => format!("{name}: listen"),
         false => name.to_owned(),
     };
-    let wrong = |why: io::Error| {
-        let right = match (why.kind(), same_port) {
+    let error = |cause: io::Error| {
+        let hint = match (cause.kind(), same_port) {
             (io::ErrorKind::AddrNotAvailable, _) => "give an address of this machine".into(),
             (io::ErrorKind::AddrInUse, Some((of, at))) if of == name => format!(
                 "this proxy listens on {at}, and can change to another address of that port only by a stop and a start"
@@ -91,20 +92,20 @@ pub(super) fn listen<'a>(
             }
             _ => "is another process there? Give a free address".into(),
         };
-        anyhow!("{} = \"{address}\": {why}; {right}", key(name))
+        anyhow!("{} = \"{address}\": {cause}; {hint}", key(name))
     };
-    ListenSocket::new(name, address, claimed).map_err(wrong)
+    ListenSocket::new(name, address, claimed).map_err(error)
 }
 
-/// Binds the listeners that a config asks for, but for those of `running`, and looks their upstreams up.
+/// Binds the listeners of a config, except those of `running`, and resolves their upstreams.
 pub(super) async fn bind(
     config: &Config,
     trust: Option<Trust>,
-    running: &[Arc<Served>],
+    running: &[Arc<RunningListener>],
     metrics: &Metrics,
     inherited: &mut Inherited,
-) -> anyhow::Result<Vec<Bound>> {
-    let mut all: Vec<Bound> = Vec::new();
+) -> anyhow::Result<Vec<BoundListener>> {
+    let mut all: Vec<BoundListener> = Vec::new();
     for (role, address, upstreams, rules) in listeners(config) {
         let (name, key) = match &role {
             Role::Front => ("listen".to_owned(), "upstream".to_owned()),
@@ -139,8 +140,8 @@ pub(super) async fn bind(
         let resolve =
             move || Upstreams::resolve(&upstreams, rules, means, before.as_deref(), &metrics);
         let resolved = tokio::task::spawn_blocking(resolve).await;
-        let upstreams = resolved?.map_err(|wrong| anyhow!("{key}: cannot resolve {wrong}"))?;
-        all.push(Bound {
+        let upstreams = resolved?.map_err(|error| anyhow!("{key}: cannot resolve {error}"))?;
+        all.push(BoundListener {
             role,
             socket,
             upstreams: Arc::new(upstreams),
@@ -150,29 +151,29 @@ pub(super) async fn bind(
 }
 
 impl Listeners {
-    /// Has those run, and no others, with the settings of a config. Gives what has become of them, in words.
-    pub(super) fn take_on(&self, config: &Config, bound: Vec<Bound>) -> Vec<String> {
+    /// Applies a config: runs these listeners, and stops all others. Returns the changes as text.
+    pub(super) fn apply(&self, config: &Config, bound: Vec<BoundListener>) -> Vec<String> {
         let shared = &self.shared;
         shared.config.store(Arc::new(config.clone()));
         let workers = config.workers.iter().map(|worker| worker.name.as_str());
-        // Metrics of one that was added begin at 0 before its first request.
+        // The metrics of a new worker exist before its first request, with 0.
         workers
             .clone()
             .for_each(|worker| shared.metrics.expect_worker(worker));
         if let Some(faults) = &shared.faults {
             faults.keep(&workers.collect::<Vec<_>>());
         }
-        let mut said = Vec::new();
+        let mut changes = Vec::new();
         let mut running = self.running.lock();
         let old = std::mem::take(&mut *running);
         for one in bound {
             let (name, at, now) = (&one.socket.name, one.socket.address, one.upstreams.names());
             let to = now.join(", ");
-            let is_it = |old: &&Arc<Served>| {
+            let is_it = |old: &&Arc<RunningListener>| {
                 (&old.socket.name, old.socket.configured) == (name, one.socket.configured)
             };
             let Some(kept) = old.iter().find(is_it) else {
-                said.push(match (&one.role, &shared.tls) {
+                changes.push(match (&one.role, &shared.tls) {
                     (Role::Hop(_), _) => format!("{name} on http://{at} to {to}"),
                     (Role::Front, None) => format!("front on http://{at} to {to}"),
                     (Role::Front, Some(_)) => format!("front on https://{at} to {to}"),
@@ -181,36 +182,36 @@ impl Listeners {
                 continue;
             };
             if kept.service.upstreams.load().names() != now {
-                said.push(format!("{name} to {to}"));
+                changes.push(format!("{name} to {to}"));
             }
             kept.service.upstreams.store(one.upstreams);
             running.push(kept.clone());
         }
-        let stays = |old: &Arc<Served>| running.iter().any(|one| Arc::ptr_eq(one, old));
+        let stays = |old: &Arc<RunningListener>| running.iter().any(|one| Arc::ptr_eq(one, old));
         let gone = old.iter().filter(|old| !stays(old));
-        said.extend(gone.map(|gone| format!("{} gone", gone.socket.name)));
-        said
+        changes.extend(gone.map(|gone| format!("{} gone", gone.socket.name)));
+        changes
     }
 
-    /// Accepts, on the current runtime.
-    fn accept(&self, bound: Bound) -> Served {
+    /// Starts accepting, on the current runtime.
+    fn accept(&self, bound: BoundListener) -> RunningListener {
         let (shared, role) = (self.shared.clone(), bound.role);
-        let most = shared.limits(&role).max_connections.get() as usize;
+        let max_connections = shared.limits(&role).max_connections.get() as usize;
         let phase = shared.phase.subscribe();
-        let listener = Listener::new(most, phase, self.connections.clone());
-        // Of each of the runtime's threads.
+        let listener = Listener::new(max_connections, phase, self.connections.clone());
+        // A multiple of the number of threads, as each has its own part of the pool.
         let threads = shared.config.load().threads.get() as usize;
-        let pool = POOL.div_ceil(threads).saturating_mul(threads);
+        let pool = POOL_SIZE.div_ceil(threads).saturating_mul(threads);
         let service = Service::new(shared, role, listener, bound.upstreams, pool);
         let service = Arc::new(service);
         tokio::spawn(connection::accept(service.clone(), bound.socket.clone()));
-        Served {
+        RunningListener {
             socket: bound.socket,
             service,
         }
     }
 
-    /// Where requests go: the front's upstreams, or those of the hops where there is no front.
+    /// The front's upstreams, or those of the hops if there is no front.
     pub(super) fn upstreams(&self) -> Vec<Arc<Upstreams>> {
         let fronts = if self.shared.joins.has_front() {
             1
@@ -225,20 +226,20 @@ impl Listeners {
     }
 }
 
-impl Drop for Served {
+impl Drop for RunningListener {
     fn drop(&mut self) {
         self.service.listener.stopped.cancel();
     }
 }
 
-/// A listener as a config asks for it.
-type Asked = (Role, SocketAddr, Vec<Address>, Rules);
+/// A listener of a config: its address, its upstreams and how they are used.
+type ListenerSpec = (Role, SocketAddr, Vec<Address>, Rules);
 
-/// The listeners that a config asks for, but for the admin listener: the front first, then the hops.
-fn listeners(config: &Config) -> impl Iterator<Item = Asked> {
+/// The listeners of a config without the admin listener: the front first, then the hops.
+fn listeners(config: &Config) -> impl Iterator<Item = ListenerSpec> {
     let hop_rules = Rules {
         policy: Policy::RoundRobin,
-        // The one server would get the request twice.
+        // A hop has only one server, which would get the request twice.
         resend_broken: false,
         max_concurrent_requests: Whole::of::<0>(),
         ..config.rules.clone()
@@ -256,7 +257,7 @@ fn listeners(config: &Config) -> impl Iterator<Item = Asked> {
     front.into_iter().chain(hops)
 }
 
-/// The records file, where there is one.
+/// Starts the writer of the records file, if there is one.
 fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> anyhow::Result<Option<Recorder>> {
     let Some(path) = config.records.clone() else {
         return Ok(None);
@@ -274,10 +275,10 @@ fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> anyhow::Result
         clock: clock.clone(),
     };
     let recorder = Recorder::start(file, config.record_queue.get() as usize, metrics.clone());
-    Ok(Some(recorder.map_err(|why| anyhow!("records: {why}"))?))
+    Ok(Some(recorder.map_err(|error| anyhow!("records: {error}"))?))
 }
 
-/// Where rows go: the records file, and traces.
+/// Starts what rows go to: the records file, and traces.
 fn telemetry(
     config: &Config,
     credentials: &Credentials,
@@ -287,15 +288,15 @@ fn telemetry(
     let to = credentials.traces.as_ref();
     let export = |to| Traces::start(to, clock.name(), metrics.clone(), otlp::LAST);
     let traces = to.map(export).transpose()?;
-    // Servers whose spans are waited for make none of requests without the flag.
-    let usual = match config.engine.traces.listen {
+    // Servers make no spans of requests without the flag, and rows wait for them.
+    let default_flag = match config.engine.traces.listen {
         Some(_) => UpstreamFlag::Ratio,
         None => UpstreamFlag::default(),
     };
     let recorder = recorder(config, clock, metrics)?;
     let mut telemetry = Telemetry::new(recorder, metrics.clone(), !config.upstream.is_empty());
     telemetry.traces = traces;
-    telemetry.upstream_flag = config.otlp.upstream_flag.unwrap_or(usual);
+    telemetry.upstream_flag = config.otlp.upstream_flag.unwrap_or(default_flag);
     telemetry.ratio = config.otlp.ratio;
     Ok(Arc::new(telemetry))
 }

@@ -1,20 +1,20 @@
-//! Which setting is best, in a sentence or two.
+//! The best setting, in a sentence or two.
 
 use crate::request::columns::ColumnId;
 
 use super::{Comparison, Difference, Statistic};
 
-/// What settings are judged by: TTFT and the total latency, of the slowest or in the middle, by which more is shown.
-const JUDGED: [ColumnId; 2] = [ColumnId::ttft, ColumnId::total_latency];
+/// The latencies that settings are ranked by, each by the statistic that shows more differences.
+const METRICS: [ColumnId; 2] = [ColumnId::ttft, ColumnId::total_latency];
 const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
 
 impl Comparison {
-    /// The best setting by each of two latencies: against whom that is shown, and against whom it is not; and who fails more.
-    /// One for all where no difference is shown; none where nothing was compared.
+    /// Names the best setting by each latency, with the settings it beats and those it is not shown to beat; and settings that fail more
+    /// often. If no difference is shown, says so; empty if nothing was compared.
     pub fn answers(&self) -> Vec<String> {
         let all = &self.differences;
         let mut found = Vec::new();
-        for metric in JUDGED {
+        for metric in METRICS {
             for (group, names) in self.groups.iter().enumerate() {
                 let of = |statistic| {
                     let is_one = |of: &&Difference| {
@@ -24,84 +24,79 @@ impl Comparison {
                     };
                     best(names, &all.iter().filter(is_one).collect::<Vec<_>>())
                 };
-                // The last of equals: the slowest.
-                let most = STATISTICS.into_iter().filter_map(of);
-                found.extend(most.max_by_key(|(wins, _)| *wins).map(|(_, said)| said));
+                // Of equals the last: the p99.
+                let by_statistic = STATISTICS.into_iter().filter_map(of);
+                let most = by_statistic.max_by_key(|(wins, _)| *wins);
+                found.extend(most.map(|(_, sentence)| sentence));
             }
         }
         let failed = all.iter().filter(|of| of.shown && of.metric.is_none());
         found.extend(failed.map(Difference::sentence));
         if found.is_empty() && !all.is_empty() {
+            if all.iter().any(|of| of.shown) {
+                let none = "No setting is shown to be the best by TTFT or total latency.";
+                return vec![none.to_owned()];
+            }
             let count = all.len();
-            let is_shown = all.iter().any(|of| of.shown);
-            found.push(match is_shown {
-                true => "No setting is shown to be the best by TTFT or total latency.".to_owned(),
-                false => {
-                    format!("No setting is shown to be better than another (comparisons: {count}).")
-                }
-            });
-            let more = match all.iter().any(|of| of.queue_grew && !of.shown) {
+            let hint = match all.iter().any(|of| of.queue_grew) {
                 true => "A queue grew for a whole run: run longer, or at a lower rate.",
                 false => "Run longer, or with more repeats.",
             };
-            found.extend((!is_shown).then(|| more.to_owned()));
+            let none =
+                format!("No setting is shown to be better than another (comparisons: {count}).");
+            return vec![none, hint.to_owned()];
         }
         found
     }
 }
 
-/// Which of the settings is best by these, if a difference is shown: nobody is shown to beat it, and it is shown to beat the
-/// most, or by the most. And how many those are.
+/// Returns the best setting by these differences as a sentence, with the number of settings that it beats: no setting beats it, and it
+/// beats the most others, or by the most. `None` if no difference is shown.
 fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
     let shown = || all.iter().filter(|of| of.shown);
-    let beaten = |at: usize| shown().any(|of| of.loser() == at);
-    let won = |at: usize| shown().filter(move |of| of.winner() == at);
-    let strength = |at: usize| {
-        let by: f64 = won(at).map(|of| of.difference.abs()).sum();
-        (won(at).count(), by)
+    let is_beaten = |at: usize| shown().any(|of| of.loser() == at);
+    let wins = |at: usize| shown().filter(move |of| of.winner() == at);
+    let score = |at: usize| {
+        let by: f64 = wins(at).map(|of| of.difference.abs()).sum();
+        (wins(at).count(), by)
     };
-    let unbeaten = (0..names.len()).filter(|at| won(*at).count() > 0 && !beaten(*at));
+    let unbeaten = (0..names.len()).filter(|at| wins(*at).count() > 0 && !is_beaten(*at));
     let best = unbeaten.max_by(|x, y| {
-        let (x, y) = (strength(*x), strength(*y));
+        let (x, y) = (score(*x), score(*y));
         x.0.cmp(&y.0).then(x.1.total_cmp(&y.1))
     })?;
     let name = |at: usize| names.get(at).map_or("", String::as_str);
-    // Several keys of one have commas between them.
-    let between = match names.iter().any(|name| name.contains(", ")) {
+    // The name of a setting with several keys has commas in it.
+    let separator = match names.iter().any(|name| name.contains(", ")) {
         true => "; ",
         false => ", ",
     };
-    let list = |others: Vec<usize>| {
-        let names: Vec<&str> = others.into_iter().map(name).collect();
-        names.join(between)
-    };
     let against = |at: usize| all.iter().find(|of| of.is_of(best) && of.is_of(at));
-    let (mut beats, mut open, mut apart) = (Vec::new(), Vec::new(), 0);
+    let (mut beaten, mut not_shown, mut not_compared) = (Vec::new(), Vec::new(), 0);
     for other in (0..names.len()).filter(|at| *at != best) {
         match against(other) {
-            Some(of) if of.shown => beats.push(other),
-            Some(_) => open.push(other),
-            None => apart += 1,
+            Some(of) if of.shown => beaten.push(name(other)),
+            Some(_) => not_shown.push(name(other)),
+            None => not_compared += 1,
         }
     }
-    let first = won(best).next()?;
-    let mut said = format!(
+    let first = wins(best).next()?;
+    let mut sentence = format!(
         "best on {}: {}, shown against {}",
-        first.what(),
+        first.label(),
         name(best),
-        list(beats)
+        beaten.join(separator)
     );
-    if !open.is_empty() {
-        said += &format!("; not shown against {}", list(open));
+    if !not_shown.is_empty() {
+        sentence += &format!("; not shown against {}", not_shown.join(separator));
     }
-    if apart > 0 {
-        said += &format!("; not compared with the other {apart}");
+    if not_compared > 0 {
+        sentence += &format!("; not compared with the other {not_compared}");
     }
-    let repeats = won(best)
-        .map(|of| of.of_repeats())
-        .find(|said| !said.is_empty());
-    let said = format!("{said}{}.", repeats.unwrap_or_default());
-    Some((strength(best).0, said))
+    let mut hints = wins(best).map(|of| of.repeats_hint());
+    let hint = hints.find(|hint| !hint.is_empty());
+    let sentence = format!("{sentence}{}.", hint.unwrap_or_default());
+    Some((score(best).0, sentence))
 }
 
 impl Difference {
@@ -137,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_named_with_whom_it_is_shown_against() {
+    fn the_best_is_named_with_the_settings_it_beats() {
         let of = |names: &str, all: &[Difference]| {
             let comparison = Comparison {
                 differences: all.to_vec(),
@@ -153,7 +148,7 @@ mod tests {
         ];
         let said = "best on p99 TTFT: y, shown against x; not shown against z.";
         assert_eq!(of("xyz", &all), [said]);
-        // What is beaten is not the best, however many it beats.
+        // A beaten setting is not the best, however many it beats.
         let all = [
             difference(ColumnId::total_latency, [0, 1], 0.5, true),
             difference(ColumnId::total_latency, [0, 2], 0.5, true),
@@ -162,7 +157,7 @@ mod tests {
         ];
         let said = "best on p99 total latency: w, shown against x; not shown against z; not compared with the other 1.";
         assert_eq!(of("xyzw", &all), [said]);
-        // Of those that all beat the first, and were not compared, the one that does by the most.
+        // Of several that beat the first and were not compared with each other, the one that does by the most.
         let all = [0.4, 0.1, 0.3].map(|by: f64| -by);
         let all: Vec<_> = (1..)
             .zip(all)

@@ -1,10 +1,10 @@
-//! The settings of an experiment: each of them against the first that was sent the same, few of them all with each other.
+//! Which settings of an experiment are compared: each with the first that was sent the same requests; if they are few, each with each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::{Difference, Statistic, Strata, compare, judge};
+use super::{Difference, Statistic, Strata, apply_holm, compare};
 use crate::report::files::{RunState, plain};
 use crate::report::findings::queue_grew;
 use crate::report::load::is_given_up;
@@ -13,71 +13,70 @@ use crate::report::verdict::Grade;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 
-/// All comparisons of what was loaded.
+/// All comparisons of the loaded runs.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
-    /// Pair by pair: each setting's metrics against the first's, and some of those of the others.
+    /// The differences, pair by pair.
     pub differences: Vec<Difference>,
-    /// The settings that were sent the same, by what varies among them.
+    /// The names of settings, grouped by those that were sent the same requests.
     pub groups: Vec<Vec<String>>,
-    /// Which runs were not compared, and why.
+    /// The runs that were not compared, and why.
     pub notes: Vec<String>,
-    /// Of what too few requests have a value in both of some two settings.
+    /// The statistics that were not compared because too few requests have a value in both settings.
     pub too_few: Vec<String>,
 }
 
-/// The columns compared, and whether a request that failed took for ever in it: where a stage was never reached, nobody
-/// knows.
+/// The columns compared, and whether a failed request counts as infinite: the time of a stage that it never reached is unknown.
 const METRICS: [(ColumnId, bool); 4] = [
     (ColumnId::ttft, true),
     (ColumnId::total_latency, true),
     (ColumnId::pure_queue_time, false),
     (ColumnId::tpot, false),
 ];
-/// Of up to so many settings each is held against each, in the first two of [`METRICS`].
+/// Up to so many settings are compared each with each, in the first two of [`METRICS`].
 const FEW: usize = 6;
-/// From this share of the time on, and this many seconds, the server queue is long: what a request waits then hangs on
-/// those before it, and bounds of one run hold less than they say.
+/// A server queue of this share of the time, and this many seconds, is long: waits then depend on the requests before, and the bounds of
+/// a single run are too narrow.
 const LONG_QUEUE: (f64, f64) = (0.1, 0.010);
-/// So many repeats show what hangs together within a run.
+/// So many repeats show how waits of one run depend on each other.
 const ENOUGH_REPEATS: usize = 3;
-/// What is compared of a metric, how it is called, and the requests that it takes.
+/// The statistics of a metric, their names, and the fewest requests for them.
 const STATISTICS: [(Statistic, &str, u32); 2] = [
     (Statistic::Quantile(0.5), "p50", 40),
     (Statistic::Quantile(0.99), "p99", 500),
 ];
-/// The key of which values are repeats with another schedule.
+/// Runs that differ in this key alone are repeats with another schedule.
 const SEED: &str = "seed";
 const RESAMPLING_SEED: u64 = 1;
 
-/// Settings and their runs, by repeat and seed.
+/// A setting and its runs, by repeat and seed.
 struct Setting<'a> {
     settings: Map<String, Value>,
     name: String,
-    runs: BTreeMap<(u32, String), Sent<'a>>,
+    runs: BTreeMap<(u32, String), RunRows<'a>>,
 }
 
-/// The requests of a run: their rows by their places in the schedule.
-struct Sent<'a> {
+/// A run and its rows by their places in the schedule.
+struct RunRows<'a> {
     run: &'a Run,
     rows: BTreeMap<usize, usize>,
 }
 
-/// Two runs that were sent the same, and their rows of each place that either has.
-type Pair<'a> = ([&'a Run; 2], Vec<[Option<usize>; 2]>);
+/// Two runs that were sent the same requests, and their rows at each place that either has.
+type RunPair<'a> = ([&'a Run; 2], Vec<[Option<usize>; 2]>);
 
-/// Each setting against the first one that was sent the same, in [`METRICS`] and in failed requests, repeats put
-/// together; of [`FEW`], each against each. Runs that are INVALID, unfinished or stopped are not compared.
+/// Compares each setting with the first one that was sent the same requests, in [`METRICS`] and in failed requests, repeats together; up
+/// to [`FEW`] settings each with each. Leaves out runs that are INVALID, unfinished or stopped.
 pub fn comparison(loaded: &Loaded) -> Comparison {
-    let mut made = Comparison::default();
+    let mut comparison = Comparison::default();
     let mut settings: Vec<Setting<'_>> = Vec::new();
     for run in &loaded.runs {
-        match unfit(run) {
-            Some(why) => made.not_compared(&run.name, why),
-            None => add(&mut settings, Sent::of(run)),
+        match exclusion_reason(run) {
+            Some(reason) => comparison.not_compared(&run.name, reason),
+            None => add_run(&mut settings, RunRows::of(run)),
         }
     }
-    // By the first that was sent the same.
+    // The settings of a group were sent the same requests as its first.
     let mut groups: Vec<Vec<Setting<'_>>> = Vec::new();
     for setting in settings {
         let is_alike = |group: &&mut Vec<Setting<'_>>| {
@@ -92,29 +91,29 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
     for group in &groups {
         match group.as_slice() {
             [alone] if loaded.runs.len() > 1 => {
-                made.not_compared(&alone.name, "no other setting was sent the same");
+                comparison.not_compared(&alone.name, "no other setting was sent the same");
             }
             [_] => {}
             all => {
-                of_group(all, &mut made);
+                compare_group(all, &mut comparison);
                 let others: Vec<&Setting<'_>> = all.iter().collect();
                 let names = all.iter().map(|setting| setting.names(&others).0);
-                made.groups.push(names.collect());
+                comparison.groups.push(names.collect());
             }
         }
     }
-    judge(&mut made.differences);
-    made
+    apply_holm(&mut comparison.differences);
+    comparison
 }
 
 impl Comparison {
-    fn not_compared(&mut self, name: &str, why: &str) {
-        self.notes.push(format!("{name} is not compared: {why}"));
+    fn not_compared(&mut self, name: &str, reason: &str) {
+        self.notes.push(format!("{name} is not compared: {reason}"));
     }
 }
 
-/// Compares settings that were sent the same.
-fn of_group(group: &[Setting<'_>], made: &mut Comparison) {
+/// Compares settings that were sent the same requests.
+fn compare_group(group: &[Setting<'_>], comparison: &mut Comparison) {
     for (n, a) in group.iter().enumerate() {
         let metrics = match n {
             0 => &METRICS[..],
@@ -122,13 +121,14 @@ fn of_group(group: &[Setting<'_>], made: &mut Comparison) {
             _ => break,
         };
         for (m, b) in group.iter().enumerate().skip(n + 1) {
-            let pairs: Vec<Pair<'_>> = a.pairs(b).collect();
+            let pairs: Vec<RunPair<'_>> = a.pairs(b).collect();
             if !pairs.is_empty() {
-                let found = against([a, b], &pairs, metrics, &mut made.too_few);
-                made.differences
+                let found = compare_settings([a, b], &pairs, metrics, &mut comparison.too_few);
+                comparison
+                    .differences
                     .extend(found.into_iter().map(|difference| Difference {
                         is_against_first: n == 0,
-                        between: (made.groups.len(), [n, m]),
+                        between: (comparison.groups.len(), [n, m]),
                         ..difference
                     }));
             }
@@ -136,8 +136,8 @@ fn of_group(group: &[Setting<'_>], made: &mut Comparison) {
     }
 }
 
-/// Why a run's figures are not to be compared.
-fn unfit(run: &Run) -> Option<&'static str> {
+/// Why a run is not compared; `None` if it is.
+fn exclusion_reason(run: &Run) -> Option<&'static str> {
     let file = run.file.as_ref();
     let is_invalid = run.verdict().is_some_and(|of| of.grade == Grade::Invalid);
     match file.map(|file| file.state) {
@@ -152,7 +152,7 @@ fn unfit(run: &Run) -> Option<&'static str> {
     }
 }
 
-fn add<'a>(settings: &mut Vec<Setting<'a>>, sent: Sent<'a>) {
+fn add_run<'a>(settings: &mut Vec<Setting<'a>>, sent: RunRows<'a>) {
     let file = sent.run.file.as_ref();
     let mut of_run = file.map(|file| file.settings.clone()).unwrap_or_default();
     let seed = of_run.remove(SEED).map(|seed| seed.to_string());
@@ -175,18 +175,16 @@ fn add<'a>(settings: &mut Vec<Setting<'a>>, sent: Sent<'a>) {
     });
 }
 
-/// `request_rate=8, tp_size=2`: the settings of which the keys are wanted.
+/// Describes the wanted keys: `request_rate=8, tp_size=2`.
 fn described(settings: &Map<String, Value>, is_wanted: impl Fn(&str) -> bool) -> String {
     let wanted = settings.iter().filter(|(key, _)| is_wanted(key));
-    let words: Vec<String> = wanted
-        .map(|(key, value)| format!("{key}={}", plain(value)))
-        .collect();
-    words.join(", ")
+    let wanted = wanted.map(|(key, value)| format!("{key}={}", plain(value)));
+    wanted.collect::<Vec<_>>().join(", ")
 }
 
 impl Setting<'_> {
-    /// The runs of both that were sent the same.
-    fn pairs<'a>(&'a self, other: &'a Setting<'_>) -> impl Iterator<Item = Pair<'a>> {
+    /// Pairs the runs of both that were sent the same requests.
+    fn pairs<'a>(&'a self, other: &'a Setting<'_>) -> impl Iterator<Item = RunPair<'a>> {
         self.runs.iter().filter_map(|(key, own)| {
             let both = [own, other.runs.get(key)?];
             let [hash, other] = both.map(|sent| sent.run.workload_sha256());
@@ -199,7 +197,7 @@ impl Setting<'_> {
         })
     }
 
-    /// What it is called beside others, by what they do not all share; and what they share.
+    /// Its name among others, of the keys that they do not all share; and the keys that they share.
     fn names(&self, others: &[&Setting<'_>]) -> (String, String) {
         let own = &self.settings;
         let is_shared = |key: &str| {
@@ -214,26 +212,25 @@ impl Setting<'_> {
     }
 }
 
-impl Sent<'_> {
-    fn of(run: &Run) -> Sent<'_> {
+impl RunRows<'_> {
+    fn of(run: &Run) -> RunRows<'_> {
         let mut rows = BTreeMap::new();
         for row in run.counted() {
             if let Some(place) = run.table.place(row) {
                 rows.entry(place).or_insert(row);
             }
         }
-        Sent { run, rows }
+        RunRows { run, rows }
     }
 }
 
-/// What `of` says of both runs' requests, by place and repeat; `NaN` where there is none, or where it was given up for the
-/// run's end.
-fn strata(pairs: &[Pair<'_>], of: impl Fn(&Table, usize) -> f64) -> Strata {
+/// The values of both runs' requests by place and repeat; `NaN` if missing, or if the request was given up when the run was stopped.
+fn strata(pairs: &[RunPair<'_>], of: impl Fn(&Table, usize) -> f64) -> Strata {
     let value = |Run { table, .. }: &Run, row: Option<usize>| {
-        let told = row.filter(|row| !is_given_up(table, *row));
-        told.map_or(f64::NAN, |row| of(table, row))
+        let row = row.filter(|row| !is_given_up(table, *row));
+        row.map_or(f64::NAN, |row| of(table, row))
     };
-    let values = |([first, other], rows): &Pair<'_>| {
+    let values = |([first, other], rows): &RunPair<'_>| {
         let rows = rows.iter();
         rows.map(|[a, b]| (value(first, *a), value(other, *b)))
             .collect()
@@ -241,9 +238,9 @@ fn strata(pairs: &[Pair<'_>], of: impl Fn(&Table, usize) -> f64) -> Strata {
     pairs.iter().map(values).collect()
 }
 
-/// A column of both; `is_endless`: a request that failed took for ever.
-fn of_column(pairs: &[Pair<'_>], column: ColumnId, is_endless: bool) -> Strata {
-    let failed = if is_endless { f64::INFINITY } else { f64::NAN };
+/// The values of a column; `is_infinite`: whether failed requests count as infinite.
+fn of_column(pairs: &[RunPair<'_>], column: ColumnId, is_infinite: bool) -> Strata {
+    let failed = if is_infinite { f64::INFINITY } else { f64::NAN };
     strata(pairs, |table, row| match table.is_ok(row) {
         true => table.number(column, row).unwrap_or(f64::NAN),
         false => failed,
@@ -256,8 +253,8 @@ fn known(strata: &Strata) -> [Vec<f64>; 2] {
     [a, b].map(|side| side.into_iter().filter(|value| value.is_finite()).collect())
 }
 
-/// Whether the requests of a setting spent much of their time in the server queue, as far as that is known.
-fn has_long_queue(pairs: &[Pair<'_>]) -> bool {
+/// Whether requests of either setting spent much of their time in the server queue, as far as that is known.
+fn has_long_queue(pairs: &[RunPair<'_>]) -> bool {
     let means = |column| {
         let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
         known(&of_column(pairs, column, false)).map(mean)
@@ -270,10 +267,10 @@ fn has_long_queue(pairs: &[Pair<'_>]) -> bool {
         .any(is_long)
 }
 
-/// Compares two settings by those of their runs that were sent the same.
-fn against(
+/// Compares two settings by pairs of their runs.
+fn compare_settings(
     [first, other]: [&Setting<'_>; 2],
-    pairs: &[Pair<'_>],
+    pairs: &[RunPair<'_>],
     metrics: &[(ColumnId, bool)],
     too_few: &mut Vec<String>,
 ) -> Vec<Difference> {
@@ -285,17 +282,17 @@ fn against(
         let mean = Statistic::Mean;
         found.extend(compare(&failed, counts, None, mean, RESAMPLING_SEED));
     }
-    for &(column, is_endless) in metrics {
-        let values = of_column(pairs, column, is_endless);
+    for &(column, is_infinite) in metrics {
+        let values = of_column(pairs, column, is_infinite);
         if known(&values).iter().any(Vec::is_empty) {
             continue;
         }
-        for (statistic, what, least) in STATISTICS {
+        for (statistic, name, min) in STATISTICS {
             let compared = compare(&values, counts, Some(column), statistic, RESAMPLING_SEED);
             if compared.is_none() {
                 let metric = column.column().label;
                 let note = format!(
-                    "the {what} of {metric} is not compared where fewer than {least} requests have a value in both settings"
+                    "the {name} of {metric} is not compared where fewer than {min} requests have a value in both settings"
                 );
                 too_few.extend((!too_few.contains(&note)).then_some(note));
             }
@@ -305,7 +302,7 @@ fn against(
     let needs_repeats = pairs.len() < ENOUGH_REPEATS && has_long_queue(pairs);
     let mut runs = pairs.iter().flat_map(|(runs, _)| runs);
     let queue_grew = runs.any(|run| queue_grew(run));
-    let told = found.into_iter().map(|difference| Difference {
+    let found = found.into_iter().map(|difference| Difference {
         a: a.clone(),
         b: b.clone(),
         at: at.clone(),
@@ -313,5 +310,5 @@ fn against(
         queue_grew,
         ..difference
     });
-    told.collect()
+    found.collect()
 }

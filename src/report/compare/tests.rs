@@ -56,7 +56,7 @@ fn sentences() {
             "request_rate=8: shortest_queue beats round_robin on mean time per output token by 300 µs [200, 400]"
                 .to_owned(),
         ),
-        // More of the worse one failed, which cannot turn it.
+        // More requests of the worse setting failed, which cannot reverse the result.
         (
             Difference { failed_a: 50, failed_b: 2, left_out: 52, pairs: 948, ..difference(-0.031, -0.041, -0.022) },
             format!("{beaten} 31.0 ms [22.0, 41.0]; of the 948 of 1000 pairs with both values; failed: round_robin 50, shortest_queue 2"),
@@ -72,7 +72,7 @@ fn sentences() {
 }
 
 #[test]
-fn whether_a_queue_grew_is_seen_in_the_runs() {
+fn a_growing_queue_is_found_in_the_runs() {
     let of = |policy: &str, growth: f64| {
         let wait = |n| Some(0.1 + growth * f64::from(n));
         let waits: Vec<_> = (0..600).map(wait).collect();
@@ -88,12 +88,12 @@ fn whether_a_queue_grew_is_seen_in_the_runs() {
 }
 
 #[test]
-fn of_many_comparisons_only_the_clear_ones_hold() {
-    // How far the bounds reach decides: 1.1 and 1.05 times what one comparison needs are not enough for two.
+fn of_many_comparisons_only_strong_ones_are_significant() {
+    // Strengths of 1.1 and 1.05 are significant in one comparison, but not in two.
     let reaching = |strengths: &[f64]| {
         let by = |s: &f64| difference(-0.03, -0.03 - 0.03 / s, -0.03 + 0.03 / s);
         let mut all: Vec<Difference> = strengths.iter().map(by).collect();
-        judge(&mut all);
+        apply_holm(&mut all);
         all.iter().map(|d| d.is_shown()).collect::<Vec<_>>()
     };
     assert_eq!(reaching(&[1.05, 1.1]), [false, false]);
@@ -109,7 +109,7 @@ fn normal_quantiles_are_those_of_the_tables() {
     }
 }
 
-/// Values around 0.1 s that come and go together, with a little noise of each setting's own.
+/// Values around 0.1 s that vary together, with a little noise of each setting's own.
 fn setting(shift: f64, seed: u64) -> Vec<f64> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let value = |place: usize| {
@@ -122,7 +122,7 @@ fn pairs(a: &[f64], b: &[f64]) -> Strata {
     vec![a.iter().copied().zip(b.iter().copied()).collect()]
 }
 
-/// Compares values, of which the second arm has so many failed requests.
+/// Compares values; the second setting has so many failed requests.
 fn compared(a: &[f64], b: &[f64], failed: usize, statistic: Statistic) -> Difference {
     compare(
         &pairs(a, b),
@@ -145,7 +145,7 @@ fn pairs_without_a_value_are_left_out_and_counted() {
         (counts, found.is_shown())
     };
     assert_eq!(of(&b, 0, P99), ((989, 11, false), true));
-    // A few that failed are the slowest of all; the better one failed more.
+    // A few failed requests are the slowest of all; the better setting failed more often.
     b[100..103].fill(f64::INFINITY);
     assert_eq!(of(&b, 3, P50).0, (989, 11, true));
     assert_eq!(of(&b, 3, Statistic::Mean), ((986, 14, false), false));
@@ -214,7 +214,7 @@ fn loaded(runs: Vec<Run>) -> Loaded {
 }
 
 #[test]
-fn settings_are_held_against_each_other_with_repeats_put_together() {
+fn settings_are_compared_with_their_repeats_together() {
     let mut runs = Vec::new();
     for repeat in 0..2 {
         let seed = u64::from(repeat);
@@ -240,7 +240,7 @@ fn settings_are_held_against_each_other_with_repeats_put_together() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_said() {
+fn what_cannot_be_compared_is_named_with_the_reason() {
     let good = || run("random", 0, &values(0.0, 1));
     let other = || run("round_robin", 0, &values(-0.03, 2));
     type Change = fn(&mut Run);
@@ -270,7 +270,7 @@ fn what_cannot_be_compared_is_said() {
         assert_eq!(notes, [alone, &bad]);
         assert_eq!(made.differences.len(), 0, "{why}");
     }
-    // Nobody knows what either was sent.
+    // What either run was sent is unknown.
     let unknown = [good(), other()].map(|mut run| {
         run.file.as_mut().unwrap().workload_sha256 = None;
         run

@@ -1,75 +1,67 @@
-//! Whether the generator was up to its work.
+//! Whether the generator kept up.
 
-use crate::report::verdict::Grade;
+use crate::report::verdict::{Cause, Grade};
 use crate::request::columns::ColumnId;
 use crate::request::stages::Spent;
 use crate::units::duration;
 
-use super::{ENOUGH, Finding, LEAST, Level, Seen, upper};
+use super::{ENOUGH, Facts, Finding, Level, MIN_MEAN_S, upper};
 
-/// A generator that is late by more than this share of the median TTFT measures itself: a tenth.
+/// A generator whose p99 lateness is over this share of the median TTFT distorts the latencies.
 const LATE_SHARE: f64 = 0.1;
-/// Lateness of less than this is a timer's, seconds.
-const LATE_LEAST: f64 = 0.020;
-/// A client that holds up its answers for this share of the time is seen in the figures.
+/// Shorter lateness is within what timers do, seconds.
+const MIN_LATE_S: f64 = 0.020;
+/// A client that stalls its responses for this share of their time shows in the figures.
 const STALL_SHARE: f64 = 0.05;
-/// Reasons of a verdict that a better generator would not change.
-const NOT_ITS: [&str; 2] = ["latencies are those of the others", "the run was stopped"];
 
-/// The run's own verdict, where it is not `VALID`.
-pub fn verdict(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let verdict = of.run.verdict()?;
-    let end = |reason: &str| match reason.ends_with(['.', '!', '?']) {
-        true => "",
-        false => ".",
-    };
+/// The run's own verdict, unless it is `VALID`.
+pub fn verdict(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let verdict = facts.run.verdict()?;
     let reasons = verdict.reasons.iter();
-    let reasons: Vec<String> = reasons.map(|reason| upper(reason) + end(reason)).collect();
-    let mut found = found.saying(reasons.join(" "));
-    // Some say themselves what helps; failed requests and a stop are not the generator's doing.
-    let is_its = |reason: &String| !NOT_ITS.iter().any(|words| reason.contains(words));
-    if found.what.contains("lower the rate") || !verdict.reasons.iter().any(is_its) {
-        found.advice.clear();
+    let reasons: Vec<String> = reasons.map(|reason| upper(reason) + ".").collect();
+    // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing. Files of older versions have no
+    // causes.
+    let is_generators = |cause: &Cause| !matches!(cause, Cause::Failed | Cause::Stopped);
+    let causes = &verdict.causes;
+    let is_its_doing = causes.is_empty() || causes.iter().any(is_generators);
+    if !is_its_doing || causes.contains(&Cause::LateSends) {
+        finding.advice.clear();
     }
-    match verdict.grade {
-        Grade::Valid => None,
-        Grade::Invalid => Some(found),
-        Grade::Degraded => Some(Finding {
-            level: Level::Limit,
-            title: "DEGRADED: take these figures with care".to_owned(),
-            ..found
-        }),
+    if verdict.grade == Grade::Degraded {
+        finding.level = Level::Limit;
+        finding.title = "DEGRADED: take these figures with care".to_owned();
     }
+    (verdict.grade != Grade::Valid).then(|| reasons.join(" "))
 }
 
-/// Requests that waited for one of `--max-concurrency` slots. Of other lateness the verdict tells.
-pub fn slots(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    of.run.told("/config/max_concurrency")?.as_u64()?;
-    let latencies = &of.figures.all.latencies;
+/// Requests that waited for one of `--max-concurrency` slots. The verdict reports other lateness.
+pub fn slots(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    facts.run.told("/config/max_concurrency")?.as_u64()?;
+    let latencies = &facts.figures.all.latencies;
     let lag = latencies.get(ColumnId::schedule_lag);
     let lag = lag.filter(|lag| lag.count >= ENOUGH)?.p99;
     let ttft = latencies.get(ColumnId::ttft_observed)?.p50;
-    (lag >= LATE_LEAST && lag >= LATE_SHARE * ttft).then(|| {
-        found.saying(format!(
+    (lag >= MIN_LATE_S && lag >= LATE_SHARE * ttft).then(|| {
+        format!(
             "1 of 100 requests was sent {} late or later, where the median time to the first token is {}.",
             duration(lag),
             duration(ttft)
-        ))
+        )
     })
 }
 
-/// A client that did not read its answers in time.
-pub fn stall(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let spent = of.spent;
+/// A client that did not read its responses in time.
+pub fn stall(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    let spent = facts.spent;
     let mut parts = spent.parts.iter();
     let part = parts.find(|part| part.spent == Spent::CLIENT_STALL)?;
     let (mean, share) = (spent.mean(part)?, spent.share(part)?);
-    let is_long = spent.requests >= ENOUGH && mean >= LEAST && share >= STALL_SHARE;
+    let is_long = spent.requests >= ENOUGH && mean >= MIN_MEAN_S && share >= STALL_SHARE;
     is_long.then(|| {
-        found.saying(format!(
+        format!(
             "Answers stood still for {} of a request's time ({:.0} %) because the client did not read.",
             duration(mean),
             share * 100.0
-        ))
+        )
     })
 }

@@ -1,62 +1,57 @@
-//! How requests ended, and what nobody saw.
+//! Failed and retracted requests, and what was not measured.
 
-use crate::report::load::{Counts, Kind};
+use crate::report::load::{Counts, FailureKind};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::stages::Spent;
 
-use super::{ENOUGH, Finding, Level, Seen};
+use super::{ENOUGH, Facts, Finding, Level};
 
-/// From this share on failed requests change what the figures of the others mean: 1 of 100.
+/// The share of failed requests from which the latencies of the others mislead: the slowest requests may be among those that failed.
 const FAILED_SHARE: f64 = 0.01;
-/// How requests to a server end that is not there, or no longer.
+/// The outcomes of requests to a server that is down.
 const NO_CONNECTION: [Outcome; 3] = [
     Outcome::UpstreamDied,
     Outcome::ConnectError,
     Outcome::ProxyError,
 ];
-/// In errors of routers that have no server to send to.
+/// In the error of a router (sglang-router, smg) that has no server to send to.
 const NO_SERVER: &str = "No available ";
 
-/// Requests that did not go well, and where they were then.
-pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let all = &of.figures.all;
-    let (failed, requests) = (
-        all.counts.failed(),
-        all.counts.requests - all.counts.given_up,
-    );
+/// Failed requests, and where they were last seen.
+pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let all = &facts.figures.all;
+    let failed = all.counts.failed();
+    let requests = all.counts.requests - all.counts.given_up;
     if failed == 0 {
         return None;
     }
     let share = failed as f64 / requests as f64;
-    let (level, end) = match share >= FAILED_SHARE {
-        true => (found.level, ": the slowest may be among those that failed."),
-        false => (Level::Limit, "."),
-    };
-    let what = format!(
-        "{}. The latencies are those of the requests that went well{end}",
-        all.failures.words()
-    );
+    let mut end = ": the slowest may be among those that failed.";
+    if share < FAILED_SHARE {
+        (finding.level, end) = (Level::Limit, ".");
+    }
     let percent = share * 100.0;
+    finding.title = format!("{failed} of {requests} requests failed ({percent:.1} %)");
     let first = all.failures.kinds.first();
-    let is_said = |kind: &&Kind| of.has("server_failed") && NO_CONNECTION.contains(&kind.outcome);
-    let advice = match of.run.faults.is_empty() {
-        true if first.filter(is_said).is_some() => Some("See the server that failed."),
+    let is_of_server =
+        |kind: &&FailureKind| facts.has("server_failed") && NO_CONNECTION.contains(&kind.outcome);
+    let advice = match facts.run.faults.is_empty() {
+        true if first.filter(is_of_server).is_some() => Some("See the server that failed."),
         true => first.and_then(|kind| advice(kind, &all.counts)),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
-    Some(Finding {
-        level,
-        title: format!("{failed} of {requests} requests failed ({percent:.1} %)"),
-        advice: advice.map_or(found.advice, str::to_owned),
-        what,
-        ..found
-    })
+    if let Some(advice) = advice {
+        finding.advice = advice.to_owned();
+    }
+    let text = all.failures.text();
+    Some(format!(
+        "{text}. The latencies are those of the requests that went well{end}"
+    ))
 }
 
-/// What to do about the most frequent kind, where its outcome says it.
-fn advice(kind: &Kind, counts: &Counts) -> Option<&'static str> {
-    // As sglang-router and smg say it.
+/// What to do about the most frequent kind of failure, if its outcome says it.
+fn advice(kind: &FailureKind, counts: &Counts) -> Option<&'static str> {
     let errors = counts.errors.iter();
     let without_server = errors.filter(|(error, _)| error.contains(NO_SERVER));
     let without_server: u64 = without_server.map(|(_, count)| count).sum();
@@ -86,49 +81,45 @@ fn advice(kind: &Kind, counts: &Counts) -> Option<&'static str> {
     })
 }
 
-/// Requests that the servers took out of their batches again.
-pub fn retractions(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let table = &of.run.table;
+/// Requests that servers took out of a batch again (retracted).
+pub fn retractions(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    let table = &facts.run.table;
     let count = |row| table.number(ColumnId::num_retractions, row).unwrap_or(0.0);
     let is_retracted = |row: &usize| table.rows_of(*row).any(|row| count(row) > 0.0);
-    let retracted = of.run.counted().filter(is_retracted).count();
+    let retracted = facts.run.counted().filter(is_retracted).count();
     (retracted > 0).then(|| {
-        found.saying(format!(
+        format!(
             "{} taken out of a batch again to make room for others, and waited a second time.",
             match retracted {
                 1 => "1 request was".to_owned(),
                 many => format!("{many} requests were"),
             }
-        ))
+        )
     })
 }
 
-/// What of the requests was not seen, and what to switch on to see it.
-pub fn unseen(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let spent = of.spent;
+/// Stages that were not measured, and what to switch on to measure them.
+pub fn unseen(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    let spent = facts.spent;
     let notes = spent.unseen_notes();
     (!notes.is_empty() && spent.requests >= ENOUGH).then(|| {
-        found.saying(format!(
+        format!(
             "{}. Stages that could not be measured separately are shown as one, hatched.",
             notes.join(". ")
-        ))
+        )
     })
 }
 
-/// Nothing else is found, of so few requests.
-pub fn too_few(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let (known, well) = (of.spent.requests, of.figures.all.counts.ok());
-    let advice = match of.figures.all.flow.is_scheduled && known == well {
-        true => found.advice,
-        false => String::new(),
-    };
-    let untimed = match known == well {
+/// Nothing else was found, and there were too few requests.
+pub fn too_few(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let (timed, ok) = (facts.spent.requests, facts.figures.all.counts.ok());
+    if !facts.figures.all.flow.is_scheduled || timed != ok {
+        finding.advice.clear();
+    }
+    let untimed = match timed == ok {
         true => String::new(),
-        false => format!(", {known} of them with an arrival and an end"),
+        false => format!(", {timed} of them with an arrival and an end"),
     };
-    of.found.is_empty().then(|| Finding {
-        what: format!("{well} requests went well{untimed}; findings need at least {ENOUGH}."),
-        advice,
-        ..found
-    })
+    let is_first = facts.found.is_empty();
+    is_first.then(|| format!("{ok} requests went well{untimed}; findings need at least {ENOUGH}."))
 }

@@ -1,12 +1,11 @@
-//! A server that broke connections off or could not be connected to: what follows from that is no fault of who shares requests
-//! out.
+//! Servers that broke connections or could not be connected to, and requests that waited for a fault done on purpose.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 use crate::report::load::outcome_of;
-use crate::report::phases::Episode;
+use crate::report::phases::{Episode, held_by};
 use crate::report::reader::Run;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
@@ -15,17 +14,17 @@ use crate::units;
 use crate::units::duration;
 
 use super::servers::ended;
-use super::{ENOUGH, Finding, Seen};
+use super::{ENOUGH, Facts, Finding};
 
-/// Fewer of a server's requests than this say nothing of it: 1 of 100.
-const LEAST: f64 = 0.01;
-/// From this share of the run's time on it is said that a server served nothing at its end: a fifth.
-const SILENT: f64 = 0.2;
+/// The smallest share of a server's requests that must fail for the server to count as failed.
+const MIN_FAILED_SHARE: f64 = 0.01;
+/// The share of the run from which it is reported that a server served nothing at the run's end.
+const SILENT_SHARE: f64 = 0.2;
 
-/// Who takes longer than any did before a fault, by this share of the longest and so many seconds, waited for it.
+/// A request waited for a fault if it took longer than any before the fault: by this share of the longest, and by this many seconds.
 const LONGER: (f64, f64) = (0.5, 0.05);
 
-/// What became of the requests to a server.
+/// The requests to a server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Server {
     requests: u64,
@@ -35,21 +34,21 @@ struct Server {
     served: f64,
 }
 
-/// The server that failed most, if one did; where that was done on purpose the table of faults says so.
-pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let (all, end) = failing(of.run);
-    let (host, most) = all.iter().max_by_key(|(_, server)| server.failed())?;
-    let said = [
-        (most.broken, "attempt", "at it broke off"),
-        (most.unconnected, "attempt", "could not connect to it"),
+/// The server that failed most, in a run without faults on purpose: the table of faults reports those.
+pub fn server(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let (all, end) = failing(facts.run);
+    let (host, server) = all.iter().max_by_key(|(_, server)| server.failed())?;
+    let failures = [
+        (server.broken, "at it broke off"),
+        (server.unconnected, "could not connect to it"),
     ];
-    let said = said.into_iter().filter(|(count, ..)| *count > 0);
-    let said: Vec<String> = said
-        .map(|(count, one, what)| format!("{} {what}", units::count(count, one)))
+    let failures = failures.into_iter().filter(|(count, _)| *count > 0);
+    let failures: Vec<String> = failures
+        .map(|(count, how)| format!("{} {how}", units::count(count, "attempt")))
         .collect();
-    let mut what = said.join(", ");
-    if most.served > 0.0 && end - most.served >= SILENT * end {
-        let [served, end] = [most.served, end].map(duration);
+    let mut what = failures.join(", ");
+    if server.served > 0.0 && end - server.served >= SILENT_SHARE * end {
+        let [served, end] = [server.served, end].map(duration);
         what += &format!("; it served nothing after {served} of {end}");
     }
     let others = all.keys().filter(|other| *other != host);
@@ -57,62 +56,75 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     if !others.is_empty() {
         what += &format!("; {} failed too", others.join(", "));
     }
-    Some(Finding {
-        title: format!("{host} failed"),
-        ..found.saying(format!("{what}."))
-    })
+    finding.title = format!("{host} failed");
+    Some(format!("{what}."))
 }
 
-/// Requests that took longer outside the server while a fault lasted than any that had ended before it: what makes servers slow is no
-/// fault on the way to them. What failed is told by itself.
-pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let table = &of.run.table;
-    // Of a pair the decode server's time holds the wait for the prefill server.
-    let is_told = table.has(ColumnId::server_finish_time) && !table.has(ColumnId::disaggregated);
-    let what = if is_told {
+/// Requests that spent longer outside the server during a fault than any request that ended before it. Requests that were given up
+/// count while a hop held them, so that no server had them; other failures are findings of their own.
+pub fn waited_for_fault(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    let table = &facts.run.table;
+    // The time in a decode server includes the wait for the prefill server, so only the queue counts then.
+    let has_server_time =
+        table.has(ColumnId::server_finish_time) && !table.has(ColumnId::disaggregated);
+    let what = if has_server_time {
         "time in the server"
     } else {
         "wait in the server queue"
     };
     let [created, finished] = [ColumnId::server_created_time, ColumnId::server_finish_time];
-    // When it came and ended, and how long it took without that at least, as far as the front's clock is known.
+    // When a request arrived and ended, and how long it was outside the server, less the error of the front's clock.
     let times = |row| {
-        let error = table.number(ColumnId::front_clock_offset_error, row);
         let at = table.number(ColumnId::arrival_time, row)?;
-        let total = table.number(ColumnId::total_latency, row)?;
-        let without = match is_told {
+        let until_end = || table.between(ColumnId::arrival_time, ColumnId::end_time, row);
+        let total = match table.is_ok(row) {
+            true => table.number(ColumnId::total_latency, row)?,
+            false => seconds(until_end()?),
+        };
+        let inside = match has_server_time && table.is_ok(row) {
             true => seconds(table.between(created, finished, row)?),
             false => table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0),
         };
-        Some((at, at + total, total - without - error.unwrap_or(0.0)))
+        let error = table.number(ColumnId::front_clock_offset_error, row);
+        Some((at, at + total, total - inside - error.unwrap_or(0.0)))
     };
-    let well = of.run.counted().filter(|row| table.is_ok(*row));
-    let well: Vec<(f64, f64, f64)> = well.filter_map(times).collect();
-    let said = of.episodes.iter().filter_map(|Episode { faults, phases }| {
+    let is_held = |row: &usize| {
+        let is_given_up =
+            [Outcome::Timeout, Outcome::ClientAbort].contains(&outcome_of(table, *row));
+        is_given_up && held_by(table, *row).is_some()
+    };
+    let which = match facts.run.counted().any(|row| is_held(&row)) {
+        true => "went well or were given up",
+        false => "went well",
+    };
+    let rows = facts.run.counted();
+    let rows = rows.filter(|row| table.is_ok(*row) || is_held(row));
+    let all: Vec<(f64, f64, f64)> = rows.filter_map(times).collect();
+    let sentences = facts.episodes.iter().filter_map(|Episode { faults, phases }| {
         let [before, during, _] = phases;
         let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
-        let before = well.iter().filter(|of| before.from <= of.0 && of.1 <= down);
+        let before = all.iter().filter(|of| before.from <= of.0 && of.1 <= down);
         let longest = before.clone().map(|of| of.1 - of.0).reduce(f64::max)?;
         let usual = before.clone().map(|of| of.2).reduce(f64::max);
         let usual = usual.filter(|_| before.count() as u64 * 2 >= ENOUGH)?;
         let limit = usual + (longest * LONGER.0).max(LONGER.1);
-        let came = well.iter().filter(|of| (down..over).contains(&of.0));
-        let waited = came.clone().map(|of| of.2).filter(|took| *took >= limit);
+        let arrived = all.iter().filter(|of| (down..over).contains(&of.0));
+        let waited = arrived.clone().map(|of| of.2).filter(|took| *took >= limit);
         let longest = waited.clone().reduce(f64::max)?;
         let servers: BTreeSet<&str> = faults.iter().map(|of| &*of.server).collect();
         let servers = Vec::from_iter(servers).join(", ");
-        let (kind, count, came) = (&faults.first()?.kind, waited.count(), came.count());
+        let (kind, count, arrived) = (&faults.first()?.kind, waited.count(), arrived.count());
         let [limit, longest, usual] = [limit, longest, usual].map(duration);
         Some(format!(
-            "While {servers} had the fault {kind}, {count} of the {came} requests that went well took {limit} or longer, up to {longest}, without \
+            "While {servers} had the fault {kind}, {count} of the {arrived} requests that {which} took {limit} or longer, up to {longest}, without \
              their {what}; none that ended before took more than {usual}."
         ))
     });
-    let said: Vec<String> = said.collect();
-    (!said.is_empty()).then(|| found.saying(said.join(" ")))
+    let sentences: Vec<String> = sentences.collect();
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
-/// Servers that failed, by their hosts, and when the last request of all ended.
+/// Returns the servers that failed, by host, and when the last request of all ended.
 fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
     let (table, mut last) = (&run.table, 0.0_f64);
     let mut servers: BTreeMap<Cow<'_, str>, Server> = BTreeMap::new();
@@ -132,18 +144,18 @@ fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
         server.requests += 1;
         match table.is_ok(row) {
             true => server.served = server.served.max(end),
-            false if is_own_want(error) => {}
+            false if is_own_shortage(error) => {}
             false => server.add(outcome_of(table, row), error.contains("refused")),
         }
     }
     servers.retain(|host, of| {
         let failed = of.failed() as f64;
-        !host.is_empty() && failed > 0.0 && failed >= LEAST * of.requests as f64
+        !host.is_empty() && failed > 0.0 && failed >= MIN_FAILED_SHARE * of.requests as f64
     });
     (servers, last)
 }
 
-/// The server that an error tells of: `a:1: connection refused`, `connect to a:1: Connection refused (os error 111)`.
+/// The server that an error names: `a:1: connection refused`, `connect to a:1: Connection refused (os error 111)`.
 fn tried(error: &str) -> &str {
     let error = error.strip_prefix("connect to ").unwrap_or(error);
     let host = error.split_once(": ").map_or("", |(host, _)| host);
@@ -153,8 +165,8 @@ fn tried(error: &str) -> &str {
     }
 }
 
-/// Whether a connection failed for want of the generator's own files or ports.
-fn is_own_want(error: &str) -> bool {
+/// Whether a connection failed because the generator had no more files or ports.
+fn is_own_shortage(error: &str) -> bool {
     OWN_WANTS
         .iter()
         .any(|number| error.ends_with(&format!("(os error {number})")))
@@ -165,7 +177,7 @@ impl Server {
         match outcome {
             Outcome::UpstreamDied => self.broken += 1,
             Outcome::ConnectError => self.unconnected += 1,
-            // The proxy's own words.
+            // The proxy's own error.
             Outcome::ProxyError if is_refused => self.unconnected += 1,
             _ => {}
         }

@@ -1,28 +1,22 @@
-//! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
+//! The kinds of findings, each with its level, title, advice and rule.
 
-use super::{ENOUGH, Finding, Level, Seen, client, ends, failing, pair, servers, waiting};
+use super::{ENOUGH, Facts, Finding, Level, client, ends, failing, pair, servers, waiting};
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::units::duration;
 
-/// What is found of a kind; it is given its level, title and advice, and may say more exactly what was found.
-type Rule = fn(&Seen<'_>, Finding) -> Option<Finding>;
+/// Returns the figures that show a finding, in sentences; `None` if it does not apply. May change its level, title and advice.
+type Rule = fn(&Facts<'_>, &mut Finding) -> Option<String>;
 
-/// From this share of the time on a request mostly waited: a third.
-const QUEUE_SHARE: f64 = 1.0 / 3.0;
-/// What is less of the time is not worth a look at who caused it: a tenth.
-const WAITING_SHARE: f64 = 0.1;
-/// A router only passes on: a tenth of the time is more than that.
-const ROUTER_SHARE: f64 = 0.1;
-/// On the way back it only passes on, too: seconds, and the share of the TTFT.
-const RETURN: f64 = 1e-3;
-const RETURN_SHARE: f64 = 0.05;
-/// Prefill is normally a small part: from here on it is what a request's time goes to.
+/// The share of a request's time from which prefill, which is normally small, is a finding.
 const PREFILL_SHARE: f64 = 0.4;
-/// Decoding is normally the largest part: from here on it is nearly all.
+/// The share from which decoding, which is normally the largest stage, is a finding.
 const DECODE_SHARE: f64 = 0.7;
+/// A router that holds first tokens back for this long, seconds, and for this share of the TTFT, does more than pass them on.
+const MIN_RETURN_S: f64 = 1e-3;
+const RETURN_SHARE: f64 = 0.05;
 
-/// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
+/// Kind, level, title, advice (empty: nothing to do), rule. The rules at the end apply only if those before them found nothing.
 pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
     (
         "verdict",
@@ -74,30 +68,22 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         Level::Limit,
         "Requests wait in the server queue",
         "Raise `max_running_requests` or add servers.",
-        |of, found| {
-            let took = of.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
-            Some(waiting::causes(of, found, &took))
-        },
+        waiting::server_queue,
     ),
-    ("pair", Level::Limit, "", "", |of, found| {
-        pair::narrow(of, found, QUEUE_SHARE)
-    }),
+    ("pair", Level::Limit, "", "", pair::bottleneck),
     (
         "held_up",
         Level::Limit,
         "Few requests cause most of the waiting",
         "Give them servers of their own.",
-        |of, found| {
-            of.stage(Period::PURE_QUEUE, WAITING_SHARE)?;
-            waiting::by_few(of.why, found)
-        },
+        waiting::held_up,
     ),
     (
         "queue_growth",
         Level::Limit,
         "The queue grew as long as the run lasted",
         "Lower the rate until the queue is steady; `--find-max-rate` searches the highest rate that meets an objective.",
-        |of, found| Some(found.saying(servers::growth(of.run)?)),
+        |facts, _| servers::growth(facts.run),
     ),
     (
         "router_queue",
@@ -105,11 +91,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Requests wait in the router queue",
         "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: the servers \
          do not see these requests meanwhile.",
-        |of, found| {
-            let took = of.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
-            let what = format!("The router held a request {took} before it sent it on.");
-            Some(waiting::behind_router(of, found.saying(what)))
-        },
+        waiting::router_queue,
     ),
     (
         "router_return",
@@ -117,21 +99,18 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "The router holds first tokens back",
         "Try another router, or version of it. The time between tokens is measured behind the router: it is too short by what first \
          tokens are held back longer than last ones.",
-        |of, found| {
-            let latencies = &of.figures.all.latencies;
-            let (ttft, held) = (
-                latencies.ttft()?.mean,
-                latencies.get(ColumnId::router_return)?,
-            );
-            let share = held.mean / ttft;
-            let is_long = held.count >= ENOUGH && held.mean >= RETURN && share >= RETURN_SHARE;
+        |facts, _| {
+            let latencies = &facts.figures.all.latencies;
+            let held = latencies.get(ColumnId::router_return)?;
+            let share = held.mean / latencies.ttft()?.mean;
+            let is_long = held.mean >= MIN_RETURN_S && share >= RETURN_SHARE;
             let [mean, p50, p99] = [held.mean, held.p50, held.p99].map(duration);
-            is_long.then(|| {
-                found.saying(format!(
+            (is_long && held.count >= ENOUGH).then(|| {
+                format!(
                     "A first token was {mean} on its way back through the router on average (p50 {p50}, p99 {p99}): \
                      {:.0} % of the TTFT.",
                     share * 100.0
-                ))
+                )
             })
         },
     ),
@@ -141,9 +120,9 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Prefill takes much of the time",
         "Send requests that begin alike to the same server (`cache_aware`), so that its prefix cache serves them; shorten \
          prompts; try another `chunked_prefill_size`; add servers or a higher `tp_size`.",
-        |of, found| {
-            let took = of.stage(Period::PREFILL, PREFILL_SHARE)?;
-            Some(found.saying(format!("Reading the prompts took {took}.")))
+        |facts, _| {
+            let took = facts.stage(Period::PREFILL, PREFILL_SHARE)?;
+            Some(format!("Reading the prompts took {took}."))
         },
     ),
     (
@@ -160,13 +139,13 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Decoding takes most of the time",
         "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server (lower \
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
-        |of, found| {
-            let took = of.stage(Period::DECODE, DECODE_SHARE)?;
-            let each = of.figures.all.latencies.get(ColumnId::tpot);
+        |facts, _| {
+            let took = facts.stage(Period::DECODE, DECODE_SHARE)?;
+            let each = facts.figures.all.latencies.get(ColumnId::tpot);
             let each = each.map_or(String::new(), |each| {
                 format!(" An output token took {} (median).", duration(each.p50))
             });
-            Some(found.saying(format!("Making the answers took {took}.{each}")))
+            Some(format!("Making the answers took {took}.{each}"))
         },
     ),
     (
@@ -190,24 +169,24 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "",
         ends::unseen,
     ),
-    ("fine", Level::Fine, "Nothing is wrong", "", |of, found| {
-        let is_fine = of.is_whole() && of.episodes.is_empty() && of.found.is_empty();
-        let shares = of.shares().filter(|_| is_fine)?;
-        Some(found.saying(format!("{shares}.")))
+    ("fine", Level::Fine, "Nothing is wrong", "", |facts, _| {
+        let is_fine = facts.is_complete() && facts.episodes.is_empty() && facts.found.is_empty();
+        let shares = facts.shares().filter(|_| is_fine)?;
+        Some(format!("{shares}."))
     }),
     (
         "nothing_found",
         Level::Note,
         "No problem found in what was measured",
         "",
-        |of, found| {
-            // Of a run of which a part is missing, or was not seen: what is wrong there nobody knows.
-            let shares = of.shares()?;
-            let why = match of.is_whole() {
+        |facts, _| {
+            // A problem may be in the part of the run that is missing.
+            let shares = facts.shares()?;
+            let why = match facts.is_complete() {
                 true => "It had faults on purpose: their table says what became of requests.",
                 false => "What is missing (see the notes) may hide something.",
             };
-            Some(found.saying(format!("{shares}. {why}")))
+            Some(format!("{shares}. {why}"))
         },
     ),
     (

@@ -1,4 +1,4 @@
-//! What a run says of its servers: their limits, their queues over time, whether they had equal shares.
+//! Servers: growing queues, unequal shares, and servers that were not used again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,32 +7,31 @@ use crate::request::attempt::ServerRole;
 use crate::request::columns::ColumnId;
 use crate::units::duration;
 
-use super::{Finding, Seen};
+use super::{Facts, Finding};
 
-/// Requests of a server, or of a third of a run, that a mean is taken of.
+/// The fewest requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
-/// A queue that became this many times longer from the first third of a run to the last was never steady.
+/// How many times longer the queue of the last third of a run is than that of the first, at least, if it grew.
 const GROWTH: f64 = 2.0;
-/// A normal value is farther from its mean by chance once in 100 times.
-const BY_CHANCE: f64 = 2.576;
-/// Waits that differ by less are alike, seconds.
-const DIFFERENCE: f64 = 0.050;
-/// A server with this many times the requests of an equal share, or the wait of another server, has too many.
+/// A normal value is farther from its mean than so many standard deviations in 1 of 100 cases.
+const Z_99: f64 = 2.576;
+/// Waits that differ by less count as equal, seconds.
+const MIN_DIFFERENCE_S: f64 = 0.050;
+/// A server with this many times an equal share of the requests has too many.
 const UNEQUAL: f64 = 1.25;
+/// A server whose requests wait this many times longer than those of another has too many.
 const UNEQUAL_WAIT: f64 = 2.0;
-/// Chance alone makes shares unequal: they must be so by this many standard deviations of chi-square.
+/// Chance alone makes shares unequal: chi-square must be this many of its standard deviations above its mean.
 const SIGMAS: f64 = 4.0;
-/// A server that was brought back and got nothing to do.
-pub fn not_served(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let servers = of.run.file.as_ref()?.servers.len();
-    let mut faults = of.episodes.iter().flat_map(|episode| &episode.faults);
+
+/// A server that was brought back and got no requests.
+pub fn not_served(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let servers = facts.run.file.as_ref()?.servers.len();
+    let mut faults = facts.episodes.iter().flat_map(|episode| &episode.faults);
     let fault = faults.find(|fault| fault.unserved > 0 && fault.unserved >= ENOUGH * servers)?;
     let server = &fault.server;
-    Some(Finding {
-        title: format!("{server} was not used again"),
-        what: format!("{server}: {}.", fault.recovery.said),
-        ..found
-    })
+    finding.title = format!("{server} was not used again");
+    Some(format!("{server}: {}.", fault.recovery.said))
 }
 
 /// Whether a run's queue grew throughout it.
@@ -40,7 +39,7 @@ pub fn queue_grew(run: &Run) -> bool {
     growth(run).is_some()
 }
 
-/// A queue that grew from the first third of the run to the last, as more came than the servers finished.
+/// A queue that grew from the first third of the run to the last because more requests arrived than ended.
 pub fn growth(run: &Run) -> Option<String> {
     let waits = run
         .counted()
@@ -56,20 +55,20 @@ pub fn growth(run: &Run) -> Option<String> {
     let [first, middle, last] =
         [begin, middle, end].map(|part| mean(part.iter().map(|(_, wait)| *wait)));
     let is_rising = first <= middle && middle <= last;
-    if !is_rising || last < GROWTH * first || last - first < DIFFERENCE {
+    if !is_rising || last < GROWTH * first || last - first < MIN_DIFFERENCE_S {
         return None;
     }
     let (from, to) = (rest.first()?.0, rest.last()?.0);
-    let (came, ended) = came_and_ended(run, from, to);
-    // Where just as many can be served as come, what is left over is a random walk that is turned back at 0. Its variance is
-    // this, of arrivals of a Poisson process and work that varies as much; where more can be served it stays near 0.
-    if came - ended < BY_CHANCE * (2.0 * came).sqrt() {
+    let (arrived, ended) = arrived_and_ended(run, from, to);
+    // At exactly the highest rate that can be served, the backlog is a random walk that cannot go below 0. Its variance is 2 per
+    // arrival, for Poisson arrivals and work that varies as much. Below that rate it stays near 0.
+    if arrived - ended < Z_99 * (2.0 * arrived).sqrt() {
         return None;
     }
     let [first, middle, last, from, to] = [first, middle, last, from, to].map(duration);
     Some(format!(
         "The first third of the requests waited {first} on average, the next {middle}, the last {last}. More came than the \
-         servers finish (from {from} to {to} {came} came and {ended} ended, which chance alone does in one of 100 runs at \
+         servers finish (from {from} to {to} {arrived} came and {ended} ended, which chance alone does in one of 100 runs at \
          most): latencies say as much of the run's length as of the servers."
     ))
 }
@@ -79,14 +78,14 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// When a row's request was to be sent, or arrived.
+/// When a row's request was scheduled, or arrived if there was no schedule.
 fn arrival(run: &Run, row: usize) -> Option<f64> {
     let at = run.table.number(ColumnId::scheduled_time, row);
     at.or(run.table.number(ColumnId::arrival_time, row))
 }
 
-/// How many requests came in a time, and how many ended in it; also those that no figure is of.
-fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
+/// Counts the requests that arrived within a time and those that ended within it, including those outside the window.
+fn arrived_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
     let count = |time: fn(&Run, usize) -> Option<f64>| {
         let times = run.table.firsts().filter_map(|row| time(run, row));
         times.filter(|at| from < *at && *at <= to).count() as f64
@@ -94,19 +93,19 @@ fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
     (count(arrival), count(ended))
 }
 
-/// When the request of a row was over.
+/// When a row's request ended.
 pub fn ended(run: &Run, row: usize) -> Option<f64> {
     let end = run.table.number(ColumnId::end_time, row);
     end.or_else(|| run.table.number(ColumnId::finish_time, row))
 }
 
-/// How long a request that went well waited in the server queue, by its first row.
+/// How long a row's request waited in the server queue, if it succeeded.
 fn wait(run: &Run, row: usize) -> Option<f64> {
     let wait = run.table.number(ColumnId::pure_queue_time, row);
     wait.filter(|_| run.table.is_ok(row))
 }
 
-/// A server's requests: how many, those waits that are known, of which models.
+/// The requests of a server, their known waits, and their models.
 #[derive(Default)]
 struct Load<'a> {
     requests: u64,
@@ -116,17 +115,17 @@ struct Load<'a> {
 
 type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
 
-/// Servers that had unequal shares of the requests, or unequal queues. Those of different models had different ones to serve.
-pub fn imbalance(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let run = of.run;
-    // A server that was down had less to do.
-    if !run.faults.is_empty() || of.has("server_failed") {
+/// Servers of one model that had unequal shares of the requests, or unequal queues.
+pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let run = facts.run;
+    // A server that was down got fewer requests.
+    if !run.faults.is_empty() || facts.has("server_failed") {
         return None;
     }
     let table = &run.table;
     let mut hosts: Hosts<'_> = BTreeMap::new();
     let servers = run.servers().iter();
-    // Those that prefill for others answer nobody.
+    // Prefill servers do not respond to clients.
     for server in servers.filter(|server| server.role != Some(ServerRole::Prefill)) {
         hosts.entry(&server.host).or_default();
     }
@@ -136,28 +135,26 @@ pub fn imbalance(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         host.waits.extend(wait(run, row));
         host.models.insert(table.text(ColumnId::model, row));
     }
-    // A failed request may have ended where it was to be prefilled.
+    // A failed request may name its prefill server as its host.
     for row in table.firsts() {
         hosts.remove(table.text(ColumnId::prefill_host, row));
     }
-    // Of a request that nobody answered the server is unknown.
+    // The server of a request without a response is unknown.
     hosts.remove("");
-    let unequal = of_one_model(hosts).iter().find_map(|hosts| {
+    of_one_model(hosts).iter().find_map(|hosts| {
         let requests: u64 = hosts.values().map(|host| host.requests).sum();
         let equal = requests as f64 / hosts.len() as f64;
         let is_enough = hosts.len() > 1 && equal >= ENOUGH as f64;
-        let shares = || Some((shares(hosts, equal)?, found.title.clone()));
-        let queues = || Some((queues(hosts)?, "Servers had unequal queues".to_owned()));
-        is_enough.then(|| shares().or_else(queues))?
-    });
-    unequal.map(|(what, title)| Finding {
-        what,
-        title,
-        ..found
+        let shares = is_enough.then(|| unequal_shares(hosts, equal))?;
+        shares.or_else(|| {
+            let queues = unequal_queues(hosts)?;
+            finding.title = "Servers had unequal queues".to_owned();
+            Some(queues)
+        })
     })
 }
 
-/// Servers put together that have a model in common; one that had no request is with the others where all are.
+/// Groups servers that share a model. Servers without requests are left out unless there is only one group.
 fn of_one_model(hosts: Hosts<'_>) -> Vec<Hosts<'_>> {
     let (idle, hosts): (Hosts<'_>, Hosts<'_>) =
         hosts.into_iter().partition(|(_, load)| load.requests == 0);
@@ -175,7 +172,7 @@ fn of_one_model(hosts: Hosts<'_>) -> Vec<Hosts<'_>> {
     groups
 }
 
-fn shares(hosts: &Hosts<'_>, equal: f64) -> Option<String> {
+fn unequal_shares(hosts: &Hosts<'_>, equal: f64) -> Option<String> {
     let all = || hosts.iter().map(|(host, load)| (host, load.requests));
     let (most, requests) = all().max_by_key(|(_, requests)| *requests)?;
     let (least, fewest) = all().min_by_key(|(_, requests)| *requests)?;
@@ -189,14 +186,14 @@ fn shares(hosts: &Hosts<'_>, equal: f64) -> Option<String> {
     })
 }
 
-fn queues(hosts: &Hosts<'_>) -> Option<String> {
+fn unequal_queues(hosts: &Hosts<'_>) -> Option<String> {
     let known = hosts.iter().filter(|(_, load)| load.waits.len() >= ENOUGH);
     let means: Vec<_> = known
         .map(|(host, load)| (host, mean(load.waits.iter().copied())))
         .collect();
     let (worst, longest) = means.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let (best, shortest) = means.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
-    (*longest >= UNEQUAL_WAIT * shortest && longest - shortest >= DIFFERENCE).then(|| {
+    (*longest >= UNEQUAL_WAIT * shortest && longest - shortest >= MIN_DIFFERENCE_S).then(|| {
         format!(
             "A request waited {} on average at {worst} and {} at {best}.",
             duration(*longest),

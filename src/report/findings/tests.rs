@@ -1,4 +1,4 @@
-//! Each finding on a made run that has it, and on one that has not.
+//! Each finding, on a made-up run that has it and on one that does not.
 
 use serde_json::json;
 
@@ -18,8 +18,7 @@ use crate::table::{Cell, Table};
 mod failing;
 mod waiting;
 
-/// A run of so many good requests, one every 37 ms, on two servers in turn; `change` is given each with its number and
-/// when it was to be sent, ms.
+/// A run of so many good requests, one every 37 ms, at two servers in turn; `change` gets each with its number and its scheduled time, ms.
 pub(super) fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) -> Run {
     let mut rows = Vec::new();
     csv::header(&mut rows);
@@ -44,7 +43,7 @@ fn kinds(run: &Run) -> Vec<&'static str> {
     found(run).iter().map(|finding| finding.kind).collect()
 }
 
-/// The only finding, which is of this kind.
+/// Returns the only finding, which must be of this kind.
 pub(super) fn only(run: &Run, kind: &str) -> Finding {
     let mut all = found(run);
     assert_eq!(all.len(), 1, "{all:#?}");
@@ -53,13 +52,13 @@ pub(super) fn only(run: &Run, kind: &str) -> Finding {
     finding
 }
 
-/// Requests of which these moments are so many ms after they were to be sent.
+/// Sets moments, ms after the scheduled time.
 fn with(text: &str) -> impl Fn(Sample, i64, i64) -> Sample {
     let moments = moments(text);
     move |sample, _, start| set(sample, start, &moments)
 }
 
-/// Moments by name, and so many ms after the request was to be sent.
+/// Parses moments and their ms after the scheduled time.
 fn moments(text: &str) -> Vec<(Moment, i64)> {
     let moment = |pair: &str| {
         let (name, after) = pair.split_once(' ').unwrap();
@@ -71,20 +70,20 @@ fn moments(text: &str) -> Vec<(Moment, i64)> {
     text.split(", ").map(moment).collect()
 }
 
-/// The same run with something changed.
+/// A changed copy of a run.
 fn changed(run: &Run, change: impl FnOnce(&mut Run)) -> Run {
     let mut run = run.clone();
     change(&mut run);
     run
 }
 
-/// Sets moments to so many ms after the request was to be sent.
+/// Sets moments, ms after the scheduled time.
 pub(super) fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Sample {
     let set = |sample: Sample, (moment, after): &(Moment, i64)| sample.at(*moment, start + after);
     moments.iter().fold(sample, set)
 }
 
-/// The same run, of which it is known that it had these servers.
+/// A copy of a run with these servers in its `run.json`.
 fn of_servers(run: &Run, hosts: &[&str]) -> Run {
     let server = |(n, host): (usize, &&str)| ServerFile {
         name: format!("server-{}", n + 1),
@@ -98,7 +97,7 @@ fn of_servers(run: &Run, hosts: &[&str]) -> Run {
     changed(run, |run| run.file = Some(file))
 }
 
-/// The same run, of which it is known that its servers were started with these flags.
+/// A copy of a run whose servers were started with these flags.
 fn started_as(run: &Run, flags: &str) -> Run {
     let process = ProcessFile {
         command: format!("queuescope sim {flags}"),
@@ -143,7 +142,7 @@ fn stalled(nanos: i64) -> Run {
     })
 }
 
-/// Requests of which each told of so many sequences, of which those of this request were retracted.
+/// Requests of so many sequences; those of one request were retracted.
 fn retracted(sequences: u32, request: i64) -> Run {
     run_of(100, move |sample, n, _| {
         sample.with(|record| {
@@ -159,7 +158,7 @@ const HELD: &str = "WorkerArrival 300, WorkerForwarded 301, ServerCreated 305, Q
     ServerFirstToken 320, FirstToken 330";
 
 #[test]
-fn what_takes_the_time_is_told_where_it_is_much() {
+fn stages_that_take_much_of_the_time_are_found() {
     let unequal = |sample, n: i64, start| {
         let wait = if n % 2 == 0 { 22 } else { 150 };
         set(sample, start, &[(Moment::QueueEnd, wait)])
@@ -207,7 +206,7 @@ fn what_takes_the_time_is_told_where_it_is_much() {
 }
 
 #[test]
-fn nothing_is_found_in_what_nobody_saw_or_what_cannot_be() {
+fn nothing_is_found_in_missing_or_impossible_values() {
     let blind = |sample, n, start| {
         let held = with(HELD)(sample, n, start);
         held.without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
@@ -222,7 +221,7 @@ fn nothing_is_found_in_what_nobody_saw_or_what_cannot_be() {
 }
 
 #[test]
-fn a_run_of_which_a_part_is_missing_is_not_said_to_be_well() {
+fn an_incomplete_run_is_not_called_fine() {
     let whole = run_of(100, |sample, _, _| sample);
     let summary = |summary| changed(&whole, |run| run.summary = summary);
     let partial = changed(&whole, |run| run.is_partial = true);
@@ -238,10 +237,10 @@ fn a_run_of_which_a_part_is_missing_is_not_said_to_be_well() {
 }
 
 #[test]
-fn nothing_is_found_in_a_handful_or_in_nothing() {
+fn nothing_is_found_in_few_requests_or_none() {
     only(&run_of(5, |sample, _, _| sample), "too_few");
     only(&Run::default(), "too_few");
-    // It is not said that they failed.
+    // They are not reported as failed.
     let endless = run_of(30, |sample, _, _| sample.without(&[Moment::Finish]));
     let finding = only(&endless, "too_few");
     let said =
@@ -256,7 +255,7 @@ fn queued(sample: Sample, start: i64) -> Sample {
 }
 
 #[test]
-fn findings_are_of_the_requests_that_the_figures_are_of() {
+fn findings_are_of_the_window() {
     // a:1 has had a warm-up of 200 requests, which the window leaves out.
     let of = |sample: Sample, n: i64, start| {
         let wait = if n < 200 { 180 } else { 22 };
@@ -283,7 +282,7 @@ fn servers_of_different_models_are_not_compared() {
     };
     only(&two(["m", "m"]), "imbalance");
     only(&two(["m", "other"]), "fine");
-    // A server of both puts all three together.
+    // A server of both models joins all three.
     let mut three = two(["m", "other"]);
     for model in ["m", "other"] {
         three
@@ -294,7 +293,7 @@ fn servers_of_different_models_are_not_compared() {
 }
 
 #[test]
-fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
+fn unequal_shares_are_found_unless_by_chance_or_fault() {
     let share = |of_a: i64| {
         run_of(200, move |sample, n, _| {
             sample.host(if n % 20 < of_a { "a:1" } else { "b:1" })
@@ -304,7 +303,7 @@ fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
     let said = "a:1 had 140 requests, b:1 60; an equal share is 100.";
     assert_says(&only(&unequal, "imbalance").what, said);
     let disturbed = changed(&unequal, |run| run.faults = vec![FaultRow::default()]);
-    // Of a pair a failed request may end where it was to be prefilled: that server has no share.
+    // A failed request may name its prefill server, which has no share.
     let pair = run_of(200, |sample, n, _| match n % 20 {
         0 => sample.host("p:1"),
         _ => sample
@@ -335,7 +334,7 @@ fn timed_out(sample: Sample, start: i64) -> Sample {
         .ended(Outcome::Timeout, "late")
 }
 
-/// A run of which every so many-th request gets no token, with what else is different of it.
+/// A run in which every `nth` request gets no token, and is changed.
 fn failing(count: i64, nth: i64, change: impl Fn(Sample) -> Sample) -> Run {
     run_of(count, |sample, n, start| match n % nth {
         7 => change(timed_out(sample, start)),
@@ -344,7 +343,7 @@ fn failing(count: i64, nth: i64, change: impl Fn(Sample) -> Sample) -> Run {
 }
 
 #[test]
-fn failures_are_told_with_where_they_were() {
+fn failures_are_found_with_where_they_were_last_seen() {
     let mut disturbed = failing(100, 20, |sample| sample);
     let finding = only(&disturbed, "failures");
     assert_eq!(finding.level, Level::Problem);
@@ -358,7 +357,7 @@ fn failures_are_told_with_where_they_were() {
     assert_eq!(only(&few, "failures").level, Level::Limit);
 }
 
-/// What smg 1.13.0, sglang-router 0.3.2, SGLang, and the proxy itself say, and the advice.
+/// Errors of smg 1.13.0, sglang-router 0.3.2, SGLang, and the proxy itself, and the advice on them.
 const FULL: &str = "\
 503 No available servers: No decode workers available. Please check if decode servers are configured and healthy. | took no server for alive
 503 No available workers (all circuits open or unhealthy) | took no server for alive
@@ -383,7 +382,7 @@ fn what_helps_against_503_depends_on_who_had_no_room() {
 }
 
 #[test]
-fn a_run_that_is_not_valid_says_so_first() {
+fn the_verdict_of_an_invalid_run_comes_first() {
     let mut run = run_of(100, |sample, _, start| queued(sample, start));
     let verdict = |grade: &str| json!({ "verdict": { "grade": grade, "reasons": ["the generator was late by 2 s"] } });
     run.summary = verdict("INVALID");
@@ -391,19 +390,23 @@ fn a_run_that_is_not_valid_says_so_first() {
     assert_eq!((all[0].kind, all[0].level), ("verdict", Level::Problem));
     assert_eq!(all[0].what, "The generator was late by 2 s.");
     assert_says(&all[0].advice, "Give the generator a machine");
-    for said in [
-        "late: lower the rate",
-        "9 of 99 requests (9.1 %) failed: latencies are those of the others",
+    // Whatever the reasons say: late sends say what helps, failed requests and a stop are not the generator's doing.
+    for (causes, is_advised) in [
+        (vec!["low_rate"], true),
+        (vec!["late_event_loop", "failed"], true),
+        (vec!["late_sends", "low_rate"], false),
+        (vec!["failed", "stopped"], false),
     ] {
-        run.summary["verdict"]["reasons"][0] = said.into();
-        assert_eq!(found(&run)[0].advice, "", "{said}");
+        run.summary["verdict"]["causes"] = json!(causes);
+        let advice = &found(&run)[0].advice;
+        assert_eq!(!advice.is_empty(), is_advised, "{causes:?}: {advice}");
     }
     run.summary = verdict("VALID");
     only(&run, "server_queue");
 }
 
 #[test]
-fn a_generators_own_limit_is_told() {
+fn the_generators_own_limit_is_found() {
     let late = with(
         "Sent 100, Arrival 101, Forwarded 102, WorkerArrival 103, WorkerForwarded 104, \
          ServerCreated 105, QueueStart 106, QueueEnd 110",
@@ -411,13 +414,13 @@ fn a_generators_own_limit_is_told() {
     let mut run = run_of(100, late);
     run.summary = json!({ "config": { "max_concurrency": 4 } });
     assert_eq!(only(&run, "slots").level, Level::Limit);
-    // Of other lateness its verdict tells.
+    // The verdict reports other lateness.
     run.summary = json!({ "verdict": { "grade": "VALID", "reasons": [] } });
     only(&run, "fine");
 }
 
 #[test]
-fn a_server_that_is_back_and_gets_nothing_is_told() {
+fn a_server_that_is_back_and_gets_no_requests_is_found() {
     let told = |back: f64, used_from: i64| {
         let run = run_of(200, |sample, n, _| match n {
             n if n % 2 == 0 && !(40..used_from).contains(&n) => sample.host("a:1"),
@@ -432,7 +435,7 @@ fn a_server_that_is_back_and_gets_nothing_is_told() {
             .find(|finding| finding.kind == "not_served");
         told.map(|finding| finding.what)
     };
-    // What was done to a run on purpose may be all that is to be told of it.
+    // Faults on purpose may be the only finding.
     let mut run = run_of(100, |sample, _, _| sample);
     run.faults = vec![fault(0.5, "server-1", "slow", "down")];
     assert_says(

@@ -1,38 +1,45 @@
-//! What a run says of its waiting in server queues: what was full, and which requests caused it.
+//! Waiting in server queues and in the router: its causes, and the requests that caused it.
 
-use crate::report::why::{Why, lopsided, words};
+use crate::report::why::{lopsided, words};
+use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
 
-use super::{Finding, LEAST, Seen, upper};
+use super::{Facts, Finding, MIN_MEAN_S, QUEUE_SHARE, upper};
 
-/// From this share of the waiting on a cause is named beside the main one: a fifth.
+/// The share of a request's time from which its wait in the router is a finding.
+const ROUTER_SHARE: f64 = 0.1;
+/// The share in server queues from which the requests that caused the waiting are worth naming.
+const HELD_UP_SHARE: f64 = 0.1;
+
+/// The share of the waiting from which a second cause is named.
 const MUCH: f64 = 0.2;
 
-/// From this share of the waiting in servers on it is for their slots: a half.
+/// The share of the waiting in servers from which their slots count as full.
 const FULL: f64 = 0.5;
 
-/// What tells when each request waited and ran.
-const UNTIMED: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
+/// How to have servers report when each request waited and ran.
+const TIMING_ADVICE: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
                        up, come by traces (`--enable-trace`, and `--engine-traces` of the proxy).";
 
-/// What most of the waiting was for, and what else much of it, and what helps against each.
-pub fn causes(of: &Seen<'_>, found: Finding, took: &str) -> Finding {
-    let why = of.why;
-    let waited = format!("A request waited {took} for a place in a batch.");
+/// Waiting in server queues: its main cause and other large ones, and what helps against each.
+pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let took = facts.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
+    let why = facts.why;
+    let mut what = format!("A request waited {took} for a place in a batch.");
     let shares = why.shares();
     let Some(((main, share), others)) = shares.split_first() else {
-        return found.saying(waited);
+        return Some(what);
     };
     let slots = why.slots();
     let percent = |share: &f64| format!("{:.0} %", share * 100.0);
     let (first, share) = (upper(&words(*main, slots)), percent(share));
-    let mut what = format!("{waited} {first} for {share} of that time");
-    let mut advice = main.advice().to_owned();
+    what += &format!(" {first} for {share} of that time");
+    finding.advice = main.advice().to_owned();
     let is_much = |(cause, share): &&(Cause, f64)| *share >= MUCH && *cause != Cause::Unknown;
     for (cause, share) in others.iter().filter(is_much) {
         let share = percent(share);
         what += &format!(", and {} for {share}", words(*cause, slots));
-        advice += &format!(" For the {share}: {}", cause.advice());
+        finding.advice += &format!(" For the {share}: {}", cause.advice());
     }
     what += ".";
     let unknown = shares.iter().find(|of| of.0 == Cause::Unknown);
@@ -41,54 +48,48 @@ pub fn causes(of: &Seen<'_>, found: Finding, took: &str) -> Finding {
             " Who had the server is not known while requests were there of which it told no times ({} in the rows).",
             why.untimed
         );
-        // Those that a fault on purpose broke no switch would tell of.
-        if of.run.faults.is_empty() {
-            advice = format!("{UNTIMED} {advice}");
+        // No switch shows the times of requests that a fault on purpose broke.
+        if facts.run.faults.is_empty() {
+            finding.advice = format!("{TIMING_ADVICE} {}", finding.advice);
         }
     }
-    Finding {
-        advice,
-        ..found.saying(what)
-    }
+    Some(what)
 }
 
-/// What helps against a wait in the router while the servers have no slot free either.
-pub fn behind_router(of: &Seen<'_>, found: Finding) -> Finding {
-    let waited = of.why.mean().is_some_and(|mean| mean >= LEAST);
-    let mut causes = of.why.shares().into_iter().filter(|_| waited);
+/// Waiting in the router. A higher limit of the router does not help if the servers have no free slot either.
+pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let took = facts.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
+    let what = format!("The router held a request {took} before it sent it on.");
+    let waited = facts.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
+    let mut causes = facts.why.shares().into_iter().filter(|_| waited);
     let full = causes.find(|(cause, share)| *cause == Cause::Slots && *share >= FULL);
     let Some((_, share)) = full else {
-        return found;
+        return Some(what);
     };
-    let advice = match of.has("server_queue") {
+    let advice = match facts.has("server_queue") {
         true => "What helps against the server queue helps here too.",
         false => Cause::Slots.advice(),
     };
-    Finding {
-        what: format!(
-            "{} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
-            found.what,
-            share * 100.0
-        ),
-        advice: format!(
-            "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
-        ),
-        ..found
-    }
+    finding.advice = format!(
+        "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
+    );
+    Some(format!(
+        "{what} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
+        share * 100.0
+    ))
 }
 
 /// Few requests that held up the others.
-pub fn by_few(why: &Why, found: Finding) -> Option<Finding> {
-    let (by, said) = lopsided(&why.groups)?;
+pub fn held_up(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    facts.stage(Period::PURE_QUEUE, HELD_UP_SHARE)?;
+    let (by, text) = lopsided(&facts.why.groups)?;
     let advice = match by {
         "prompt" => {
             "Give them servers of their own, or cut their prefill into smaller pieces (`chunked_prefill_size`)."
         }
         "output" => "Give them servers of their own, or limit how long answers may get.",
-        _ => &found.advice,
+        _ => return Some(text),
     };
-    Some(Finding {
-        advice: advice.to_owned(),
-        ..found.saying(said)
-    })
+    finding.advice = advice.to_owned();
+    Some(text)
 }

@@ -1,4 +1,4 @@
-//! How requests ended, and how many tokens they moved.
+//! Counts of requests by outcome, and of their tokens.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,51 +10,51 @@ use crate::table::Table;
 
 use super::request::Request;
 
-/// How many requests, by how they ended.
+/// Counts of requests.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// All requests.
     pub requests: u64,
-    /// Each outcome with its count, in the order of reports, also those that did not occur.
+    /// Every outcome with its count, in the order of reports.
     pub outcomes: [(Outcome, u64); Outcome::ALL.len()],
-    /// Those that the generator gave up when its run was stopped: neither ok nor failed.
+    /// Requests that the generator gave up when its run was stopped: neither ok nor failed.
     pub given_up: u64,
-    /// What was said of those that are not ok.
+    /// The errors of requests that are not ok.
     pub errors: Tally<String>,
-    /// How many times they were sent to a server.
+    /// The attempts at all requests.
     pub attempts: u64,
     /// Requests that took more than one attempt.
     pub retried: u64,
-    /// Attempts that did not answer, by server, outcome and status.
+    /// Failed attempts, by server, outcome and status.
     pub failed_attempts: Tally<FailedAttempt>,
-    /// Rows, one a sequence.
+    /// Rows, one per sequence.
     pub rows: u64,
-    /// Rows whose moments are out of order, and what the first of them says.
+    /// The number of rows with impossible values, and the `inconsistency` of the first.
     pub inconsistent: (u64, Option<String>),
 }
 
-/// How often each of some things was.
+/// The number of occurrences of each key.
 pub type Tally<K> = BTreeMap<K, u64>;
 
-/// Each with its count, most frequent first.
-pub fn most_frequent<K>(of: &Tally<K>) -> impl Iterator<Item = (&K, u64)> {
-    let mut all: Vec<(&K, u64)> = of.iter().map(|(what, count)| (what, *count)).collect();
+/// Returns the keys with their counts, most frequent first.
+pub fn most_frequent<K>(tally: &Tally<K>) -> impl Iterator<Item = (&K, u64)> {
+    let mut all: Vec<(&K, u64)> = tally.iter().map(|(key, count)| (key, *count)).collect();
     all.sort_by_key(|(_, count)| Reverse(*count));
     all.into_iter()
 }
 
-/// What a failed attempt is counted by: the server, `host:port`; the outcome's name, `open` when it was not over at the last
-/// look; and the status of its response.
+/// The key of a failed attempt: the server (`host:port`), the outcome's name (`open` if it had not ended when last seen), and the
+/// status of its response.
 pub type FailedAttempt = (String, &'static str, Option<u16>);
 
-/// Tokens of requests that went well.
+/// The tokens of successful requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tokens {
-    /// Of the prompts, each prompt once; `None` when no request told.
+    /// Prompt tokens, each prompt once; `None` if no request reported any.
     pub input: Option<u64>,
-    /// Generated; `None` when no request told.
+    /// Generated tokens; `None` if no request reported any.
     pub output: Option<u64>,
-    /// Requests of which nobody told how many tokens they generated; they are not in `output`.
+    /// The number of requests that did not report their generated tokens, and are not in `output`.
     pub output_unknown: u64,
 }
 
@@ -76,49 +76,47 @@ impl Counts {
                 *counts.errors.entry(error.to_owned()).or_default() += 1;
                 counts.given_up += u64::from(is_given_up(table, row));
             }
-            let attempts = table
-                .whole(ColumnId::attempts, row)
-                .unwrap_or(0)
-                .unsigned_abs();
+            let attempts = table.whole(ColumnId::attempts, row);
+            let attempts = attempts.map_or(0, i64::unsigned_abs);
             counts.attempts += attempts;
             counts.retried += u64::from(attempts > 1);
             for failed in told(table.text(ColumnId::failed_attempts, row)) {
                 let outcome = failed.outcome.map_or("open", Outcome::name);
-                let of = (failed.host, outcome, failed.status);
-                *counts.failed_attempts.entry(of).or_default() += 1;
+                let key = (failed.host, outcome, failed.status);
+                *counts.failed_attempts.entry(key).or_default() += 1;
             }
             for row in request.rows() {
                 counts.rows += 1;
-                let wrong = table.text(ColumnId::inconsistency, row);
+                let inconsistency = table.text(ColumnId::inconsistency, row);
                 let (rows, first) = &mut counts.inconsistent;
-                if !wrong.is_empty() {
+                if !inconsistency.is_empty() {
                     *rows += 1;
-                    first.get_or_insert_with(|| wrong.to_owned());
+                    first.get_or_insert_with(|| inconsistency.to_owned());
                 }
             }
         }
         counts
     }
 
-    /// Requests that went well.
+    /// The number of successful requests.
     pub fn ok(&self) -> u64 {
         let mut all = self.outcomes.iter();
         let ok = all.find(|(outcome, _)| *outcome == Outcome::Ok);
         ok.map_or(0, |(_, count)| *count)
     }
 
-    /// Requests that failed.
+    /// The number of failed requests.
     pub fn failed(&self) -> u64 {
         self.requests - self.ok() - self.given_up
     }
 
-    /// Share of requests that went well, of all; `None` of no requests.
+    /// The share of successful requests; `None` if there were no requests.
     pub fn success_rate(&self) -> Option<f64> {
         (self.requests > 0).then(|| self.ok() as f64 / self.requests as f64)
     }
 }
 
-/// How the request of a row ended.
+/// Returns the outcome of a row's request.
 pub fn outcome_of(table: &Table, row: usize) -> Outcome {
     match table.text(ColumnId::outcome, row) {
         "" if table.is_ok(row) => Outcome::Ok,
@@ -126,7 +124,7 @@ pub fn outcome_of(table: &Table, row: usize) -> Outcome {
     }
 }
 
-/// Whether the generator gave the request of a row up because its run was stopped.
+/// Whether the generator gave up a row's request because its run was stopped.
 pub fn is_given_up(table: &Table, row: usize) -> bool {
     outcome_of(table, row) == Outcome::ClientAbort && table.text(ColumnId::error, row) == GIVEN_UP
 }
@@ -139,15 +137,15 @@ impl Tokens {
         };
         let mut tokens = Tokens::default();
         for request in requests {
-            let tell = |column| table.whole(column, request.row());
-            // Rows of before there was such a column tell those of one sequence.
-            let is_one = request.rows().len() == 1;
-            let of = |of_request, of_row| {
-                let told = tell(of_request).or_else(|| tell(of_row).filter(|_| is_one));
-                told.map(i64::unsigned_abs)
+            let cell = |column| table.whole(column, request.row());
+            // Files of older versions have only the column of the sequence.
+            let is_single = request.rows().len() == 1;
+            let tokens_of = |of_request, of_row| {
+                let count = cell(of_request).or_else(|| cell(of_row).filter(|_| is_single));
+                count.map(i64::unsigned_abs)
             };
-            let input = of(request_prompt_tokens, actual_prompt_tokens);
-            let output = of(request_output_tokens, actual_output_tokens);
+            let input = tokens_of(request_prompt_tokens, actual_prompt_tokens);
+            let output = tokens_of(request_output_tokens, actual_output_tokens);
             tokens.output_unknown += u64::from(output.is_none());
             tokens.input = sum(tokens.input, input);
             tokens.output = sum(tokens.output, output);
@@ -155,13 +153,13 @@ impl Tokens {
         tokens
     }
 
-    /// Both, where both are known.
+    /// Prompt and generated tokens; `None` if either is unknown.
     pub fn total(&self) -> Option<u64> {
         Some(self.input?.saturating_add(self.output?))
     }
 }
 
-/// What is known of both.
+/// Adds what is known; `None` if neither is.
 fn sum(total: Option<u64>, part: Option<u64>) -> Option<u64> {
     part.map(|part| total.unwrap_or(0).saturating_add(part))
         .or(total)

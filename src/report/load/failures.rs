@@ -1,4 +1,4 @@
-//! The requests that failed: how, where they were by then and how long they had waited, and what that says of all.
+//! Failed requests: their outcomes, where they were last seen, how long they had waited; and lower bounds of the latencies of all requests.
 
 use std::collections::BTreeMap;
 
@@ -16,102 +16,91 @@ use super::latency::LatencyId;
 use super::request::Request;
 use super::spent::TimeSpent;
 
-/// Failed requests, by what became of them.
+/// Failed requests.
 #[derive(Clone, Debug)]
 pub struct Failures {
-    /// How many there are.
+    /// The number of requests.
     pub requests: u64,
-    /// Most frequent first.
-    pub kinds: Vec<Kind>,
-    /// Latencies of all requests, each at least as long as said: one that was given up while it waited went on then, and
-    /// one that failed in another way never gets an answer. Seconds, not finite where those take part; `None` where one
-    /// that went well lacks the latency.
-    pub at_least: Vec<(LatencyId, Option<Summary>)>,
+    /// The kinds of failures, most frequent first.
+    pub kinds: Vec<FailureKind>,
+    /// Lower bounds of the latencies of all requests, seconds. Requests that were given up count with their time until then, other
+    /// failed ones as infinite. `None` if a successful request lacks the latency.
+    pub lower_bounds: Vec<(LatencyId, Option<Summary>)>,
 }
 
-/// Requests that failed in the same way at the same place.
+/// Requests with the same outcome that were last seen at the same stage.
 #[derive(Clone, Debug)]
-pub struct Kind {
-    /// How they ended.
+pub struct FailureKind {
+    /// The outcome.
     pub outcome: Outcome,
     /// Where they were last seen.
     pub last_seen: Option<Spent>,
-    /// How many there are.
+    /// The number of requests.
     pub requests: u64,
     /// How long they had waited, seconds; see [`waited`].
     pub waited: Option<Summary>,
-    /// What their time was spent on, as far as it is known.
+    /// Their time by stage, as far as it is known.
     pub spent: TimeSpent,
 }
 
-/// Latencies that are told of all requests, from what they count and whether to the first token.
-const OF_ALL: [(LatencyId, ColumnId, bool); 4] = [
-    (LatencyId::TotalFromSend, ColumnId::sent_time, false),
-    (
-        LatencyId::TotalFromSchedule,
-        ColumnId::scheduled_time,
-        false,
-    ),
-    (LatencyId::TtftFromSend, ColumnId::sent_time, true),
-    (
-        LatencyId::Of(ColumnId::ttft_from_schedule),
-        ColumnId::scheduled_time,
-        true,
-    ),
+/// The latencies that have lower bounds.
+const BOUNDED: [LatencyId; 4] = [
+    LatencyId::TotalFromSend,
+    LatencyId::TotalFromSchedule,
+    LatencyId::TtftFromSend,
+    LatencyId::Of(ColumnId::ttft_from_schedule),
 ];
 
-/// Above this share of requests the failed are spoken of first.
-const FEW: f64 = 0.03;
+/// Failed requests are many above this share of all.
+const MANY_SHARE: f64 = 0.03;
 
-/// So many kinds are named in a sentence.
-const NAMED: usize = 3;
+/// The most kinds that a sentence names.
+const MAX_NAMED: usize = 3;
 
 impl Failures {
     pub(super) fn of(table: &Table, requests: &[Request]) -> Failures {
-        let mut alike: BTreeMap<_, Vec<Row>> = BTreeMap::new();
-        for request in requests.iter().filter(|request| !request.is_ok) {
+        let mut by_kind: BTreeMap<_, Vec<Row>> = BTreeMap::new();
+        let is_failed = |of: &&Request| !of.is_ok && !is_given_up(table, of.row());
+        for request in requests.iter().filter(is_failed) {
             let row = table.row(request.row());
-            if !is_given_up(table, request.row()) {
-                let kind = (row.outcome().name(), row.last_seen());
-                alike.entry(kind).or_default().push(row);
-            }
+            let kind = (row.outcome().name(), row.last_seen());
+            by_kind.entry(kind).or_default().push(row);
         }
-        let kind = |((_, last_seen), records): ((_, Option<Spent>), Vec<Row>)| {
+        let kind = |((_, last_seen), rows): ((_, Option<Spent>), Vec<Row>)| {
             let mut spent = TimeSpent::default();
-            for record in &records {
-                let [all, _] = TimeSpent::both(record);
+            for row in &rows {
+                let [all, _] = TimeSpent::both(row);
                 spent.add(all);
             }
-            Some(Kind {
-                outcome: records.first()?.outcome(),
+            Some(FailureKind {
+                outcome: rows.first()?.outcome(),
                 last_seen,
-                requests: records.len() as u64,
-                waited: Summary::of(records.iter().filter_map(waited)),
+                requests: rows.len() as u64,
+                waited: Summary::of(rows.iter().filter_map(waited)),
                 spent,
             })
         };
-        let mut kinds: Vec<Kind> = alike.into_iter().filter_map(kind).collect();
+        let mut kinds: Vec<FailureKind> = by_kind.into_iter().filter_map(kind).collect();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
-        let at_least = OF_ALL.map(|(latency, from, is_first_token)| {
-            let values = at_least(table, requests, from, is_first_token);
+        let lower_bounds = BOUNDED.map(|latency| {
+            let values = lower_bounds(table, requests, latency);
             (latency, values.and_then(Summary::with_endless))
         });
         Failures {
             requests: kinds.iter().map(|kind| kind.requests).sum(),
-            at_least: at_least.into(),
+            lower_bounds: lower_bounds.into(),
             kinds,
         }
     }
 
-    /// The bounds of a latency.
-    pub fn at_least(&self, latency: LatencyId) -> Option<&Summary> {
-        let found = self.at_least.iter().find(|(known, _)| *known == latency);
-        found?.1.as_ref()
+    /// The lower bounds of a latency.
+    pub fn lower_bound(&self, latency: LatencyId) -> Option<&Summary> {
+        let mut all = self.lower_bounds.iter();
+        all.find(|(id, _)| *id == latency)?.1.as_ref()
     }
 
-    /// One sentence for each thing that there is to say of where the time went: first of the failed where they are more
-    /// than a few of all, then of those that went well.
-    pub fn verdict(&self, spent: &TimeSpent, counts: &Counts) -> String {
+    /// Where the time went, in sentences: of failed requests, if they are many, then of the successful ones.
+    pub fn time_sentences(&self, spent: &TimeSpent, counts: &Counts) -> String {
         let (all, ok, given_up) = (counts.requests, counts.ok(), counts.given_up);
         let mut sentences = Vec::new();
         if self.are_many(all) {
@@ -125,27 +114,27 @@ impl Failures {
         if ok == all {
             sentences.push(spent.sentence("a request took"));
         } else if ok > 0 {
-            let whose = format!("the {ok} of {all} requests that went well took");
-            sentences.push(spent.sentence(&whose));
+            let subject = format!("the {ok} of {all} requests that went well took");
+            sentences.push(spent.sentence(&subject));
         }
         sentences.join(" ")
     }
 
-    /// Whether they are spoken of first, of so many requests.
+    /// Whether they are many of `all` requests.
     pub fn are_many(&self, all: u64) -> bool {
-        self.requests as f64 > FEW * all as f64
+        self.requests as f64 > MANY_SHARE * all as f64
     }
 
     fn sentence(&self, all: u64) -> String {
-        let (failed, kinds) = (self.requests, self.words());
+        let (failed, kinds) = (self.requests, self.text());
         let share = 100.0 * failed as f64 / all as f64;
         format!("{failed} of {all} requests ({share:.0} %) failed: {kinds}.")
     }
 
-    /// The most frequent kinds, and how many there are of the others.
-    pub fn words(&self) -> String {
-        let (named, others) = self.kinds.split_at(self.kinds.len().min(NAMED));
-        let mut kinds: Vec<String> = named.iter().map(Kind::words).collect();
+    /// The most frequent kinds, and the number of other failed requests.
+    pub fn text(&self) -> String {
+        let (named, others) = self.kinds.split_at(self.kinds.len().min(MAX_NAMED));
+        let mut kinds: Vec<String> = named.iter().map(FailureKind::text).collect();
         if !others.is_empty() {
             let count: u64 = others.iter().map(|kind| kind.requests).sum();
             kinds.push(format!("{count} in other ways"));
@@ -154,58 +143,49 @@ impl Failures {
     }
 }
 
-impl Kind {
-    fn words(&self) -> String {
-        let mut words = format!("{} {}", self.requests, self.outcome.name());
+impl FailureKind {
+    fn text(&self) -> String {
+        let mut text = format!("{} {}", self.requests, self.outcome.name());
         if let Some(last_seen) = self.last_seen {
-            words.push_str(&format!(", last seen {}", place(last_seen)));
+            text.push_str(&format!(", last seen {}", place(last_seen)));
         }
         if let Some(waited) = &self.waited {
-            words.push_str(&format!(", after {} on average", duration(waited.mean)));
+            text.push_str(&format!(", after {} on average", duration(waited.mean)));
         }
-        if let Some((spent, share)) = self.elsewhere() {
-            words.push_str(&format!(", {share:.0} % of that {}", spent.place()));
+        if let Some((spent, share)) = self.longest_elsewhere() {
+            text.push_str(&format!(", {share:.0} % of that {}", spent.place()));
         }
-        words
+        text
     }
 
-    /// Where they were last seen, as the column `ended_in` names it.
+    /// Where they were last seen, by the names of the column `ended_in`.
     pub fn ended_in(&self) -> Option<String> {
         self.last_seen.map(|seen| seen.ended_in(|stage| stage.name))
     }
 
-    /// What most of their time was spent on and how many per cent of it, unless it is where they were last seen: who
-    /// waits long and then is given up at his first token did not lose his time in decoding.
-    pub fn elsewhere(&self) -> Option<(Spent, f64)> {
+    /// The stage that took most of their time, with its percentage, unless they were last seen there: a request that waits for long
+    /// and times out at its first token did not spend its time decoding.
+    pub fn longest_elsewhere(&self) -> Option<(Spent, f64)> {
         let part = self.spent.parts.first()?;
         let is_here = self.last_seen == Some(part.spent);
-        // Of all of them: no less than this, where it was not seen in each.
+        // A lower bound, if the stage was not measured in all requests.
         let share = part.nanos as f64 / self.spent.total_nanos as f64;
         (share > 0.5 && !is_here).then_some((part.spent, share * 100.0))
     }
 }
 
-/// The time that [`TimeSpent`] tells the parts of, seconds: from the schedule to the end; of a proxy's own rows from the
-/// send or the arrival.
+/// The time that [`TimeSpent`] splits into stages, seconds: from the schedule to the end; in a proxy's rows from the send or arrival.
 fn waited(row: &Row) -> Option<f64> {
     Breakdown::of(row).map(|breakdown| seconds(breakdown.total_nanos))
 }
 
-/// A latency of all requests: that of one that was given up as long as it was seen to go on, that of others that failed
-/// without end, for no answer follows. `None` where one that went well lacks it.
-fn at_least(
-    table: &Table,
-    requests: &[Request],
-    from: ColumnId,
-    is_first_token: bool,
-) -> Option<Vec<f64>> {
+/// Lower bounds of a latency of all requests, seconds; see [`Failures::lower_bounds`].
+fn lower_bounds(table: &Table, requests: &[Request], latency: LatencyId) -> Option<Vec<f64>> {
+    let (from, to) = latency.ends()?;
+    let is_first_token = to == ColumnId::first_token_time;
     let mut values = Vec::new();
     for request in requests {
-        let (rows, to) = match is_first_token {
-            true => (request.rows(), ColumnId::first_token_time),
-            false => (request.row()..request.row() + 1, ColumnId::finish_time),
-        };
-        for row in rows {
+        for row in latency.rows(request) {
             let is_over = request.is_ok || is_first_token;
             match table.between(from, to, row).filter(|_| is_over) {
                 Some(nanos) => values.push(seconds(nanos)),
@@ -231,7 +211,7 @@ mod tests {
     use crate::report::sample::Sample;
     use crate::request::timeline::Moment;
 
-    /// As in a run beyond what the server can do: 8 went well, 112 waited 10 s in the server and got no token.
+    /// An overloaded run: 8 requests succeeded, 112 waited 10 s in the server and got no token.
     fn overload() -> Vec<Row> {
         let ok = (0..8).map(|n| Sample::starting(n).open_row());
         let failed = (8..120).map(|n| {
@@ -247,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_given_up_after_long_waiting_did_not_wait_where_he_was_last_seen() {
+    fn the_longest_stage_of_failed_requests_is_named_if_they_were_last_seen_elsewhere() {
         // The first token came at 210 ms, and 10 ms later it was over.
         let queued = Sample::whole().at(Moment::QueueEnd, 180);
         let queued = queued.at(Moment::Finish, 220);
@@ -267,12 +247,12 @@ mod tests {
             let cut = cut.ended(Outcome::Timeout, "").open_row();
             let summary = load::Summary::of_records(&[cut], &run());
             let how = "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding,";
-            assert_eq!(summary.all.verdict(), format!("{how} {said}"));
+            assert_eq!(summary.all.time_sentences(), format!("{how} {said}"));
         }
     }
 
     #[test]
-    fn who_never_gets_an_answer_waits_without_end() {
+    fn failed_requests_count_as_infinite() {
         let rejected = |n| {
             let sample = Sample::starting(n).without(&AFTER_SENDING);
             let sample = sample.without(&[Moment::Finish]).at(Moment::End, n + 2);
@@ -298,13 +278,13 @@ mod tests {
         ] {
             assert_says(&flat(&text), said);
         }
-        // A row of dashes would say nothing.
+        // No row of dashes alone.
         let text = load::Summary::of_records(&records[6..10], &run()).to_text();
         assert!(!text.contains("from send"), "{text}");
     }
 
     #[test]
-    fn who_was_given_up_when_the_run_was_stopped_did_not_fail() {
+    fn requests_given_up_when_the_run_was_stopped_did_not_fail() {
         let mut records = overload();
         for record in &mut records[10..] {
             record.outcome = Some(Outcome::ClientAbort);
@@ -323,8 +303,8 @@ mod tests {
         }
         let none = load::Summary::of_records(&records[10..12], &run());
         let said = "2 of 2 requests were given up when the run was stopped.";
-        assert_eq!(none.all.verdict(), said);
-        // A client that left by itself did fail.
+        assert_eq!(none.all.time_sentences(), said);
+        // A client that disconnected by itself counts as failed.
         records[10].error = Some("the client went away".to_owned());
         assert_eq!(
             load::Summary::of_records(&records[..13], &run()).failed(),
@@ -333,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn under_overload_the_failed_are_spoken_of_first() {
+    fn under_overload_failed_requests_come_first() {
         let summary = load::Summary::of_records(&overload(), &run());
         let text = summary.to_text();
         for said in [
@@ -342,7 +322,7 @@ mod tests {
             "\nms, 8 of 120 requests count ",
             "of all 120, at least\n",
             "\ntotal, from send 120 9366.6 10000.0 10000.0 10000.0\n",
-            // Half of all had no token after 10 s, whatever those say that went well.
+            // Half of all requests had no token after 10 s.
             "\nTTFT, from send 120 9347.3 10000.0 10000.0 10000.0\n",
             "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
             "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
@@ -361,16 +341,16 @@ mod tests {
         }
     }
 
-    /// It died with its first token seen, 350 ms from its send: not at its last read.
+    /// Its upstream died after the first token, 350 ms after the send, later than the last read.
     #[test]
-    fn who_failed_waited_at_least_until_its_end() {
+    fn a_failed_request_waited_at_least_until_its_end() {
         let died = Sample::starting(1).at(Moment::Finish, 202);
         let died = died.at(Moment::End, 352).ended(Outcome::UpstreamDied, "");
         let mut records = vec![Sample::whole().open_row(), died.open_row()];
         let json = json_of(&records, &run());
         assert_near(&json, "/latency_at_least/ttft_from_send/max", 0.209);
         assert_near(&json, "/failures/0/waited/max", 0.351);
-        // Of replies that are no streams nobody knows a first token.
+        // A response that is no stream has no first token.
         records[0].timeline.clear(Moment::FirstToken);
         let json = json_of(&records, &run());
         assert!(json["latency_at_least"]["ttft_from_send"]["p50"].is_null());

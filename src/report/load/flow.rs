@@ -1,4 +1,4 @@
-//! Rates, and how many requests were in flight, queued and running over time.
+//! Rates, and the numbers of requests in flight, queued and running over time.
 
 use crate::clock::seconds;
 use crate::request::columns::ColumnId;
@@ -8,43 +8,43 @@ use crate::table::Table;
 use super::request::Request;
 use super::run::RunFacts;
 
-/// How requests came and went.
+/// Rates and concurrency.
 #[derive(Clone, Debug)]
 pub struct Flow {
     /// Whether there was a schedule: a proxy's rows have none.
     pub is_scheduled: bool,
-    /// Rate of the schedule itself, requests a second.
+    /// Requests per second by the schedule.
     pub schedule_rate: Option<f64>,
-    /// Rate at which requests were really sent (by a proxy: arrived).
+    /// Requests per second as sent, or as they arrived at a proxy.
     pub achieved_rate: Option<f64>,
-    /// What went on when; `None` of a run that took no time.
+    /// Concurrency over time; `None` for a run of length 0.
     pub over_time: Option<OverTime>,
 }
 
-/// Series over the run.
+/// Concurrency over the run, in buckets.
 #[derive(Clone, Debug)]
 pub struct OverTime {
-    /// When the first bucket begins, seconds since the times of rows do.
+    /// When the first bucket begins, seconds on the clock of the rows.
     pub from_s: f64,
     /// Length of a bucket, seconds.
     pub bucket_s: f64,
     /// Requests from their send to their end.
     pub in_flight: Concurrency,
-    /// Sequences in the server queue; `None` where no engine's moments are on our clock.
+    /// Sequences in the server queue; `None` if no row has the engine's moments on its clock.
     pub queued: Option<InServer>,
     /// Sequences from their first batch to the engine's end.
     pub running: Option<InServer>,
-    /// Requests in flight of which nobody told whether they were queued or running, and how many those are.
+    /// Requests in flight that may have been queued or running, and their number.
     pub unknown: (Concurrency, u64),
-    /// Requests from their arrival to the router's sending; `None` where nobody saw it.
+    /// Requests from their arrival to the router's send; `None` if that was never measured.
     pub in_router: Option<Concurrency>,
 }
 
 impl OverTime {
-    /// What the series are called.
+    /// The names of the series.
     pub const NAMES: [&str; 4] = ["concurrency", "queued", "running", "unknown"];
 
-    /// The series by these names.
+    /// The series, in the order of [`OverTime::NAMES`].
     pub fn series(&self) -> [Option<&Concurrency>; 4] {
         let [queued, running] =
             [&self.queued, &self.running].map(|place| place.as_ref().map(|place| &place.known));
@@ -53,18 +53,17 @@ impl OverTime {
     }
 }
 
-/// How many sequences were at one place in the server.
+/// Sequences at one stage in the server.
 #[derive(Clone, Debug)]
 pub struct InServer {
-    /// Those of which it is known when they were there.
+    /// Sequences whose times there are known.
     pub known: Concurrency,
-    /// Requests that were sent and are not in it, such as those that failed there: nobody told when they were there.
+    /// The number of other requests that were sent, such as those that failed in the server.
     pub unknown: u64,
 }
 
 impl Flow {
-    /// Of requests in the order of arrival. Those outside of the time that the figures are of are counted while they are
-    /// there, and are in no other figure.
+    /// Computes the figures of requests in the order of arrival. Requests outside the window count in concurrency only, while they last.
     pub(super) fn of(table: &Table, all: &[Request], run: &RunFacts) -> Flow {
         let inside = || all.iter().filter(|request| request.is_inside);
         let scheduled =
@@ -78,10 +77,10 @@ impl Flow {
     }
 }
 
-/// Gaps a second between the first and the last of some moments.
-fn rate(moments: impl Iterator<Item = i64>) -> Option<f64> {
+/// The number of gaps per second between the first and the last time.
+fn rate(times: impl Iterator<Item = i64>) -> Option<f64> {
     let (mut ends, mut gaps) = (None, -1);
-    for at in moments {
+    for at in times {
         let (first, last) = ends.unwrap_or((at, at));
         ends = Some((at.min(first), at.max(last)));
         gaps += 1;
@@ -95,18 +94,16 @@ impl OverTime {
         let [start, end] = [run.started, run.ended].map(|at| at.nanos());
         let window = Span::new(Interval { start, end })?;
         let [mut in_flight, mut in_router, mut unknown] = [const { Vec::new() }; 3];
-        let mut in_server = [const { Vec::new() }; 2];
-        // Requests of which it is not known when they were queued, and when they ran.
-        let mut lacks = [0; 2];
+        // Queued and running: intervals, and the number of requests that lack them.
+        let mut in_server = [const { (Vec::new(), 0) }; 2];
         for request in all {
             let mut is_known = [true; 2];
             for row in request.rows() {
                 let of_row = [queued(table, row), running(table, row)];
-                is_known = [0, 1].map(|at| is_known[at] && of_row[at].is_some());
-                in_server
-                    .iter_mut()
-                    .zip(of_row)
-                    .for_each(|(all, of)| all.extend(of));
+                for (at, interval) in of_row.into_iter().enumerate() {
+                    is_known[at] &= interval.is_some();
+                    in_server[at].0.extend(interval);
+                }
             }
             let of_request = |column| table.whole(column, request.row());
             let arrived = of_request(ColumnId::arrival_time);
@@ -115,26 +112,24 @@ impl OverTime {
             let Some(start) = table.begun(request.row()) else {
                 continue;
             };
-            let ends = request
-                .rows()
-                .filter_map(|row| table.whole(ColumnId::end_time, row));
+            let ends = request.rows();
+            let ends = ends.filter_map(|row| table.whole(ColumnId::end_time, row));
             let whole = ends.max().map(|end| Interval { start, end });
             in_flight.extend(whole);
             let whole = whole.unwrap_or(Interval { start, end: start });
-            // What was over before the window began, or came after it, is missing in no figure.
+            // A request that ended before the window, or arrived after it, is missing in no figure.
             let is_here = whole.start <= window.whole.end && whole.end >= window.whole.start;
             if is_here && is_known != [true; 2] {
                 unknown.push(whole);
-                lacks = [0, 1].map(|at| lacks[at] + u64::from(!is_known[at]));
+                for (at, is_known) in is_known.into_iter().enumerate() {
+                    in_server[at].1 += u64::from(!is_known);
+                }
             }
         }
         let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
         let some = |all: Vec<Interval>| (!all.is_empty()).then(|| of(all));
-        let mut lacks = lacks.into_iter();
-        let [queued, running] = in_server.map(|all| {
-            let unknown = lacks.next().unwrap_or(0);
-            some(all).map(|known| InServer { known, unknown })
-        });
+        let [queued, running] =
+            in_server.map(|(all, unknown)| some(all).map(|known| InServer { known, unknown }));
         let count = unknown.len() as u64;
         Some(OverTime {
             from_s: seconds(start),
@@ -148,30 +143,30 @@ impl OverTime {
     }
 }
 
-/// A time of the engine's, where its clock compares with that of the row.
-fn of_engine(table: &Table, column: ColumnId, row: usize) -> Option<i64> {
-    let is_apart = matches!(table.text(ColumnId::clock_state, row), "" | "raw");
-    table.whole(column, row).filter(|_| !is_apart)
+/// A time of the engine; `None` if it is not on the clock of the row.
+fn engine_time(table: &Table, column: ColumnId, row: usize) -> Option<i64> {
+    let is_raw = matches!(table.text(ColumnId::clock_state, row), "" | "raw");
+    table.whole(column, row).filter(|_| !is_raw)
 }
 
 fn queued(table: &Table, row: usize) -> Option<Interval> {
     Some(Interval {
-        start: of_engine(table, ColumnId::queue_time_start, row)?,
+        start: engine_time(table, ColumnId::queue_time_start, row)?,
         end: started(table, row)?,
     })
 }
 
-/// When it left its queue; of a pair that for a slot of decode's batch.
+/// When a sequence left its queue; of a pair of servers, the queue for a slot of the decode server's batch.
 fn started(table: &Table, row: usize) -> Option<i64> {
-    let of_pair = || of_engine(table, ColumnId::decode_start_time, row);
-    let of_one = of_engine(table, ColumnId::queue_time_end, row);
+    let of_pair = || engine_time(table, ColumnId::decode_start_time, row);
+    let of_one = engine_time(table, ColumnId::queue_time_end, row);
     of_one.or_else(of_pair)
 }
 
 fn running(table: &Table, row: usize) -> Option<Interval> {
     Some(Interval {
         start: started(table, row)?,
-        end: of_engine(table, ColumnId::server_finish_time, row)
+        end: engine_time(table, ColumnId::server_finish_time, row)
             .or_else(|| table.whole(ColumnId::finish_time, row))?,
     })
 }
@@ -184,7 +179,7 @@ mod tests {
     use crate::table::window::Window;
 
     #[test]
-    fn who_was_gone_before_the_window_is_not_unknown_in_it() {
+    fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
         let silent = |start| Sample::starting(start).without(&AFTER_SENDING).open_row();
         let window = Window {
             from_s: 1.0,
@@ -192,7 +187,7 @@ mod tests {
             left_out_first: 2,
             ..Window::default()
         };
-        // The first is over at 500 ms, the second at 1300.
+        // The first ends at 500 ms, the second at 1300 ms.
         let table = table(&[silent(0), silent(800), Sample::starting(1200).open_row()]);
         let summary = Summary::of_table(&table, &run(), Some(window));
         let over_time = summary.all.flow.over_time.unwrap();

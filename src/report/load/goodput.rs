@@ -1,4 +1,4 @@
-//! Goodput: requests a second that kept every goal (DistServe's definition, as bench_serving's `--goodput`).
+//! Goodput: requests per second that met every goal (DistServe's definition, as bench_serving's `--goodput`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,23 +13,23 @@ use super::request::Request;
 /// clients (`ttft` and `e2el` from the send as the client reads them, `tpot`), or a latency of the summary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
-    /// The latency.
+    /// The name of the latency.
     pub name: String,
-    /// The most it may be, milliseconds.
+    /// Its limit, milliseconds.
     pub most_ms: f64,
 }
 
-/// How many requests kept all goals.
+/// The requests that met all goals.
 #[derive(Clone, Debug)]
 pub struct Goodput {
-    /// Requests that kept them all.
+    /// The number of requests that met all goals.
     pub good: u64,
-    /// Requests that went well, but lack a latency that a goal names; not good.
+    /// The number of successful requests that lack a latency that a goal names. They are not good.
     pub unknown: u64,
 }
 
 impl fmt::Display for Goal {
-    /// As it is read.
+    /// The form that [`Goal::from_str`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.name, self.most_ms)
     }
@@ -51,7 +51,7 @@ impl FromStr for Goal {
             ));
         }
         let limit = limit.trim();
-        // A plain number is of milliseconds.
+        // A plain number is in milliseconds.
         let seconds = || units::seconds(limit).map(|seconds| seconds * 1e3);
         let limit = limit.parse().ok().or_else(seconds);
         let most_ms = limit.filter(|ms: &f64| ms.is_finite() && *ms > 0.0);
@@ -66,32 +66,30 @@ impl FromStr for Goal {
 }
 
 impl Goal {
-    /// Checks the goals of `--goodput`.
+    /// Checks that no latency of `--goodput` has two limits.
     ///
     /// # Errors
-    /// A latency has two limits.
+    /// One has.
     pub fn each_once(goals: &[Goal]) -> Result<(), String> {
         let mut names: Vec<&str> = goals.iter().map(|goal| &*goal.name).collect();
         names.sort_unstable();
         match names.windows(2).find(|two| two[0] == two[1]) {
-            Some(two) => Err(format!(
-                "--goodput: {} must have one limit, not several",
-                two[0]
+            Some([name, _]) => Err(format!(
+                "--goodput: {name} must have one limit, not several"
             )),
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 }
 
 impl Goodput {
-    /// Of requests that went well; `None` without goals.
+    /// Counts the successful requests that met all goals; `None` without goals.
     pub(super) fn of(table: &Table, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
-        let known = goals.iter();
-        let known = known.map(|goal| (goal, LatencyId::named(&goal.name)));
-        let known: Vec<(&Goal, Option<LatencyId>)> = known.collect();
-        let kept = ok.iter().map(|request| kept(table, *request, &known));
-        let kept: Vec<Option<bool>> = kept.collect();
-        let count = |wanted| kept.iter().filter(|kept| **kept == wanted).count() as u64;
+        let id = |goal: &Goal| LatencyId::named(&goal.name);
+        let with_id: Vec<_> = goals.iter().map(|goal| (goal, id(goal))).collect();
+        let is_good = ok.iter().map(|of| is_good(table, *of, &with_id));
+        let is_good: Vec<Option<bool>> = is_good.collect();
+        let count = |value| is_good.iter().filter(|is_good| **is_good == value).count() as u64;
         (!goals.is_empty()).then(|| Goodput {
             good: count(Some(true)),
             unknown: count(None),
@@ -99,15 +97,15 @@ impl Goodput {
     }
 }
 
-/// Whether every sequence of a request kept all goals; `None` when that cannot be known.
-fn kept(table: &Table, request: Request, goals: &[(&Goal, Option<LatencyId>)]) -> Option<bool> {
+/// Whether every sequence of a request met all goals; `None` if a latency is missing.
+fn is_good(table: &Table, request: Request, goals: &[(&Goal, Option<LatencyId>)]) -> Option<bool> {
     let mut all = Some(true);
     for row in request.rows() {
         for (Goal { name, most_ms }, id) in goals {
             match latency(table, row, name, *id) {
                 Some(nanos) if nanos as f64 > most_ms * 1e6 => return Some(false),
                 Some(_) => {}
-                // One token has no time between tokens, and so keeps any goal for it.
+                // A single token has no time between tokens, and meets any goal for it.
                 None if name == "tpot" && later_tokens(table, row) == Some(0) => {}
                 None => all = None,
             }
@@ -116,7 +114,7 @@ fn kept(table: &Table, request: Request, goals: &[(&Goal, Option<LatencyId>)]) -
     all
 }
 
-/// That of a goal of this name, looked up once for all rows where it is one of the summary's.
+/// The latency of a goal; `id`: its name looked up once for all rows.
 fn latency(table: &Table, row: usize, name: &str, id: Option<LatencyId>) -> Option<i64> {
     match name {
         "ttft" => first_token(table, row),

@@ -1,7 +1,7 @@
 //! The summary as JSON.
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::request::columns::ColumnId;
 use crate::stats;
@@ -13,11 +13,10 @@ use super::run::RunFacts;
 use super::spent::TimeSpent;
 use super::summary::{Group, Summary};
 
-type Object = Map<String, Value>;
 /// A figure of a sample.
 pub type Figure = fn(&stats::Summary) -> f64;
 
-/// What is said of a sample. Those that bench_serving has stand first.
+/// The figures of a sample, with their names. The first six are those of bench_serving.
 const FIGURES: [(&str, Figure); 8] = [
     ("mean", |s| s.mean),
     ("p50", |s| s.p50),
@@ -29,16 +28,16 @@ const FIGURES: [(&str, Figure); 8] = [
     ("max", |s| s.max),
 ];
 
-/// Errors and failed attempts that are listed: they can be as many as requests.
-const LISTED: usize = 20;
+/// The most errors and failed attempts listed: there can be as many as requests.
+const MAX_LISTED: usize = 20;
 
 impl Summary {
-    /// The summary as `summary.json` holds it.
+    /// The summary as in `summary.json`.
     ///
-    /// Keys and units that SGLang's bench_serving has for the same thing are its own (`…_ms`, tokens a
-    /// second). The seed's `avg_server_latency`, `avg_total_latency`, `avg_ttft` and `p99_server_latency`
-    /// are milliseconds. Under `latency` every figure is seconds. bench_serving's quantiles of ITL are left
-    /// out: they take the gaps of all requests as one sample, which rows do not hold.
+    /// Where SGLang's bench_serving has the same figure, key and unit are its own (`…_ms`, tokens per second), as are those of the first
+    /// version's scripts: `avg_server_latency`, `avg_total_latency`, `avg_ttft` and `p99_server_latency` are in milliseconds. Figures
+    /// under `latency` are in seconds. bench_serving's quantiles of ITL are missing: they are of the gaps of all requests, which rows do
+    /// not have.
     pub fn to_json(&self) -> Value {
         let run = &self.run;
         let hosts = self.hosts.iter();
@@ -61,20 +60,18 @@ impl Summary {
         if servers > 0 {
             of_the_run["other_hosts"] = json!({ "servers": servers, "requests": requests });
         }
-        joined([group(&self.all, run).into(), of_the_run]).into()
+        joined([group(&self.all, run), of_the_run])
     }
 }
 
-/// The limits that a good request keeps, by latency, milliseconds.
+/// The limits of goals by latency, milliseconds.
 pub fn goals_ms(goals: &[Goal]) -> Value {
     let goals = goals.iter();
-    object(goals.map(|goal| (&goal.name, goal.most_ms))).into()
+    object(goals.map(|goal| (&goal.name, goal.most_ms)))
 }
 
-/// What is said of all requests, and of each server's.
-fn group(group: &Group, run: &RunFacts) -> Object {
-    let mut all = joined([counts(group), rates(group, run), over_time(group)]);
-    all.extend(bench_names(group));
+/// The figures of all requests, or of a server's.
+fn group(group: &Group, run: &RunFacts) -> Value {
     let failed = group.failures.kinds.iter().map(|kind| {
         json!({
             "outcome": kind.outcome.name(),
@@ -84,26 +81,21 @@ fn group(group: &Group, run: &RunFacts) -> Object {
             "parts": parts(&kind.spent),
         })
     });
-    let at_least = group.failures.at_least.iter();
-    let at_least = at_least.map(|(latency, summary)| (latency.name(), figures(summary.as_ref())));
+    let bounds = group.failures.lower_bounds.iter();
+    let bounds = bounds.map(|(latency, summary)| (latency.name(), figures(summary.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
+    let time = |spent: &TimeSpent| json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts(spent) });
+    let more_of_time = json!({
+        "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
+        "sentence": group.time_sentences(),
+        "until_first_token": time(&group.until_first),
+    });
     let more = json!({
         "latency": latencies(group),
-        "latency_at_least": object(at_least),
+        "latency_at_least": object(bounds),
         "failures": failed.collect::<Value>(),
-        "time_spent": {
-            "requests": spent.requests,
-            "mean": spent.mean_total(),
-            "parts": parts(spent),
-            "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
-            "sentence": group.verdict(),
-            "until_first_token": {
-                "requests": group.until_first.requests,
-                "mean": group.until_first.mean_total(),
-                "parts": parts(&group.until_first),
-            },
-        },
+        "time_spent": joined([time(spent), more_of_time]),
     });
     let goodput = group.goodput.as_ref().map(|goodput| {
         json!({
@@ -112,18 +104,24 @@ fn group(group: &Group, run: &RunFacts) -> Object {
             "request_goodput": run.a_second(goodput.good as f64),
         })
     });
-    all.extend(joined([more, goodput.unwrap_or_default()]));
-    all
+    joined([
+        counts(group),
+        rates(group, run),
+        over_time(group),
+        bench_names(group),
+        more,
+        goodput.unwrap_or_default(),
+    ])
 }
 
-/// An object of names and values.
-fn object(members: impl Iterator<Item = (impl Into<String>, impl Serialize)>) -> Object {
+/// Makes an object of names and values.
+fn object(members: impl Iterator<Item = (impl Into<String>, impl Serialize)>) -> Value {
     let members = members.map(|(name, value)| (name.into(), json!(value)));
     members.collect()
 }
 
-/// The members of several objects.
-fn joined<const N: usize>(objects: [Value; N]) -> Object {
+/// Makes one object of the members of several.
+fn joined<const N: usize>(objects: [Value; N]) -> Value {
     let members = objects.into_iter().filter_map(|object| match object {
         Value::Object(members) => Some(members),
         _ => None,
@@ -134,9 +132,9 @@ fn joined<const N: usize>(objects: [Value; N]) -> Object {
 fn counts(group: &Group) -> Value {
     let counts = &group.counts;
     let outcomes = counts.outcomes.iter();
-    let errors = most_frequent(&counts.errors).take(LISTED);
+    let errors = most_frequent(&counts.errors).take(MAX_LISTED);
     let errors = errors.map(|(error, count)| json!({ "error": error, "count": count }));
-    let failed = most_frequent(&counts.failed_attempts).take(LISTED);
+    let failed = most_frequent(&counts.failed_attempts).take(MAX_LISTED);
     let failed = failed.map(|((host, outcome, status), count)| {
         json!({ "host": host, "outcome": outcome, "status": status, "count": count })
     });
@@ -161,7 +159,7 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
     let (flow, tokens, latencies) = (&group.flow, &group.tokens, &group.latencies);
     let completed = run.a_second(group.completed as f64);
     let a_second = |tokens: Option<u64>| tokens.and_then(|n| run.a_second(n as f64));
-    // bench_serving's: time in flight of the requests that went well, over the run.
+    // As in bench_serving: the time in flight of successful requests, over the length of the run.
     let in_flight = latencies
         .e2e()
         .and_then(|e2e| run.a_second(e2e.mean * e2e.count as f64));
@@ -180,35 +178,32 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
     })
 }
 
-/// Every latency in seconds.
-fn latencies(group: &Group) -> Object {
+/// Every latency, seconds.
+fn latencies(group: &Group) -> Value {
     let all = group.latencies.all.iter();
     object(all.map(|latency| {
         let mut shown = figures(latency.summary.as_ref());
-        shown["ci95"] = object(latency.intervals.into_iter()).into();
+        shown["ci95"] = object(latency.intervals.into_iter());
         (latency.id.name(), shown)
     }))
 }
 
 fn figures(summary: Option<&stats::Summary>) -> Value {
-    let mut shown: Object = FIGURES
-        .map(|(name, get)| (name.to_owned(), json!(summary.map(get))))
-        .into_iter()
-        .collect();
-    let count = summary.map_or(0, |summary| summary.count);
-    shown.insert("count".to_owned(), count.into());
-    shown.into()
+    let figures = FIGURES.into_iter();
+    let mut shown = object(figures.map(|(name, get)| (name, summary.map(get))));
+    shown["count"] = summary.map_or(0, |summary| summary.count).into();
+    shown
 }
 
-/// What SGLang's bench_serving has, by its names, and what the seed's scripts read, in milliseconds.
-fn bench_names(group: &Group) -> Object {
+/// Figures by bench_serving's names and those of the first version's scripts, milliseconds.
+fn bench_names(group: &Group) -> Value {
     let latencies = &group.latencies;
     let bench = [
         ("e2e_latency", latencies.e2e()),
         ("ttft", latencies.ttft()),
         ("tpot", latencies.get(ColumnId::tpot)),
     ];
-    // It has no more quantiles than these, and a name of its own for the median.
+    // The first six, and its own name for the median.
     let of_bench = bench.iter().flat_map(|(name, summary)| {
         FIGURES.iter().take(6).map(move |(figure, get)| {
             let figure = if *figure == "p50" { "median" } else { figure };
@@ -237,7 +232,7 @@ fn over_time(group: &Group) -> Value {
         let place = over_time.and_then(|over_time| place(over_time).as_ref());
         place.map(|place| place.unknown)
     };
-    let mut told = json!({
+    let mut members = json!({
         "queued_unknown_requests": unknown(|o| &o.queued),
         "running_unknown_requests": unknown(|o| &o.running),
         "state_unknown_requests": over_time.map(|o| o.unknown.1),
@@ -245,11 +240,11 @@ fn over_time(group: &Group) -> Value {
     });
     let series = over_time.map_or([None; 4], OverTime::series);
     for (name, concurrency) in OverTime::NAMES.into_iter().zip(series) {
-        told[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
-        told[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
-        told["series"][name] = json!(concurrency.map(|c| &c.series));
+        members[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
+        members[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
+        members["series"][name] = json!(concurrency.map(|c| &c.series));
     }
-    told
+    members
 }
 
 fn parts(spent: &TimeSpent) -> Value {

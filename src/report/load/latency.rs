@@ -1,4 +1,4 @@
-//! Quantiles of every latency of the requests that went well.
+//! Quantiles of every latency of the successful requests.
 
 use std::ops::Range;
 
@@ -11,38 +11,38 @@ use crate::table::Table;
 
 use super::request::Request;
 
-/// A latency: a column's, or one of those that the client alone can tell.
+/// A latency: a column, or a difference of two times of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyId {
-    /// That of a column.
+    /// A column.
     Of(ColumnId),
     /// From the generator's send to the end.
     TotalFromSend,
-    /// From its schedule to the end.
+    /// From the generator's schedule to the end.
     TotalFromSchedule,
-    /// From its send to the first token.
+    /// From the generator's send to the first token.
     TtftFromSend,
 }
 
-/// What is said of a latency, in seconds.
+/// The figures of a latency, in seconds.
 #[derive(Clone, Debug)]
 pub struct Latency {
-    /// Which it is.
+    /// Which latency.
     pub id: LatencyId,
-    /// Its figures; `None` where no request had it.
+    /// Its figures; `None` if no request had it.
     pub summary: Option<Summary>,
-    /// What its quantiles lie between, with 95 %; values depend on each other, and are taken to.
+    /// 95 % intervals of its quantiles, which allow for values that depend on each other.
     pub intervals: Intervals,
 }
 
 /// All latencies of some requests.
 #[derive(Clone, Debug)]
 pub struct Latencies {
-    /// Each, in the order of [`LatencyId::all`].
+    /// The latencies, in the order of [`LatencyId::all`].
     pub all: Vec<Latency>,
-    /// Mean of all gaps between tokens, each request weighted by how many it had; seconds.
+    /// The mean of all gaps between tokens, seconds.
     pub itl_mean: Option<f64>,
-    /// Longest of all gaps; seconds.
+    /// The longest gap, seconds.
     pub itl_max: Option<f64>,
 }
 
@@ -53,7 +53,7 @@ impl From<ColumnId> for LatencyId {
 }
 
 impl LatencyId {
-    /// Those of columns, in the order of the table, then the others.
+    /// Returns those of columns, in the order of the columns, then the others.
     pub fn all() -> impl Iterator<Item = LatencyId> {
         let columns = COLUMNS.iter();
         let columns = columns.filter(|column| column.unit == Unit::Latency);
@@ -65,45 +65,53 @@ impl LatencyId {
         ])
     }
 
-    /// That of a name.
+    /// Returns the latency with a name.
     pub fn named(name: &str) -> Option<LatencyId> {
         LatencyId::all().find(|known| known.name() == name)
     }
 
-    /// Its name, a column's where it is one.
+    /// Its name, that of the column if it is one.
     pub fn name(self) -> &'static str {
-        match self {
-            LatencyId::Of(column) => column.column().name,
-            LatencyId::TotalFromSend => "total_latency_from_send",
-            LatencyId::TotalFromSchedule => "total_latency_from_schedule",
-            LatencyId::TtftFromSend => "ttft_from_send",
-        }
+        self.names()[0]
     }
 
-    /// What people call it.
+    /// Its label for people.
     pub fn label(self) -> &'static str {
+        self.names()[1]
+    }
+
+    fn names(self) -> [&'static str; 2] {
         match self {
-            LatencyId::Of(column) => column.column().label,
-            LatencyId::TotalFromSend => "total, from send",
-            LatencyId::TotalFromSchedule => "total, from schedule",
-            LatencyId::TtftFromSend => "TTFT, from send",
+            LatencyId::Of(column) => [column.column().name, column.column().label],
+            LatencyId::TotalFromSend => ["total_latency_from_send", "total, from send"],
+            LatencyId::TotalFromSchedule => ["total_latency_from_schedule", "total, from schedule"],
+            LatencyId::TtftFromSend => ["ttft_from_send", "TTFT, from send"],
         }
     }
 
-    /// That of a row, nanoseconds.
-    pub(super) fn nanos(self, table: &Table, row: usize) -> Option<i64> {
+    /// The times that it lies between, if it is one of the generator's.
+    pub(super) fn ends(self) -> Option<(ColumnId, ColumnId)> {
         use ColumnId::{finish_time, first_token_time, scheduled_time, sent_time};
-        let (from, to) = match self {
-            LatencyId::Of(column) => return table.whole(column, row),
+        Some(match self {
+            LatencyId::Of(ColumnId::ttft_from_schedule) => (scheduled_time, first_token_time),
+            LatencyId::Of(_) => return None,
             LatencyId::TotalFromSend => (sent_time, finish_time),
             LatencyId::TotalFromSchedule => (scheduled_time, finish_time),
             LatencyId::TtftFromSend => (sent_time, first_token_time),
-        };
+        })
+    }
+
+    /// Returns its value in a row, nanoseconds.
+    pub(super) fn nanos(self, table: &Table, row: usize) -> Option<i64> {
+        if let LatencyId::Of(column) = self {
+            return table.whole(column, row);
+        }
+        let (from, to) = self.ends()?;
         table.between(from, to, row)
     }
 
-    /// The rows of a request that it counts of: a value that is the whole request's counts once.
-    fn rows(self, request: &Request) -> Range<usize> {
+    /// Returns the rows of a request whose values count: one row, if the value is the whole request's.
+    pub(super) fn rows(self, request: &Request) -> Range<usize> {
         let is_of_request = match self {
             LatencyId::Of(column) => column.column().scope == Scope::Request,
             LatencyId::TtftFromSend => false,
@@ -117,7 +125,7 @@ impl LatencyId {
 }
 
 impl Latencies {
-    /// Of requests that went well, in order of arrival.
+    /// Computes the latencies of successful requests in the order of arrival.
     pub(super) fn of(table: &Table, ok: &[Request]) -> Latencies {
         let of = |id: LatencyId| {
             let rows = ok.iter().flat_map(|request| id.rows(request));
@@ -152,43 +160,42 @@ impl Latencies {
         }
     }
 
-    /// What bench_serving calls end-to-end latency: from the generator's send to the last byte read; in a proxy's own rows from
-    /// arrival.
+    /// bench_serving's end-to-end latency: from the generator's send to the last byte read; in a proxy's rows from the arrival.
     pub fn e2e(&self) -> Option<&Summary> {
         let sent = self.get(LatencyId::TotalFromSend);
         sent.or_else(|| self.get(ColumnId::total_latency))
     }
 
-    /// What bench_serving calls TTFT: likewise, to the first token read.
+    /// bench_serving's TTFT: from the same start to the first token read.
     pub fn ttft(&self) -> Option<&Summary> {
         let sent = self.get(LatencyId::TtftFromSend);
         sent.or_else(|| self.get(ColumnId::ttft_observed))
     }
 
-    /// What is said of a latency.
+    /// The figures of a latency.
     pub fn get(&self, latency: impl Into<LatencyId>) -> Option<&Summary> {
         self.latency(latency.into())?.summary.as_ref()
     }
 
-    /// The same, with its intervals.
+    /// The figures of a latency, with its intervals.
     pub fn latency(&self, id: LatencyId) -> Option<&Latency> {
         self.all.iter().find(|latency| latency.id == id)
     }
 }
 
-/// From the generator's send to the last byte read; in a proxy's own rows from arrival.
+/// From the generator's send to the last byte read; in a proxy's rows from the arrival. Nanoseconds.
 pub(super) fn end_to_end(table: &Table, row: usize) -> Option<i64> {
     let sent = LatencyId::TotalFromSend.nanos(table, row);
     sent.or_else(|| table.whole(ColumnId::total_latency, row))
 }
 
-/// The same, to the first token read.
+/// From the same start to the first token read, nanoseconds.
 pub(super) fn first_token(table: &Table, row: usize) -> Option<i64> {
     let sent = LatencyId::TtftFromSend.nanos(table, row);
     sent.or_else(|| table.whole(ColumnId::ttft_observed, row))
 }
 
-/// Tokens after those that the first event brought.
+/// The number of tokens after those of the first event.
 pub(super) fn later_tokens(table: &Table, row: usize) -> Option<i64> {
     let first = table.whole(ColumnId::first_event_tokens, row).unwrap_or(1);
     let tokens = table.whole(ColumnId::actual_output_tokens, row)?;

@@ -1,29 +1,29 @@
-//! A request of a table, as figures are taken of it.
+//! The rows of a request.
 
 use std::ops::Range;
 
 /// A request of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    /// Its first row.
+    /// The index of its first row.
     pub row: u32,
-    /// How many it has.
+    /// The number of its rows.
     pub rows: u32,
-    /// Whether it went well.
+    /// Whether it succeeded.
     pub is_ok: bool,
-    /// Whether it arrived in the time that the figures are of.
+    /// Whether it arrived within the window.
     pub is_inside: bool,
-    /// Whether it ended in it.
+    /// Whether it ended within the window.
     pub ends_inside: bool,
 }
 
 impl Request {
-    /// Its first row.
+    /// The index of its first row.
     pub fn row(&self) -> usize {
         self.row as usize
     }
 
-    /// All of them.
+    /// The indices of its rows.
     pub fn rows(&self) -> Range<usize> {
         self.row()..self.row() + self.rows as usize
     }

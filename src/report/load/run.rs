@@ -1,4 +1,4 @@
-//! What is known of a run beside its records.
+//! What is known of a run without its rows.
 
 use serde_json::Value;
 
@@ -6,32 +6,32 @@ use crate::clock::Stamp;
 
 use super::goodput::Goal;
 
-/// What is known of a run beside its records.
+/// What is known of a run without its rows.
 #[derive(Clone, Debug)]
 pub struct RunFacts {
-    /// When the run began, on the clock of the records' observer.
+    /// When the run began, on the clock of its rows.
     pub started: Stamp,
     /// When its last request had ended.
     pub ended: Stamp,
-    /// Requests a second that were asked for; `None` when there was no such limit (`inf`, or a proxy).
+    /// The configured requests per second; `None` if unlimited (`inf`) or unknown (a proxy).
     pub offered_rate: Option<f64>,
-    /// How many requests the schedule held.
+    /// The number of scheduled requests.
     pub scheduled: usize,
-    /// The configuration of the run, as it is to stand in the summary.
+    /// The configuration of the run, as `summary.json` has it.
     pub config: Value,
-    /// What a request must keep to count as good.
+    /// The goals that a good request meets.
     pub goodput: Vec<Goal>,
-    /// The machine, where it is known.
+    /// The machine of the generator; null if unknown.
     pub machine: Value,
 }
 
 impl RunFacts {
-    /// How long the run took, seconds; `None` when it took no time.
+    /// The length of the run, seconds; `None` if it is 0.
     pub fn duration(&self) -> Option<f64> {
         Some(self.ended.since(self.started)).filter(|seconds| *seconds > 0.0)
     }
 
-    /// So many things, a second of the run.
+    /// A count per second of the run.
     pub fn a_second(&self, things: impl Into<f64>) -> Option<f64> {
         Some(things.into() / self.duration()?)
     }

@@ -1,4 +1,4 @@
-//! Where the time of requests was spent: of those that went well, or of those that failed in one way.
+//! The time of requests by stage.
 
 use std::panic::resume_unwind;
 use std::thread::available_parallelism;
@@ -15,13 +15,15 @@ use crate::units::duration;
 
 use super::request::Request;
 
-/// The bar of all the time, columns: what the figures leave of 80.
-const BAR: usize = 39;
-/// Requests that are worth a thread.
-const LEAST: usize = 1000;
+/// The width of the bar of all the time, columns: what the figures leave of 80.
+const BAR_WIDTH: usize = 39;
+/// The fewest requests that are worth a thread.
+const MIN_CHUNK: usize = 1000;
+/// The smallest share of the time that is worth a line.
+const MIN_SHARE: f64 = 0.01;
 
 impl TimeSpent {
-    /// Of some requests, on all processors: all of their time, and that until their first tokens.
+    /// Computes the time of requests, and their time until the first token, on all processors.
     pub(super) fn of(table: &Table, requests: &[Request]) -> [TimeSpent; 2] {
         let of_some = |requests: &[Request]| {
             let mut spent = <[TimeSpent; 2]>::default();
@@ -31,10 +33,10 @@ impl TimeSpent {
             spent
         };
         let threads = available_parallelism().map_or(1, usize::from);
-        let some = requests.chunks(requests.len().div_ceil(threads).max(LEAST));
+        let chunks = requests.chunks(requests.len().div_ceil(threads).max(MIN_CHUNK));
         std::thread::scope(|scope| {
-            let parts: Vec<_> = some
-                .map(|some| scope.spawn(move || of_some(some)))
+            let parts: Vec<_> = chunks
+                .map(|chunk| scope.spawn(move || of_some(chunk)))
                 .collect();
             let mut spent = <[TimeSpent; 2]>::default();
             for part in parts {
@@ -45,47 +47,47 @@ impl TimeSpent {
         })
     }
 
-    /// The requests where a part was seen, and all their time. Where a client did not stall, that was seen too.
-    fn seen(&self, part: &PartSpent) -> (u64, i128) {
+    /// The number of requests in which a part was measured, and all their time. A client's stalls are always measured.
+    fn measured(&self, part: &PartSpent) -> (u64, i128) {
         match part.spent {
             Spent::CLIENT_STALL | Spent::PROMPT => (self.requests, self.total_nanos),
             _ => (part.requests, part.of_nanos),
         }
     }
 
-    /// A part's share of the time of the requests where it was seen; `None` of no time.
+    /// A part's share of the time of the requests in which it was measured; `None` if that is 0.
     pub fn share(&self, part: &PartSpent) -> Option<f64> {
-        let (_, all) = self.seen(part);
+        let (_, all) = self.measured(part);
         (all > 0).then(|| part.nanos as f64 / all as f64)
     }
 
-    /// A part's mean over the requests where it was seen, seconds.
+    /// A part's mean over the requests in which it was measured, seconds.
     pub fn mean(&self, part: &PartSpent) -> Option<f64> {
-        mean(part.nanos, self.seen(part).0)
+        mean(part.nanos, self.measured(part).0)
     }
 
-    /// How long the requests took where a part was seen, on average; seconds.
-    pub fn mean_where_seen(&self, part: &PartSpent) -> Option<f64> {
-        let (requests, all) = self.seen(part);
+    /// The mean time of the requests in which a part was measured, seconds.
+    pub fn mean_where_measured(&self, part: &PartSpent) -> Option<f64> {
+        let (requests, all) = self.measured(part);
         mean(all, requests)
     }
 
-    /// How long a request took on average, seconds; `None` of no requests.
+    /// The mean time of a request, seconds; `None` if there are none.
     pub fn mean_total(&self) -> Option<f64> {
         mean(self.total_nanos, self.requests)
     }
 
-    /// `, of 49 of 1000 requests`, where a part was not seen in all.
+    /// `, of 49 of 1000 requests`, if a part was not measured in all.
     pub fn of_requests(&self, part: &PartSpent) -> String {
-        match self.seen(part).0 {
-            seen if seen < self.requests => format!(", of {seen} of {} requests", self.requests),
+        match self.measured(part).0 {
+            count if count < self.requests => format!(", of {count} of {} requests", self.requests),
             _ => String::new(),
         }
     }
 
-    /// One sentence that says where the time went; `whose` it was: "a request took".
-    pub fn sentence(&self, whose: &str) -> String {
-        let mut sentence = self.shares(whose);
+    /// Where the time went, in a sentence, and what was not measured; `subject`: such as "a request took".
+    pub fn sentence(&self, subject: &str) -> String {
+        let mut sentence = self.shares(subject);
         for note in self.unseen_notes() {
             sentence.push_str(&format!(". {note}"));
         }
@@ -93,8 +95,8 @@ impl TimeSpent {
         sentence
     }
 
-    /// The same without its end, and without what was not seen.
-    pub fn shares(&self, whose: &str) -> String {
+    /// Where the time went, in a sentence without its full stop.
+    pub fn shares(&self, subject: &str) -> String {
         let Some(mean) = self.mean_total().filter(|_| self.total_nanos > 0) else {
             return "Where the time went is unknown: no row of a request that succeeded tells its arrival and its end".to_owned();
         };
@@ -102,9 +104,9 @@ impl TimeSpent {
             let mean = duration(self.mean(part).unwrap_or(0.0));
             mean + &self.of_requests(part)
         };
-        let is_said = |part: &&PartSpent| self.share(part).is_some_and(|share| share >= 0.01);
+        let is_large = |part: &&PartSpent| self.is_large(part);
         let mut clauses: Vec<String> = Vec::new();
-        for part in self.parts.iter().filter(is_said).take(4) {
+        for part in self.parts.iter().filter(is_large).take(4) {
             let was = if clauses.is_empty() { " was spent" } else { "" };
             clauses.push(format!(
                 "{:.0} %{was} {} ({})",
@@ -113,14 +115,14 @@ impl TimeSpent {
                 length(part)
             ));
         }
-        let unsaid = self.parts.iter().filter(|part| !is_said(part));
-        let unsaid = unsaid.chain(self.parts.iter().filter(is_said).skip(4));
-        // Of the router one always wants to know.
-        let router = unsaid
+        let others = self.parts.iter().filter(|part| !self.is_large(part));
+        let others = others.chain(self.parts.iter().filter(is_large).skip(4));
+        // The router is always named.
+        let router = others
             .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER))
             .max_by_key(|part| part.nanos);
         let mut sentence = format!(
-            "Of {} {whose} on average, {}",
+            "Of {} {subject} on average, {}",
             duration(mean),
             clauses.join(", ")
         );
@@ -133,17 +135,20 @@ impl TimeSpent {
         sentence
     }
 
-    /// A line a part that is worth saying, the largest first, of at most 80 columns: its mean, its share, a bar, and of how many
-    /// requests it is known if not of all.
+    fn is_large(&self, part: &PartSpent) -> bool {
+        self.share(part).is_some_and(|share| share >= MIN_SHARE)
+    }
+
+    /// Returns a line per large part, the largest first, of at most 80 columns: its mean, its share, a bar, and in how many requests it
+    /// was measured, if not in all.
     pub fn bars(&self) -> Vec<String> {
-        let of = |part: &PartSpent| match self.seen(part).0 {
-            seen if seen < self.requests => format!(" of {seen} of {}", self.requests),
+        let of = |part: &PartSpent| match self.measured(part).0 {
+            count if count < self.requests => format!(" of {count} of {}", self.requests),
             _ => String::new(),
         };
-        let is_said = |part: &&PartSpent| self.share(part).is_some_and(|share| share >= 0.01);
-        let said = || self.parts.iter().filter(is_said);
-        let longest = said().map(|part| of(part).len()).max().unwrap_or(0);
-        let room = BAR.saturating_sub(longest).max(10);
+        let large = || self.parts.iter().filter(|part| self.is_large(part));
+        let longest = large().map(|part| of(part).len()).max().unwrap_or(0);
+        let room = BAR_WIDTH.saturating_sub(longest).max(10);
         let line = |part: &PartSpent| {
             let share = self.share(part)?;
             let bar = mark(part.spent)
@@ -155,11 +160,11 @@ impl TimeSpent {
                 of(part)
             ))
         };
-        said().filter_map(line).collect()
+        large().filter_map(line).collect()
     }
 
-    /// What was not seen, a sentence each without its end, and in how many requests if not in all. What would show several of
-    /// these is said once, at the end.
+    /// What was not measured, a sentence each without its full stop, and in how many requests, if not in all. A remedy for several of
+    /// them is a sentence of its own, at the end.
     pub fn unseen_notes(&self) -> Vec<String> {
         let is_elsewhere = |what: &&Unseen| what.is_elsewhere();
         let is_shared = self.unseen.keys().filter(is_elsewhere).count() > 1;
@@ -180,7 +185,7 @@ impl TimeSpent {
     }
 }
 
-/// Of the time of so many requests, seconds; `None` of none.
+/// The mean of so many requests, seconds; `None` if there are none.
 fn mean(nanos: i128, requests: u64) -> Option<f64> {
     let mean = nanos.checked_div(i128::from(requests))?;
     i64::try_from(mean).ok().map(seconds)
@@ -194,7 +199,7 @@ mod tests {
     use crate::request::row::Row;
 
     #[test]
-    fn a_stage_is_told_of_the_requests_where_it_was_seen() {
+    fn a_stage_is_averaged_over_the_requests_that_measured_it() {
         let engine = &AFTER_SENDING[2..8];
         let stall = |record: &mut Row| record.client_stall_until_finish = Some(ms(50));
         let one = |n: i64| match n % 2 {
@@ -216,7 +221,7 @@ mod tests {
         assert!(bars.iter().all(is_short), "{bars:?}");
         let json = summary.to_json();
         let parts = json["time_spent"]["parts"].as_array().unwrap();
-        // Where the client did not stall that was seen.
+        // A client without stalls counts as measured.
         let stall = parts.iter().find(|part| part["stage"] == "client_stall");
         assert_near(stall.unwrap(), "/share", 0.05);
         assert_near(stall.unwrap(), "/mean", 0.025);

@@ -1,4 +1,4 @@
-//! The figures of a run, taken of its rows.
+//! The figures of a run, computed from its rows.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -23,52 +23,53 @@ use super::spent::TimeSpent;
 /// The figures of a run.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// What is known of the run beside its records; where the figures are of a window, it begins and ends with that.
+    /// The run without its rows. If the figures cover a window, its start and end are the window's.
     pub run: RunFacts,
     /// When the run itself began.
     pub began: Stamp,
-    /// Of all requests.
+    /// The figures of all requests.
     pub all: Group,
-    /// Of all requests of the run, also of those that the window leaves out.
+    /// The counts of all requests, including those outside the window.
     pub whole: Counts,
-    /// What the figures are of, where that was looked at.
+    /// The part of the run that the figures cover; `None` if none was chosen.
     pub window: Option<Window>,
-    /// By the server that served them or was the last to fail them, those with the most requests: [`HOSTS`] at most.
+    /// The figures by server: the one that served a request, or the last that failed it. The [`MAX_HOSTS`] servers with the most
+    /// requests.
     pub hosts: BTreeMap<String, Group>,
-    /// How many servers there are beside these, and how many requests they had.
+    /// The number of other servers, and of their requests.
     pub other_hosts: (usize, usize),
 }
 
-/// Servers that are told apart.
-pub const HOSTS: usize = 50;
+/// The most servers that have figures of their own.
+const MAX_HOSTS: usize = 50;
 
 /// The figures of some of a run's requests.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// How they ended.
+    /// How the requests ended.
     pub counts: Counts,
-    /// Tokens of those that ended in the time that the figures are of.
+    /// The tokens of the successful requests that ended within the window.
     pub tokens: Tokens,
-    /// How many went well and ended in that time.
+    /// The number of successful requests that ended within the window.
     pub completed: u64,
-    /// Their latencies.
+    /// The latencies of the successful requests.
     pub latencies: Latencies,
-    /// How they came and went.
+    /// Rates and concurrency.
     pub flow: Flow,
-    /// What the time of those that went well was spent on.
+    /// The time of the successful requests, by stage.
     pub spent: TimeSpent,
-    /// The same until their first tokens, of those of which it was seen when that came.
+    /// Their time until the first token, by stage, where the first token was seen.
     pub until_first: TimeSpent,
-    /// What became of those that failed.
+    /// The failed requests.
     pub failures: Failures,
-    /// How many kept all goals, where there were any.
+    /// The requests that met all goals; `None` without goals.
     pub goodput: Option<Goodput>,
-    /// Requests that went well and are not in what was measured with two clocks.
+    /// The number of successful requests that are left out of durations measured with two clocks.
     pub left_out: u64,
 }
 
-/// Requests by the server that served them, or was the last to fail them, those with the most first; without those of which that is not
-/// known.
+/// Groups requests by the server that served them or was the last to fail them, the largest group first. Requests whose server is unknown
+/// are in no group.
 fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(Cow<'a, str>, Vec<Request>)> {
     let text = |column, of: &Request| table.text(column, of.row());
     let hosts = requests
@@ -80,7 +81,7 @@ fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(Cow<'a, str>, Vec
         let host = match text(ColumnId::host, request) {
             "" if request.is_ok => continue,
             "" => match told(text(ColumnId::failed_attempts, request)).last() {
-                // A hop tells its own name of what it never sent on.
+                // Of an attempt that it never sent on, a hop reports its own name.
                 Some(failed) => match hosts.get(&*failed.host) {
                     Some(host) => Cow::Borrowed(*host),
                     None => failed.host.into(),
@@ -92,22 +93,22 @@ fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(Cow<'a, str>, Vec
         by_host.entry(host).or_default().push(*request);
     }
     let mut by_host: Vec<_> = by_host.into_iter().collect();
-    by_host.sort_by_key(|(_, of)| Reverse(inside(of)));
+    by_host.sort_by_key(|(_, of)| Reverse(count_inside(of)));
     by_host
 }
 
-fn inside(of: &[Request]) -> usize {
+fn count_inside(of: &[Request]) -> usize {
     of.iter().filter(|request| request.is_inside).count()
 }
 
 impl Summary {
-    /// Of the rows of a run as they are believed, times of which count from its facts' zero; `window`: what the figures are to be of. How many
-    /// requests are there at once, and what is completed in it, holds those that arrived before too.
+    /// Computes the figures of the requests that arrived within `window`. Concurrency and completions within it include requests that
+    /// arrived before. Times of the table count from the same zero as those of `run`.
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
         let part = window.as_ref().filter(|window| !window.is_all());
         let holds = |at: Option<i64>| match (part, at) {
             (Some(window), Some(at)) => window.holds(seconds(at - run.started.nanos())),
-            // What is not known to be outside is inside.
+            // A request whose time is unknown counts as inside.
             _ => true,
         };
         let scheduled = |row| table.whole(ColumnId::scheduled_time, row);
@@ -123,7 +124,7 @@ impl Summary {
             }
         };
         let mut requests: Vec<Request> = table.firsts().map(request).collect();
-        // A proxy and a run that was killed leave rows in the order of their ends.
+        // The rows of a proxy, and of a killed run, are in the order in which requests ended.
         requests.sort_by_cached_key(|of| {
             let sent = || table.whole(ColumnId::router_send_time, of.row());
             let began = table.begun(of.row()).or_else(sent);
@@ -136,17 +137,18 @@ impl Summary {
         }
         let figures = |all: &[Request], spent: &[Request]| group(table, &facts, all, spent);
         let mut by_host = by_host(table, &requests);
-        let others = by_host.split_off(by_host.len().min(HOSTS));
-        let other_hosts = (others.len(), others.iter().map(|(_, of)| inside(of)).sum());
+        let others = by_host.split_off(by_host.len().min(MAX_HOSTS));
+        let other_requests = others.iter().map(|(_, of)| count_inside(of));
+        let other_hosts = (others.len(), other_requests.sum());
         let others = others.into_iter().flat_map(|(_, of)| of);
         let of_host =
             |(host, of): &(Cow<'_, str>, Vec<Request>)| (host.to_string(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
         let unserved = requests.iter().filter(is_unserved).copied();
-        let untold: Vec<Request> = unserved.chain(others).collect();
-        // The same work again, for which there may be another processor.
+        let without_group: Vec<Request> = unserved.chain(others).collect();
+        // All requests and the groups take about as long; the time by stage of the groups is added up below.
         let (mut all, hosts) = std::thread::scope(|scope| {
-            let all = scope.spawn(|| figures(&requests, &untold));
+            let all = scope.spawn(|| figures(&requests, &without_group));
             let hosts: BTreeMap<String, Group> = by_host.iter().map(of_host).collect();
             let all = all.join().unwrap_or_else(|panic| resume_unwind(panic));
             (all, hosts)
@@ -165,25 +167,24 @@ impl Summary {
         }
     }
 
-    /// How many requests there were.
+    /// The number of requests of the whole run.
     pub fn requests(&self) -> u64 {
         self.whole.requests
     }
 
-    /// How many of them failed; those given up when the run was stopped did not.
+    /// The number of failed requests of the whole run, without those given up when the run was stopped.
     pub fn failed(&self) -> u64 {
         self.whole.failed()
     }
 
-    /// How long a client typically waits for the first token, or for the whole answer where it is no stream: the median
-    /// of those that went well, seconds from the send.
+    /// The median time from the send to the first token, or to the end if there is no stream; seconds.
     pub fn typical_wait(&self) -> Option<f64> {
         let latencies = &self.all.latencies;
         let first = latencies.ttft().or(latencies.e2e());
         first.map(|latency| latency.p50)
     }
 
-    /// Why the run counts as failed, if not one request succeeded: the errors, most frequent first.
+    /// Why the run counts as failed, with the most frequent errors; `None` if any request succeeded.
     pub fn failure(&self) -> Option<String> {
         let counts = &self.whole;
         if counts.requests == 0 {
@@ -203,7 +204,7 @@ impl Summary {
     }
 }
 
-/// The figures of some requests, in order of arrival; what the time of some of them was spent on.
+/// Computes the figures of requests in the order of arrival. Time by stage is computed of `spent` alone.
 fn group(table: &Table, run: &RunFacts, all: &[Request], spent: &[Request]) -> Group {
     let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
         of.iter().filter(is).copied().collect()
@@ -233,7 +234,7 @@ fn group(table: &Table, run: &RunFacts, all: &[Request], spent: &[Request]) -> G
 
 impl Group {
     /// Where the time went, in a few sentences.
-    pub fn verdict(&self) -> String {
-        self.failures.verdict(&self.spent, &self.counts)
+    pub fn time_sentences(&self) -> String {
+        self.failures.time_sentences(&self.spent, &self.counts)
     }
 }

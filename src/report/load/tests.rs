@@ -9,7 +9,7 @@ use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::table::Table;
 
-/// Half of what is after the head is never seen.
+/// The moments between the front's send and the last byte.
 pub const AFTER_SENDING: [Moment; 12] = [
     Moment::WorkerArrival,
     Moment::WorkerForwarded,
@@ -37,8 +37,7 @@ pub fn run() -> RunFacts {
     }
 }
 
-/// Three that went well, the third with 100 ms more of decoding on another server, and one that timed out
-/// 2 ms after it was sent.
+/// Three successful requests, the third with 100 ms more of decoding on another server, and one that timed out 2 ms after its send.
 fn four() -> Vec<Row> {
     let slower = Sample::starting(1000).host("127.0.0.1:30001");
     let failed = Sample::starting(1500)
@@ -67,7 +66,7 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
     records[0].failed_attempts = shown(&[failed("a:1", 503), failed("b:1", 503)]);
     records[1].attempts = Some(2);
     records[1].failed_attempts = shown(&[failed("b:1", 503)]);
-    // Its server did not get the last: the hop before it says so, by its own name.
+    // The last never reached its server: the hop before it reports its own name.
     records[2].worker = Some("server-2".to_owned());
     records[3].host = None;
     records[3].failed_attempts = shown(&[failed("server-2", 502)]);
@@ -81,7 +80,7 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
     assert_eq!(json["failed_attempts"], json!([of("b:1", 2), of("a:1", 1)]));
 }
 
-/// Text with one space where there are several: columns are as wide as they must be.
+/// Text with single spaces, as the width of columns varies.
 pub fn flat(text: &str) -> String {
     let lines = text
         .lines()
@@ -89,7 +88,7 @@ pub fn flat(text: &str) -> String {
     lines.map(|line| line + "\n").collect()
 }
 
-/// The rows of records, times as they are.
+/// A table of rows, with their times unchanged.
 pub fn table(records: &[Row]) -> Table {
     let mut table = Table::default();
     for row in crate::request::sample::rows(records) {
@@ -99,7 +98,7 @@ pub fn table(records: &[Row]) -> Table {
 }
 
 impl Summary {
-    /// Of records.
+    /// The summary of rows.
     pub fn of_records(records: &[Row], run: &RunFacts) -> Summary {
         Summary::of_table(&believed(table(records)), run, None)
     }
@@ -109,7 +108,7 @@ pub fn json_of(records: &[Row], run: &RunFacts) -> Value {
     Summary::of_records(records, run).to_json()
 }
 
-/// That something is said in a text, which is shown where it is not.
+/// Asserts that a text contains another, and shows it if not.
 #[track_caller]
 pub fn assert_says(text: &str, said: &str) {
     assert!(text.contains(said), "{said:?} is not in\n{text}");
@@ -126,7 +125,7 @@ pub fn assert_near(json: &Value, pointer: &str, expected: f64) {
     );
 }
 
-/// What the four requests come to, by its place in the summary.
+/// The figures of the four requests, by their pointers in the summary.
 const BY_HAND: [(&str, f64); 40] = [
     ("/completed", 3.0),
     ("/outcomes/timeout", 1.0),
@@ -153,7 +152,7 @@ const BY_HAND: [(&str, f64); 40] = [
     ("/avg_ttft", 198.0),
     ("/p99_server_latency", 593.0),
     ("/mean_e2e_latency_ms", (499.0 + 499.0 + 599.0) / 3.0),
-    // The population's: sqrt(2)/3 × 100.
+    // The standard deviation of a population: sqrt(2)/3 × 100.
     ("/std_e2e_latency_ms", 47.140_452_079_103_17),
     ("/median_ttft_ms", 209.0),
     // 280 ms over 28 gaps.
@@ -170,10 +169,10 @@ const BY_HAND: [(&str, f64); 40] = [
     // 0–20 ms: one request from 1 ms on.
     ("/series/concurrency/0", 0.95),
     ("/series/queued/1", 1.0),
-    // The fourth, of which nobody knows when it was where.
+    // The fourth, whose times in the server are unknown.
     ("/state_unknown_requests", 1.0),
     ("/mean_unknown", 2.0 / 2000.0),
-    // Each server has figures of its own.
+    // Figures by server.
     ("/hosts/127.0.0.1:30000/outcomes/timeout", 1.0),
     ("/hosts/127.0.0.1:30001/avg_server_latency", 595.0),
 ];
@@ -209,12 +208,12 @@ fn a_failed_request_enters_no_latency_and_no_tokens() {
 }
 
 #[test]
-fn the_time_is_told_in_one_sentence() {
+fn the_time_is_one_sentence() {
     let summary = Summary::of_records(&four()[..3], &run());
     let expected = "Of 0.53 s a request took on average, 61 % was spent in decoding (0.32 s), 19 % in prefill \
         (0.10 s), 15 % in the server queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
         (10.0 ms); in the router queue 3.0 ms.";
-    assert_eq!(summary.all.verdict(), expected);
+    assert_eq!(summary.all.time_sentences(), expected);
     let parts = summary.to_json()["time_spent"]["parts"].take();
     let parts = parts.as_array().unwrap().iter();
     let shares: f64 = parts.filter_map(|part| part["share"].as_f64()).sum();
@@ -222,25 +221,27 @@ fn the_time_is_told_in_one_sentence() {
 }
 
 #[test]
-fn the_sentence_says_what_was_not_seen() {
+fn the_sentence_names_what_was_not_measured() {
     let mut records = four();
     for record in &mut records {
         record.timeline.clear(Moment::WorkerArrival);
     }
-    let sentence = Summary::of_records(&records, &run()).all.verdict();
+    let sentence = Summary::of_records(&records, &run()).all.time_sentences();
     let said = "; in the router queue or on the way into the server 8.0 ms. The router's part was not measured: no worker hop \
         (if there is no router: `--upstream-kind server`, which also names the server and relates its clock).";
     assert!(sentence.ends_with(said), "{sentence}");
     records[0].timeline.clear(Moment::QueueStart);
-    let sentence = Summary::of_records(&records, &run()).all.verdict();
+    let sentence = Summary::of_records(&records, &run()).all.time_sentences();
     let remedy =
         "the answer had no `meta_info` (to measure them: an answer as SGLang writes it) (in 1 of";
     assert_says(&sentence, remedy);
-    let sentence = Summary::of_records(&four()[3..], &run()).all.verdict();
+    let sentence = Summary::of_records(&four()[3..], &run())
+        .all
+        .time_sentences();
     let said = "1 of 1 requests (100 %) failed: 1 timeout, last seen in the router or the server, before the first token, \
         after 3.0 ms on average.";
     assert_eq!(sentence, said);
-    let sentence = Summary::of_records(&[], &run()).all.verdict();
+    let sentence = Summary::of_records(&[], &run()).all.time_sentences();
     assert_says(
         &sentence,
         "Where the time went is unknown: no row of a request",
@@ -248,7 +249,7 @@ fn the_sentence_says_what_was_not_seen() {
 }
 
 #[test]
-fn where_no_router_stands_none_has_an_empty_queue() {
+fn without_a_router_there_is_no_router_queue() {
     let between = [
         Moment::Arrival,
         Moment::Forwarded,
@@ -263,7 +264,7 @@ fn where_no_router_stands_none_has_an_empty_queue() {
     assert!(!text.contains("router queue"), "{text}");
 }
 
-fn twins(n: u64) -> Vec<Row> {
+fn two_sequences(n: u64) -> Vec<Row> {
     let twin = |index: u32| {
         let later = i64::from(index) * 5;
         Sample::starting(0)
@@ -281,8 +282,8 @@ fn twins(n: u64) -> Vec<Row> {
 }
 
 #[test]
-fn what_is_the_whole_requests_counts_once() {
-    let json = json_of(&twins(2), &run());
+fn values_of_the_whole_request_count_once() {
+    let json = json_of(&two_sequences(2), &run());
     for (pointer, expected) in [
         ("/requests", 1.0),
         ("/rows", 2.0),
@@ -300,12 +301,16 @@ fn what_is_the_whole_requests_counts_once() {
         assert_near(&json, pointer, expected);
     }
     // Two prompts in one request: each has its tokens.
-    assert_near(&json_of(&twins(1), &run()), "/total_input_tokens", 60.0);
+    assert_near(
+        &json_of(&two_sequences(1), &run()),
+        "/total_input_tokens",
+        60.0,
+    );
 }
 
 #[test]
-fn usage_speaks_of_the_whole_request() {
-    let mut records = twins(2);
+fn usage_counts_for_the_whole_request() {
+    let mut records = two_sequences(2);
     for record in &mut records {
         record.actual_prompt_tokens = None;
         record.actual_output_tokens = None;
@@ -320,7 +325,7 @@ fn usage_speaks_of_the_whole_request() {
         record.more.usage_prompt_tokens = None;
     }
     let json = json_of(&records, &run());
-    // Events are no tokens.
+    // Events do not count as tokens.
     for key in "total_input_tokens total_output_tokens output_throughput mean_tpot_ms".split(' ') {
         assert_eq!(json[key], Value::Null, "{key}");
     }
@@ -328,7 +333,7 @@ fn usage_speaks_of_the_whole_request() {
 }
 
 #[test]
-fn goodput_counts_requests_that_keep_every_goal() {
+fn goodput_counts_requests_that_meet_every_goal() {
     let unseen = Sample::whole().without(&[Moment::WorkerArrival]);
     let single = Sample::whole()
         .with(|row| (row.actual_output_tokens, row.token_chunks) = (Some(1), Some(1)));
@@ -338,7 +343,7 @@ fn goodput_counts_requests_that_keep_every_goal() {
         ("ttft:208.9", four(), 0.0, 0.0),
         ("pure_queue_time:80 tpot:10", four(), 3.0, 0.0),
         // One of two sequences is late.
-        ("ttft:210", twins(2), 0.0, 0.0),
+        ("ttft:210", two_sequences(2), 0.0, 0.0),
         ("server_latency:900", vec![unseen.open_row()], 0.0, 1.0),
         // One token has no time between tokens.
         ("tpot:1", vec![single.open_row()], 1.0, 0.0),
@@ -355,7 +360,7 @@ fn goodput_counts_requests_that_keep_every_goal() {
 }
 
 #[test]
-fn a_goal_that_is_none_is_told_what_would_be() {
+fn an_invalid_goal_is_refused_with_a_hint() {
     for text in ["ttft:500", "ttft:500ms", "ttft:0.5s"] {
         assert_eq!(text.parse::<Goal>().unwrap().most_ms, 500.0, "{text}");
     }

@@ -1,4 +1,4 @@
-//! The summary in words.
+//! The summary as text.
 
 use crate::report::grid::Grid;
 use crate::report::words::{Block, of_servers, text};
@@ -13,7 +13,7 @@ use super::flow::InServer;
 use super::latency::{Latencies, Latency, LatencyId};
 use super::summary::Summary;
 
-/// The latencies of the table.
+/// The latencies in the table.
 const ROWS: [LatencyId; 15] = [
     LatencyId::Of(ColumnId::server_latency),
     LatencyId::TotalFromSend,
@@ -34,38 +34,38 @@ const ROWS: [LatencyId; 15] = [
 const TTFT_FROM_SCHEDULE: LatencyId = LatencyId::Of(ColumnId::ttft_from_schedule);
 const QUEUE_IN_ROUTER: LatencyId = LatencyId::Of(ColumnId::queue_time_in_router);
 
-/// So many errors are named.
-const NAMED: usize = 3;
+/// The most errors that are named.
+const MAX_NAMED: usize = 3;
 
 impl Summary {
-    /// The summary as the terminal shows it.
+    /// The summary as text for the terminal.
     pub fn to_text(&self) -> String {
         let blocks = self.blocks(str::to_owned);
         let shown = blocks.iter().filter_map(|block| text(block, None, None));
         shown.collect::<Vec<String>>().join("\n")
     }
 
-    /// All that is said of it; `named`: what a host is called.
+    /// The summary as blocks; `named` returns the label of a host.
     pub fn blocks(&self, named: impl Fn(&str) -> String) -> Vec<Block> {
-        let is_answered = self.all.counts.ok() > 0;
-        let said = match self.all.counts.requests {
+        let has_ok = self.all.counts.ok() > 0;
+        let answer = match self.all.counts.requests {
             0 => "No request ended, so there are no times to show.".to_owned(),
-            _ => self.all.verdict(),
+            _ => self.all.time_sentences(),
         };
         let mut lines: Vec<String> = self.of_window().into_iter().collect();
         lines.push(counts(self));
         lines.extend(errors(self));
-        // The sentence above names them where they are many.
+        // The answer names failures that are many.
         let (all, failed) = (&self.all, &self.all.failures);
         let are_few = failed.requests > 0 && !failed.are_many(all.counts.requests);
-        lines.extend(are_few.then(|| line("failed", failed.words())));
+        lines.extend(are_few.then(|| line("failed", failed.text())));
         lines.push(rates(self));
-        lines.extend(is_answered.then(|| tokens(self)));
+        lines.extend(has_ok.then(|| tokens(self)));
         lines.extend(concurrency(self));
         lines.extend(goodput(self));
         // The answer first.
         let mut blocks = vec![
-            Block::Words(vec![said]),
+            Block::Words(vec![answer]),
             Block::Figures(self.all.spent.bars()),
             Block::Figures(lines),
         ];
@@ -79,18 +79,18 @@ impl Summary {
         blocks
     }
 
-    /// What is to be known of the figures.
+    /// Warnings and notes on the figures.
     pub fn warnings(&self) -> Vec<String> {
         let (counts, scheduled) = (&self.all.counts, self.run.scheduled);
-        let (wrong, first) = &counts.inconsistent;
+        let (inconsistent, first) = &counts.inconsistent;
         let contradictions = first.as_ref().map(|first| {
             format!(
-                "warning: {wrong} of {} rows hold what cannot be: moments out of order, durations that are negative or too long, \
+                "warning: {inconsistent} of {} rows hold what cannot be: moments out of order, durations that are negative or too long, \
                  token counts; the first: {first}. A clock was set during the run, or a server reports wrong times or tokens",
                 counts.rows
             )
         });
-        let left_out = some(self.all.left_out, |left_out| {
+        let left_out = if_any(self.all.left_out, |left_out| {
             let are = match left_out {
                 1 => "request is",
                 _ => "requests are",
@@ -100,13 +100,13 @@ impl Summary {
             )
         });
         let missing = (scheduled as u64).saturating_sub(self.whole.requests);
-        let missing = some(missing, |missing| {
+        let missing = if_any(missing, |missing| {
             format!(
                 "warning: {missing} of {scheduled} scheduled requests have no record: the run ended before them"
             )
         });
-        let unknown = some(self.all.tokens.output_unknown, |unknown| {
-            let impossible = match wrong {
+        let unknown = if_any(self.all.tokens.output_unknown, |unknown| {
+            let impossible = match inconsistent {
                 0 => "",
                 _ => {
                     ", or the reported numbers are impossible (the column `inconsistency` names it)"
@@ -120,7 +120,7 @@ impl Summary {
         });
         let all = [
             contradictions,
-            some(counts.retried, |retried| retries(self, retried)),
+            if_any(counts.retried, |retried| retries(self, retried)),
             left_out,
             missing,
             unknown,
@@ -128,7 +128,7 @@ impl Summary {
         all.into_iter().flatten().collect()
     }
 
-    /// What the figures are of, where it is not all.
+    /// Says which requests the figures cover, if not all.
     pub fn of_window(&self) -> Option<String> {
         let window = self.window.as_ref().filter(|window| !window.is_all())?;
         let [from, to] = [window.from_s, window.to_s].map(duration);
@@ -174,12 +174,12 @@ fn counts(summary: &Summary) -> String {
 
 fn errors(summary: &Summary) -> impl Iterator<Item = String> {
     let errors = &summary.all.counts.errors;
-    let shown = most_frequent(errors).take(NAMED).map(|(error, count)| {
-        let said = Some(error.as_str()).filter(|error| !error.is_empty());
-        format!("  {count} × {}", said.unwrap_or("(nothing said)"))
+    let shown = most_frequent(errors).take(MAX_NAMED).map(|(error, count)| {
+        let error = Some(error.as_str()).filter(|error| !error.is_empty());
+        format!("  {count} × {}", error.unwrap_or("(nothing said)"))
     });
-    let others = errors.len().saturating_sub(NAMED) as u64;
-    shown.chain(some(others, |others| {
+    let others = errors.len().saturating_sub(MAX_NAMED) as u64;
+    shown.chain(if_any(others, |others| {
         format!("  and {others} other errors")
     }))
 }
@@ -188,10 +188,10 @@ fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
     let drawn = all.flow.schedule_rate;
     let drawn = drawn.map_or(String::new(), |drawn| format!(" (as drawn {drawn:.2})"));
-    let came = match run.offered_rate {
+    let sent = match run.offered_rate {
         Some(offered) => format!("offered {offered:.2}{drawn}, sent"),
         None if !run.config.is_null() => format!("offered without limit{drawn}, sent"),
-        // Rows alone tell of no rate that was asked for, and a proxy's of no schedule.
+        // Rows alone have no configured rate, and a proxy's have no schedule.
         None if all.flow.is_scheduled => format!("sent{drawn}"),
         None => "arrived".to_owned(),
     };
@@ -199,7 +199,7 @@ fn rates(summary: &Summary) -> String {
     let completed = rate(run.a_second(all.completed as f64));
     line(
         "requests/s",
-        format!("{came} {achieved}, completed {completed}"),
+        format!("{sent} {achieved}, completed {completed}"),
     )
 }
 
@@ -224,7 +224,7 @@ fn concurrency(summary: &Summary) -> Option<String> {
     let over_time = summary.all.flow.over_time.as_ref()?;
     let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
     let mut figures = vec![format!("in flight {mean:.1} (peak {peak})")];
-    // Between an end and its stamp another request may run already.
+    // The next request may run before the end of the one before it is stamped, so the peak of running is inexact.
     let places = [
         ("queued", &over_time.queued, ["", "at least "]),
         ("running", &over_time.running, ["about "; 2]),
@@ -262,21 +262,20 @@ fn goodput(summary: &Summary) -> Option<String> {
     ))
 }
 
-/// The latencies of those that went well; below them, where some did not, those that everybody waits for, of all requests:
-/// those given up while they waited waited longer, and a figure that those without any answer take part in is a dash.
+/// The table of the latencies of successful requests. If some failed, lower bounds of all requests stand below; a dash is infinite.
 fn table(summary: &Summary) -> Option<Grid> {
     let all = &summary.all;
     let (requests, ok) = (all.counts.requests, all.counts.ok());
     if ok == 0 {
         return None;
     }
-    // Without a router that column holds our own proxy's time, or nothing at all.
+    // Without a router that column has the time of our own proxy, or nothing.
     let no_router = all.spent.requests > 0 && all.spent.routed == 0;
-    // A proxy does not know when its clients sent.
+    // A proxy does not know when its clients sent a request.
     let is_sent = all.latencies.get(LatencyId::TotalFromSend).is_some();
     let shown = ROWS.into_iter().filter_map(|of| match of {
         QUEUE_IN_ROUTER if no_router => None,
-        // Only requests of pairs have them.
+        // Only requests at pairs of servers have them.
         LatencyId::Of(column) if OF_PAIR.contains(&column) => all.latencies.get(of).map(|_| of),
         of if is_sent => Some(of),
         LatencyId::TotalFromSend => Some(ColumnId::total_latency.into()),
@@ -285,22 +284,22 @@ fn table(summary: &Summary) -> Option<Grid> {
         of => Some(of),
     });
     let mut rows: Vec<Vec<String>> = shown.map(|of| row(of, all.latencies.get(of))).collect();
-    // Where more than half got no answer nothing could be said but dashes.
-    let is_known = |told: &&stats::Summary| told.p50.is_finite() && ok < requests;
-    let known = |of| all.failures.at_least(of).filter(is_known);
-    let known = ROWS.into_iter().filter_map(|of| Some((of, known(of)?)));
-    let known: Vec<(LatencyId, &stats::Summary)> = known.collect();
-    if !known.is_empty() {
-        let sent = all.failures.at_least(LatencyId::TotalFromSend);
-        let sent = sent.filter(|told| told.count < requests);
-        let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
-        let dash = match known.iter().all(|(_, told)| told.mean.is_finite()) {
+    // If more than half got no response, all figures would be dashes.
+    let is_known = |bound: &&stats::Summary| bound.p50.is_finite() && ok < requests;
+    let bound = |of| all.failures.lower_bound(of).filter(is_known);
+    let bounds = ROWS.into_iter().filter_map(|of| Some((of, bound(of)?)));
+    let bounds: Vec<(LatencyId, &stats::Summary)> = bounds.collect();
+    if !bounds.is_empty() {
+        let sent = all.failures.lower_bound(LatencyId::TotalFromSend);
+        let sent = sent.filter(|bound| bound.count < requests);
+        let sent = sent.map_or(String::new(), |bound| format!(" ({} sent)", bound.count));
+        let dash = match bounds.iter().all(|(_, bound)| bound.mean.is_finite()) {
             true => "",
             false => "; -: no answer ever",
         };
         rows.push(vec![format!("of all {requests}{sent}, at least{dash}")]);
     }
-    rows.extend(known.iter().map(|(of, told)| row(*of, Some(told))));
+    rows.extend(bounds.iter().map(|(of, bound)| row(*of, Some(bound))));
     let head = match requests - ok {
         0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
@@ -320,11 +319,10 @@ fn row(latency: LatencyId, summary: Option<&stats::Summary>) -> Vec<String> {
     first.into_iter().chain(figures).collect()
 }
 
-/// Latencies of which the terminal shows intervals. All have them in `summary.json`.
+/// The latencies whose intervals the terminal shows. `summary.json` has those of all.
 const INTERVALS_OF: [LatencyId; 2] = [LatencyId::TotalFromSend, LatencyId::TtftFromSend];
 
-/// What the figures that everybody asks for lie between, in milliseconds: a line a latency, or one for all where nothing
-/// can be said of any.
+/// The 95 % intervals of quantiles, milliseconds: a line per latency, or a single one if there are no intervals.
 fn intervals(latencies: &Latencies) -> Vec<String> {
     let known = INTERVALS_OF.into_iter();
     let known = known.filter_map(|id| latencies.latency(id));
@@ -340,33 +338,33 @@ fn intervals(latencies: &Latencies) -> Vec<String> {
         None => format!("{name} too few"),
     };
     let line = |of: &&Latency| {
-        let told = of.intervals.into_iter().filter(|(name, _)| *name != "p90");
-        let shown: Vec<String> = told.map(within).collect();
+        let shown = of.intervals.into_iter().filter(|(name, _)| *name != "p90");
+        let shown: Vec<String> = shown.map(within).collect();
         format!("  {}: {}", of.id.label(), shown.join(", "))
     };
     let head = std::iter::once("95 % intervals, ms".to_owned());
     head.chain(known.iter().map(line)).collect()
 }
 
-/// Words of a count, where there are any.
-fn some(count: u64, words: impl FnOnce(u64) -> String) -> Option<String> {
-    (count > 0).then(|| words(count))
+/// The text of a count; `None` if it is 0.
+fn if_any(count: u64, text: impl FnOnce(u64) -> String) -> Option<String> {
+    (count > 0).then(|| text(count))
 }
 
 fn retries(summary: &Summary, retried: u64) -> String {
     let counts = &summary.all.counts;
-    let failed = most_frequent(&counts.failed_attempts);
-    let failed = failed.take(NAMED).map(|((host, outcome, status), count)| {
+    let failed = most_frequent(&counts.failed_attempts).take(MAX_NAMED);
+    let failed = failed.map(|((host, outcome, status), count)| {
         let status = status.map_or(String::new(), |status| format!(" {status}"));
         format!("{count} x {host} {outcome}{status}")
     });
     let failed: Vec<String> = failed.collect();
-    let what = match failed.is_empty() {
+    let attempts = match failed.is_empty() {
         true => String::new(),
         false => format!("; attempts that failed: {}", failed.join(", ")),
     };
     let all = counts.requests;
-    format!("note: {retried} of {all} requests took more than one attempt{what}")
+    format!("note: {retried} of {all} requests took more than one attempt{attempts}")
 }
 
 #[cfg(test)]

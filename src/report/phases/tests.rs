@@ -8,7 +8,7 @@ const SERVERS: [&str; 2] = ["server-1", "server-2"];
 const AT_ONCE: &str = "no request was sent there during the fault";
 const UNKNOWN: &str = "when traffic moved away is unknown";
 
-/// A request: when it arrived, which server had it, its TTFT; `None`: it failed there. By hops, unless they are taken away.
+/// A request: its arrival, its server, and its TTFT (`None` if it failed there). There are hops unless `has_no_hop`.
 #[derive(Clone, Default)]
 struct Sent {
     at: f64,
@@ -17,6 +17,8 @@ struct Sent {
     end: Option<f64>,
     has_no_hop: bool,
     has_no_host: bool,
+    /// Whether its proxy named its hop.
+    is_held: bool,
     is_given_up: bool,
     ended_in: &'static str,
     failed_attempts: String,
@@ -31,13 +33,13 @@ fn sent(at: f64, server: usize, ttft: Option<f64>) -> Sent {
     }
 }
 
-/// What is said of requests to two servers.
-fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
-    told_of(2, sent, faults)
+/// The episodes of requests to two servers.
+fn episodes_of(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
+    episodes_at(2, sent, faults)
 }
 
-/// What is said of requests to so many servers.
-fn told_of(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
+/// The episodes of requests to so many servers.
+fn episodes_at(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
     let mut table = Table::default();
     for (n, request) in sent.iter().enumerate() {
         let id = format!("x-{n}");
@@ -62,7 +64,8 @@ fn told_of(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
             error.map(|error| ("error", Cell::Word(error))),
             // A request that a hop broke has no host, but an attempt that names the hop.
             is_named.then_some(("host", Cell::Word(HOSTS[request.server]))),
-            (!request.has_no_hop).then_some(("worker", Cell::Word(SERVERS[request.server]))),
+            (request.is_held || is_named && !request.has_no_hop)
+                .then_some(("worker", Cell::Word(SERVERS[request.server]))),
             (!attempts.is_empty()).then_some(("failed_attempts", Cell::Word(attempts))),
         ];
         table.push(cells.into_iter().flatten());
@@ -79,9 +82,9 @@ fn told_of(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
     episodes(&table, faults, &servers.collect::<Vec<_>>())
 }
 
-/// What is said of the only fault.
-fn only(sent: &[Sent], faults: &[FaultRow]) -> FaultOf {
-    let mut found = told(sent, faults);
+/// The only fault.
+fn only(sent: &[Sent], faults: &[FaultRow]) -> Fault {
+    let mut found = episodes_of(sent, faults);
     assert_eq!((found.len(), found[0].faults.len()), (1, 1), "{found:?}");
     found[0].faults.remove(0)
 }
@@ -99,10 +102,10 @@ fn of_kind(kind: &str, time: f64, server: u32, event: &str) -> FaultRow {
     }
 }
 
-/// Ten requests a second for 90 s, in turns. From 30 s server 1 is down: what goes there fails until 31 s, then all goes
-/// to the other and takes twice as long. At 60 s it is back, is used from 62 s on, and times are as before from 65 s.
+/// Ten requests a second for 90 s, in turns. Server 1 is down from 30 s: requests to it fail until 31 s, then all go to the other and take
+/// twice as long. At 60 s it is back, it is used from 62 s on, and times are as before from 65 s.
 fn killed() -> Vec<Sent> {
-    // Times to first token differ a little, without a pattern of the places.
+    // TTFTs vary a little, without a pattern.
     let usual = |n: usize| 0.1 + 0.01 * ((n * 7919) % 97) as f64 / 97.0;
     (0..900)
         .map(|n| {
@@ -124,14 +127,14 @@ fn kill() -> Vec<FaultRow> {
 }
 
 #[track_caller]
-fn assert_after(told: &Outcome, seconds: f64) {
-    let found = told.seconds.unwrap_or(f64::NAN);
-    assert!((found - seconds).abs() < 1e-9, "{told:?}");
+fn assert_after(effect: &Effect, seconds: f64) {
+    let found = effect.seconds.unwrap_or(f64::NAN);
+    assert!((found - seconds).abs() < 1e-9, "{effect:?}");
 }
 
 #[test]
-fn a_kill_before_during_and_after() {
-    let found = told(&killed(), &kill());
+fn a_killed_server_has_figures_before_during_and_after() {
+    let found = episodes_of(&killed(), &kill());
     assert_eq!(found.len(), 1);
     let [before, during, after] = &found[0].phases;
     let requests = [before, during, after].map(|phase| phase.requests);
@@ -159,17 +162,17 @@ fn a_kill_before_during_and_after() {
 #[test]
 fn a_retried_request_was_sent_to_the_dead_server_too() {
     let mut requests = killed();
-    // Sent on to the other one and answered: its attempt at 40 s names the dead one.
+    // The other server answered, but the attempt at 40 s names the dead one.
     requests[400].failed_attempts = format!("{} connect_error 0 0.001", HOSTS[0]);
     assert_after(&only(&requests, &kill()).left, 10.0);
-    // A longer address that begins alike is another server.
+    // A longer address with the same beginning is another server.
     requests[400].failed_attempts = format!("{}9 connect_error 0 0.001", HOSTS[0]);
     assert_after(&only(&requests, &kill()).left, 0.8);
 }
 
 #[test]
 fn a_request_that_a_hop_broke_was_sent_there() {
-    // As rows are behind a hop that does so.
+    // As in rows behind such a hop.
     let broken_by = |hop: &str| {
         let mut requests = killed();
         for request in requests.iter_mut().filter(|of| of.ttft.is_none()) {
@@ -186,7 +189,7 @@ fn a_request_that_a_hop_broke_was_sent_there() {
     };
     assert_after(&left(&broken_by("server-1"), "reset"), 0.8);
     assert_eq!(left(&broken_by("server-12"), "reset").said, AT_ONCE);
-    // A hop that refuses reads nothing.
+    // A hop that refuses connections reads no request.
     assert_says(&left(&broken_by("server-1"), "refuse").said, UNKNOWN);
     // Without a hop a refused connection is in no row.
     let mut without = killed();
@@ -198,7 +201,7 @@ fn a_request_that_a_hop_broke_was_sent_there() {
 }
 
 #[test]
-fn a_server_that_serves_before_it_is_seen_to_be_ready_was_left_all_the_same() {
+fn traffic_left_a_server_that_serves_before_it_is_seen_ready() {
     let mut requests = killed();
     // Up at 58 s, seen at 60 s, used since 59 s.
     let served = requests
@@ -209,19 +212,19 @@ fn a_server_that_serves_before_it_is_seen_to_be_ready_was_left_all_the_same() {
 }
 
 #[test]
-fn of_requests_under_way_at_a_fault_those_that_it_broke_are_its_own() {
+fn requests_that_a_fault_broke_count_as_during_it() {
     let mut requests = killed();
     for request in &mut requests {
         request.end = request.ttft.map(|ttft| request.at + 10.0 * ttft);
     }
-    // Two came before the fault: it broke one, the other was long. One failed before of itself, a second fault broke another.
+    // Two arrived before the fault, which broke one; the other was long. One had failed by itself before, and a second fault broke another.
     for (broken, end) in [(295, 30.001), (100, 12.0), (799, 80.5)] {
         (requests[broken].ttft, requests[broken].end) = (None, Some(end));
     }
     requests[296].end = Some(45.0);
     let mut faults = kill();
     faults.extend([fault(80.0, 2, "down"), fault(81.0, 2, "ready")]);
-    let found = told(&requests, &faults);
+    let found = episodes_of(&requests, &faults);
     let count = |phase: &Phase| (phase.requests, phase.failed.values().sum::<usize>());
     let counts = |episode: usize| found[episode].phases.each_ref().map(count);
     assert_eq!(counts(0), [(299, 1), (301, 6), (199, 0)]);
@@ -229,8 +232,8 @@ fn of_requests_under_way_at_a_fault_those_that_it_broke_are_its_own() {
 }
 
 #[test]
-fn a_fault_to_the_end_has_no_after() {
-    let found = told(&killed(), &kill()[..1]);
+fn a_fault_until_the_end_has_no_after() {
+    let found = episodes_of(&killed(), &kill()[..1]);
     let [_, during, after] = &found[0].phases;
     assert_eq!((during.requests, after.requests), (600, 0));
     let text = lines(&found).join("\n");
@@ -249,23 +252,23 @@ fn faults_that_overlap_are_one_episode_and_others_are_not() {
         fault(70.0, 2, "down"),
         fault(80.0, 2, "ready"),
     ];
-    let found = told(&killed(), &faults);
+    let found = episodes_of(&killed(), &faults);
     let ends = |of: &Episode| of.phases.each_ref().map(|phase| (phase.from, phase.to));
     let shape: Vec<_> = found.iter().map(|of| (of.faults.len(), ends(of))).collect();
-    // What is after one is before the next.
+    // After one fault is before the next.
     let first = [(0.0, Some(30.0)), (30.0, Some(45.0)), (45.0, Some(70.0))];
     let second = [(45.0, Some(70.0)), (70.0, Some(80.0)), (80.0, None)];
     assert_eq!(shape, [(2, first), (1, second)]);
 }
 
 #[test]
-fn too_few_requests_are_said() {
+fn too_few_requests_have_no_quantiles() {
     let every_second = |count: u32| -> Vec<Sent> {
         let one = |n| sent(f64::from(n), 1, Some(0.1));
         (0..count).map(one).collect()
     };
     let down = |from, to| [fault(from, 1, "down"), fault(to, 1, "ready")];
-    let few = told(&every_second(30), &down(10.0, 20.0));
+    let few = episodes_of(&every_second(30), &down(10.0, 20.0));
     let ttft = few[0].phases[0].ttft;
     assert_eq!((ttft.p50, ttft.p99), (Some(0.1), None));
     // No row names server 1.
@@ -273,7 +276,7 @@ fn too_few_requests_are_said() {
     let text = lines(&few).join("\n");
     assert_says(&text, "0.10 s / too few");
     assert_says(&text, "not recorded without hops");
-    assert_eq!(told(&every_second(30), &[]), []);
+    assert_eq!(episodes_of(&every_second(30), &[]), []);
 }
 
 #[test]
@@ -291,7 +294,7 @@ fn traffic_that_never_leaves_or_never_comes() {
     assert_eq!(gap.left.said, "no request came during the fault");
     let elsewhere = left(&|n, is_down| Some(sent(n as f64, usize::from(is_down), Some(0.1))));
     assert_eq!(elsewhere.left.said, AT_ONCE);
-    // Who timed out while the server stood still has no host: where it was nobody knows, unless there is but one server.
+    // A request that timed out while the server stood still has no host: its server is unknown, unless there is only one.
     let nowhere = |n: usize, is_down: bool| Sent {
         has_no_host: is_down,
         ..sent(n as f64, 0, (!is_down).then_some(0.1))
@@ -301,12 +304,19 @@ fn traffic_that_never_leaves_or_never_comes() {
     let all: Vec<Sent> = (0..100)
         .map(|n| nowhere(n, (11..21).contains(&n)))
         .collect();
-    let only = told_of(1, &all, &faults).remove(0).faults.remove(0);
+    let held = left(&|n, is_down| {
+        Some(Sent {
+            is_held: is_down,
+            ..nowhere(n, is_down)
+        })
+    });
+    assert_eq!(held.left.said, "traffic did not leave it");
+    let only = episodes_at(1, &all, &faults).remove(0).faults.remove(0);
     assert_says(&only.left.said, "it is the only server");
 }
 
 #[test]
-fn requests_that_were_given_up_when_the_run_was_stopped_came_all_the_same() {
+fn requests_given_up_when_the_run_was_stopped_count_where_they_arrived() {
     let given_up = |at| Sent {
         end: Some(4.6),
         has_no_host: true,
@@ -314,11 +324,11 @@ fn requests_that_were_given_up_when_the_run_was_stopped_came_all_the_same() {
         ..sent(at, 0, None)
     };
     let before = (0..20).map(|n| sent(0.05 * n as f64, n % 2, Some(0.1)));
-    // One came before the fault and was under way as well.
+    // One arrived before the fault and was under way when it began.
     let held = (0..72).map(|n| given_up(1.0 + 0.05 * f64::from(n)));
     let mut requests: Vec<Sent> = before.chain(held).collect();
     requests.push(given_up(0.96));
-    let found = told(
+    let found = episodes_of(
         &requests,
         &[1, 2].map(|server| of_kind("stall", 1.0, server, "down")),
     );
@@ -334,7 +344,7 @@ fn requests_that_were_given_up_when_the_run_was_stopped_came_all_the_same() {
 }
 
 #[test]
-fn what_came_after_a_fault_and_was_given_up_is_not_held_against_the_server() {
+fn requests_given_up_after_a_fault_do_not_count_as_unserved() {
     let mut requests = killed();
     for request in requests.iter_mut().filter(|of| of.at >= 60.0) {
         (request.ttft, request.is_given_up) = (None, true);
@@ -345,8 +355,8 @@ fn what_came_after_a_fault_and_was_given_up_is_not_held_against_the_server() {
 }
 
 #[test]
-fn traffic_has_left_a_server_where_chance_does_not_explain_that_it_got_no_more() {
-    // Every third goes to the first server, but for the last ones of the run.
+fn traffic_has_left_a_server_unless_chance_explains_it() {
+    // Every third request goes to the first server, except the last ones of the run.
     let but_for = |last: usize| {
         let server = |n: usize| usize::from(!n.is_multiple_of(3) || n >= 60 - last);
         let all = (0..60).map(|n| sent(0.05 * n as f64, server(n), Some(0.1)));
@@ -360,7 +370,7 @@ fn traffic_has_left_a_server_where_chance_does_not_explain_that_it_got_no_more()
         );
     }
     assert_says(&but_for(20).said, "traffic left it within 0.95 s");
-    // Of those that came to no server nothing is known.
+    // Requests that reached no server say nothing.
     let mut all: Vec<Sent> = (0..30).map(|n| sent(n as f64, n % 2, Some(0.1))).collect();
     let refused = (30..60).map(|n| Sent {
         has_no_host: true,
@@ -373,12 +383,12 @@ fn traffic_has_left_a_server_where_chance_does_not_explain_that_it_got_no_more()
 }
 
 #[test]
-fn a_server_that_answers_all_the_time_is_not_back_after_a_fault() {
+fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
     let said = |kind: &str, events: &[(f64, &str)]| {
         let requests = (0..100).map(|n| sent(0.1 * n as f64, n % 2, Some(0.1)));
         let events = events.iter();
         let faults = events.map(|(at, event)| of_kind(kind, *at, 1, event));
-        let found = told(&requests.collect::<Vec<_>>(), &faults.collect::<Vec<_>>());
+        let found = episodes_of(&requests.collect::<Vec<_>>(), &faults.collect::<Vec<_>>());
         (lines(&found).join("\n"), found[0].phases[1].to)
     };
     let whole = [(2.0, "down"), (4.0, "up"), (4.3, "ready")];
@@ -412,7 +422,7 @@ fn a_server_that_answers_all_the_time_is_not_back_after_a_fault() {
 }
 
 #[test]
-fn a_server_that_was_slow_and_got_nothing_more_is_told() {
+fn a_slow_server_that_got_no_more_requests_is_found() {
     let requests = (0..100).map(|n| sent(0.1 * n as f64, usize::from(n > 30), Some(0.1)));
     let faults = [(2.0, "down"), (4.0, "up")].map(|(at, event)| of_kind("slow", at, 1, event));
     let found = only(&requests.collect::<Vec<_>>(), &faults);

@@ -122,7 +122,7 @@ fn invalid_figures_are_marked_block_by_block() {
     let text = "10 requests\nrates\n\nms  p50\nTTFT  3\n\nmost time went\n";
     let of = |grade| Verdict {
         grade,
-        reasons: Vec::new(),
+        ..Verdict::default()
     };
     assert_eq!(of(Grade::Valid).marked(text), text);
     let marked = of(Grade::Invalid).marked(text);
@@ -143,4 +143,18 @@ fn the_terminal_shows_grade_figures_and_reasons() {
     assert!(text.starts_with("verdict       INVALID: "), "{text}");
     let reason = "\n              the generator's event loop";
     assert!(text.contains(reason), "{text}");
+}
+
+#[test]
+fn a_verdict_names_the_causes_of_its_reasons() {
+    let verdict = with(|evidence| {
+        evidence.late = of(0.12);
+        evidence.failed = of(0.5);
+        evidence.given_up = 1;
+    });
+    assert_eq!(
+        verdict.causes,
+        [Cause::LateSends, Cause::Stopped, Cause::Failed]
+    );
+    assert_eq!(verdict.causes.len(), verdict.reasons.len());
 }

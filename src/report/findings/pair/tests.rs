@@ -9,8 +9,8 @@ use crate::request::timeline::{Moment, PrefillTimes};
 use crate::stats::waits::Cause;
 use crate::table::{Cell, Table};
 
-/// Requests of a pair: when decode had memory for each, the KV cache was there, and decode's batch had a slot, ms after it was sent;
-/// prefill had it queued and at work for so many ms meanwhile. It then decodes until 500.
+/// Requests of a pair: when each had memory at decode, its KV cache, and a slot of decode's batch, ms after its send; how long prefill
+/// had it queued and at work meanwhile. It then decodes until 500 ms.
 fn paired(reserved: i64, (queue, forward): (i64, i64), arrived: i64, entered: i64) -> Run {
     run_of(100, move |sample, _, start| {
         let sample = sample.without(&[Moment::QueueEnd, Moment::PrefillEnd]);
@@ -26,14 +26,14 @@ fn paired(reserved: i64, (queue, forward): (i64, i64), arrived: i64, entered: i6
             forward: Some(ms(forward)),
             sending: None,
         };
-        // It moves what decode told with its response; its queue's beginning is told by a span.
+        // The start of decode's queue comes from a span, the rest from its response.
         let sample = sample.with(move |record| record.timeline.pair(pair));
         set(sample, start, &moments).at(Moment::QueueStart, start + 20)
     })
 }
 
-/// Of runs: when each request had memory, was queued and at work in prefill, had arrived and entered; the cause, title, and a piece of
-/// what is told. Of the fifth none of the waits is a third of the time, but all are; in the last two those that have memory wait as well.
+/// Runs: when each request had memory, was queued and at work in prefill, had arrived and entered; the cause, the title, and a part of the
+/// text. In the fifth the waits are a third of the time together only; in the last two, requests that have memory wait as well.
 const NARROW: &str = "\
 230 1 20 255 256 | decode_memory | Decode is full | (42 %) until decode had memory for it; those that had it were decoding for
 30 300 20 360 361 | prefill_queue | Prefill is too slow | 0.30 s of 0.50 s on average (60 %) in prefill's queue
@@ -58,7 +58,7 @@ fn what_is_narrow_of_a_pair_is_named() {
     }
 }
 
-/// What such a run's requests waited for most, and that all of it is told.
+/// Asserts what such a run's requests waited for most, and that all of their waiting has a cause.
 fn assert_told(run: &Run, cause: &str) {
     let why = Why::of(run);
     assert_eq!(why.waited(), 0, "no server's queue is blamed");
@@ -73,7 +73,7 @@ fn assert_told(run: &Run, cause: &str) {
     ];
     let waited = waits.map(|column| run.table.numbers(column).iter().sum::<f64>());
     let seconds = |key: &str| told[key].as_f64().unwrap();
-    // What each held up others, and what nobody did, is all that was waited.
+    // The waiting caused by requests, and that without a cause, is all of it.
     let laid = seconds("held_up_others_s") + seconds("by_nobody_seen_s");
     for sum in [seconds("at_pairs_s"), laid] {
         assert!((sum - waited.iter().sum::<f64>()).abs() < 1e-6, "{told}");
@@ -82,7 +82,7 @@ fn assert_told(run: &Run, cause: &str) {
     assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
     let first = why.of_row(&run.table, 0).unwrap();
     assert_says(first["words"].as_str().unwrap(), main.words());
-    // Nobody has the link: of what passes there none is told apart.
+    // No request holds the link: what passes there is not split by request.
     let mut all = (0..100).filter_map(|row| why.of_row(&run.table, row));
     let is_held = all.any(|of| of["held_up_by"][0].is_object());
     assert_eq!(is_held, main != Cause::Transfer, "{first}");
@@ -91,7 +91,7 @@ fn assert_told(run: &Run, cause: &str) {
 #[test]
 fn who_has_what_a_request_of_a_pair_waits_for_holds_it_up() {
     let mut table = Table::default();
-    // Decode has memory for one: the first has it from 1 to 9 s; the second, which came at 2 s, from then on.
+    // Decode has memory for one request: the first has it from 1 to 9 s; the second, which arrived at 2 s, from then on.
     for (id, queued, reserved, ended) in [("a", 0.0, 1.0, 9.0), ("b", 2.0, 9.0, 12.0)] {
         let at = |name: &'static str, seconds| (name, Cell::Number(seconds));
         table.push([

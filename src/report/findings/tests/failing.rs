@@ -1,9 +1,10 @@
 //! Servers that failed, and what follows from that.
 
 use super::*;
+use crate::request::outcome::GIVEN_UP;
 use crate::request::unseen::Unseen;
 
-/// From 4 s on b:1 is not there any more: what it had breaks off, what it would have got goes to a:1.
+/// b:1 dies at 4 s: its requests break off, and later ones go to a:1.
 fn killed() -> Run {
     run_of(200, |sample, n, start| match n {
         108.. => sample.host("a:1"),
@@ -22,18 +23,18 @@ fn a_server_that_failed_is_named_first() {
     let said = "4 attempts at it broke off; it served nothing after 4.";
     assert_says(&all[0].what, said);
     assert_eq!(all[1].advice, "See the server that failed.");
-    // What was done on purpose is told with the faults.
+    // Faults on purpose are reported with the faults.
     run.faults = vec![FaultRow::default()];
     assert!(!super::kinds(&run).contains(&"server_failed"));
 }
 
-/// Ten requests come while both servers are held, and one just before; every other one of them, or none, lasts until they are let go,
-/// or all take half as long again because more came than the servers can decode as fast.
+/// Ten requests arrive while both servers stall, and one just before. Every other one, or none, lasts until the stall ends; or all decode
+/// more slowly, which is no wait for the fault.
 #[test]
-fn a_fault_that_requests_waited_for_is_named() {
+fn requests_that_waited_for_a_fault_are_found() {
     let stalled = |is_held: fn(i64) -> bool, late: &str, error: f64| {
         let mut run = run_of(100, |sample, n, start| match n {
-            // How far the front's clock is, is known worse over a long request.
+            // The offset of the front's clock is known worse over a long request.
             59..70 if is_held(n) => set(sample, start, &moments(late)).front_within(error),
             _ => sample.front_within(0.05),
         });
@@ -49,7 +50,7 @@ fn a_fault_that_requests_waited_for_is_named() {
     );
     assert_eq!(finding.level, Level::Limit);
     only(&stalled(|_| false, late, 1.0), "nothing_found");
-    // Nor is one found where the front's clock may be off by as much as they took longer.
+    // None is found if the front's clock may be off by as much as they took longer.
     let late = "LastToken 790, Finish 800";
     for (error, is_found) in [(1.0, true), (200.0, false)] {
         let kinds = super::kinds(&stalled(|n| n % 2 == 1, late, error));
@@ -59,8 +60,35 @@ fn a_fault_that_requests_waited_for_is_named() {
     only(&stalled(|_| true, slower, 1.0), "nothing_found");
 }
 
+/// Requests that a hop held until they were given up count too, but not those that a server had, or whose hop is unknown.
 #[test]
-fn what_a_refused_connection_means_is_said() {
+fn requests_that_waited_for_a_fault_until_they_were_given_up_are_found() {
+    for (outcome, error, host, worker, is_found) in [
+        (Outcome::Timeout, "no end after 1 s", None, Some("a"), true),
+        (Outcome::ClientAbort, GIVEN_UP, None, Some("a"), true),
+        (Outcome::Rejected, "full", None, Some("a"), false),
+        (Outcome::Timeout, "no end", Some("a:1"), Some("a"), false),
+        (Outcome::Timeout, "no end", None, None, false),
+    ] {
+        let mut run = run_of(100, |sample, n, start| match n {
+            60..65 => timed_out(sample, start).ended(outcome, error).with(|row| {
+                (row.host, row.worker) = (host.map(Into::into), worker.map(Into::into))
+            }),
+            _ => sample,
+        });
+        run.faults = vec![fault(2.2, "a", "stall", "down")];
+        let all = found(&run);
+        let finding = all.iter().find(|of| of.kind == "fault");
+        assert_eq!(finding.is_some(), is_found, "{outcome:?} {all:#?}");
+        if let Some(finding) = finding {
+            let said = "5 of the 40 requests that went well or were given up took 0.26 s or longer, up to 0.90 s";
+            assert_says(&finding.what, said);
+        }
+    }
+}
+
+#[test]
+fn advice_on_refused_connections() {
     // By the proxy, and by the generator.
     for (outcome, error) in [
         (Outcome::ProxyError, "b:1: connection refused"),
@@ -75,7 +103,7 @@ fn what_a_refused_connection_means_is_said() {
         assert_eq!(first.what, "10 attempts could not connect to it.");
         assert_says(&first.advice, "nothing listens at its address");
     }
-    // The generator's own want of files says nothing of a server, nor does one request of very many.
+    // A generator without free files says nothing about a server, nor does one of very many requests.
     let want = "connect to b:1: Too many open files (os error 24)";
     let unsent = |sample: Sample| sample.host("").ended(Outcome::ConnectError, want);
     let one = |sample: Sample| sample.ended(Outcome::UpstreamDied, "cut off");
@@ -100,7 +128,7 @@ fn a_router_before_full_servers_is_not_to_send_more() {
     assert_says(&router.advice, "would only move this wait into the servers");
     assert_says(&router.what, "% of that time while all slots were taken.");
     assert_says(&router.advice, "against the server queue helps here too");
-    // Where the server queue is not found, its advice stands here.
+    // Without a finding of the server queue, its advice is part of this one.
     let mut why = Why::default();
     why.sequences = 100;
     why.causes.add(Cause::Slots, 100 * ms(20));
@@ -110,7 +138,7 @@ fn a_router_before_full_servers_is_not_to_send_more() {
 }
 
 #[test]
-fn what_shows_several_is_said_once() {
+fn a_remedy_for_several_missing_stages_is_named_once() {
     let mixed = [Unseen::Stream, Unseen::Reply, Unseen::ChatReply];
     let spent = TimeSpent {
         requests: 60,

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 
 #[test]
-fn a_second_cause_of_much_of_the_waiting_is_named_too() {
+fn a_second_large_cause_of_waiting_is_named_too() {
     let run = run_of(100, |sample, _, start| queued(sample, start));
     let told_of = |other, share, untimed| {
         let mut why = Why::default();
@@ -31,7 +31,7 @@ fn a_second_cause_of_much_of_the_waiting_is_named_too() {
     let (what, advice) = told(19);
     assert_says(&what, "for 81 % of that time.");
     assert_eq!(advice, slots);
-    // Where much of it is not known, as requests have no times, that is said with what would tell.
+    // If much of it is unknown, as requests have no times, the advice says how to get them.
     let (what, advice) = told_of(Cause::Unknown, 30, 7);
     assert_says(
         &what,
@@ -44,7 +44,7 @@ fn a_second_cause_of_much_of_the_waiting_is_named_too() {
 }
 
 #[test]
-fn a_server_queue_is_told_with_what_limits_it() {
+fn a_server_queue_is_found_with_what_limits_it() {
     let run = run_of(100, |sample, _, start| queued(sample, start));
     let finding = only(&run, "server_queue");
     assert_says(&finding.what, "0.38 s of 0.50 s on average (76 %)");
@@ -58,7 +58,7 @@ fn a_server_queue_is_told_with_what_limits_it() {
     assert_says(&reached.what, "The only slot of each server was taken for");
     assert_says(&reached.advice, "Raise `max_running_requests` while");
     let other = limited(256);
-    // It runs far fewer than it could, and has run more.
+    // It runs far fewer requests than it could, and than it has.
     assert_says(
         &other.what,
         "Requests that are not seen here had the server",
@@ -66,7 +66,7 @@ fn a_server_queue_is_told_with_what_limits_it() {
     assert_says(&other.advice, "who else sends requests");
 }
 
-/// A run at so many requests a second, of servers with 32 slots that do 21.9 a second and take the earliest first.
+/// A run at a rate of servers with 32 slots that can do 21.9 requests/s, first come first served.
 fn loaded(rate: f64, count: usize, seed: u64) -> Run {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut gap = move |mean: f64| -mean * (1.0 - rng.random::<f64>()).ln();
@@ -89,7 +89,7 @@ fn loaded(rate: f64, count: usize, seed: u64) -> Run {
     Run::of_table(table)
 }
 
-/// At the limit of what can be served one run of 100 may be told to grow: five or more of 100 in less than one of 200 sets.
+/// At the highest rate that can be served, 1 of 100 runs may be found to grow: 5 or more of 100 happen in under 1 of 200 sets.
 #[test]
 fn a_queue_grows_only_where_more_comes_than_ends() {
     let told = |rate: f64, count| {

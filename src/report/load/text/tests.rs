@@ -15,7 +15,7 @@ fn shown(records: &[Row]) -> String {
 }
 
 #[test]
-fn a_run_without_one_answer_has_its_errors_and_no_table() {
+fn a_run_without_a_response_shows_errors_and_no_table() {
     let error = "no answer: word word";
     let failed = |start: i64, error: &str| {
         let sample = Sample::starting(start).without(&[Moment::ServerFinish]);
@@ -33,7 +33,7 @@ fn a_run_without_one_answer_has_its_errors_and_no_table() {
     let dashes = |line: &&str| line.split_whitespace().any(|word| word == "-");
     assert_eq!(text.lines().find(dashes), None, "{text}");
 
-    // Nor has one of no request any.
+    // Nor has a run without requests.
     let run = RunFacts {
         ended: run().started,
         ..run()
@@ -48,7 +48,7 @@ fn a_run_without_one_answer_has_its_errors_and_no_table() {
 }
 
 #[test]
-fn one_request_is_said_as_one() {
+fn one_request_is_in_the_singular() {
     let records = [Sample::whole().open_row(), Sample::starting(9).open_row()];
     assert_says(&shown(&records[..1]), "1 request in 2.00 s: 1 ok");
     let mut summary = Summary::of_records(&records[..1], &run());
@@ -61,7 +61,7 @@ fn one_request_is_said_as_one() {
 }
 
 #[test]
-fn a_token_count_that_cannot_be_is_not_called_untold() {
+fn an_impossible_token_count_is_not_called_missing() {
     let wild = Sample::starting(9).with(|row| row.actual_output_tokens = Some(1_000_000_000));
     let text = shown(&[Sample::whole().open_row(), wild.open_row()]);
     for said in [
@@ -76,7 +76,7 @@ fn a_token_count_that_cannot_be_is_not_called_untold() {
     assert!(!text.contains("cannot be"), "{text}");
 }
 
-/// Each takes one more millisecond than the one three places before.
+/// Requests of varying lengths at three servers in turn.
 fn records(count: i64) -> Vec<Row> {
     let one = |index: i64| {
         let sample = Sample::starting(index * 10);
@@ -92,7 +92,7 @@ fn records(count: i64) -> Vec<Row> {
 }
 
 #[test]
-fn what_too_few_requests_have_no_interval_of_is_said() {
+fn quantiles_of_too_few_requests_have_no_interval() {
     let text = Summary::of_records(&records(100), &run()).to_text();
     assert_says(&text, "\n\n95 % intervals, ms\n  total, from send: p50 [");
     assert_says(&text, "p95 [1");
@@ -100,8 +100,8 @@ fn what_too_few_requests_have_no_interval_of_is_said() {
 }
 
 #[test]
-fn intervals_are_of_requests_in_the_order_of_their_arrival_whatever_server_they_were_at() {
-    // In whatever order they were written: here the quick ones first, which look as dependent as can be.
+fn intervals_take_requests_of_all_servers_in_the_order_of_arrival() {
+    // Whatever order they were written in: here by length, which looks as dependent as possible.
     let mut records = records(600);
     records.sort_by_key(|record| {
         let [from, to] =
@@ -122,9 +122,9 @@ fn intervals_are_of_requests_in_the_order_of_their_arrival_whatever_server_they_
     assert!(json["hosts"]["a:1"]["latency"]["total_latency"]["ci95"]["p99"].is_null());
 }
 
-/// Of 50 and 51 requests that servers had; 49 had none.
+/// 101 of 150 requests have a server.
 #[test]
-fn shares_of_servers_are_of_the_requests_that_any_had() {
+fn shares_of_servers_are_of_requests_with_a_server() {
     let row = |n: i64| {
         let host = match n {
             0..50 => Some("first".to_owned()),
