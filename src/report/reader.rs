@@ -19,7 +19,7 @@ use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
     SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile,
 };
-use super::verdict::Verdict;
+use super::verdict::{Grade, Verdict};
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
 use crate::table::parquet::Source;
@@ -247,7 +247,24 @@ impl Run {
         self.read_of("/window")
     }
 
-    /// How its generator judged it, where its summary tells.
+    /// `INVALID` or `DEGRADED`, by the generator's verdict; `UNFINISHED` if the run was cut short and has no verdict. `None`: its
+    /// figures can be believed.
+    pub fn mark(&self) -> Option<&'static str> {
+        match self.verdict().map(|verdict| verdict.grade) {
+            Some(Grade::Valid) => None,
+            Some(grade) => Some(grade.name()),
+            None => self.is_partial.then_some("UNFINISHED"),
+        }
+    }
+
+    /// Its name, followed by its mark.
+    pub fn marked_name(&self) -> String {
+        let name = &self.name;
+        self.mark()
+            .map_or_else(|| name.clone(), |mark| format!("{name} {mark}"))
+    }
+
+    /// The generator's verdict, if its summary has one.
     pub fn verdict(&self) -> Option<Verdict> {
         self.read_of("/verdict")
     }

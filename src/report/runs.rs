@@ -119,16 +119,6 @@ impl<'a> RunReport<'a> {
         }
     }
 
-    /// `INVALID` or `DEGRADED`, as the generator judged the run; `UNFINISHED` of one that did not come to its end and was
-    /// not judged. `None`: nothing is to be said against its figures.
-    pub fn mark(&self) -> Option<&'static str> {
-        match self.verdict.as_ref().map(|verdict| verdict.grade) {
-            Some(Grade::Valid) => None,
-            Some(grade) => Some(grade.name()),
-            None => self.run.is_partial.then_some("UNFINISHED"),
-        }
-    }
-
     /// What is to be known of its figures beside its verdict, from the run itself and from its reader.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
         let notes = self.run.notes.iter().map(String::as_str);
@@ -160,7 +150,7 @@ impl<'a> RunReport<'a> {
             "run": self.run.name,
             "dir": self.run.dir,
             "state": self.state(),
-            "mark": self.mark(),
+            "mark": self.run.mark(),
             "settings": file.map(|file| &file.settings),
             "repeat": file.map(|file| file.repeat),
             "router": file.and_then(|file| file.router.as_ref()),

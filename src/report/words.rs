@@ -58,9 +58,9 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
     match report.runs.as_slice() {
         [] => blocks.push("The experiment has no run with any row yet.\n".to_owned()),
         [one] => {
-            let is_plain = one.mark().is_none() && known_of(one, false).is_empty();
+            let is_plain = one.run.mark().is_none() && known_of(one, false).is_empty();
             let said = of_run(one).into_iter().skip(usize::from(is_plain));
-            blocks.extend(said.filter_map(|block| text(&block, one.mark(), width)));
+            blocks.extend(said.filter_map(|block| text(&block, one.run.mark(), width)));
         }
         runs => {
             // What helps several of them is said of the first.
@@ -87,10 +87,11 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
                     Block::Words(more.into_iter().collect()),
                     Block::Figures(phases::lines(&run.episodes)),
                 ];
-                let shown = |block| text(block, run.mark(), None);
+                let shown = |block| text(block, run.run.mark(), None);
                 let beside: Vec<String> = beside.iter().filter_map(shown).collect();
-                if run.mark().is_some() || !known_of(run, true).is_empty() || !beside.is_empty() {
-                    blocks.extend(text(&head, run.mark(), None));
+                if run.run.mark().is_some() || !known_of(run, true).is_empty() || !beside.is_empty()
+                {
+                    blocks.extend(text(&head, run.run.mark(), None));
                     blocks.extend(beside);
                 }
             }
@@ -112,7 +113,7 @@ pub fn to_markdown(report: &Report<'_>) -> String {
     blocks.extend(together);
     for run in &report.runs {
         let said = of_run(run).into_iter();
-        blocks.extend(said.filter_map(|block| markdown(&block, run.mark())));
+        blocks.extend(said.filter_map(|block| markdown(&block, run.run.mark())));
     }
     blocks.join("\n")
 }
@@ -136,7 +137,7 @@ fn of_run(run: &RunReport<'_>) -> Vec<Block> {
 fn named(run: &RunReport<'_>, with_window: bool) -> Block {
     Block::Run {
         name: run.run.name.clone(),
-        mark: run.mark(),
+        mark: run.run.mark(),
         known: known_of(run, with_window),
     }
 }
@@ -316,10 +317,7 @@ pub fn line_of(name: String, Summary { run, all, .. }: &Summary) -> Vec<String> 
 
 /// The table of runs.
 pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
-    let line = |told: &RunReport<'_>| {
-        let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
-        line_of(format!("{}{mark}", told.run.name), &told.summary)
-    };
+    let line = |of: &RunReport<'_>| line_of(of.run.marked_name(), &of.summary);
     runs_table(runs.iter().map(line).collect())
 }
 
