@@ -150,7 +150,7 @@ fn of_independent_pairs_the_interval_holds_what_it_says() {
     });
     let holds = holds.count();
     assert!(holds >= 180, "{holds}");
-    let textbook = 2.0 * NORMAL * (2.0_f64 / 400.0).sqrt();
+    let textbook = 2.0 * Z_95 * (2.0_f64 / 400.0).sqrt();
     assert!(width < 2.0 * textbook, "{width} {textbook}");
 }
 

@@ -58,7 +58,7 @@ fn of_independent(values: &[f64], q: f64) -> Option<(f64, f64)> {
     dependent_interval(&ascending(values), q, values.len() as f64)
 }
 
-fn series_interval(in_order: &[f64], sorted: &[f64], q: f64) -> Between {
+fn series_interval(in_order: &[f64], sorted: &[f64], q: f64) -> Bounds {
     let at = [0.5, 0.9, 0.95, 0.99].iter().position(|of| *of == q);
     intervals(in_order, sorted)[at.unwrap()].1
 }
