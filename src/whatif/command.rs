@@ -13,7 +13,7 @@ use crate::experiment::plan::read::Entry;
 use crate::report::figures::figures;
 use crate::report::load::Goal;
 use crate::report::reader::{self, Run, inputs};
-use crate::report::{outputs, words};
+use crate::report::{outputs, render};
 use crate::table;
 use crate::units::{between, four_digits};
 
@@ -257,7 +257,7 @@ impl<'a> Results<'a> {
         let of_run = figures(run);
         let mut made = LoadResult {
             notes: notes(load, !grid.iter().all(sets_slots)),
-            line: words::line_of(format!("measured: {}", run.marked_name()), &of_run),
+            line: render::line_of(format!("measured: {}", run.marked_name()), &of_run),
             mark: run.mark(),
             measured: Figures::measured(&of_run, load, &self.args.goodput),
             predictions: Vec::new(),

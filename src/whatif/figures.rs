@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::report::load::Goal;
-use crate::report::{self, words};
+use crate::report::{self, render};
 use crate::request::columns::ColumnId;
 use crate::stats::Summary;
 
@@ -166,7 +166,7 @@ impl Figures {
         let latencies = [ttft.p50, ttft.p99, total.p99, queue.p50, each].map(|ms| Some(ms / 1e3));
         let counts = counts.map(|count| count as u64);
         let rate = Some(self.request_throughput);
-        words::line(name, counts, rate, latencies, Some(tokens))
+        render::line(name, counts, rate, latencies, Some(tokens))
     }
 
     /// The values of [`COMPARED`].

@@ -93,7 +93,7 @@ pub fn merged(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
             return Err(Error::Twice(path_of(&run), path_of(one), count));
         }
         match all.iter_mut().find(is_one) {
-            Some(one) => one.take(run)?,
+            Some(one) => one.append(run)?,
             None => all.push(run),
         }
     }

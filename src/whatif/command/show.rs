@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{LoadResult, Prediction, Results};
 use crate::experiment::plan::grid;
 use crate::report::grid::Grid;
-use crate::report::words::runs_table;
+use crate::report::render::runs_table;
 use crate::whatif::figures::{COMPARED, by_name};
 
 /// Bounds of which the upper is more than this many times the lower are not shown.
