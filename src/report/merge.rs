@@ -95,7 +95,8 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
     for (at, shard) in shards.iter().enumerate() {
         let error = |message: String| Err(Error::read(&shard.run.dir, message));
         let before = at.checked_sub(1).and_then(|at| shards.get(at));
-        let is_given = |before: &&Shard| before.number == shard.number || before.of != shard.of;
+        let is_given =
+            |before: &&Shard| before.number == shard.number || before.count != shard.count;
         if let Some(before) = before.filter(is_given) {
             return error(format!(
                 "{} does not go with {} of {}: each of one run's shards is given once",
@@ -123,13 +124,13 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
 /// The reasons why these are not the whole load that one generator would have sent.
 fn missing_parts(shards: &[Shard]) -> Vec<String> {
     let mut notes = Vec::new();
-    let of = shards.first().map_or(0, |shard| shard.of);
+    let count = shards.first().map_or(0, |shard| shard.count);
     let is_there = |number: &u64| shards.iter().any(|shard| shard.number == *number);
-    let missing = (0..of).filter(|number| !is_there(number));
-    let missing: Vec<String> = missing.map(|number| format!("{number}/{of}")).collect();
+    let missing = (0..count).filter(|number| !is_there(number));
+    let missing: Vec<String> = missing.map(|number| format!("{number}/{count}")).collect();
     if !missing.is_empty() {
         notes.push(format!(
-            "shards {} are missing: their requests, {} of {of} parts of the load, are in no figure",
+            "shards {} are missing: their requests, {} of {count} parts of the load, are in no figure",
             missing.join(", "),
             missing.len()
         ));
@@ -143,17 +144,17 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
              (--start-at lets them begin at one moment)"
         ));
     }
-    notes.extend(shards.iter().filter_map(|Shard { run, number, of, .. }| {
+    notes.extend(shards.iter().filter_map(|Shard { run, number, count, .. }| {
         if run.is_partial {
             return Some(format!(
-                "shard {number}/{of} was cut short: its requests that were under way then, and those to come, are in no figure"
+                "shard {number}/{count} was cut short: its requests that were under way then, and those to come, are in no figure"
             ));
         }
         let rows = run.table.firsts().count() as u64;
         let all = run.read_of("/requests").unwrap_or(rows.max(1));
         (rows < all).then(|| {
             format!(
-                "shard {number}/{of} has rows of {rows} of its {all} requests: the others are in no figure"
+                "shard {number}/{count} has rows of {rows} of its {all} requests: the others are in no figure"
             )
         })
     }));
@@ -190,13 +191,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         ..Run::default()
     };
     let mut summary = figures(&run).to_json();
-    let of_shard = |Shard {
-                        run,
-                        number,
-                        of,
-                        began,
-                        ..
-                    }: &Shard| json!({ "dir": run.dir, "shard": format!("{number}/{of}"), "started_at_ns": began });
+    let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began });
     let machines = shards.iter().map(|shard| shard.run.told("/machine"));
     summary["machine"] = Value::Null;
     summary["machines"] = json!(machines.collect::<Vec<_>>());

@@ -16,12 +16,14 @@ use super::runs::FIRST_COLUMNS;
 pub const TEXT_HEAD: &str = "queuescope report\n\n";
 /// What a page has near its beginning.
 const PAGE_MARK: &str = "<meta name=\"generator\" content=\"queuescope\">";
-/// The beginnings of other reports.
-const MARKDOWN_HEAD: &str = "# Report\n\n| run |";
-const JSON_HEAD: &str = "{\n  \"answers\": [";
-/// Of `queuescope whatif --profile`.
-const PROFILE_HEAD: &str = "# queuescope sim";
-const OLD_JSON_HEAD: &str = "{\n  \"comparison\": [";
+/// The beginnings of reports as text, Markdown and JSON, of JSON by older versions, and of `queuescope whatif --profile`.
+const HEADS: [&str; 5] = [
+    TEXT_HEAD,
+    "# Report\n\n| run |",
+    "{\n  \"answers\": [",
+    "{\n  \"comparison\": [",
+    "# queuescope sim",
+];
 /// The bytes of a file that are inspected.
 const HEAD_BYTES: u64 = 4096;
 
@@ -88,16 +90,10 @@ fn is_report(path: &Path) -> io::Result<bool> {
     }
     Ok(match head.first() {
         Some(b'P') => is_parquet_report(file),
-        _ => [
-            TEXT_HEAD,
-            &FIRST_COLUMNS.join(","),
-            MARKDOWN_HEAD,
-            JSON_HEAD,
-            OLD_JSON_HEAD,
-            PROFILE_HEAD,
-        ]
-        .iter()
-        .any(|head| text.starts_with(head)),
+        _ => {
+            let is_head = |head: &str| text.starts_with(head);
+            HEADS.into_iter().any(is_head) || is_head(&FIRST_COLUMNS.join(","))
+        }
     })
 }
 

@@ -89,7 +89,7 @@ const DEMO: &str = "traffic";
 /// # Errors
 /// One cannot be read, or is none of these.
 pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
-    let (mut experiment, found) = find_runs(given)?;
+    let (experiment, found) = find_runs(given)?;
     let is_of_experiment = experiment.is_some();
     let mut runs = Vec::new();
     for run in found {
@@ -105,9 +105,7 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
         }
         runs.push(run);
     }
-    if given.len() > 1 {
-        experiment = None;
-    }
+    let experiment = experiment.filter(|_| given.len() == 1);
     Ok(Loaded { experiment, runs })
 }
 
@@ -205,10 +203,9 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let files: Vec<PathBuf> = rows.find(|path| path.is_file()).into_iter().collect();
     if files.is_empty() && file.is_none() {
         let demo = path.join(DEMO);
-        return if demo.is_dir() {
-            read_run(&demo, None)
-        } else {
-            Ok(None)
+        return match demo.is_dir() {
+            true => read_run(&demo, None),
+            false => Ok(None),
         };
     }
     let of_file = file.as_ref();
@@ -281,10 +278,8 @@ impl Run {
 
     /// The hash of what was sent, if known.
     pub fn workload_sha256(&self) -> Option<&str> {
-        let of_file = self
-            .file
-            .as_ref()
-            .and_then(|file| file.workload_sha256.as_deref());
+        let file = self.file.as_ref();
+        let of_file = file.and_then(|file| file.workload_sha256.as_deref());
         of_file.or_else(|| self.told("/config/workload_sha256")?.as_str())
     }
 

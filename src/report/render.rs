@@ -201,12 +201,13 @@ fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
 
 /// What is to be known of a run before its figures are read; the window only if the figures do not follow.
 fn notes_of(of: &RunReport<'_>, with_window: bool) -> Vec<String> {
-    let reasons = of.verdict.iter().flat_map(|verdict| &verdict.reasons);
+    let verdict = of.run.verdict().into_iter();
+    let reasons = verdict.flat_map(|verdict| verdict.reasons);
     let error = of.run.file.iter().filter_map(|file| file.error.as_ref());
     let error = error.map(|error| format!("failed: {error}"));
     let window = of.summary.of_window().filter(|_| with_window);
     let notes = of.warnings().map(|note| format!("note: {note}"));
-    let all = reasons.cloned().chain(error).chain(window).chain(notes);
+    let all = reasons.chain(error).chain(window).chain(notes);
     all.map(|line| one_line(&line).into_owned()).collect()
 }
 

@@ -11,7 +11,7 @@ use super::findings::{Finding, findings};
 use super::load::Summary;
 use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
-use super::verdict::{Grade, Verdict};
+use super::verdict::Grade;
 use super::why::Why;
 
 /// The first columns of the CSV output.
@@ -35,8 +35,6 @@ pub struct RunReport<'a> {
     pub run: &'a Run,
     /// Its figures, from its rows.
     pub summary: Summary,
-    /// The generator's verdict, if there is one.
-    pub verdict: Option<Verdict>,
     /// The injected faults and their effects.
     pub episodes: Vec<Episode>,
     /// Why its requests waited.
@@ -111,7 +109,6 @@ impl<'a> RunReport<'a> {
         RunReport {
             findings: findings(run, &summary, &episodes, &why),
             why,
-            verdict: run.verdict(),
             run,
             summary,
             episodes,
@@ -165,7 +162,7 @@ impl<'a> RunReport<'a> {
 
     /// Names and values of the CSV output: [`FIRST_COLUMNS`], settings, then every number of the summary by its path.
     fn cells(&self) -> Vec<(String, String)> {
-        let verdict = self.verdict.as_ref().map(|verdict| verdict.grade);
+        let verdict = self.run.verdict().map(|verdict| verdict.grade);
         let known = [
             self.run.name.clone(),
             self.run.dir.display().to_string(),

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 
 pub use groups::{Group, lopsided};
+use server::Queue;
 pub use server::Server;
 
 use super::reader::Run;
@@ -49,7 +50,7 @@ const MAX_HOLDERS: usize = 3;
 const MAX_LISTED: usize = 10;
 
 impl Why {
-    /// Analyses a run.
+    /// Analyzes a run.
     pub fn of(run: &Run) -> Why {
         let mut why = Why::of_servers(run);
         why.groups = groups::of(&run.table, &why.parts());
@@ -92,10 +93,8 @@ impl Why {
             }
         }
         let keys: Vec<server::Key<'_>> = queues.keys().copied().collect();
-        let analysed = queues.into_iter();
-        why.servers = analysed
-            .map(|(key, server)| server.analysed(run, key, &keys, &untimed))
-            .collect();
+        let analyzed = |(key, server): (_, Server)| server.analyzed(run, key, &keys, &untimed);
+        why.servers = queues.into_iter().map(analyzed).collect();
         why.untimed = untimed.len() as u64;
         why.servers
             .sort_by_key(|server| std::cmp::Reverse(server.causes.total()));
@@ -145,10 +144,9 @@ impl Why {
         let slots = |server: &Server| Some(server.slots()?.0);
         let first = self.servers.first().and_then(slots)?;
         let is_one = self.servers.iter().all(|of| slots(of) == Some(first));
-        let of = if self.servers.len() > 1 {
-            " of each server"
-        } else {
-            ""
+        let of = match self.servers.len() {
+            ..2 => "",
+            _ => " of each server",
         };
         is_one.then_some((first, of))
     }
@@ -172,12 +170,9 @@ impl Why {
         };
         let (cause, slots, holders) = match queue_of(longest) {
             Some((queue, stay)) => {
-                let cause = queue.waits.causes(&stay).main();
-                (
-                    cause,
-                    queue.waits.limits.slots,
-                    queue.holders(&stay, MAX_HOLDERS),
-                )
+                let holders = queue.holders(&stay, MAX_HOLDERS);
+                let Queue { waits, .. } = queue;
+                (waits.causes(&stay).main(), waits.limits.slots, holders)
             }
             // At an unknown time.
             None => (Some(longest.cause?), None, Vec::new()),

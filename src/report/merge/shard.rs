@@ -16,7 +16,7 @@ pub struct Shard {
     /// Its number, from 0.
     pub number: u64,
     /// The number of shards.
-    pub of: u64,
+    pub count: u64,
     /// When it began, nanoseconds since the epoch.
     pub began: i64,
     /// If the times of its file are since the epoch: time 0 of its table, nanoseconds since the epoch.
@@ -48,9 +48,9 @@ impl Shard {
             ));
         }
         let shard = run.told("/config/shard").and_then(Value::as_str);
-        let (number, of) = shard
+        let (number, count) = shard
             .and_then(|shard| shard.split_once('/'))
-            .and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)))
+            .and_then(|(number, count)| Some((number.parse().ok()?, count.parse().ok()?)))
             .ok_or_else(|| error("no shard: the run was made without --shard i/n"))?;
         let began = run.read_of("/started_at_ns");
         let began = began.ok_or_else(|| error("its summary has no started_at_ns"))?;
@@ -69,7 +69,7 @@ impl Shard {
         Ok(Shard {
             run,
             number,
-            of,
+            count,
             began,
             zero: zero.map(|zero| zero.nanos),
             broken: read.broken,
@@ -78,7 +78,7 @@ impl Shard {
 
     /// Its label: `shard 0/2`.
     pub fn name(&self) -> String {
-        format!("shard {}/{}", self.number, self.of)
+        format!("shard {}/{}", self.number, self.count)
     }
 
     /// The settings that all shards of a run share.

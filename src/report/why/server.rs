@@ -69,9 +69,8 @@ impl Queue {
     /// The rows of the `max` sequences that held up a stay longest, and the seconds.
     pub(super) fn holders(&self, stay: &Stay, max: usize) -> Vec<(usize, f64)> {
         let holders = self.waits.holders(&self.stays, stay, max).into_iter();
-        holders
-            .map(|(index, seconds)| (self.rows[index], seconds))
-            .collect()
+        let of_row = |(index, seconds)| (self.rows[index], seconds);
+        holders.map(of_row).collect()
     }
 }
 
@@ -133,7 +132,7 @@ impl Server {
 
     /// Finds the causes of its waiting. `all` are the servers of the run; `untimed` are the hosts and times of requests of which the times
     /// of waiting are unknown. Those of no known host may have been here.
-    pub(super) fn analysed(
+    pub(super) fn analyzed(
         mut self,
         run: &Run,
         (host, rank): Key<'_>,
