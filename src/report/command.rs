@@ -6,11 +6,11 @@ use crate::disk;
 use crate::table::{Error, join::join, parquet};
 use crate::terminal::shown;
 
-use super::files::{ROWS, SUMMARY};
+use super::files::{EXPERIMENT, ROWS, SUMMARY};
 use super::merge::merge;
 use super::outputs;
 use super::page;
-use super::reader::{inputs, is_experiment, load, sources};
+use super::reader::{inputs, load, sources};
 use super::render::{to_markdown, to_text};
 use super::runs::Report;
 use crate::units::duration;
@@ -126,7 +126,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
         let written = disk::replace(path, text.as_bytes());
         written.map_err(|cause| Error::write(path, cause))?;
     }
-    // Output for programs has nothing beside it.
+    // Output for programs has no notes.
     if args.format != Format::Text && args.output.is_none() {
         return Ok(text);
     }
@@ -144,7 +144,7 @@ fn check(args: &Args, dirs: &[PathBuf]) -> Result<(), Error> {
     let mut all: Vec<PathBuf> = args.output.iter().cloned().collect();
     all.extend(page_path(args, dirs));
     if let ([dir], true) = (dirs, args.format != Format::Parquet)
-        && is_experiment(dir)
+        && dir.join(EXPERIMENT).is_file()
     {
         all.extend([TABLE, COMPARISON].map(|name| dir.join(name)));
     }

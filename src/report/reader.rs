@@ -63,7 +63,7 @@ pub struct Run {
     /// Notes for the reader of its figures.
     pub notes: Vec<String>,
     /// Of a prediction: the expected errors of its figures, as shares.
-    pub off: BTreeMap<&'static str, f64>,
+    pub prediction_errors: BTreeMap<&'static str, f64>,
 }
 
 /// The files of runs and experiments, other than reports.
@@ -122,11 +122,6 @@ pub fn sources(given: &[PathBuf]) -> Result<Vec<Source>, Error> {
         files: run.files,
     };
     Ok(found.map(source).collect())
-}
-
-/// Whether a folder is an experiment's.
-pub fn is_experiment(dir: &Path) -> bool {
-    dir.join(EXPERIMENT).is_file()
 }
 
 /// The files that the given runs are read from, which must not be overwritten. Paths that cannot be read have none.
@@ -404,14 +399,14 @@ fn name_of(path: &Path) -> String {
 
 /// Adds to equal names as much of the paths of the folders as makes them unique, and a number if those are equal, too.
 fn make_names_unique(runs: &mut [Run]) {
-    let place = |run: &Run| {
+    let name_and_dir = |run: &Run| {
         let dir = run.dir.canonicalize().unwrap_or_else(|_| run.dir.clone());
         (run.name.clone(), dir)
     };
-    let places: Vec<(String, PathBuf)> = runs.iter().map(place).collect();
+    let all: Vec<(String, PathBuf)> = runs.iter().map(name_and_dir).collect();
     let mut known: HashMap<String, u32> = HashMap::new();
-    for (run, (name, dir)) in runs.iter_mut().zip(&places) {
-        let others = places.iter().filter(|of| of.0 == *name && of.1 != *dir);
+    for (run, (name, dir)) in runs.iter_mut().zip(&all) {
+        let others = all.iter().filter(|of| of.0 == *name && of.1 != *dir);
         let others: Vec<&Path> = others.map(|of| of.1.as_path()).collect();
         let is_unique = |end: &&Path| !others.iter().any(|other| other.ends_with(end));
         let parts: Vec<_> = dir.components().collect();

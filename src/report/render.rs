@@ -82,17 +82,17 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
                     let more = count(more, "more finding");
                     format!("And {more} in the report: its page, or --format markdown.")
                 });
-                let beside = [
+                let parts = [
                     Block::Findings(found.map(&mut with_new_advice).collect()),
                     Block::Words(more.into_iter().collect()),
                     Block::Figures(phases::lines(&run.episodes)),
                 ];
                 let shown = |block| text(block, run.run.mark(), None);
-                let beside: Vec<String> = beside.iter().filter_map(shown).collect();
-                if run.run.mark().is_some() || !notes_of(run, true).is_empty() || !beside.is_empty()
+                let parts: Vec<String> = parts.iter().filter_map(shown).collect();
+                if run.run.mark().is_some() || !notes_of(run, true).is_empty() || !parts.is_empty()
                 {
                     blocks.extend(text(&heading, run.run.mark(), None));
-                    blocks.extend(beside);
+                    blocks.extend(parts);
                 }
             }
         }

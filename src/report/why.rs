@@ -33,7 +33,7 @@ pub struct Why {
     /// The causes of all waiting, at servers and on the way there.
     pub causes: ByCause,
     /// Those of them that rows tell directly: on the way, and at pairs of servers.
-    pub told: ByCause,
+    pub direct: ByCause,
     /// The number of sequences at a server whose times of waiting and running are unknown.
     pub untimed: u64,
     /// The servers, those with the most waiting first.
@@ -67,7 +67,7 @@ impl Why {
             let cell = |column| table.value(column, row);
             if table.is_first(row) {
                 let on_the_way = Wait::on_the_way(&cell);
-                why.told.add_all(&on_the_way);
+                why.direct.add_all(&on_the_way);
                 why.causes.add_all(&on_the_way);
             }
             let host = table.text(ColumnId::host, row);
@@ -76,7 +76,7 @@ impl Why {
             why.sequences += u64::from(!waits.is_empty());
             for wait in waits {
                 if let Some(cause) = wait.cause {
-                    why.told.add(cause, wait.nanos);
+                    why.direct.add(cause, wait.nanos);
                 }
                 let key = server::key(table, row, wait.cause);
                 if let Some(stay) = wait.stay {
@@ -121,7 +121,7 @@ impl Why {
 
     /// The waiting of all sequences in server queues, nanoseconds.
     pub fn waited(&self) -> i64 {
-        self.causes.total() - self.told.total()
+        self.causes.total() - self.direct.total()
     }
 
     /// The mean wait of a sequence, seconds; `None` if unknown.
@@ -131,7 +131,7 @@ impl Why {
 
     /// The causes of waiting in server queues with their shares, the largest first.
     pub fn shares(&self) -> Vec<(Cause, f64)> {
-        let (of_servers, waited) = (self.causes.less(&self.told), self.waited() as f64);
+        let (of_servers, waited) = (self.causes.less(&self.direct), self.waited() as f64);
         let shares = of_servers.all().filter(|_| waited > 0.0);
         let share = |(cause, nanos)| (cause, (nanos as f64 / waited).min(1.0));
         let mut shares: Vec<(Cause, f64)> = shares.map(share).collect();
@@ -208,7 +208,7 @@ impl Why {
     /// arrival.
     pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
         let mut sums = vec![ByCause::default(); slots];
-        for row in table.firsts().filter(|_| self.told.total() > 0) {
+        for row in table.firsts().filter(|_| self.direct.total() > 0) {
             let at = table.number(ColumnId::arrival_time, row).unwrap_or(0.0) / slot;
             if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
                 sum.add_all(&Wait::on_the_way(&|column| table.value(column, row)));
@@ -241,14 +241,14 @@ impl Why {
         let held_up = held_up.map(|(row, held, _)| holder(table, row, held));
         let waited = self.longest(|(_, _, waited)| *waited).into_iter();
         let waited = waited.filter_map(|(row, ..)| self.of_row(table, row));
-        let in_proxy = self.told.of(Cause::Proxy);
+        let in_proxy = self.direct.of(Cause::Proxy);
         json!({
             "sequences": self.sequences,
             "untimed": self.untimed,
             "waited_s": seconds(self.waited()),
             "in_proxy_s": seconds(in_proxy),
-            "in_router_s": seconds(self.told.total() - self.told.of_pair() - in_proxy),
-            "at_pairs_s": seconds(self.told.of_pair()),
+            "in_router_s": seconds(self.direct.total() - self.direct.of_pair() - in_proxy),
+            "at_pairs_s": seconds(self.direct.of_pair()),
             "held_up_others_s": self.parts().iter().map(|(_, held, _)| held).sum::<f64>(),
             "by_nobody_seen_s": self.by_nobody,
             "causes": causes(&self.causes),

@@ -269,14 +269,14 @@ struct Spread {
     /// Its 2.5 % and 97.5 % quantiles.
     low: f64,
     high: f64,
-    /// Half of what lies within one standard deviation around the middle.
+    /// Half the width of the central 68 %: the standard error of a normal distribution.
     error: f64,
 }
 
 impl Spread {
     fn of(differences: Vec<f64>) -> Option<Spread> {
-        // Where neither had an end, nobody knows which way the difference goes: it may be either.
-        let either = |unknown: f64| {
+        // ∞ − ∞ may be any difference: the worst case for each bound.
+        let sorted_with = |unknown: f64| {
             let known = differences
                 .iter()
                 .map(|d| if d.is_nan() { unknown } else { *d });
@@ -284,7 +284,7 @@ impl Spread {
             sorted.sort_unstable_by(f64::total_cmp);
             sorted
         };
-        let (lower, upper) = (either(f64::NEG_INFINITY), either(f64::INFINITY));
+        let [lower, upper] = [f64::NEG_INFINITY, f64::INFINITY].map(sorted_with);
         Some(Spread {
             low: nearest(&lower, 0.025)?,
             high: nearest(&upper, 0.975)?,

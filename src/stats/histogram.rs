@@ -92,16 +92,16 @@ impl Histogram {
     pub fn counts(&self, bounds: &[i64]) -> Box<[u32]> {
         let mut counts = vec![0_u32; bounds.len() + 1];
         let (from, to) = (index(self.min.min(self.max)), index(self.max));
-        let mut place = 0;
+        let mut interval = 0;
         for (bucket, count) in self.buckets.iter().enumerate().take(to + 1).skip(from) {
             if *count == 0 {
                 continue;
             }
             let value = middle(bucket).clamp(self.min, self.max);
-            while bounds.get(place).is_some_and(|bound| *bound < value) {
-                place += 1;
+            while bounds.get(interval).is_some_and(|bound| *bound < value) {
+                interval += 1;
             }
-            counts[place] = counts[place].saturating_add(*count);
+            counts[interval] = counts[interval].saturating_add(*count);
         }
         counts.into()
     }

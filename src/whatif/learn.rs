@@ -78,7 +78,7 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Estimate>) {
         let penalty: f64 = prior(&at).iter().map(|term| term * term).sum();
         (cost(&errors) + penalty, errors, at)
     };
-    let (mut least, mut errors, mut at) = test(first);
+    let (mut min_cost, mut errors, mut at) = test(first);
     let (mut curvature, mut without_progress) = ([[0.0; COUNT]; COUNT], 0);
     for delta in DELTAS.into_iter().cycle().take(MAX_ROUNDS) {
         let slopes: [Vec<f64>; COUNT] = std::array::from_fn(|n| {
@@ -106,11 +106,11 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Estimate>) {
             test(std::array::from_fn(|n| at[n] + step[n].clamp(-1.0, 1.0)))
         });
         without_progress += 1;
-        if let Some(better) = steps.find(|step| step.0 < least) {
-            if better.0 < MIN_PROGRESS * least {
+        if let Some(better) = steps.find(|step| step.0 < min_cost) {
+            if better.0 < MIN_PROGRESS * min_cost {
                 without_progress = 0;
             }
-            (least, errors, at) = better;
+            (min_cost, errors, at) = better;
         }
         if without_progress == DELTAS.len() {
             break;

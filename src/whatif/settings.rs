@@ -41,7 +41,7 @@ struct Changed {
     /// Servers.
     #[arg(long, value_parser = between(1, MAX_SERVERS))]
     num_gpus: Option<usize>,
-    /// Who gets a request.
+    /// Chooses the server of a request.
     #[arg(long, value_parser = policy)]
     routing_policy: Option<Policy>,
     /// The engine of each server.
@@ -52,11 +52,11 @@ struct Changed {
 /// Parses `--set`: the keys with their values, in the order given.
 ///
 /// # Errors
-/// One is no `KEY=VALUE`, unknown, or has a wrong value.
+/// One is no `KEY=VALUE`, unknown, or has a error_of value.
 pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
     let sweep = |given: &String| {
         let hint = "must be KEY=VALUE, such as max_running_requests=64";
-        let (key, value) = given.split_once('=').ok_or_else(|| wrong(given, hint))?;
+        let (key, value) = given.split_once('=').ok_or_else(|| error_of(given, hint))?;
         let key = key.trim().replace('-', "_");
         let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
         let values = match flag(&[inner], false, true) {
@@ -69,7 +69,7 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
         };
         match distinct(values.into_iter().map(read)) {
             Ok(values) => Ok((key, values)),
-            Err(twice) => Err(wrong(&key, &format!("{} is given twice", text(&twice)))),
+            Err(twice) => Err(error_of(&key, &format!("{} is given twice", text(&twice)))),
         }
     };
     given.iter().map(sweep).collect()
@@ -78,7 +78,7 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
 /// Applies settings to the servers of a load.
 ///
 /// # Errors
-/// A key is unknown, or a value is wrong.
+/// A key is unknown, or a value is error_of.
 pub fn deployment(
     mut made: Deployment,
     load: &Load,
@@ -100,7 +100,7 @@ pub fn deployment(
     let own = load.rate();
     let pace = changed.rate.or(changed.request_rate.map(|rate| rate / own));
     if pace.is_some() && own > MAX_RATE {
-        return Err(wrong(
+        return Err(error_of(
             if is_set(RATE) { RATE } else { "rate" },
             &format!(
                 "{}: its requests all come at once: there is no rate to change",
@@ -145,11 +145,11 @@ fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, Error> {
 /// An error of clap, with the key instead of the flag.
 fn explained(error: &clap::Error) -> Error {
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) => wrong(
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) => error_of(
             &key_of(flag),
             "is no key that can be set: use rate, request_rate, num_gpus, routing_policy, or a flag of an engine (queuescope sim --help)",
         ),
-        (ErrorKind::ArgumentConflict, Some(ContextValue::String(flag))) => wrong(
+        (ErrorKind::ArgumentConflict, Some(ContextValue::String(flag))) => error_of(
             &key_of(flag),
             "must be given once, not with --find of the same, and rate not with request_rate; several values are KEY=A,B",
         ),
@@ -167,6 +167,6 @@ fn policy(name: &str) -> Result<Policy, String> {
     })
 }
 
-fn wrong(key: &str, message: &str) -> Error {
+fn error_of(key: &str, message: &str) -> Error {
     Error::Setting(format!("--set {key}: {message}"))
 }

@@ -25,6 +25,8 @@ const cdfOption = (runs, metric, state) => c => {
     series: runs.map(line) });
 };
 
+/** The style of a label that is broken to a width and cut at a height. */
+const cut = (width, height) => ({ width, height, overflow: "break", lineOverflow: "truncate", ellipsis: "…" });
 /** The name of the axis of mean times. */
 const eachOf = unit => `${unit.name} a request${isFirst ? ", until its first token" : ""}, on average`;
 /** The mean stages of each run as bars. On a phone the name of a run is above its bar. */
@@ -34,7 +36,7 @@ const whereOption = runs => (c, width) => {
   const sums = spent.map(of => of.stages.reduce((sum, stage) => sum + stage.mean, 0));
   const stages = inOrder(new Map(spent.flatMap(of => of.stages).map(stage => [stage.name, stage])).values());
   const isVisible = name => spent.some((of, at) => mean(of, name) >= 0.005 * sums[at]);
-  const label = { color: c.ink, interval: 0, hideOverlap: false, lineHeight: 14, fontSize: 12, width: 320, overflow: "break" };
+  const label = { color: c.ink, interval: 0, hideOverlap: false, lineHeight: 14, fontSize: 12, ...cut(320, 28) };
   const above = { inside: true, margin: 0, align: "left", verticalAlign: "bottom", padding: [0, 0, 10, 0], fontSize: 11, width: width - 40, overflow: "truncate" };
   return chartOf(c, { legend: [...new Set(stages.filter(stage => isVisible(stage.name)).map(stage => stage.label))], grid: { top: 34 }, x: [eachOf(unit)],
     y: ["", { type: "category", min: null, inverse: true, data: runs.map(nameOf), axisLabel: width < 600 ? { ...label, ...above } : label, axisTick: { show: false }, splitLine: { show: false } }],
@@ -114,13 +116,14 @@ const timesOption = (run, lines, unit, more) => c => chartOf(c, { x: ["seconds i
 const errorBars = (c, line, unit) => ({ silent: true, symbol: "rect", symbolSize: [12, 2], label: { show: false }, lineStyle: { type: "solid", color: c.ink, width: 1.5 },
   data: line.figures.flatMap((figure, at) => !known(figure) || !line.off[at] ? [] : [[-1, 1].map(side => ({ coord: [at, Math.max(0, figure * (1 + side * line.off[at])) * unit.times] }))]) });
 /** A figure against the values of a setting, a line for each combination of the others. */
-const sweepOption = (lines, values, name, times, isCount) => c => {
+const sweepOption = (lines, values, name, times, isCount) => (c, width) => {
   const isNumber = values.every(value => typeof value === "number");
   const unit = isCount ? { name: times, times: 1 } : unitFor(maxOf(lines.flatMap(line => line.figures)));
   const format = value => !known(value) ? "" : isCount ? number(value) : duration(value / unit.times);
   return chartOf(c, { legend: lines.length > 1, y: [unit.name, { boundaryGap: [0, "12%"] }],
-    x: [name, { type: "category", min: null, data: values.map(valueText), axisLabel: { color: c.ink, fontSize: 11, interval: 0, hideOverlap: false, lineHeight: 13, formatter: value => value.length > 9 ? value.replace(/([_-])/, "$1\n") : value },
-      nameGap: values.some(value => valueText(value).length > 9) ? 38 : 26 }],
+    // Long values, as those of tables are, have up to three lines; the tooltip has the whole.
+    x: [name, { type: "category", min: null, data: values.map(valueText), axisLabel: { color: c.ink, fontSize: 11, interval: 0, hideOverlap: false, lineHeight: 13, ...cut((width - 60) / values.length - 6, 39),
+      formatter: value => value.length > 9 ? value.replace(/([_-])/, "$1\n") : value }, nameGap: 26 + 13 * Math.min(2, Math.floor(maxOf(values.map(value => valueText(value).length - 1)) / 9)) }],
     tip: all => tip(`${name} ${all[0].name}`, all.filter(one => known(one.value)).map(one => [one.color, one.seriesName, format(one.value)])),
     series: lines.map((line, at) => lineSeries(c, line.name, line.figures.map(figure => known(figure) ? figure * unit.times : null), at,
       { type: isNumber ? "line" : "bar", symbol: "emptyCircle", symbolSize: 7, barMaxWidth: 34,

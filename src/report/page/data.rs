@@ -55,11 +55,8 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         let curve = json!({ "values": shorts(values), "shares": shorts(shares) });
         (column.name.to_owned(), curve)
     };
-    for (host, group) in json["summary"]["hosts"]
-        .as_object_mut()
-        .into_iter()
-        .flatten()
-    {
+    let hosts = json["summary"]["hosts"].as_object_mut();
+    for (host, group) in hosts.into_iter().flatten() {
         group["name"] = run.server(host).into();
     }
     let more = json!({
@@ -73,8 +70,8 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "series": series(report),
     });
-    if !run.off.is_empty() {
-        json["off"] = json!(run.off);
+    if !run.prediction_errors.is_empty() {
+        json["off"] = json!(run.prediction_errors);
     }
     if let (Value::Object(json), Value::Object(more)) = (json, more) {
         json.extend(more);

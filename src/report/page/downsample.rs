@@ -65,9 +65,9 @@ pub fn thinned(points: &[(f64, f64)], max: usize) -> Vec<(f64, f64)> {
     let mut kept = Vec::new();
     for points in points.chunks(chunk) {
         let by_value = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
-        let least = points.iter().min_by(by_value).copied();
-        let greatest = points.iter().max_by(by_value).copied();
-        let mut pair: Vec<(f64, f64)> = least.into_iter().chain(greatest).collect();
+        let lowest = points.iter().min_by(by_value).copied();
+        let highest = points.iter().max_by(by_value).copied();
+        let mut pair: Vec<(f64, f64)> = lowest.into_iter().chain(highest).collect();
         pair.sort_by(|a, b| a.0.total_cmp(&b.0));
         pair.dedup();
         kept.extend(pair);

@@ -230,6 +230,46 @@ fn an_experiment_without_a_run_has_a_page() {
     assert_eq!(data["runs"], json!([]));
 }
 
+/// A browser as far as the charts need one, and what draws each chart as SVG. Prints the labels that overlap, one pair a line.
+const OVERLAPS: &str = r#"
+const media = { matches: false, addEventListener() {} }, data = '{"runs":[],"listed":[],"shown":[]}';
+Object.assign(globalThis, { matchMedia: () => media, addEventListener() {}, location: { hash: "" }, IntersectionObserver: class {},
+  document: { getElementById: () => ({ textContent: data }) } });
+const echarts = exports;
+SCRIPTS
+delete globalThis.document;
+function overlaps(option, height) {
+  const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width: 700, height });
+  chart.setOption(option(INKS.light, 700));
+  const texts = chart.getZr().storage.getDisplayList(true).filter(of => of.style.text && of.style.text !== "1/1").map(of => {
+    const rect = of.getBoundingRect().clone();
+    if (of.transform) rect.applyTransform(of.transform);
+    return [of.style.text, rect];
+  });
+  texts.forEach(([text, rect], at) => texts.slice(at + 1).forEach(([other, its]) => { if (rect.intersect(its)) console.log(text, "|", other); }));
+  chart.dispose();
+}
+const tables = [1, 2, 3, 4, 5].map(n => ({ "server-1": { kill: `${n} s after the begin`, ready: 20 + n }, "server-2": { kill: "never" } }));
+overlaps(sweepOption([{ name: "all", figures: [1, 2, 3, 4, 5], off: [] }], tables, "failure_schedule", "requests a second", true), 300);
+const stage = { name: "queue", label: "queue", order: 1, mean: 1 };
+const runs = tables.map(of => ({ run: `failure_schedule=${JSON.stringify(of).repeat(2)}`, all: { mean: 1, stages: [stage] } }));
+overlaps(whereOption(runs), 110 + 34 * runs.length);
+"#;
+
+/// Values of settings may be tables. Where there is no Node nobody can tell.
+#[test]
+fn labels_of_charts_do_not_overlap() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("charts.js");
+    let script = OVERLAPS.replace("SCRIPTS", &SCRIPTS[..4].concat());
+    std::fs::write(&path, CHARTS.to_owned() + &script).unwrap();
+    let Ok(output) = std::process::Command::new("node").arg(&path).output() else {
+        return;
+    };
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    assert_eq!([text(output.stdout), text(output.stderr)], ["", ""]);
+}
+
 /// Values at which the unit or the rounding changes, and some between.
 const SECONDS: [f64; 18] = [
     0.0, 1e-9, 4e-7, 5e-7, 2.5e-6, 0.000_08, 0.000_994, 0.000_995, 0.001, 0.004_25, 0.031_5,

@@ -180,7 +180,8 @@ pub fn lopsided(groups: &[Group]) -> Option<(&str, String)> {
         "cached" => format!("Requests of which the cache had {}", first.name),
         by => format!("Requests of the {by} {}", first.name),
     };
-    let (few, most) = (percent(requests), percent(caused));
-    let text = format!("{subject} are {few} of the requests and caused {most} of the waiting.");
+    let (requests, caused) = (percent(requests), percent(caused));
+    let text =
+        format!("{subject} are {requests} of the requests and caused {caused} of the waiting.");
     Some((&first.by, text))
 }

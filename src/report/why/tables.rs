@@ -15,7 +15,7 @@ const MIN_MEAN_S: f64 = 0.001;
 pub fn tables(why: &Why) -> Vec<Grid> {
     let whole = why.causes.total();
     if why.mean().is_none_or(|mean| mean < MIN_MEAN_S)
-        && seconds(why.told.total()) <= MIN_MEAN_S * why.sequences as f64
+        && seconds(why.direct.total()) <= MIN_MEAN_S * why.sequences as f64
     {
         return Vec::new();
     }
@@ -33,7 +33,7 @@ pub fn tables(why: &Why) -> Vec<Grid> {
         first.into_iter().chain(shares).collect::<Vec<String>>()
     };
     let mut rows: Vec<Vec<String>> = Vec::new();
-    if why.servers.len() != 1 || why.told.total() > 0 {
+    if why.servers.len() != 1 || why.direct.total() > 0 {
         rows.push(line("all", None, &why.causes));
     }
     let servers = why.servers.iter().take(super::MAX_LISTED);

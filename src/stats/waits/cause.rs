@@ -7,9 +7,9 @@ pub enum Cause {
     Slots,
     /// The KV cache had no room for it.
     Memory,
-    /// A batch was under way, or prompts before its own took the prefill.
+    /// A batch was under way, or earlier prompts were prefilled.
     Prefill,
-    /// Those that are known to have run left room: others, that are not among these requests, took it.
+    /// The known requests left room for it, so others, which are not among them, took it.
     NotSeen,
     /// The router held it back.
     Router,
@@ -17,13 +17,13 @@ pub enum Cause {
     Proxy,
     /// The server was down or starting.
     Down,
-    /// What is known does not tell.
+    /// The cause is unknown.
     Unknown,
     /// The decode server of a pair had no memory for it.
     DecodeMemory,
     /// It waited in the queue of a pair's prefill server.
     PrefillQueue,
-    /// Its KV cache was on its way from one server of a pair to the other.
+    /// Its KV cache was being transferred between the servers of a pair.
     Transfer,
     /// The batch of the decode server of a pair was full.
     DecodeSlots,
@@ -207,7 +207,7 @@ impl ByCause {
 
     /// The cause of most of it.
     pub fn main(&self) -> Option<Cause> {
-        let most = self.all().max_by_key(|(_, nanos)| *nanos);
-        most.map(|(cause, _)| cause)
+        let largest = self.all().max_by_key(|(_, nanos)| *nanos);
+        largest.map(|(cause, _)| cause)
     }
 }

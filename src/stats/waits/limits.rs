@@ -102,14 +102,14 @@ fn slots(sweep: &Sweep) -> Option<u32> {
     // If many end at once, their slots are refilled one prefill batch at a time: waiting below the limit is for a turn of prefill.
     let is_turn = |piece: &&Piece| piece.prefilling > 0 && piece.running < *band.start();
     let turns: f64 = pieces().filter(is_turn).map(weight).sum();
-    let ran = |least: u32| -> f64 {
-        let above = sweep.ran.all().filter(|(running, _)| *running >= least);
+    let ran_from = |min: u32| -> f64 {
+        let above = sweep.ran.all().filter(|(running, _)| *running >= min);
         above.map(|(_, time)| time).sum()
     };
     let is_limit = limit > 0
         && inside >= MIN_AT_LIMIT * (waited.total() - turns)
         && inside >= MIN_OF_ALL * waited.total()
-        && ran(band.end() + 1) <= MAX_EXCEEDED * ran(*band.start())
+        && ran_from(band.end() + 1) <= MAX_EXCEEDED * ran_from(*band.start())
         && mostly_decodes(pieces().filter(|piece| piece.running == limit));
     is_limit.then_some(limit)
 }

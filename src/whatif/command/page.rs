@@ -75,7 +75,7 @@ impl Results<'_> {
                 ..RunFile::default()
             }),
             name: name.to_owned(),
-            off: by_name(errors),
+            prediction_errors: by_name(errors),
             notes: std::iter::once("predicted, not measured".to_owned())
                 .chain(note.cloned())
                 .collect(),
