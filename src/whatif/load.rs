@@ -266,7 +266,7 @@ impl Load {
         let all: Vec<Request> = its.map(|of| Request { server: 0, ..*of }).collect();
         let tokens: u64 = all.iter().map(|request| u64::from(request.output)).sum();
         let room = MAX_TOKENS / servers.max(1) as u64 * all.len() as u64 / tokens.max(1);
-        let size = (room as usize).min(MAX_REQUESTS).max(5 * MIN_REQUESTS);
+        let size = (room as usize).clamp(5 * MIN_REQUESTS, MAX_REQUESTS);
         let size = size.min(all.len());
         let span = |from: &usize| all[from + size - 1].arrival - all[*from].arrival;
         let starts = (0..=all.len() - size).step_by(size / 2 + 1);
