@@ -147,7 +147,7 @@ fn shared_requests(one: &Run, other: &Run) -> usize {
     }
     match has_clock {
         true if at_one_time >= few => same.max(at_one_time),
-        // Of times since the epoch, a tenth is no chance: microseconds that are equal.
+        // Epoch seconds are exact to 0.2 µs in an f64, so a few may be equal by chance.
         true if same * 10 >= few => same,
         false if same >= few => same,
         _ => 0,
