@@ -41,7 +41,7 @@ pub struct Why {
     /// Kinds of requests with their shares of the waiting.
     pub groups: Vec<Group>,
     /// Seconds of waiting at servers that are attributed to no sequence.
-    by_nobody: f64,
+    unattributed_s: f64,
 }
 
 /// The most holders that are named for a wait.
@@ -84,7 +84,7 @@ impl Why {
                     continue;
                 }
                 // At an unknown time, so it is attributed to none.
-                why.by_nobody += seconds(wait.nanos);
+                why.unattributed_s += seconds(wait.nanos);
                 let (causes, cause) = match wait.cause {
                     Some(cause) => (&mut queues.entry(key).or_default().causes, cause),
                     None => (&mut why.causes, Cause::Unknown),
@@ -100,7 +100,7 @@ impl Why {
             .sort_by_key(|server| std::cmp::Reverse(server.causes.total()));
         for server in &why.servers {
             why.causes.add_all(&server.causes);
-            why.by_nobody += server.by_nobody();
+            why.unattributed_s += server.unattributed_s();
         }
         why
     }
@@ -131,7 +131,7 @@ impl Why {
 
     /// The causes of waiting in server queues with their shares, the largest first.
     pub fn shares(&self) -> Vec<(Cause, f64)> {
-        let (of_servers, waited) = (self.causes.less(&self.direct), self.waited() as f64);
+        let (of_servers, waited) = (self.causes.minus(&self.direct), self.waited() as f64);
         let shares = of_servers.all().filter(|_| waited > 0.0);
         let share = |(cause, nanos)| (cause, (nanos as f64 / waited).min(1.0));
         let mut shares: Vec<(Cause, f64)> = shares.map(share).collect();
@@ -227,7 +227,7 @@ impl Why {
     pub fn to_json(&self, table: &Table) -> Value {
         let causes = |of: &ByCause| -> Value {
             let whole = of.total() as f64;
-            let cause = |(cause, nanos): (Cause, i64)| json!({ "cause": cause.name(), "words": cause.words(), "seconds": seconds(nanos), "share": nanos as f64 / whole });
+            let cause = |(cause, nanos): (Cause, i64)| json!({ "cause": cause.name(), "words": cause.description(), "seconds": seconds(nanos), "share": nanos as f64 / whole });
             of.all().map(cause).collect()
         };
         let servers = self.servers.iter().map(|server| {
@@ -250,7 +250,7 @@ impl Why {
             "in_router_s": seconds(self.direct.total() - self.direct.of_pair() - in_proxy),
             "at_pairs_s": seconds(self.direct.of_pair()),
             "held_up_others_s": self.parts().iter().map(|(_, held, _)| held).sum::<f64>(),
-            "by_nobody_seen_s": self.by_nobody,
+            "by_nobody_seen_s": self.unattributed_s,
             "causes": causes(&self.causes),
             "servers": servers.collect::<Value>(),
             "groups": self.groups,
@@ -291,7 +291,7 @@ pub fn words(cause: Cause, slots: Option<(u32, &str)>) -> String {
     match (cause, slots) {
         (Cause::Slots, Some((1, of))) => format!("the only slot{of} was taken"),
         (Cause::Slots, Some((slots, of))) => format!("all {slots} slots{of} were taken"),
-        (cause, _) => cause.words().to_owned(),
+        (cause, _) => cause.description().to_owned(),
     }
 }
 

@@ -88,7 +88,7 @@ impl Interval {
     };
 
     /// Whether any of some ascending intervals that do not overlap contains a time.
-    pub fn any_holds(all: &[Interval], at: i64) -> bool {
+    pub fn any_contains(all: &[Interval], at: i64) -> bool {
         let next = all.partition_point(|one| one.end <= at);
         all.get(next).is_some_and(|one| one.start <= at)
     }
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(union, [interval(0, 4), interval(5, 9)]);
         for at in -1..13 {
             let is_held = all.iter().any(|one| one.start <= at && at < one.end);
-            assert_eq!(Interval::any_holds(&union, at), is_held, "{at}");
+            assert_eq!(Interval::any_contains(&union, at), is_held, "{at}");
         }
     }
 

@@ -21,7 +21,7 @@ pub struct Waits {
     /// The limits of the server.
     pub limits: Limits,
     /// Seconds of waiting that are attributed to no stay: none ran, or unknown requests occupied the server.
-    pub by_nobody: f64,
+    pub unattributed_s: f64,
     /// Prefix sums at the end of each piece, in order of time: the waiting of a stay is the difference of two.
     sums: Vec<Sums>,
 }
@@ -58,18 +58,18 @@ impl Waits {
             Some(cause) => vec![cause; sweep.pieces.len()],
             None => Judge { limits, known }.causes(&sweep.pieces),
         };
-        let (mut by_nobody, mut sums) = (0.0, Sums::default());
+        let (mut unattributed_s, mut sums) = (0.0, Sums::default());
         let attribute = |(piece, cause): (&Piece, Cause)| {
             let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
             sums.at = piece.to;
             sums.causes.add(cause, piece.to - piece.from);
             let by_unknown = match cause {
                 Cause::NotSeen | Cause::Down => true,
-                Cause::Unknown => Interval::any_holds(&known.untimed, piece.from),
+                Cause::Unknown => Interval::any_contains(&known.untimed, piece.from),
                 _ => false,
             };
             if piece.running == 0 || by_unknown {
-                by_nobody += seconds(piece) * waiting;
+                unattributed_s += seconds(piece) * waiting;
             } else {
                 let each = seconds(piece) / running;
                 sums.held = [sums.held[0] + each, sums.held[1] + each * waiting];
@@ -79,7 +79,7 @@ impl Waits {
         let sums = sweep.pieces.iter().zip(causes).map(attribute).collect();
         Waits {
             limits,
-            by_nobody,
+            unattributed_s,
             sums,
         }
     }
@@ -120,7 +120,7 @@ impl Waits {
         let (before, after) = (until(from), until(to));
         Sums {
             at: to,
-            causes: after.causes.less(&before.causes),
+            causes: after.causes.minus(&before.causes),
             held: [0, 1].map(|which: usize| after.held[which] - before.held[which]),
         }
     }
@@ -201,12 +201,12 @@ impl Judge<'_> {
     }
 
     fn is_down(&self, piece: &Piece) -> bool {
-        Interval::any_holds(&self.known.down, piece.from)
+        Interval::any_contains(&self.known.down, piece.from)
     }
 
     /// Whether the cause of a piece is unknown, and no request of unknown times was at the server.
     fn is_unexplained(&self, piece: &Piece, cause: Cause) -> bool {
-        cause == Cause::Unknown && !Interval::any_holds(&self.known.untimed, piece.from)
+        cause == Cause::Unknown && !Interval::any_contains(&self.known.untimed, piece.from)
     }
 
     fn is_memory(&self, piece: &Piece) -> bool {

@@ -97,7 +97,7 @@ impl Requests {
             let of = || sums.iter().map(|sums| seconds(sums.of(cause)));
             let is_visible = of().sum::<f64>() >= 0.0005 * seconds(why.causes.total());
             is_visible.then(
-                || json!({ "cause": cause.short(), "seconds": of().map(short).collect::<Value>() }),
+                || json!({ "cause": cause.heading(), "seconds": of().map(short).collect::<Value>() }),
             )
         });
         json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })

@@ -92,10 +92,10 @@ impl Server {
     }
 
     /// Seconds of waiting that are attributed to no sequence.
-    pub(super) fn by_nobody(&self) -> f64 {
+    pub(super) fn unattributed_s(&self) -> f64 {
         self.queues
             .values()
-            .map(|queue| queue.waits.by_nobody)
+            .map(|queue| queue.waits.unattributed_s)
             .sum()
     }
 

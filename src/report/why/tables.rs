@@ -39,7 +39,7 @@ pub fn tables(why: &Why) -> Vec<Grid> {
     let servers = why.servers.iter().take(super::MAX_LISTED);
     rows.extend(servers.map(|of| line(&of.name, of.slots(), &of.causes)));
     let heads = ["why they waited", "slots", "waited"].map(str::to_owned);
-    let names = causes.iter().map(|cause| cause.short().to_owned());
+    let names = causes.iter().map(|cause| cause.heading().to_owned());
     let causes = Grid {
         heads: heads.into_iter().chain(names).collect(),
         rows,

@@ -80,7 +80,7 @@ fn adds_up(why: &Why, table: &Table) {
     let wait = |row| Some(Wait::of(&|column| table.value(column, row))?.nanos);
     let whole = seconds((0..table.len()).filter_map(wait).sum());
     let each = |row| why.of_row(table, row)?["held_up_others_s"].as_f64();
-    let held = (0..table.len()).filter_map(each).sum::<f64>() + why.by_nobody;
+    let held = (0..table.len()).filter_map(each).sum::<f64>() + why.unattributed_s;
     assert!(
         (held - whole).abs() <= 1e-9 * whole.max(1.0),
         "{held} {whole}"
@@ -92,12 +92,12 @@ fn adds_up(why: &Why, table: &Table) {
 #[test]
 fn causes_that_are_stages_have_their_names() {
     let is_stage = |cause: &Cause| cause.is_of_pair() || *cause == Cause::Router;
-    let known = |cause: &Cause| STAGES.iter().any(|stage| stage.name == cause.short());
+    let known = |cause: &Cause| STAGES.iter().any(|stage| stage.name == cause.heading());
     let stages: Vec<Cause> = Cause::ALL.into_iter().filter(is_stage).collect();
     assert_eq!(stages.len(), 5);
     let unknown: Vec<&Cause> = stages.iter().filter(|cause| !known(cause)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
-    assert_eq!(Cause::Proxy.short(), Spent::PROXY.name());
+    assert_eq!(Cause::Proxy.heading(), Spent::PROXY.name());
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
         let why = Why::of(&Run::of_table(table));
         let [others, unknown] =
             [Cause::NotSeen, Cause::Unknown].map(|of| seconds(why.causes.of(of)));
-        (others, unknown, why.untimed, why.by_nobody)
+        (others, unknown, why.untimed, why.unattributed_s)
     };
     assert_eq!(run("offset", &[]), (3.0, 0.0, 0, 3.0));
     let ended = ("end_time", Cell::Number(8.5));

@@ -143,7 +143,7 @@ impl Cause {
     }
 
     /// Its heading in tables.
-    pub const fn short(self) -> &'static str {
+    pub const fn heading(self) -> &'static str {
         TEXTS[self as usize][1]
     }
 
@@ -153,7 +153,7 @@ impl Cause {
     }
 
     /// Its description in a few words.
-    pub const fn words(self) -> &'static str {
+    pub const fn description(self) -> &'static str {
         TEXTS[self as usize][2]
     }
 
@@ -180,7 +180,7 @@ impl ByCause {
     }
 
     /// The difference to another.
-    pub fn less(&self, other: &ByCause) -> ByCause {
+    pub fn minus(&self, other: &ByCause) -> ByCause {
         let mut left = *self;
         other
             .all()

@@ -194,7 +194,7 @@ fn events(stays: &[Stay], cuts: impl Iterator<Item = i64>) -> Vec<Event> {
         start: stays.iter().map(|stay| stay.queued).min().unwrap_or(0),
         end: ends.max().unwrap_or(0),
     };
-    let cuts = cuts.filter(|at| Interval::any_holds(&[whole], *at));
+    let cuts = cuts.filter(|at| Interval::any_contains(&[whole], *at));
     events.extend(cuts.map(|at| (at, Change::Queue, u32::MAX)));
     events.sort_unstable();
     events

@@ -101,7 +101,7 @@ fn adds_up(stays: &[Stay], waits: &Waits) {
     }
     let waited: f64 = stays.iter().map(|stay| stay.waited() as f64 / 1e9).sum();
     let each = || stays.iter().map(|stay| waits.held_up(stay));
-    let held = each().sum::<f64>() + waits.by_nobody;
+    let held = each().sum::<f64>() + waits.unattributed_s;
     assert!(
         (waited - held).abs() <= 1e-9 * waited.max(1.0),
         "{waited} {held}"
@@ -214,7 +214,7 @@ fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
             let name = format!("{n} slots, {dropped} dropped");
             let waits = holds(&name, &stays, &told(n, 800_000), Cause::NotSeen);
             let held: f64 = stays.iter().map(|stay| waits.held_up(stay)).sum();
-            assert!(held <= 0.05 * (held + waits.by_nobody), "{name}");
+            assert!(held <= 0.05 * (held + waits.unattributed_s), "{name}");
             holds(&name, &stays, &Known::default(), Cause::NotSeen);
         }
     }
@@ -247,7 +247,7 @@ fn a_wait_is_laid_on_those_who_ran_by_hand() {
     let waits = Waits::of(&stays, &known);
     let held = stays.iter().map(|stay| (waits.held_up(stay) * 1e3).round());
     assert_eq!(held.collect::<Vec<_>>(), [5.0, 15.0, 0.0, 10.0]);
-    assert_eq!(waits.by_nobody, 0.010);
+    assert_eq!(waits.unattributed_s, 0.010);
     assert_eq!(waits.causes(&stays[0]).of(Cause::Prefill), 10 * MS);
     assert_eq!(waits.causes(&stays[2]).of(Cause::Slots), 30 * MS);
     let holders = waits.holders(&stays, &stays[2], 2);
