@@ -1,19 +1,16 @@
-//! How far another clock is from ours. Pure: time is handed in.
+//! The offset of another clock against ours. Pure: time is passed in.
 //!
-//! What was sent cannot arrive earlier, so every request bounds the offset (theirs − ours) from both
-//! sides. [`OffsetFilter`] keeps the tightest bounds of the last minutes (NTP's minimum filter), each
-//! widened by what two clocks may have drifted since.
+//! A message cannot arrive before it was sent, so every request bounds the offset (theirs − ours) from both sides.
+//! [`OffsetFilter`] keeps the tightest bounds of the last minutes (NTP's minimum filter), each widened by the drift since.
 //!
-//! What is promised, as long as each [`OffsetBound`] is true at its `at` and the clocks drift by at most 100 ppm:
+//! Guarantees, if each [`OffsetBound`] is true at its `at` and the clocks drift by at most 100 ppm:
 //!
-//! - While the other clock does not step, the stated interval holds the true offset of the moment asked
-//!   for; of [`OffsetFilter::offset_over`], of all moments of a stretch.
-//! - A step shows when a bound contradicts an earlier one. From then on only bounds taken at that moment
-//!   or later count, so the interval holds the truth again; until both sides are bounded anew the offset is
-//!   unknown.
-//! - A step that contradicts nothing (smaller than the interval and the delays together) cannot be seen.
-//!   The interval may then miss the truth, by less than the delay of the tightest bound taken since, until
-//!   the bounds from before the step are too old.
+//! - While the other clock does not step, the interval contains the true offset at the given time; that of
+//!   [`OffsetFilter::offset_over`] at all times from the first to the second.
+//! - A step is detected when a bound contradicts an earlier one. From then on only bounds from that time or later count, so the
+//!   interval contains the true offset again; until both sides have new bounds, the offset is unknown.
+//! - A step that contradicts nothing (smaller than the interval and the delays together) is not detected. The interval may then miss
+//!   the true offset, by less than the delay of the tightest bound since, until the bounds from before the step have expired.
 //! - Our own clocks never step: they are monotonic ([`crate::clock`]).
 
 mod bound;

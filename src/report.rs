@@ -14,12 +14,12 @@ pub mod outputs;
 pub mod page;
 pub mod phases;
 pub mod reader;
+pub mod render;
 pub mod runs;
 pub mod series;
 pub mod timeline;
 pub mod verdict;
 pub mod why;
-pub mod words;
 
 #[cfg(test)]
 pub(crate) use crate::request::sample;

@@ -1,7 +1,6 @@
-//! Figures taken of samples: exact quantiles, a bounded histogram, how many things went on at once, and how sure a
-//! difference is.
+//! Statistics of samples: exact quantiles, a bounded histogram, concurrency, confidence intervals and the causes of waiting.
 //!
-//! Pure, and knows nothing of requests.
+//! Pure functions that know nothing of requests.
 
 mod bootstrap;
 mod concurrency;
@@ -13,14 +12,14 @@ pub use bootstrap::{PairedDifference, Statistic, paired_difference};
 pub use concurrency::{Concurrency, Interval, Window};
 pub use histogram::Histogram;
 
-/// What is said of a sample. Figures have the unit of the sample.
+/// The summary of a sample, in the unit of the sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// How many values there were.
+    /// The number of values.
     pub count: u64,
     /// Arithmetic mean.
     pub mean: f64,
-    /// Standard deviation of the sample as a population (numpy's `std`, as bench_serving uses it).
+    /// Population standard deviation (numpy's `std`, as bench_serving uses it).
     pub std: f64,
     /// Median.
     pub p50: f64,
@@ -37,19 +36,19 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of all the values; `None` of no values. Values that are not finite are left out.
+    /// Summarizes the finite values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
         Summary::with_endless(values.into_iter().filter(|v| v.is_finite()))
     }
 
-    /// The same where some values have no end (+∞): figures that take one of them in are not finite.
+    /// Summarizes values of which some may be +∞: figures that depend on one of those are not finite.
     pub fn with_endless(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);
         Summary::of_sorted(&sorted)
     }
 
-    /// The same of an ascending sample.
+    /// Summarizes an ascending sample.
     pub fn of_sorted(sorted: &[f64]) -> Option<Summary> {
         let count = sorted.len() as f64;
         let max = *sorted.last()?;
@@ -70,16 +69,16 @@ impl Summary {
 }
 
 /// The `q`-quantile (0 to 1, clamped) of an ascending sample, linear between the two nearest ranks:
-/// numpy's default, which bench_serving reports. `None` of no values or when `q` is not a number.
+/// numpy's default, which bench_serving reports. `None` if there are no values or `q` is NaN.
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let (below, above, part) = ranks(sorted.len() as u64, q)?;
     let at = |rank: u64| sorted.get(rank as usize).copied();
     let above = at(above)?;
-    Some(between(at(below)?, part, || above))
+    Some(interpolated(at(below)?, part, || above))
 }
 
-/// What lies so far on the way from one value to the next. That takes no part at the first, not even where it has no end.
-fn between(low: f64, part: f64, high: impl FnOnce() -> f64) -> f64 {
+/// Interpolates linearly. At `part` 0 it is `low`, even if `high` is infinite.
+fn interpolated(low: f64, part: f64, high: impl FnOnce() -> f64) -> f64 {
     if part == 0.0 {
         return low;
     }
@@ -91,7 +90,7 @@ fn between(low: f64, part: f64, high: impl FnOnce() -> f64) -> f64 {
     }
 }
 
-/// The two ranks a quantile lies between, and how far it is from the first to the second.
+/// The two ranks (from 0) that a quantile lies between, and its fraction of the distance from the first to the second.
 fn ranks(count: u64, q: f64) -> Option<(u64, u64, f64)> {
     if q.is_nan() {
         return None;

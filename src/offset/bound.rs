@@ -1,11 +1,11 @@
-//! What is known of another clock: an offset, and what bounds it.
+//! An offset between two clocks, and bounds on it.
 
 use crate::clock::Stamp;
 
-/// How far another clock is from ours.
+/// The offset of another clock against ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
-    /// Their reading minus ours at the same moment, nanoseconds.
+    /// Theirs minus ours at the same time, nanoseconds.
     pub nanos: i64,
     /// The true offset lies within ± this many nanoseconds.
     pub error_nanos: i64,
@@ -14,16 +14,16 @@ pub struct Offset {
 /// One bound on the offset between another clock and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetBound {
-    /// When it was seen, on our clock.
+    /// Our time of the measurement.
     pub at: Stamp,
-    /// Their clock minus ours is at least this, nanoseconds (something of theirs was read by us).
+    /// The least possible offset, nanoseconds, from a message of theirs that we received.
     pub at_least: Option<i64>,
-    /// Their clock minus ours is at most this, nanoseconds (something of ours was read by them).
+    /// The largest possible offset, nanoseconds, from a message of ours that they received.
     pub at_most: Option<i64>,
 }
 
 impl OffsetBound {
-    /// What we sent at `ours` had arrived by `theirs` on the other clock.
+    /// From a message that we sent at `ours` and that had arrived by `theirs` on the other clock.
     pub fn of_sent(ours: Stamp, theirs: Stamp) -> OffsetBound {
         OffsetBound {
             at: ours,
@@ -32,7 +32,7 @@ impl OffsetBound {
         }
     }
 
-    /// What was sent at `theirs` on the other clock had arrived by `ours`.
+    /// From a message that was sent at `theirs` on the other clock and had arrived by `ours`.
     pub fn of_received(ours: Stamp, theirs: Stamp) -> OffsetBound {
         OffsetBound {
             at: ours,
@@ -41,16 +41,16 @@ impl OffsetBound {
         }
     }
 
-    /// Both, as far as they were seen: we sent at `sent` and had read the answer by `read`; the other side had ours by
-    /// `arrived` and answered at `answered`.
+    /// From a request and its response, as far as the times are known: we sent at `sent` and had read the response by `read`; the other
+    /// side had received the request by `arrived` and responded at `responded`.
     pub fn of_exchange(
         sent: Option<Stamp>,
         arrived: Option<Stamp>,
-        answered: Option<Stamp>,
+        responded: Option<Stamp>,
         read: Option<Stamp>,
     ) -> Vec<OffsetBound> {
         let there = sent.zip(arrived);
-        let back = read.zip(answered);
+        let back = read.zip(responded);
         let there = there.map(|(ours, theirs)| OffsetBound::of_sent(ours, theirs));
         let back = back.map(|(ours, theirs)| OffsetBound::of_received(ours, theirs));
         there.into_iter().chain(back).collect()

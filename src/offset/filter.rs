@@ -1,38 +1,38 @@
-//! The interval that holds one other clock's offset.
+//! The interval that contains the offset of one other clock.
 
 use crate::clock::{NANOS, Stamp};
 
 use super::bound::{Offset, OffsetBound};
 
-/// How long a bound counts, nanoseconds.
+/// How long a bound is valid, nanoseconds.
 pub const MEMORY: i64 = 300 * NANOS;
 /// Two clocks drift apart by at most one part in this many: 100 ppm.
-const DRIFT: i64 = 10_000;
+const MAX_DRIFT_INVERSE: i64 = 10_000;
 /// Each bound is widened by this many nanoseconds: SGLang recalibrates its conversion from
-/// `perf_counter` to epoch time now and then, which makes its stamps jump by a few µs.
+/// `perf_counter` to epoch time now and then, which makes its timestamps jump by a few µs.
 const ALLOWANCE: i64 = 5_000;
-/// Of the bounds within this long only the tightest are kept, nanoseconds.
+/// Of the bounds within a slot of this length only the tightest are kept, nanoseconds.
 const SLOT: i64 = 10 * NANOS;
 const SLOTS: usize = (MEMORY / SLOT) as usize + 1;
 
-/// The interval that holds one other clock's offset. Fixed size, about 1.8 KB.
+/// The interval that contains the offset of one other clock. Of fixed size, about 1.8 KB.
 #[derive(Clone, Debug, Default)]
 pub struct OffsetFilter {
     slots: [Slot; SLOTS],
-    /// Bounds from before this moment do not count: the clock stepped after them.
+    /// Bounds from before this time do not count: the clock stepped after them.
     since: Option<Stamp>,
 }
 
-/// The tightest bounds of ten seconds.
+/// The tightest bounds of a slot of time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// Which ten seconds: the stamp over [`SLOT`].
+    /// The timestamp over [`SLOT`].
     number: i64,
-    /// What the offset is at least, and what its opposite is at least.
+    /// Lower bounds of the offset and of its negative.
     edges: [Option<Edge>; 2],
 }
 
-/// One side of a bound: the offset, or its opposite, is at least `nanos`.
+/// One side of a bound: the offset, or its negative, is at least `nanos`.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     nanos: i64,
@@ -40,9 +40,9 @@ struct Edge {
 }
 
 impl OffsetFilter {
-    /// Takes a bound; `at` is our moment of the comparison. They may come late and out of order.
+    /// Adds a bound. Bounds may come late and out of order.
     ///
-    /// A bound whose own sides contradict each other spans a step: nothing up to it counts any more.
+    /// If the two sides of a bound contradict each other, the clock stepped in between: nothing up to it counts any more.
     pub fn add(&mut self, bound: OffsetBound) {
         let at = bound.at;
         let least = [bound.at_least, bound.at_most.map(i64::saturating_neg)];
@@ -54,7 +54,7 @@ impl OffsetFilter {
         }
         for (side, edge) in edges.into_iter().enumerate() {
             let Some(edge) = edge else { continue };
-            // The newest that cannot be true together with this one.
+            // The clock stepped after the newest edge that contradicts this one.
             let others = self.edges(1 - side, at);
             let contradicted = others.filter(|other| edge.contradicts(*other));
             if let Some(step) = contradicted.map(|other| other.at).max() {
@@ -66,8 +66,8 @@ impl OffsetFilter {
         }
     }
 
-    /// The offset at `now`: the middle of the interval, and half its width. `None` unless both sides are
-    /// bounded by what was seen in the last five minutes, and for moments before the last step.
+    /// The offset at `now`: the middle of the interval, and half its width. `None` unless both sides have a bound of the last five
+    /// minutes, and before the last step.
     pub fn offset(&self, now: Stamp) -> Option<Offset> {
         if self.since.is_some_and(|since| now < since) {
             return None;
@@ -80,30 +80,28 @@ impl OffsetFilter {
         let (low, high) = (least(0)?, least(1)?.saturating_neg());
         let nanos = low.midpoint(high);
         let error_nanos = high.saturating_sub(nanos).max(nanos.saturating_sub(low));
-        // Else the edges were too far apart to be compared: one of the clocks stepped.
+        // Otherwise a clock stepped, and the edges were too far apart in time to contradict each other.
         (low <= high).then_some(Offset { nanos, error_nanos })
     }
 
-    /// One offset for all moments from `from` to `to`: that of the middle, its error widened by what the
-    /// clocks may drift from there to both ends. `None` also when the other clock stepped since `from`.
-    ///
-    /// A request is asked about when it is over, and its moments may lie minutes back.
+    /// One offset for all times from `from` to `to`, as for a request that took minutes: that of the middle, its error widened by the drift
+    /// from there to both ends. `None` also if the other clock stepped since `from`.
     pub fn offset_over(&self, from: Stamp, to: Stamp) -> Option<Offset> {
         if self.since.is_some_and(|since| from < since) {
             return None;
         }
         let length = to.nanos().saturating_sub(from.nanos()).max(0);
         let (middle, half) = (from.plus_nanos(length / 2), length - length / 2);
-        // Longer than the memory, its middle is out of reach of what was seen at its ends.
-        let places = [(middle, half), (to, length), (from, length)];
-        places.into_iter().find_map(|(at, farthest)| {
+        // If the time is longer than the validity of bounds, those of its ends do not reach the middle.
+        let candidates = [(middle, half), (to, length), (from, length)];
+        candidates.into_iter().find_map(|(at, farthest)| {
             let Offset { nanos, error_nanos } = self.offset(at)?;
             let error_nanos = error_nanos.saturating_add(drift(farthest));
             Some(Offset { nanos, error_nanos })
         })
     }
 
-    /// The edges of one side that still count at `now`.
+    /// The edges of one side that are valid at `now`.
     fn edges(&self, side: usize, now: Stamp) -> impl Iterator<Item = Edge> {
         let edges = self.slots.iter().filter_map(move |slot| slot.edges[side]);
         edges.filter(move |edge| edge.age(now) <= MEMORY)
@@ -127,40 +125,40 @@ impl OffsetFilter {
             let edges = [None; 2];
             *slot = Slot { number, edges };
         }
-        // A slot that holds later seconds already: this edge is too old to count.
+        // If the slot holds a later time already, this edge is too old.
         let kept = &mut slot.edges[side];
-        if slot.number == number && kept.is_none_or(|kept| edge.worth() > kept.worth()) {
+        if slot.number == number && kept.is_none_or(|kept| edge.tightness() > kept.tightness()) {
             *kept = Some(edge);
         }
     }
 }
 
 impl Edge {
-    /// Nanoseconds from its moment to another, in either direction.
+    /// Nanoseconds from its time to another, in either direction.
     fn age(&self, now: Stamp) -> i64 {
         now.nanos().saturating_sub(self.at.nanos()).saturating_abs()
     }
 
-    /// How far the edge must be widened at `now`.
+    /// By how much the edge is widened at `now`, nanoseconds.
     fn slack(&self, now: Stamp) -> i64 {
         drift(self.age(now)).saturating_add(ALLOWANCE)
     }
 
-    /// The larger of two is the tighter, at any moment after both: an edge widens steadily, so their order never changes.
-    fn worth(&self) -> i128 {
-        i128::from(self.nanos) + i128::from(self.at.nanos() / DRIFT)
+    /// Orders edges of a side: the larger is tighter at any time after both, as all widen at the same rate.
+    fn tightness(&self) -> i128 {
+        i128::from(self.nanos) + i128::from(self.at.nanos() / MAX_DRIFT_INVERSE)
     }
 
-    /// Whether no offset satisfies this and one of the other side, however the clocks drifted from one to the other.
+    /// Whether no offset satisfies this edge and one of the other side, whatever the drift between their times.
     fn contradicts(&self, other: Edge) -> bool {
         let slack = drift(self.age(other.at)).saturating_add(2 * ALLOWANCE);
         self.nanos.saturating_add(other.nanos) > slack
     }
 }
 
-/// The most two clocks drift apart in so many nanoseconds.
+/// The most that two clocks drift apart in so many nanoseconds.
 fn drift(nanos: i64) -> i64 {
-    nanos / DRIFT + 1
+    nanos / MAX_DRIFT_INVERSE + 1
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A filter for each other clock.
+//! The offsets of many clocks.
 
 use std::collections::HashMap;
 
@@ -7,32 +7,32 @@ use crate::clock::Stamp;
 use super::bound::{Offset, OffsetBound};
 use super::filter::OffsetFilter;
 
-/// The offsets of many clocks, by name (an engine's host, a process's clock). Holds a bounded number; a
-/// new one beyond that takes the place of the one that was added to longest ago.
+/// The offsets of many clocks, by name (an engine's host, a process's clock). Of a bounded number: a new clock beyond that replaces
+/// the one that was updated longest ago.
 #[derive(Clone, Debug, Default)]
 pub struct OffsetTable {
-    /// When each was added to last, by the number of additions, and its filter. Boxed: the map then moves little when it grows.
+    /// The number of the last update of each clock, and its filter, which is boxed so that the map moves little when it grows.
     clocks: HashMap<String, (u64, Box<OffsetFilter>)>,
-    additions: u64,
+    updates: u64,
 }
 
-/// How many clocks it holds: under 2 MB.
+/// The most clocks, which take under 2 MB.
 const CAPACITY: usize = 1024;
 
 impl OffsetTable {
-    /// Takes what is known of the clock `key`. No bounds, no entry.
+    /// Adds bounds on the offset of the clock `key`; without any, there is no entry.
     pub fn add(&mut self, key: &str, bounds: &[OffsetBound]) {
         if bounds.is_empty() {
             return;
         }
-        self.additions += 1;
+        self.updates += 1;
         if self.clocks.len() >= CAPACITY && !self.clocks.contains_key(key) {
-            let oldest = self.clocks.iter().min_by_key(|(_, (used, _))| *used);
+            let oldest = self.clocks.iter().min_by_key(|(_, (updated, _))| *updated);
             let oldest = oldest.map(|(key, _)| key.clone());
             oldest.and_then(|oldest| self.clocks.remove(&oldest));
         }
-        let (used, filter) = self.clocks.entry(key.to_owned()).or_default();
-        *used = self.additions;
+        let (updated, filter) = self.clocks.entry(key.to_owned()).or_default();
+        *updated = self.updates;
         bounds.iter().for_each(|bound| filter.add(*bound));
     }
 
@@ -41,7 +41,7 @@ impl OffsetTable {
         self.clocks.get(key)?.1.offset(now)
     }
 
-    /// The offset of the clock `key` from one moment to another; see [`OffsetFilter::offset_over`].
+    /// The offset of the clock `key` from one time to another; see [`OffsetFilter::offset_over`].
     pub fn get_over(&self, key: &str, (from, to): (Stamp, Stamp)) -> Option<Offset> {
         self.clocks.get(key)?.1.offset_over(from, to)
     }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_unused_longest_makes_room() {
+    fn the_clock_updated_longest_ago_is_replaced() {
         let mut table = OffsetTable::default();
         let all = (0..CAPACITY).chain([0, CAPACITY]);
         all.for_each(|key| table.add(&key.to_string(), &[pair(10, 0)]));

@@ -1,4 +1,4 @@
-//! `queuescope report`: reads runs, writes what is said of them, and gives what the terminal shows.
+//! `queuescope report`: reads runs, writes their report, and returns the text for the terminal.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +6,16 @@ use crate::disk;
 use crate::table::{Error, join::join, parquet};
 use crate::terminal::shown;
 
-use super::files::{ROWS, SUMMARY as FIGURES};
+use super::files::{EXPERIMENT, ROWS, SUMMARY};
 use super::merge::merge;
 use super::outputs;
 use super::page;
-use super::reader::{inputs, is_experiment, load, sources};
+use super::reader::{inputs, load, sources};
+use super::render::{to_markdown, to_text};
 use super::runs::Report;
-use super::words::{to_markdown, to_text};
 use crate::units::duration;
 
-/// What to report on, and how.
+/// Arguments of `queuescope report`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
     /// Folders of runs or experiments, or files of rows (a proxy's records, with those that were rotated away); several
@@ -58,7 +58,7 @@ pub struct Args {
     pub force: bool,
 }
 
-/// How a report is shown.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For the terminal.
@@ -74,40 +74,40 @@ pub enum Format {
     Parquet,
 }
 
-/// The page, in the folder of what it is of.
+/// The name of the page, by default in the folder that it is made of.
 const PAGE: &str = "report.html";
-/// A row a run, in an experiment's folder.
-const SUMMARY: &str = "summary.csv";
-/// What programs read of an experiment.
+/// A table with a row for each run, in an experiment's folder.
+const TABLE: &str = "summary.csv";
+/// The report as JSON, in an experiment's folder.
 pub const COMPARISON: &str = "comparison.json";
 
-/// Whether what was given is wrong.
+/// Whether the caller's arguments or files are to blame, and not the writing of a result.
 pub fn is_usage(error: &Error) -> bool {
     !error.is_written
 }
 
-/// Makes a report, and gives what the terminal shows; `width`: its columns, if they are known.
+/// Makes a report, and returns the text for the terminal, of `width` columns if known.
 ///
 /// # Errors
-/// What was given cannot be read, or a file cannot be written.
+/// An argument is wrong, or a file cannot be read or written.
 pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
     check(args, &args.dirs)?;
-    let notes = put_together(args)?;
+    let notes = merge_or_join(args)?;
+    // After `--merge` or `--join`, the report is on the new folder.
     let made = args.output_dir.as_ref().map(std::slice::from_ref);
-    // What was put together is read as well.
     let dirs = made.unwrap_or(&args.dirs);
     check(args, dirs)?;
     if args.format == Format::Parquet {
-        return as_parquet(args, dirs);
+        return write_parquet(args, dirs);
     }
     let loaded = load(dirs)?;
     let report = Report::of(&loaded);
     let mut files = Vec::new();
     if let ([dir], Some(_)) = (dirs, &loaded.experiment) {
-        files.push((dir.join(SUMMARY), report.to_csv()));
+        files.push((dir.join(TABLE), report.to_csv()));
         files.push((dir.join(COMPARISON), format!("{:#}\n", report.to_json())));
     }
-    files.extend(page_of(args, dirs).map(|path| (path, page::render(&report))));
+    files.extend(page_path(args, dirs).map(|path| (path, page::render(&report))));
     let mut text = match args.format {
         Format::Json => format!("{:#}\n", report.to_json()),
         Format::Csv => report.to_csv(),
@@ -118,7 +118,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
         }
     };
     if let Some(path) = &args.output {
-        let mark = (args.format == Format::Text).then_some(outputs::TEXT);
+        let mark = (args.format == Format::Text).then_some(outputs::TEXT_HEAD);
         let text = std::mem::take(&mut text);
         files.push((path.clone(), mark.unwrap_or_default().to_owned() + &text));
     }
@@ -126,7 +126,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
         let written = disk::replace(path, text.as_bytes());
         written.map_err(|cause| Error::write(path, cause))?;
     }
-    // What programs read stands alone.
+    // Output for programs has no notes.
     if args.format != Format::Text && args.output.is_none() {
         return Ok(text);
     }
@@ -139,26 +139,26 @@ fn written(path: &Path) -> String {
     format!("written: {}\n", path.display())
 }
 
-/// Looks whether all that will be written of `dirs` may be, before anything is.
+/// Checks, before anything is written, that all output files may be.
 fn check(args: &Args, dirs: &[PathBuf]) -> Result<(), Error> {
     let mut all: Vec<PathBuf> = args.output.iter().cloned().collect();
-    all.extend(page_of(args, dirs));
+    all.extend(page_path(args, dirs));
     if let ([dir], true) = (dirs, args.format != Format::Parquet)
-        && is_experiment(dir)
+        && dir.join(EXPERIMENT).is_file()
     {
-        all.extend([SUMMARY, COMPARISON].map(|name| dir.join(name)));
+        all.extend([TABLE, COMPARISON].map(|name| dir.join(name)));
     }
     outputs::check(&all, &inputs(dirs), args.force)
 }
 
-/// Makes what is to be reported on, where `--merge` or `--join` asks for it; what is to be said of that.
-fn put_together(args: &Args) -> Result<Vec<String>, Error> {
+/// Does `--merge` or `--join`, and returns notes on it.
+fn merge_or_join(args: &Args) -> Result<Vec<String>, Error> {
     if let Some(dir) = &args.output_dir {
-        outputs::check_folder(dir, &[ROWS, FIGURES])?;
+        outputs::check_folder(dir, &[ROWS, SUMMARY])?;
     }
     let mut notes = Vec::new();
     match &args.output_dir {
-        // What is to be said of it stands in the summary that it writes.
+        // Its notes are in the summary that it writes.
         Some(dir) if args.merge => merge(&args.dirs, dir)?,
         Some(dir) if args.join => {
             let joined = join(&args.dirs, &dir.join(ROWS))?;
@@ -176,8 +176,8 @@ fn put_together(args: &Args) -> Result<Vec<String>, Error> {
     Ok(notes)
 }
 
-/// Where the page goes: by itself only beside what the terminal shows, and into the one folder that was given or is made.
-fn page_of(args: &Args, dirs: &[PathBuf]) -> Option<PathBuf> {
+/// The path of the page. Without `--html` there is one only for `--format text`, in the one folder that is given or made.
+fn page_path(args: &Args, dirs: &[PathBuf]) -> Option<PathBuf> {
     if args.html.is_some() || args.no_html || args.format != Format::Text {
         return args.html.clone();
     }
@@ -188,14 +188,14 @@ fn page_of(args: &Args, dirs: &[PathBuf]) -> Option<PathBuf> {
     }
 }
 
-fn as_parquet(args: &Args, dirs: &[PathBuf]) -> Result<String, Error> {
-    // Clap asks for it.
+fn write_parquet(args: &Args, dirs: &[PathBuf]) -> Result<String, Error> {
+    // Required by clap.
     let path = args.output.as_deref().unwrap_or(Path::new(""));
     let sources = sources(dirs)?;
-    let told = parquet::write(&sources, path)?;
+    let read = parquet::write(&sources, path)?;
     let mut text = String::new();
-    for (source, told) in sources.iter().zip(&told) {
-        let note = told.left_out();
+    for (source, read) in sources.iter().zip(&read) {
+        let note = read.left_out();
         text.extend(note.map(|note| format!("{}: {note}\n", source.name)));
     }
     Ok(text + &written(path))

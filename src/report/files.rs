@@ -1,90 +1,88 @@
-//! The files of a run's folder, and of an experiment's, beside the rows of its requests: whoever writes them and whoever
-//! reads them share these types. A run's folder holds `requests.csv`; an experiment's holds [`EXPERIMENT`] and its runs'
-//! folders in [`RUNS`].
+//! The names of the files in the folder of a run and of an experiment, and the types of their contents, for both writers and
+//! readers. A run's folder holds `requests.csv`; an experiment's holds [`EXPERIMENT`], and its runs' folders in [`RUNS`].
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::request::attempt::ServerRole;
 
-/// The rows of a run's requests, by their arrival.
+/// The rows of a run's requests, in the order of arrival.
 pub const ROWS: &str = "requests.csv";
-/// The rows of a run that is under way or was killed, in the order of their ends.
+/// The rows of a run that is under way or was killed, in the order of ends.
 pub const PARTIAL: &str = "requests.partial.csv";
-/// Its figures.
+/// The figures of a run.
 pub const SUMMARY: &str = "summary.json";
-/// What was to be sent when.
+/// The schedule: what was to be sent when.
 pub const SCHEDULE: &str = "schedule.csv";
-/// What a run is ([`RunFile`]); a run of the generator alone has none.
+/// The description of a run ([`RunFile`]); a run of the generator alone has none.
 pub const RUN: &str = "run.json";
-/// What an experiment is ([`ExperimentFile`]).
+/// The description of an experiment ([`ExperimentFile`]).
 pub const EXPERIMENT: &str = "experiment.json";
-/// What a generator knew of its run when that began: the members of `summary.json` that tell it. It stays only where the run
-/// was killed before it had a summary.
+/// The members of `summary.json` that are known when a run begins. It is kept only if the run is killed before it has a summary.
 pub const BEGUN: &str = "begun.json";
 /// The folder of an experiment's runs.
 pub const RUNS: &str = "runs";
-/// The folder of what a run's processes wrote.
+/// The folder of the logs of a run's processes.
 pub const LOGS: &str = "logs";
-/// The folder of what its servers wrote of each request.
+/// The folder of the servers' request logs.
 pub const ENGINE_LOGS: &str = "engine";
-/// What was measured over time ([`SeriesRow`]).
+/// Measurements over time ([`SeriesRow`]).
 pub const SERIES: &str = "series.csv";
-/// A run's requests as its proxy saw them.
+/// The records of a run's proxy.
 pub const PROXY_ROWS: &str = "proxy.csv";
-/// What was done to servers on purpose ([`FaultRow`]).
+/// Faults that were injected into servers ([`FaultRow`]).
 pub const FAULTS: &str = "faults.csv";
 
-/// `run.json`: what a run of an experiment is. Written when it begins, and again when it ends.
+/// `run.json`: a run of an experiment. Written when it begins, and again when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunFile {
-    /// What tells it from the others of its experiment: `routing_policy=random`; `run` where nothing differs.
+    /// The values that distinguish it from the other runs: `routing_policy=random`; `run` if nothing varies.
     pub label: String,
     /// The keys that the experiment varies, with this run's values.
     pub settings: Map<String, Value>,
-    /// Which of the repeats, from 0.
+    /// The number of the repeat, from 0.
     pub repeat: u32,
-    /// How far it came.
+    /// The state of the run.
     pub state: RunState,
     /// Why it failed.
     pub error: Option<String>,
-    /// More of its requests failed than `max_failed` allows, or without it and without a fault done on purpose more than
-    /// half: its figures are whole, and it is not done again.
+    /// More of its requests failed than `max_failed` allows; without it, and without an injected fault, more than half. Its figures are
+    /// complete, and it is not repeated.
     #[serde(default)]
     pub has_failed_too_often: bool,
-    /// A server may have begun with what an earlier run left in its cache: not to be compared.
+    /// A server may have had the cache of an earlier run: not to be compared.
     #[serde(default)]
     pub kept_cache: bool,
-    /// When it began, Unix seconds: 0 of `requests.csv` (of time base `run`), of [`SERIES`] and of [`FAULTS`].
+    /// When it began, Unix seconds: time 0 in `requests.csv` (with time base `run`), [`SERIES`] and [`FAULTS`].
     pub began: Option<f64>,
-    /// How long it took until all that was started was ready, seconds.
+    /// The time until all processes were ready, seconds.
     #[serde(default)]
     pub start_s: Option<f64>,
     /// The servers, in order.
     pub servers: Vec<ServerFile>,
-    /// What routed: `builtin round_robin`, `sglang-router cache_aware`.
+    /// The router: `builtin round_robin`, `sglang-router cache_aware`.
     pub router: Option<String>,
-    /// SHA-256 of schedule and bodies: runs with the same were sent the same.
+    /// SHA-256 of schedule and bodies: runs with the same hash were sent the same requests.
     pub workload_sha256: Option<String>,
-    /// What was started.
+    /// The processes that were started.
     pub processes: Vec<ProcessFile>,
-    /// What the reader must know, beside the summary's warnings: a cache that was not emptied, a server not heard of.
+    /// Notes besides the summary's warnings: a cache that was not emptied, a server that did not respond.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// How far a run came.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
     /// Not begun.
     #[default]
     Planned,
-    /// Begun; still so when it was killed.
+    /// Begun; also after it was killed.
     Running,
-    /// Over, with all its files.
+    /// Finished, with all its files.
     Done,
-    /// It could not be started, or ended for a reason that is not the traffic's.
+    /// Not started, or ended by an error other than failed requests.
     Failed,
     /// Stopped by a signal.
     Stopped,
@@ -95,13 +93,13 @@ pub enum RunState {
 pub struct ServerFile {
     /// `server-1`, …
     pub name: String,
-    /// Where it listens.
+    /// Its address.
     pub url: String,
-    /// As the column `host` names it.
+    /// Its name in the column `host`.
     pub host: String,
     /// `sim`, `sglang` or `external`.
     pub engine: String,
-    /// What it does of a request, where another does the rest.
+    /// Its role, if it is one of a prefill/decode pair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<ServerRole>,
 }
@@ -111,9 +109,9 @@ pub struct ServerFile {
 pub struct ProcessFile {
     /// `server-1`, `router`, `proxy`.
     pub name: String,
-    /// The command, as a shell takes it.
+    /// The command, quoted for a shell.
     pub command: String,
-    /// What it wrote, from the run's folder.
+    /// Its log, relative to the run's folder.
     pub log: String,
 }
 
@@ -128,14 +126,14 @@ pub struct ExperimentFile {
     pub keys: Vec<String>,
     /// The runs, in order.
     pub runs: Vec<RunRef>,
-    /// What `--find-max-rate` found.
+    /// The result of `--find-max-rate`.
     pub max_rate: Option<MaxRate>,
 }
 
 /// A run of an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRef {
-    /// Its folder, from the experiment's.
+    /// Its folder, relative to the experiment's.
     pub dir: String,
     /// As in [`RunFile`].
     pub label: String,
@@ -152,16 +150,16 @@ pub struct RunRef {
 pub struct MaxRate {
     /// The objective's limits: `ttft:500`.
     pub goodput: Vec<String>,
-    /// The share of all requests that must keep them.
+    /// The share of all requests that must meet them.
     pub share: f64,
     /// The highest rate tried that met it, requests a second.
     pub met: Option<f64>,
     /// The lowest rate tried that did not.
     pub missed: Option<f64>,
-    /// The lowest rate that the generator could not send: not the servers' miss.
+    /// The lowest rate that the generator could not send, which says nothing of the servers.
     #[serde(default)]
     pub invalid: Option<f64>,
-    /// All that were tried, in order.
+    /// All trials, in order.
     #[serde(default)]
     pub trials: Vec<TrialFile>,
 }
@@ -169,26 +167,26 @@ pub struct MaxRate {
 /// A rate that was tried.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrialFile {
-    /// Requests a second that were asked for.
+    /// The requested rate, requests a second.
     pub rate: f64,
-    /// What chance made of it: the rate of the schedule that was drawn.
+    /// The rate of the random schedule that was drawn.
     pub drawn: Option<f64>,
-    /// The share of all requests that kept the limits.
+    /// The share of all requests that met the limits.
     pub kept: f64,
-    /// How it did.
+    /// The result.
     pub result: Trial,
 }
 
-/// How a rate did.
+/// The result of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Trial {
-    /// Enough requests kept the limits.
+    /// Enough requests met the limits.
     #[default]
     Met,
     /// Too few did.
     Missed,
-    /// The generator did not send what was asked for (its run is INVALID), so it tells nothing of the servers.
+    /// The generator could not send this rate (its run is INVALID), which says nothing of the servers.
     Invalid,
 }
 
@@ -197,30 +195,30 @@ pub enum Trial {
 pub struct SeriesRow {
     /// Seconds since the run began.
     pub time: f64,
-    /// Who said so: `records` (counted from the rows of requests), `metrics` (the server's `/metrics`), `gpu`.
+    /// The source: `records` (counted from the rows of requests), `metrics` (the server's `/metrics`), `gpu`.
     pub source: String,
-    /// The server's name; empty: all together.
+    /// The server's name; empty for all together.
     pub server: String,
-    /// What: `running`, `queued`, `concurrency`, `token_usage`, …
+    /// The metric: `running`, `queued`, `concurrency`, `token_usage`, …
     pub metric: String,
-    /// How much.
+    /// The value.
     pub value: f64,
 }
 
 /// A row of `faults.csv`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultRow {
-    /// Seconds since the run began: just before it was done, of `ready` when it was seen. Only what worked has a row.
+    /// Seconds since the run began, just before the event; of `ready`, when it was observed. Failed attempts have no row.
     pub time: f64,
     /// The server's name.
     pub server: String,
-    /// `kill`, or a kind of the hop's.
+    /// `kill`, or a fault of the worker hop.
     pub kind: String,
-    /// `down`: the fault begins; `up`: it is taken away; `ready`: the server answers again.
+    /// `down`: the fault begins; `up`: it is removed; `ready`: the server responds again.
     pub event: String,
 }
 
-/// A value as people write it: without the quotes of JSON, nothing for none.
+/// A JSON value as text: a string without quotes, null as the empty string.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

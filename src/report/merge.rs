@@ -1,4 +1,4 @@
-//! The folders of the shards of a run, made into the folder of one.
+//! `--merge`: makes one run of the folders of its shards.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ mod shard;
 
 use shard::{Shard, WORKLOAD};
 
-/// Shards that began further apart than this did not send one schedule: seconds.
-const APART: f64 = 0.1;
+/// Shards that began further apart than this did not send one schedule; seconds.
+const MAX_APART_S: f64 = 0.1;
 
-/// Makes one run's folder of the folders of its shards.
+/// Merges the folders of shards into a folder of one run.
 ///
 /// # Errors
-/// They are not shards of one schedule, one is given twice, or a file cannot be read or written.
+/// They are not different shards of one schedule, or a file cannot be read or written.
 pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     let shards = dirs.iter().map(|dir| Shard::open(dir));
     let mut shards = shards.collect::<Result<Vec<Shard>, Error>>()?;
@@ -38,39 +38,40 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     check(&shards)?;
     std::fs::create_dir_all(out).map_err(|cause| Error::write(out, cause))?;
     let began = shards.iter().map(|shard| shard.began).min().unwrap_or(0);
-    let [rows, told] = [ROWS, SUMMARY].map(|name| out.join(name));
+    let [rows, summary_path] = [ROWS, SUMMARY].map(|name| out.join(name));
     let merged = merge_rows(&shards, began, &rows).map_err(|cause| Error::write(&rows, cause))?;
     let summary = format!("{:#}\n", summary(&shards, began, merged.draft())?);
-    let written = New::first(&told).and_then(|mut new| {
+    let written = New::first(&summary_path).and_then(|mut new| {
         new.write_all(summary.as_bytes())?;
         new.put()
     });
-    written.map_err(|cause| Error::write(&told, cause))?;
-    // The rows last, as with them the folder is a run's.
+    written.map_err(|cause| Error::write(&summary_path, cause))?;
+    // The rows last, as a folder with rows counts as a run.
     merged.put().map_err(|cause| {
-        let _ = std::fs::remove_file(&told);
+        let _ = std::fs::remove_file(&summary_path);
         Error::write(&rows, cause)
     })
 }
 
-/// All rows, by their arrival.
+/// Writes all rows in the order of arrival, with times of the epoch.
 fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
     let mut rows = Vec::new();
     for shard in shards {
-        // Times of the epoch are every shard's already.
+        // Times since the epoch need no shift between shards.
         let zero = shard.zero.unwrap_or(shard.began - began);
         let table = &shard.run.table;
-        let came = |row| {
-            // A request that was never sent has no arrival: it stands where it was to be.
-            let came = table.whole(ColumnId::arrival_time, row);
-            came.or_else(|| table.whole(ColumnId::scheduled_time, row))
+        let arrival = |row| {
+            // A request that was never sent is placed at its scheduled time.
+            let arrival = table.whole(ColumnId::arrival_time, row);
+            arrival
+                .or_else(|| table.whole(ColumnId::scheduled_time, row))
                 .unwrap_or(0)
         };
         let all = 0..table.len();
-        rows.extend(all.map(|row| (came(row).saturating_add(zero), table, zero, row)));
+        rows.extend(all.map(|row| (arrival(row).saturating_add(zero), table, zero, row)));
     }
-    // Those of a request, and of a shard, stay as they stood.
-    rows.sort_by_key(|(came, ..)| *came);
+    // A stable sort, so that the rows of a request stay together.
+    rows.sort_by_key(|(arrival, ..)| *arrival);
     let mut out = RowWriter::new(New::first(path)?, TimeBase::Epoch)?;
     for (_, table, zero, row) in rows {
         let cell = |column: &Column| match table.value(column.id, row) {
@@ -82,9 +83,9 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
     out.finish()
 }
 
-/// Whether these are different shards of one schedule.
+/// Checks that these are different shards of one schedule.
 fn check(shards: &[Shard]) -> Result<(), Error> {
-    // What they sent is known only of those that came to their end.
+    // Only finished shards know the hash of what was sent.
     let is_known = |shard: &&Shard| shard.run.workload_sha256().is_some();
     let first = shards.iter().find(is_known);
     let Some(first) = first.or(shards.first()) else {
@@ -92,11 +93,12 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
     };
     let config = first.config();
     for (at, shard) in shards.iter().enumerate() {
-        let wrong = |what: String| Err(Error::read(&shard.run.dir, what));
+        let error = |message: String| Err(Error::read(&shard.run.dir, message));
         let before = at.checked_sub(1).and_then(|at| shards.get(at));
-        let is_given = |before: &&Shard| before.number == shard.number || before.of != shard.of;
+        let is_given =
+            |before: &&Shard| before.number == shard.number || before.count != shard.count;
         if let Some(before) = before.filter(is_given) {
-            return wrong(format!(
+            return error(format!(
                 "{} does not go with {} of {}: each of one run's shards is given once",
                 shard.name(),
                 before.name(),
@@ -110,7 +112,7 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
         };
         if let Some(key) = config.keys().chain(own.keys()).find(is_other) {
             let [own, firsts] = [&own, &config].map(|of| of.get(key).cloned().unwrap_or_default());
-            return wrong(format!(
+            return error(format!(
                 "config.{key} is {own}, in {} it is {firsts}: shards of one run have the same settings and requests",
                 first.run.dir.display(),
             ));
@@ -119,16 +121,16 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why these are not the whole load that one generator would have sent.
-fn lacks(shards: &[Shard]) -> Vec<String> {
+/// The reasons why these are not the whole load that one generator would have sent.
+fn missing_parts(shards: &[Shard]) -> Vec<String> {
     let mut notes = Vec::new();
-    let of = shards.first().map_or(0, |shard| shard.of);
+    let count = shards.first().map_or(0, |shard| shard.count);
     let is_there = |number: &u64| shards.iter().any(|shard| shard.number == *number);
-    let missing = (0..of).filter(|number| !is_there(number));
-    let missing: Vec<String> = missing.map(|number| format!("{number}/{of}")).collect();
+    let missing = (0..count).filter(|number| !is_there(number));
+    let missing: Vec<String> = missing.map(|number| format!("{number}/{count}")).collect();
     if !missing.is_empty() {
         notes.push(format!(
-            "shards {} are missing: their requests, {} of {of} parts of the load, are in no figure",
+            "shards {} are missing: their requests, {} of {count} parts of the load, are in no figure",
             missing.join(", "),
             missing.len()
         ));
@@ -136,35 +138,35 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
     let began = || shards.iter().map(|shard| shard.began);
     let apart = began().max().unwrap_or(0) - began().min().unwrap_or(0);
     let apart = seconds(apart);
-    if apart > APART {
+    if apart > MAX_APART_S {
         notes.push(format!(
             "the shards began {apart:.3} s apart by their own clocks: together they did not send the schedule of one \
              (--start-at lets them begin at one moment)"
         ));
     }
-    notes.extend(shards.iter().filter_map(|Shard { run, number, of, .. }| {
+    notes.extend(shards.iter().filter_map(|Shard { run, number, count, .. }| {
         if run.is_partial {
             return Some(format!(
-                "shard {number}/{of} was cut short: its requests that were under way then, and those to come, are in no figure"
+                "shard {number}/{count} was cut short: its requests that were under way then, and those to come, are in no figure"
             ));
         }
         let rows = run.table.firsts().count() as u64;
         let all = run.read_of("/requests").unwrap_or(rows.max(1));
         (rows < all).then(|| {
             format!(
-                "shard {number}/{of} has rows of {rows} of its {all} requests: the others are in no figure"
+                "shard {number}/{count} has rows of {rows} of its {all} requests: the others are in no figure"
             )
         })
     }));
     notes
 }
 
-/// The summary of all rows, which are in this file, as one run's.
+/// The summary of the merged rows, which are in this file.
 fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let (table, _) = rows::read(&[rows.to_owned()], None, &UNSAID)?;
     let end = |shard: &Shard| {
         let after = seconds(shard.began - began);
-        // Figures of shards together are of all that they sent, and a window's length is not a run's.
+        // The duration of a shard with a window is not that of its run.
         let is_whole = shard.run.window().is_none_or(|window| window.is_all());
         let duration = shard.run.read_of("/duration").filter(|_| is_whole);
         duration.map(|duration: f64| duration + after)
@@ -177,7 +179,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     config.insert(WORKLOAD.to_owned(), workload.into());
     let facts = json!({
         "duration": shards.iter().filter_map(end).reduce(f64::max),
-        // Each offered its part of the load.
+        // Each shard offers a part of the load.
         "offered_rate": shards.iter().map(|shard| shard.run.read_of::<f64>("/offered_rate")).sum::<Option<f64>>(),
         "goodput_goals_ms": first.and_then(|shard| shard.run.told("/goodput_goals_ms")),
         "scheduled": scheduled.sum::<Option<u64>>(),
@@ -189,13 +191,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         ..Run::default()
     };
     let mut summary = figures(&run).to_json();
-    let of_shard = |Shard {
-                        run,
-                        number,
-                        of,
-                        began,
-                        ..
-                    }: &Shard| json!({ "dir": run.dir, "shard": format!("{number}/{of}"), "started_at_ns": began });
+    let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began });
     let machines = shards.iter().map(|shard| shard.run.told("/machine"));
     summary["machine"] = Value::Null;
     summary["machines"] = json!(machines.collect::<Vec<_>>());
@@ -220,10 +216,10 @@ fn warnings(shards: &[Shard]) -> Vec<String> {
     warnings
 }
 
-/// A run is as good as the worst of its shards, at most `DEGRADED` where one was not judged, and `INVALID` where it is not
-/// the whole load at its times.
+/// The verdict is the worst of all shards, at best `DEGRADED` if one has none, and `INVALID` if the merged run is not the whole load
+/// at its scheduled times.
 fn verdict(shards: &[Shard]) -> Verdict {
-    let (mut reasons, mut causes) = (lacks(shards), Vec::new());
+    let (mut reasons, mut causes) = (missing_parts(shards), Vec::new());
     let mut grade = match reasons.is_empty() {
         true => Grade::Valid,
         false => Grade::Invalid,

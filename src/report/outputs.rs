@@ -1,4 +1,4 @@
-//! Where a report may be written: onto nothing that it is made of, nor, unasked, over what is another's.
+//! Checks where a report may be written: never over its inputs, and over other files only with `--force`, unless they are reports.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,47 +10,50 @@ use crate::disk;
 use crate::table::Error;
 
 use super::files::EXPERIMENT;
-use super::runs::SHEET;
+use super::runs::FIRST_COLUMNS;
 
-/// What the text of a report begins with in a file.
-pub const TEXT: &str = "queuescope report\n\n";
-/// What pages, sheets and Markdown begin with, or have near their beginning.
-const PAGE: &str = "<meta name=\"generator\" content=\"queuescope\">";
-const MARKDOWN: &str = "# Report\n\n| run |";
-const JSON: &str = "{\n  \"answers\": [";
-/// What `queuescope whatif --profile` begins with.
-const PROFILE: &str = "# queuescope sim";
-const OLDER_JSON: &str = "{\n  \"comparison\": [";
-/// So many bytes tell.
-const LOOKED_AT: u64 = 4096;
+/// The beginning of a report as text in a file.
+pub const TEXT_HEAD: &str = "queuescope report\n\n";
+/// What a page has near its beginning.
+const PAGE_MARK: &str = "<meta name=\"generator\" content=\"queuescope\">";
+/// The beginnings of reports as text, Markdown and JSON, of JSON by older versions, and of `queuescope whatif --profile`.
+const HEADS: [&str; 5] = [
+    TEXT_HEAD,
+    "# Report\n\n| run |",
+    "{\n  \"answers\": [",
+    "{\n  \"comparison\": [",
+    "# queuescope sim",
+];
+/// The bytes of a file that are inspected.
+const HEAD_BYTES: u64 = 4096;
 
-/// Looks, before anything is written, whether all `outputs` may be: of a report that is made of `inputs`.
+/// Checks, before anything is written, that all `outputs` of a report on `inputs` may be.
 ///
 /// # Errors
 /// One may not.
 pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(), Error> {
     for (at, path) in outputs.iter().enumerate() {
-        let wrong = |what: &str| Err(Error::read(path, what));
-        let file = |cause| Error::read(path, cause);
+        let error = |message: &str| Err(Error::read(path, message));
+        let io_error = |cause| Error::read(path, cause);
         let is_twice = |other: &PathBuf| {
             let full = |path: &Path| std::path::absolute(path).ok();
             full(other) == full(path) || disk::same(path, std::slice::from_ref(other)).is_some()
         };
         if outputs.iter().take(at).any(is_twice) {
-            return wrong("two outputs would go to this file; give each its own");
+            return error("two outputs would go to this file; give each its own");
         }
         match std::fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            found => disk::regular(&found.map_err(file)?).map_err(file)?,
+            found => disk::regular(&found.map_err(io_error)?).map_err(io_error)?,
         }
         if let Some(input) = disk::same(path, inputs) {
             let input = input.display();
-            return wrong(&format!(
+            return error(&format!(
                 "is the same file as {input}, which the report is made of; give another"
             ));
         }
-        if !force && !is_ours(path).map_err(file)? {
-            return wrong(
+        if !force && !is_report(path).map_err(io_error)? {
+            return error(
                 "is there already, and is no report that queuescope wrote; give another file, or replace it with --force",
             );
         }
@@ -58,11 +61,10 @@ pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(),
     Ok(())
 }
 
-/// Looks, before anything is written, whether `files` may be made in a folder that was given: it must hold none of them, nor be an
-/// experiment's, whose runs have folders of their own.
+/// Checks, before anything is written, that a folder has none of `files`, and is no experiment's.
 ///
 /// # Errors
-/// It may not.
+/// It has or is.
 pub fn check_folder(dir: &Path, files: &[&str]) -> Result<(), Error> {
     let mut names = files.to_vec();
     names.push(EXPERIMENT);
@@ -77,28 +79,26 @@ pub fn check_folder(dir: &Path, files: &[&str]) -> Result<(), Error> {
     }
 }
 
-/// Whether a file is a report, in any form, or nothing.
-///
-/// # Errors
-/// It cannot be read.
-fn is_ours(path: &Path) -> io::Result<bool> {
+/// Whether a file is a report of queuescope in any format, or empty.
+fn is_report(path: &Path) -> io::Result<bool> {
     let file = disk::open(path)?;
     let mut head = Vec::new();
-    (&file).take(LOOKED_AT).read_to_end(&mut head)?;
+    (&file).take(HEAD_BYTES).read_to_end(&mut head)?;
     let text = String::from_utf8_lossy(&head);
-    if head.is_empty() || text.contains(PAGE) {
+    if head.is_empty() || text.contains(PAGE_MARK) {
         return Ok(true);
     }
     Ok(match head.first() {
-        Some(b'P') => is_our_parquet(file),
-        _ => [TEXT, &SHEET.join(","), MARKDOWN, JSON, OLDER_JSON, PROFILE]
-            .iter()
-            .any(|mark| text.starts_with(mark)),
+        Some(b'P') => is_parquet_report(file),
+        _ => {
+            let is_head = |head: &str| text.starts_with(head);
+            HEADS.into_iter().any(is_head) || is_head(&FIRST_COLUMNS.join(","))
+        }
     })
 }
 
-/// By its first columns, see [`crate::table::parquet`].
-fn is_our_parquet(file: File) -> bool {
+/// Whether a Parquet file has the first columns of [`crate::table::parquet`].
+fn is_parquet_report(file: File) -> bool {
     SerializedFileReader::new(file).is_ok_and(|reader| {
         let columns = reader.metadata().file_metadata().schema_descr().columns();
         let first = columns.iter().map(|column| column.name()).take(3);
@@ -113,14 +113,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_report_is_anothers() {
+    fn reports_are_told_from_other_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let nothing = Loaded {
             experiment: None,
             runs: Vec::new(),
         };
-        for (text, ours) in [
+        for (text, is_report_of_ours) in [
             ("", true),
             ("queuescope report\n\n", true),
             ("queuescope reports", false),
@@ -142,7 +142,7 @@ mod tests {
             ("\u{0}", false),
         ] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(is_ours(&path).unwrap(), ours, "{text}");
+            assert_eq!(is_report(&path).unwrap(), is_report_of_ours, "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Folders of runs and of experiments, read: what `queuescope report` is told of.
+//! Reads the folders of runs and of experiments.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
     SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile,
 };
-use super::verdict::Verdict;
+use super::verdict::{Grade, Verdict};
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
 use crate::table::parquet::Source;
@@ -29,10 +29,10 @@ use crate::table::window::Window;
 use crate::table::workers::fill_in_workers;
 use crate::table::{Error, Table};
 
-/// All that was read.
+/// The runs that were read.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// What the runs are to each other, of one experiment's folder.
+    /// The experiment, if a single folder was given, and it is one's.
     pub experiment: Option<ExperimentFile>,
     /// The runs, in order.
     pub runs: Vec<Run>,
@@ -41,34 +41,34 @@ pub struct Loaded {
 /// A run.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// Its folder; of a file of rows alone, the file's.
+    /// Its folder; that of the file, if it is only a file of rows.
     pub dir: PathBuf,
-    /// What tells it from the others.
+    /// Its name, which is unique in a report.
     pub name: String,
-    /// Its files of rows, the oldest first.
+    /// Its files of rows, oldest first.
     pub files: Vec<PathBuf>,
     /// Its `run.json`.
     pub file: Option<RunFile>,
-    /// Its rows as they are believed. Times count from the beginning of the run.
+    /// Its rows, without impossible values. Times are since the beginning of the run.
     pub table: Table,
-    /// Its `summary.json`; of a run that was killed its `begun.json`; null where it has neither.
+    /// Its `summary.json`; its `begun.json` if it was killed; null if it has neither.
     pub summary: Value,
-    /// What these count from, Unix seconds, where their files say it.
+    /// Time 0 of the table, Unix seconds, if the times of its files are since the epoch.
     pub epoch: Option<f64>,
-    /// What was measured over time.
+    /// Measurements over time.
     pub series: Vec<SeriesRow>,
-    /// What was done to its servers.
+    /// Faults that were injected into its servers.
     pub faults: Vec<FaultRow>,
-    /// Whether it did not come to its end: rows are those of the requests that had ended.
+    /// Whether it was cut short: its rows are those of the requests that had ended by then.
     pub is_partial: bool,
-    /// What the reader of its figures must know.
+    /// Notes for the reader of its figures.
     pub notes: Vec<String>,
-    /// Of a prediction: by which share of it a figure may be off.
-    pub off: BTreeMap<&'static str, f64>,
+    /// Of a prediction: the expected errors of its figures, as shares.
+    pub prediction_errors: BTreeMap<&'static str, f64>,
 }
 
-/// What programs write into folders of runs and of experiments beside reports.
-const OF_RUN: [&str; 12] = [
+/// The files of runs and experiments, other than reports.
+const RUN_FILES: [&str; 12] = [
     ROWS,
     PARTIAL,
     SUMMARY,
@@ -82,42 +82,40 @@ const OF_RUN: [&str; 12] = [
     PROXY_ROWS,
     "proxy.toml",
 ];
-/// The run in a demo's folder.
+/// The folder of the run in a demo's folder.
 const DEMO: &str = "traffic";
 
-/// Reads folders of runs and experiments, and files of rows, in the order given.
+/// Reads folders of runs and of experiments, and files of rows, in the given order.
 ///
 /// # Errors
 /// One cannot be read, or is none of these.
 pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
-    let (mut experiment, found) = find(given)?;
+    let (experiment, found) = find_runs(given)?;
     let is_of_experiment = experiment.is_some();
     let mut runs = Vec::new();
     for run in found {
         let run = run.read(is_of_experiment)?;
-        // A folder tells more of its run than rows do.
+        // A folder without rows still has a description of its run; a file without rows has nothing.
         let mut files = run.files.iter().filter(|_| run.table.is_empty());
         if let Some(file) = files.find(|file| given.contains(file)) {
-            let why = run.notes.join("; ");
-            let what = format!(
-                "nothing to report on: {why}; must hold a row a request below the names of its columns"
+            let reason = run.notes.join("; ");
+            let message = format!(
+                "nothing to report on: {reason}; must hold a row a request below the names of its columns"
             );
-            return Err(Error::read(file, what));
+            return Err(Error::read(file, message));
         }
         runs.push(run);
     }
-    if given.len() > 1 {
-        experiment = None;
-    }
+    let experiment = experiment.filter(|_| given.len() == 1);
     Ok(Loaded { experiment, runs })
 }
 
-/// The files of rows of what is given, none of which is read.
+/// The files of rows of the given runs, not read.
 ///
 /// # Errors
 /// As [`load`].
 pub fn sources(given: &[PathBuf]) -> Result<Vec<Source>, Error> {
-    let (_, found) = find(given)?;
+    let (_, found) = find_runs(given)?;
     let found = found.into_iter().filter(|run| !run.files.is_empty());
     let source = |run: Run| Source {
         began: run.began(),
@@ -127,28 +125,23 @@ pub fn sources(given: &[PathBuf]) -> Result<Vec<Source>, Error> {
     Ok(found.map(source).collect())
 }
 
-/// Whether a folder is an experiment's.
-pub fn is_experiment(dir: &Path) -> bool {
-    dir.join(EXPERIMENT).is_file()
-}
-
-/// The files that tell of what is given: nothing is to be written onto one of them. What cannot be read has none.
+/// The files that the given runs are read from, which must not be overwritten. Paths that cannot be read have none.
 pub fn inputs(given: &[PathBuf]) -> Vec<PathBuf> {
     let mut all = given.to_vec();
     for path in given {
-        let found = find(std::slice::from_ref(path));
+        let found = find_runs(std::slice::from_ref(path));
         let runs = found.map_or_else(|_| Vec::new(), |(_, runs)| runs);
-        // Beside a file of rows alone, nothing is of its run.
+        // The folder of a file of rows does not belong to its run.
         let folders = runs.iter().filter(|run| !run.files.contains(path));
         let folders = folders.map(|run| &run.dir).chain([path]);
-        all.extend(folders.flat_map(|dir| OF_RUN.map(|name| dir.join(name))));
+        all.extend(folders.flat_map(|dir| RUN_FILES.map(|name| dir.join(name))));
         all.extend(runs.into_iter().flat_map(|run| run.files));
     }
     all
 }
 
-/// The runs of what is given, without their rows; the experiment that was given, or the last of them.
-fn find(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Error> {
+/// The given runs, without their rows, and the last given experiment.
+fn find_runs(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Error> {
     let (mut last, mut runs) = (None, Vec::new());
     for path in &rotated::once(given) {
         let experiment: Option<ExperimentFile> = json(&path.join(EXPERIMENT))?;
@@ -157,32 +150,32 @@ fn find(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Error> 
             continue;
         };
         for known in &experiment.runs {
-            // One that was not begun, or failed before its first request, has none.
-            runs.extend(found(&path.join(&known.dir), Some(&known.label))?);
+            // A run that was not begun, or failed before its first request, has nothing to read.
+            runs.extend(read_run(&path.join(&known.dir), Some(&known.label))?);
         }
         last = Some(experiment);
     }
-    tell_apart(&mut runs);
+    make_names_unique(&mut runs);
     Ok((last, runs))
 }
 
-/// A run's folder, or a file of rows: all but the rows.
+/// Reads a run's folder, or a file of rows, without the rows.
 ///
 /// # Errors
 /// It cannot be read, or is neither.
 pub fn run_of(path: &Path) -> Result<Run, Error> {
     std::fs::metadata(path).map_err(|cause| Error::read(path, cause))?;
     let none = || {
-        let what = format!(
+        let message = format!(
             "no folder of a run: it has no requests.csv, {EXPERIMENT} or {RUN} (a file of rows can be given by itself)"
         );
-        Error::read(path, what)
+        Error::read(path, message)
     };
-    found(path, None)?.ok_or_else(none)
+    read_run(path, None)?.ok_or_else(none)
 }
 
-/// The same; `None` where there is nothing of a run.
-fn found(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
+/// The same; `None` if there is nothing of a run.
+fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let error = |cause| Error::read(path, cause);
     let given = match std::fs::metadata(path) {
         Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(None),
@@ -198,7 +191,6 @@ fn found(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
         }));
     }
     let file: Option<RunFile> = json(&path.join(RUN))?;
-    // Of a run that was killed: what it knew when it began.
     let summary: Value = match json(&path.join(SUMMARY))? {
         None => json(&path.join(BEGUN))?.unwrap_or_default(),
         Some(summary) => summary,
@@ -207,10 +199,9 @@ fn found(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let files: Vec<PathBuf> = rows.find(|path| path.is_file()).into_iter().collect();
     if files.is_empty() && file.is_none() {
         let demo = path.join(DEMO);
-        return if demo.is_dir() {
-            found(&demo, None)
-        } else {
-            Ok(None)
+        return match demo.is_dir() {
+            true => read_run(&demo, None),
+            false => Ok(None),
         };
     }
     let of_file = file.as_ref();
@@ -232,59 +223,74 @@ fn found(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
 }
 
 impl Run {
-    /// A member of its summary, or of a member of it, by its pointer: `/config/turns`.
+    /// A member of its summary, by its JSON pointer: `/config/turns`. `None` if it is missing or null.
     pub fn told(&self, pointer: &str) -> Option<&Value> {
-        let told = self.summary.pointer(pointer);
-        told.filter(|value| !value.is_null())
+        let value = self.summary.pointer(pointer);
+        value.filter(|value| !value.is_null())
     }
 
-    /// The same as what it is.
+    /// A member of its summary, deserialized.
     pub fn read_of<T: DeserializeOwned>(&self, pointer: &str) -> Option<T> {
         serde_json::from_value(self.told(pointer)?.clone()).ok()
     }
 
-    /// The part of it that its figures are of, where its summary tells.
+    /// The window of time that its figures are of, if its summary has one.
     pub fn window(&self) -> Option<Window> {
         self.read_of("/window")
     }
 
-    /// How its generator judged it, where its summary tells.
+    /// `INVALID` or `DEGRADED`, by the generator's verdict; `UNFINISHED` if the run was cut short and has no verdict. `None`: its
+    /// figures can be believed.
+    pub fn mark(&self) -> Option<&'static str> {
+        match self.verdict().map(|verdict| verdict.grade) {
+            Some(Grade::Valid) => None,
+            Some(grade) => Some(grade.name()),
+            None => self.is_partial.then_some("UNFINISHED"),
+        }
+    }
+
+    /// Its name, followed by its mark.
+    pub fn marked_name(&self) -> String {
+        let name = &self.name;
+        self.mark()
+            .map_or_else(|| name.clone(), |mark| format!("{name} {mark}"))
+    }
+
+    /// The generator's verdict, if its summary has one.
     pub fn verdict(&self) -> Option<Verdict> {
         self.read_of("/verdict")
     }
 
-    /// How many requests were to be sent.
+    /// The number of requests that were to be sent.
     pub fn scheduled(&self) -> Option<u64> {
         self.read_of("/scheduled")
     }
 
-    /// What it warns of itself.
+    /// The warnings of its summary.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
-        let told = self.told("/warnings").and_then(Value::as_array);
-        told.into_iter().flatten().filter_map(Value::as_str)
+        let warnings = self.told("/warnings").and_then(Value::as_array);
+        warnings.into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// The hash of what it was sent, where one was taken.
+    /// The hash of what was sent, if known.
     pub fn workload_sha256(&self) -> Option<&str> {
-        let of_file = self
-            .file
-            .as_ref()
-            .and_then(|file| file.workload_sha256.as_deref());
+        let file = self.file.as_ref();
+        let of_file = file.and_then(|file| file.workload_sha256.as_deref());
         of_file.or_else(|| self.told("/config/workload_sha256")?.as_str())
     }
 
-    /// Its servers, where an experiment made it.
+    /// Its servers, if it is a run of an experiment.
     pub fn servers(&self) -> &[ServerFile] {
         self.file.as_ref().map_or(&[], |file| &file.servers)
     }
 
-    /// A server's name, as series and faults call it; its host where it has none.
+    /// The name of a server in series and faults; its host if it has none.
     pub fn server<'h>(&'h self, host: &'h str) -> &'h str {
         let server = self.servers().iter().find(|server| server.host == host);
         server.map_or(host, |server| &server.name)
     }
 
-    /// Whether the figures are of a row: it tells of a request that arrived in that part, or nobody knows when.
+    /// Whether a row counts in the figures: its request arrived in the window, or at an unknown time.
     pub fn is_counted(&self) -> impl Fn(usize) -> bool + '_ {
         let window = self.window().filter(|window| !window.is_all());
         move |row| {
@@ -295,24 +301,24 @@ impl Run {
         }
     }
 
-    /// The first rows of the requests that the figures are of.
+    /// The first rows of the requests that count in the figures.
     pub fn counted(&self) -> impl Iterator<Item = usize> {
         let is_counted = self.is_counted();
         self.table.firsts().filter(move |row| is_counted(*row))
     }
 
-    /// When it began, Unix seconds, as its files tell.
+    /// When it began, Unix seconds, by `run.json` or its summary.
     fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);
         began.or_else(|| self.read_of("/started_at"))
     }
 
-    /// What its times count from, Unix seconds, where that is known.
+    /// Time 0 of its table, Unix seconds, if known.
     pub fn zero(&self) -> Option<f64> {
         self.epoch.or_else(|| self.began())
     }
 
-    /// From when to when its requests were there, Unix seconds.
+    /// The times of its first arrival and last finish, Unix seconds.
     pub fn span(&self) -> Option<(f64, f64)> {
         let zero = self.zero()?;
         let all = |column| self.table.numbers(column).into_iter();
@@ -321,11 +327,11 @@ impl Run {
         Some((zero + first, zero + last))
     }
 
-    /// Takes in the rows of another, as its own.
+    /// Appends the rows of another run.
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn take(&mut self, other: Run) -> Result<(), Error> {
+    pub fn append(&mut self, other: Run) -> Result<(), Error> {
         let (table, _) = rows::read(&other.files, self.epoch, &UNSAID)?;
         self.table.append(believed(table));
         self.name = format!("{} + {}", self.name, other.name);
@@ -334,20 +340,20 @@ impl Run {
         Ok(())
     }
 
-    /// Reads its rows. `go_on`: one whose rows cannot be read has none, and a note of why.
-    fn read(mut self, go_on: bool) -> Result<Run, Error> {
+    /// Reads its rows. With `is_lenient` an error becomes a note, and there are no rows.
+    fn read(mut self, is_lenient: bool) -> Result<Run, Error> {
         match rows::read(&self.files, self.began(), &UNSAID) {
-            Ok((table, told)) => {
+            Ok((table, read)) => {
                 self.table = believed(table);
                 if !self.faults.is_empty() {
                     let done = fill_in_workers(&mut self.table, &self.dir.join(PROXY_ROWS));
                     self.notes.extend(done.err().map(|error| error.to_string()));
                 }
-                let is_epoch = told.zero.is_some_and(|zero| zero.base == Base::Epoch);
-                self.epoch = told.began.filter(|_| is_epoch);
-                self.note(&told);
+                let is_epoch = read.zero.is_some_and(|zero| zero.base == Base::Epoch);
+                self.epoch = read.began.filter(|_| is_epoch);
+                self.add_notes(&read);
             }
-            Err(error) if go_on => {
+            Err(error) if is_lenient => {
                 self.is_partial = true;
                 self.notes.push(error.to_string());
             }
@@ -360,8 +366,8 @@ impl Run {
         Ok(self)
     }
 
-    /// Says what is wrong with its rows.
-    fn note(&mut self, told: &Told) {
+    /// Adds notes on what its rows lack.
+    fn add_notes(&mut self, read: &Told) {
         if self.is_partial {
             let of = self.scheduled();
             let of = of.map_or(String::new(), |all| format!(" of {all}"));
@@ -371,52 +377,50 @@ impl Run {
                  those under way then are missing, the slowest among them"
             ));
         }
-        self.notes.extend(told.left_out());
-        if told.rows + told.broken == 0 && !self.is_partial {
+        self.notes.extend(read.left_out());
+        if read.rows + read.broken == 0 && !self.is_partial {
             self.notes
                 .push("no row: not one request was recorded".to_owned());
         }
-        if !told.unknown.is_empty() {
+        if !read.unknown.is_empty() {
             self.notes.push(format!(
                 "columns that this version does not know are left out: {}",
-                told.unknown.join(", ")
+                read.unknown.join(", ")
             ));
         }
     }
 }
 
 fn name_of(path: &Path) -> String {
-    let path = if path == Path::new("") {
-        Path::new(".")
-    } else {
-        path
-    };
-    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let absolute = Path::new(".")
+        .join(path)
+        .canonicalize()
+        .unwrap_or_else(|_| path.to_owned());
     absolute.file_name().map_or_else(
         || path.display().to_string(),
         |name| one_line(&name.to_string_lossy()).into_owned(),
     )
 }
 
-/// Runs that have one name get as much of their folders' paths as tells them apart, and a number where those are the same.
-fn tell_apart(runs: &mut [Run]) {
-    let place = |run: &Run| {
+/// Adds to equal names as much of the paths of the folders as makes them unique, and a number if those are equal, too.
+fn make_names_unique(runs: &mut [Run]) {
+    let name_and_dir = |run: &Run| {
         let dir = run.dir.canonicalize().unwrap_or_else(|_| run.dir.clone());
         (run.name.clone(), dir)
     };
-    let places: Vec<(String, PathBuf)> = runs.iter().map(place).collect();
+    let all: Vec<(String, PathBuf)> = runs.iter().map(name_and_dir).collect();
     let mut known: HashMap<String, u32> = HashMap::new();
-    for (run, (name, dir)) in runs.iter_mut().zip(&places) {
-        let alike = places.iter().filter(|of| of.0 == *name && of.1 != *dir);
-        let alike: Vec<&Path> = alike.map(|of| of.1.as_path()).collect();
-        let is_own = |end: &&Path| !alike.iter().any(|other| other.ends_with(end));
+    for (run, (name, dir)) in runs.iter_mut().zip(&all) {
+        let others = all.iter().filter(|of| of.0 == *name && of.1 != *dir);
+        let others: Vec<&Path> = others.map(|of| of.1.as_path()).collect();
+        let is_unique = |end: &&Path| !others.iter().any(|other| other.ends_with(end));
         let parts: Vec<_> = dir.components().collect();
         let ends = (0..parts.len())
             .rev()
             .map(|from| parts[from..].iter().collect::<PathBuf>());
         if let Some(end) = ends
-            .filter(|_| !alike.is_empty())
-            .find(|end| is_own(&end.as_path()))
+            .filter(|_| !others.is_empty())
+            .find(|end| is_unique(&end.as_path()))
         {
             run.name = format!("{name} ({})", one_line(&end.to_string_lossy()));
         }
@@ -428,24 +432,24 @@ fn tell_apart(runs: &mut [Run]) {
     }
 }
 
-/// A file of JSON; `None` where there is none.
+/// Reads a JSON file; `None` if there is none.
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     match disk::read(path) {
         Ok(text) => serde_json::from_slice(&text)
             .map(Some)
             .map_err(|cause| Error::read(path, cause)),
-        Err(cause) if is_nothing(&cause) => Ok(None),
+        Err(cause) if is_missing(&cause) => Ok(None),
         Err(cause) => Err(Error::read(path, cause)),
     }
 }
 
-/// Whether there is no such file.
-fn is_nothing(cause: &std::io::Error) -> bool {
+/// Whether an error is that a file does not exist.
+fn is_missing(cause: &std::io::Error) -> bool {
     matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// The rows of a small file, as far as they can be read: a run that was killed may have cut the last; how many cannot is
-/// noted. None where there is no such file.
+/// Reads the rows of a small CSV file, none if it does not exist. Broken rows are left out, with a note: the last may be cut, if the run
+/// was killed.
 fn csv_rows<T: DeserializeOwned>(
     dir: &Path,
     name: &str,
@@ -454,7 +458,7 @@ fn csv_rows<T: DeserializeOwned>(
     let path = &dir.join(name);
     let rows = match disk::open(path) {
         Ok(file) => csv::Reader::from_reader(file).into_deserialize(),
-        Err(cause) if is_nothing(&cause) => return Ok(Vec::new()),
+        Err(cause) if is_missing(&cause) => return Ok(Vec::new()),
         Err(cause) => return Err(Error::read(path, cause)),
     };
     let (read, broken): (Vec<_>, Vec<_>) = rows.partition(Result::is_ok);

@@ -1,5 +1,4 @@
-//! A report: the runs with all that is said of each, and what is said of them together. Whatever form it is shown in, it is
-//! made of this.
+//! A report: runs with their figures, findings and faults, and their comparison. All output formats are made of it.
 
 use serde_json::{Value, json};
 
@@ -12,42 +11,40 @@ use super::findings::{Finding, findings};
 use super::load::Summary;
 use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
-use super::verdict::{Grade, Verdict};
+use super::verdict::Grade;
 use super::why::Why;
 
-/// The first columns of the sheet with a row a run.
-pub const SHEET: [&str; 4] = ["run", "dir", "state", "verdict"];
+/// The first columns of the CSV output.
+pub const FIRST_COLUMNS: [&str; 4] = ["run", "dir", "state", "verdict"];
 
-/// All that is said of what was loaded.
+/// A report on runs.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
-    /// What it is of.
+    /// What was loaded.
     pub loaded: &'a Loaded,
     /// The runs, in order.
     pub runs: Vec<RunReport<'a>>,
-    /// Which of them is better.
+    /// The comparison of their settings.
     pub comparison: Comparison,
 }
 
-/// What is said of a run.
+/// The report on a run.
 #[derive(Clone, Debug)]
 pub struct RunReport<'a> {
     /// The run.
     pub run: &'a Run,
-    /// Its figures, taken of its rows.
+    /// Its figures, from its rows.
     pub summary: Summary,
-    /// How its generator judged it, where it did.
-    pub verdict: Option<Verdict>,
-    /// What was done to its servers, and what that did.
+    /// The injected faults and their effects.
     pub episodes: Vec<Episode>,
     /// Why its requests waited.
     pub why: Why,
-    /// What the figures say, what matters most first.
+    /// The findings, the most important first.
     pub findings: Vec<Finding>,
 }
 
 impl<'a> Report<'a> {
-    /// Of what was loaded.
+    /// Makes the report on what was loaded.
     pub fn of(loaded: &'a Loaded) -> Report<'a> {
         Report {
             loaded,
@@ -56,7 +53,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// All of it for programs.
+    /// The output of `--format json`.
     pub fn to_json(&self) -> Value {
         let differences = self.comparison.differences.iter().map(|difference| {
             let mut shown = json!(difference);
@@ -74,12 +71,12 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// A row a run, as CSV.
+    /// The output of `--format csv`: a row for each run.
     pub fn to_csv(&self) -> String {
-        let sheets: Vec<Vec<(String, String)>> = self.runs.iter().map(RunReport::sheet).collect();
-        // The first are there without a run too: a sheet is known by them.
-        let mut heads: Vec<&str> = SHEET.to_vec();
-        for (name, _) in sheets.iter().flatten() {
+        let rows: Vec<Vec<(String, String)>> = self.runs.iter().map(RunReport::cells).collect();
+        // Also without any run: the file is recognized by these (`outputs`).
+        let mut heads: Vec<&str> = FIRST_COLUMNS.to_vec();
+        for (name, _) in rows.iter().flatten() {
             if !heads.contains(&name.as_str()) {
                 heads.push(name);
             }
@@ -87,12 +84,12 @@ impl<'a> Report<'a> {
         let mut out = csv::Writer::from_writer(Vec::new());
         // Writing to a Vec cannot fail.
         let _ = out.write_record(&heads);
-        for sheet in &sheets {
+        for row in &rows {
             let cell = |head: &&str| {
-                let found = sheet.iter().find(|(name, _)| name == head);
+                let found = row.iter().find(|(name, _)| name == head);
                 found.map_or("", |(_, value)| value.as_str())
             };
-            // A folder may be called as a formula is. Figures are none, whatever their sign.
+            // A folder may be named like a formula of a spreadsheet. Numbers may begin with a minus.
             let shown = |cell: &str| match cell.parse::<f64>() {
                 Ok(_) => cell.to_owned(),
                 Err(_) => shown_text(cell.into()).into_owned(),
@@ -104,7 +101,7 @@ impl<'a> Report<'a> {
 }
 
 impl<'a> RunReport<'a> {
-    /// Of a run.
+    /// Makes the report on a run.
     pub fn of(run: &'a Run) -> RunReport<'a> {
         let summary = figures(run);
         let episodes = episodes(&run.table, &run.faults, run.servers());
@@ -112,24 +109,13 @@ impl<'a> RunReport<'a> {
         RunReport {
             findings: findings(run, &summary, &episodes, &why),
             why,
-            verdict: run.verdict(),
             run,
             summary,
             episodes,
         }
     }
 
-    /// `INVALID` or `DEGRADED`, as the generator judged the run; `UNFINISHED` of one that did not come to its end and was
-    /// not judged. `None`: nothing is to be said against its figures.
-    pub fn mark(&self) -> Option<&'static str> {
-        match self.verdict.as_ref().map(|verdict| verdict.grade) {
-            Some(Grade::Valid) => None,
-            Some(grade) => Some(grade.name()),
-            None => self.run.is_partial.then_some("UNFINISHED"),
-        }
-    }
-
-    /// What is to be known of its figures beside its verdict, from the run itself and from its reader.
+    /// The notes of the reader and the warnings of the summary.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
         let notes = self.run.notes.iter().map(String::as_str);
         notes.chain(self.run.warnings())
@@ -143,14 +129,14 @@ impl<'a> RunReport<'a> {
         }
     }
 
-    /// What programs read: the members of `summary.json`, and what is known of the run.
+    /// The run in the output of `--format json`: the members of `summary.json`, and the description of the run.
     pub fn to_json(&self) -> Value {
         let file = self.run.file.as_ref();
         let mut summary = self.summary.to_json();
-        // Of the run itself, not of its rows.
-        let told = self.run.summary.as_object();
-        for (name, value) in told.into_iter().flatten() {
-            if OF_THE_RUN.contains(&name.as_str()) || summary.get(name).is_none() {
+        // Members that are not computed from rows.
+        let recorded = self.run.summary.as_object();
+        for (name, value) in recorded.into_iter().flatten() {
+            if RECORDED_MEMBERS.contains(&name.as_str()) || summary.get(name).is_none() {
                 summary[name] = value.clone();
             }
         }
@@ -160,7 +146,7 @@ impl<'a> RunReport<'a> {
             "run": self.run.name,
             "dir": self.run.dir,
             "state": self.state(),
-            "mark": self.mark(),
+            "mark": self.run.mark(),
             "settings": file.map(|file| &file.settings),
             "repeat": file.map(|file| file.repeat),
             "router": file.and_then(|file| file.router.as_ref()),
@@ -174,18 +160,20 @@ impl<'a> RunReport<'a> {
         })
     }
 
-    /// Names and values for a sheet: what tells the run from others, then every number of its summary, named by its path
-    /// there.
-    fn sheet(&self) -> Vec<(String, String)> {
-        let verdict = self.verdict.as_ref().map(|verdict| verdict.grade);
+    /// Names and values of the CSV output: [`FIRST_COLUMNS`], settings, then every number of the summary by its path.
+    fn cells(&self) -> Vec<(String, String)> {
+        let verdict = self.run.verdict().map(|verdict| verdict.grade);
         let known = [
             self.run.name.clone(),
             self.run.dir.display().to_string(),
             plain(&self.state()),
             verdict.map_or("", Grade::name).to_owned(),
         ];
-        let mut cells: Vec<(String, String)> =
-            SHEET.map(str::to_owned).into_iter().zip(known).collect();
+        let mut cells: Vec<(String, String)> = FIRST_COLUMNS
+            .map(str::to_owned)
+            .into_iter()
+            .zip(known)
+            .collect();
         if let Some(RunFile {
             settings, repeat, ..
         }) = &self.run.file
@@ -199,8 +187,8 @@ impl<'a> RunReport<'a> {
     }
 }
 
-/// Members of the summary that rows do not tell.
-const OF_THE_RUN: [&str; 5] = [
+/// Members of the summary that are not computed from rows.
+const RECORDED_MEMBERS: [&str; 5] = [
     "config",
     "machine",
     "versions",
@@ -208,10 +196,10 @@ const OF_THE_RUN: [&str; 5] = [
     "started_at_ns",
 ];
 
-/// Members of the summary that are no figures of the run as a whole.
+/// Members of the summary that are not in the CSV output.
 const NO_FIGURES: [&str; 5] = ["series", "config", "machine", "versions", "hosts"];
 
-/// Every number below a value, by its path. What is unknown has an empty cell.
+/// Adds every number in a JSON value, by its path; null is an empty cell.
 fn flatten(path: &str, value: &Value, cells: &mut Vec<(String, String)>) {
     match value {
         Value::Object(members) => {

@@ -1,7 +1,7 @@
-//! Why the requests of a run waited, and which held up the others: what was full at each server while they did.
+//! Why the requests of a run waited, and which requests held up the others.
 //!
-//! Waiting is laid equally on those that ran meanwhile. What each held up others, and what none of the requests of the run is
-//! to be blamed for, add up to all of `pure_queue_time`.
+//! Waiting is attributed in equal parts to the requests that ran meanwhile. The seconds for which each held up others, and those that
+//! are attributed to none, add up to all of `pure_queue_time`.
 
 mod groups;
 mod server;
@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 
 pub use groups::{Group, lopsided};
+use server::Queue;
 pub use server::Server;
 
 use super::reader::Run;
@@ -24,39 +25,39 @@ use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 use crate::units::duration;
 
-/// What is known of a run's waiting.
+/// The waiting of a run's requests, by cause, server and kind of request.
 #[derive(Clone, Debug, Default)]
 pub struct Why {
-    /// Sequences of which it is known how long they waited in a server queue, or in those of a pair.
+    /// The number of sequences with a known wait at a server, or at a pair of servers.
     pub sequences: u64,
-    /// What they, and requests on the way to a server, waited for.
+    /// The causes of all waiting, at servers and on the way there.
     pub causes: ByCause,
-    /// Of that what each row tells by itself: on the way, and at the servers of a pair.
-    pub told: ByCause,
-    /// Sequences that were at a server, or may have been, which did not tell when they waited and ran.
+    /// Those of them that rows tell directly: on the way, and at pairs of servers.
+    pub direct: ByCause,
+    /// The number of sequences at a server whose times of waiting and running are unknown.
     pub untimed: u64,
-    /// Servers, those with the most waiting first.
+    /// The servers, those with the most waiting first.
     pub servers: Vec<Server>,
-    /// Kinds of requests with their shares.
+    /// Kinds of requests with their shares of the waiting.
     pub groups: Vec<Group>,
-    /// Seconds at servers that no sequence of the run is to be blamed for.
-    by_nobody: f64,
+    /// Seconds of waiting at servers that are attributed to no sequence.
+    unattributed_s: f64,
 }
 
-/// Of one wait so many are named that held it up.
-const NAMED: usize = 3;
-/// So many requests are named that waited longest, and that held up others longest.
-const LISTED: usize = 10;
+/// The most holders that are named for a wait.
+const MAX_HOLDERS: usize = 3;
+/// The most requests in the lists of those that waited longest, and that held up others longest.
+const MAX_LISTED: usize = 10;
 
 impl Why {
-    /// Of a run.
+    /// Analyzes a run.
     pub fn of(run: &Run) -> Why {
         let mut why = Why::of_servers(run);
         why.groups = groups::of(&run.table, &why.parts());
         why
     }
 
-    /// The same without groups of requests.
+    /// The same without kinds of requests.
     pub fn of_servers(run: &Run) -> Why {
         let table = &run.table;
         let mut why = Why::default();
@@ -66,7 +67,7 @@ impl Why {
             let cell = |column| table.value(column, row);
             if table.is_first(row) {
                 let on_the_way = Wait::on_the_way(&cell);
-                why.told.add_all(&on_the_way);
+                why.direct.add_all(&on_the_way);
                 why.causes.add_all(&on_the_way);
             }
             let host = table.text(ColumnId::host, row);
@@ -75,15 +76,15 @@ impl Why {
             why.sequences += u64::from(!waits.is_empty());
             for wait in waits {
                 if let Some(cause) = wait.cause {
-                    why.told.add(cause, wait.nanos);
+                    why.direct.add(cause, wait.nanos);
                 }
                 let key = server::key(table, row, wait.cause);
                 if let Some(stay) = wait.stay {
                     queues.entry(key).or_default().push(row, &wait, stay);
                     continue;
                 }
-                // When that was nobody knows.
-                why.by_nobody += seconds(wait.nanos);
+                // At an unknown time, so it is attributed to none.
+                why.unattributed_s += seconds(wait.nanos);
                 let (causes, cause) = match wait.cause {
                     Some(cause) => (&mut queues.entry(key).or_default().causes, cause),
                     None => (&mut why.causes, Cause::Unknown),
@@ -92,47 +93,45 @@ impl Why {
             }
         }
         let keys: Vec<server::Key<'_>> = queues.keys().copied().collect();
-        let judged = queues.into_iter();
-        why.servers = judged
-            .map(|(key, server)| server.judged(run, key, &keys, &untimed))
-            .collect();
+        let analyzed = |(key, server): (_, Server)| server.analyzed(run, key, &keys, &untimed);
+        why.servers = queues.into_iter().map(analyzed).collect();
         why.untimed = untimed.len() as u64;
         why.servers
             .sort_by_key(|server| std::cmp::Reverse(server.causes.total()));
         for server in &why.servers {
             why.causes.add_all(&server.causes);
-            why.by_nobody += server.by_nobody();
+            why.unattributed_s += server.unattributed_s();
         }
         why
     }
 
-    /// Rows, the seconds that their sequences held up others, and those that they waited: at both servers, if two had them.
+    /// The part of each row in the waiting, summed over both servers of a pair.
     fn parts(&self) -> Vec<groups::Part> {
-        let (mut places, mut parts) = (HashMap::new(), Vec::<groups::Part>::new());
+        let (mut indices, mut parts) = (HashMap::new(), Vec::<groups::Part>::new());
         for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
-            let place = *places.entry(row).or_insert(parts.len());
-            if place == parts.len() {
+            let index = *indices.entry(row).or_insert(parts.len());
+            if index == parts.len() {
                 parts.push((row, 0.0, 0.0));
             }
-            parts[place].1 += queue.waits.held_up(stay);
-            parts[place].2 += seconds(stay.waited());
+            parts[index].1 += queue.waits.held_up(stay);
+            parts[index].2 += seconds(stay.waited());
         }
         parts
     }
 
-    /// How long sequences waited in server queues, all together, nanoseconds.
+    /// The waiting of all sequences in server queues, nanoseconds.
     pub fn waited(&self) -> i64 {
-        self.causes.total() - self.told.total()
+        self.causes.total() - self.direct.total()
     }
 
-    /// The seconds that a sequence waited on average; `None` where nobody knows.
+    /// The mean wait of a sequence, seconds; `None` if unknown.
     pub fn mean(&self) -> Option<f64> {
         (self.sequences > 0).then(|| seconds(self.waited()) / self.sequences as f64)
     }
 
-    /// What the waiting in server queues was for, each with its share of that, the largest first.
+    /// The causes of waiting in server queues with their shares, the largest first.
     pub fn shares(&self) -> Vec<(Cause, f64)> {
-        let (of_servers, waited) = (self.causes.less(&self.told), self.waited() as f64);
+        let (of_servers, waited) = (self.causes.minus(&self.direct), self.waited() as f64);
         let shares = of_servers.all().filter(|_| waited > 0.0);
         let share = |(cause, nanos)| (cause, (nanos as f64 / waited).min(1.0));
         let mut shares: Vec<(Cause, f64)> = shares.map(share).collect();
@@ -140,29 +139,28 @@ impl Why {
         shares
     }
 
-    /// How many requests its servers run at once, and that this is each of them where there are several; `None` where they differ.
+    /// The slots of its servers, and ` of each server` if there are several; `None` if unknown or different.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
         let slots = |server: &Server| Some(server.slots()?.0);
         let first = self.servers.first().and_then(slots)?;
         let is_one = self.servers.iter().all(|of| slots(of) == Some(first));
-        let of = if self.servers.len() > 1 {
-            " of each server"
-        } else {
-            ""
+        let of = match self.servers.len() {
+            ..2 => "",
+            _ => " of each server",
         };
         is_one.then_some((first, of))
     }
 
-    /// The server at which a row's sequence may have waited for this, if any did.
+    /// The server at which a row's sequence may have waited for a cause.
     pub fn server(&self, table: &Table, row: usize, cause: Option<Cause>) -> Option<&Server> {
         let key = server::key(table, row, cause);
         self.servers.iter().find(|server| server.key() == key)
     }
 
-    /// Why a row's sequence waited, and what it held up others, for programs; `words` are null of one that did not wait:
+    /// Why a row's sequence waited, and for how long it held up others, as JSON. `words` is null if it did not wait, otherwise like
     /// `waited 0.81 s: all 32 slots were taken; longest by req-17 (96k-token prompt)`.
     pub fn of_row(&self, table: &Table, row: usize) -> Option<Value> {
-        // Without spans some waits of a pair are not known.
+        // Without the spans of a pair, some of its waits are unknown.
         table.whole(ColumnId::pure_queue_time, row)?;
         let waits = Wait::all(&|column| table.value(column, row));
         let longest = waits.iter().max_by_key(|wait| wait.nanos)?;
@@ -172,14 +170,15 @@ impl Why {
         };
         let (cause, slots, holders) = match queue_of(longest) {
             Some((queue, stay)) => {
-                let cause = queue.waits.causes(&stay).main();
-                (cause, queue.waits.limits.slots, queue.holders(&stay, NAMED))
+                let holders = queue.holders(&stay, MAX_HOLDERS);
+                let Queue { waits, .. } = queue;
+                (waits.causes(&stay).main(), waits.limits.slots, holders)
             }
-            // When that was nobody knows.
+            // At an unknown time.
             None => (Some(longest.cause?), None, Vec::new()),
         };
         let waited_s = seconds(waits.iter().map(|wait| wait.nanos).sum());
-        let most = match waits.len() {
+        let part = match waits.len() {
             1 => String::new(),
             _ => format!("for {} ", duration(seconds(longest.nanos))),
         };
@@ -190,7 +189,7 @@ impl Why {
             let id = table.text(ColumnId::req_id, *row);
             format!("; longest by {id}{}", tokens.unwrap_or_default())
         });
-        let why = cause.map(|cause| words(cause, slots.map(|slots| (slots, ""))));
+        let text = cause.map(|cause| words(cause, slots.map(|slots| (slots, ""))));
         let held_up = waits.iter().filter_map(queue_of);
         let held_up = held_up.map(|(queue, stay)| queue.waits.held_up(&stay));
         let holders = holders.into_iter();
@@ -199,17 +198,17 @@ impl Why {
             "req_id": table.text(ColumnId::req_id, row),
             "waited_s": waited_s,
             "cause": cause.map(Cause::name),
-            "words": why.map(|why| format!("waited {}: {most}{why}{by}", duration(waited_s))),
+            "words": text.map(|text| format!("waited {}: {part}{text}{by}", duration(waited_s))),
             "held_up_by": holders.collect::<Value>(),
             "held_up_others_s": held_up.sum::<f64>(),
         }))
     }
 
-    /// Waiting by cause in each of `slots` stretches of so many seconds, by when it began; that on the way by when the request
-    /// arrived.
+    /// Waiting by cause in each of `slots` slots of `slot` seconds, by the time at which it began; that on the way by the request's
+    /// arrival.
     pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
         let mut sums = vec![ByCause::default(); slots];
-        for row in table.firsts().filter(|_| self.told.total() > 0) {
+        for row in table.firsts().filter(|_| self.direct.total() > 0) {
             let at = table.number(ColumnId::arrival_time, row).unwrap_or(0.0) / slot;
             if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
                 sum.add_all(&Wait::on_the_way(&|column| table.value(column, row)));
@@ -224,34 +223,34 @@ impl Why {
         sums
     }
 
-    /// For programs.
+    /// The analysis as JSON.
     pub fn to_json(&self, table: &Table) -> Value {
         let causes = |of: &ByCause| -> Value {
             let whole = of.total() as f64;
-            let cause = |(cause, nanos): (Cause, i64)| json!({ "cause": cause.name(), "words": cause.words(), "seconds": seconds(nanos), "share": nanos as f64 / whole });
+            let cause = |(cause, nanos): (Cause, i64)| json!({ "cause": cause.name(), "words": cause.description(), "seconds": seconds(nanos), "share": nanos as f64 / whole });
             of.all().map(cause).collect()
         };
         let servers = self.servers.iter().map(|server| {
-            let mut told = server.limits();
-            told["server"] = server.name.as_str().into();
-            told["waited_s"] = seconds(server.causes.total()).into();
-            told["causes"] = causes(&server.causes);
-            told
+            let mut json = server.limits();
+            json["server"] = server.name.as_str().into();
+            json["waited_s"] = seconds(server.causes.total()).into();
+            json["causes"] = causes(&server.causes);
+            json
         });
         let held_up = self.longest(|(_, held, _)| *held).into_iter();
         let held_up = held_up.map(|(row, held, _)| holder(table, row, held));
         let waited = self.longest(|(_, _, waited)| *waited).into_iter();
         let waited = waited.filter_map(|(row, ..)| self.of_row(table, row));
-        let in_proxy = self.told.of(Cause::Proxy);
+        let in_proxy = self.direct.of(Cause::Proxy);
         json!({
             "sequences": self.sequences,
             "untimed": self.untimed,
             "waited_s": seconds(self.waited()),
             "in_proxy_s": seconds(in_proxy),
-            "in_router_s": seconds(self.told.total() - self.told.of_pair() - in_proxy),
-            "at_pairs_s": seconds(self.told.of_pair()),
+            "in_router_s": seconds(self.direct.total() - self.direct.of_pair() - in_proxy),
+            "at_pairs_s": seconds(self.direct.of_pair()),
             "held_up_others_s": self.parts().iter().map(|(_, held, _)| held).sum::<f64>(),
-            "by_nobody_seen_s": self.by_nobody,
+            "by_nobody_seen_s": self.unattributed_s,
             "causes": causes(&self.causes),
             "servers": servers.collect::<Value>(),
             "groups": self.groups,
@@ -260,25 +259,25 @@ impl Why {
         })
     }
 
-    /// The sequences with the most of something.
+    /// The sequences with the largest values of `of`.
     fn longest(&self, of: impl Fn(&groups::Part) -> f64) -> Vec<groups::Part> {
         let mut all = self.parts();
         all.retain(|part| of(part) > 0.0);
         all.sort_by(|a, b| of(b).total_cmp(&of(a)));
-        all.truncate(LISTED);
+        all.truncate(MAX_LISTED);
         all
     }
 }
 
-/// Why the sequence of the first of some rows waited, in words; the others are of requests that ran at about the same time.
+/// Why the sequence of the first row waited, as a sentence; the other rows are of requests that ran at about the same time.
 pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
-    let told = Why::of_servers(&run).of_row(&run.table, 0)?;
-    told["words"].as_str().map(str::to_owned)
+    let json = Why::of_servers(&run).of_row(&run.table, 0)?;
+    json["words"].as_str().map(str::to_owned)
 }
 
-/// A sequence that held up others.
+/// A sequence that held up others, as JSON.
 fn holder(table: &Table, row: usize, seconds: f64) -> Value {
     json!({
         "req_id": table.text(ColumnId::req_id, row),
@@ -287,12 +286,12 @@ fn holder(table: &Table, row: usize, seconds: f64) -> Value {
     })
 }
 
-/// What a cause is, where so many requests run at once, and of what they are so many.
+/// The description of a cause; of slots with their number and ` of each server`.
 pub fn words(cause: Cause, slots: Option<(u32, &str)>) -> String {
     match (cause, slots) {
         (Cause::Slots, Some((1, of))) => format!("the only slot{of} was taken"),
         (Cause::Slots, Some((slots, of))) => format!("all {slots} slots{of} were taken"),
-        (cause, _) => cause.words().to_owned(),
+        (cause, _) => cause.description().to_owned(),
     }
 }
 

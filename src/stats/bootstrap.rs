@@ -1,57 +1,57 @@
-//! How sure a difference between two paired samples is: blocks of neighbouring pairs are drawn anew, again and again.
+//! Confidence intervals of the difference between two paired samples, by a block bootstrap.
 //!
-//! A series of neighbours tells less than it has values: requests that wait in one queue wait alike, so a run of a thousand tells less
-//! than a thousand draws would.
+//! Neighbouring requests are correlated, as they wait in the same queue, so blocks of neighbouring pairs are resampled instead of
+//! single pairs.
 //!
-//! Rules that choose a block by the series' own correlation (Politis and White) were tried on simulated queues and see too
-//! little: where requests are spread over several queues, neighbours are nearly independent and yet the whole run stays
-//! long or short for hundreds of them. So blocks are a fixed share of the run, and intervals are as much wider as so few
-//! blocks ask for (Kiefer and Vogelsang 2005, "fixed b").
+//! Rules that choose the block length from the series' own correlation (Politis and White) gave too short blocks on simulated
+//! queues: with requests spread over several queues, neighbours are nearly independent, yet queues stay long or short for
+//! hundreds of requests. So the block length is a fixed share of the run, and intervals are widened as so few blocks require
+//! (Kiefer and Vogelsang 2005, "fixed b").
 
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::{between, ranks};
+use super::{interpolated, ranks};
 
-/// What is taken of a sample.
+/// A statistic of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Statistic {
     /// The arithmetic mean.
     #[default]
     Mean,
-    /// A quantile, 0 to 1, linear between the two nearest ranks.
+    /// A quantile, 0 to 1, interpolated linearly between the two nearest ranks.
     Quantile(f64),
 }
 
-/// The difference `b − a` of a statistic, and where it lies with 95 % confidence. Values have the unit of the samples.
+/// The difference `b − a` of a statistic with its 95 % confidence interval, in the unit of the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PairedDifference {
-    /// Of the first sample.
+    /// The statistic of the first sample.
     pub of_a: f64,
-    /// Of the second.
+    /// The statistic of the second.
     pub of_b: f64,
-    /// Lower bound of the difference; −∞ where a resample had no end.
+    /// Lower bound of the difference; −∞ if a resample had an infinite statistic.
     pub low: f64,
     /// Upper bound.
     pub high: f64,
 }
 
-/// The share of a series that is drawn together.
-const SHARE: f64 = 0.25;
-/// Two-sided 95 % of the normal distribution.
-const NORMAL: f64 = 1.959_964;
-/// The share of a normal distribution below one standard deviation under its mean.
-const ONE_BELOW: f64 = 0.158_655;
-/// Pairs, and values beyond a quantile, that a bound needs: of fewer, resamples are the sample over and over.
-const LEAST: [f64; 2] = [40.0, 5.0];
-/// Values drawn for a bound, which keeps the time of long runs down, and the fewest and most resamples.
+/// The length of a block as a share of the series.
+const BLOCK_SHARE: f64 = 0.25;
+/// The 97.5 % quantile of the normal distribution.
+const Z_95: f64 = 1.959_964;
+/// The probability of a normal value more than one standard deviation below its mean.
+const BELOW_ONE_SD: f64 = 0.158_655;
+/// The pairs, and the values beyond a quantile, that an interval needs: with fewer, resamples repeat the sample.
+const MIN_PAIRS: usize = 40;
+const MIN_BEYOND: f64 = 5.0;
+/// The values drawn for an interval, which limits the time for long runs; and the bounds on the number of resamples.
 const DRAWS: usize = 20_000_000;
 const RESAMPLES: [usize; 2] = [300, 2000];
 
-/// The paired difference of a statistic. `strata` are drawn each by itself (repeats of a run), their pairs are in order of
-/// time. A value may be without end (+∞), none may be `NaN`. `None` where there are too few pairs for a bound, or the
-/// statistic of a sample is not finite.
+/// The paired difference of a statistic. `strata` (repeats of a run) are resampled each by itself; their pairs are in order of
+/// time. Values may be +∞ but not `NaN`. `None` if there are too few pairs, or the statistic of a sample is not finite.
 pub fn paired_difference(
     strata: &[Vec<(f64, f64)>],
     statistic: Statistic,
@@ -73,59 +73,56 @@ fn of_resamples(
         Statistic::Mean => f64::INFINITY,
         Statistic::Quantile(q) => a.len() as f64 * q.min(1.0 - q),
     };
-    if (a.len() as f64) < LEAST[0] || beyond < LEAST[1] - 1e-9 {
+    if a.len() < MIN_PAIRS || beyond < MIN_BEYOND - 1e-9 {
         return None;
     }
-    let arms = [Sample::new(a), Sample::new(b)];
-    let [of_a, of_b] = plain(&arms, statistic)?;
+    let samples = [Sample::new(a), Sample::new(b)];
+    let [of_a, of_b] = values_of(&samples, statistic)?;
     let lengths: Vec<usize> = strata.iter().map(Vec::len).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut spread = |shorter, resamples| {
         let mut blocks = Blocks::new(&lengths, shorter);
         let difference = |_| {
             let weights = blocks.draw(&mut rng);
-            let [a, b] = arms.each_ref().map(|arm| arm.weighted(statistic, weights));
+            let [a, b] = samples.each_ref().map(|of| of.weighted(statistic, weights));
             b - a
         };
         Spread::of((0..resamples).map(difference).collect())
     };
     let long = spread(1, resamples)?;
-    // Shorter blocks see less of what hangs together over long stretches. As much as the long ones see more, still
-    // longer ones would: "lugsail" (Vats and Flegal 2022).
+    // Shorter blocks miss more of the long-range correlation. What long blocks miss in turn is estimated by the difference
+    // between both: "lugsail" (Vats and Flegal 2022).
     let short = spread(SHORTER, resamples / 2)?;
-    let seen_less = (short.error / long.error).powi(2);
-    let mut wider = widening() * (2.0 - seen_less.min(1.0)).sqrt();
+    let ratio = (short.error / long.error).powi(2);
+    let mut factor = widening() * (2.0 - ratio.min(1.0)).sqrt();
     let of_repeat = |pairs: &Vec<(f64, f64)>| {
         let (a, b) = pairs.iter().copied().unzip();
-        let [a, b] = plain(&[Sample::new(a), Sample::new(b)], statistic)?;
+        let [a, b] = values_of(&[Sample::new(a), Sample::new(b)], statistic)?;
         Some(b - a)
     };
     let repeats: Option<Vec<f64>> = strata.iter().map(of_repeat).collect();
     if let Some(half) = repeats.and_then(|differences| by_repeats(&differences)) {
-        wider = wider.max(half / (NORMAL * long.error));
+        factor = factor.max(half / (Z_95 * long.error));
     }
-    let known = of_b - of_a;
-    // Where nothing varies, nothing is wider.
-    let reach = |distance: f64| {
-        if distance > 0.0 {
-            distance * wider
-        } else {
-            0.0
-        }
+    let difference = of_b - of_a;
+    // Without variation `factor` is not a number.
+    let widened = |distance: f64| match distance > 0.0 {
+        true => distance * factor,
+        false => 0.0,
     };
     Some(PairedDifference {
         of_a,
         of_b,
-        low: known - reach(known - long.low),
-        high: known + reach(long.high - known),
+        low: difference - widened(difference - long.low),
+        high: difference + widened(long.high - difference),
     })
 }
 
-/// The statistic of both arms as they are; `None` where one has no end.
-fn plain(arms: &[Sample; 2], statistic: Statistic) -> Option<[f64; 2]> {
-    let values = arms.each_ref().map(|arm| {
-        let once = vec![1; arm.values.len()];
-        arm.weighted(statistic, &once)
+/// The statistic of both samples, not resampled; `None` if one is not finite.
+fn values_of(samples: &[Sample; 2], statistic: Statistic) -> Option<[f64; 2]> {
+    let values = samples.each_ref().map(|sample| {
+        let once = vec![1; sample.values.len()];
+        sample.weighted(statistic, &once)
     });
     values
         .iter()
@@ -133,23 +130,24 @@ fn plain(arms: &[Sample; 2], statistic: Statistic) -> Option<[f64; 2]> {
         .then_some(values)
 }
 
-/// How many neighbours are drawn together of a series of `len` values: a quarter, at least 1.
+/// The block length for a series of `len` values.
 fn block_length(len: usize) -> usize {
-    ((len as f64 * SHARE).round() as usize).max(1)
+    ((len as f64 * BLOCK_SHARE).round() as usize).max(1)
 }
 
-/// How much wider a 95 % interval is whose spread comes of blocks of [`block_length`], than the normal distribution says.
+/// The factor on a normal 95 % interval whose spread comes from blocks of [`block_length`].
 fn widening() -> f64 {
-    // Their polynomial for the Bartlett kernel, which blocks in a ring amount to.
-    let critical = 1.96 + 2.9694 * SHARE + 0.4160 * SHARE.powi(2) - 0.5324 * SHARE.powi(3);
-    critical / NORMAL
+    // The polynomial of Kiefer and Vogelsang for the Bartlett kernel, to which a circular block bootstrap corresponds.
+    let critical =
+        1.96 + 2.9694 * BLOCK_SHARE + 0.4160 * BLOCK_SHARE.powi(2) - 0.5324 * BLOCK_SHARE.powi(3);
+    critical / Z_95
 }
 
-/// How much shorter the blocks are that the long ones are held against.
+/// The shorter blocks are this many times shorter.
 const SHORTER: usize = 3;
 
-/// Half of the interval that the repeats' own differences give, of three or more: whatever hangs together within a run,
-/// runs do not. Two differ too little or too much by chance.
+/// Half the width of Student's interval from the differences of single repeats: these are independent, whatever the correlation
+/// within a run. `None` of fewer than three.
 fn by_repeats(differences: &[f64]) -> Option<f64> {
     /// Student's 97.5 % quantile for 2, 3, … degrees of freedom.
     const STUDENT: [f64; 9] = [
@@ -160,11 +158,11 @@ fn by_repeats(differences: &[f64]) -> Option<f64> {
     let mean = differences.iter().sum::<f64>() / count as f64;
     let squares: f64 = differences.iter().map(|d| (d - mean).powi(2)).sum();
     let error = (squares / (count - 1) as f64 / count as f64).sqrt();
-    // Beyond the table, the quantile falls as 2.5 by the degrees of freedom.
-    Some(student.unwrap_or(NORMAL + 2.5 / (count - 1) as f64) * error)
+    // Beyond the table, the quantile is about 2.5 / degrees of freedom above the normal one.
+    Some(student.unwrap_or(Z_95 + 2.5 / (count - 1) as f64) * error)
 }
 
-/// Values and their places in ascending order.
+/// Values, and their indices in ascending order.
 struct Sample {
     values: Vec<f64>,
     order: Vec<u32>,
@@ -177,7 +175,7 @@ impl Sample {
         Sample { values, order }
     }
 
-    /// Of a resample that holds each place as often as `weights` say; their sum is the sample's length.
+    /// The statistic of a resample that has each value as often as its weight; the weights sum up to the sample's length.
     fn weighted(&self, statistic: Statistic, weights: &[u32]) -> f64 {
         let count = self.values.len() as u64;
         match statistic {
@@ -188,35 +186,35 @@ impl Sample {
             Statistic::Quantile(q) => {
                 let value = ranks(count, q).map(|(below, above, part)| {
                     let rank = |rank| self.rank(weights, rank, count);
-                    between(rank(below), part, || rank(above))
+                    interpolated(rank(below), part, || rank(above))
                 });
                 value.unwrap_or(f64::NAN)
             }
         }
     }
 
-    /// The value of a rank of a resample, sought from the nearer end.
+    /// The value at a rank of a resample, searched for from the nearer end.
     fn rank(&self, weights: &[u32], rank: u64, count: u64) -> f64 {
         let mut left = 0;
-        let mut holds = |place: &&u32, target: u64| {
-            left += u64::from(weights[**place as usize]);
+        let mut holds = |index: &&u32, target: u64| {
+            left += u64::from(weights[**index as usize]);
             left > target
         };
         let found = if rank < count / 2 {
-            self.order.iter().find(|place| holds(place, rank))
+            self.order.iter().find(|index| holds(index, rank))
         } else {
             let target = count - 1 - rank;
-            self.order.iter().rev().find(|place| holds(place, target))
+            self.order.iter().rev().find(|index| holds(index, target))
         };
-        found.map_or(f64::NAN, |place| self.values[*place as usize])
+        found.map_or(f64::NAN, |index| self.values[*index as usize])
     }
 }
 
-/// How often each place is in a resample of blocks, stratum by stratum.
+/// Draws resamples of blocks, stratum by stratum, as the number of times that each value occurs.
 struct Blocks<'a> {
     /// Lengths of the strata.
     lengths: &'a [usize],
-    /// How much shorter blocks are than [`block_length`].
+    /// By how many times blocks are shorter than [`block_length`].
     shorter: usize,
     weights: Vec<u32>,
     changes: Vec<i32>,
@@ -244,7 +242,7 @@ impl<'a> Blocks<'a> {
                 let part = block.min(left);
                 let first = rng.random_range(start..end);
                 self.add(first, (first + part).min(end));
-                // The series is a ring: what goes past its end goes on at its begin.
+                // A block that passes the end of the series continues at its start (circular bootstrap).
                 self.add(start, (first + part).saturating_sub(length));
                 left -= part;
             }
@@ -266,19 +264,19 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// How a difference varies over resamples.
+/// How a difference varies between resamples.
 struct Spread {
     /// Its 2.5 % and 97.5 % quantiles.
     low: f64,
     high: f64,
-    /// Half of what lies within one standard deviation around the middle.
+    /// Half the width of the central 68 %: the standard error of a normal distribution.
     error: f64,
 }
 
 impl Spread {
     fn of(differences: Vec<f64>) -> Option<Spread> {
-        // Where neither had an end, nobody knows which way the difference goes: it may be either.
-        let either = |unknown: f64| {
+        // ∞ − ∞ may be any difference: the worst case for each bound.
+        let sorted_with = |unknown: f64| {
             let known = differences
                 .iter()
                 .map(|d| if d.is_nan() { unknown } else { *d });
@@ -286,16 +284,16 @@ impl Spread {
             sorted.sort_unstable_by(f64::total_cmp);
             sorted
         };
-        let (lower, upper) = (either(f64::NEG_INFINITY), either(f64::INFINITY));
+        let [lower, upper] = [f64::NEG_INFINITY, f64::INFINITY].map(sorted_with);
         Some(Spread {
             low: nearest(&lower, 0.025)?,
             high: nearest(&upper, 0.975)?,
-            error: (nearest(&upper, 1.0 - ONE_BELOW)? - nearest(&lower, ONE_BELOW)?) / 2.0,
+            error: (nearest(&upper, 1.0 - BELOW_ONE_SD)? - nearest(&lower, BELOW_ONE_SD)?) / 2.0,
         })
     }
 }
 
-/// The value at the rank nearest to a quantile: some have no end, and nothing lies between two of them.
+/// The value at the rank nearest to a quantile: some values are infinite and cannot be interpolated.
 fn nearest(sorted: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get((last as f64 * q).round() as usize).copied()

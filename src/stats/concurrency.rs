@@ -1,6 +1,6 @@
-//! How many things go on at once, over time.
+//! Concurrency: how many intervals overlap, over time.
 
-/// From a start to an end, which it does not hold; nanoseconds on any one clock.
+/// A half-open interval of time, nanoseconds on any one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interval {
     /// First nanosecond.
@@ -9,21 +9,21 @@ pub struct Interval {
     pub end: i64,
 }
 
-/// The stretch of time that is looked at, in equal buckets; the last may be cut short by its end.
+/// An interval of time in equal buckets; the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The whole.
+    /// The whole interval.
     pub whole: Interval,
     /// Length of a bucket, nanoseconds, at least 1.
     pub bucket: i64,
 }
 
-/// How many intervals held each moment of a window.
+/// The number of intervals at a time, over a window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     /// Mean over the window.
     pub mean: f64,
-    /// Most at any one moment of the window.
+    /// Maximum in the window.
     pub peak: u64,
     /// Mean in each bucket.
     pub series: Vec<f64>,
@@ -31,7 +31,7 @@ pub struct Concurrency {
 
 impl Window {
     /// A window with 40 to 100 buckets of 1, 2 or 5 × 10ⁿ ns (fewer when it is shorter than 40 ns).
-    /// `None` when it is empty.
+    /// `None` if it is empty.
     pub fn new(whole: Interval) -> Option<Window> {
         let length = whole.end.checked_sub(whole.start).filter(|l| *l > 0)?;
         let powers = (0..18).map(|power| 10_i64.pow(power));
@@ -40,13 +40,13 @@ impl Window {
         Some(Window { whole, bucket })
     }
 
-    /// How many buckets there are.
+    /// The number of buckets.
     pub fn buckets(&self) -> usize {
         let length = self.whole.length().unsigned_abs();
         length.div_ceil(self.bucket.unsigned_abs()) as usize
     }
 
-    /// Start and end of a bucket.
+    /// The interval of a bucket.
     fn edges(&self, bucket: usize) -> Interval {
         let edge = |n: usize| {
             let from_start = (n as i64).saturating_mul(self.bucket);
@@ -61,21 +61,21 @@ impl Window {
 }
 
 impl Interval {
-    /// The stretches of time in which any of them lies, in order; they do not touch.
+    /// The union of intervals: ascending ones that do not touch.
     pub fn union(mut all: Vec<Interval>) -> Vec<Interval> {
         all.retain(|one| one.start < one.end);
         all.sort_unstable_by_key(|one| one.start);
         all.dedup_by(|next, last| {
-            let is_one = next.start <= last.end;
-            if is_one {
+            let overlaps = next.start <= last.end;
+            if overlaps {
                 last.end = last.end.max(next.end);
             }
-            is_one
+            overlaps
         });
         all
     }
 
-    /// So much later.
+    /// The interval, later by so many nanoseconds.
     pub fn shifted(self, by: i64) -> Interval {
         let [start, end] = [self.start, self.end].map(|at| at.saturating_add(by));
         Interval { start, end }
@@ -87,8 +87,8 @@ impl Interval {
         end: i64::MAX,
     };
 
-    /// Whether a moment lies in one of several that are in order and apart.
-    pub fn any_holds(all: &[Interval], at: i64) -> bool {
+    /// Whether any of some ascending intervals that do not overlap contains a time.
+    pub fn any_contains(all: &[Interval], at: i64) -> bool {
         let next = all.partition_point(|one| one.end <= at);
         all.get(next).is_some_and(|one| one.start <= at)
     }
@@ -97,7 +97,7 @@ impl Interval {
         self.end.saturating_sub(self.start).max(0)
     }
 
-    /// What of it lies in `other`; `None` when nothing does.
+    /// The intersection with another interval; `None` if it is empty.
     fn within(&self, other: &Interval) -> Option<Interval> {
         let start = self.start.max(other.start);
         let end = self.end.min(other.end);
@@ -106,42 +106,42 @@ impl Interval {
 }
 
 impl Concurrency {
-    /// Of the parts of `intervals` that lie in `window`. An interval that ends where another starts does
-    /// not overlap it; empty and backward ones count for nothing.
+    /// Computes the concurrency of intervals in a window. Intervals that only touch do not overlap; those that end before they start
+    /// are ignored.
     pub fn of(intervals: impl IntoIterator<Item = Interval>, window: &Window) -> Concurrency {
         let mut changes: Vec<(i64, i64)> = intervals
             .into_iter()
             .filter_map(|interval| interval.within(&window.whole))
             .flat_map(|interval| [(interval.start, 1), (interval.end, -1)])
             .collect();
-        // Ends sort before starts of the same moment.
+        // At the same time, ends sort before starts.
         changes.sort_unstable();
 
-        let mut held = vec![0.0; window.buckets()];
+        // Per bucket, nanoseconds times level; divided by the length at the end.
+        let mut series = vec![0.0; window.buckets()];
         let (mut level, mut peak, mut since) = (0_i64, 0_i64, window.whole.start);
         for (at, change) in changes {
             if level > 0 && since < at {
-                // Each bucket that this touches.
                 let bucket = |at: i64| ((at - window.whole.start) / window.bucket) as usize;
-                let touched = held.iter_mut().enumerate().take(bucket(at - 1) + 1);
-                for (place, held) in touched.skip(bucket(since)) {
-                    let edges = window.edges(place);
+                let touched = series.iter_mut().enumerate().take(bucket(at - 1) + 1);
+                for (index, sum) in touched.skip(bucket(since)) {
+                    let edges = window.edges(index);
                     let part = at.min(edges.end) - since.max(edges.start);
-                    *held += (level * part) as f64;
+                    *sum += (level * part) as f64;
                 }
             }
             level += change;
             peak = peak.max(level);
             since = at;
         }
-        let total: f64 = held.iter().sum();
-        for (bucket, held) in held.iter_mut().enumerate() {
-            *held /= window.edges(bucket).length().max(1) as f64;
+        let total: f64 = series.iter().sum();
+        for (bucket, sum) in series.iter_mut().enumerate() {
+            *sum /= window.edges(bucket).length().max(1) as f64;
         }
         Concurrency {
             mean: total / window.whole.length().max(1) as f64,
             peak: peak.unsigned_abs(),
-            series: held,
+            series,
         }
     }
 }
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(union, [interval(0, 4), interval(5, 9)]);
         for at in -1..13 {
             let is_held = all.iter().any(|one| one.start <= at && at < one.end);
-            assert_eq!(Interval::any_holds(&union, at), is_held, "{at}");
+            assert_eq!(Interval::any_contains(&union, at), is_held, "{at}");
         }
     }
 

@@ -2,18 +2,18 @@
 
 use super::ranks;
 
-/// Sub-buckets an octave, as a power of two.
+/// The logarithm (base 2) of the number of buckets in an octave.
 const SUB_BITS: u32 = 4;
 const SUB: usize = 1 << SUB_BITS;
-/// Values from here on share the last bucket: 2^41 ns, 36 minutes.
+/// The logarithm (base 2) of the value from which on all share the last bucket: 2^41 ns, 36 minutes.
 const TOP_BITS: u32 = 41;
 const BUCKETS: usize = SUB * (TOP_BITS - SUB_BITS + 1) as usize;
 
-/// A histogram of nanoseconds in fixed memory (under 2.5 KB): exact below 16 ns, from there 16 buckets an
-/// octave up to 36 minutes. Count, least and largest value are exact; a quantile is within 3.2 %.
+/// A histogram of nanoseconds in fixed memory (under 2.5 KB): exact below 16 ns, from there 16 buckets an octave up to 36 minutes.
+/// Count, minimum and maximum are exact; a quantile is within 3.2 %.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    /// Up to the octave of the largest value: there is room for all, which need not be cleared.
+    /// The buckets up to the octave of the largest value; the capacity is that of all.
     buckets: Vec<u32>,
     count: u64,
     min: i64,
@@ -32,24 +32,23 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts a value `times` times; a negative one counts as 0. Allocates for the first one only; a bucket's count stays at
-    /// its largest value once it is there.
+    /// Counts a value `times` times; a negative one counts as 0. Only the first call allocates. The count of a bucket saturates.
     pub fn record(&mut self, nanos: i64, times: u32) {
         if times == 0 {
             return;
         }
         let nanos = nanos.max(0);
         let index = index(nanos);
-        self.reach(index + 1);
+        self.grow(index + 1);
         self.buckets[index] = self.buckets[index].saturating_add(times);
         self.count = self.count.saturating_add(u64::from(times));
         self.min = self.min.min(nanos);
         self.max = self.max.max(nanos);
     }
 
-    /// Counts the values of another one too.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Histogram) {
-        self.reach(other.buckets.len());
+        self.grow(other.buckets.len());
         for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
             *bucket = bucket.saturating_add(*more);
         }
@@ -58,23 +57,23 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Has so many buckets, and those of the same octave.
-    fn reach(&mut self, buckets: usize) {
+    /// Grows to at least so many buckets, in whole octaves.
+    fn grow(&mut self, buckets: usize) {
         if self.buckets.len() < buckets {
             self.buckets.reserve_exact(BUCKETS - self.buckets.len());
             self.buckets.resize(buckets.next_multiple_of(SUB), 0);
         }
     }
 
-    /// How many values were counted.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The `q`-quantile in nanoseconds, between ranks as [`super::quantile`] takes it, within 3.2 % of the
-    /// exact one (values above 36 minutes: between that and the largest). `None` of no values.
+    /// The `q`-quantile in nanoseconds, interpolated as by [`super::quantile`], within 3.2 % of the exact one (above 36 minutes:
+    /// between that and the maximum). `None` of no values.
     pub fn quantile(&self, q: f64) -> Option<i64> {
-        // Counted anew: a bucket that is full has lost some.
+        // Not `self.count`: buckets may be saturated.
         let used = self.buckets.get(index(self.min.min(self.max))..);
         let count = used.unwrap_or_default().iter();
         let count = count.map(|n| u64::from(*n)).sum();
@@ -88,26 +87,26 @@ impl Histogram {
         Some((low as f64 + (high - low) as f64 * part).round() as i64)
     }
 
-    /// How many values lie up to each bound and above the one before it, and last how many above all. `bounds` are
-    /// ascending nanoseconds. A value within 3.2 % of a bound may be counted on its other side.
+    /// The number of values up to each bound and above the one before, and last the number above all bounds. `bounds` are ascending
+    /// nanoseconds. A value within 3.2 % of a bound may be counted on its other side.
     pub fn counts(&self, bounds: &[i64]) -> Box<[u32]> {
         let mut counts = vec![0_u32; bounds.len() + 1];
         let (from, to) = (index(self.min.min(self.max)), index(self.max));
-        let mut place = 0;
+        let mut interval = 0;
         for (bucket, count) in self.buckets.iter().enumerate().take(to + 1).skip(from) {
             if *count == 0 {
                 continue;
             }
             let value = middle(bucket).clamp(self.min, self.max);
-            while bounds.get(place).is_some_and(|bound| *bound < value) {
-                place += 1;
+            while bounds.get(interval).is_some_and(|bound| *bound < value) {
+                interval += 1;
             }
-            counts[place] = counts[place].saturating_add(*count);
+            counts[interval] = counts[interval].saturating_add(*count);
         }
         counts.into()
     }
 
-    /// About the value that has `rank` smaller ones before it.
+    /// The approximate value at a rank, from 0.
     fn at_rank(&self, rank: u64) -> Option<i64> {
         let mut seen = 0;
         let from = index(self.min.min(self.max));
@@ -119,7 +118,7 @@ impl Histogram {
     }
 }
 
-/// The bucket of a value that is not negative.
+/// The bucket of a value ≥ 0.
 fn index(nanos: i64) -> usize {
     let nanos = nanos.unsigned_abs();
     if nanos < SUB as u64 {
@@ -134,7 +133,7 @@ fn index(nanos: i64) -> usize {
     SUB * (shift as usize + 1) + sub
 }
 
-/// The middle of a bucket.
+/// The middle of the values of a bucket.
 fn middle(bucket: usize) -> i64 {
     if bucket < SUB {
         return bucket as i64;

@@ -1,7 +1,7 @@
-//! Why sequences waited at a server, and who held them up, as far as their own times tell.
+//! Why sequences waited at a server, and which others held them up, inferred from their times.
 //!
-//! Each moment in which any waits has one cause, which all have that wait then; and is laid equally on those that run then. So
-//! causes, and what each sequence held up others, add up to all that was waited.
+//! At any time all that wait at a server have the same cause, and the waiting is attributed in equal parts to the sequences that
+//! run then. So the causes, and the seconds for which each sequence held up others, add up to all waiting.
 
 mod cause;
 mod limits;
@@ -15,38 +15,39 @@ pub use stay::{Known, Stay};
 use super::Interval;
 use sweep::{Piece, Sweep};
 
-/// The waiting at a server.
+/// The waiting at a server, by cause and by the sequences that held others up.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
-    /// Its limits.
+    /// The limits of the server.
     pub limits: Limits,
-    /// Seconds of waiting that no stay held up: nobody ran, or others than these had the server.
-    pub by_nobody: f64,
-    /// In order of time.
-    marks: Vec<Mark>,
+    /// Seconds of waiting that are attributed to no stay: none ran, or unknown requests occupied the server.
+    pub unattributed_s: f64,
+    /// Prefix sums at the end of each piece, in order of time: the waiting of a stay is the difference of two.
+    sums: Vec<Sums>,
 }
 
-/// What had been waited by the end of a piece.
+/// Waiting from the beginning up to a time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mark {
+struct Sums {
     at: i64,
-    /// By one that waited whenever any did.
+    /// Nanoseconds by cause, of a stay that waited whenever any did.
     causes: ByCause,
-    /// Seconds that one that always ran held up one of those that waited then, and all of them.
+    /// Seconds for which a stay that always ran held up a single other that always waited, and all others.
     held: [f64; 2],
 }
 
-/// The share of the time in which some prefill was under way where prefill keeps others out.
-const COVERED: f64 = 0.8;
-/// The share of the KV cache in use from which on it was full; below the other it surely had room.
-const USED: (f64, f64) = (0.9, 0.5);
-/// What was said of a server holds for so long, nanoseconds.
-const HOLDS: i64 = 5_000_000_000;
-/// The share by which the rest of a time is judged.
-const MOST: f64 = 0.5;
+/// Prefill is the cause if some prefill was under way for at least this share of the time.
+const MIN_PREFILLING: f64 = 0.8;
+/// From the first share of the KV cache in use on, it was full; below the second it surely had room.
+const FULL_USAGE: f64 = 0.9;
+const FREE_USAGE: f64 = 0.5;
+/// A measured usage is valid for so long, nanoseconds.
+const USAGE_VALID: i64 = 5_000_000_000;
+/// A cause that holds for this share of a time is taken for all of it.
+const MAJORITY: f64 = 0.5;
 
 impl Waits {
-    /// Of all that is known of a server's requests.
+    /// Attributes the waiting of all stays at a server.
     pub fn of(stays: &[Stay], known: &Known) -> Waits {
         let batch = Limits::batch(stays);
         let cuts = known.down.iter().chain(&known.untimed);
@@ -57,44 +58,44 @@ impl Waits {
             Some(cause) => vec![cause; sweep.pieces.len()],
             None => Judge { limits, known }.causes(&sweep.pieces),
         };
-        let (mut by_nobody, mut mark) = (0.0, Mark::default());
-        let lay = |(piece, cause): (&Piece, Cause)| {
+        let (mut unattributed_s, mut sums) = (0.0, Sums::default());
+        let attribute = |(piece, cause): (&Piece, Cause)| {
             let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
-            mark.at = piece.to;
-            mark.causes.add(cause, piece.to - piece.from);
-            let is_others = match cause {
+            sums.at = piece.to;
+            sums.causes.add(cause, piece.to - piece.from);
+            let by_unknown = match cause {
                 Cause::NotSeen | Cause::Down => true,
-                Cause::Unknown => Interval::any_holds(&known.untimed, piece.from),
+                Cause::Unknown => Interval::any_contains(&known.untimed, piece.from),
                 _ => false,
             };
-            if piece.running == 0 || is_others {
-                by_nobody += seconds(piece) * waiting;
+            if piece.running == 0 || by_unknown {
+                unattributed_s += seconds(piece) * waiting;
             } else {
                 let each = seconds(piece) / running;
-                mark.held = [mark.held[0] + each, mark.held[1] + each * waiting];
+                sums.held = [sums.held[0] + each, sums.held[1] + each * waiting];
             }
-            mark
+            sums
         };
-        let marks = sweep.pieces.iter().zip(causes).map(lay).collect();
+        let sums = sweep.pieces.iter().zip(causes).map(attribute).collect();
         Waits {
             limits,
-            by_nobody,
-            marks,
+            unattributed_s,
+            sums,
         }
     }
 
-    /// What a stay waited for: all of its wait.
+    /// The causes of the whole wait of a stay.
     pub fn causes(&self, stay: &Stay) -> ByCause {
         self.between(stay.queued, stay.started).causes
     }
 
-    /// The seconds that a stay held up others.
+    /// The seconds for which a stay held up others.
     pub fn held_up(&self, stay: &Stay) -> f64 {
         self.between(stay.started, stay.ended).held[1]
     }
 
-    /// Those that held up a stay longest: places and seconds of its wait, the longest first.
-    pub fn holders(&self, stays: &[Stay], waited: &Stay, most: usize) -> Vec<(usize, f64)> {
+    /// The `max` stays that held up another longest: their indices, and the seconds of its wait, the longest first.
+    pub fn holders(&self, stays: &[Stay], waited: &Stay, max: usize) -> Vec<(usize, f64)> {
         let held = |stay: &Stay| {
             let from = stay.started.max(waited.queued);
             self.between(from, stay.ended.min(waited.started)).held[0]
@@ -102,24 +103,24 @@ impl Waits {
         let mut all: Vec<(usize, f64)> = stays.iter().map(held).enumerate().collect();
         all.retain(|(_, seconds)| *seconds > 0.0);
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
-        all.truncate(most);
+        all.truncate(max);
         all
     }
 
-    /// What was waited from one moment at which anything happened to another; nothing where that is no later.
-    fn between(&self, from: i64, to: i64) -> Mark {
+    /// The waiting between two times at which pieces end; none if the second is no later.
+    fn between(&self, from: i64, to: i64) -> Sums {
         let until = |at: i64| {
-            let later = self.marks.partition_point(|mark| mark.at <= at);
-            let last = later.checked_sub(1).and_then(|last| self.marks.get(last));
+            let later = self.sums.partition_point(|sums| sums.at <= at);
+            let last = later.checked_sub(1).and_then(|last| self.sums.get(last));
             last.copied().unwrap_or_default()
         };
         if to <= from {
-            return Mark::default();
+            return Sums::default();
         }
         let (before, after) = (until(from), until(to));
-        Mark {
+        Sums {
             at: to,
-            causes: after.causes.less(&before.causes),
+            causes: after.causes.minus(&before.causes),
             held: [0, 1].map(|which: usize| after.held[which] - before.held[which]),
         }
     }
@@ -129,49 +130,49 @@ fn seconds(piece: &Piece) -> f64 {
     (piece.to - piece.from) as f64 / 1e9
 }
 
-/// Who says what a piece's cause is.
+/// Finds the cause of each piece.
 struct Judge<'k> {
     limits: Limits,
     known: &'k Known,
 }
 
 impl Judge<'_> {
-    /// A cause for each piece.
+    /// The cause of each piece.
     fn causes(&self, pieces: &[Piece]) -> Vec<Cause> {
         let mut causes: Vec<Cause> = Vec::with_capacity(pieces.len());
-        let (mut open, mut with_room, mut before) = (0.0, 0.0, None);
+        let (mut unexplained, mut with_room, mut before) = (0.0, 0.0, None);
         let is_plain = |piece: &Piece| !self.is_full(piece) && !self.is_down(piece);
-        // All the time until nobody waits, or a limit is reached.
-        let goes_on = |a: &Piece, b: &Piece| a.to == b.from && is_plain(a) && is_plain(b);
-        for stretch in pieces.chunk_by(goes_on) {
+        // A stretch lasts until nobody waits, or a limit is reached.
+        let continues = |a: &Piece, b: &Piece| a.to == b.from && is_plain(a) && is_plain(b);
+        for stretch in pieces.chunk_by(continues) {
             let begin = stretch.first().map_or(0, |piece| piece.from);
             let before_it = before
                 .filter(|(to, _)| *to == begin)
                 .map(|(_, cause)| cause);
-            let one = self.of_stretch(stretch, before_it);
+            let common = self.of_stretch(stretch, before_it);
             for piece in stretch {
-                let cause = one.unwrap_or(match self.is_memory(piece) {
+                let cause = common.unwrap_or(match self.is_memory(piece) {
                     true => Cause::Memory,
                     false => Cause::Unknown,
                 });
-                if self.is_open(piece, cause) {
+                if self.is_unexplained(piece, cause) {
                     let waited = seconds(piece) * f64::from(piece.waiting);
-                    open += waited;
+                    unexplained += waited;
                     with_room += if self.has_room(piece) { waited } else { 0.0 };
                 }
                 before = Some((piece.to, cause));
                 causes.push(cause);
             }
         }
-        if open > 0.0 && with_room >= MOST * open {
-            let open = pieces.iter().zip(&mut causes);
-            let open = open.filter(|(piece, cause)| self.is_open(piece, **cause));
-            open.for_each(|(_, cause)| *cause = Cause::NotSeen);
+        if unexplained > 0.0 && with_room >= MAJORITY * unexplained {
+            let all = pieces.iter().zip(&mut causes);
+            let all = all.filter(|(piece, cause)| self.is_unexplained(piece, **cause));
+            all.for_each(|(_, cause)| *cause = Cause::NotSeen);
         }
         causes
     }
 
-    /// What a stretch of waiting was for, where it is one thing.
+    /// The cause of a stretch, if all of it has the same.
     fn of_stretch(&self, stretch: &[Piece], before: Option<Cause>) -> Option<Cause> {
         let first = stretch.first()?;
         if self.is_down(first) {
@@ -184,14 +185,14 @@ impl Judge<'_> {
             |of: &dyn Fn(&&Piece) -> bool| -> f64 { stretch.iter().filter(of).map(seconds).sum() };
         let all = length(&|_| true);
         if all * 1e9 <= self.limits.batch as f64 {
-            // Whoever takes the place that became free begins a batch later.
+            // A free slot is taken only with the next batch, so a short dip below the limit is still waiting for slots.
             let is_dip = before == Some(Cause::Slots);
             return Some(if is_dip { Cause::Slots } else { Cause::Prefill });
         }
-        if length(&|piece| self.is_memory(piece)) >= MOST * all {
+        if length(&|piece| self.is_memory(piece)) >= MAJORITY * all {
             return Some(Cause::Memory);
         }
-        (length(&|piece| piece.prefilling > 0) >= COVERED * all).then_some(Cause::Prefill)
+        (length(&|piece| piece.prefilling > 0) >= MIN_PREFILLING * all).then_some(Cause::Prefill)
     }
 
     fn is_full(&self, piece: &Piece) -> bool {
@@ -200,42 +201,42 @@ impl Judge<'_> {
     }
 
     fn is_down(&self, piece: &Piece) -> bool {
-        Interval::any_holds(&self.known.down, piece.from)
+        Interval::any_contains(&self.known.down, piece.from)
     }
 
-    /// Whether others may have had the server: nothing else is known, and no request was there that may have had a place unseen.
-    fn is_open(&self, piece: &Piece, cause: Cause) -> bool {
-        cause == Cause::Unknown && !Interval::any_holds(&self.known.untimed, piece.from)
+    /// Whether the cause of a piece is unknown, and no request of unknown times was at the server.
+    fn is_unexplained(&self, piece: &Piece, cause: Cause) -> bool {
+        cause == Cause::Unknown && !Interval::any_contains(&self.known.untimed, piece.from)
     }
 
     fn is_memory(&self, piece: &Piece) -> bool {
         match self.usage(piece) {
-            Some(usage) if usage >= USED.0 => true,
-            Some(usage) if usage < USED.1 => false,
+            Some(usage) if usage >= FULL_USAGE => true,
+            Some(usage) if usage < FREE_USAGE => false,
             _ => {
-                let room = self.limits.tokens;
-                room.is_some_and(|room| piece.tokens as f64 >= room)
+                let limit = self.limits.tokens;
+                limit.is_some_and(|limit| piece.tokens as f64 >= limit)
             }
         }
     }
 
     fn usage(&self, piece: &Piece) -> Option<f64> {
-        let said = &self.known.usage;
-        let (at, usage) = said
+        let measured = &self.known.usage;
+        let (at, usage) = measured
             .partition_point(|(at, _)| *at <= piece.to)
             .checked_sub(1)
-            .and_then(|last| said.get(last))?;
-        (piece.from - at < HOLDS).then_some(*usage)
+            .and_then(|last| measured.get(last))?;
+        (piece.from - at < USAGE_VALID).then_some(*usage)
     }
 
-    /// Whether the server has run one more, and held as many tokens: those that are seen took neither its places nor its memory.
+    /// Whether the server could have run one more of these requests: it has run more, and held as many tokens.
     fn has_room(&self, piece: &Piece) -> bool {
-        let most = self.limits.slots.unwrap_or(0).max(self.limits.ran);
-        let is_told = self.usage(piece).is_some_and(|usage| usage < USED.1);
+        let max = self.limits.slots.unwrap_or(0).max(self.limits.ran);
+        let is_free = self.usage(piece).is_some_and(|usage| usage < FREE_USAGE);
         let held = self.limits.tokens.unwrap_or(0.0);
-        let holds = (piece.tokens as f64) <= held.max(self.limits.held as f64);
-        let has_memory = is_told || holds && !self.limits.may_be_memory;
-        piece.running < most && has_memory
+        let fits = (piece.tokens as f64) <= held.max(self.limits.held as f64);
+        let has_memory = is_free || fits && !self.limits.may_be_memory;
+        piece.running < max && has_memory
     }
 }
 

@@ -1,4 +1,4 @@
-//! `queuescope whatif`: what is read, learnt, predicted and shown.
+//! `queuescope whatif`: reads loads, fits the engine, predicts and prints.
 
 use std::path::{Path, PathBuf};
 
@@ -12,21 +12,19 @@ use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
 use crate::report::figures::figures;
 use crate::report::load::Goal;
-use crate::report::reader::{Run, inputs, load};
-use crate::report::{outputs, words};
+use crate::report::reader::{self, Run, inputs};
+use crate::report::{outputs, render};
 use crate::table;
 use crate::units::{four_digits, share};
 
 use super::Error;
 use super::figures::{Compared, Figures, goal};
 use super::fit::Fit;
-use super::load::{Load, together};
+use super::load::{Load, merged};
 use super::replay::{Deployment, Model};
-use super::settings::{
-    LEAST_RATE, MOST_RATE, MOST_SERVERS, RATE, SERVERS, SLOTS, deployment, sweeps,
-};
+use super::settings::{MAX_RATE, MAX_SERVERS, MIN_RATE, RATE, SERVERS, SLOTS, deployment, sweeps};
 
-/// What is to be predicted, of what, and from what.
+/// Arguments of `queuescope whatif`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
     /// Folders of runs, or files of rows (also .gz): what is to be served, and when; each is predicted by itself, but records of
@@ -68,13 +66,13 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether programs read what is shown.
+    /// Whether the output is JSON.
     pub fn is_json(&self) -> bool {
         self.json || self.format == "json"
     }
 }
 
-/// What is looked for.
+/// What `--find` searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Find {
     /// The fewest servers
@@ -84,7 +82,7 @@ pub enum Find {
 }
 
 impl Find {
-    /// The key of `--set` that is looked for.
+    /// The key of `--set` that is varied by the search.
     const fn key(self) -> &'static str {
         match self {
             Find::Servers => SERVERS,
@@ -93,62 +91,64 @@ impl Find {
     }
 }
 
-/// A prediction.
+/// A prediction of a load under some settings.
 #[derive(Debug)]
 struct Prediction {
     settings: Vec<Entry>,
     figures: Figures,
-    /// How far they may be off.
+    /// The expected error of each figure, as a share.
     errors: Compared,
-    /// What is to be known of it.
+    /// A warning about it.
     note: Option<String>,
-    /// Requests that no server takes: longer than its KV cache.
+    /// Requests that are refused because they are longer than the KV cache.
     refused: usize,
-    /// It in the table of runs.
+    /// Its row in the table of runs.
     line: Vec<String>,
-    /// Its rows, where a page is made of them.
+    /// Its requests as a run, if a page is written.
     run: Option<Run>,
 }
 
-/// What is predicted of a load.
-struct Predicted<'a> {
+/// A load with its predictions.
+struct LoadResult<'a> {
     load: &'a Load,
-    /// What was measured of it, and that in the table of runs.
     measured: Figures,
+    /// The row of the measured figures in the table of runs.
     line: Vec<String>,
+    /// `DEGRADED`, `INVALID` or `UNFINISHED`, as the report marks the measured run.
+    mark: Option<&'static str>,
     predictions: Vec<Prediction>,
-    /// Settings under which nothing was found that is looked for.
+    /// Settings under which `--find` found nothing.
     not_found: Vec<Vec<Entry>>,
-    /// What is to be known.
     notes: Vec<String>,
 }
 
-/// What all predictions are made of.
-struct Made<'a> {
+/// All loads with their predictions, and the fit that these are made with.
+struct Results<'a> {
     args: &'a Args,
     fit: Fit,
-    /// Whether the loads are several, which their names tell apart.
+    /// Whether there are several loads: predictions are then labelled with their load's name.
     are_several: bool,
-    /// Why there are none.
+    /// Why nothing is predicted.
     no_prediction: Option<String>,
-    loads: Vec<Predicted<'a>>,
+    loads: Vec<LoadResult<'a>>,
 }
 
-/// What would serve a load under some settings, and what becomes of its requests.
-type Served = (Vec<Entry>, Deployment, Load, Figures);
+/// A load replayed under some settings: these, the servers, the requests with their predicted times, and the figures.
+type Replayed = (Vec<Entry>, Deployment, Load, Figures);
 
-/// Rates that are looked at differ by this share.
+/// The relative distance between two rates that `--find rate` tries.
 const PRECISION: f64 = 0.02;
-/// Beyond so many times as many requests at once as rows tell of nothing is known.
-const FAR: f64 = 2.5;
-/// From this share of their places in use on servers are nearly full; the rows of `--fit` tell of that where they had this share of it.
-const BUSY: f64 = 0.9;
-const AS_BUSY: f64 = 0.7;
+/// With more than this many times as many requests at once as in the rows of `--fit`, the prediction has a note.
+const MAX_EXTRAPOLATION: f64 = 2.5;
+/// Servers are nearly full from this mean share of their slots in use on. The prediction has a note if it was less than
+/// `MIN_TAUGHT` times as much in the rows of `--fit`.
+const NEARLY_FULL: f64 = 0.9;
+const MIN_TAUGHT: f64 = 0.7;
 
-/// Predicts: what is shown, and why nothing is predicted or found, where that is so.
+/// Runs the command: returns its output, and the reason if nothing was predicted or found.
 ///
 /// # Errors
-/// What was given cannot be read, or is wrong.
+/// An argument is wrong, or a file cannot be read or written.
 pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     Goal::each_once(&args.goodput).map_err(Error::Setting)?;
     let sweeps = sweeps(&args.set)?;
@@ -158,10 +158,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
     let (runs, loads) = read(&args.loads)?;
-    if loads.is_empty() {
-        return Err(Error::Empty);
-    }
-    // What cannot be is said before it is learnt what was, and also where nothing is predicted.
+    // Wrong settings are reported before the fit, which takes long, and even if nothing is predicted.
     let looked_for = args.find.map(|of| (of.key().to_owned(), Value::from(1)));
     for load in &loads {
         for settings in &grid {
@@ -175,7 +172,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         given => Some(read(given)?.1),
     };
     let fit = Fit::of(taught.as_deref().unwrap_or(&loads))?;
-    let mut made = Made {
+    let mut made = Results {
         no_prediction: fit.no_prediction(),
         args,
         fit,
@@ -183,7 +180,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         loads: Vec::new(),
     };
     for (run, load) in runs.iter().zip(&loads) {
-        made.loads.push(made.predicted(run, load, &grid)?);
+        made.loads.push(made.predict(run, load, &grid)?);
     }
     if let (Some(first), Some(taught)) = (made.loads.first_mut(), &taught) {
         first
@@ -191,14 +188,17 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
             .extend(taught.iter().flat_map(|of| of.notes.clone()));
     }
     if let Some(path) = &args.profile {
-        write(path, &made.fit.profile())?;
+        write(path, &made.fit.profile(&loads))?;
     }
     let shown = match args.is_json() {
         true => format!("{:#}\n", made.to_json()),
         false => made.to_text(),
     };
     let nothing = made.loads.iter().find(|of| of.predictions.is_empty());
-    let nothing = nothing.map(|of| made.none_keeps(of.load));
+    let nothing = nothing.map(|of| match made.are_several {
+        true => format!("{}: {}", of.load.name, made.not_found_reason(of.load)),
+        false => made.not_found_reason(of.load),
+    });
     let nothing = made.no_prediction.take().or(nothing);
     if let Some(path) = &args.html {
         write(path, &made.page(runs, &sweeps))?;
@@ -211,20 +211,27 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
     Ok(written.map_err(|cause| table::Error::write(path, cause))?)
 }
 
-/// The runs of what is given of which any request can be replayed, with these.
+/// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
 fn read(given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
     if let Some([inner, outer]) = nested(given) {
         return Err(Error::Inside(inner, outer));
     }
-    let mut all = Vec::new();
-    for run in together(self::load(given)?.runs)? {
-        let load = Load::of(&run)?;
-        all.extend((!load.requests.is_empty()).then_some((run, load)));
+    let runs = merged(reader::load(given)?.runs)?;
+    let loads = runs.iter().map(Load::of);
+    let loads = loads.collect::<Result<Vec<Load>, Error>>()?;
+    let all = runs.into_iter().zip(loads);
+    let (all, empty): (Vec<_>, Vec<_>) = all.partition(|(_, load)| !load.requests.is_empty());
+    let (runs, mut loads): (Vec<Run>, Vec<Load>) = all.into_iter().unzip();
+    let mut empty = empty.into_iter().map(|(_, load)| Error::Empty(load.path));
+    match loads.first_mut() {
+        Some(first) => first.notes.extend(empty.map(|error| error.to_string())),
+        // An experiment may be without runs.
+        None => return Err(empty.next().unwrap_or(Error::Empty("LOAD".to_owned()))),
     }
-    Ok(all.into_iter().unzip())
+    Ok((runs, loads))
 }
 
-/// What is given and lies in a folder that is given, too; and that.
+/// A given path that lies in a given folder, and that folder.
 fn nested(given: &[PathBuf]) -> Option<[String; 2]> {
     let real = |path: &PathBuf| Some((path.canonicalize().ok()?, path.display().to_string()));
     let all: Vec<(PathBuf, String)> = given.iter().filter_map(real).collect();
@@ -238,63 +245,64 @@ fn nested(given: &[PathBuf]) -> Option<[String; 2]> {
     Some([inner.1.clone(), outer.1.clone()])
 }
 
-impl<'a> Made<'a> {
-    /// All that is predicted of a load, the rows of which are those of a run.
-    fn predicted(
+impl<'a> Results<'a> {
+    /// Predicts the load of a run under every combination of settings.
+    fn predict(
         &self,
         run: &Run,
         load: &'a Load,
         grid: &[Vec<Entry>],
-    ) -> Result<Predicted<'a>, Error> {
-        let is_said = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
+    ) -> Result<LoadResult<'a>, Error> {
+        let sets_slots = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
         let of_run = figures(run);
-        let mut made = Predicted {
-            notes: notes(load, !grid.iter().all(is_said)),
-            line: words::line_of(format!("measured: {}", load.name), &of_run),
+        let mut made = LoadResult {
+            notes: notes(load, !grid.iter().all(sets_slots)),
+            line: render::line_of(format!("measured: {}", run.marked_name()), &of_run),
+            mark: run.mark(),
             measured: Figures::measured(&of_run, load, &self.args.goodput),
             predictions: Vec::new(),
             not_found: Vec::new(),
             load,
         };
         for settings in grid.iter().filter(|_| self.no_prediction.is_none()) {
-            let served = match self.args.find {
-                None => Some(self.under(load, settings.clone())?),
+            let replayed = match self.args.find {
+                None => Some(self.replay(load, settings.clone())?),
                 Some(what) => self.find(load, settings, what)?,
             };
-            match served {
-                Some(served) => made.predictions.push(self.prediction(load, served)),
+            match replayed {
+                Some(replayed) => made.predictions.push(self.prediction(load, replayed)),
                 None => made.not_found.push(settings.clone()),
             }
         }
         Ok(made)
     }
 
-    fn under(&self, load: &Load, settings: Vec<Entry>) -> Result<Served, Error> {
-        let servers = deployment(self.fit.as_it_was(load), load, &settings)?;
+    fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, Error> {
+        let servers = deployment(self.fit.original(load), load, &settings)?;
         let made = servers.serve(load);
         let figures = Figures::of(&made, &self.args.goodput);
         Ok((settings, servers, made, figures))
     }
 
-    fn prediction(&self, load: &Load, (settings, servers, made, of): Served) -> Prediction {
-        let errors = self.fit.may_be_off(&servers, load, &of);
-        let note = self.far(&servers, &made);
-        let ok = made.seen().count();
+    fn prediction(&self, load: &Load, (settings, servers, made, figures): Replayed) -> Prediction {
+        let errors = self.fit.expected_errors(&servers, load, &figures);
+        let note = self.extrapolation_note(&servers, &made);
+        let ok = made.timed().count();
         let refused = made.requests.len() - ok;
         let name = format!("predicted: {}", self.label(&settings, load));
         let run = || self.run_of(&name, &settings, errors, note.as_ref(), &made);
         Prediction {
             run: self.args.html.is_some().then(run),
-            line: of.line(name, &made, [ok, refused]),
+            line: figures.line(name, &made, [ok, refused]),
             refused,
-            figures: of,
+            figures,
             settings,
             errors,
             note,
         }
     }
 
-    /// What tells a prediction from the others: its settings, behind the name of its load where there are several.
+    /// The label of a prediction: its settings, after the name of its load if there are several.
     fn label(&self, settings: &[Entry], load: &Load) -> String {
         match (self.are_several, settings) {
             (false, _) => grid::label(settings),
@@ -303,19 +311,19 @@ impl<'a> Made<'a> {
         }
     }
 
-    /// What is said of a prediction that is far from all that the rows of `--fit` tell of.
-    fn far(&self, servers: &Deployment, made: &Load) -> Option<String> {
-        let ((most, mean), (seen, taught)) = (made.running(), self.fit.running);
-        if most as f64 > FAR * seen as f64 {
+    /// A warning about a prediction far from all that the rows of `--fit` show.
+    fn extrapolation_note(&self, servers: &Deployment, made: &Load) -> Option<String> {
+        let ((max, mean), (max_taught, taught)) = (made.running(), self.fit.running);
+        if max as f64 > MAX_EXTRAPOLATION * max_taught as f64 {
             return Some(format!(
-                "up to {most} requests run at once on a server, and at most {seen} did in the rows of --fit: these do not tell how fast it is \
+                "up to {max} requests run at once on a server, and at most {max_taught} did in the rows of --fit: these do not tell how fast it is \
                  then, and ± does not hold that; give --fit rows of more requests at once"
             ));
         }
         let slots = servers.slots.iter().map(|slots| *slots as f64).sum::<f64>()
             / servers.slots.len() as f64;
         let [busy, taught] = [mean / slots, taught / slots];
-        (busy >= BUSY && taught < AS_BUSY * busy).then(|| {
+        (busy >= NEARLY_FULL && taught < MIN_TAUGHT * busy).then(|| {
             format!(
                 "{:.0} % of the servers' slots are in use on average, and at most {:.0} % were in the rows of --fit: these do not tell what \
                  becomes of a queue then, and ± is too narrow; give --fit rows of busier servers",
@@ -325,67 +333,68 @@ impl<'a> Made<'a> {
         })
     }
 
-    /// The fewest servers, or the highest rate, that keep the goals. Looked at first is what was measured, then twice as many servers
-    /// or half the rate, or the other way round, until one keeps them and one does not; then what is between those.
-    fn find(&self, load: &Load, settings: &[Entry], what: Find) -> Result<Option<Served>, Error> {
-        // Of places in order each has more room than the one before: a server more, or a rate that is a share lower.
+    /// The fewest servers, or the highest rate, that keep the goals: tries what was measured, doubles or halves until one candidate
+    /// keeps them and one does not, then bisects.
+    fn find(&self, load: &Load, settings: &[Entry], what: Find) -> Result<Option<Replayed>, Error> {
+        // Candidates are numbered so that each has more capacity to spare than the one before: one server more, or a rate that
+        // is lower by `PRECISION`.
         let rate = load.rate();
-        let place = |of: f64| ((rate / of).ln() / PRECISION.ln_1p()) as i64;
+        let number_of = |of: f64| ((rate / of).ln() / PRECISION.ln_1p()) as i64;
         let (first, mut at, last) = match what {
-            Find::Servers => (1, load.servers.len() as i64, MOST_SERVERS as i64),
-            Find::Rate => (place(MOST_RATE), 0, place(least_rate(load))),
+            Find::Servers => (1, load.servers.len() as i64, MAX_SERVERS as i64),
+            Find::Rate => (number_of(MAX_RATE), 0, number_of(min_rate(load))),
         };
-        let (mut missed, mut enough, mut found) = (first - 1, last + 1, None);
+        let (mut missed, mut kept, mut found) = (first - 1, last + 1, None);
         at = at.clamp(first, last);
-        while enough - missed > 1 {
+        while kept - missed > 1 {
             let (value, lower, higher) = match what {
                 Find::Servers => (Value::from(at), at / 2, at * 2),
                 Find::Rate => {
-                    let (tried, far) =
-                        (rate * (1.0 + PRECISION).powi(-at as i32), place(rate / 2.0));
-                    (Value::from(four_digits(tried)), at - far, at + far)
+                    let tried = rate * (1.0 + PRECISION).powi(-at as i32);
+                    let half = number_of(rate / 2.0);
+                    (Value::from(four_digits(tried)), at - half, at + half)
                 }
             };
             let looked_for = (what.key().to_owned(), value);
-            let served = self.under(load, [settings, &[looked_for]].concat())?;
-            match served.3.goodput_share >= Some(self.args.goodput_share) {
-                true => (enough, found) = (at, Some(served)),
+            let replayed = self.replay(load, [settings, &[looked_for]].concat())?;
+            match replayed.3.goodput_share >= Some(self.args.goodput_share) {
+                true => (kept, found) = (at, Some(replayed)),
                 false => missed = at,
             }
-            at = match (missed < first, enough > last) {
+            at = match (missed < first, kept > last) {
                 (true, _) => lower.max(first),
                 (_, true) => higher.min(last),
-                _ => i64::midpoint(missed, enough),
+                _ => i64::midpoint(missed, kept),
             };
         }
-        match (what, enough == first) {
-            (Find::Rate, true) => Err(Error::Setting(
-                "--find rate: any rate keeps --goodput, also all requests at once; give a stricter one"
-                    .to_owned(),
-            )),
+        match (what, kept == first) {
+            (Find::Rate, true) => Err(Error::Setting(format!(
+                "--find rate: {}: any rate keeps --goodput, also all requests at once; give a stricter one",
+                load.name
+            ))),
             _ => Ok(found),
         }
     }
 
-    /// Why nothing was found.
-    fn none_keeps(&self, load: &Load) -> String {
+    /// Why `--find` found nothing for a load.
+    fn not_found_reason(&self, load: &Load) -> String {
         let goals: Vec<String> = self.args.goodput.iter().map(Goal::to_string).collect();
-        let (goals, least) = (goals.join(" "), four_digits(least_rate(load)));
+        let (goals, min_rate) = (goals.join(" "), four_digits(min_rate(load)));
         let looked_for = match self.args.find {
-            Some(Find::Servers) => format!("number of servers up to {MOST_SERVERS}"),
-            _ => format!("rate from {least} requests a second on"),
+            Some(Find::Servers) => format!("number of servers up to {MAX_SERVERS}"),
+            _ => format!("rate from {min_rate} requests a second on"),
         };
         let share = self.args.goodput_share * 100.0;
         format!("no {looked_for} keeps {goals} in {share:.1} % of the requests")
     }
 }
 
-/// The lowest rate that is looked at, requests a second.
-fn least_rate(load: &Load) -> f64 {
-    (load.rate() / MOST_SERVERS as f64).max(LEAST_RATE)
+/// The lowest rate that `--find` tries, requests a second.
+fn min_rate(load: &Load) -> f64 {
+    (load.rate() / MAX_SERVERS as f64).max(MIN_RATE)
 }
 
-/// What the reader must know of a load.
+/// What the reader of a load's predictions must know.
 fn notes(load: &Load, needs_slots: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if needs_slots && load.slots.iter().all(Option::is_none) {

@@ -1,54 +1,55 @@
-//! What runs teach of their servers, and how near a replay of them comes to what was measured.
+//! Fits the engine to measured runs, and replays these to know the error of predictions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Error;
 use super::figures::{COMPARED, Compared, Figures};
-use super::learn::{Learnt, learn, share, slow_down};
+use super::learn::{Estimate, gpu_share, learn, slow_down};
 use super::load::Load;
 use super::replay::{Deployment, Model};
+use super::settings::SLOTS;
 
-/// What was learnt.
+/// The engine as fitted to runs.
 #[derive(Clone, Debug)]
 pub struct Fit {
     /// A server that has a GPU of its own.
     pub model: Model,
-    /// Its figures, with their bounds.
-    pub learnt: Vec<Learnt>,
-    /// What each server has of a GPU in runs of so many servers.
-    pub shares: BTreeMap<usize, f64>,
-    /// Requests that it was learnt from.
+    /// The fitted parameters.
+    pub estimates: Vec<Estimate>,
+    /// Each server's share of a GPU, by the number of servers in a run.
+    pub gpu_shares: BTreeMap<usize, f64>,
+    /// The number of requests that it was fitted to.
     pub requests: usize,
-    /// How many of them ran at once on a server: at most, and on average.
+    /// The requests that ran at once on a server: the most, and the highest mean of a run.
     pub running: (usize, f64),
-    /// Runs replayed.
+    /// The runs, replayed.
     pub validation: Vec<Replayed>,
 }
 
-/// A run replayed.
+/// A run with its replay.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// Its name.
+    /// The run's name.
     pub name: String,
-    /// What was measured.
+    /// Its measured figures.
     pub measured: Figures,
-    /// What came out.
+    /// Those of the replay.
     pub predicted: Figures,
 }
 
-/// More than this error, as a share, is no prediction.
-const MOST_ERROR: f64 = 0.2;
-/// Servers may be slower than learnt by so much, where they do what the rows do not show: as much as throughput is off at saturation
-/// (docs/WHATIF.md).
-const SLOWER: f64 = 1.05;
+/// With a larger error, as a share, nothing is predicted.
+const MAX_ERROR: f64 = 0.2;
+/// Servers may be slower than fitted by this factor in conditions that the rows do not show: as much as throughput was off at
+/// saturation (docs/WHATIF.md).
+const SLOWDOWN: f64 = 1.05;
 
 impl Fit {
-    /// Learns of runs, and replays them.
+    /// Fits the engine to runs, and replays them.
     ///
     /// # Errors
-    /// They do not tell what a server does.
+    /// No server has enough requests with known times.
     pub fn of(loads: &[Load]) -> Result<Fit, Error> {
-        // Of servers with a GPU of their own, where any run had one server.
+        // A run of a single server has a GPU of its own. If there is none, servers are fitted as if each had one.
         let is_own = |sample: &Load| sample.servers.len() == 1;
         let (mut taught, mut shared): (Vec<Load>, Vec<Load>) =
             samples(loads).into_iter().partition(is_own);
@@ -56,33 +57,34 @@ impl Fit {
             std::mem::swap(&mut taught, &mut shared);
         }
         if taught.is_empty() {
-            return Err(Error::NothingToLearn);
+            let paths: Vec<&str> = loads.iter().map(|load| &*load.path).collect();
+            return Err(Error::NothingToLearn(paths.join(", ")));
         }
-        let (model, learnt) = learn(&taught);
+        let (model, estimates) = learn(&taught);
         shared.sort_by_key(|sample| sample.servers.len());
         let shares = shared.chunk_by(|a, b| a.servers.len() == b.servers.len());
         let of_shares =
-            |samples: &[Load]| Some((samples.first()?.servers.len(), share(&model, samples)));
+            |samples: &[Load]| Some((samples.first()?.servers.len(), gpu_share(&model, samples)));
         let running = loads.iter().map(Load::running);
         let mut fit = Fit {
-            requests: taught.iter().map(|sample| sample.seen().count()).sum(),
-            shares: shares.filter_map(of_shares).collect(),
+            requests: taught.iter().map(|sample| sample.timed().count()).sum(),
+            gpu_shares: shares.filter_map(of_shares).collect(),
             running: running.fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
             model,
-            learnt,
+            estimates,
             validation: Vec::new(),
         };
-        let told = loads.iter().filter(|load| load.seen().next().is_some());
-        fit.validation = told.map(|load| fit.replay(load)).collect();
+        let timed = loads.iter().filter(|load| load.timed().next().is_some());
+        fit.validation = timed.map(|load| fit.replay(load)).collect();
         Ok(fit)
     }
 
-    /// A run replayed as it was; compared is what the server told of.
+    /// Replays a run as it was. Its figures are of the requests with measured times.
     pub fn replay(&self, load: &Load) -> Replayed {
-        let mut made = self.as_it_was(load).serve(load);
+        let mut made = self.original(load).serve(load);
         let both = made.requests.iter_mut().zip(&load.requests);
-        both.filter(|(_, request)| request.seen.is_none())
-            .for_each(|(made, _)| made.seen = None);
+        both.filter(|(_, request)| request.times.is_none())
+            .for_each(|(made, _)| made.times = None);
         Replayed {
             name: load.name.clone(),
             measured: Figures::of(load, &[]),
@@ -90,76 +92,100 @@ impl Fit {
         }
     }
 
-    /// What served a load.
-    pub fn as_it_was(&self, load: &Load) -> Deployment {
+    /// The servers of a load as they were.
+    pub fn original(&self, load: &Load) -> Deployment {
         let mut model = self.model.clone();
-        model.profile.gpu_share = self.shares.get(&load.servers.len()).copied().unwrap_or(1.0);
+        model.profile.gpu_share = self
+            .gpu_shares
+            .get(&load.servers.len())
+            .copied()
+            .unwrap_or(1.0);
         Deployment::of(&model, load)
     }
 
-    /// Why nothing is to be predicted from this.
+    /// Why nothing is predicted from this fit: its error is too large. `None` if it is good enough.
     pub fn no_prediction(&self) -> Option<String> {
         let error = self.error();
         let by_name = COMPARED.iter().zip(self.errors());
         let ((name, _), worst) = by_name.max_by(|a, b| a.1.total_cmp(&b.1))?;
-        (error > MOST_ERROR || error.is_nan()).then(|| {
+        (error > MAX_ERROR || error.is_nan()).then(|| {
             format!(
                 "no prediction is to be had: replayed, the rows of --fit are off by {:.0} %, more than {:.0} % ({name} most, by {:.0} %): \
                  the engine does not explain what these servers did",
                 error * 100.0,
-                MOST_ERROR * 100.0,
+                MAX_ERROR * 100.0,
                 worst * 100.0
             )
         })
     }
 
-    /// What was learnt, as a plan's `[sim]`.
-    pub fn profile(&self) -> String {
+    /// The servers of these loads as keys of a plan, below the command of `queuescope sim`. Unknown slots are left out; what differs
+    /// between the loads is a comment.
+    pub fn profile(&self, loads: &[Load]) -> String {
+        let servers: Vec<Deployment> = loads.iter().map(|load| self.original(load)).collect();
+        let slots = servers.iter().flat_map(|of| &of.slots);
+        let slots = slots.filter(|slots| **slots < usize::MAX);
+        let profiles = || servers.iter().map(|of| &of.model.profile);
+        let pools = profiles().map(|of| of.max_total_tokens.to_string());
+        let shares = profiles().map(|of| of.gpu_share.to_string());
+        let known: [(&str, BTreeSet<String>); 3] = [
+            (SLOTS, slots.map(usize::to_string).collect()),
+            ("max_total_tokens", pools.collect()),
+            ("gpu_share", shares.collect()),
+        ];
         let model = &self.model.profile;
-        let learnt = self.learnt.iter().map(|learnt| (learnt.name, learnt.value));
-        let figures = learnt.chain([
+        let estimates = self.estimates.iter().map(|of| (of.name, of.value));
+        let fitted = estimates.chain([
             ("tokenize_ms", model.tokenize_ms),
             ("tokenize_token_us", model.tokenize_token_us),
             ("schedule_ms", model.schedule_ms),
         ]);
-        let (mut flags, mut lines) = (String::new(), String::new());
-        for (name, value) in figures {
-            flags += &format!(" --{} {value:.6}", name.replace('_', "-"));
-            lines += &format!("{name} = {value:.6}\n");
+        let fitted = fitted.map(|(name, value)| (name, [format!("{value:.6}")].into()));
+        let (mut flags, mut lines) = (String::new(), [String::new(), String::new()]);
+        for (name, values) in known.into_iter().chain(fitted) {
+            // A plan has the slots of any engine outside of `[sim]`.
+            let lines = &mut lines[usize::from(name != SLOTS)];
+            if let (Some(value), 1) = (values.first(), values.len()) {
+                flags += &format!(" --{} {value}", name.replace('_', "-"));
+                *lines += &format!("{name} = {value}\n");
+            } else if !values.is_empty() {
+                *lines += &format!("# {name} differs between the loads\n");
+            }
         }
-        format!("# queuescope sim{flags}\n[sim]\n{lines}")
+        let [plan, sim] = lines;
+        format!("# queuescope sim{flags}\n{plan}[sim]\n{sim}")
     }
 
-    /// How far replays are off.
+    /// The errors of replays: the root mean square of each figure's.
     pub fn errors(&self) -> Compared {
         let all: Vec<Compared> = self.validation.iter().map(Replayed::errors).collect();
         std::array::from_fn(|figure| root_mean_square(all.iter().map(|errors| errors[figure])))
     }
 
-    /// How far what these servers make of a load may be off: as much as replays are, and as what slower ones would make of it, which
-    /// is much where they are nearly full.
-    pub fn may_be_off(&self, servers: &Deployment, load: &Load, made: &Figures) -> Compared {
+    /// The expected errors of a prediction: those of replays, and the change if servers were slower by [`SLOWDOWN`], which is large
+    /// if they are nearly full.
+    pub fn expected_errors(&self, servers: &Deployment, load: &Load, made: &Figures) -> Compared {
         let mut slower = servers.clone();
-        slow_down(&mut slower.model.profile, [SLOWER; 2]);
-        let slower = Figures::of(&slower.serve(load), &[]).off_from(made);
+        slow_down(&mut slower.model.profile, [SLOWDOWN; 2]);
+        let slower = Figures::of(&slower.serve(load), &[]).errors_against(made);
         let replays = self.errors();
         std::array::from_fn(|figure| replays[figure].hypot(slower[figure]))
     }
 
-    /// The same in one number: the root of the mean square over all that is compared.
+    /// The root mean square of all errors.
     pub fn error(&self) -> f64 {
         root_mean_square(self.errors().into_iter())
     }
 }
 
 impl Replayed {
-    /// How far each figure is off, with its sign.
+    /// The signed error of each figure, as a share.
     pub fn errors(&self) -> Compared {
-        self.predicted.off_from(&self.measured)
+        self.predicted.errors_against(&self.measured)
     }
 }
 
-/// What runs teach of each server.
+/// A sample of each server with enough requests.
 fn samples(loads: &[Load]) -> Vec<Load> {
     let servers: usize = loads.iter().map(|load| load.servers.len()).sum();
     let all = loads.iter();
@@ -168,7 +194,7 @@ fn samples(loads: &[Load]) -> Vec<Load> {
         .collect()
 }
 
-/// Not a number of none.
+/// `NaN` of no values.
 fn root_mean_square(all: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = all.len() as f64;
     (all.map(|one| one * one).sum::<f64>() / count).sqrt()

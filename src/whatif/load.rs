@@ -1,4 +1,4 @@
-//! What there was to serve and when, as the rows of a run tell it, and what became of it.
+//! The requests of a run, from its rows: when each arrived, what it asked for, and its times at the server.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,73 +10,77 @@ use crate::units::count;
 
 use super::Error;
 
-/// The requests of a run, by arrival, without those whose rows do not tell what they asked for.
+/// The requests of a run in the order of arrival, without those of unknown size.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
     /// The run's name.
     pub name: String,
-    /// The requests. All times count from the beginning of the run.
+    /// Its file, for errors.
+    pub path: String,
+    /// The requests. All times are seconds since the run began.
     pub requests: Vec<Request>,
-    /// The servers that they went to.
+    /// The hosts that served them.
     pub servers: Vec<String>,
-    /// How many requests each server runs at once, where that was told, or their waiting shows it.
+    /// The most requests that each server runs at once, from its command or inferred from waiting; `None` if unknown.
     pub slots: Vec<Option<usize>>,
-    /// Tokens that a server's KV cache holds, where that was told.
+    /// Tokens that a server's KV cache holds, if known.
     pub pool: Option<u64>,
-    /// What its reader must know, each with its name.
+    /// Warnings, each prefixed with the load's name.
     pub notes: Vec<String>,
 }
 
-/// A request: times in seconds.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// When it arrived.
-    pub at: f64,
+    /// The time of its arrival.
+    pub arrival: f64,
     /// Tokens of its prompt.
     pub prompt: u32,
-    /// Those of them that the prefix cache spared it.
+    /// Prompt tokens that were in the prefix cache.
     pub cached: u32,
-    /// Tokens that it made.
+    /// Generated tokens.
     pub output: u32,
-    /// The place of its server.
+    /// The index of its server.
     pub server: usize,
-    /// What became of it, where the server told when.
-    pub seen: Option<Times>,
+    /// Its times at the server, if these are known.
+    pub times: Option<Times>,
 }
 
-/// What became of a request: seconds since the run began.
+/// The times of a request at its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
-    /// The server had received it.
+    /// The server received it.
     pub created: f64,
     /// It entered the server's queue.
     pub queued: f64,
-    /// It left it.
+    /// It left the queue.
     pub admitted: f64,
-    /// Its prefill had ended.
+    /// Its prefill ended.
     pub prefilled: f64,
     /// The server had its first token.
     pub first: f64,
-    /// All of the answer had come.
+    /// The response ended.
     pub finish: f64,
 }
 
-/// Fewer requests tell nothing of a server.
-const FEWEST: usize = 20;
-/// A server's sample has at most so many requests, and all samples make so many tokens.
-const MOST: (usize, u64) = (2_000, 400_000);
+/// A sample of fewer requests is not used.
+const MIN_REQUESTS: usize = 20;
+/// The most requests of a server's sample, and generated tokens of all samples together: replaying takes time.
+const MAX_REQUESTS: usize = 2_000;
+const MAX_TOKENS: u64 = 400_000;
 
-/// Runs of which each is a load: records of proxies of one time are those of one, whichever of them a request came through.
+/// Merges records of several proxies that overlap in time into one run: their requests went to the same servers.
 ///
 /// # Errors
-/// One cannot be read.
-pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
+/// Two runs have requests in common, or a file cannot be read.
+pub fn merged(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
     let mut all: Vec<Run> = Vec::new();
+    // The time span of a proxy's records: rows without a generator's or an experiment's run.
     let records = |run: &Run| {
         let belongs_to_none = run.epoch.is_some() && run.file.is_none() && run.summary.is_null();
         run.span().filter(|_| belongs_to_none)
     };
-    // Else one that overlaps two would join the first of them alone.
+    // In order of time, so that one that overlaps two others merges all three.
     let begun = |run: &Run| records(run).map_or(f64::NEG_INFINITY, |(begin, _)| begin);
     runs.sort_by(|a, b| begun(a).total_cmp(&begun(b)));
     for run in runs {
@@ -84,24 +88,29 @@ pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
             let both = records(one).zip(records(&run));
             both.is_some_and(|(one, other)| overlap(one, other))
         };
-        let mut doubled = all.iter().map(|one| (one, in_both(one, &run)));
-        if let Some((one, both)) = doubled.find(|(_, both)| *both > 0) {
-            return Err(Error::Twice(run.name, one.name.clone(), both));
+        let mut shared = all.iter().map(|one| (one, shared_requests(one, &run)));
+        if let Some((one, count)) = shared.find(|(_, count)| *count > 0) {
+            return Err(Error::Twice(path_of(&run), path_of(one), count));
         }
         match all.iter_mut().find(is_one) {
-            Some(one) => one.take(run)?,
+            Some(one) => one.append(run)?,
             None => all.push(run),
         }
     }
     Ok(all)
 }
 
-/// How many requests two runs both have: of one id and moment, as copies do, or of one id that no other has there, at one time, as
-/// proxies behind each other do. Clients may number theirs alike: then the engine tells another time in its queue. Some that look
-/// so by chance count for nothing.
-fn in_both(one: &Run, other: &Run) -> usize {
+/// The (first) file of a run's rows; its folder if it has none.
+fn path_of(run: &Run) -> String {
+    run.files.first().unwrap_or(&run.dir).display().to_string()
+}
+
+/// The number of requests that are in both runs: either with the same id and arrival, as in copies, or with an id that is unique in
+/// both and overlapping times, as in the records of proxies behind each other. Ids alone prove nothing, as clients may number
+/// their requests alike, so the time in the engine's queue must be the same. A small number of matches may be chance: 0.
+fn shared_requests(one: &Run, other: &Run) -> usize {
     let has_clock = one.zero().and(other.zero()).is_some();
-    // Of runs one after another, as in a sweep, nothing needs to be looked for.
+    // Runs one after another, as in a sweep, have none in common.
     if let Some((one, other)) = one.span().zip(other.span())
         && !overlap(one, other)
     {
@@ -138,7 +147,7 @@ fn in_both(one: &Run, other: &Run) -> usize {
     }
     match has_clock {
         true if at_one_time >= few => same.max(at_one_time),
-        // Moments of years have no more digits than tell one of many.
+        // Epoch seconds are exact to 0.2 µs in an f64, so a few may be equal by chance.
         true if same * 10 >= few => same,
         false if same >= few => same,
         _ => 0,
@@ -153,38 +162,39 @@ fn overlap(one: Span, other: Span) -> bool {
 }
 
 impl Load {
-    /// Of a run.
+    /// The load of a run.
     ///
     /// # Errors
-    /// It is of pairs of servers, of worker hops, or a part of a load.
+    /// The rows are of prefill/decode pairs, of worker hops, or of one shard of several.
     pub fn of(run: &Run) -> Result<Load, Error> {
         let table = &run.table;
         let is_hop = |row| table.text(ColumnId::seen_by, row) == "hop";
         if !table.is_empty() && (0..table.len()).all(is_hop) {
-            return Err(Error::Hops(run.name.clone()));
+            return Err(Error::Hops(path_of(run)));
         }
         if let Some(shard) = run.read_of::<String>("/config/shard")
             && !shard.ends_with("/1")
         {
-            return Err(Error::Shard(run.name.clone(), shard));
+            return Err(Error::Shard(path_of(run), shard));
         }
         if table.has(ColumnId::disaggregated) {
-            return Err(Error::Pairs(run.name.clone()));
+            return Err(Error::Pairs(path_of(run)));
         }
         let mut load = Load {
             name: run.name.clone(),
+            path: path_of(run),
             ..Load::default()
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
-        let mut places = vec![None; table.codes(ColumnId::host)];
+        let mut indices = vec![None; table.codes(ColumnId::host)];
         let why = Why::of_servers(run);
         for row in 0..table.len() {
             let Some(request) = request(table, row) else {
                 left_out += 1;
                 continue;
             };
-            let place = &mut places[table.code(ColumnId::host, row)];
-            let server = *place.get_or_insert_with(|| {
+            let index = &mut indices[table.code(ColumnId::host, row)];
+            let server = *index.get_or_insert_with(|| {
                 let host = table.text(ColumnId::host, row);
                 load.servers.push(host.to_owned());
                 let server = why.server(table, row, None);
@@ -203,102 +213,104 @@ impl Load {
         }
         let named = |note| format!("{}: {note}", run.name);
         load.notes = notes.into_iter().map(named).collect();
-        load.requests.sort_by(|a, b| a.at.total_cmp(&b.at));
+        load.requests
+            .sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
         Ok(load)
     }
 
-    /// The requests of which the server told, with what it told.
-    pub fn seen(&self) -> impl Iterator<Item = (&Request, Times)> + Clone {
+    /// The requests with known times at the server, and these.
+    pub fn timed(&self) -> impl Iterator<Item = (&Request, Times)> + Clone {
         let requests = self.requests.iter();
-        requests.filter_map(|request| Some((request, request.seen?)))
+        requests.filter_map(|request| Some((request, request.times?)))
     }
 
-    /// Requests a second that arrive.
+    /// The rate of arrivals, requests a second.
     pub fn rate(&self) -> f64 {
         let [first, last] =
-            [self.requests.first(), self.requests.last()].map(|of| of.map_or(0.0, |of| of.at));
+            [self.requests.first(), self.requests.last()].map(|of| of.map_or(0.0, |of| of.arrival));
         (self.requests.len().max(2) - 1) as f64 / (last - first).max(1e-9)
     }
 
-    /// How many requests ran at once on a server, as far as is known: at most on any, and on average of all.
+    /// The requests that ran at once on a server: the most on any, and the mean of all servers.
     pub fn running(&self) -> (usize, f64) {
-        let changes = self.seen().flat_map(|(request, times)| {
+        let changes = self.timed().flat_map(|(request, times)| {
             let [from, to] = [times.admitted, times.finish];
             [(request.server, from, 1), (request.server, to, -1)]
         });
         let mut changes: Vec<(usize, f64, isize)> = changes.collect();
-        // Who ends makes room.
+        // At the same time, ends come before starts.
         changes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
-        let (mut running, mut most, mut ran) = (0, 0, 0.0);
+        let (mut running, mut max, mut ran) = (0, 0, 0.0);
         let (mut first, mut last) = (f64::INFINITY, 0.0_f64);
         for (_, at, change) in changes {
             running += change;
-            most = most.max(running);
+            max = max.max(running);
             ran -= at * change as f64;
             (first, last) = (first.min(at), last.max(at));
         }
         let whole = (last - first).max(1e-9) * self.servers.len() as f64;
-        (most.unsigned_abs(), ran / whole)
+        (max.unsigned_abs(), ran / whole)
     }
 
-    /// Whether the prefix cache had any tokens worth a word.
+    /// Whether more than 1 % of the prompt tokens were in the prefix cache.
     pub fn shares_prefixes(&self) -> bool {
         let cached: u64 = self.requests.iter().map(|of| u64::from(of.cached)).sum();
         let all: u64 = self.requests.iter().map(|of| u64::from(of.prompt)).sum();
         cached * 100 > all
     }
 
-    /// Of a server's requests those that came closest together; `of` servers share the room for samples. Who met others that are
-    /// not among them is there, but not as seen. `None`: too few tell anything.
-    pub fn sample(&self, server: usize, of: usize) -> Option<Load> {
+    /// The busiest stretch of a server's requests, of a bounded size; `servers` is the number of servers that are sampled. Requests
+    /// that ran beside others outside of the sample keep no times, as a replay cannot explain those. `None` if too few are left.
+    pub fn sample(&self, server: usize, servers: usize) -> Option<Load> {
         let its = self.requests.iter().filter(|of| of.server == server);
         let all: Vec<Request> = its.map(|of| Request { server: 0, ..*of }).collect();
         let tokens: u64 = all.iter().map(|request| u64::from(request.output)).sum();
-        let room = MOST.1 / of.max(1) as u64 * all.len() as u64 / tokens.max(1);
-        let size = (room as usize).min(MOST.0).max(5 * FEWEST).min(all.len());
-        let span = |from: &usize| all[from + size - 1].at - all[*from].at;
+        let room = MAX_TOKENS / servers.max(1) as u64 * all.len() as u64 / tokens.max(1);
+        let size = (room as usize).clamp(5 * MIN_REQUESTS, MAX_REQUESTS);
+        let size = size.min(all.len());
+        let span = |from: &usize| all[from + size - 1].arrival - all[*from].arrival;
         let starts = (0..=all.len() - size).step_by(size / 2 + 1);
         let from = starts.min_by(|a, b| span(a).total_cmp(&span(b)))?;
         let (before, rest) = all.split_at(from);
         let (requests, after) = rest.split_at(size);
-        let end = |request: &Request| request.seen.map_or(0.0, |seen| seen.finish);
+        let end = |request: &Request| request.times.map_or(0.0, |times| times.finish);
         let from = before.iter().map(end).fold(f64::NEG_INFINITY, f64::max);
-        let to = after.first().map_or(f64::INFINITY, |next| next.at);
-        let alone = |request: &Request| {
-            let is_alone = |seen: &Times| request.at >= from && seen.finish <= to;
-            let seen = request.seen.filter(is_alone);
-            Request { seen, ..*request }
+        let to = after.first().map_or(f64::INFINITY, |next| next.arrival);
+        let explained = |request: &Request| {
+            let is_inside = |times: &Times| request.arrival >= from && times.finish <= to;
+            let times = request.times.filter(is_inside);
+            Request { times, ..*request }
         };
         let sample = Load {
-            requests: requests.iter().map(alone).collect(),
+            requests: requests.iter().map(explained).collect(),
             servers: self.servers.clone(),
             slots: vec![self.slots[server]],
             pool: self.pool,
             ..Load::default()
         };
-        (sample.seen().count() >= FEWEST).then_some(sample)
+        (sample.timed().count() >= MIN_REQUESTS).then_some(sample)
     }
 }
 
-/// What a row tells; its server is not told yet.
+/// The request of a row, without its server; `None` if it failed or its size is unknown.
 fn request(table: &Table, row: usize) -> Option<Request> {
     let tokens = |column| Some(u32::try_from(table.whole(column, row)?).unwrap_or(u32::MAX));
-    let at = table.number(ColumnId::arrival_time, row)?;
+    let arrival = table.number(ColumnId::arrival_time, row)?;
     let prompt = tokens(ColumnId::actual_prompt_tokens)?.max(1);
     let made = tokens(ColumnId::actual_output_tokens);
     let request = Request {
-        at,
+        arrival,
         prompt,
         cached: tokens(ColumnId::cached_tokens).unwrap_or(0).min(prompt),
         output: made.or_else(|| tokens(ColumnId::decode_length))?.max(1),
         server: 0,
-        seen: seen(table, row, at),
+        times: times(table, row, arrival),
     };
     table.is_ok(row).then_some(request)
 }
 
-/// What the server told of a request, unless its clock is not known.
-fn seen(table: &Table, row: usize, at: f64) -> Option<Times> {
+/// The times of a request at its server; `None` if some are missing, out of order, or on an unknown clock.
+fn times(table: &Table, row: usize, arrival: f64) -> Option<Times> {
     if table.text(ColumnId::clock_state, row) == "raw" {
         return None;
     }
@@ -306,13 +318,13 @@ fn seen(table: &Table, row: usize, at: f64) -> Option<Times> {
     let queued = time(ColumnId::queue_time_start)?;
     let first = time(ColumnId::server_first_token_time)?;
     let times = Times {
-        created: time(ColumnId::server_created_time).unwrap_or(at),
+        created: time(ColumnId::server_created_time).unwrap_or(arrival),
         queued,
         admitted: time(ColumnId::queue_time_end)?,
         prefilled: time(ColumnId::prefill_end_time).unwrap_or(first),
         first,
         finish: time(ColumnId::finish_time)?,
     };
-    let in_order = [at, queued, times.admitted, first, times.finish];
+    let in_order = [arrival, queued, times.admitted, first, times.finish];
     in_order.is_sorted().then_some(times)
 }

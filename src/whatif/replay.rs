@@ -1,4 +1,4 @@
-//! Requests put to the simulator's engine in its own time: what becomes of them under other settings.
+//! Replays requests through the simulator's engine, in simulated time, under given settings.
 
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
@@ -9,32 +9,32 @@ use crate::upstream::policy::{Candidate, Chooser, Policy};
 
 use super::load::{Load, Request, Times};
 
-/// A server's engine, and the ways to it and back, which are outside of it: seconds.
+/// A server's engine, and the delays to it and back, seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     /// The engine.
     pub profile: Profile,
-    /// From a request's arrival until the server has received it.
-    pub way_in: f64,
-    /// From a token's step until the server has it, and from the last one's until the answer has come back.
-    pub way_back: f64,
+    /// From a request's arrival to its receipt by the server.
+    pub inbound_s: f64,
+    /// From the end of a token's step until the server has the token; after the last, until the response has ended.
+    pub return_s: f64,
 }
 
-/// What serves the requests: servers that are alike but for how many requests each runs at once.
+/// The servers of a replay. They differ only in their slots.
 #[derive(Clone, Debug)]
 pub struct Deployment {
     /// Each server.
     pub model: Model,
-    /// How many requests each runs at once.
+    /// The most requests that each runs at once.
     pub slots: Vec<usize>,
-    /// Who gets a request; `None`: who had it.
+    /// Chooses the server of a request; `None`: each goes to the server that it was measured at.
     pub policy: Option<Policy>,
-    /// Requests come so many times as fast.
+    /// The factor on the rate of arrivals.
     pub pace: f64,
 }
 
 impl Deployment {
-    /// The servers of a load, which get what they got.
+    /// The servers of a load as they were.
     pub fn of(model: &Model, load: &Load) -> Deployment {
         let slots = load.slots.iter();
         let mut model = model.clone();
@@ -48,7 +48,7 @@ impl Deployment {
         }
     }
 
-    /// A load with what becomes of its requests.
+    /// Replays a load: the same requests with predicted times.
     pub fn serve(&self, load: &Load) -> Load {
         let servers = match self.slots.len() == load.servers.len() {
             true => load.servers.clone(),
@@ -65,15 +65,15 @@ impl Deployment {
         }
     }
 
-    /// Requests, by arrival, as they come here, with what becomes of each; nothing of those that are refused.
+    /// Replays requests, which are in the order of arrival: their predicted times, and servers. Refused ones have no times.
     pub fn replay(&self, requests: &[Request]) -> Vec<Request> {
         let start = Stamp::from_nanos(0);
         let count = self.slots.len();
-        let first = requests.first().map_or(0.0, |first| first.at);
+        let first = requests.first().map_or(0.0, |first| first.arrival);
         let paced = |request: &Request| Request {
-            at: first + (request.at - first) / self.pace,
+            arrival: first + (request.arrival - first) / self.pace,
             server: request.server % count,
-            seen: None,
+            times: None,
             ..*request
         };
         let engine = |slots: &usize| {
@@ -93,22 +93,23 @@ impl Deployment {
         };
         let reaches = |(id, request): (usize, &Request)| {
             let tokenized = self.model.profile.tokenize_s(u64::from(request.prompt));
-            let at = request.at + self.model.way_in + tokenized;
+            let at = request.arrival + self.model.inbound_s + tokenized;
             (start.plus_seconds(at), id)
         };
-        let coming = replay.requests.iter().enumerate().map(reaches);
-        let mut coming: Vec<(Stamp, usize)> = coming.collect();
-        coming.sort();
-        let mut coming = coming.into_iter().peekable();
+        let submissions = replay.requests.iter().enumerate().map(reaches);
+        let mut submissions: Vec<(Stamp, usize)> = submissions.collect();
+        submissions.sort();
+        let mut submissions = submissions.into_iter().peekable();
         if let Some(policy) = self.policy {
             let mut chooser = Chooser::new(policy, count, ChaCha8Rng::seed_from_u64(1));
             let by_load = matches!(policy, Policy::ShortestQueue | Policy::PowerOfTwo);
             for id in 0..replay.requests.len() {
-                // What is sent out by now is not all there yet, and what ended lately is not all back.
-                let back = replay.requests[id].at - self.model.way_back;
-                let now = start.plus_seconds(back);
+                // A router knows of an end only after the return path, and a request that it sent may not have arrived yet.
+                let known_at = replay.requests[id].arrival - self.model.return_s;
+                let now = start.plus_seconds(known_at);
                 if by_load {
-                    while let Some(next) = coming.next_if(|next| next.0 <= now && next.1 < id) {
+                    while let Some(next) = submissions.next_if(|next| next.0 <= now && next.1 < id)
+                    {
                         replay.submit(next);
                     }
                     (0..count).for_each(|server| replay.run(server, now));
@@ -119,7 +120,7 @@ impl Deployment {
                 }
             }
         }
-        coming.for_each(|next| replay.submit(next));
+        submissions.for_each(|next| replay.submit(next));
         for server in 0..count {
             while let Some(next) = replay.engines[server].next_event_at() {
                 replay.run(server, next.plus_seconds(1.0));
@@ -129,12 +130,12 @@ impl Deployment {
     }
 }
 
-/// Requests on their way.
+/// A replay under way.
 struct Replay<'m> {
     model: &'m Model,
     requests: Vec<Request>,
     engines: Vec<Engine>,
-    /// What a policy knows of each of them.
+    /// The servers as a policy sees them.
     servers: Vec<Candidate>,
 }
 
@@ -142,11 +143,11 @@ impl Replay<'_> {
     /// Hands a request to its engine's scheduler.
     fn submit(&mut self, (at, id): (Stamp, usize)) {
         let server = self.requests[id].server;
-        // Those that come at one moment start as one batch.
+        // Not up to `at` itself: requests of the same time are batched together.
         self.run(server, at.plus_nanos(-1));
         let request = &mut self.requests[id];
-        request.seen = Some(Times {
-            created: request.at + self.model.way_in,
+        request.times = Some(Times {
+            created: request.arrival + self.model.inbound_s,
             ..Times::default()
         });
         let prompt = Prompt::Counted {
@@ -161,11 +162,11 @@ impl Replay<'_> {
         self.engines[server].submit(submitted, at);
     }
 
-    /// Lets all happen at a server up to a moment.
+    /// Advances a server to a time.
     fn run(&mut self, server: usize, until: Stamp) {
         for event in self.engines[server].advance(until) {
-            let seen = &mut self.requests[event.id as usize].seen;
-            let Some(times) = seen else {
+            let of_request = &mut self.requests[event.id as usize].times;
+            let Some(times) = of_request else {
                 continue;
             };
             let at = event.at.seconds();
@@ -174,17 +175,17 @@ impl Replay<'_> {
                 EventKind::Admitted { .. } if times.admitted == 0.0 => times.admitted = at,
                 EventKind::Token { .. } if times.first == 0.0 => {
                     times.prefilled = at;
-                    times.first = at + self.model.way_back;
+                    times.first = at + self.model.return_s;
                 }
                 _ => {}
             }
             if event.kind.is_end() {
                 let in_flight = &mut self.servers[server].in_flight;
                 *in_flight = in_flight.saturating_sub(1);
-                times.finish = at + self.model.way_back;
+                times.finish = at + self.model.return_s;
             }
             if event.kind == EventKind::Rejected {
-                *seen = None;
+                *of_request = None;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What is to be changed: `--set KEY=VALUE`, of which several values of a key make a grid.
+//! The settings of `--set KEY=VALUE`; several values of a key make a grid.
 
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -16,32 +16,32 @@ use super::Error;
 use super::load::Load;
 use super::replay::Deployment;
 
-/// How many servers there are.
+/// The key of the number of servers.
 pub const SERVERS: &str = "num_gpus";
-/// Requests a second.
+/// The key of the rate, requests a second.
 pub const RATE: &str = "request_rate";
-/// The least requests a second that can be set.
-pub const LEAST_RATE: f64 = 0.001;
-/// The most.
-pub const MOST_RATE: f64 = 1e6;
-/// More servers are taken for a slip.
-pub const MOST_SERVERS: usize = 1024;
-/// How many requests a server runs at once.
+/// The lowest rate that can be set, requests a second.
+pub const MIN_RATE: f64 = 0.001;
+/// The highest rate.
+pub const MAX_RATE: f64 = 1e6;
+/// More servers are taken for a typo.
+pub const MAX_SERVERS: usize = 1024;
+/// The key of the most requests that a server runs at once.
 pub const SLOTS: &str = "max_running_requests";
 
-/// What can be changed: each key is a flag here.
+/// The keys of `--set`, as flags.
 #[derive(Clone, Debug, Default, clap::Args)]
 struct Changed {
     /// So many times as many requests a second.
     #[arg(long, value_parser = between(0.001, 1000.0))]
     rate: Option<f64>,
     /// Requests a second.
-    #[arg(long, value_parser = rate(LEAST_RATE, MOST_RATE), conflicts_with = "rate")]
+    #[arg(long, value_parser = rate(MIN_RATE, MAX_RATE), conflicts_with = "rate")]
     request_rate: Option<f64>,
     /// Servers.
-    #[arg(long, value_parser = between(1, MOST_SERVERS))]
+    #[arg(long, value_parser = between(1, MAX_SERVERS))]
     num_gpus: Option<usize>,
-    /// Who gets a request.
+    /// Chooses the server of a request.
     #[arg(long, value_parser = policy)]
     routing_policy: Option<Policy>,
     /// The engine of each server.
@@ -49,14 +49,14 @@ struct Changed {
     profile: Profile,
 }
 
-/// Reads `--set`, in its order.
+/// Parses `--set`: the keys with their values, in the order given.
 ///
 /// # Errors
-/// One is no `KEY=VALUE`.
+/// One is no `KEY=VALUE`, unknown, or has a error_of value.
 pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
     let sweep = |given: &String| {
-        let right = "must be KEY=VALUE, such as max_running_requests=64";
-        let (key, value) = given.split_once('=').ok_or_else(|| wrong(given, right))?;
+        let hint = "must be KEY=VALUE, such as max_running_requests=64";
+        let (key, value) = given.split_once('=').ok_or_else(|| error_of(given, hint))?;
         let key = key.trim().replace('-', "_");
         let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
         let values = match flag(&[inner], false, true) {
@@ -69,16 +69,16 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
         };
         match distinct(values.into_iter().map(read)) {
             Ok(values) => Ok((key, values)),
-            Err(twice) => Err(wrong(&key, &format!("{} is given twice", text(&twice)))),
+            Err(twice) => Err(error_of(&key, &format!("{} is given twice", text(&twice)))),
         }
     };
     given.iter().map(sweep).collect()
 }
 
-/// What would serve a load under these settings, in place of what did.
+/// Applies settings to the servers of a load.
 ///
 /// # Errors
-/// A key that nobody knows, or a value that it cannot have.
+/// A key is unknown, or a value is error_of.
 pub fn deployment(
     mut made: Deployment,
     load: &Load,
@@ -94,15 +94,18 @@ pub fn deployment(
         made.slots.fill(changed.profile.max_running_requests);
     }
     if let Some(count) = changed.num_gpus.filter(|count| *count != made.slots.len()) {
-        made.slots = vec![*made.slots.first().ok_or(Error::Empty)?; count];
+        made.slots = vec![made.slots.first().copied().unwrap_or(usize::MAX); count];
         made.policy = Some(Policy::RoundRobin);
     }
     let own = load.rate();
     let pace = changed.rate.or(changed.request_rate.map(|rate| rate / own));
-    if pace.is_some() && own > MOST_RATE {
-        return Err(wrong(
+    if pace.is_some() && own > MAX_RATE {
+        return Err(error_of(
             if is_set(RATE) { RATE } else { "rate" },
-            "the load's requests all come at once: there is no rate to change",
+            &format!(
+                "{}: its requests all come at once: there is no rate to change",
+                load.name
+            ),
         ));
     }
     made.model.profile = changed.profile;
@@ -113,7 +116,7 @@ pub fn deployment(
     })
 }
 
-/// What reads settings: all that is not given stays as it is.
+/// A parser of settings without defaults, so that what is not given stays as it is.
 fn command() -> Command {
     let plain = |arg: clap::Arg| {
         let arg = arg.action(ArgAction::Set);
@@ -126,7 +129,7 @@ fn flag_of(key: &str, value: &Value) -> String {
     format!("--{}={}", key.replace('_', "-"), text(value))
 }
 
-/// Settings as a command line; what is not given of a profile stays as it is.
+/// Parses settings as a command line, over a profile.
 fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, Error> {
     let flags = settings.iter().map(|(key, value)| flag_of(key, value));
     let read = command().try_get_matches_from(flags);
@@ -139,14 +142,14 @@ fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, Error> {
     Ok(changed)
 }
 
-/// What is wrong with a setting, by its key.
+/// An error of clap, with the key instead of the flag.
 fn explained(error: &clap::Error) -> Error {
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) => wrong(
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) => error_of(
             &key_of(flag),
             "is no key that can be set: use rate, request_rate, num_gpus, routing_policy, or a flag of an engine (queuescope sim --help)",
         ),
-        (ErrorKind::ArgumentConflict, Some(ContextValue::String(flag))) => wrong(
+        (ErrorKind::ArgumentConflict, Some(ContextValue::String(flag))) => error_of(
             &key_of(flag),
             "must be given once, not with --find of the same, and rate not with request_rate; several values are KEY=A,B",
         ),
@@ -164,6 +167,6 @@ fn policy(name: &str) -> Result<Policy, String> {
     })
 }
 
-fn wrong(key: &str, what: &str) -> Error {
-    Error::Setting(format!("--set {key}: {what}"))
+fn error_of(key: &str, message: &str) -> Error {
+    Error::Setting(format!("--set {key}: {message}"))
 }

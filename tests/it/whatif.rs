@@ -122,15 +122,15 @@ fn a_kv_cache_of_known_size_is_replayed() {
 /// A server that is twice as slow as the usual one in prefill and three times in decode, with what it made of some requests.
 fn simulated(model: &Model, pace: f64) -> Load {
     let request = |n: u32| Request {
-        at: f64::from(n) / pace + f64::from(n * 7_919 % 97) / 50.0,
+        arrival: f64::from(n) / pace + f64::from(n * 7_919 % 97) / 50.0,
         prompt: 200 + n * 7_919 % 3_000,
         cached: 0,
         output: 16 + n * 104_729 % 200,
         server: 0,
-        seen: None,
+        times: None,
     };
     let mut requests: Vec<Request> = (0..150).map(request).collect();
-    requests.sort_by(|a, b| a.at.total_cmp(&b.at));
+    requests.sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
     let load = Load {
         requests,
         servers: vec!["one".to_owned()],
@@ -146,7 +146,7 @@ fn a_server_that_was_always_full_is_learnt_too() {
     let mut load = simulated(&Model::default(), 5.0);
     load.slots = vec![Some(4)];
     let full = Deployment::of(&Model::default(), &load).serve(&load);
-    let waits = full.requests.iter().filter_map(|of| of.seen);
+    let waits = full.requests.iter().filter_map(|of| of.times);
     let waited = waits.filter(|times| times.admitted - times.queued > 0.1);
     assert!(waited.count() > 130);
     let fit = Fit::of(&[full]).unwrap();
@@ -160,7 +160,7 @@ fn a_server_that_was_always_full_is_learnt_too() {
 fn what_nobody_told_is_no_error() {
     let load = simulated(&Model::default(), 5.0);
     let mut untold = load.clone();
-    untold.requests.iter_mut().for_each(|of| of.seen = None);
+    untold.requests.iter_mut().for_each(|of| of.times = None);
     let fit = Fit::of(&[load, untold]).unwrap();
     assert_eq!(fit.validation.len(), 1);
     assert!(fit.error() < 0.1, "{:?}", fit.validation);
@@ -173,12 +173,12 @@ fn a_policy_chooses_when_requests_arrive() {
     model.profile.tokenize_token_us = 1_000.0;
     let pair = |n: u32| {
         let request = |late, prompt| Request {
-            at: f64::from(n) * 4.0 + late,
+            arrival: f64::from(n) * 4.0 + late,
             prompt,
             cached: 0,
             output: 4,
             server: 0,
-            seen: None,
+            times: None,
         };
         // The first is tokenized for two seconds, in which the second comes and goes.
         [request(0.0, 2_000), request(0.1, 20)]
@@ -202,7 +202,7 @@ fn a_policy_chooses_when_requests_arrive() {
             let own = |made: &&Request| made.server == server;
             let own: Vec<Request> = made.iter().filter(own).copied().collect();
             let alone = Deployment::of(&model, &of_slots(&[1])).replay(&own);
-            let seen = |all: &[Request]| all.iter().map(|of| of.seen.unwrap()).collect::<Vec<_>>();
+            let seen = |all: &[Request]| all.iter().map(|of| of.times.unwrap()).collect::<Vec<_>>();
             assert_eq!(seen(&own), seen(&alone), "{policy:?} {server}");
         }
     }
@@ -240,8 +240,8 @@ fn predictions_hold_together() {
 #[test]
 fn what_rows_were_made_of_is_learnt_of_them() {
     let mut model = Model {
-        way_in: 0.001,
-        way_back: 0.001,
+        inbound_s: 0.001,
+        return_s: 0.001,
         ..Model::default()
     };
     let truth = &mut model.profile;
@@ -253,7 +253,7 @@ fn what_rows_were_made_of_is_learnt_of_them() {
     truth.decode_context_ns *= 4.0;
     let truth = truth.clone();
     let fit = Fit::of(&[simulated(&model, 2.0), simulated(&model, 5.0)]).unwrap();
-    for learnt in &fit.learnt {
+    for learnt in &fit.estimates {
         let [low, high] = learnt.bounds;
         assert!(low < learnt.value && learnt.value < high, "{learnt:?}");
         let was = match learnt.name {

@@ -4,19 +4,19 @@ use super::*;
 
 const DAY: i64 = 1_795_000_000 * NANOS;
 
-/// Our clock, another that the tests know the truth about, and what a filter makes of their exchanges.
+/// Our clock, another one with a known offset, and a filter of their exchanges.
 struct Clocks {
     now: Stamp,
     started: Stamp,
     offset: i64,
     ppm: i64,
-    /// Jumps of a few µs, as SGLang's recalibration makes them: one after another in each exchange.
+    /// Jumps of a few µs, as by SGLang's recalibration: one after another in each exchange.
     jitter: Vec<i64>,
     exchanges: usize,
     filter: OffsetFilter,
 }
 
-/// One request and its answer: the delays on the way there, in the server, and back.
+/// The delays of a request and its response: to the server, in it, and back.
 #[derive(Clone, Copy, Debug)]
 struct Exchange {
     pause: i64,
@@ -46,7 +46,7 @@ impl Clocks {
         }
     }
 
-    /// Theirs minus ours at our moment `at`, without jitter.
+    /// The true offset at our time `at`, without jitter.
     fn truth(&self, at: Stamp) -> i64 {
         self.offset + at.nanos_since(self.started) * self.ppm / 1_000_000
     }
@@ -56,7 +56,7 @@ impl Clocks {
         self.now
     }
 
-    /// Plays an exchange; the bounds it gives, each at our moment of the comparison.
+    /// Plays an exchange, and returns its bounds.
     fn exchange(&mut self, exchange: Exchange) -> [OffsetBound; 2] {
         let jitter = self.jitter[self.exchanges % self.jitter.len()];
         self.exchanges += 1;
@@ -73,7 +73,7 @@ impl Clocks {
         ]
     }
 
-    /// The same, taken by the filter.
+    /// Plays an exchange, and adds its bounds to the filter.
     fn play(&mut self, exchanges: impl IntoIterator<Item = Exchange>) {
         for exchange in exchanges {
             let bounds = self.exchange(exchange);
@@ -81,13 +81,13 @@ impl Clocks {
         }
     }
 
-    /// What is stated now, and by how much the truth misses its interval.
+    /// The offset by the filter now, and by how much the true offset is outside of its interval.
     fn stated(&self) -> Option<(Offset, i64)> {
         let stated = self.filter.offset(self.now)?;
         Some((stated, missed_by(stated, self.truth(self.now))))
     }
 
-    /// The truth is stated within this error.
+    /// Asserts that the interval contains the true offset, and the error is at most this.
     fn hold_within(&self, error: i64) {
         let (stated, missed) = self.stated().unwrap();
         assert_eq!(missed, 0, "{stated:?}");
@@ -99,7 +99,7 @@ fn missed_by(offset: Offset, truth: i64) -> i64 {
     ((offset.nanos - truth).abs() - offset.error_nanos).max(0)
 }
 
-/// Delays of a busy network, or of one machine, where a few µs of jitter tell.
+/// Delays of a busy network, or of a single machine, where a few µs of jitter matter.
 fn exchanges() -> impl Strategy<Value = Vec<Exchange>> {
     let delay = || prop_oneof![0..5_000_i64, 0..100_000_000_i64];
     let one = (0..40 * NANOS, delay(), 0..NANOS, delay());
@@ -123,10 +123,10 @@ proptest! {
         ppm in -100_i64..=100,
         jitter in prop::collection::vec(-4_000_i64..=4_000, 1..8),
         exchanges in exchanges(),
-        // How many exchanges late their bounds become known.
+        // By how many exchanges bounds are late.
         late in prop::collection::vec(0_usize..4, 40),
         ask_after in prop::collection::vec(0..400 * NANOS, 1..4),
-        // Stretches that have been: so long, and over for so long.
+        // Past intervals: their length, and how long ago they ended.
         stretches in prop::collection::vec((0..400 * NANOS, 0..400 * NANOS), 1..6),
     ) {
         let mut clocks = Clocks::new(offset, ppm);
@@ -150,7 +150,7 @@ proptest! {
                 }
             }
         }
-        // Of the last exchange both bounds are known now.
+        // Now both bounds of the last exchange are known.
         under_way.into_iter().for_each(|(_, bound)| clocks.filter.add(bound));
         prop_assert!(clocks.filter.offset_over(clocks.now, clocks.now).is_some());
         for pause in ask_after {
@@ -159,8 +159,8 @@ proptest! {
         }
     }
 
-    /// A step forward is contradicted by the answer alone, and then the other side waits for the next exchange. A large one is over
-    /// after one exchange; of a small one five minutes on nothing is left of the time before.
+    /// A step forward is contradicted only by the response; the other side then has no bound until the next exchange. A large step is
+    /// handled after one exchange; of a small one, the bounds from before have expired after five minutes.
     #[test]
     fn a_step_is_missed_by_less_than_the_delays(
         is_large: bool,
@@ -179,7 +179,7 @@ proptest! {
         let (mut shortest, stepped) = (i64::MAX, clocks.now);
         for exchange in after {
             clocks.play([exchange]);
-            // A step back is bounded on the way there, a step forward on the way back.
+            // A step back shows in the request, a step forward in the response.
             shortest = shortest.min(if is_back { exchange.there } else { exchange.back });
             let drifted = drift(clocks.now.nanos_since(stepped)) + 2 * ALLOWANCE;
             let most = if is_large { 0 } else { shortest + drifted };
@@ -195,7 +195,7 @@ fn at(seconds: i64) -> Stamp {
     Stamp::from_nanos(seconds * NANOS)
 }
 
-/// A filter of bounds in µs, by the second that they were seen in.
+/// A filter of bounds in µs, with the second of each.
 fn filter(bounds: &[(i64, Option<i64>, Option<i64>)]) -> OffsetFilter {
     let mut filter = OffsetFilter::default();
     for (second, at_least, at_most) in bounds {
@@ -225,7 +225,7 @@ fn stretches_are_known_by_what_is_left_of_them() {
         stepped.offset_over(at(1020), at(1040)),
         known(9_000_000, error)
     );
-    // Longer than the memory: by its end.
+    // Longer than the validity of bounds: by its end.
     let error = 1_000 + ALLOWANCE + 1 + 100_000_001;
     let short = filter(&[BEFORE]);
     assert_eq!(short.offset_over(at(0), at(1000)), known(0, error));
@@ -240,7 +240,7 @@ fn both_sides_of_the_last_five_minutes_bound_it() {
     let both = filter(&[one, (100, None, Some(3_000))]);
     // Half of 4 ms, the allowance of 5 µs, and a nanosecond that drift is rounded up by.
     assert_eq!(both.offset(at(100)), known(1_000_000, 2_005_001));
-    // 10 s on: another millisecond of possible drift on each side.
+    // 10 s later: another millisecond of possible drift on each side.
     assert_eq!(both.offset(at(110)), known(1_000_000, 3_005_001));
     assert!(both.offset(at(400)).is_some());
     assert_eq!(both.offset(at(401)), None);
@@ -267,7 +267,7 @@ fn a_step_shows_whenever_its_bounds_come() {
     let error = 1_000 + 1_000_000 + ALLOWANCE + 1;
     let stepped = filter(&[BEFORE, loose, STEPPED]);
     assert_eq!(stepped.offset(at(1030)), known(9_000_000, error));
-    // One whose own sides contradict each other spans it.
+    // A bound whose own sides contradict each other spans a step.
     let spans = (1010, Some(9_000), Some(1));
     let unknown = filter(&[BEFORE, spans]);
     assert_eq!(

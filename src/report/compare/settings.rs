@@ -52,7 +52,8 @@ const RESAMPLING_SEED: u64 = 1;
 /// A setting and its runs, by repeat and seed.
 struct Setting<'a> {
     settings: Map<String, Value>,
-    name: String,
+    /// Whether another experiment has the same settings, so that only the runs' names differ.
+    is_double: bool,
     runs: BTreeMap<(u32, String), RunRows<'a>>,
 }
 
@@ -91,7 +92,7 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
     for group in &groups {
         match group.as_slice() {
             [alone] if loaded.runs.len() > 1 => {
-                comparison.not_compared(&alone.name, "no other setting was sent the same");
+                comparison.not_compared(&alone.name(), "no other setting was sent the same");
             }
             [_] => {}
             all => {
@@ -158,19 +159,21 @@ fn add_run<'a>(settings: &mut Vec<Setting<'a>>, sent: RunRows<'a>) {
     let seed = of_run.remove(SEED).map(|seed| seed.to_string());
     let key = (file.map_or(0, |file| file.repeat), seed.unwrap_or_default());
     let is_same = |known: &&mut Setting<'_>| {
-        file.is_some() && known.settings == of_run && !known.runs.contains_key(&key)
+        let mut runs = known.runs.values().map(|sent| sent.run.dir.parent());
+        let is_of_one = runs.all(|dir| dir == sent.run.dir.parent());
+        file.is_some() && known.settings == of_run && is_of_one && !known.runs.contains_key(&key)
     };
     if let Some(known) = settings.iter_mut().find(is_same) {
         known.runs.insert(key, sent);
         return;
     }
-    let name = match of_run.is_empty() {
-        true => sent.run.name.clone(),
-        false => described(&of_run, |_| true),
-    };
+    let alike = |known: &&mut Setting<'_>| file.is_some() && known.settings == of_run;
+    let doubles: Vec<&mut Setting<'_>> = settings.iter_mut().filter(alike).collect();
+    let is_double = !doubles.is_empty();
+    doubles.into_iter().for_each(|known| known.is_double = true);
     settings.push(Setting {
         settings: of_run,
-        name,
+        is_double,
         runs: BTreeMap::from([(key, sent)]),
     });
 }
@@ -197,6 +200,14 @@ impl Setting<'_> {
         })
     }
 
+    /// All of its settings, or its run's name.
+    fn name(&self) -> String {
+        match self.runs.values().next() {
+            Some(sent) if self.is_double || self.settings.is_empty() => sent.run.name.clone(),
+            _ => described(&self.settings, |_| true),
+        }
+    }
+
     /// Its name among others, of the keys that they do not all share; and the keys that they share.
     fn names(&self, others: &[&Setting<'_>]) -> (String, String) {
         let own = &self.settings;
@@ -205,7 +216,7 @@ impl Setting<'_> {
             values.all(|value| value == own.get(key))
         };
         let name = match described(own, |key| !is_shared(key)) {
-            name if name.is_empty() => self.name.clone(),
+            name if name.is_empty() || self.is_double => self.name(),
             name => name,
         };
         (name, described(own, is_shared))

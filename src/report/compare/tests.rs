@@ -239,6 +239,42 @@ fn settings_are_compared_with_their_repeats_together() {
     assert_eq!(found.collect::<Vec<_>>(), expected.concat());
 }
 
+/// Runs of two experiments with the same settings are two settings, whatever their repeats, with names of their own in each sentence.
+#[test]
+fn settings_of_two_experiments_have_different_names() {
+    let of = |experiment: &str, policy, repeat, shift, seed| {
+        let run = run(policy, repeat, &values(shift, seed));
+        Run {
+            dir: format!("{experiment}/runs/{policy}-{repeat}").into(),
+            name: format!("{} ({experiment})", run.name),
+            ..run
+        }
+    };
+    let made = comparison(&loaded(vec![
+        of("a", "random", 0, 0.0, 1),
+        of("b", "random", 0, -0.03, 2),
+        of("b", "random", 1, -0.03, 2),
+        of("b", "round_robin", 0, 0.0, 3),
+    ]));
+    let names = ["routing_policy=random (a)", "routing_policy=random (b)"];
+    let found: Vec<[&str; 2]> = made.differences.iter().map(|of| [&*of.a, &of.b]).collect();
+    assert!(found.contains(&names), "{found:?}");
+    assert!(
+        found.contains(&[names[0], "routing_policy=round_robin"]),
+        "{found:?}"
+    );
+    assert!(found.iter().all(|[a, b]| a != b), "{found:?}");
+    assert_eq!(
+        made.groups,
+        [[names[0], names[1], "routing_policy=round_robin"]]
+    );
+    let answers = made.answers().join(" ");
+    assert!(
+        answers.contains("random (b), shown against routing_policy=random (a)"),
+        "{answers}"
+    );
+}
+
 #[test]
 fn what_cannot_be_compared_is_named_with_the_reason() {
     let good = || run("random", 0, &values(0.0, 1));

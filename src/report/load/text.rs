@@ -1,7 +1,7 @@
 //! The summary as text.
 
 use crate::report::grid::Grid;
-use crate::report::words::{Block, of_servers, text};
+use crate::report::render::{Block, of_servers, text};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::wait::OF_PAIR;

@@ -11,81 +11,81 @@ use crate::table::{Error, rows};
 /// A shard of a schedule.
 #[derive(Debug)]
 pub struct Shard {
-    /// Its run, with all columns of its rows; of one that was killed, the summary is what it wrote when it began.
+    /// Its run, with all columns of its rows.
     pub run: Run,
-    /// Which it is.
+    /// Its number, from 0.
     pub number: u64,
-    /// Of how many.
-    pub of: u64,
+    /// The number of shards.
+    pub count: u64,
     /// When it began, nanoseconds since the epoch.
     pub began: i64,
-    /// What the times of its rows count from: nanoseconds since the epoch where its file's times do, else since it began.
+    /// If the times of its file are since the epoch: time 0 of its table, nanoseconds since the epoch.
     pub zero: Option<i64>,
     /// Rows that cannot be read.
     pub broken: u64,
 }
 
-/// What shards of one run may differ in.
-const OWN: [&str; 2] = ["shard", "start_at"];
-/// The member of `config` that tells what all shards together sent.
+/// The settings in which shards of one run may differ.
+const MAY_DIFFER: [&str; 2] = ["shard", "start_at"];
+/// The member of `config` with the hash of what all shards together sent.
 pub const WORKLOAD: &str = "workload_sha256";
 
 impl Shard {
-    /// Reads what is in its folder.
+    /// Reads the folder of a shard.
     ///
     /// # Errors
-    /// It is no shard's, or a file cannot be read.
+    /// It is no folder of a shard, or a file cannot be read.
     pub fn open(dir: &Path) -> Result<Shard, Error> {
-        let wrong = |what: &str| Error::read(dir, what);
+        let error = |message: &str| Error::read(dir, message);
         if !dir.is_dir() && dir.exists() {
-            return Err(wrong("is a file; --merge takes the folders of the shards"));
+            return Err(error("is a file; --merge takes the folders of the shards"));
         }
         let mut run = run_of(dir)?;
         if run.summary.is_null() {
-            return Err(wrong(
+            return Err(error(
                 "no summary.json and no begun.json: nothing was sent (or an older version was killed while it sent). Leave this folder \
                  out; the merged run then says that its shard is missing",
             ));
         }
         let shard = run.told("/config/shard").and_then(Value::as_str);
-        let (number, of) = shard
+        let (number, count) = shard
             .and_then(|shard| shard.split_once('/'))
-            .and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)))
-            .ok_or_else(|| wrong("no shard: the run was made without --shard i/n"))?;
+            .and_then(|(number, count)| Some((number.parse().ok()?, count.parse().ok()?)))
+            .ok_or_else(|| error("no shard: the run was made without --shard i/n"))?;
         let began = run.read_of("/started_at_ns");
-        let began = began.ok_or_else(|| wrong("its summary has no started_at_ns"))?;
-        // One that was killed before its first rows reached the disk has not even the header.
+        let began = began.ok_or_else(|| error("its summary has no started_at_ns"))?;
+        // A shard that was killed before its first rows were written has an empty file, without the header.
         let is_empty = |path: &PathBuf| path.metadata().is_ok_and(|file| file.len() == 0);
         let is_partial = run.is_partial;
         run.files.retain(|path| !is_partial || !is_empty(path));
-        let (table, told) = rows::read(&run.files, None, &[])?;
-        if !told.unknown.is_empty() {
-            return Err(wrong(
+        let (table, read) = rows::read(&run.files, None, &[])?;
+        if !read.unknown.is_empty() {
+            return Err(error(
                 "its rows have other columns than this version writes: merge with the version that wrote them",
             ));
         }
         run.table = table;
-        let zero = told.zero.filter(|zero| zero.base == Base::Epoch);
+        let zero = read.zero.filter(|zero| zero.base == Base::Epoch);
         Ok(Shard {
             run,
             number,
-            of,
+            count,
             began,
             zero: zero.map(|zero| zero.nanos),
-            broken: told.broken,
+            broken: read.broken,
         })
     }
 
-    /// What it is called: `shard 0/2`.
+    /// Its label: `shard 0/2`.
     pub fn name(&self) -> String {
-        format!("shard {}/{}", self.number, self.of)
+        format!("shard {}/{}", self.number, self.count)
     }
 
     /// The settings that all shards of a run share.
     pub fn config(&self) -> Map<String, Value> {
         let config = self.run.told("/config").and_then(Value::as_object);
         let mut config = config.cloned().unwrap_or_default();
-        config.retain(|key, _| !OWN.contains(&key.as_str()));
+        config.retain(|key, _| !MAY_DIFFER.contains(&key.as_str()));
         config
     }
 }

@@ -1,4 +1,4 @@
-//! Folders of shards made by hand: what is wrong with one is said of the run.
+//! Folders of shards made by hand: defects of a shard are in the verdict of the merged run.
 
 use crate::request::columns::ColumnId;
 use std::fs;
@@ -22,7 +22,7 @@ fn rows(of: &[i64]) -> Vec<u8> {
     rows
 }
 
-fn told(shard: &str, grade: &str) -> Value {
+fn summary_of(shard: &str, grade: &str) -> Value {
     json!({
         "started_at_ns": BEGAN,
         "duration": 2.0,
@@ -34,7 +34,7 @@ fn told(shard: &str, grade: &str) -> Value {
     })
 }
 
-/// The folder of a shard that came to its end.
+/// The folder of a finished shard.
 fn shard(root: &Path, number: i64, summary: &Value) -> PathBuf {
     let dir = root.join(format!("s{number}"));
     fs::create_dir_all(&dir).unwrap();
@@ -43,7 +43,7 @@ fn shard(root: &Path, number: i64, summary: &Value) -> PathBuf {
     dir
 }
 
-/// The summary of the merged run, which reads as a run's.
+/// Merges shards: the summary of the result.
 fn merged(dirs: &[PathBuf], out: &Path) -> Value {
     merge(dirs, out).unwrap();
     let drafts = fs::read_dir(out)
@@ -55,15 +55,15 @@ fn merged(dirs: &[PathBuf], out: &Path) -> Value {
     run.summary
 }
 
-/// Two shards of a schedule, of which the second's summary may be another.
+/// Two shards of a schedule; `change` is made to the summary of the second.
 fn two(root: &Path, change: impl FnOnce(&mut Value)) -> [PathBuf; 2] {
-    let mut second = told("1/2", "VALID");
+    let mut second = summary_of("1/2", "VALID");
     change(&mut second);
-    let first = shard(root, 0, &told("0/2", "VALID"));
+    let first = shard(root, 0, &summary_of("0/2", "VALID"));
     [first, shard(root, 1, &second)]
 }
 
-/// A summary of this grade, whose reasons say all of this.
+/// Asserts the grade of a summary, and the texts in its reasons.
 #[track_caller]
 fn assert_judged(summary: &Value, grade: &str, said: &[&str]) {
     assert_eq!(summary["verdict"]["grade"], grade, "{summary}");
@@ -81,7 +81,7 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
     ] {
         let root = tempfile::tempdir().unwrap();
         let [first, second] = two(root.path(), |second| {
-            *second = told("1/2", grade);
+            *second = summary_of("1/2", grade);
             second["warnings"] = json!(["a warning"]);
         });
         let summary = merged(&[second, first], &root.path().join("out"));
@@ -105,10 +105,10 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
 #[test]
 fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
     let root = tempfile::tempdir().unwrap();
-    // Another shard lacks its verdict: what is known of the worst is not lost.
-    let mut unjudged = told("0/3", "VALID");
+    // If another shard has no verdict, the worst is still kept.
+    let mut unjudged = summary_of("0/3", "VALID");
     unjudged["verdict"] = Value::Null;
-    let mut late = told("1/3", "VALID");
+    let mut late = summary_of("1/3", "VALID");
     late["started_at_ns"] = (BEGAN + NANOS / 5).into();
     let dirs = [
         shard(root.path(), 0, &unjudged),
@@ -133,18 +133,18 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
 }
 
 #[test]
-fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
+fn the_rows_of_a_killed_shard_are_merged() {
     let root = tempfile::tempdir().unwrap();
     let dirs = two(root.path(), |_| ());
     let [_, killed] = &dirs;
     for name in [SUMMARY, ROWS] {
         fs::remove_file(killed.join(name)).unwrap();
     }
-    let mut begun = told("1/2", "VALID");
+    let mut begun = summary_of("1/2", "VALID");
     begun["verdict"] = Value::Null;
     begun["config"][WORKLOAD] = Value::Null;
     fs::write(killed.join("begun.json"), begun.to_string()).unwrap();
-    // In the order in which they ended, the last cut by the kill.
+    // In the order of ends; the last row is cut.
     let mut partial = rows(&[5, 1, 3]);
     partial.truncate(partial.len() - 3);
     fs::write(killed.join("requests.partial.csv"), partial).unwrap();
@@ -153,25 +153,25 @@ fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
     assert_eq!(["requests", "scheduled"].map(|key| &summary[key]), [5, 6]);
     let warnings = summary["warnings"].to_string();
     assert_says(&warnings, "1 of 6 rows cannot be read");
-    // Killed before its first rows reached the disk; and before it began.
+    // Killed before its first rows were written, and before it began.
     fs::write(killed.join("requests.partial.csv"), "").unwrap();
     assert_eq!(merged(&dirs, &root.path().join("early"))["requests"], 3);
     fs::remove_file(killed.join("begun.json")).unwrap();
     assert_says(&refused(&dirs, root.path()), "Leave this folder out");
 }
 
-/// Why these make no run.
+/// The error of merging these.
 fn refused(dirs: &[PathBuf], root: &Path) -> String {
     merge(dirs, &root.join("never")).unwrap_err().to_string()
 }
 
 #[test]
-fn what_are_no_shards_of_one_schedule_makes_no_run() {
+fn only_shards_of_one_schedule_are_merged() {
     let root = tempfile::tempdir().unwrap();
     let [first, other] = two(root.path(), |second| {
         second["config"][WORKLOAD] = "def".into()
     });
-    let mut whole = told("", "VALID");
+    let mut whole = summary_of("", "VALID");
     whole["config"]["shard"] = Value::Null;
     let whole = shard(root.path(), 2, &whole);
     let rows = first.join(ROWS);
@@ -189,17 +189,17 @@ fn what_are_no_shards_of_one_schedule_makes_no_run() {
 }
 
 #[test]
-fn a_merging_that_fails_leaves_nothing_in_the_way_of_the_next() {
+fn a_failed_merge_leaves_no_files_that_block_the_next() {
     let root = tempfile::tempdir().unwrap();
     let dirs = two(root.path(), |_| ());
     let out = root.path().join("out");
-    // In the way of the rows.
+    // A folder with the name of the file of rows.
     fs::create_dir_all(out.join("summary.json/x")).unwrap();
     merge(&dirs, &out).unwrap_err();
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
     fs::remove_dir_all(out.join("summary.json")).unwrap();
     assert_eq!(merged(&dirs, &out)["requests"], 6);
-    // What is another's there stays.
+    // Other files in the folder are kept.
     let others = root.path().join("others");
     fs::create_dir_all(others.join(".merging")).unwrap();
     fs::write(others.join(".merging/thesis"), "mine").unwrap();

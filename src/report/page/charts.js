@@ -1,4 +1,4 @@
-/** Colours of charts, which know nothing of style sheets. */
+/** Colors of charts, which cannot use style sheets. */
 const INKS = {
   light: { paper: "#ffffff", ink: "#1b1f24", soft: "#57606a", line: "#d8dee4", faint: "#eaeef2", bad: "#b3261e", band: "rgba(179,38,30,.10)",
     lines: ["#0072b2", "#d55e00", "#009e73", "#a6508a", "#b07a00", "#2f9bd6", "#6e4fc9", "#6e7781"],
@@ -13,19 +13,19 @@ const SMALL = matchMedia("(max-width: 760px)");
 const PICTURES = [];
 const inks = () => DARK.matches ? INKS.dark : INKS.light;
 
-/** How a stage is filled; hatched where several were not seen apart. */
+/** The fill of a stage; hatched for several stages that are not known separately. */
 function fill(c, name) {
   if (!name.includes("+")) return { color: c.stages[name] ?? c.soft };
   return { color: c.hatch[0], decal: { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [3, 4], rotation: -Math.PI / 4, color: c.hatch[1] } };
 }
-/** The line of one of several runs or servers. */
+/** The line style of one of several runs or servers. */
 const lineOf = (c, at) => ({ color: c.lines[at % c.lines.length], width: 2, type: ["solid", "dashed", "dotted"][Math.floor(at / c.lines.length) % 3] });
 
 /**
- * The options of a chart. `x` and `y` are the axes' names with what is special about them; `tip` makes the tooltip of the points that
- * are pointed at; `legend`: the series that it names, all by themselves if it is `true`.
+ * The ECharts options of a chart. `x` and `y` are the names of the axes with further options; `tip` makes the tooltip of the points under
+ * the pointer; `legend` are the names of the series in the legend, or `true` for all.
  */
-function chartOf(c, { x, y, series, legend = true, tip: told, grid, tooltip, ...more }) {
+function chartOf(c, { x, y, series, legend = true, tip: formatter, grid, tooltip, ...more }) {
   const axis = ([name, special], place) => ({ type: "value", name, min: 0, ...place, axisLabel: { color: c.soft, hideOverlap: true, fontSize: 11 },
     axisLine: { lineStyle: { color: c.line } }, axisTick: { lineStyle: { color: c.line } }, ...special });
   const named = { color: c.soft, fontSize: 12 };
@@ -35,34 +35,34 @@ function chartOf(c, { x, y, series, legend = true, tip: told, grid, tooltip, ...
     grid: { left: 12, right: 20, top: legend ? 58 : 30, bottom: 34, ...grid },
     legend: legend ? { type: "scroll", top: 2, left: 0, padding: [5, 5, 5, 0], ...(legend === true ? {} : { data: legend }), textStyle: { color: c.ink, fontSize: 12, lineHeight: 14 },
       pageTextStyle: { color: c.soft }, pageIconColor: c.ink, pageIconInactiveColor: c.line, itemWidth: 18, itemHeight: 10, inactiveColor: c.soft } : { show: false },
-    tooltip: { trigger: "axis", confine: true, backgroundColor: c.paper, borderColor: c.line, textStyle: { color: c.ink, fontSize: 12 }, formatter: told,
+    tooltip: { trigger: "axis", confine: true, backgroundColor: c.paper, borderColor: c.line, textStyle: { color: c.ink, fontSize: 12 }, formatter,
       axisPointer: { type: series.some(of => of?.stack) ? "shadow" : "line", lineStyle: { color: c.soft }, crossStyle: { color: c.soft }, label: { show: false } }, ...tooltip },
     xAxis: axis(x, { nameLocation: "middle", nameGap: 24, nameTextStyle: named, splitLine: { show: false } }),
     yAxis: axis(y, { nameLocation: "end", nameTextStyle: { ...named, align: "left", padding: [0, 0, 0, -6] }, splitLine: { lineStyle: { color: c.faint } } }),
     series: series.filter(Boolean), ...more,
   };
 }
-/** Lines of points; `style`: the place of its colour, or a style of its own. */
+/** A series of a line; `style` is the index of its color, or a line style. */
 function lineSeries(c, name, data, style, more) {
   const lineStyle = typeof style === "number" ? lineOf(c, style) : { width: 2, ...style };
   return { type: "line", name, symbol: "none", lineStyle, itemStyle: { color: lineStyle.color }, data, ...more };
 }
-/** Parts of bars, a series a stage. */
+/** A series of a stage in stacked bars. */
 const barSeries = (c, stage, name, data, more) => ({ type: "bar", stack: "all", name, itemStyle: fill(c, stage), data, ...more });
 
-/** A tooltip: a head and lines of a mark, a name and a value. */
+/** Makes a tooltip: a heading, and rows of a color, a name and a value. */
 function tip(head, lines) {
-  const rows = lines.map(([colour, name, value]) => {
+  const rows = lines.map(([color, name, value]) => {
     const dot = make("span", "", "swatch");
-    dot.style.cssText = `display:inline-block;margin-right:.35rem;background:${colour}`;
+    dot.style.cssText = `display:inline-block;margin-right:.35rem;background:${color}`;
     return box("tr", "", box("td", "", dot, name), make("td", value));
   });
   return box("div", "tip", make("b", head), box("table", "", ...rows));
 }
 
 /**
- * A picture: a title, a chart, a caption that says how to read it, and buttons that save it for a paper.
- * `option` makes the chart's options for colours and a width; `height` is pixels, or a function.
+ * Makes a figure: a title, a chart, a caption that says how to read it, and buttons that save it.
+ * `option` makes the chart's options for colors and a width; `height` returns pixels.
  */
 function picture(of) {
   const chart = make("div", null, "chart");
@@ -71,7 +71,7 @@ function picture(of) {
     button.type = "button";
     button.title = `Save this chart as ${kind}`;
     button.setAttribute("aria-label", `Save the chart “${of.title}” as ${kind}`);
-    button.onclick = () => saved(of, kind);
+    button.onclick = () => saveChart(of, kind);
     return button;
   }));
   const head = box("header", "", make("h3", of.title), markOf(of.grade), save);
@@ -81,7 +81,7 @@ function picture(of) {
   PICTURES.push(of);
   return figure;
 }
-/** A chart's options, and by how much it is higher as its legend needs more than a line. */
+/** A chart's options, and the additional height, pixels, for a legend of several lines. */
 function options(of, c, width) {
   const made = of.option(c, width);
   const names = new Set(made.legend.show === false ? [] : made.legend.data ?? made.series.map(one => one.name).filter(known));
@@ -91,7 +91,7 @@ function options(of, c, width) {
     if (used + wide > width) { lines++; used = 0; }
     used += wide;
   }
-  // Of very many names one line is shown at a time.
+  // A legend of many lines is scrolled instead.
   const more = lines > 6 ? 0 : (lines - 1) * 22;
   if (more) Object.assign(made.legend, { type: "plain", width, itemGap: 8 });
   made.grid.top += more;
@@ -108,13 +108,13 @@ function draw(of) {
   of.made.resize();
   of.made.setOption(made, true);
 }
-/** A chart for a paper: on white, with its title, whatever the screen's colours are. */
-function saved(of, kind) {
+/** Saves a chart on white, with its title. */
+function saveChart(of, kind) {
   const width = 960, [made, more] = options(of, INKS.light, width);
   const size = { width, height: Math.max(480, of.height() + more + 60) };
   made.backgroundColor = "#ffffff";
   made.title = { text: of.title, left: 12, top: 8, textStyle: { fontSize: 15, color: INKS.light.ink } };
-  // The mark of runs that are not valid stands in the picture itself: it is what is shown around.
+  // The mark of a run that is not valid is part of the picture, which may be shown without the page.
   if (of.grade) made.graphic = [{ type: "text", right: 20, top: 10, silent: true, z: 90, style: { text: of.grade, fill: INKS.light[of.grade === "INVALID" ? "bad" : "soft"], font: "700 15px system-ui, sans-serif" } }];
   for (const part of ["grid", "legend"]) {
     for (const one of [made[part]].flat()) if (typeof one.top === "number") one.top += 38;
@@ -129,21 +129,21 @@ function saved(of, kind) {
   link.download = file;
   link.click();
 }
-/** Charts below the screen are drawn when they come near: a page of many opens at once. */
-const SEEN = new IntersectionObserver(entries => {
+/** Draws charts when they are scrolled near, so that a page with many opens fast. */
+const OBSERVER = new IntersectionObserver(entries => {
   for (const entry of entries) {
     const of = PICTURES.find(of => of.chart === entry.target);
-    if (entry.isIntersecting && of) { SEEN.unobserve(entry.target); draw(of); }
+    if (entry.isIntersecting && of) { OBSERVER.unobserve(entry.target); draw(of); }
   }
 }, { rootMargin: "600px" });
-function watch() {
+function observeCharts() {
   for (const of of PICTURES) {
     of.chart.style.height = of.height() + "px";
-    if (!of.made) SEEN.observe(of.chart);
+    if (!of.made) OBSERVER.observe(of.chart);
   }
 }
-/** Pictures that are no longer on the page. */
-function forget() {
+/** Removes charts that are no longer on the page. */
+function removeDetached() {
   for (let at = PICTURES.length - 1; at >= 0; at--) {
     if (PICTURES[at].chart.isConnected) continue;
     PICTURES[at].made?.dispose();

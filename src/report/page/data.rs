@@ -1,19 +1,19 @@
-//! What the page's script is given: the report as `--format json` has it, and the samples that charts are drawn of.
+//! The data of the page: the report as `--format json` has it, and the series of the charts.
 
 use serde_json::{Map, Value, json};
 
 use crate::report::load::{LatencyId, TimeSpent};
 use crate::report::reader::Run;
+use crate::report::render::max_rate;
 use crate::report::runs::{Report, RunReport};
-use crate::report::words::max_rate;
 use crate::request::column::Scope;
 use crate::request::columns::{Column, ColumnId};
 
-use super::curves::{cdf, short, shorts, sorted};
-use super::lives::{Lives, stages};
+use super::downsample::{cdf, short, shorts, sorted};
 use super::over_time::series;
+use super::waterfall::{Requests, stages};
 
-/// The latencies that are shown as distributions.
+/// The latencies with a chart of their distribution.
 const SHOWN: [ColumnId; 5] = [
     ColumnId::ttft,
     ColumnId::total_latency,
@@ -22,23 +22,21 @@ const SHOWN: [ColumnId; 5] = [
     ColumnId::tpot,
 ];
 
-/// Single requests of all runs together.
-const SINGLE: usize = 1200;
+/// The single requests that are shown, of all runs together; and the bounds for each run.
+const REQUESTS: usize = 1200;
+const MAX_OF_RUN: usize = 100;
+const MIN_OF_RUN: usize = 15;
 
-/// The same of one run: at most, at least.
-const OF_A_RUN: (usize, usize) = (100, 15);
-
-/// All of it.
+/// The data of the page of a report.
 pub fn data(report: &Report<'_>) -> Value {
-    let (most, least) = OF_A_RUN;
-    let each = (SINGLE / report.runs.len().max(1)).clamp(least, most);
+    let each = (REQUESTS / report.runs.len().max(1)).clamp(MIN_OF_RUN, MAX_OF_RUN);
     let listed = LatencyId::all().filter(|of| of.label() != of.name());
     let named = |of: LatencyId| json!({ "name": of.name(), "label": of.label() });
     let mut data = report.to_json();
     let runs = data["runs"].as_array_mut().into_iter().flatten();
-    for (told, run) in runs.zip(&report.runs) {
-        more(told, run, each);
-        compact(told);
+    for (json, run) in runs.zip(&report.runs) {
+        add_chart_data(json, run, each);
+        compact(json);
     }
     data["version"] = env!("CARGO_PKG_VERSION").into();
     data["max_rate"] = max_rate(report).join("\n").into();
@@ -47,43 +45,40 @@ pub fn data(report: &Report<'_>) -> Value {
     data
 }
 
-/// Adds to what is said of a run what its charts are drawn of.
-fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
+/// Adds the data of its charts to the JSON of a run.
+fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
     let (run, all) = (report.run, &report.summary.all);
-    let lives = Lives::of(&run.table);
+    let requests = Requests::of(&run.table);
     let curve = |column: &ColumnId| {
         let column = column.column();
         let (values, shares) = cdf(&sample(run, column));
         let curve = json!({ "values": shorts(values), "shares": shorts(shares) });
         (column.name.to_owned(), curve)
     };
-    for (host, group) in told["summary"]["hosts"]
-        .as_object_mut()
-        .into_iter()
-        .flatten()
-    {
+    let hosts = json["summary"]["hosts"].as_object_mut();
+    for (host, group) in hosts.into_iter().flatten() {
         group["name"] = run.server(host).into();
     }
     let more = json!({
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
         "file": run.file,
         "is_scheduled": report.summary.all.flow.is_scheduled,
-        "all": spent_on(&all.spent, "a request took", lives.over_time(|[all, _]| all)),
-        "until_first_token": spent_on(&all.until_first, "until the first token", lives.over_time(|[_, until_first]| until_first)),
-        "waiting_over": lives.waiting(&run.table, &report.why),
-        "waterfall": lives.waterfall(&run.table, &report.why, each),
+        "all": spent_on(&all.spent, "a request took", requests.over_time(|[all, _]| all)),
+        "until_first_token": spent_on(&all.until_first, "until the first token", requests.over_time(|[_, until_first]| until_first)),
+        "waiting_over": requests.waiting(&run.table, &report.why),
+        "waterfall": requests.waterfall(&run.table, &report.why, each),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "series": series(report),
     });
-    if !run.off.is_empty() {
-        told["off"] = json!(run.off);
+    if !run.prediction_errors.is_empty() {
+        json["off"] = json!(run.prediction_errors);
     }
-    if let (Value::Object(told), Value::Object(more)) = (told, more) {
-        told.extend(more);
+    if let (Value::Object(json), Value::Object(more)) = (json, more) {
+        json.extend(more);
     }
 }
 
-/// What the time of requests was spent on; `over`: by when they arrived.
+/// The stages of requests: a sentence, their means, and `over` time.
 fn spent_on(spent: &TimeSpent, whose: &str, over: Value) -> Value {
     json!({
         "sentence": format!("{}.", spent.shares(whose)),
@@ -93,8 +88,8 @@ fn spent_on(spent: &TimeSpent, whose: &str, over: Value) -> Value {
     })
 }
 
-/// Rounds numbers to what a chart shows, and leaves out figures of latencies that no request had, and series, which the
-/// page has as points.
+/// Rounds numbers to what a chart shows; removes the figures of latencies that no request had, and series, which the page has as
+/// points.
 fn compact(value: &mut Value) {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -111,7 +106,7 @@ fn compact(value: &mut Value) {
     }
 }
 
-/// A column's values of the requests that went well and that the figures are of, ascending; what is the request's counts once.
+/// The values of a column in successful rows that count in the figures, ascending; one per request for a column of requests.
 fn sample(run: &Run, column: &Column) -> Vec<f64> {
     let (table, is_counted) = (&run.table, run.is_counted());
     let is_once = column.scope == Scope::Request;

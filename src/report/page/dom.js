@@ -1,20 +1,20 @@
 "use strict";
 const $ = id => document.getElementById(id);
 
-/** An element with text; what comes from data goes into the page this way only. */
+/** Makes an element with text. Text from data is put into the page only by this, never as HTML. */
 function make(tag, words, name) {
   const element = document.createElement(tag);
   if (words !== undefined && words !== null) element.textContent = words;
   if (name) element.className = name;
   return element;
 }
-/** An element with others in it. */
+/** Makes an element with child nodes. */
 function box(tag, name, ...inner) {
   const element = make(tag, null, name);
   element.append(...inner.filter(part => part !== null && part !== undefined));
   return element;
 }
-/** Text with `code` in it, in a new element or in one that is there; links of documents show as their words. */
+/** Puts text with `code` into a new or existing element; Markdown links become their text. */
 function words(into, text, name) {
   const element = into instanceof Node ? into : make(into, null, name);
   const pieces = text.replace(/\[([^\]]+)\]\([^)]+\)/g, "$1").split("`");
@@ -22,7 +22,7 @@ function words(into, text, name) {
   return element;
 }
 const known = value => value !== null && value !== undefined;
-/** Seconds as a person reads them: as the sentences say them, in one line. */
+/** Formats seconds as `units::duration` in Rust does, without line breaks. */
 function duration(seconds) {
   if (!known(seconds)) return "–";
   const size = Math.abs(seconds);
@@ -35,7 +35,7 @@ const percent = share => !Number.isFinite(share) ? "–" : share > 0 && share < 
 const several = (count, one, many) => `${number(count)} ${count === 1 ? one : many ?? one + "s"}`;
 const upper = text => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** A row of a table; a cell is text, an element, or a number in words (`{ n: "1.5 ms" }`, `{ n: …, small: … }`). */
+/** Makes a row of a table. A cell is text, an element, or a formatted number (`{ n: "1.5 ms" }`, `{ n: …, small: … }`). */
 function row(cells, isHead) {
   return box("tr", "", ...cells.map((cell, at) => {
     const isNumber = known(cell?.n);
@@ -48,7 +48,7 @@ function row(cells, isHead) {
 }
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
-/** The colours of stages. */
+/** The colors of stages. */
 const STAGES = {
   light: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#8b5fbf", network: "#8c959f", tokenize: "#56b4e9", queue: "#d55e00",
     "decode memory": "#b03a2e", "prefill queue": "#e67e22", "KV transfer": "#1f60c4", "decode slot": "#c2185b", "router hold": "#5b3f8c",
@@ -57,22 +57,22 @@ const STAGES = {
     "decode memory": "#c8503f", "prefill queue": "#e67e22", "KV transfer": "#4f86e8", "decode slot": "#d84a80", "router hold": "#7d5fc0",
     prefill: "#e6d93c", return: "#7d8590", "router return": "#8f7ab0", decode: "#12a57c", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
 };
-/** Paints what stands for a stage; hatched where several were not seen apart. Words on it can be read. */
+/** Paints an element in the color of a stage, or hatched for several stages that are not known separately, with readable text. */
 function paint(element, name) {
   if (name.includes("+")) {
     element.classList.add("hatch");
     return element;
   }
-  const colour = STAGES[DARK.matches ? "dark" : "light"][name];
-  element.style.background = colour ?? "var(--soft)";
-  const [red, green, blue] = [1, 3, 5].map(at => parseInt(colour?.slice(at, at + 2), 16));
-  // As bright as it seems.
+  const color = STAGES[DARK.matches ? "dark" : "light"][name];
+  element.style.background = color ?? "var(--soft)";
+  const [red, green, blue] = [1, 3, 5].map(at => parseInt(color?.slice(at, at + 2), 16));
+  // The perceived brightness.
   if (0.3 * red + 0.6 * green + 0.1 * blue < 100) element.style.color = "#fff";
   return element;
 }
-/** Stages in the order of a request's life. */
+/** Sorts stages in the order in which a request passes them. */
 const inOrder = stages => [...stages].sort((a, b) => a.order - b.order);
-/** What time went to, as one bar. */
+/** Makes a bar of the shares of stages. */
 function shareBar(stages) {
   const shown = inOrder(stages).filter(of => of.seconds > 0), whole = shown.reduce((sum, of) => sum + of.seconds, 0);
   const bar = box("div", "share", ...shown.map(({ name, label, seconds }) => {
@@ -84,11 +84,11 @@ function shareBar(stages) {
   return bar;
 }
 
-/** Whether stages are shown until the first token only, all over the page. Its address keeps it, behind a section's name. */
+/** Whether all stages on the page are shown only until the first token. The URL's hash keeps it, after the name of a section. */
 let isFirst = location.hash.includes("until=first_token");
 const spentOf = of => isFirst ? of.until_first_token : of.all;
 const FIRST = "until the first token only";
-/** A box to tick, for that; the page's own `retold` shows it anew. */
+/** Makes the checkbox for that. The page's function `retold` redraws. */
 function firstBox() {
   const input = make("input", null, "first");
   input.type = "checkbox";
@@ -100,10 +100,10 @@ function firstBox() {
   return box("label", "", input, " " + FIRST);
 }
 addEventListener("hashchange", () => {
-  const said = location.hash.match(/until=(\w+)/);
-  // A link to a section says nothing of it.
-  if (!said && isFirst) location.replace(`${location.hash || "#"}&until=first_token`);
-  if (!said || isFirst === (said[1] === "first_token")) return;
+  const found = location.hash.match(/until=(\w+)/);
+  // A link to a section does not change it.
+  if (!found && isFirst) location.replace(`${location.hash || "#"}&until=first_token`);
+  if (!found || isFirst === (found[1] === "first_token")) return;
   isFirst = !isFirst;
   for (const input of document.querySelectorAll("input.first")) input.checked = isFirst;
   retold();

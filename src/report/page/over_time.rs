@@ -1,29 +1,29 @@
-//! How many requests were where over time: as the figures have it, beside what servers and GPUs told.
+//! The series of the page: how many requests were in each state over time, and the metrics of servers and GPUs.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::curves::{shorts, thinned};
+use super::downsample::{shorts, thinned};
 use crate::report::load::OverTime;
 use crate::report::runs::RunReport;
 use crate::report::series::RECORDS;
 
-/// Points of all series of a run together, and of one at least.
-const POINTS: usize = 12_000;
-const OF_A_SERIES: usize = 60;
+/// The most points of all series of a run together, unless each has the minimum.
+const MAX_POINTS: usize = 12_000;
+const MIN_OF_SERIES: usize = 60;
 
-/// A series: who says so, what, and of which server (empty: of all together).
-type Of<'a> = (&'a str, &'a str, &'a str);
+/// A series: its source, metric, and server (empty: all together).
+type Key<'a> = (&'a str, &'a str, &'a str);
 
 /// All series of a run.
 pub fn series(report: &RunReport<'_>) -> Value {
-    let mut series: BTreeMap<Of<'_>, Vec<(f64, f64)>> = BTreeMap::new();
-    // Older runs wrote what the figures have.
-    let told = report.run.series.iter().filter(|row| row.source != RECORDS);
-    for row in told {
-        let of = (&*row.source, &*row.metric, &*row.server);
-        series.entry(of).or_default().push((row.time, row.value));
+    let mut series: BTreeMap<Key<'_>, Vec<(f64, f64)>> = BTreeMap::new();
+    // Series files of older runs also have what the figures have.
+    let measured = report.run.series.iter().filter(|row| row.source != RECORDS);
+    for row in measured {
+        let key = (&*row.source, &*row.metric, &*row.server);
+        series.entry(key).or_default().push((row.time, row.value));
     }
     let hosts = report.summary.hosts.iter();
     let hosts = hosts.map(|(host, group)| (report.run.server(host), group));
@@ -43,8 +43,8 @@ pub fn series(report: &RunReport<'_>) -> Value {
             series.insert((RECORDS, metric, server), points);
         }
     }
-    let each = (POINTS / series.len().max(1)).max(OF_A_SERIES);
-    let told = series
+    let each = (MAX_POINTS / series.len().max(1)).max(MIN_OF_SERIES);
+    let all = series
         .into_iter()
         .map(|((source, metric, server), points)| {
             let points = thinned(&points, each);
@@ -56,7 +56,7 @@ pub fn series(report: &RunReport<'_>) -> Value {
                 "values": shorts(points.iter().map(|(_, value)| *value)),
             })
         });
-    told.collect()
+    all.collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 const RUNS = DATA.runs;
 const EXPERIMENT = DATA.experiment;
-const requestsOf = run => run.summary.requests;
-const failedOf = run => run.summary.failed;
-/** Requests that the generator gave up because its run was stopped: neither well nor failed. */
+/** The requests that were given up when the run was stopped: neither successful nor failed. */
 const givenUp = run => run.summary.given_up ? `, ${number(run.summary.given_up)} given up` : "";
 
 function headline() {
   const keys = EXPERIMENT?.keys ?? [];
-  const total = RUNS.reduce((sum, run) => sum + requestsOf(run), 0);
-  const title = EXPERIMENT?.kind === "what-if" ? `What if${keys.length ? `: ${keys.join(", ")}` : ""}` : EXPERIMENT && keys.length ? `${upper(EXPERIMENT.kind || "experiment")} test: ${keys.map(key => `${new Set(RUNS.map(run => written(run.file?.settings?.[key] ?? ""))).size} values of ${key}`).join(", ")}`
+  const total = RUNS.reduce((sum, run) => sum + run.summary.requests, 0);
+  const title = EXPERIMENT?.kind === "what-if" ? `What if${keys.length ? `: ${keys.join(", ")}` : ""}` : EXPERIMENT && keys.length ? `${upper(EXPERIMENT.kind || "experiment")} test: ${keys.map(key => `${new Set(RUNS.map(run => valueText(run.file?.settings?.[key] ?? ""))).size} values of ${key}`).join(", ")}`
     : EXPERIMENT ? `${upper(EXPERIMENT.kind || "experiment")} test` : RUNS.length === 1 ? `Run ${RUNS[0].run}` : `${RUNS.length} runs`;
   $("title").textContent = title;
   document.title = `${title} · queuescope`;
@@ -17,7 +15,7 @@ function headline() {
   $("lead").textContent = RUNS.length ? `${several(total, "request")} in ${several(RUNS.length, "run")}${began ? `, begun ${new Date(began * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC` : ""}.` : "No run has been made yet.";
   const grade = worst(RUNS);
   if (grade) {
-    const which = RUNS.filter(run => gradeOf(run) === grade);
+    const which = RUNS.filter(run => run.mark === grade);
     const text = grade === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : grade === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
     $("head").append(box("p", `box verdict ${grade}`, markOf(grade), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text} Why is said below.`));
   }
@@ -25,8 +23,8 @@ function headline() {
 }
 
 function facts(run) {
-  const failed = failedOf(run);
-  const shown = [[number(requestsOf(run)), `requests, ${failed ? number(failed) : "none"} failed${givenUp(run)}`]];
+  const failed = run.summary.failed;
+  const shown = [[number(run.summary.requests), `requests, ${failed ? number(failed) : "none"} failed${givenUp(run)}`]];
   const add = (name, label) => {
     const of = figuresOf(run, name);
     if (of) shown.push([duration(of.p50), `${label}, median`], [duration(of.p99), `${label}, p99`]);
@@ -38,7 +36,7 @@ function facts(run) {
   $("facts").append(...shown.map(([value, label]) => box("li", "", make("b", value), make("span", label))));
 }
 
-/** What the runs say; what several say is said once, with where. */
+/** The findings of all runs; what several runs have in common is one finding. */
 function allFindings() {
   const kinds = new Map();
   for (const run of RUNS) for (const of of run.findings) {
@@ -47,8 +45,8 @@ function allFindings() {
     kinds.get(kind).push([run, of]);
   }
   const rank = Object.keys(LEVELS);
-  const told = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank.indexOf(of.level))) - Math.min(...b.map(([, of]) => rank.indexOf(of.level))));
-  const items = told.map(all => {
+  const sorted = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank.indexOf(of.level))) - Math.min(...b.map(([, of]) => rank.indexOf(of.level))));
+  const items = sorted.map(all => {
     const [first, of] = [...all].sort((a, b) => rank.indexOf(a[1].level) - rank.indexOf(b[1].level))[0];
     if (RUNS.length === 1) return findingOf(of);
     const others = all.filter(([run]) => run !== first);
@@ -59,8 +57,7 @@ function allFindings() {
   return section("findings", "What this says", box("ul", "findings", ...items));
 }
 
-
-/** Settings held against each other, request by request; the table has those against the first one. */
+/** The comparison of settings; the table has those against the first setting. */
 function compared() {
   const all = DATA.comparison;
   if (!all.length && !DATA.not_compared.length) return null;
@@ -81,7 +78,7 @@ function compared() {
   const answer = of => make("li", spaced(/^(no|p\d)/.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
   return section("compare", "Which is better?",
     DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", spaced(text).replace(/^best/, "Best"), /^(No|Run|A queue)/.test(text) ? "none" : "shown"))) : null,
-    all.length ? make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may lie beside it by chance (then the interval alone shows one).`, "soft") : null, markOf(worst(RUNS.filter(run => gradeOf(run) === "DEGRADED"))),
+    all.length ? make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may lie beside it by chance (then the interval alone shows one).`, "soft") : null, markOf(worst(RUNS.filter(run => run.mark === "DEGRADED"))),
     all.length ? table([isOne ? `against ${spaced(listed[0].a)}` : "setting", ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
       pairs.map(pair => [setting(pair), ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much.", "stacked") : null,
     all.length ? box("details", "", make("summary", `All ${several(all.length, "comparison")} as sentences`), box("ul", "answers", ...all.map(answer))) : null,
@@ -90,12 +87,12 @@ function compared() {
 
 function runsTable() {
   if (RUNS.length < 2) return null;
-  const cells = (run, name) => ["p50", "p99"].map(part => ({ n: duration(figuresOf(run, name)?.[part]), small: offOf(run, `${name}_ms.${part}`) }));
+  const cells = (run, name) => ["p50", "p99"].map(part => ({ n: duration(figuresOf(run, name)?.[part]), small: errorOf(run, `${name}_ms.${part}`) }));
   const rows = RUNS.map(run => {
     const link = make("a", briefOf(run));
     link.href = "#detail";
     link.onclick = () => choose(run);
-    return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.summary.completed_rate), small: offOf(run, "request_throughput") }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
+    return [box("span", "", link, " ", markOf(run.mark)), { n: number(run.summary.requests) }, { n: number(run.summary.failed) }, { n: number(run.summary.completed_rate), small: errorOf(run, "request_throughput") }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
   });
   const heads = ["run", { n: "requests" }, { n: "failed" }, { n: "finished a second" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
@@ -103,33 +100,33 @@ function runsTable() {
     missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null);
 }
 
-/** What the time of each run went to, side by side. */
+/** The stages of all runs side by side. */
 function stagesByRun() {
   const shown = RUNS.filter(run => run.all.stages.length);
   if (RUNS.length < 2 || !shown.length) return null;
-  // Bars that are all as long tell nothing: where only the waits before the first token differ, they come first.
+  // If only the times until the first token differ, these are shown first.
   const spread = means => means.every(known) ? 1 - Math.min(...means) / Math.max(...means) : 0;
   const [whole, until] = ["all", "until_first_token"].map(part => spread(shown.map(run => run[part].mean)));
   if (!location.hash.includes("until=") && whole < 0.1 && until > 2 * whole) isFirst = true;
   return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", grade: worst(RUNS), height: () => 110 + shown.length * (SMALL.matches ? 46 : 34), option: whereOption(shown), tools: box("div", "tools", firstBox()),
-    caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(PARTLY).find(Boolean) ?? "") }));
+    caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(partialNote).find(Boolean) ?? "") }));
 }
 
-/** A setting's values against queue, first token and rate. */
+/** Queue, TTFT and throughput against the values of a setting. */
 function sweep() {
   const keys = EXPERIMENT?.keys ?? [];
   if (!keys.length || RUNS.length < 2 || isPredicted() && RUNS.length < 3) return null;
   const place = make("div");
   const state = { key: keys[keys.length - 1], figure: "p50" };
   const settings = run => run.file?.settings ?? {};
-  // The load that predictions are of has no settings.
+  // A load of predictions has no settings.
   const runs = RUNS.filter(run => keys.some(key => key in settings(run)));
   const show = () => {
-    const values = [...new Map(runs.map(run => [written(settings(run)[state.key] ?? ""), settings(run)[state.key] ?? ""])).values()];
+    const values = [...new Map(runs.map(run => [valueText(settings(run)[state.key] ?? ""), settings(run)[state.key] ?? ""])).values()];
     if (values.every(value => typeof value === "number")) values.sort((a, b) => a - b);
-    const others = run => keys.filter(key => key !== state.key).map(key => `${key} = ${written(settings(run)[key] ?? "")}`).join(", ");
+    const others = run => keys.filter(key => key !== state.key).map(key => `${key} = ${valueText(settings(run)[key] ?? "")}`).join(", ");
     const means = (name, get) => values.map(value => {
-      const found = runs.filter(run => others(run) === name && written(settings(run)[state.key] ?? "") === written(value)).map(get).filter(known);
+      const found = runs.filter(run => others(run) === name && valueText(settings(run)[state.key] ?? "") === valueText(value)).map(get).filter(known);
       return found.length ? found.reduce((sum, figure) => sum + figure, 0) / found.length : null;
     });
     const lines = (get, of) => [...new Set(runs.map(others))].map(name => ({ name: name || "all runs", figures: means(name, get), off: means(name, run => run.off?.[of]) }));
@@ -142,8 +139,8 @@ function sweep() {
       RUNS.some(run => figuresOf(run, "pure_queue_time")) ? one("Server queue", latency("pure_queue_time"), `pure_queue_time_ms.${state.figure}`, null, `How long a request waited for a place in a batch, ${words}.`) : "",
       one("Time to first token", latency("ttft"), `ttft_ms.${state.figure}`, null, `From arrival to the first token, ${words}.`),
       one("Finished", run => run.summary.completed_rate, "request_throughput", "requests a second", "Requests that went well, a second.")));
-    forget();
-    watch();
+    removeDetached();
+    observeCharts();
   };
   const key = box("select", "", ...keys.map(name => Object.assign(make("option", name), { value: name, selected: name === state.key })));
   key.setAttribute("aria-label", "Setting");
@@ -151,7 +148,7 @@ function sweep() {
   const tools = box("div", "tools", keys.length > 1 ? key : null, choice("Latency", [["mean", "mean"], ["p50", "median"], ["p99", "p99"]], "p50", figure => { state.figure = figure; show(); }));
   const element = section("sweep", `What ${keys.length === 1 ? keys[0] : "the settings"} changes`, tools, place,
     DATA.max_rate ? make("pre", DATA.max_rate) : null);
-  LATER.push(show);
+  AFTERWARDS.push(show);
   return element;
 }
 
@@ -173,15 +170,15 @@ function distributions() {
   return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, figure);
 }
 
-const LATER = [];
+const AFTERWARDS = [];
 let chosen = null;
 function choose(run) {
   chosen = run;
   const place = $("detail-of");
   const isOnly = RUNS.length === 1;
   place.replaceChildren(...[whereTheTimeWent, isOnly && allFindings, whyTheyWaited, isOnly && distributions, waterfall, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)).filter(Boolean));
-  forget();
-  watch();
+  removeDetached();
+  observeCharts();
   const select = $("which");
   if (select) select.value = RUNS.indexOf(run);
   for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a")?.textContent === briefOf(run));
@@ -204,18 +201,18 @@ function detail() {
   return [...parts, place];
 }
 
-/** After another choice of what stages are shown of. */
+/** Redraws all stages after `isFirst` has changed. */
 function retold() {
-  if (chosen) $("stages-told")?.replaceChildren(...stagesTold(chosen));
+  if (chosen) $("stages-told")?.replaceChildren(...stagesText(chosen));
   redraw();
 }
 
 const NAV = { compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests",
   "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
 
-/** What stays in sight lies below the links to the sections, in however many lines. */
-const measured = () => document.documentElement.style.setProperty("--nav", $("nav").offsetHeight + "px");
-addEventListener("resize", measured);
+/** Tells the style sheet the height of the navigation, which sticky elements lie below. */
+const setNavHeight = () => document.documentElement.style.setProperty("--nav", $("nav").offsetHeight + "px");
+addEventListener("resize", setNavHeight);
 function contents() {
   const links = [...document.querySelectorAll("main section[id]")].map(of => {
     const link = make("a", NAV[of.id] ?? of.querySelector("h2").textContent);
@@ -223,15 +220,15 @@ function contents() {
     return link;
   });
   $("nav").replaceChildren(...links);
-  measured();
+  setNavHeight();
 }
 
 headline();
 if (RUNS.length) {
-  // First what was asked: which setting is better, and where the time went.
+  // The comparison of settings and the stages come first.
   const ofMany = RUNS.length > 1 ? [compared, stagesByRun, allFindings, sweep, runsTable, distributions] : [];
   $("main").append(...ofMany.map(part => part()).filter(Boolean), ...detail());
-  LATER.forEach(show => show());
+  AFTERWARDS.forEach(show => show());
   choose(RUNS[0]);
   if (location.hash.includes("&")) $(location.hash.slice(1).split("&")[0])?.scrollIntoView();
 }

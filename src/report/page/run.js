@@ -1,4 +1,4 @@
-/** The sections that tell of one run. */
+/** Makes a section of the page. */
 function section(id, title, ...inner) {
   const element = box("section", "", make("h2", title), ...inner);
   element.id = id;
@@ -13,22 +13,22 @@ function findingOf(of, where) {
   return box("li", of.level, title, words("p", of.what), of.advice ? words("p", of.advice, "do") : null, where ?? null);
 }
 
-/** What is to be said of bars in which not every request has every stage. */
-const PARTLY = run => run.all.stages.some(stage => stage.of) ? " A stage that was not seen in every request takes the part that it had of those where it was seen." : "";
+/** A note on bars in which not every request has every stage. */
+const partialNote = run => run.all.stages.some(stage => stage.of) ? " A stage that was not seen in every request takes the part that it had of those where it was seen." : "";
 
 function whereTheTimeWent(run) {
   if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Unknown: no request succeeded.", "soft"));
   const state = { share: true };
-  const of = { title: "Stages over the run", grade: gradeOf(run), option: (c, width) => overOption(run, state)(c, width),
-    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart.${PARTLY(run)}` };
+  const of = { title: "Stages over the run", grade: run.mark, option: (c, width) => overOption(run, state)(c, width),
+    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart.${partialNote(run)}` };
   of.tools = box("div", "tools", firstBox(), choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
-  const told = box("div", "", ...stagesTold(run));
-  told.id = "stages-told";
-  return section("stages", "Where the time went", told, picture(of));
+  const text = box("div", "", ...stagesText(run));
+  text.id = "stages-told";
+  return section("stages", "Where the time went", text, picture(of));
 }
 
-/** The same in words: a sentence, and the stages with their shares. */
-function stagesTold(run) {
+/** The stages as text: a sentence, a bar, and the stages with their shares. */
+function stagesText(run) {
   const { sentence, stages } = spentOf(run);
   if (!stages.length) return [make("p", "Nobody saw a first token: no reply was a stream.", "soft")];
   const isLarge = stage => stage.share >= 0.005;
@@ -39,11 +39,11 @@ function stagesTold(run) {
   return [words("p", sentence), shareBar(stages), legend, rest].filter(Boolean);
 }
 
-/** What requests waited for in server queues, and which of them held up the others. */
+/** The causes of waiting, and the requests that held up others. */
 function whyTheyWaited(run) {
   const { waiting, waiting_over: over } = run;
   const { sequences, waited_s: inServers, in_proxy_s: inProxy, in_router_s: inRouter, at_pairs_s: atPairs, held_up_others_s: heldUp } = waiting;
-  // Of those that hardly waited there is nothing to say.
+  // If requests hardly waited, there is no section.
   if (!sequences || Math.max(inServers, inProxy, inRouter, atPairs) < 0.001 * sequences) return null;
   const whatFor = ({ causes }) => causes.filter(of => of.share >= 0.0005).map(of => `${percent(of.share)} while ${of.words}`).join("; ");
   const where = [inServers && `${duration(inServers)} in the server queue`, inProxy && `${duration(inProxy)} in the proxy`, inRouter && `${duration(inRouter)} in the router queue`, atPairs && `${duration(atPairs)} at servers of pairs`].filter(Boolean).join(" and ");
@@ -54,7 +54,7 @@ function whyTheyWaited(run) {
   const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody seen here"]);
   const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
   return section("waiting", "Why they waited", words("p", sentence),
-    over.causes.length ? picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
+    over.causes.length ? picture({ title: "What requests waited for", grade: run.mark, option: waitingOption(over),
       caption: "Waiting by the moment at which it began, in a router or proxy by the request's arrival: all requests of a stretch of time together, by what was full meanwhile." }) : null,
     table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as it was told or as the rows show."),
     groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, `Shares of all requests, of their tokens, and of all waiting: what they caused of it (it is laid equally on those that ran meanwhile), and what they waited. Of ${duration(inServers + atPairs)} the requests seen here caused ${duration(heldUp)}.`) : null,
@@ -78,7 +78,7 @@ function waterfall(run) {
     shown = longest.slice(0, 100);
     if (state.order !== "total") shown.sort((a, b) => a.start - b.start);
   };
-  const tell = of => {
+  const showRequest = of => {
     numbers.hidden = false;
     const rows = of.parts.map(([at, seconds]) => [upper(stages[at].label), stages[at].place, { n: duration(seconds) }, { n: percent(of.total ? seconds / of.total : null) }]);
     rows.push(["Total", "", { n: duration(of.total) }, ""]);
@@ -89,23 +89,23 @@ function waterfall(run) {
     if (held) facts.push(["held up others", duration(held)]);
     numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
-  const of = { title: "Single requests", grade: gradeOf(run), height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
+  const of = { title: "Single requests", grade: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
     option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, state)(c, width); },
     caption: "A bar is a request, its colours are where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time. Click a bar for its numbers.",
     after: numbers,
     ready: chart => chart.getZr().on("click", event => {
       const at = chart.convertFromPixel({ yAxisIndex: 0 }, event.offsetY);
-      if (shown[at] && chart.containPixel({ gridIndex: 0 }, [event.offsetX, event.offsetY])) tell(shown[at]);
+      if (shown[at] && chart.containPixel({ gridIndex: 0 }, [event.offsetX, event.offsetY])) showRequest(shown[at]);
     }) };
-  const again = change => value => { state[change] = value; draw(of); };
+  const setter = key => value => { state[key] = value; draw(of); };
   of.tools = box("div", "tools", firstBox(),
-    choice("Order", [["total", "slowest first"], ["start", "by arrival"]], "total", again("order")),
-    choice("Bars begin", [[true, "at 0"], [false, run.is_scheduled ? "when sent" : "at arrival"]], true, again("own")));
+    choice("Order", [["total", "slowest first"], ["start", "by arrival"]], "total", setter("order")),
+    choice("Bars begin", [[true, "at 0"], [false, run.is_scheduled ? "when sent" : "at arrival"]], true, setter("own")));
   const rows = make("div");
   const listed = () => rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }, ""], shown.slice(0, 25).map(of => {
     const button = make("button", "numbers");
     button.type = "button";
-    button.onclick = () => { tell(of); numbers.scrollIntoView({ block: "nearest" }); };
+    button.onclick = () => { showRequest(of); numbers.scrollIntoView({ block: "nearest" }); };
     return [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }, button];
   })));
   pick();
@@ -120,27 +120,27 @@ function list(facts) {
 }
 
 const PLACES = { concurrency: "in the system", running: "running in a server", queued: "server queue", waiting: "router queue", unknown: "state unknown" };
-const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4, unknown: 7 };
+const COLORS = { concurrency: 0, running: 2, queued: 1, waiting: 4, unknown: 7 };
 
 function overTime(run) {
   const counts = run.series.filter(of => of.metric in PLACES);
   if (!counts.length) return null;
   const order = Object.keys(PLACES);
-  const all = counts.filter(of => of.source === "records" && !of.server && (of.metric !== "unknown" || most(of.values) > 0)).sort((a, b) => order.indexOf(a.metric) - order.indexOf(b.metric));
-  const lines = all.map(of => ({ name: PLACES[of.metric], times: of.times, values: of.values, colour: HUES[of.metric], dashed: of.metric === "unknown" }));
+  const all = counts.filter(of => of.source === "records" && !of.server && (of.metric !== "unknown" || maxOf(of.values) > 0)).sort((a, b) => order.indexOf(a.metric) - order.indexOf(b.metric));
+  const lines = all.map(of => ({ name: PLACES[of.metric], times: of.times, values: of.values, color: COLORS[of.metric], dashed: of.metric === "unknown" }));
   const unknown = run.summary.state_unknown_requests;
   const state = unknown ? `Of ${several(unknown, "request")} nobody told when they were queued or running (“state unknown”): they may be waiting, or running.`
     : all.some(of => of.metric === "running") ? "The distance between “in the system” and “running” is waiting." : "";
-  const inner = [picture({ title: "Requests in the system", grade: gradeOf(run), option: timesOption(run, lines, "requests"),
+  const inner = [picture({ title: "Requests in the system", grade: run.mark, option: timesOption(run, lines, "requests"),
     caption: `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}` + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
   const servers = [...new Set(counts.map(of => of.server).filter(Boolean))];
   const shown = servers.slice(0, 8);
   if (shown.length) {
-    const limit = most(counts.filter(of => of.server && ["running", "queued"].includes(of.metric)).flatMap(of => of.values));
+    const limit = maxOf(counts.filter(of => of.server && ["running", "queued"].includes(of.metric)).flatMap(of => of.values));
     inner.push(box("div", servers.length > 1 ? "pair" : "", ...shown.map(server => {
       const of = counts.filter(of => of.server === server && ["running", "queued"].includes(of.metric));
-      const lines = of.map(of => ({ name: `${of.metric === "queued" ? PLACES.queued : "running"}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, colour: HUES[of.metric], dashed: of.source !== "records" }));
-      return picture({ title: `At ${server}`, grade: gradeOf(run), option: timesOption(run, lines, "requests", { max: niceMax(limit) }),
+      const lines = of.map(of => ({ name: `${of.metric === "queued" ? PLACES.queued : "running"}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, color: COLORS[of.metric], dashed: of.source !== "records" }));
+      return picture({ title: `At ${server}`, grade: run.mark, option: timesOption(run, lines, "requests", { max: niceMax(limit) }),
         caption: "Requests that run on this server, and in its server queue: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
     })));
     if (servers.length > shown.length) inner.push(make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft"));
@@ -148,7 +148,7 @@ function overTime(run) {
   return section("over-time", "Concurrency and queues over time", ...inner);
 }
 
-/** What was done to servers, and what that did to requests. */
+/** The injected faults and their effects on requests. */
 function faults(run) {
   if (!run.faults.length) return null;
   const at = of => ({ n: known(of) ? `${number(of, 1)} s` : "–" });
@@ -159,7 +159,7 @@ function faults(run) {
       return [["before", "during", "after"][place], { n: number(of.requests) }, { n: number(failed), small: of.requests ? percent(failed / of.requests) : null },
         { n: duration(of.ttft.p50) }, { n: duration(of.ttft.p99) }, { n: duration(of.total_latency.p50) }, { n: duration(of.total_latency.p99) }, [...Object.entries(of.failed).map(([name, count]) => `${count} ${name}`), ...(of.given_up ? [`${number(of.given_up)} given up when the run was stopped`] : [])].join(", ")];
     })) ]);
-  return section("faults", "Faults in detail", markOf(gradeOf(run)), make("p", "Servers were disturbed on purpose. A dash: too few requests to say.", "soft"), ...inner);
+  return section("faults", "Faults in detail", markOf(run.mark), make("p", "Servers were disturbed on purpose. A dash: too few requests to say.", "soft"), ...inner);
 }
 
 const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)", 1], cache_hit_rate: ["Prefix cache hits", "share of prompt tokens", 1], gen_throughput: ["Generated tokens", "tokens a second"],
@@ -173,7 +173,7 @@ function gauges(run) {
     const of = others.filter(of => of.metric === name).slice(0, 8);
     const [title, unit, max, per = 1] = GAUGES[name] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
     const lines = of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) }));
-    return picture({ title, grade: gradeOf(run), option: timesOption(run, lines, unit, max ? { max } : {}),
+    return picture({ title, grade: run.mark, option: timesOption(run, lines, unit, max ? { max } : {}),
       caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.` });
   });
   return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures));
@@ -190,7 +190,7 @@ function servers(run) {
     return [host ? (group.name && group.name !== host ? `${group.name} (${host})` : host) : "server unknown", { n: number(group.requests), small: percent(group.requests / all) }, { n: number(group.failed) },
     of("ttft", "p50"), of("ttft", "p99"), of("pure_queue_time", "p50"), of("pure_queue_time", "p99"), of("total_latency", "p50")];
   });
-  return section("servers", "Servers", markOf(gradeOf(run)), table(["server", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }], rows,
+  return section("servers", "Servers", markOf(run.mark), table(["server", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }], rows,
     others.servers ? `${others.servers} more servers, with ${others.requests} requests, are not shown.` : undefined));
 }
 
@@ -198,10 +198,10 @@ function figuresTable(run) {
   const known = DATA.listed.map(({ name, label }) => [label, figuresOf(run, name)]).filter(([, of]) => of);
   const rows = known.map(([label, of]) =>
     [upper(label), { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
-  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", `Of the requests that went well. What nobody saw has no row.${known.length ? " Brackets: 95 % confidence interval; “too few”: not enough requests for one." : ""}`, "soft"),
+  return section("figures", "All latencies", markOf(run.mark), make("p", `Of the requests that went well. What nobody saw has no row.${known.length ? " Brackets: 95 % confidence interval; “too few”: not enough requests for one." : ""}`, "soft"),
     table(["latency", { n: "count" }, { n: "mean" }, { n: "p50" }, { n: "p90" }, { n: "p99" }, { n: "max" }], rows));
 }
-/** A quantile with its bounds; where too few requests give none, that is said. */
+/** A quantile with its confidence interval, or that there are too few requests for one. */
 function ranged(of, name) {
   const bounds = of.ci95?.[name];
   const end = value => known(value) ? duration(value) : "?";
@@ -212,7 +212,7 @@ function settings(run) {
   const facts = [];
   const file = run.file;
   if (run.folder) facts.push(["folder", make("code", run.folder)]);
-  for (const [key, value] of Object.entries(file?.settings ?? {})) facts.push([key, written(value)]);
+  for (const [key, value] of Object.entries(file?.settings ?? {})) facts.push([key, valueText(value)]);
   if (file?.router) facts.push(["router", file.router]);
   if (file?.servers?.length) facts.push(["servers", file.servers.map(server => `${server.name} (${server.engine}) at ${server.url}`).join(", ")]);
   const machine = run.summary.machine;
@@ -221,16 +221,16 @@ function settings(run) {
   const config = Object.entries(run.summary.config ?? {}).filter(([, value]) => known(value) && !(Array.isArray(value) && !value.length));
   const commands = (file?.processes ?? []).flatMap(of => [make("p", `${of.name} (log: ${of.log})`, "soft"), make("pre", of.command)]);
   return section("settings", "Settings and commands", list(facts),
-    config.length ? box("details", "", make("summary", "The generator's settings"), list(config.map(([key, value]) => [key, written(value)]))) : null,
+    config.length ? box("details", "", make("summary", "The generator's settings"), list(config.map(([key, value]) => [key, valueText(value)]))) : null,
     commands.length ? box("details", "", make("summary", "What was started"), ...commands) : null);
 }
 
 function leftOut(run) {
-  const said = [...run.notes, ...run.warnings];
+  const notes = [...run.notes, ...run.warnings];
   const { failed, given_up: unended, window } = run.summary;
-  if (failed) said.push(`${several(failed, "request")} failed: counted above, and in no latency.`);
-  if (unended) said.push(`${several(unended, "request")} given up when the run was stopped: in no latency, and not among those that failed.`);
-  if (window && (window.left_out_first || window.left_out_last)) said.push(`Warm-up and cool-down are left out: the figures are of requests from ${number(window.from_s)} s to ${number(window.to_s)} s into the run (${window.rule ?? "as asked"}).`);
-  if (!said.length) said.push("Nothing: every row is in the figures.");
-  return section("left-out", "What was left out", box("ul", "", ...said.map(text => words("li", text))));
+  if (failed) notes.push(`${several(failed, "request")} failed: counted above, and in no latency.`);
+  if (unended) notes.push(`${several(unended, "request")} given up when the run was stopped: in no latency, and not among those that failed.`);
+  if (window && (window.left_out_first || window.left_out_last)) notes.push(`Warm-up and cool-down are left out: the figures are of requests from ${number(window.from_s)} s to ${number(window.to_s)} s into the run (${window.rule ?? "as asked"}).`);
+  if (!notes.length) notes.push("Nothing: every row is in the figures.");
+  return section("left-out", "What was left out", box("ul", "", ...notes.map(text => words("li", text))));
 }

@@ -1,4 +1,4 @@
-//! The page as text: what it holds, what it never does, how large it becomes. How it looks: `scripts/report-shots.sh`.
+//! The text of the page: its contents, its safety, its size. For its look there is `scripts/report-shots.sh`.
 
 use serde_json::{Value, json};
 
@@ -6,18 +6,18 @@ use super::*;
 use crate::report::files::{ExperimentFile, FaultRow, ProcessFile, RunFile, SeriesRow, ServerFile};
 use crate::report::load::tests::assert_says;
 use crate::report::reader::{Loaded, Run};
+use crate::report::render::{of_servers, to_markdown, to_text};
 use crate::report::runs::Report;
 use crate::report::sample::Sample;
-use crate::report::words::{of_servers, to_markdown, to_text};
 use crate::request::outcome::GIVEN_UP;
 use crate::request::timeline::Moment;
 use crate::table::{Cell, Table};
 
-/// What would leave the place it is put in.
+/// Text that would break out of HTML or change the direction of text.
 const NASTY: &str =
     "</script><script nonce=\"x\">alert('1')</script><!-- \" ' & \u{2028}\u{202e}\u{2066}";
 
-/// A run of so many requests with all that a page shows, its words taken from outside.
+/// A run with everything that a page shows, and hostile text wherever text comes from data.
 fn run_of(requests: u32) -> Run {
     let mut table = Table::default();
     for n in 0..i64::from(requests) {
@@ -82,19 +82,19 @@ fn data_of(page: &str) -> Value {
 }
 
 #[test]
-fn words_from_outside_stay_data_and_nothing_is_loaded() {
+fn hostile_text_stays_text_and_nothing_is_loaded() {
     let page = page_of(vec![run_of(50)]);
     let own = page.replace(CHARTS, "");
     let data = data_of(&page);
     let whole = NASTY.replace(['\u{2028}', '\u{202e}', '\u{2066}'], "");
     let name = data["runs"][0]["run"].as_str().unwrap();
     assert_eq!(name, format!("{whole}\\x2028\\x202e\\x2066"));
-    // What would turn the order of what is read is spelt out, also where it stands in the source.
+    // Characters that change the direction of text are escaped, also in the source.
     assert!(!own.contains(['\u{202e}', '\u{2066}', '\u{2028}']));
     assert_eq!(own.matches("<script").count(), 3);
     assert_eq!(own.matches("</script").count(), 3);
     assert!(!own.contains("alert('1')</script>"));
-    // Nothing but text goes into the page.
+    // Data is put into the page only as text.
     for way in [
         "innerHTML",
         "outerHTML",
@@ -106,12 +106,12 @@ fn words_from_outside_stay_data_and_nothing_is_loaded() {
         assert!(!SCRIPTS.concat().contains(way), "{way}");
     }
     assert!(!own.contains("{{"), "a mark was left");
-    // And nothing is loaded from anywhere.
+    // Nothing is loaded from elsewhere.
     assert!(page.contains("default-src 'none'; script-src 'nonce-"));
     for load in "http: https: //cdn src= @import fetch( XMLHttpRequest url(".split(' ') {
         assert!(!own.contains(load), "{load}");
     }
-    // Its own links are to places in it, and the empty icon.
+    // Its links are to its own sections, and the empty icon.
     for link in own.split("href=\"").skip(1) {
         assert!(
             link.starts_with('#') || link.starts_with("data:,\""),
@@ -178,7 +178,7 @@ fn requests_that_were_given_up_have_not_failed() {
     for of in [summary, &summary["hosts"]["a:1"]] {
         assert_eq!((&of["failed"], &of["given_up"]), (&json!(0), &json!(1)));
     }
-    // The page shows these, and takes no difference for them.
+    // The page shows these numbers, and computes none by subtraction.
     let scripts = SCRIPTS.concat();
     assert!(!scripts.contains("- run.summary.completed"));
     assert!(!scripts.contains("- group.completed"));
@@ -230,15 +230,55 @@ fn an_experiment_without_a_run_has_a_page() {
     assert_eq!(data["runs"], json!([]));
 }
 
-/// Values at which the unit or the rounding changes, and some between.
+/// A script with the parts of a browser that charts need. It draws charts as SVG, and prints the pairs of labels that overlap.
+const OVERLAPS: &str = r#"
+const media = { matches: false, addEventListener() {} }, data = '{"runs":[],"listed":[],"shown":[]}';
+Object.assign(globalThis, { matchMedia: () => media, addEventListener() {}, location: { hash: "" }, IntersectionObserver: class {},
+  document: { getElementById: () => ({ textContent: data }) } });
+const echarts = exports;
+SCRIPTS
+delete globalThis.document;
+function overlaps(option, height) {
+  const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width: 700, height });
+  chart.setOption(option(INKS.light, 700));
+  const texts = chart.getZr().storage.getDisplayList(true).filter(of => of.style.text && of.style.text !== "1/1").map(of => {
+    const rect = of.getBoundingRect().clone();
+    if (of.transform) rect.applyTransform(of.transform);
+    return [of.style.text, rect];
+  });
+  texts.forEach(([text, rect], at) => texts.slice(at + 1).forEach(([other, its]) => { if (rect.intersect(its)) console.log(text, "|", other); }));
+  chart.dispose();
+}
+const tables = [1, 2, 3, 4, 5].map(n => ({ "server-1": { kill: `${n} s after the begin`, ready: 20 + n }, "server-2": { kill: "never" } }));
+overlaps(sweepOption([{ name: "all", figures: [1, 2, 3, 4, 5], off: [] }], tables, "failure_schedule", "requests a second", true), 300);
+const stage = { name: "queue", label: "queue", order: 1, mean: 1 };
+const runs = tables.map(of => ({ run: `failure_schedule=${JSON.stringify(of).repeat(2)}`, all: { mean: 1, stages: [stage] } }));
+overlaps(whereOption(runs), 110 + 34 * runs.length);
+"#;
+
+/// Values of settings may be tables, which have long labels. Not tested without Node.
+#[test]
+fn labels_of_charts_do_not_overlap() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("charts.js");
+    let script = OVERLAPS.replace("SCRIPTS", &SCRIPTS[..4].concat());
+    std::fs::write(&path, CHARTS.to_owned() + &script).unwrap();
+    let Ok(output) = std::process::Command::new("node").arg(&path).output() else {
+        return;
+    };
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    assert_eq!([text(output.stdout), text(output.stderr)], ["", ""]);
+}
+
+/// Values at which the unit or the rounding changes, and others.
 const SECONDS: [f64; 18] = [
     0.0, 1e-9, 4e-7, 5e-7, 2.5e-6, 0.000_08, 0.000_994, 0.000_995, 0.001, 0.004_25, 0.031_5,
     0.099_49, 0.0995, 0.125, 1.005, 1.115, 59.996, -0.004_25,
 ];
 
-/// What the pages' script says of a duration is what all else says. Where there is no Node nobody can tell.
+/// The page's script formats durations as Rust does. Not tested without Node.
 #[test]
-fn a_duration_reads_alike_on_the_page_and_in_words() {
+fn a_duration_is_formatted_alike_on_the_page_and_in_text() {
     let from = DOM.find("const known").unwrap();
     let to = DOM.find("const number").unwrap();
     let script = format!(
@@ -246,10 +286,13 @@ fn a_duration_reads_alike_on_the_page_and_in_words() {
         &DOM[from..to]
     );
     let mut node = std::process::Command::new("node");
-    let Ok(said) = node.args(["-e", &script]).output() else {
+    let Ok(output) = node.args(["-e", &script]).output() else {
         return;
     };
-    let said = String::from_utf8(said.stdout).unwrap();
-    let said: Vec<String> = said.lines().map(|one| one.replace('\u{a0}', " ")).collect();
-    assert_eq!(said, SECONDS.map(crate::units::duration));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| line.replace('\u{a0}', " "))
+        .collect();
+    assert_eq!(lines, SECONDS.map(crate::units::duration));
 }

@@ -10,7 +10,7 @@ use crate::request::csv;
 use crate::request::row::Row;
 
 impl Run {
-    /// Of these rows, and nothing beside them.
+    /// A run with these rows and nothing else.
     pub(in crate::report) fn of_table(table: Table) -> Run {
         Run {
             table,
@@ -45,7 +45,7 @@ fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
-/// The only run of what is given.
+/// Reads the only run of a path.
 fn read(given: PathBuf) -> Run {
     load(&[given]).unwrap().runs.remove(0)
 }
@@ -66,9 +66,9 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     lines[4] = b"qs-3,True\n".to_vec();
     lines[6].splice(3..4, [0xff]);
     lines[7] = text(&lines[7]).replace('\n', ",1\n").into();
-    // Another cut in a cell with an open quote must not swallow the row behind it.
+    // A row that is cut within an open quote must not swallow the next.
     lines[8] = b"qs-7,False,\"no ans\n".to_vec();
-    // Nor does one that is too long.
+    // Nor must a row that is too long.
     let long = format!("True,{}", "a,".repeat(1_500_000));
     lines[9] = text(&lines[9]).replacen("True,", &long, 1).into();
     let last = lines.last_mut().unwrap();
@@ -85,7 +85,7 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     ] {
         assert_says(&run.notes[0], said);
     }
-    // Of many the first are named.
+    // Of many only the first are named.
     for (row, said) in [
         ("b,2,great", "outcome \"great\" is none that this version"),
         (&long, "line 3: the row is longer than 1 MiB"),
@@ -97,7 +97,7 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
 }
 
 #[test]
-fn a_packed_file_of_which_the_end_is_missing_is_read_as_far_as_it_goes() {
+fn a_truncated_gzip_file_is_read_up_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, &of_run(2000)).unwrap();
@@ -105,7 +105,7 @@ fn a_packed_file_of_which_the_end_is_missing_is_read_as_far_as_it_goes() {
     let named = |name: &str, bytes: &[u8]| write(folder.path(), name, bytes);
     let whole = read(named("a.csv.gz", &packed));
     assert_eq!((whole.table.len(), whole.notes.len()), (2000, 0));
-    // Whatever the files are called; and where only the last sum is missing, all rows are there.
+    // With any file name. If only the checksum is missing, there are all rows.
     for (name, bytes, rows) in [
         ("packed.csv", &packed[..], 2000),
         ("plain.csv.gz", &of_run(3), 3),
@@ -151,7 +151,7 @@ fn what_is_no_file_of_rows_is_said_to_be_none() {
         let none = load(&[folder.path().join(name)]).unwrap_err();
         assert_says(&none.to_string(), said);
     }
-    // Of a run's folder it is still known that there was one.
+    // A run's folder with such a file is still a run.
     write(&empty, "requests.csv", of_run(0));
     let run = read(empty);
     assert_eq!(run.notes, ["no row: not one request was recorded"]);
@@ -182,10 +182,10 @@ fn times_count_from_the_run_whatever_the_file_counts_from() {
     write(&dir, RUN, serde_json::to_string(&file).unwrap());
     let run = read(dir);
     let arrival = run.table.numbers(ColumnId::arrival_time);
-    // The file's run began 2.5 s before the first request was scheduled, which arrived 2 ms later.
+    // The run began 2.5 s before the scheduled time of the first request, which arrived 2 ms later.
     assert_eq!(arrival, [2.502, 2.602, 2.702]);
 
-    // Without a run: from the second of the first arrival.
+    // Without a run: since the full second before the first arrival.
     let run = read(write(folder.path(), "proxy.csv", &epoch));
     let arrival = run.table.numbers(ColumnId::arrival_time);
     assert_eq!(arrival, [0.002, 0.102, 0.202]);
@@ -200,7 +200,7 @@ fn times_of_different_bases_are_never_put_together() {
     let error = rows::read(&[a, b], None, &[]).unwrap_err();
     let said = "b.csv: its times count from the Unix epoch, those of ";
     assert_says(&error.to_string(), said);
-    // Within one file, too: such rows are told as broken.
+    // Rows of another base within a file count as broken.
     let mixed = [run, lines(&epoch).remove(1)].concat();
     let path = write(folder.path(), "mixed.csv", mixed);
     let run = read(path);
@@ -240,12 +240,12 @@ fn what_a_pattern_of_the_shell_names_is_read_once() {
     assert_eq!(count(&[path.clone(), older.clone(), path.clone()]), [5]);
     assert_eq!(count(&[older.clone(), path.clone()]), [5]);
     assert_eq!(count(std::slice::from_ref(&older)), [2]);
-    // In the folder where one is, too.
+    // Also in the current folder.
     assert_ne!(name_of(Path::new("")), "");
 }
 
 #[test]
-fn an_experiment_is_its_runs_as_far_as_they_came() {
+fn an_experiment_has_its_runs_that_have_begun() {
     let folder = tempfile::tempdir().unwrap();
     let known = [("01", "a"), ("01-r2", "a"), ("02", "b"), ("03", "c")];
     let known = known.map(|(dir, policy)| RunRef {
@@ -266,10 +266,10 @@ fn an_experiment_is_its_runs_as_far_as_they_came() {
     let loaded = load(&[folder.path().to_owned()]).unwrap();
     assert_eq!(loaded.experiment.as_ref(), Some(&experiment));
     let names: Vec<&str> = loaded.runs.iter().map(|run| run.name.as_str()).collect();
-    // The third has a file without a row, the fourth was never begun.
+    // The third has a file without rows, the fourth was not begun.
     assert_eq!(names, ["policy=a (01)", "policy=a (01-r2)", "policy=b"]);
     assert!(loaded.runs[2].notes[0].contains("the file is empty"));
-    // Of two experiments.
+    // Two experiments.
     let other = folder.path().join("other/runs/01");
     write(&other, "requests.csv", of_run(2));
     let loaded = load(&[folder.path().join("runs/01"), other]).unwrap();

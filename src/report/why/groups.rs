@@ -1,4 +1,4 @@
-//! Kinds of requests: their shares of requests, of tokens, and of the waiting that they caused and bore.
+//! Kinds of requests with their shares of the requests, tokens, and waiting that they caused and had themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,56 +9,57 @@ use crate::request::headers::label_pairs;
 use crate::table::Table;
 use crate::units::percent;
 
-/// Requests that have something in common, with their shares of the same of all.
+/// Requests of one kind, with their shares of all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
-    /// What they are told apart by: `prompt`, `model`, or a header that labels them.
+    /// The property: `prompt`, `output`, `cached`, `endpoint`, `model`, or a header that labels requests.
     pub by: String,
-    /// What they have in common: `8k to 32k`.
+    /// The value or range of the property: `8k to 32k`.
     pub name: String,
-    /// How many there are.
+    /// The number of requests.
     pub requests: u64,
     /// Their share of the requests.
     pub share_of_requests: f64,
-    /// Of all prompt and generated tokens.
+    /// Their share of all prompt and generated tokens.
     pub share_of_tokens: f64,
-    /// Of the waiting, what they caused. What is missing of all none of the requests caused.
+    /// The share of the waiting that they caused. All together may be less than 1: the rest is attributed to none.
     pub caused: f64,
-    /// Of the waiting, what they waited.
+    /// Their share of the waiting.
     pub bore: f64,
 }
 
 impl Group {
-    /// Whether it is one of several lengths, in tokens.
+    /// Whether the property is a number of tokens.
     pub fn is_length(&self) -> bool {
         matches!(self.by.as_str(), "prompt" | "output")
     }
 }
 
-/// The class of rows that do not tell.
+/// The class of rows without the property.
 const UNKNOWN: &str = "unknown";
-/// From these on lengths are told apart, tokens: none is near a power of two, as lengths that are asked for often are.
+/// The bounds of classes of lengths, tokens. None is near a power of two, as requested lengths often are.
 const PROMPTS: [u64; 5] = [1_000, 3_000, 8_000, 32_000, 128_000];
 const OUTPUTS: [u64; 3] = [100, 500, 2_000];
-/// Shares of the prompt that the prefix cache had, in percent.
+/// The bounds of classes of cached shares of the prompt, percent.
 const CACHED: [u64; 2] = [1, 50];
-/// So many of a kind are told apart.
-const MOST: usize = 12;
-/// A group that causes so much of the waiting, and so many times its share of the requests, which are few, is worth a word.
-const CAUSED: f64 = 0.4;
-const TIMES: f64 = 3.0;
-const FEW: f64 = 0.25;
+/// The most groups of a property.
+const MAX_GROUPS: usize = 12;
+/// A group is reported if it causes at least this share of the waiting, this many times its share of the requests, and is at most this
+/// share of the requests.
+const MIN_CAUSED: f64 = 0.4;
+const MIN_RATIO: f64 = 3.0;
+const MAX_SHARE: f64 = 0.25;
 
-/// What of requests is summed: how many, tokens, seconds caused and borne.
+/// Sums over requests: their number, tokens, seconds caused and waited.
 type Sums = [f64; 4];
 
-/// What a row is told apart by: the order of its class, and the class's name.
+/// The class of a row: its rank among the classes, and its name.
 type Class = Option<(usize, String)>;
 
-/// A row, the seconds that its sequence held up others, and those that it waited.
+/// A row, the seconds for which its sequence held up others, and its wait in seconds.
 pub type Part = (usize, f64, f64);
 
-/// The groups of a run's requests, where there are several.
+/// The groups of a run's requests by each property with several classes.
 pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
     let count = |column, row| table.whole(column, row).map(i64::unsigned_abs);
     let prompt = |row| count(ColumnId::actual_prompt_tokens, row);
@@ -110,9 +111,9 @@ fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class
         return Vec::new();
     }
     let mut groups: Vec<((usize, String), Sums)> = groups.into_iter().collect();
-    if groups.len() > MOST {
+    if groups.len() > MAX_GROUPS {
         groups.sort_by(|a, b| b.1[2].total_cmp(&a.1[2]));
-        groups.truncate(MOST);
+        groups.truncate(MAX_GROUPS);
     }
     let group = |((_, name), sums): ((usize, String), Sums)| {
         let of_all = |sum: f64, all: f64| if all > 0.0 { sum / all } else { 0.0 };
@@ -130,7 +131,7 @@ fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class
     groups.into_iter().map(group).collect()
 }
 
-/// The class of a number between edges.
+/// The class of a number between bounds.
 fn class(edges: &[u64], number: u64) -> (usize, String) {
     let at = edges.partition_point(|edge| *edge < number);
     let edge = |at: usize| edges.get(at).map(|edge| short(*edge));
@@ -143,7 +144,7 @@ fn class(edges: &[u64], number: u64) -> (usize, String) {
     (at, name)
 }
 
-/// A number of tokens in few letters: `96k`.
+/// A number of tokens, shortened: `96k`.
 pub fn short(tokens: u64) -> String {
     match tokens {
         ..1_000 => tokens.to_string(),
@@ -152,7 +153,7 @@ pub fn short(tokens: u64) -> String {
     }
 }
 
-/// Few requests that caused much of the waiting, in words: those of the group, or of it and all of longer ones, that caused most.
+/// A sentence on the group that caused most of the waiting for its size, with its property; of lengths, all longer groups count with it.
 pub fn lopsided(groups: &[Group]) -> Option<(&str, String)> {
     let known: Vec<&Group> = groups.iter().filter(|of| of.name != UNKNOWN).collect();
     let few = |at: usize| {
@@ -164,21 +165,23 @@ pub fn lopsided(groups: &[Group]) -> Option<(&str, String)> {
         };
         let sum = |share: fn(&Group) -> f64| all.iter().map(|of| share(of)).sum::<f64>();
         let (requests, caused) = (sum(|of| of.share_of_requests), sum(|of| of.caused));
-        let is_one = requests <= FEW && caused >= CAUSED && caused >= TIMES * requests;
-        is_one.then_some((first, requests, caused))
+        let is_lopsided =
+            requests <= MAX_SHARE && caused >= MIN_CAUSED && caused >= MIN_RATIO * requests;
+        is_lopsided.then_some((first, requests, caused))
     };
-    // Of equals the first.
+    // Of equal ones the first: `max_by` returns the last.
     let all = (0..known.len()).rev().filter_map(few);
     let (first, requests, caused) = all.max_by(|a, b| (a.2 / a.1).total_cmp(&(b.2 / b.1)))?;
     let low = first.name.split(" to ").next().unwrap_or_default();
     let low = low.trim_start_matches("above ");
-    let who = match first.by.as_str() {
+    let subject = match first.by.as_str() {
         "prompt" => format!("Prompts above {low} tokens"),
         "output" => format!("Answers above {low} tokens"),
         "cached" => format!("Requests of which the cache had {}", first.name),
         by => format!("Requests of the {by} {}", first.name),
     };
-    let (few, most) = (percent(requests), percent(caused));
-    let said = format!("{who} are {few} of the requests and caused {most} of the waiting.");
-    Some((&first.by, said))
+    let (requests, caused) = (percent(requests), percent(caused));
+    let text =
+        format!("{subject} are {requests} of the requests and caused {caused} of the waiting.");
+    Some((&first.by, text))
 }

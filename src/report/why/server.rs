@@ -1,4 +1,4 @@
-//! A server of a run: its limits, who told them, and what its requests waited for.
+//! A server of a run: its limits, the sources of these, and the causes of waiting there.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -16,45 +16,45 @@ use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause, Known, Stay, Waits};
 use crate::table::Table;
 
-/// A server, or one of its data-parallel ranks: what has a queue and slots of its own.
+/// A server, or one of its data-parallel ranks, which have a queue and slots of their own.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     /// Its name, with the rank where there are several.
     pub name: String,
-    /// What its requests waited for.
+    /// The causes of waiting there.
     pub causes: ByCause,
     host: String,
     rank: Option<i64>,
-    /// By what is waited for there, where the rows tell.
+    /// By the cause of waiting, if the rows tell it (servers of pairs).
     queues: BTreeMap<Option<Cause>, Queue>,
-    /// Whether its command tells its slots.
-    is_told: bool,
-    /// Tokens that its KV cache holds, and where that is known from.
+    /// Whether its slots are known from its command.
+    has_slots_flag: bool,
+    /// The tokens that its KV cache holds, and the source of that.
     pool: Option<(u64, &'static str)>,
 }
 
-/// Those that wait for the same, and have it.
+/// The sequences of a queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     pub(super) waits: Waits,
-    /// From the run's times to those of its stays, nanoseconds; `None` where the clocks cannot be compared.
+    /// The shift from the run's times to those of the stays, nanoseconds; `None` if the clocks cannot be compared.
     pub(super) shift: Option<i64>,
     rows: Vec<usize>,
     stays: Vec<Stay>,
 }
 
-/// A server's address, and the rank.
+/// The address of a server, and the rank.
 pub type Key<'t> = (&'t str, Option<i64>);
 
-/// A server's flags.
+/// Flags of servers.
 const SLOTS_FLAG: &str = "--max-running-requests";
 const POOL_FLAG: &str = "--max-total-tokens";
-/// Where limits are known from.
+/// The sources of limits.
 const COMMAND: &str = "its command";
 const METRICS_PAGE: &str = "its /metrics";
 const FOUND: &str = "found in the rows";
 
-/// Where a row's sequence waited for this.
+/// The server at which a row's sequence waited for a cause.
 pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
     match cause {
         Some(Cause::PrefillQueue) => (table.text(ColumnId::prefill_host, row), None),
@@ -66,12 +66,11 @@ pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
 }
 
 impl Queue {
-    /// Rows of those that held up a stay longest, and for how many seconds.
-    pub(super) fn holders(&self, stay: &Stay, most: usize) -> Vec<(usize, f64)> {
-        let places = self.waits.holders(&self.stays, stay, most).into_iter();
-        places
-            .map(|(place, seconds)| (self.rows[place], seconds))
-            .collect()
+    /// The rows of the `max` sequences that held up a stay longest, and the seconds.
+    pub(super) fn holders(&self, stay: &Stay, max: usize) -> Vec<(usize, f64)> {
+        let holders = self.waits.holders(&self.stays, stay, max).into_iter();
+        let of_row = |(index, seconds)| (self.rows[index], seconds);
+        holders.map(of_row).collect()
     }
 }
 
@@ -92,15 +91,15 @@ impl Server {
         self.queues.get(&of)
     }
 
-    /// Seconds that none of its rows is to be blamed for.
-    pub(super) fn by_nobody(&self) -> f64 {
+    /// Seconds of waiting that are attributed to no sequence.
+    pub(super) fn unattributed_s(&self) -> f64 {
         self.queues
             .values()
-            .map(|queue| queue.waits.by_nobody)
+            .map(|queue| queue.waits.unattributed_s)
             .sum()
     }
 
-    /// What its rows are of.
+    /// Its stays with their queues and rows.
     pub(super) fn stays(&self) -> impl Iterator<Item = (&Queue, usize, &Stay)> + '_ {
         self.queues.values().flat_map(|queue| {
             let all = queue.rows.iter().zip(&queue.stays);
@@ -108,20 +107,20 @@ impl Server {
         })
     }
 
-    /// How many requests it runs at once, and where that is known from.
+    /// The most requests that it runs at once, and the source of that.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
         let mut queues = [None, Some(Cause::DecodeSlots)].into_iter();
         let queue = queues.find_map(|of| self.queue(of))?;
-        let source = if self.is_told { COMMAND } else { FOUND };
+        let source = if self.has_slots_flag { COMMAND } else { FOUND };
         Some((queue.waits.limits.slots?, source))
     }
 
-    /// Tokens that its KV cache holds.
+    /// The tokens that its KV cache holds.
     pub fn pool(&self) -> Option<u64> {
         self.pool.map(|(pool, _)| pool)
     }
 
-    /// Its limits, for programs.
+    /// Its limits as JSON.
     pub(super) fn limits(&self) -> Value {
         json!({
             "slots": self.slots().map(|(slots, _)| slots),
@@ -131,9 +130,9 @@ impl Server {
         })
     }
 
-    /// With what its requests waited for; `all` are the servers of the run, and `untimed` the requests that no server told of, by
-    /// where and when each was: where that is not known it may have been here.
-    pub(super) fn judged(
+    /// Finds the causes of its waiting. `all` are the servers of the run; `untimed` are the hosts and times of requests of which the times
+    /// of waiting are unknown. Those of no known host may have been here.
+    pub(super) fn analyzed(
         mut self,
         run: &Run,
         (host, rank): Key<'_>,
@@ -142,10 +141,10 @@ impl Server {
     ) -> Server {
         let name = run.server(host);
         let ranks = all.iter().filter(|of| of.0 == host).count();
-        // Whose queues those of no known server were, and whether of one, nobody knows.
+        // Requests of no known host may be of any number of servers.
         let mut known = match host {
             "" => Known::default(),
-            _ => self.told(run, name, ranks as u32),
+            _ => self.read_facts(run, name, ranks as u32),
         };
         let shift = self.shift();
         let here = untimed.iter().filter(|(at, _)| [host, ""].contains(at));
@@ -168,27 +167,27 @@ impl Server {
         self
     }
 
-    /// From the run's times to the server's, nanoseconds.
+    /// The shift from the run's times to the server's, nanoseconds.
     fn shift(&self) -> Option<i64> {
         self.queues.values().next()?.shift
     }
 
-    /// What the files of a run tell of it.
-    fn told(&mut self, run: &Run, name: &str, ranks: u32) -> Known {
+    /// Reads what the files of a run have on it.
+    fn read_facts(&mut self, run: &Run, name: &str, ranks: u32) -> Known {
         let processes = || run.file.iter().flat_map(|file| &file.processes);
         let own = processes().find(|process| process.name == name);
-        // Servers of a run are alike, unless they are told apart.
+        // Without a command of its own, it is assumed to have the slots of any other server.
         let any = || processes().find(|process| process.command.contains(SLOTS_FLAG));
         let command = own.or_else(any).map_or("", |process| &process.command);
         let shift = self.shift().unwrap_or(0);
         let at = |seconds: f64| (seconds * NANOS as f64) as i64 + shift;
-        let of = |metric: &'static str| {
+        let rows_of = |metric: &'static str| {
             let is_it = move |row: &&SeriesRow| {
                 row.source == METRICS && row.metric == metric && row.server == name
             };
             run.series.iter().filter(is_it)
         };
-        let mut usage: Vec<(i64, f64)> = of("token_usage")
+        let mut usage: Vec<(i64, f64)> = rows_of("token_usage")
             .map(|row| (at(row.time), row.value))
             .collect();
         usage.sort_by_key(|(at, _)| *at);
@@ -200,10 +199,10 @@ impl Server {
         });
         let slots = flag(command, SLOTS_FLAG).map(|slots: u32| slots / ranks.max(1));
         let down = Interval::union(down.collect());
-        let mut scraped = of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
+        let mut scraped = rows_of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
         let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
         self.pool = pool.or(scraped.next_back());
-        self.is_told = slots.is_some();
+        self.has_slots_flag = slots.is_some();
         Known {
             slots,
             pool: self.pool(),

@@ -1,4 +1,4 @@
-//! What is known of the waiting, in words and tables.
+//! The tables of a run's waiting.
 
 use super::super::grid::Grid;
 use super::Why;
@@ -7,15 +7,15 @@ use crate::clock::seconds;
 use crate::stats::waits::{ByCause, Cause};
 use crate::units::duration;
 
-/// Waits of less on average are told in a sentence, not in tables: seconds.
-const LEAST: f64 = 0.001;
+/// With a smaller mean wait there are no tables, seconds.
+const MIN_MEAN_S: f64 = 0.001;
 
-/// The tables of a run: what its requests waited for, at each server; which kinds of them caused it. In a run that hardly
-/// waited there are none.
+/// The causes of waiting at each server, and the kinds of requests that waited and that held others up. None if the requests hardly
+/// waited.
 pub fn tables(why: &Why) -> Vec<Grid> {
     let whole = why.causes.total();
-    if why.mean().is_none_or(|mean| mean < LEAST)
-        && seconds(why.told.total()) <= LEAST * why.sequences as f64
+    if why.mean().is_none_or(|mean| mean < MIN_MEAN_S)
+        && seconds(why.direct.total()) <= MIN_MEAN_S * why.sequences as f64
     {
         return Vec::new();
     }
@@ -33,13 +33,13 @@ pub fn tables(why: &Why) -> Vec<Grid> {
         first.into_iter().chain(shares).collect::<Vec<String>>()
     };
     let mut rows: Vec<Vec<String>> = Vec::new();
-    if why.servers.len() != 1 || why.told.total() > 0 {
+    if why.servers.len() != 1 || why.direct.total() > 0 {
         rows.push(line("all", None, &why.causes));
     }
-    let servers = why.servers.iter().take(super::LISTED);
+    let servers = why.servers.iter().take(super::MAX_LISTED);
     rows.extend(servers.map(|of| line(&of.name, of.slots(), &of.causes)));
     let heads = ["why they waited", "slots", "waited"].map(str::to_owned);
-    let names = causes.iter().map(|cause| cause.short().to_owned());
+    let names = causes.iter().map(|cause| cause.heading().to_owned());
     let causes = Grid {
         heads: heads.into_iter().chain(names).collect(),
         rows,

@@ -6,12 +6,12 @@ use crate::request::stages::Spent;
 use crate::request::timeline::STAGES;
 use crate::table::Cell;
 
-/// A server of two slots. A long prompt that is answered for 10 s and a short one are there when one more comes.
+/// A server of two slots. A request with a long prompt, which takes 10 s, and a short one run when another arrives.
 fn run() -> Run {
     labelled(|_| "")
 }
 
-/// The same with labels by id.
+/// The same with labels by request id.
 fn labelled(labels: impl Fn(&str) -> &'static str) -> Run {
     let mut table = Table::default();
     let mut row = |id: &'static str, prompt: f64, queued: f64, started: f64, ended: f64| {
@@ -39,7 +39,7 @@ fn labelled(labels: impl Fn(&str) -> &'static str) -> Run {
 }
 
 #[test]
-fn a_request_is_told_what_it_waited_for_and_who_held_it_up() {
+fn the_cause_of_a_wait_and_its_holders_are_named() {
     let run = run();
     let mut why = Why::of(&run);
     adds_up(&why, &run.table);
@@ -61,7 +61,7 @@ fn a_request_is_told_what_it_waited_for_and_who_held_it_up() {
         said.starts_with("Prompts above 32k tokens are 12 % of the requests"),
         "{said}"
     );
-    // Of requests of which nobody knows the length it is not said, nor are they counted to the long ones.
+    // Prompts of unknown length have no length in the text, and do not count as long.
     let mut unknown = why.groups.clone();
     unknown.retain(|of| of.by == "prompt");
     for of in &mut unknown {
@@ -70,17 +70,17 @@ fn a_request_is_told_what_it_waited_for_and_who_held_it_up() {
         }
     }
     assert_eq!(lopsided(&unknown), None);
-    // Where all are alike nothing is to be said of any.
+    // If all are alike, there are no groups.
     why.groups.retain(|group| group.name.starts_with("up to"));
     assert_eq!(lopsided(&why.groups), None);
 }
 
-/// What each held up others, and what nobody did, are all that was waited; so are the causes.
+/// The seconds for which each held up others, and those that are attributed to none, add up to all waiting; so do the causes.
 fn adds_up(why: &Why, table: &Table) {
     let wait = |row| Some(Wait::of(&|column| table.value(column, row))?.nanos);
     let whole = seconds((0..table.len()).filter_map(wait).sum());
     let each = |row| why.of_row(table, row)?["held_up_others_s"].as_f64();
-    let held = (0..table.len()).filter_map(each).sum::<f64>() + why.by_nobody;
+    let held = (0..table.len()).filter_map(each).sum::<f64>() + why.unattributed_s;
     assert!(
         (held - whole).abs() <= 1e-9 * whole.max(1.0),
         "{held} {whole}"
@@ -88,16 +88,16 @@ fn adds_up(why: &Why, table: &Table) {
     assert_eq!(seconds(why.waited()), whole);
 }
 
-/// The page gives a cause the colour of the stage of that name.
+/// The page gives a cause the color of the stage of the same name.
 #[test]
 fn causes_that_are_stages_have_their_names() {
     let is_stage = |cause: &Cause| cause.is_of_pair() || *cause == Cause::Router;
-    let known = |cause: &Cause| STAGES.iter().any(|stage| stage.name == cause.short());
+    let known = |cause: &Cause| STAGES.iter().any(|stage| stage.name == cause.heading());
     let stages: Vec<Cause> = Cause::ALL.into_iter().filter(is_stage).collect();
     assert_eq!(stages.len(), 5);
     let unknown: Vec<&Cause> = stages.iter().filter(|cause| !known(cause)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
-    assert_eq!(Cause::Proxy.short(), Spent::PROXY.name());
+    assert_eq!(Cause::Proxy.heading(), Spent::PROXY.name());
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn parts_add_up_to_the_whole_in_every_file_of_rows() {
         if !real.contains(path) {
             continue;
         }
-        // But for that of 16 slots these never ran as many as they could: each waited for the batch under way.
+        // Except for the run of 16 slots, they never ran as many as they could: each waited for the batch under way.
         let slots = why.servers.iter().filter_map(Server::slots);
         let slots: Vec<u32> = slots.map(|of| of.0).collect();
         let expected = match path.display().to_string().contains("slots16") {
@@ -130,7 +130,7 @@ fn parts_add_up_to_the_whole_in_every_file_of_rows() {
     }
 }
 
-/// Four of ours ran at once on this server; later only two do while one waits, and one more of ours that nobody told of is there.
+/// Four requests ran at once on this server. Later two run while one waits, and another of unknown times is there.
 #[test]
 fn where_a_request_without_times_was_others_are_not_blamed() {
     let run = |clock: &'static str, untimed: &[(&'static str, Cell<'static>)]| {
@@ -156,19 +156,19 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
         let why = Why::of(&Run::of_table(table));
         let [others, unknown] =
             [Cause::NotSeen, Cause::Unknown].map(|of| seconds(why.causes.of(of)));
-        (others, unknown, why.untimed, why.by_nobody)
+        (others, unknown, why.untimed, why.unattributed_s)
     };
     assert_eq!(run("offset", &[]), (3.0, 0.0, 0, 3.0));
     let ended = ("end_time", Cell::Number(8.5));
     let word = |column, word| [ended, (column, Cell::Word(word))];
-    // It was here; where it was nobody knows, or when it ended.
+    // It was at this server; at an unknown one; or ended at an unknown time.
     let nobody = [word("host", ""), word("unread", "background")];
     for row in [&[ended][..], &nobody[0], &nobody[1]] {
         assert_eq!(run("offset", row), (1.0, 2.0, 1, 3.0), "{row:?}");
     }
     let far = "nor how far the clock is";
     assert_eq!(run("raw", &[ended]), (0.0, 3.0, 1, 3.0), "{far}");
-    // It was elsewhere, or nowhere.
+    // It was at another server, or at none.
     assert_eq!(run("offset", &word("host", "b:1")), (3.0, 0.0, 1, 3.0));
     assert_eq!(
         run("offset", &word("ended_in", "proxy")),
@@ -177,13 +177,13 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
 }
 
 #[test]
-fn tenants_are_told_apart() {
+fn tenants_are_groups() {
     let mut run = labelled(|id| match id {
         "long" => "x-team=t; x-tenant=a",
         _ => "x-team=t; x-tenant=b",
     });
     let why = Why::of(&run);
-    // All are of one team.
+    // All are of the same team.
     let told = why.groups.iter().filter(|of| of.by.starts_with("x-"));
     let [a, b] = told.collect::<Vec<_>>()[..] else {
         panic!("{:?}", why.groups)
@@ -193,7 +193,7 @@ fn tenants_are_told_apart() {
     let shown = tables::tables(&why);
     let all = ["all", "8", "", "17.50 s", "17.50 s"];
     assert_eq!(shown[1].rows[0], all, "{shown:?}");
-    // Of waiting that none of them caused a share is missing.
+    // The shares do not add up to 1, as some waiting is attributed to none.
     run.table.push([
         ("host", Cell::Word("b:1")),
         ("queue_time_start", Cell::Number(100.0)),
@@ -212,7 +212,7 @@ fn tenants_are_told_apart() {
 }
 
 #[test]
-fn limits_that_a_file_tells_are_used_and_their_source_is_told() {
+fn limits_of_files_are_used_and_their_source_is_named() {
     let mut run = run();
     run.series = vec![SeriesRow {
         time: 1.0,
@@ -259,7 +259,7 @@ proptest::proptest! {
                 at("queue_time_in_router", waited),
                 ("dp_rank", Cell::Number(f64::from(rank))),
             ];
-            // Of some a moment is not known.
+            // Some times are unknown.
             if lacks > 0 && lacks < 5 {
                 cells.remove(lacks as usize);
             }

@@ -6,7 +6,7 @@ use rand_distr::{Distribution as _, Exp1, LogNormal};
 use super::*;
 use crate::stats::quantile;
 
-/// How a request gets its server.
+/// How the server of a request is chosen.
 #[derive(Clone, Copy)]
 enum Route {
     Random,
@@ -17,10 +17,10 @@ enum Route {
 const SERVERS: usize = 4;
 const P50: Statistic = Statistic::Quantile(0.5);
 const P99: Statistic = Statistic::Quantile(0.99);
-/// Enough for a yes or no; the program draws more.
-const FEW: usize = 100;
+/// Fewer resamples than the program draws, which is enough here.
+const RESAMPLES_HERE: usize = 100;
 
-/// Poisson arrivals and work that now and then is long; mean work 1.
+/// Poisson arrivals with log-normal work of mean 1.
 fn workload(count: usize, load: f64, rng: &mut ChaCha8Rng) -> Vec<(f64, f64)> {
     let work = LogNormal::new(-0.5, 1.0).unwrap();
     let mut at = 0.0;
@@ -33,7 +33,7 @@ fn workload(count: usize, load: f64, rng: &mut ChaCha8Rng) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// What each request of a workload waits, first come first served; work takes a little more or less each time.
+/// The wait of each request of a workload, first come first served; the work has some noise.
 fn waits(workload: &[(f64, f64)], route: Route, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let noise = LogNormal::new(-0.02, 0.2).unwrap();
     let mut servers = vec![VecDeque::<f64>::new(); SERVERS];
@@ -63,21 +63,21 @@ fn waits(workload: &[(f64, f64)], route: Route, rng: &mut ChaCha8Rng) -> Vec<f64
     workload.iter().enumerate().map(wait).collect()
 }
 
-/// Two arms that were sent the same, in `repeats` runs of 1000.
-fn experiment(arms: [Route; 2], load: f64, repeats: usize, seed: u64) -> Vec<Vec<(f64, f64)>> {
+/// Two routes with the same workload, in `repeats` runs of 1000 requests.
+fn experiment(routes: [Route; 2], load: f64, repeats: usize, seed: u64) -> Vec<Vec<(f64, f64)>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let sent = workload(1000, load, &mut rng);
     let run = |_| {
-        let a = waits(&sent, arms[0], &mut rng);
-        let b = waits(&sent, arms[1], &mut rng);
+        let a = waits(&sent, routes[0], &mut rng);
+        let b = waits(&sent, routes[1], &mut rng);
         a.into_iter().zip(b).collect()
     };
     (0..repeats).map(run).collect()
 }
 
-/// In how many of `seeds` experiments the first arm was said to be the worse, and the better.
-fn told(
-    arms: [Route; 2],
+/// The number of experiments, of `seeds`, in which the first route is found to be worse, and better.
+fn found(
+    routes: [Route; 2],
     load: f64,
     repeats: usize,
     statistic: Statistic,
@@ -85,25 +85,25 @@ fn told(
 ) -> [usize; 2] {
     let found: Vec<PairedDifference> = (0..seeds)
         .map(|seed| {
-            of_resamples(&experiment(arms, load, repeats, seed), statistic, seed, FEW).unwrap()
+            let strata = experiment(routes, load, repeats, seed);
+            of_resamples(&strata, statistic, seed, RESAMPLES_HERE).unwrap()
         })
         .collect();
     [
-        found.iter().filter(|d| way(d) < 0).count(),
-        found.iter().filter(|d| way(d) > 0).count(),
+        found.iter().filter(|d| sign(d) < 0).count(),
+        found.iter().filter(|d| sign(d) > 0).count(),
     ]
 }
 
-/// The sign of what is shown; 0 where nothing is.
-fn way(found: &PairedDifference) -> i32 {
+/// The sign of a significant difference; otherwise 0.
+fn sign(found: &PairedDifference) -> i32 {
     i32::from(found.low > 0.0) - i32::from(found.high < 0.0)
 }
 
-/// Bounds as measured over 150 seeds: one in 15 at 60 % load. At 90 % a run of 1000 hangs together as a whole, and only repeats
-/// show it: at most one in 20 is told apart. That a right one fails a bound here has a probability of 0.3 %, and with these seeds
-/// it does not.
+/// False positives, measured over 150 seeds: one in 15 at 60 % load. At 90 % all of a run of 1000 is correlated, which only repeats show:
+/// at most one in 20. A correct implementation fails here with a probability of 0.3 %, and with these seeds it does not.
 #[test]
-fn alike_arms_are_seldom_told_apart() {
+fn equal_routes_seldom_differ() {
     for (route, load, repeats, statistic, most) in [
         (Route::Random, 0.6, 1, Statistic::Mean, 10),
         (Route::Random, 0.6, 1, P50, 10),
@@ -112,28 +112,28 @@ fn alike_arms_are_seldom_told_apart() {
         (Route::Random, 0.9, 3, Statistic::Mean, 6),
         (Route::Random, 0.9, 3, P99, 6),
     ] {
-        let told = told([route; 2], load, repeats, statistic, 6 * most);
-        let both = told[0] + told[1];
+        let found = found([route; 2], load, repeats, statistic, 6 * most);
+        let both = found[0] + found[1];
         assert!(both <= most as usize, "{both} {load} {statistic:?}");
     }
 }
 
-/// Random routing waits more than turns, and turns more than the shortest queue. None is found the wrong way round; how
-/// many of 20 are found (with these seeds 20, 20 and 14) says what a run of 1000 can show: of its p99 it has ten values.
+/// Random routing waits longer than round robin, and that longer than the shortest queue. None is found the wrong way round; the number found
+/// of 20 (with these seeds 20, 20 and 14) shows the power of a run of 1000, which has ten values beyond its p99.
 #[test]
 fn a_better_policy_is_found() {
-    for (arms, statistic, least) in [
+    for (routes, statistic, min) in [
         ([Route::Turns, Route::Shortest], Statistic::Mean, 17),
         ([Route::Random, Route::Shortest], P50, 17),
         ([Route::Random, Route::Shortest], P99, 10),
     ] {
-        let told = told(arms, 0.8, 1, statistic, 20);
-        assert!(told[0] >= least && told[1] == 0, "{told:?} {statistic:?}");
+        let found = found(routes, 0.8, 1, statistic, 20);
+        assert!(found[0] >= min && found[1] == 0, "{found:?} {statistic:?}");
     }
 }
 
-/// Of independent pairs the interval is that of the textbooks, but for the price of so few blocks: it holds the truth 95
-/// times of 100 and is not twice as wide. Fewer than 180 of 200 have a probability of 0.2 %.
+/// For independent pairs the interval is that of textbooks, but wider as there are few blocks: it contains the true value 95 times of 100,
+/// and is less than twice as wide. Fewer than 180 of 200 have a probability of 0.2 %.
 #[test]
 fn of_independent_pairs_the_interval_holds_what_it_says() {
     let mut width = 0.0;
@@ -144,17 +144,18 @@ fn of_independent_pairs_the_interval_holds_what_it_says() {
             let (a, b): (f64, f64) = (Exp1.sample(&mut rng), Exp1.sample(&mut rng));
             (common + a, common + b + 0.3)
         });
-        let found = of_resamples(&[pairs.collect()], Statistic::Mean, *seed, FEW).unwrap();
+        let found =
+            of_resamples(&[pairs.collect()], Statistic::Mean, *seed, RESAMPLES_HERE).unwrap();
         width += (found.high - found.low) / 200.0;
         found.low <= 0.3 && 0.3 <= found.high
     });
     let holds = holds.count();
     assert!(holds >= 180, "{holds}");
-    let textbook = 2.0 * NORMAL * (2.0_f64 / 400.0).sqrt();
+    let textbook = 2.0 * Z_95 * (2.0_f64 / 400.0).sqrt();
     assert!(width < 2.0 * textbook, "{width} {textbook}");
 }
 
-/// So many pairs, by their number.
+/// `count` pairs, made of their index.
 fn pairs(count: i32, of: impl Fn(i32) -> (f64, f64)) -> Vec<Vec<(f64, f64)>> {
     vec![(0..count).map(of).collect()]
 }
@@ -178,17 +179,17 @@ fn too_few_pairs_have_no_bounds() {
 #[test]
 fn values_without_end_reach_the_bounds_and_not_the_middle() {
     let endless = |is: bool, n: i32| if is { f64::INFINITY } else { f64::from(n % 10) };
-    // Eight neighbours in a thousand have no end: the p99 has one, that of many resamples has none.
+    // Eight neighbours in a thousand are infinite: the p99 is finite, that of many resamples is not.
     let eight = pairs(1000, |n| (f64::from(n % 10), endless(n < 8, n)));
     let found = paired_difference(&eight, P50, 1).unwrap();
     assert!(found.high.is_finite());
     let found = paired_difference(&eight, P99, 1).unwrap();
     assert_eq!(found.high, f64::INFINITY, "{found:?}");
     assert!(found.low.is_finite(), "{found:?}");
-    // One in fifty: there is no p99.
+    // One in fifty: the p99 is infinite.
     let often = pairs(1000, |n| (1.0, endless(n % 50 == 0, n)));
     assert_eq!(paired_difference(&often, P99, 1), None);
-    // Both without end at the same places: either may be the larger, so neither bound is there.
+    // Both are infinite at the same indices: any difference is possible, so neither bound is finite.
     let both = pairs(1000, |n| {
         (if n < 8 { f64::INFINITY } else { 1.0 }, endless(n < 8, n))
     });

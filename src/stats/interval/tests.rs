@@ -32,7 +32,7 @@ fn ascending(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// How often intervals of such samples were given, and how often given and wrong.
+/// How often there was an interval, and how often it was wrong.
 fn given_and_wrong(
     load: f64,
     count: usize,
@@ -58,7 +58,7 @@ fn of_independent(values: &[f64], q: f64) -> Option<(f64, f64)> {
     dependent_interval(&ascending(values), q, values.len() as f64)
 }
 
-fn series_interval(in_order: &[f64], sorted: &[f64], q: f64) -> Between {
+fn series_interval(in_order: &[f64], sorted: &[f64], q: f64) -> Bounds {
     let at = [0.5, 0.9, 0.95, 0.99].iter().position(|of| *of == q);
     intervals(in_order, sorted)[at.unwrap()].1
 }
@@ -67,16 +67,16 @@ fn of_series(values: &[f64], q: f64) -> Option<(f64, f64)> {
     series_interval(values, &ascending(values), q)
 }
 
-/// Of 300 intervals that miss with 5 % more than this share miss with probability below 1e-6: z = 5.
+/// Of 300 intervals that are wrong with 5 %, more than this share are with a probability below 1e-6: z = 5.
 const MISSES: f64 = 0.113;
-/// Of 300 that miss with 10 % more than this share do: z = 5.2.
+/// Of 300 that are wrong with 10 %, more than this share are: z = 5.2.
 const MISSES_IN_QUEUES: f64 = 0.19;
 
-/// Of independent values all have one; the ranks are whole numbers, so some miss less than 5 %, but none never: 0.98³⁰⁰ = 0.2 %.
-/// In order as many as chance makes look dependent are without one: of each of the up to three quantiles that are looked at one of
-/// twenty, so an interval is given in 85 % at least. Of 300 fewer than 74 % have one with probability below 1e-6: z = 5.3.
-/// In a queue of 80 % load one time tells of the next 50. Intervals for independent values miss 2 of 3; ours about one of ten at
-/// most, as they are withheld where blocks cannot tell the dependence.
+/// Of independent values all have an interval; ranks are whole numbers, so some are wrong in less than 5 %, but none never: 0.98³⁰⁰ = 0.2 %.
+/// As a series, those that look correlated by chance have none: one of twenty for each of the up to three quantiles, so at least 85 % have
+/// one. Fewer than 74 % of 300 have one with a probability below 1e-6: z = 5.3.
+/// In a queue of 80 % load a value is correlated with the next 50. Intervals for independent values are wrong in 2 of 3; ours in about one of
+/// ten at most, as there is none where the correlation is too long for the blocks.
 #[test]
 fn intervals_hold_the_quantile_as_often_as_they_say_or_are_withheld() {
     for (load, count, q, at_least) in [
@@ -106,13 +106,13 @@ fn intervals_hold_the_quantile_as_often_as_they_say_or_are_withheld() {
 fn too_few_values_have_no_interval() {
     assert_eq!([0.99, 0.95, 0.5, 0.01].map(needed), [368, 72, 6, 368]);
     let values: Vec<f64> = (0..368).map(f64::from).collect();
-    // Only the largest is beyond the p99 with 97.5 %: 1 − 0.99³⁶⁸.
+    // The largest of 368 is beyond the p99 with 97.5 %: 1 − 0.99³⁶⁸.
     let interval = dependent_interval(&values, 0.99, 368.0);
     assert_eq!(interval, Some((359.0, 367.0)));
     assert_eq!(dependent_interval(&values, 0.99, 367.0), None);
-    // They only grow: as dependent as can be.
+    // Ascending: the strongest correlation.
     assert_eq!(series_interval(&values, &values, 0.99), None);
-    // Enough for a median, but not to see what neighbours have in common.
+    // Enough for a median, but not to estimate the correlation.
     assert_eq!(series_interval(&values[..24], &values[..24], 0.5), None);
 }
 
@@ -121,10 +121,10 @@ fn ranks_are_those_of_the_binomial() {
     // R: qbinom(c(.025, .975), 100, .5) is 40 and 60; P(X ≤ 39) = 0.0176, P(X ≥ 61) = 0.0176.
     let values: Vec<f64> = (1..=100).map(f64::from).collect();
     assert_eq!(dependent_interval(&values, 0.5, 100.0), Some((40.0, 61.0)));
-    // All the same value: that is the interval.
+    // All values are equal: the interval is that value.
     let alike = dependent_interval(&[7.0; 1_000_000], 0.999, 1e6);
     assert_eq!(alike, Some((7.0, 7.0)));
-    // As much as ten tell: wider.
+    // An effective sample size of ten: wider.
     let (low, high) = dependent_interval(&values, 0.5, 10.0).unwrap();
     assert!(low < 30.0 && high > 70.0, "{low} {high}");
 }

@@ -1,4 +1,4 @@
-//! What waits can be for.
+//! The causes of waiting.
 
 /// Why a request waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -7,9 +7,9 @@ pub enum Cause {
     Slots,
     /// The KV cache had no room for it.
     Memory,
-    /// A batch was under way, or prompts before its own took the prefill.
+    /// A batch was under way, or earlier prompts were prefilled.
     Prefill,
-    /// Those that are known to have run left room: others, that are not among these requests, took it.
+    /// The known requests left room for it, so others, which are not among them, took it.
     NotSeen,
     /// The router held it back.
     Router,
@@ -17,23 +17,23 @@ pub enum Cause {
     Proxy,
     /// The server was down or starting.
     Down,
-    /// What is known does not tell.
+    /// The cause is unknown.
     Unknown,
     /// The decode server of a pair had no memory for it.
     DecodeMemory,
     /// It waited in the queue of a pair's prefill server.
     PrefillQueue,
-    /// Its KV cache was on its way from one server of a pair to the other.
+    /// Its KV cache was being transferred between the servers of a pair.
     Transfer,
     /// The batch of the decode server of a pair was full.
     DecodeSlots,
 }
 
-/// Nanoseconds of waiting by what they were for.
+/// Nanoseconds of waiting by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByCause([i64; Cause::ALL.len()]);
 
-/// Of each: its name in files and as a label, as a table's head, what it is in a few words, and what helps against it.
+/// For each cause: its name in files and labels, its heading in tables, its description, and advice.
 const TEXTS: [[&str; 4]; Cause::ALL.len()] = [
     [
         "slots",
@@ -62,7 +62,12 @@ const TEXTS: [[&str; 4]; Cause::ALL.len()] = [
         "Find out who else sends requests to these servers, and send those through the same proxy: only what is seen \
          can be blamed.",
     ],
-    ["router", "router", "the router held it back", LOOK],
+    [
+        "router",
+        "router",
+        "the router held it back",
+        ADVICE_UNKNOWN,
+    ],
     [
         "proxy",
         "proxy",
@@ -79,7 +84,7 @@ const TEXTS: [[&str; 4]; Cause::ALL.len()] = [
         "unknown",
         "unknown",
         "what it waited for is not known",
-        LOOK,
+        ADVICE_UNKNOWN,
     ],
     [
         "decode_memory",
@@ -110,11 +115,11 @@ const TEXTS: [[&str; 4]; Cause::ALL.len()] = [
          servers do not help.",
     ],
 ];
-const LOOK: &str = "Look at `token_usage` over time: near 1, the KV cache is full (raise `mem_fraction_static`); else raise \
+const ADVICE_UNKNOWN: &str = "Look at `token_usage` over time: near 1, the KV cache is full (raise `mem_fraction_static`); else raise \
                     `max_running_requests` if as many ran, or add servers.";
 
 impl Cause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Cause; 12] = [
         Cause::Slots,
         Cause::Memory,
@@ -129,53 +134,53 @@ impl Cause {
         Cause::Transfer,
         Cause::DecodeSlots,
     ];
-    /// The first so many of them are those of a request that one server serves.
+    /// The number of causes, the first of [`Cause::ALL`], of requests that a single server serves.
     pub const AT_ONE_SERVER: usize = 8;
 
-    /// Its name, in files and as a label.
+    /// Its name in files and labels.
     pub const fn name(self) -> &'static str {
         TEXTS[self as usize][0]
     }
 
-    /// As a table's head.
-    pub const fn short(self) -> &'static str {
+    /// Its heading in tables.
+    pub const fn heading(self) -> &'static str {
         TEXTS[self as usize][1]
     }
 
-    /// Whether it is a wait at one of two servers that serve a request together.
+    /// Whether it is a wait at a prefill/decode pair of servers.
     pub const fn is_of_pair(self) -> bool {
         self as usize >= Cause::AT_ONE_SERVER
     }
 
-    /// What it is, in a few words.
-    pub const fn words(self) -> &'static str {
+    /// Its description in a few words.
+    pub const fn description(self) -> &'static str {
         TEXTS[self as usize][2]
     }
 
-    /// What helps against it.
+    /// Advice on how to reduce it.
     pub const fn advice(self) -> &'static str {
         TEXTS[self as usize][3]
     }
 }
 
 impl ByCause {
-    /// What was for this.
+    /// The nanoseconds of a cause.
     pub const fn of(&self, cause: Cause) -> i64 {
         self.0[cause as usize]
     }
 
-    /// Adds what was for one.
+    /// Adds to a cause.
     pub fn add(&mut self, cause: Cause, nanos: i64) {
         self.0[cause as usize] += nanos;
     }
 
-    /// Adds all of another.
+    /// Adds all causes of another.
     pub fn add_all(&mut self, more: &ByCause) {
         more.all().for_each(|(cause, nanos)| self.add(cause, nanos));
     }
 
-    /// Without that of another.
-    pub fn less(&self, other: &ByCause) -> ByCause {
+    /// The difference to another.
+    pub fn minus(&self, other: &ByCause) -> ByCause {
         let mut left = *self;
         other
             .all()
@@ -183,26 +188,26 @@ impl ByCause {
         left
     }
 
-    /// What there was, in the order of [`Cause::ALL`].
+    /// The causes with any waiting, in the order of [`Cause::ALL`].
     pub fn all(&self) -> impl Iterator<Item = (Cause, i64)> + '_ {
         let all = Cause::ALL.into_iter().map(|cause| (cause, self.of(cause)));
         all.filter(|(_, nanos)| *nanos != 0)
     }
 
-    /// All of it together.
+    /// The sum of all causes.
     pub fn total(&self) -> i64 {
         self.0.iter().sum()
     }
 
-    /// What was waited at the servers of pairs.
+    /// The sum of the causes at pairs of servers.
     pub fn of_pair(&self) -> i64 {
         let of_pairs = self.all().filter(|(cause, _)| cause.is_of_pair());
         of_pairs.map(|(_, nanos)| nanos).sum()
     }
 
-    /// What most of it was for.
+    /// The cause of most of it.
     pub fn main(&self) -> Option<Cause> {
-        let most = self.all().max_by_key(|(_, nanos)| *nanos);
-        most.map(|(cause, _)| cause)
+        let largest = self.all().max_by_key(|(_, nanos)| *nanos);
+        largest.map(|(cause, _)| cause)
     }
 }

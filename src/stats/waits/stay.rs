@@ -1,44 +1,44 @@
-//! What waits are made of.
+//! The inputs: stays of sequences, and what is known of the server besides.
 
 use super::Cause;
 use crate::stats::Interval;
 
-/// A sequence's way through a server, nanoseconds on any one clock.
+/// A sequence at a server. Times are nanoseconds on any one clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stay {
-    /// It entered the waiting queue.
+    /// When it entered the waiting queue.
     pub queued: i64,
-    /// It left the queue into its first batch.
+    /// When it left the queue for its first batch.
     pub started: i64,
-    /// Its first token was made; [`Stay::started`] where nobody knows.
+    /// When its first token was made; [`Stay::started`] if unknown.
     pub first: i64,
-    /// It held its place until then; [`Stay::started`] where nobody knows.
+    /// When it left the server; [`Stay::started`] if unknown.
     pub ended: i64,
-    /// Prompt tokens that it needed room for: without those that the prefix cache had.
+    /// Prompt tokens without those that were in the prefix cache.
     pub prompt: u64,
-    /// Tokens that it made.
+    /// Generated tokens.
     pub output: u64,
 }
 
-/// What is known of a server beside its requests.
+/// What is known of a server besides its requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Known {
-    /// Requests that it runs at once.
+    /// The most requests that it runs at once.
     pub slots: Option<u32>,
     /// Tokens that its KV cache holds.
     pub pool: Option<u64>,
-    /// The share of those in use, by the nanosecond at which it was said, in order of time.
+    /// The measured share of those in use, with its time, in order of time.
     pub usage: Vec<(i64, f64)>,
     /// When it was down or starting, in order of time.
     pub down: Vec<Interval>,
-    /// When requests were there of which nobody knows when they waited and ran, as their [`Interval::union`].
+    /// When there were requests of unknown waiting and running times, as an [`Interval::union`].
     pub untimed: Vec<Interval>,
-    /// What all of its requests waited for, where they tell.
+    /// The cause of all waiting there, if the rows tell it (servers of pairs).
     pub cause: Option<Cause>,
 }
 
 impl Stay {
-    /// How long it waited, nanoseconds.
+    /// Its wait, nanoseconds.
     pub fn waited(&self) -> i64 {
         self.started - self.queued
     }
@@ -48,19 +48,19 @@ impl Stay {
         self.ended > self.started
     }
 
-    /// When its prefill was over, where it is known to have had one: before its end, which may be the same moment.
-    pub fn first_seen(&self) -> Option<i64> {
+    /// The end of its prefill, if known: at least a nanosecond before its end, so that both are in order.
+    pub fn prefill_end(&self) -> Option<i64> {
         Some(self.first.min(self.ended - 1)).filter(|first| *first > self.started)
     }
 
-    /// Tokens of its prompt, and those that it makes: whatever a server claims, sums of these are numbers.
+    /// Tokens of its prompt, and generated tokens; bounded, so that absurd numbers of a server do not overflow sums.
     pub fn tokens(&self) -> (f64, f64) {
         let [prompt, output] = [self.prompt, self.output].map(|tokens| tokens.min(u32::MAX.into()));
         (prompt as f64, output as f64)
     }
 
-    /// Tokens that it needs room for to begin.
-    pub fn room(&self) -> u64 {
+    /// The tokens that must be free before it starts.
+    pub fn needed_tokens(&self) -> u64 {
         let (prompt, output) = self.tokens();
         (prompt + output) as u64
     }

@@ -1,4 +1,4 @@
-//! Stays in order of time: how many waited, and ran, at each moment.
+//! A sweep over the stays at a server, in order of time: how many waited and ran.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use crate::stats::Interval;
 /// A stretch of time in which the same sequences waited and ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Piece {
-    /// Its first nanosecond.
+    /// Its begin, nanoseconds.
     pub from: i64,
-    /// The first one after it.
+    /// Its end, exclusive.
     pub to: i64,
-    /// Those that waited.
+    /// The sequences that waited.
     pub waiting: u32,
-    /// Those of them that waited longer than a batch takes.
+    /// Those of them whose wait was longer than a batch in all.
     pub long: u32,
-    /// Those that ran.
+    /// The sequences that ran.
     pub running: u32,
-    /// Those of them that had no token yet.
+    /// Those of them without a token yet.
     pub prefilling: u32,
-    /// Tokens that those that ran, and the next to start, needed room for.
+    /// Tokens of KV cache for those that ran and the next to start.
     pub tokens: u64,
 }
 
-/// What happens to a stay. At one moment whoever ends makes room for those who start.
+/// A change of a stay. At the same time, ends come before starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     /// It ends.
@@ -37,41 +37,41 @@ enum Change {
     Start,
 }
 
-/// When, what, and whose: the place of the stay.
+/// The time, the change, and the index of the stay.
 type Event = (i64, Change, u32);
 
-/// How long each of some values held.
+/// A distribution over time: how long each value lasted.
 #[derive(Clone, Debug, Default)]
-pub struct Held<V>(BTreeMap<V, f64>);
+pub struct Durations<V>(BTreeMap<V, f64>);
 
-/// A server's time.
+/// The result of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Sweep {
-    /// The time in which any waited.
+    /// The time in which any sequence waited, in order.
     pub pieces: Vec<Piece>,
-    /// How long so many ran, whether any waited or not.
-    pub ran: Held<u32>,
-    /// How long those that ran needed room for so many tokens.
-    pub tokens: Held<u64>,
+    /// How long each number of sequences ran, whether any waited or not.
+    pub ran: Durations<u32>,
+    /// How long the running sequences needed each number of tokens.
+    pub tokens: Durations<u64>,
 }
 
-impl<V: Ord + Copy> Held<V> {
-    /// A value held so long.
+impl<V: Ord + Copy> Durations<V> {
+    /// Adds a duration of a value.
     pub fn add(&mut self, value: V, weight: f64) {
         *self.0.entry(value).or_default() += weight;
     }
 
-    /// All of them, in order.
+    /// The values, ascending, with their durations.
     pub fn all(&self) -> impl DoubleEndedIterator<Item = (V, f64)> + '_ {
         self.0.iter().map(|(value, weight)| (*value, *weight))
     }
 
-    /// How long any held.
+    /// The sum of all durations.
     pub fn total(&self) -> f64 {
         self.0.values().sum()
     }
 
-    /// The value that this share of the time does not exceed.
+    /// The least value that is not exceeded for this share of the time.
     pub fn quantile(&self, share: f64) -> Option<V> {
         let until = self.total() * share;
         let mut sum = 0.0;
@@ -86,23 +86,25 @@ impl<V: Ord + Copy> Held<V> {
     }
 }
 
-/// Tokens that a server keeps room for, which grow as those that run make them, evenly: so many at the beginning of the sweep, and so many
-/// more a nanosecond.
+/// The tokens that a server reserves, as a linear function of time: each sequence's grow evenly from its start to its end.
 #[derive(Clone, Copy, Debug, Default)]
-struct Kept {
+struct Reserved {
+    /// At the beginning of the sweep.
     first: f64,
+    /// A nanosecond.
     rate: f64,
 }
 
-/// Of what is yet to be made SGLang keeps room for this share, at the least.
-const TO_COME: f64 = 0.1;
+/// SGLang reserves at least this share of the tokens that are yet to be generated.
+const RESERVED_SHARE: f64 = 0.1;
 
-impl Kept {
-    /// Adds those of a stay so many times.
+impl Reserved {
+    /// Adds those of a stay; `times` is −1 to remove them.
     fn add(&mut self, times: f64, stay: &Stay, origin: i64) {
         let (prompt, output) = stay.tokens();
-        let rate = output * (1.0 - TO_COME) / (stay.ended - stay.started) as f64;
-        self.first += times * (prompt + output * TO_COME - rate * (stay.started - origin) as f64);
+        let rate = output * (1.0 - RESERVED_SHARE) / (stay.ended - stay.started) as f64;
+        self.first +=
+            times * (prompt + output * RESERVED_SHARE - rate * (stay.started - origin) as f64);
         self.rate += times * rate;
     }
 
@@ -111,24 +113,24 @@ impl Kept {
     }
 }
 
-/// Three digits of a number: so that few of them are told apart.
+/// Rounds down to 7 significant bits, so that there are few different values.
 pub fn rounded(tokens: u64) -> u64 {
     let bits = tokens.checked_ilog2().unwrap_or(0).saturating_sub(6);
     tokens >> bits << bits
 }
 
 impl Sweep {
-    /// Of stays at one server; one that waited longer than `batch` nanoseconds waited long. A piece ends at each of the `cuts`.
+    /// Sweeps over stays at one server. Waits longer than `batch` nanoseconds are long. A piece ends at each of the `cuts`.
     pub fn of(stays: &[Stay], batch: i64, cuts: impl Iterator<Item = i64>) -> Sweep {
         let mut sweep = Sweep::default();
         let events = events(stays, cuts);
         let starts = events.iter();
         let mut starts = starts.filter(|event| event.1 == Change::Start).peekable();
-        let (mut now, mut kept) = (Piece::default(), Kept::default());
+        let (mut now, mut reserved) = (Piece::default(), Reserved::default());
         let origin = events.first().map_or(0, |event| event.0);
-        for (at, change, place) in &events {
+        for (at, change, index) in &events {
             let length = (at - now.from) as f64;
-            now.tokens = kept.at((at - origin) as f64 - length / 2.0);
+            now.tokens = reserved.at((at - origin) as f64 - length / 2.0);
             if *at > now.from && now.running > 0 {
                 sweep.ran.add(now.running, length);
                 sweep.tokens.add(rounded(now.tokens), length);
@@ -137,7 +139,7 @@ impl Sweep {
                 let next = starts
                     .peek()
                     .and_then(|(_, _, next)| stays.get(*next as usize));
-                let tokens = now.tokens + next.map_or(0, Stay::room);
+                let tokens = now.tokens + next.map_or(0, Stay::needed_tokens);
                 sweep.pieces.push(Piece {
                     to: *at,
                     tokens,
@@ -145,11 +147,11 @@ impl Sweep {
                 });
             }
             now.from = *at;
-            let Some(stay) = stays.get(*place as usize) else {
+            let Some(stay) = stays.get(*index as usize) else {
                 continue;
             };
             let is_long = u32::from(stay.waited() > batch);
-            let has_first = u32::from(stay.first_seen().is_some());
+            let has_first = u32::from(stay.prefill_end().is_some());
             match change {
                 Change::Queue => (now.waiting, now.long) = (now.waiting + 1, now.long + is_long),
                 Change::Start => {
@@ -158,16 +160,16 @@ impl Sweep {
                     if stay.runs() {
                         now.running += 1;
                         now.prefilling += has_first;
-                        kept.add(1.0, stay, origin);
+                        reserved.add(1.0, stay, origin);
                     }
                 }
                 Change::First => now.prefilling -= has_first,
                 Change::End => {
                     now.running -= 1;
-                    kept.add(-1.0, stay, origin);
+                    reserved.add(-1.0, stay, origin);
                     if now.running == 0 {
-                        // What was rounded is forgotten.
-                        kept = Kept::default();
+                        // Without rounding errors of the past.
+                        reserved = Reserved::default();
                     }
                 }
             }
@@ -176,15 +178,15 @@ impl Sweep {
     }
 }
 
-/// What happens, in order of time. Nothing ends, or is at its first token, that does not run by then. To no stay a cut happens.
+/// All changes in order of time, and the cuts, which have no stay. Stays that never ran have no end and no first token.
 fn events(stays: &[Stay], cuts: impl Iterator<Item = i64>) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::with_capacity(stays.len() * 4);
-    for (stay, place) in stays.iter().zip(0..) {
-        events.push((stay.queued, Change::Queue, place));
-        events.push((stay.started, Change::Start, place));
+    for (stay, index) in stays.iter().zip(0..) {
+        events.push((stay.queued, Change::Queue, index));
+        events.push((stay.started, Change::Start, index));
         if stay.runs() {
-            events.push((stay.ended, Change::End, place));
-            events.extend(stay.first_seen().map(|at| (at, Change::First, place)));
+            events.push((stay.ended, Change::End, index));
+            events.extend(stay.prefill_end().map(|at| (at, Change::First, index)));
         }
     }
     let ends = stays.iter().map(|stay| stay.ended.max(stay.started));
@@ -192,7 +194,7 @@ fn events(stays: &[Stay], cuts: impl Iterator<Item = i64>) -> Vec<Event> {
         start: stays.iter().map(|stay| stay.queued).min().unwrap_or(0),
         end: ends.max().unwrap_or(0),
     };
-    let cuts = cuts.filter(|at| Interval::any_holds(&[whole], *at));
+    let cuts = cuts.filter(|at| Interval::any_contains(&[whole], *at));
     events.extend(cuts.map(|at| (at, Change::Queue, u32::MAX)));
     events.sort_unstable();
     events

@@ -9,7 +9,7 @@ use crate::sim::engine::{Engine, EventKind, Profile, Prompt, Request};
 
 const MS: i64 = 1_000_000;
 
-/// What is asked of a simulated server: seconds between requests on average, prompts and outputs from and to.
+/// A load of a simulated server: the mean seconds between requests, and the ranges of prompts and outputs.
 struct Load {
     every_s: f64,
     prompt: (u32, u32),
@@ -17,7 +17,7 @@ struct Load {
     requests: usize,
 }
 
-/// What a server's requests would tell: their stamps are up to a millisecond off, and their ends are seen late.
+/// The stays as rows have them: timestamps are up to a millisecond wrong, and ends are late.
 fn simulated(profile: Profile, load: &Load, seed: u64) -> Vec<Stay> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut engine = Engine::new(profile, Stamp::from_nanos(0));
@@ -68,7 +68,7 @@ fn simulated(profile: Profile, load: &Load, seed: u64) -> Vec<Stay> {
     stays
 }
 
-/// The share of the waited time that has this cause.
+/// The share of the waiting with a cause.
 fn share(waits: &Waits, stays: &[Stay], cause: Cause) -> f64 {
     let mut all = ByCause::default();
     let causes = stays.iter().map(|stay| waits.causes(stay));
@@ -94,14 +94,14 @@ fn holds(name: &str, stays: &[Stay], known: &Known, cause: Cause) -> Waits {
     waits
 }
 
-/// Causes and what each held up others are all that was waited.
+/// Causes, and the seconds for which stays held up others, add up to all waiting.
 fn adds_up(stays: &[Stay], waits: &Waits) {
     for stay in stays {
         assert_eq!(waits.causes(stay).total(), stay.waited());
     }
     let waited: f64 = stays.iter().map(|stay| stay.waited() as f64 / 1e9).sum();
     let each = || stays.iter().map(|stay| waits.held_up(stay));
-    let held = each().sum::<f64>() + waits.by_nobody;
+    let held = each().sum::<f64>() + waits.unattributed_s;
     assert!(
         (waited - held).abs() <= 1e-9 * waited.max(1.0),
         "{waited} {held}"
@@ -125,7 +125,7 @@ fn load(every_s: f64, prompt: (u32, u32), output: (u32, u32), requests: usize) -
     }
 }
 
-/// More than slots let through: from 4 to 64 slots, lengths alike and not.
+/// More requests than slots: from 4 to 64 slots, with equal and different lengths.
 fn of_slots() -> [(usize, Load); 5] {
     [
         (4, load(0.15, (512, 512), (128, 128), 600)),
@@ -136,7 +136,7 @@ fn of_slots() -> [(usize, Load); 5] {
     ]
 }
 
-/// A server's limits, as files may tell them.
+/// The limits of a server, as files have them.
 fn told(slots: usize, pool: u64) -> Known {
     Known {
         slots: Some(slots as u32),
@@ -179,7 +179,7 @@ fn each_limit_is_told_from_the_others_with_and_without_files_that_tell_it() {
     }
 }
 
-/// Where neither the pool nor its use is told, a pool that ran full by and by is found, or nothing is said: nobody else is blamed, nor the places.
+/// If neither the pool nor its usage is known, a pool that filled up is found, or the cause is unknown: not other requests or the slots.
 #[test]
 fn a_full_pool_that_nobody_told_of_is_not_laid_on_others() {
     for (pool, load, seeds) in [
@@ -204,7 +204,7 @@ fn a_full_pool_that_nobody_told_of_is_not_laid_on_others() {
 fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
     for (n, load) in of_slots() {
         for (seed, dropped) in [(0, 0.5), (1, 0.7), (2, 0.35)] {
-            // Of 4 slots all are often those of requests that are seen, and are truly taken then.
+            // All of 4 slots are often taken by known requests, which is then the true cause.
             if n == 4 && dropped < 0.7 {
                 continue;
             }
@@ -214,7 +214,7 @@ fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
             let name = format!("{n} slots, {dropped} dropped");
             let waits = holds(&name, &stays, &told(n, 800_000), Cause::NotSeen);
             let held: f64 = stays.iter().map(|stay| waits.held_up(stay)).sum();
-            assert!(held <= 0.05 * (held + waits.by_nobody), "{name}");
+            assert!(held <= 0.05 * (held + waits.unattributed_s), "{name}");
             holds(&name, &stays, &Known::default(), Cause::NotSeen);
         }
     }
@@ -247,7 +247,7 @@ fn a_wait_is_laid_on_those_who_ran_by_hand() {
     let waits = Waits::of(&stays, &known);
     let held = stays.iter().map(|stay| (waits.held_up(stay) * 1e3).round());
     assert_eq!(held.collect::<Vec<_>>(), [5.0, 15.0, 0.0, 10.0]);
-    assert_eq!(waits.by_nobody, 0.010);
+    assert_eq!(waits.unattributed_s, 0.010);
     assert_eq!(waits.causes(&stays[0]).of(Cause::Prefill), 10 * MS);
     assert_eq!(waits.causes(&stays[2]).of(Cause::Slots), 30 * MS);
     let holders = waits.holders(&stays, &stays[2], 2);
@@ -293,7 +293,7 @@ proptest! {
         let known = Known { slots: told, pool, usage, untimed: Interval::union(untimed.collect()), ..Known::default() };
         let waits = Waits::of(&stays, &known);
         adds_up(&stays, &waits);
-        // What each holds of each is what it holds of all.
+        // The sum over single waits is what it held up all.
         let mut held = vec![0.0; stays.len()];
         for stay in &stays {
             for (by, seconds) in waits.holders(&stays, stay, usize::MAX) {

@@ -1,4 +1,4 @@
-//! Predictions as a page: that of an experiment whose runs are the load as it was measured, and each prediction's rows.
+//! The page of `--html`: that of an experiment whose runs are each load as it was measured and its predictions.
 
 use crate::clock::{NANOS, Stamp};
 use crate::experiment::plan::grid::{self, Sweep};
@@ -14,13 +14,13 @@ use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
-use crate::whatif::figures::{Compared, TPOT, named};
+use crate::whatif::figures::{Compared, TPOT, by_name};
 use crate::whatif::load::{Load, Request, Times};
 
-use super::{Find, Made};
+use super::{Find, Results};
 
-impl Made<'_> {
-    /// The loads and the predictions, as a report of an experiment shows its runs.
+impl Results<'_> {
+    /// Renders the page.
     pub fn page(self, measured: Vec<Run>, sweeps: &[Sweep]) -> String {
         let mut runs = Vec::new();
         for (run, of) in measured.into_iter().zip(self.loads) {
@@ -46,7 +46,7 @@ impl Made<'_> {
             experiment: Some(experiment),
             runs,
         };
-        // What differs is not tested: chance is not what predictions are off by.
+        // Differences are not tested: predictions have systematic errors, not random ones.
         page::render(&Report {
             runs: loaded.runs.iter().map(RunReport::of).collect(),
             comparison: Comparison::default(),
@@ -54,7 +54,7 @@ impl Made<'_> {
         })
     }
 
-    /// What becomes of a load's requests, as a run.
+    /// A prediction's requests as a run.
     pub fn run_of(
         &self,
         name: &str,
@@ -75,13 +75,13 @@ impl Made<'_> {
                 ..RunFile::default()
             }),
             name: name.to_owned(),
-            off: named(errors),
+            prediction_errors: by_name(errors),
             notes: std::iter::once("predicted, not measured".to_owned())
                 .chain(note.cloned())
                 .collect(),
             ..Run::default()
         };
-        for (n, (request, times)) in made.seen().enumerate() {
+        for (n, (request, times)) in made.timed().enumerate() {
             run.table.push_row(&row(n, request, times, made));
         }
         run
@@ -90,11 +90,11 @@ impl Made<'_> {
 
 fn row(n: usize, request: &Request, times: Times, load: &Load) -> Row {
     let mut timeline = Timeline::new(Side::Traffic);
-    // Nothing stands between who sends and the server.
+    // The generator sends straight to the server.
     timeline.upstream_is_server(true);
     timeline.relate(ClockOf::Engine, Relation::Same);
     for (moment, at) in [
-        (Moment::Sent, request.at),
+        (Moment::Sent, request.arrival),
         (Moment::ServerCreated, times.created),
         (Moment::QueueStart, times.queued),
         (Moment::QueueEnd, times.admitted),

@@ -1,44 +1,44 @@
-//! What was learnt, replayed and predicted, for people and for programs.
+//! The output of `queuescope whatif`: text and JSON.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Made, Predicted, Prediction};
+use super::{LoadResult, Prediction, Results};
 use crate::experiment::plan::grid;
 use crate::report::grid::Grid;
-use crate::report::words::runs_table;
-use crate::whatif::figures::{COMPARED, named};
+use crate::report::render::runs_table;
+use crate::whatif::figures::{COMPARED, by_name};
 
-/// Bounds that are further apart, as a factor, say nothing.
-const MOST_APART: f64 = 100.0;
+/// Bounds of which the upper is more than this many times the lower are not shown.
+const MAX_RATIO: f64 = 100.0;
 
-impl Made<'_> {
-    /// For programs.
+impl Results<'_> {
+    /// The output of `--json`.
     pub fn to_json(&self) -> Value {
         let fit = &self.fit;
-        let learnt = fit.learnt.iter().map(|learnt| {
-            let [low, high] = learnt.bounds;
-            let told = json!({ "value": learnt.value, "low": low, "high": high });
-            (learnt.name, told)
+        let parameters = fit.estimates.iter().map(|estimate| {
+            let [low, high] = estimate.bounds;
+            let value = json!({ "value": estimate.value, "low": low, "high": high });
+            (estimate.name, value)
         });
         let validation = fit.validation.iter().map(|run| {
             json!({
                 "file": run.name,
                 "measured": run.measured,
                 "predicted": run.predicted,
-                "error": named(run.errors()),
+                "error": by_name(run.errors()),
             })
         });
-        let loads = self.loads.iter().map(|Predicted { load, measured, notes, .. }| {
-            json!({ "name": load.name, "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots,
+        let loads = self.loads.iter().map(|LoadResult { load, measured, mark, notes, .. }| {
+            json!({ "name": load.name, "mark": mark, "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots,
                 "measured": measured, "notes": notes })
         });
-        let predicted = |of: &Predicted<'_>, prediction: &Prediction| {
+        let predicted = |of: &LoadResult<'_>, prediction: &Prediction| {
             let mut shown = json!(prediction.figures);
             shown["load"] = of.load.name.as_str().into();
             shown["settings"] = grid::json(&prediction.settings).into();
-            shown["error"] = json!(named(prediction.errors));
+            shown["error"] = json!(by_name(prediction.errors));
             shown["refused"] = prediction.refused.into();
             shown["note"] = prediction.note.clone().into();
             shown
@@ -47,7 +47,7 @@ impl Made<'_> {
         let predictions =
             all.flat_map(|of| of.predictions.iter().map(move |one| predicted(of, one)));
         let not_found = self.loads.iter().flat_map(|of| {
-            let (of_load, reason) = (&of.load.name, self.none_keeps(of.load));
+            let (of_load, reason) = (&of.load.name, self.not_found_reason(of.load));
             let settings = of.not_found.iter();
             settings.map(
                 move |of| json!({ "load": of_load, "settings": grid::json(of), "reason": reason }),
@@ -57,8 +57,8 @@ impl Made<'_> {
             "fit": {
                 "requests": fit.requests,
                 "most_running": fit.running.0,
-                "parameters": learnt.collect::<BTreeMap<_, _>>(),
-                "gpu_share": fit.shares,
+                "parameters": parameters.collect::<BTreeMap<_, _>>(),
+                "gpu_share": fit.gpu_shares,
                 "error": fit.error(),
             },
             "validation": validation.collect::<Value>(),
@@ -69,28 +69,28 @@ impl Made<'_> {
         })
     }
 
-    /// For the terminal.
+    /// The output for the terminal.
     pub fn to_text(&self) -> String {
         let fit = &self.fit;
-        let learnt = fit.learnt.iter().map(|learnt| {
-            let [low, high] = learnt.bounds;
+        let parameters = fit.estimates.iter().map(|estimate| {
+            let [low, high] = estimate.bounds;
             let bounds = match high / low {
-                ..=MOST_APART => format!("{} – {}", short(low), short(high)),
+                ..=MAX_RATIO => format!("{} – {}", short(low), short(high)),
                 _ => "not told".to_owned(),
             };
-            vec![learnt.name.to_owned(), short(learnt.value), bounds]
+            vec![estimate.name.to_owned(), short(estimate.value), bounds]
         });
-        let shared = fit.shares.iter().map(|(servers, share)| {
+        let shares = fit.gpu_shares.iter().map(|(servers, share)| {
             let name = format!("gpu_share, {servers} servers");
             vec![name, format!("{share:.2}"), String::new()]
         });
         let learnt = Grid {
             heads: ["learnt", "value", "95 %"].map(str::to_owned).into(),
-            rows: learnt.chain(shared).collect(),
+            rows: parameters.chain(shares).collect(),
         };
-        let all = fit.validation.iter();
-        let signed = |off| format!("{:+.1} %", off * 100.0);
-        let replayed = all.map(|run| cells(&run.name, run.errors(), signed));
+        let validation = fit.validation.iter();
+        let signed = |error| format!("{:+.1} %", error * 100.0);
+        let replayed = validation.map(|run| cells(&run.name, run.errors(), signed));
         let names = COMPARED.map(|(name, _)| name);
         let error = cells("error (root mean square)", fit.errors(), percent);
         let replayed = Grid {
@@ -99,7 +99,7 @@ impl Made<'_> {
         };
         let (mut lines, mut notes) = (Vec::new(), String::new());
         for of in &self.loads {
-            self.told(of, &mut lines, &mut notes);
+            self.add_load(of, &mut lines, &mut notes);
         }
         let mut predicted = runs_table(lines);
         if !self.args.goodput.is_empty() {
@@ -118,25 +118,25 @@ impl Made<'_> {
         )
     }
 
-    /// A load and its predictions as lines of the table of runs, with what is to be known of them.
-    fn told(&self, of: &Predicted<'_>, lines: &mut Vec<Vec<String>>, notes: &mut String) {
-        let kept = |line: &Vec<String>, share: Option<f64>| {
+    /// Adds a load and its predictions to the table of runs, and their notes.
+    fn add_load(&self, of: &LoadResult<'_>, lines: &mut Vec<Vec<String>>, notes: &mut String) {
+        let row = |line: &Vec<String>, share: Option<f64>| {
             let share = share.map(percent);
             line.iter().cloned().chain(share).collect()
         };
-        lines.push(kept(&of.line, of.measured.goodput_share));
-        let mut note = |what: &str| *notes += &format!("note: {what}\n");
-        of.notes.iter().for_each(|what| note(what));
-        // Where there is no other, why is said at the end.
+        lines.push(row(&of.line, of.measured.goodput_share));
+        let mut note = |text: &str| *notes += &format!("note: {text}\n");
+        of.notes.iter().for_each(|text| note(text));
+        // With a single combination of settings, the reason is the command's error.
         let has_others = self.are_several || !of.predictions.is_empty();
         for settings in of.not_found.iter().filter(|_| has_others) {
             let label = self.label(settings, of.load);
-            note(&format!("{label}: {}", self.none_keeps(of.load)));
+            note(&format!("{label}: {}", self.not_found_reason(of.load)));
         }
         for prediction in &of.predictions {
             let label = self.label(&prediction.settings, of.load);
             let refused = prediction.refused;
-            lines.push(kept(&prediction.line, prediction.figures.goodput_share));
+            lines.push(row(&prediction.line, prediction.figures.goodput_share));
             let [ttft_p50, ttft_p99, _, total_p99, _, throughput] = prediction.errors.map(percent);
             let off = ["  ±", "", "", &throughput, &ttft_p50, &ttft_p99, &total_p99];
             lines.push(off.map(str::to_owned).into());
@@ -146,8 +146,8 @@ impl Made<'_> {
                     "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
                 ));
             }
-            if let Some(what) = &prediction.note {
-                note(&format!("{label}: {what}"));
+            if let Some(text) = &prediction.note {
+                note(&format!("{label}: {text}"));
             }
         }
     }

@@ -73,7 +73,7 @@ fn saturation_is_predicted_by_runs_below_it() {
     // What a prediction says of its own error is kept by two of three figures.
     let (mut within, mut all) = (0, 0);
     for (load, run) in kept.iter().zip(&runs) {
-        let most = fit.may_be_off(&fit.as_it_was(load), load, &run.predicted);
+        let most = fit.expected_errors(&fit.original(load), load, &run.predicted);
         for (off, most) in run.errors().into_iter().zip(most) {
             within += usize::from(off.abs() <= most);
             all += 1;

@@ -72,6 +72,114 @@ fn a_profile_is_what_the_simulator_and_plans_take() {
     Plan::new(Kind::Node, Vec::new(), plan).unwrap();
 }
 
+/// The limits that were found, and the share of a GPU, are part of the engine: a simulator with the profile is a server of LOAD.
+#[test]
+fn a_profile_has_the_slots_and_the_share_of_a_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("learnt.toml");
+    let kept = |loads: &[&str], line: &str| {
+        said(
+            loads,
+            &format!("{line} --force --profile {}", path.display()),
+        );
+        std::fs::read_to_string(&path).unwrap()
+    };
+    let [slots, pair, quiet] = ["slots16", "two-servers", "2048-64-rate5"].map(file);
+    let one = kept(&[&slots], "");
+    let command = flags(
+        one.lines()
+            .next()
+            .unwrap()
+            .strip_prefix("# queuescope ")
+            .unwrap(),
+    );
+    let made = Simulated::try_parse_from(command).unwrap().profile;
+    assert_eq!(
+        (made.max_running_requests, made.gpu_share),
+        (16, 1.0),
+        "{one}"
+    );
+    let plan = read::file(&one).unwrap();
+    let of_plan = plan.iter().find(|(key, _)| key == "max_running_requests");
+    assert_eq!(of_plan.unwrap().1.as_integer(), Some(16), "{one}");
+    let line = format!("--fit {pair} {quiet}");
+    let shared = kept(&[&pair], &line);
+    let told = told(&[&pair], &line);
+    let share = told["fit"]["gpu_share"]["2"].as_f64().unwrap();
+    assert!(share < 1.0);
+    assert_says(&shared, &format!("\ngpu_share = {share}\n"));
+    // Nobody knows their slots, and loads that differ have no one share.
+    assert!(!shared.contains("max_running_requests ="), "{shared}");
+    let both = kept(&[&pair, &quiet], &line);
+    assert_says(&both, "\n# gpu_share differs between the loads\n");
+    Plan::new(Kind::Node, Vec::new(), read::file(&both).unwrap()).unwrap();
+}
+
+/// What was measured is marked as the report marks it.
+#[test]
+fn a_load_that_is_not_to_be_believed_is_marked() {
+    let folder = rewritten(|_| 0.0, ["x", ""]);
+    let dir = folder.path();
+    std::fs::rename(dir.join("rows.csv"), dir.join("requests.csv")).unwrap();
+    let verdict = r#"{"verdict": {"grade": "DEGRADED", "reasons": ["late"]}}"#;
+    std::fs::write(dir.join("summary.json"), verdict).unwrap();
+    let given = dir.to_str().unwrap();
+    let name = dir.file_name().unwrap().display();
+    let shown = said(&[given], "--set rate=2");
+    assert_says(&shown, &format!("\nmeasured: {name} DEGRADED "));
+    assert_eq!(told(&[given], "")["loads"][0]["mark"], "DEGRADED");
+    assert_eq!(
+        told(&[&file("slots16")], "")["loads"][0]["mark"],
+        Value::Null
+    );
+}
+
+/// An error of a load says which.
+#[test]
+fn an_error_of_a_load_names_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let head = "req_id,success,outcome,host,arrival_time,actual_prompt_tokens,actual_output_tokens,finish_time";
+    let failed = path(
+        "failed.csv",
+        &format!("{head}\na,False,server_error,h,1,10,10,2\n"),
+    );
+    let plain = path("plain.csv", &format!("{head}\na,True,ok,h,1,10,10,2\n"));
+    let load = file("slots16");
+    for (given, wrong) in [
+        (&[&*failed][..], format!("{failed}: no request went well")),
+        (&[&plain], format!("{plain}: no server has 20 requests")),
+        (
+            &[&load, "--fit", &plain],
+            format!("{plain}: no server has 20 requests"),
+        ),
+        (
+            &[&load, "--fit", &failed],
+            format!("{failed}: no request went well"),
+        ),
+        (
+            &[&load, &plain, "--set", "rate=2"],
+            "--set rate: plain.csv: its requests all come at once".to_owned(),
+        ),
+    ] {
+        assert_says(&run(given).unwrap_err(), &wrong);
+    }
+    // Beside others it is left out, and that is said.
+    let shown = said(&[&load, &failed], "--set rate=2");
+    assert_says(&shown, &format!("note: {failed}: no request went well"));
+    // As is the load for which nothing is found.
+    let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
+    let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();
+    assert_says(
+        &nothing.unwrap(),
+        "slots16-rate12.csv.gz: no number of servers",
+    );
+}
+
 #[test]
 fn predictions_have_every_setting_of_the_grid() {
     let shown = told(&[&file("slots16")], "--set num_gpus=1,2 --set rate=1.5");

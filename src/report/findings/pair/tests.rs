@@ -81,7 +81,7 @@ fn assert_told(run: &Run, cause: &str) {
     let over_time = RunReport::of(run).summary.all.flow.over_time.unwrap();
     assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
     let first = why.of_row(&run.table, 0).unwrap();
-    assert_says(first["words"].as_str().unwrap(), main.words());
+    assert_says(first["words"].as_str().unwrap(), main.description());
     // No request holds the link: what passes there is not split by request.
     let mut all = (0..100).filter_map(|row| why.of_row(&run.table, row));
     let is_held = all.any(|of| of["held_up_by"][0].is_object());

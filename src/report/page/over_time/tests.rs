@@ -6,13 +6,13 @@ use crate::report::runs::RunReport;
 use crate::table::Cell;
 
 #[test]
-fn what_the_rows_tell_is_shown_of_each_server_and_of_all() {
+fn counts_of_each_server_and_of_all_are_shown() {
     let servers = [1, 2].map(|n| ServerFile {
         name: format!("server-{n}"),
         host: format!("127.0.0.1:3000{n}"),
         ..ServerFile::default()
     });
-    // What older runs wrote is counted anew.
+    // Counts in series files of older runs are ignored.
     let older = SeriesRow {
         source: "records".to_owned(),
         metric: "unknown".to_owned(),

@@ -1,14 +1,15 @@
-//! Samples as curves of bounded size.
+//! Reduces samples and series to what a chart can show.
 
 use serde_json::{Value, json};
 
 use crate::stats::quantile;
 
-/// Points of a curve: more than a screen of 400 pixels shows.
+/// The most points of a curve: enough for 400 pixels.
 const POINTS: usize = 400;
-/// Of these, so many stand in the last hundredth, where the slowest requests are.
+/// The points in the last hundredth, where the slowest requests are.
 const TAIL: usize = 80;
-/// A number as the page gets it: six digits are more than any chart shows. Null for what is no number.
+
+/// A number rounded to six digits, more than any chart shows; null if it is not finite.
 pub fn short(value: f64) -> Value {
     if !value.is_finite() {
         return Value::Null;
@@ -18,20 +19,20 @@ pub fn short(value: f64) -> Value {
     json!((value * scale).round() / scale)
 }
 
-/// Numbers as the page gets them.
+/// Rounded numbers.
 pub fn shorts(values: impl IntoIterator<Item = f64>) -> Value {
     values.into_iter().map(short).collect()
 }
 
-/// The numbers of a sample, ascending.
+/// The finite numbers of a sample, ascending.
 pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted
 }
 
-/// The cumulative distribution of an ascending sample: values, and the share that is no larger. Every value of a small
-/// sample; quantiles of a large one, the largest value always among them.
+/// The cumulative distribution of an ascending sample: values, and the share that is no larger. It has every value of a small sample,
+/// and quantiles of a large one, including the maximum.
 pub fn cdf(sorted: &[f64]) -> (Vec<f64>, Vec<f64>) {
     let count = sorted.len();
     if count <= POINTS {
@@ -46,27 +47,27 @@ pub fn cdf(sorted: &[f64]) -> (Vec<f64>, Vec<f64>) {
     (values, shares)
 }
 
-/// A length of time that a person counts in, so that `whole` seconds have at most so many of them.
-pub fn slot_of(whole: f64, most: f64) -> f64 {
+/// A round length of time, of which `whole` seconds have at most `max`.
+pub fn slot_of(whole: f64, max: f64) -> f64 {
     const LENGTHS: [f64; 15] = [
         0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 600.0, 3600.0,
     ];
-    let fits = |length: &f64| whole / length <= most;
-    LENGTHS.into_iter().find(fits).unwrap_or(whole / most)
+    let fits = |length: &f64| whole / length <= max;
+    LENGTHS.into_iter().find(fits).unwrap_or(whole / max)
 }
 
-/// Points of a series over time, at most about `most`: of each stretch its least and its greatest, so that no peak is lost.
-pub fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
-    if points.len() <= most {
+/// At most about `max` points of a series: the minimum and the maximum of each chunk, so that no peak is lost.
+pub fn thinned(points: &[(f64, f64)], max: usize) -> Vec<(f64, f64)> {
+    if points.len() <= max {
         return points.to_vec();
     }
-    let stretch = points.len().div_ceil((most / 2).max(1));
+    let chunk = points.len().div_ceil((max / 2).max(1));
     let mut kept = Vec::new();
-    for points in points.chunks(stretch) {
+    for points in points.chunks(chunk) {
         let by_value = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
-        let least = points.iter().min_by(by_value).copied();
-        let greatest = points.iter().max_by(by_value).copied();
-        let mut pair: Vec<(f64, f64)> = least.into_iter().chain(greatest).collect();
+        let lowest = points.iter().min_by(by_value).copied();
+        let highest = points.iter().max_by(by_value).copied();
+        let mut pair: Vec<(f64, f64)> = lowest.into_iter().chain(highest).collect();
         pair.sort_by(|a, b| a.0.total_cmp(&b.0));
         pair.dedup();
         kept.extend(pair);

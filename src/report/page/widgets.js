@@ -1,20 +1,20 @@
-/** What the page is of, and what both its charts and its tables say of it. */
+/** The data of the page. */
 const DATA = JSON.parse($("data").textContent);
-/** The unit in which an axis up to so many seconds is labelled: its name, and units in a second. */
-const unitFor = most => most >= 2 ? { name: "s", times: 1 } : most >= 0.002 ? { name: "ms", times: 1e3 } : { name: "µs", times: 1e6 };
-/** A setting's value as it is written. */
-const written = value => typeof value === "string" ? value : JSON.stringify(value);
+/** The unit of an axis up to `max` seconds: its name, and the factor from seconds. */
+const unitFor = max => max >= 2 ? { name: "s", times: 1 } : max >= 0.002 ? { name: "ms", times: 1e3 } : { name: "µs", times: 1e6 };
+/** The text of a setting's value. */
+const valueText = value => typeof value === "string" ? value : JSON.stringify(value);
 
-/** A table of heads and rows; on a phone each row is a list of its cells with their heads. */
+/** Makes a table. On a phone each row is a list of its cells with their headings. */
 function table(heads, rows, about, name) {
   const caption = about ? make("caption", about) : null;
-  // A quantile by itself is of what stands before it.
+  // The heading `p99` belongs to the latency of the headings before it.
   const full = heads.map(head => head?.n ?? head).map((head, at, all) => /^p\d+$/.test(head) ? all.slice(0, at).findLast(other => / p\d+$/.test(other))?.replace(/p\d+$/, head) ?? head : head);
   const body = box("tbody", "", ...rows.map(cells => row(cells)));
   for (const line of body.rows) [...line.cells].forEach((cell, at) => { cell.dataset.head = full[at]; });
   return box("div", "scroll", box("table", name ?? "", caption, box("thead", "", row(heads, true)), body));
 }
-/** Buttons of which one is pressed. */
+/** Makes a group of buttons of which one is pressed. */
 function choice(label, options, chosen, pick) {
   const group = make("span");
   group.setAttribute("role", "group");
@@ -32,27 +32,26 @@ function choice(label, options, chosen, pick) {
   group.append(...buttons);
   return box("span", "", `${label} `, group);
 }
-/** The mark of a run that is not valid or not whole; nothing of one that is. */
-const gradeOf = run => run.mark;
+/** Makes the element of a mark such as `INVALID`; null without one. */
 function markOf(grade) {
   return grade ? make("span", grade, `mark ${grade === "INVALID" ? "" : "DEGRADED"}`) : null;
 }
-/** The worst grade of several runs. */
-const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(grade => runs.some(run => gradeOf(run) === grade)) ?? null;
-/** A name made of settings as it is read. */
+/** The worst mark of several runs. */
+const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(grade => runs.some(run => run.mark === grade)) ?? null;
+/** A label of settings with spaces around `=`. */
 const spaced = name => (DATA.experiment?.keys ?? []).reduce((name, key) => name.replaceAll(`${key}=`, `${key} = `), name);
-/** A run's name: the values of the settings that vary, with their keys. */
+/** The name of a run. */
 const briefOf = run => spaced(run.run);
-/** A run's name as a chart shows it. */
-const nameOf = run => gradeOf(run) ? `${briefOf(run)} [${gradeOf(run)}]` : briefOf(run);
-/** A round number that is not less. */
+/** The name of a run in a chart, with its mark. */
+const nameOf = run => run.mark ? `${briefOf(run)} [${run.mark}]` : briefOf(run);
+/** The next larger round number. */
 function niceMax(value) {
   if (!(value > 0)) return null;
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find(step => step * power >= value) * power;
 }
-/** By how much a figure of a prediction may be off, as a share; and whether any run is one. */
-const offOf = (run, figure) => known(run.off?.[figure]) ? `± ${number(run.off[figure] * 100, 1)} %` : "";
+/** The expected error of a figure of a prediction; and whether any run is a prediction. */
+const errorOf = (run, figure) => known(run.off?.[figure]) ? `± ${number(run.off[figure] * 100, 1)} %` : "";
 const isPredicted = () => RUNS.some(run => run.off);
 const figuresOf = (run, name) => run.summary.latency[name] ?? null;
 const labelOf = name => [...DATA.listed, ...DATA.shown].find(of => of.name === name)?.label ?? name;

@@ -1,4 +1,4 @@
-//! A report in words: the same blocks for the terminal and as Markdown.
+//! Renders a report as text for the terminal and as Markdown, from the same blocks.
 
 use std::collections::BTreeSet;
 
@@ -18,30 +18,30 @@ use super::verdict::Grade;
 use super::why::tables::tables;
 use crate::units::{count, duration};
 
-/// A piece of a report.
+/// A part of a report.
 #[derive(Clone, Debug)]
 pub enum Block {
-    /// A run, with what is to be known before its figures are read.
+    /// The heading of a run, with notes.
     Run {
         /// Its name.
         name: String,
-        /// What must stand beside its figures.
+        /// Its mark, such as `INVALID`.
         mark: Option<&'static str>,
-        /// What is to be known.
-        known: Vec<String>,
+        /// What is to be known before its figures are read.
+        notes: Vec<String>,
     },
-    /// Words, each line by itself.
+    /// Sentences, one a line.
     Words(Vec<String>),
-    /// Lines of figures, aligned.
+    /// Preformatted lines.
     Figures(Vec<String>),
     /// A table.
     Table(Grid),
-    /// What was found, and what to do about it.
+    /// Findings with their advice.
     Findings(Vec<Finding>),
 }
 
-/// Latencies in the tables of runs and servers, and how they are called in so little room.
-const SHOWN: [(&str, ColumnId, Figure); 5] = [
+/// The latencies in the tables of runs and servers, with short headings.
+const LATENCIES: [(&str, ColumnId, Figure); 5] = [
     ("TTFT p50", ColumnId::ttft, |s| s.p50),
     ("TTFT p99", ColumnId::ttft, |s| s.p99),
     ("total p99", ColumnId::total_latency, |s| s.p99),
@@ -49,23 +49,23 @@ const SHOWN: [(&str, ColumnId, Figure); 5] = [
     ("per token p50", ColumnId::tpot, |s| s.p50),
 ];
 
-/// So many findings of each of several runs are shown on the terminal.
-const FIRST: usize = 2;
+/// The most findings of each of several runs on the terminal.
+const MAX_FINDINGS: usize = 2;
 
-/// The report as the terminal shows it, in lines of at most `width` columns where they are tables.
+/// Renders a report for the terminal; tables are at most `width` columns wide.
 pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
     let mut blocks = Vec::new();
     match report.runs.as_slice() {
         [] => blocks.push("The experiment has no run with any row yet.\n".to_owned()),
         [one] => {
-            let is_plain = one.mark().is_none() && known_of(one, false).is_empty();
-            let said = of_run(one).into_iter().skip(usize::from(is_plain));
-            blocks.extend(said.filter_map(|block| text(&block, one.mark(), width)));
+            let is_plain = one.run.mark().is_none() && notes_of(one, false).is_empty();
+            let shown = of_run(one).into_iter().skip(usize::from(is_plain));
+            blocks.extend(shown.filter_map(|block| text(&block, one.run.mark(), width)));
         }
         runs => {
-            // What helps several of them is said of the first.
+            // Advice that is the same for several runs is given once.
             let mut advised = BTreeSet::new();
-            let mut once = |of: &Finding| match advised.insert(of.advice.clone()) {
+            let mut with_new_advice = |of: &Finding| match advised.insert(of.advice.clone()) {
                 true => of.clone(),
                 false => Finding {
                     advice: String::new(),
@@ -75,23 +75,24 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
             blocks.extend(text(&Block::Table(of_runs(runs)), None, width));
             blocks.extend(text(&Block::Words(answers(report)), None, None));
             for run in runs {
-                let head = named(run, true);
-                let found = findings(run).take(FIRST).map(&mut once).collect();
-                let more = findings(run).count().saturating_sub(FIRST);
+                let heading = heading(run, true);
+                let found = findings(run).take(MAX_FINDINGS);
+                let more = findings(run).count().saturating_sub(MAX_FINDINGS);
                 let more = (more > 0).then(|| {
                     let more = count(more, "more finding");
                     format!("And {more} in the report: its page, or --format markdown.")
                 });
-                let beside = [
-                    Block::Findings(found),
+                let parts = [
+                    Block::Findings(found.map(&mut with_new_advice).collect()),
                     Block::Words(more.into_iter().collect()),
                     Block::Figures(phases::lines(&run.episodes)),
                 ];
-                let shown = |block| text(block, run.mark(), None);
-                let beside: Vec<String> = beside.iter().filter_map(shown).collect();
-                if run.mark().is_some() || !known_of(run, true).is_empty() || !beside.is_empty() {
-                    blocks.extend(text(&head, run.mark(), None));
-                    blocks.extend(beside);
+                let shown = |block| text(block, run.run.mark(), None);
+                let parts: Vec<String> = parts.iter().filter_map(shown).collect();
+                if run.run.mark().is_some() || !notes_of(run, true).is_empty() || !parts.is_empty()
+                {
+                    blocks.extend(text(&heading, run.run.mark(), None));
+                    blocks.extend(parts);
                 }
             }
         }
@@ -100,7 +101,7 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
     blocks.join("\n")
 }
 
-/// The report as Markdown: every run with all that is said of it.
+/// Renders a report as Markdown.
 pub fn to_markdown(report: &Report<'_>) -> String {
     let together = [
         Block::Table(of_runs(&report.runs)),
@@ -111,49 +112,49 @@ pub fn to_markdown(report: &Report<'_>) -> String {
     let mut blocks = vec!["# Report\n".to_owned()];
     blocks.extend(together);
     for run in &report.runs {
-        let said = of_run(run).into_iter();
-        blocks.extend(said.filter_map(|block| markdown(&block, run.mark())));
+        let all = of_run(run).into_iter();
+        blocks.extend(all.filter_map(|block| markdown(&block, run.run.mark())));
     }
     blocks.join("\n")
 }
 
-/// All that is said of a run.
+/// All blocks of a run.
 fn of_run(run: &RunReport<'_>) -> Vec<Block> {
-    let mut blocks = vec![named(run, false)];
+    let mut blocks = vec![heading(run, false)];
     let named = |host: &str| match run.run.server(host) {
         name if name == host => host.to_owned(),
         name => format!("{name} ({host})"),
     };
     blocks.extend(run.summary.blocks(named));
     blocks.extend(tables(&run.why).into_iter().map(Block::Table));
-    // What was not seen stands in the sentence above all.
+    // `summary.blocks` already has a sentence on what is missing.
     let found = findings(run).filter(|of| of.kind != "unseen");
     blocks.push(Block::Findings(found.cloned().collect()));
     blocks.push(Block::Figures(phases::lines(&run.episodes)));
     blocks
 }
 
-fn named(run: &RunReport<'_>, with_window: bool) -> Block {
+fn heading(run: &RunReport<'_>, with_window: bool) -> Block {
     Block::Run {
         name: run.run.name.clone(),
-        mark: run.mark(),
-        known: known_of(run, with_window),
+        mark: run.run.mark(),
+        notes: notes_of(run, with_window),
     }
 }
 
-fn lines(before: &str, lines: &[String]) -> String {
-    let lines = lines.iter().map(|line| format!("{before}{line}\n"));
+fn lines(prefix: &str, lines: &[String]) -> String {
+    let lines = lines.iter().map(|line| format!("{prefix}{line}\n"));
     lines.collect()
 }
 
-/// A block for the terminal, under the mark of a run whose figures must not be read without it; `None` of an empty one.
+/// Renders a block for the terminal, below the mark of its run; `None` if it is empty.
 pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<String> {
     let text = match block {
-        Block::Run { name, mark, known } => {
+        Block::Run { name, mark, notes } => {
             let mark = mark.map_or(String::new(), |mark| format!("{mark}: "));
-            return Some(format!("{mark}{name}\n{}", lines("  ", known)));
+            return Some(format!("{mark}{name}\n{}", lines("  ", notes)));
         }
-        Block::Words(said) | Block::Figures(said) => lines("", said),
+        Block::Words(text) | Block::Figures(text) => lines("", text),
         Block::Table(grid) => grid.to_text(width),
         Block::Findings(found) => {
             let line = |finding: &Finding| {
@@ -167,30 +168,30 @@ pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<S
             found.iter().map(line).collect()
         }
     };
-    // Within what a run's head says, figures that are `DEGRADED` hold: once is enough.
+    // `DEGRADED` figures can be used with care: the mark in the run's heading is enough.
     let mark = mark.filter(|mark| *mark != Grade::Degraded.name());
     let mark = mark.map_or(String::new(), |mark| format!("[{mark}]\n"));
     (!text.is_empty()).then(|| mark + &text)
 }
 
-/// The same in Markdown, where a run's head and each of its tables have the mark.
+/// Renders a block as Markdown. The heading of a run and each of its tables have its mark.
 fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
     let text = match block {
-        Block::Run { name, mark, known } => {
+        Block::Run { name, mark, notes } => {
             let mark = mark.map_or(String::new(), |mark| format!(" ({mark})"));
-            let space = if known.is_empty() { "" } else { "\n" };
-            return Some(format!("## {name}{mark}\n{space}{}", lines("- ", known)));
+            let space = if notes.is_empty() { "" } else { "\n" };
+            return Some(format!("## {name}{mark}\n{space}{}", lines("- ", notes)));
         }
-        Block::Figures(said) if said.is_empty() => return None,
-        Block::Figures(said) => format!("```text\n{}```\n", lines("", said)),
-        Block::Words(said) => lines("- ", said),
+        Block::Figures(text) if text.is_empty() => return None,
+        Block::Figures(text) => format!("```text\n{}```\n", lines("", text)),
+        Block::Words(text) => lines("- ", text),
         Block::Table(grid) => {
             mark.map_or(String::new(), |mark| format!("**[{mark}]**\n\n")) + &grid.to_markdown()
         }
         Block::Findings(found) => {
             let line = |of: &Finding| {
-                let said = format!("**{}** {} {}", of.title, of.what, of.advice);
-                said.trim_end().to_owned()
+                let text = format!("**{}** {} {}", of.title, of.what, of.advice);
+                text.trim_end().to_owned()
             };
             lines("- ", &found.iter().map(line).collect::<Vec<_>>())
         }
@@ -198,56 +199,57 @@ fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// What is to be known of a run before its figures are read; of what they are, where that is not said with them.
-fn known_of(told: &RunReport<'_>, with_window: bool) -> Vec<String> {
-    let reasons = told.verdict.iter().flat_map(|verdict| &verdict.reasons);
-    let error = told.run.file.iter().filter_map(|file| file.error.as_ref());
+/// What is to be known of a run before its figures are read; the window only if the figures do not follow.
+fn notes_of(of: &RunReport<'_>, with_window: bool) -> Vec<String> {
+    let verdict = of.run.verdict().into_iter();
+    let reasons = verdict.flat_map(|verdict| verdict.reasons);
+    let error = of.run.file.iter().filter_map(|file| file.error.as_ref());
     let error = error.map(|error| format!("failed: {error}"));
-    let window = told.summary.of_window().filter(|_| with_window);
-    let notes = told.warnings().map(|note| format!("note: {note}"));
-    let all = reasons.cloned().chain(error).chain(window).chain(notes);
+    let window = of.summary.of_window().filter(|_| with_window);
+    let notes = of.warnings().map(|note| format!("note: {note}"));
+    let all = reasons.chain(error).chain(window).chain(notes);
     all.map(|line| one_line(&line).into_owned()).collect()
 }
 
-/// What the figures say; that the run is not to be believed, and why, stands above all.
+/// The findings without the verdict, which is in the heading.
 fn findings<'a>(run: &'a RunReport<'_>) -> impl Iterator<Item = &'a Finding> {
     let all = run.findings.iter();
     all.filter(|finding| finding.kind != "verdict")
 }
 
-/// So many answers are on the terminal.
-const ANSWERS: usize = 4;
+/// The most answers on the terminal.
+const MAX_ANSWERS: usize = 4;
 
-/// Which setting is best, and which runs were not compared. What else there is to say of settings is in the report.
+/// The first answers of the comparison, and which runs were not compared.
 fn answers(report: &Report<'_>) -> Vec<String> {
-    let made = &report.comparison;
-    let all = made.answers();
-    let count = made.differences.len();
+    let comparison = &report.comparison;
+    let all = comparison.answers();
+    let count = comparison.differences.len();
     let more = match all.len() {
         0 => None,
-        answers if answers > ANSWERS => Some(format!(
+        answers if answers > MAX_ANSWERS => Some(format!(
             "{} more answers and all comparisons ({count}) are in the report",
-            answers - ANSWERS
+            answers - MAX_ANSWERS
         )),
         _ => Some(format!("All comparisons ({count}) are in the report")),
     };
     let more = more.map(|more| format!("{more}: its page, or --format markdown."));
-    let notes = made.notes.iter().map(|note| format!("note: {note}"));
-    let answers = all.into_iter().take(ANSWERS);
+    let notes = comparison.notes.iter().map(|note| format!("note: {note}"));
+    let answers = all.into_iter().take(MAX_ANSWERS);
     answers.chain(more).chain(notes).collect()
 }
 
-/// What differs between settings that were sent the same, and what was not compared.
+/// All answers and differences, and what was not compared.
 fn compared(report: &Report<'_>) -> Vec<String> {
-    let made = &report.comparison;
-    let notes = made.notes.iter().chain(&made.too_few);
+    let comparison = &report.comparison;
+    let notes = comparison.notes.iter().chain(&comparison.too_few);
     let notes = notes.map(|note| format!("note: {note}"));
-    let sentences = made.differences.iter().map(Difference::sentence);
-    let answers = made.answers().into_iter();
+    let sentences = comparison.differences.iter().map(Difference::sentence);
+    let answers = comparison.answers().into_iter();
     answers.chain(sentences).chain(notes).collect()
 }
 
-/// What a search of the highest rate found; empty where there was none.
+/// The result of `--find-max-rate`; empty if there was no search.
 pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     let experiment = report.loaded.experiment.as_ref();
     let Some(found) = experiment.and_then(|of| of.max_rate.as_ref()) else {
@@ -285,7 +287,7 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// A table of lines of [`line`].
+/// A table of rows of [`line`].
 pub fn runs_table(rows: Vec<Vec<String>>) -> Grid {
     Grid {
         heads: heads(["run", "ok", "failed", "req/s"], Some("tokens/s")),
@@ -293,12 +295,12 @@ pub fn runs_table(rows: Vec<Vec<String>>) -> Grid {
     }
 }
 
-/// The line of a run: how many went well and failed, how many a second; latencies in seconds; tokens a second.
+/// The row of a run: requests that went well and that failed, requests a second, latencies in seconds, tokens a second.
 pub fn line(
     name: String,
     counts: [u64; 2],
     rate: Option<f64>,
-    latencies: [Option<f64>; SHOWN.len()],
+    latencies: [Option<f64>; LATENCIES.len()],
     tokens: Option<f64>,
 ) -> Vec<String> {
     let rate = figure(rate, |rate| format!("{rate:.2}"));
@@ -306,7 +308,7 @@ pub fn line(
     cells(name, counts, rate, latencies, Some(tokens))
 }
 
-/// The line of a run that was measured.
+/// The row of a measured run.
 pub fn line_of(name: String, Summary { run, all, .. }: &Summary) -> Vec<String> {
     let rate = run.a_second(all.completed as f64);
     let tokens = all.tokens.output;
@@ -314,16 +316,13 @@ pub fn line_of(name: String, Summary { run, all, .. }: &Summary) -> Vec<String> 
     line(name, counts(all), rate, latencies(all), tokens)
 }
 
-/// The table of runs.
+/// A table with a row for each run.
 pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
-    let line = |told: &RunReport<'_>| {
-        let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
-        line_of(format!("{}{mark}", told.run.name), &told.summary)
-    };
+    let line = |of: &RunReport<'_>| line_of(of.run.marked_name(), &of.summary);
     runs_table(runs.iter().map(line).collect())
 }
 
-/// A line a server of a run; `named`: what its host is called.
+/// A table with a row for each server of a run; `named` gives the name of a host.
 pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     let hosts = summary.hosts.iter();
     let hosts: Vec<(String, &Group)> = hosts.map(|(host, group)| (named(host), group)).collect();
@@ -340,19 +339,19 @@ pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     }
 }
 
-/// Heads before those of the latencies, and behind them.
-fn heads(before: [&str; 4], behind: Option<&str>) -> Vec<String> {
-    let shown = SHOWN.map(|(head, ..)| head);
-    let all = before.into_iter().chain(shown).chain(behind);
+/// The headings before those of the latencies, these, and the one after them.
+fn heads(before: [&str; 4], after: Option<&str>) -> Vec<String> {
+    let shown = LATENCIES.map(|(head, ..)| head);
+    let all = before.into_iter().chain(shown).chain(after);
     all.map(str::to_owned).collect()
 }
 
-/// A line of the figures of a run or a server: `third` stands before the latencies, `last` behind them.
+/// A row of a run or a server: `third` is before the latencies, `last` after them.
 fn cells(
     name: String,
     counts: [u64; 2],
     third: String,
-    latencies: [Option<f64>; SHOWN.len()],
+    latencies: [Option<f64>; LATENCIES.len()],
     last: Option<String>,
 ) -> Vec<String> {
     let counts = counts.map(|count| count.to_string());
@@ -365,8 +364,8 @@ fn counts(group: &Group) -> [u64; 2] {
     [group.counts.ok(), group.counts.failed()]
 }
 
-fn latencies(group: &Group) -> [Option<f64>; SHOWN.len()] {
-    SHOWN.map(|(_, column, get)| group.latencies.get(column).map(get))
+fn latencies(group: &Group) -> [Option<f64>; LATENCIES.len()] {
+    LATENCIES.map(|(_, column, get)| group.latencies.get(column).map(get))
 }
 
 fn figure(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {

@@ -1,4 +1,4 @@
-//! Where the time of a run's requests went: all of them, by the time of their arrival, and some of them one by one.
+//! The stages of a run's requests: the means over time, and single requests one by one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -13,23 +13,24 @@ use crate::request::stages::{Breakdown, Spent};
 use crate::stats::waits::Cause;
 use crate::table::Table;
 
-use super::curves::{short, slot_of};
+use super::downsample::{short, slot_of};
 
-/// Stretches of a run in which stages are told apart, at most.
+/// The most slots of time that a run is divided into.
 const SLOTS: usize = 48;
 
-/// The requests of a run.
-pub struct Lives {
+/// The requests of a run, by their stages.
+pub struct Requests {
+    /// The length of a slot, seconds.
     slot: f64,
-    /// What the time of those that went well was spent on, by when they arrived: all of it, and that until their first tokens.
+    /// The stages of successful requests by the slot of their arrival: all stages, and those until the first token.
     slots: Vec<[TimeSpent; 2]>,
-    lives: Vec<Life>,
+    all: Vec<Request>,
 }
 
-/// A request: its row, and how long it took in nanoseconds, all in all and until its first token (0 where nobody saw that).
-type Life = (usize, [i128; 2]);
+/// A request: its row, and its time in nanoseconds: in all, and until its first token (0 if unknown).
+type Request = (usize, [i128; 2]);
 
-/// What time was spent on, each once, in the order of a request's life.
+/// Stages without duplicates, in the order in which a request passes them.
 fn in_order(spent: impl Iterator<Item = Spent>) -> Vec<Spent> {
     let mut all: Vec<Spent> = spent.collect();
     all.sort_by_key(|spent| (spent.order(), *spent));
@@ -37,15 +38,15 @@ fn in_order(spent: impl Iterator<Item = Spent>) -> Vec<Spent> {
     all
 }
 
-impl Lives {
-    /// Of the rows of a run.
-    pub fn of(table: &Table) -> Lives {
+impl Requests {
+    /// Reads the requests of a table.
+    pub fn of(table: &Table) -> Requests {
         let starts = table.firsts().filter_map(|row| start(table, row));
         let last = starts.fold(0.0, f64::max);
-        let mut lives = Lives {
+        let mut requests = Requests {
             slot: slot_of(last, SLOTS as f64 - 1.0),
             slots: vec![<[TimeSpent; 2]>::default(); SLOTS],
-            lives: Vec::new(),
+            all: Vec::new(),
         };
         for row in table.firsts() {
             let record = table.row(row);
@@ -55,16 +56,16 @@ impl Lives {
             }
             let total = spent.each_ref().map(|spent| spent.total_nanos);
             let start = start(table, row).unwrap_or(0.0).max(0.0);
-            let slot = ((start / lives.slot) as usize).min(SLOTS - 1);
-            if let Some(slot) = lives.slots.get_mut(slot).filter(|_| record.is_ok()) {
+            let slot = ((start / requests.slot) as usize).min(SLOTS - 1);
+            if let Some(slot) = requests.slots.get_mut(slot).filter(|_| record.is_ok()) {
                 TimeSpent::add_both(slot, spent);
             }
-            lives.lives.push((row, total));
+            requests.all.push((row, total));
         }
-        lives
+        requests
     }
 
-    /// The stages' mean seconds by the time of arrival, where they were seen; null where none was.
+    /// The mean seconds of each stage by the time of arrival; null if a stage was not seen.
     pub fn over_time(&self, of: fn(&[TimeSpent; 2]) -> &TimeSpent) -> Value {
         let mut slots: Vec<&TimeSpent> = self.slots.iter().map(of).collect();
         let last = slots.iter().rposition(|slot| slot.requests > 0);
@@ -86,7 +87,7 @@ impl Lives {
         })
     }
 
-    /// What requests waited for, by when that began: a row of seconds a cause that took a part of it.
+    /// The seconds of waiting by the time at which it began, for each cause of any importance.
     pub fn waiting(&self, table: &Table, why: &Why) -> Value {
         let sums = why.over_time(table, self.slot, SLOTS);
         let last = sums.iter().rposition(|sums| sums.total() > 0);
@@ -94,27 +95,27 @@ impl Lives {
         let sums = sums.unwrap_or_default();
         let causes = Cause::ALL.into_iter().filter_map(|cause| {
             let of = || sums.iter().map(|sums| seconds(sums.of(cause)));
-            let is_there = of().sum::<f64>() >= 0.0005 * seconds(why.causes.total());
-            is_there.then(
-                || json!({ "cause": cause.short(), "seconds": of().map(short).collect::<Value>() }),
+            let is_visible = of().sum::<f64>() >= 0.0005 * seconds(why.causes.total());
+            is_visible.then(
+                || json!({ "cause": cause.heading(), "seconds": of().map(short).collect::<Value>() }),
             )
         });
         json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })
     }
 
-    /// Single requests: so many of the slowest, by all of their time and by that until the first token.
+    /// Single requests: the `each` slowest by their whole time, and by that until the first token.
     pub fn waterfall(&self, table: &Table, why: &Why, each: usize) -> Value {
-        let mut slowest: Vec<&Life> = self.lives.iter().collect();
+        let mut slowest: Vec<&Request> = self.all.iter().collect();
         let mut rows = BTreeSet::new();
-        for until in 0..2 {
-            slowest.sort_by_key(|(_, total)| Reverse(total.get(until)));
+        for which in 0..2 {
+            slowest.sort_by_key(|(_, total)| Reverse(total.get(which)));
             rows.extend(slowest.iter().take(each).map(|(row, _)| row));
         }
         let breakdown = |row: &usize| Some((*row, Breakdown::of(&table.row(*row))?));
-        let told: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
-        let parts = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
+        let shown: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
+        let parts = shown.iter().flat_map(|(_, breakdown)| &breakdown.parts);
         let order = in_order(parts.map(|part| part.spent));
-        let requests = told.iter().map(|(row, breakdown)| {
+        let requests = shown.iter().map(|(row, breakdown)| {
             let parts = breakdown.parts.iter().filter_map(|part| {
                 let at = order.iter().position(|spent| *spent == part.spent)?;
                 Some(json!([at, short(seconds(part.nanos))]))
@@ -132,34 +133,35 @@ impl Lives {
                 "output": cell(ColumnId::actual_output_tokens),
                 "cached": cell(ColumnId::cached_tokens),
                 "ttft": cell(ColumnId::ttft),
-                "waiting": why.of_row(table, *row).map(|of| in_few_bytes(&of)),
+                "waiting": why.of_row(table, *row).map(|of| compact_wait(&of)),
                 "parts": parts.collect::<Value>(),
             })
         });
         json!({
             "stages": order.iter().copied().map(stage).collect::<Value>(),
-            "of": self.lives.len(),
+            "of": self.all.len(),
             "requests": requests.collect::<Value>(),
         })
     }
 }
 
-/// Why a request waited: the sentence, the seconds that it held up others, and who but the first held it up so many seconds.
-fn in_few_bytes(why: &Value) -> Value {
+/// Why a request waited, in few bytes: the sentence, the seconds for which it held up others, and the others that held it up, after the
+/// first, which is in the sentence.
+fn compact_wait(why: &Value) -> Value {
     let by = why["held_up_by"].as_array().into_iter().flatten().skip(1);
     let by = by.map(|by| json!([by["req_id"], by["seconds"]]));
     json!([why["words"], why["held_up_others_s"], by.collect::<Value>()])
 }
 
-/// What the time of requests was spent on, the most first.
+/// The stages of requests with their means and shares, the largest first.
 pub fn stages(all: &TimeSpent) -> Value {
     let parts = all.parts.iter().map(|part| {
-        let mut told = stage(part.spent);
-        told["mean"] = json!(all.mean(part).map(short));
-        told["share"] = json!(all.share(part).map(short));
-        told["seconds"] = json!(short(part.nanos.max(0) as f64 / 1e9));
-        told["of"] = json!(all.of_requests(part));
-        told
+        let mut json = stage(part.spent);
+        json["mean"] = json!(all.mean(part).map(short));
+        json["share"] = json!(all.share(part).map(short));
+        json["seconds"] = json!(short(part.nanos.max(0) as f64 / 1e9));
+        json["of"] = json!(all.of_requests(part));
+        json
     });
     parts.collect()
 }
@@ -168,7 +170,7 @@ fn stage(spent: Spent) -> Value {
     json!({ "name": spent.name(), "label": spent.label(), "place": spent.place(), "order": spent.order(), "is_after": spent.is_after_first_token() })
 }
 
-/// When a row's request was to be sent; else sent, or arrived; seconds.
+/// When a row's request was scheduled, else sent, or arrived; seconds.
 fn start(table: &Table, row: usize) -> Option<f64> {
     let scheduled = table.number(ColumnId::scheduled_time, row);
     scheduled.or_else(|| Some(seconds(table.begun(row)?)))
