@@ -184,12 +184,13 @@ impl Context {
             Role::Hop(_) => (Passage::default(), self.passage),
             Role::Front => (self.passage, at_hop),
         };
+        let is_in_first_bytes =
+            |row: &Row| here.first.is_some() && row.timeline.raw(Moment::FirstToken) == here.first;
+        // Then the token was in the hop's first bytes too. Of several sequences, the hop may have read only one that early.
+        let is_known = rows.iter().filter(|row| is_in_first_bytes(row)).count() == 1;
         for row in rows {
             row.passed(here, at_hop);
-            // If the first bytes brought the first token here, they did at the hop.
-            let first_token = row.timeline.raw(Moment::FirstToken);
-            let is_first = here.first.is_some() && first_token == here.first;
-            if let Some(at) = at_hop.first.filter(|_| is_first) {
+            if let Some(at) = at_hop.first.filter(|_| is_known && is_in_first_bytes(row)) {
                 row.timeline.set(Moment::WorkerFirstToken, at);
             }
         }

@@ -127,6 +127,12 @@ const EVENT: &[u8] = b"data: {\"text\":\"a\",\"meta_info\":{\"completion_tokens\
 /// last bytes for 2 ms. `first` arrives 5 ms before the event with the first token; `is_whole` if the hop saw the end before the
 /// front did.
 fn row(first: &[u8], is_whole: bool) -> Row {
+    rows([first, EVENT], true, is_whole).remove(0)
+}
+
+/// The rows of a request whose pieces the hop reads at 95 ms (if there is a first one) and 100 ms; the front reads them 12 ms
+/// later, or, unless `is_split`, both with the second.
+fn rows([first, second]: [&[u8]; 2], is_split: bool, is_whole: bool) -> Vec<Row> {
     let (shared, manual) = shared();
     let at = |ms: i64| manual.set(Stamp::from_nanos(ms * MS));
     let now = || shared.clock.now();
@@ -149,11 +155,12 @@ fn row(first: &[u8], is_whole: bool) -> Row {
     at(100);
     hop.pass_on(false, false, now());
     at(107);
-    if !first.is_empty() {
+    if is_split && !first.is_empty() {
         front.response_body(first, false, now());
     }
     at(112);
-    front.response_body(EVENT, false, now());
+    let both = [first, second].concat();
+    front.response_body(if is_split { second } else { &both }, false, now());
     at(150);
     hop.pass_on(false, false, now());
     if is_whole {
@@ -166,7 +173,7 @@ fn row(first: &[u8], is_whole: bool) -> Row {
     let attempts = shared.joins.close(&request, shared.clock.now());
     let recording = front.recording.take().unwrap();
     let now = shared.clock.now();
-    Row::ended(front.rows(recording, Some(attempts), &End::Complete, now)).remove(0)
+    Row::ended(front.rows(recording, Some(attempts), &End::Complete, now))
 }
 
 #[test]
@@ -186,6 +193,23 @@ fn what_the_router_held_back_is_found_to_the_nanosecond() {
             assert_eq!(row.worker_longest_gap, is_whole.then_some(50 * MS));
             assert_eq!(row.router_gap_added, is_whole.then_some(-10 * MS));
         }
+    }
+}
+
+/// The hop reads the first tokens of two sequences one after the other. Only its first piece has a time in the front's rows.
+#[test]
+fn a_first_token_read_together_with_anothers_has_no_time_at_the_hop() {
+    let [first, second] = [0, 1].map(|index| {
+        let meta_info = format!("{{\"id\":\"{index}\",\"completion_tokens\":1}}");
+        format!("data: {{\"text\":\"a\",\"meta_info\":{meta_info},\"index\":{index}}}\n\n")
+    });
+    let at = |ms: i64| Some(Stamp::from_nanos(ms * MS));
+    for (is_split, expected) in [(true, [at(95), None]), (false, [None, None])] {
+        let rows = rows([first.as_bytes(), second.as_bytes()], is_split, true);
+        let tokens = rows
+            .iter()
+            .map(|row| row.timeline.mark(Moment::WorkerFirstToken));
+        assert_eq!(tokens.collect::<Vec<_>>(), expected, "{is_split}");
     }
 }
 
