@@ -234,7 +234,7 @@ impl Table {
     /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {
         let mut rows = [self.read_row(at, ALL_STAGE_COLUMNS.iter().copied())];
-        Row::settle(&mut rows);
+        Row::finish_reading(&mut rows);
         let [mut row] = rows;
         row.index = u32::from(!self.is_first(at));
         let clocks = self.left_out.get(&at).into_iter().flatten();
@@ -248,7 +248,7 @@ impl Table {
         let mut rows: Vec<Row> = rows
             .map(|at| self.read_row(at, COLUMNS.iter().map(|column| column.id)))
             .collect();
-        Row::settle(&mut rows);
+        Row::finish_reading(&mut rows);
         rows
     }
 

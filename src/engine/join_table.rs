@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::clock::Stamp;
-use crate::request::engine_report::Told;
+use crate::request::engine_report::EngineReport;
 use crate::request::row::Row;
 
 use super::bounded_multimap::BoundedMultimap;
@@ -111,7 +111,7 @@ impl Table {
     }
 
     /// Adds a log line. Returns whether it was too late, as [`Table::add_span`].
-    pub fn line(&mut self, report: Told, now: Stamp) -> bool {
+    pub fn line(&mut self, report: EngineReport, now: Stamp) -> bool {
         let was_reported = self.was_reported(report.rid.as_deref());
         if was_reported.is_none() {
             self.new_rids.extend(report.rid.clone());

@@ -8,8 +8,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
-use crate::request::engine_report::Told;
-use crate::request::observer::{self, with_engine};
+use crate::request::engine_report::EngineReport;
+use crate::request::observer::{self, engine_window};
 use crate::request::roles::Roles;
 use crate::request::row::Row;
 use crate::request::sequence::{TimingSource, Untold};
@@ -43,7 +43,7 @@ pub enum Message {
     /// Received spans.
     Spans(Vec<EngineSpan>),
     /// A line of a request log.
-    LogLine(Box<Told>),
+    LogLine(Box<EngineReport>),
     /// No further request follows; reports of the last ones may.
     Last,
 }
@@ -137,7 +137,7 @@ impl Joiner {
             Message::Last => self.end = Some(now.plus_nanos(LAST_WAIT_NANOS)),
             Message::Spans(spans) => {
                 let roots = spans.iter().filter_map(EngineSpan::root_of_pair);
-                roots.for_each(|(above, role)| self.outlet.roles.lock().answer(above, role));
+                roots.for_each(|(above, role)| self.outlet.roles.lock().resolve_role(above, role));
                 let late = spans.into_iter().map(|span| self.table.add_span(span, now));
                 let late = late.filter(|is_late| *is_late).count();
                 self.count(TimingSource::Trace, Join::Late, late);
@@ -224,11 +224,11 @@ fn relate(rows: &mut [Row], matches: &[Match], clocks: &mut OffsetTable) {
             .unwrap_or_default()
     });
     let bounds: Vec<_> = bounds.collect();
-    let Some(with_engine) = with_engine(rows).filter(|_| !matches.is_empty()) else {
+    let Some(engine_window) = engine_window(rows).filter(|_| !matches.is_empty()) else {
         return;
     };
     clocks.add(&clock, &bounds);
-    if let Some(offset) = clocks.get_over(&clock, with_engine) {
+    if let Some(offset) = clocks.get_over(&clock, engine_window) {
         observer::relate(rows, ClockOf::Engine, Relation::Apart(offset));
     }
 }

@@ -12,7 +12,7 @@ use prost::{DecodeError, Message};
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::ServerRole;
-use crate::request::engine_report::Told;
+use crate::request::engine_report::EngineReport;
 use crate::request::sequence::TimingSource;
 use crate::telemetry::prometheus::LeftOut;
 
@@ -134,8 +134,8 @@ fn root_kind(name: &str) -> Option<SpanKind> {
     let is_root = matches!(role, "" | "prefill" | "decode" | "unknown") && word == "Req";
     is_root.then(|| {
         let role = ServerRole::named(role);
-        let report = Told::of(TimingSource::Trace);
-        SpanKind::Root(Box::new(Told { role, ..report }))
+        let report = EngineReport::of(TimingSource::Trace);
+        SpanKind::Root(Box::new(EngineReport { role, ..report }))
     })
 }
 

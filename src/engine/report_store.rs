@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::ServerRole;
-use crate::request::engine_report::Told;
+use crate::request::engine_report::EngineReport;
 
 use super::bounded_multimap::{BoundedMultimap, Entry};
 use super::span::{EngineSpan, Scheduler, SpanKind};
@@ -43,7 +43,7 @@ enum Item {
     /// A span, under its trace.
     Span(EngineSpan),
     /// A log line, under its engine id.
-    LogLine(Box<Told>),
+    LogLine(Box<EngineReport>),
     /// The trace that holds the root or router's span with this key.
     InTrace(u128),
 }
@@ -96,7 +96,7 @@ impl ReportStore {
     }
 
     /// Adds a log line.
-    pub fn add_log_line(&mut self, report: Told, now: Stamp) {
+    pub fn add_log_line(&mut self, report: EngineReport, now: Stamp) {
         if let Some(rid) = report.rid.as_deref() {
             let key = Key::Rid(rid.into());
             let line = Item::LogLine(Box::new(report));
@@ -107,7 +107,7 @@ impl ReportStore {
     /// Returns what spans and log lines report under an engine id. Of a pair, the server that answered counts.
     pub fn by_rid(&self, rid: &str) -> Vec<Candidate> {
         let key = Key::Rid(rid.into());
-        let has_rid = |root: &Told| root.rid.as_deref() == Some(rid) && is_answering(root);
+        let has_rid = |root: &EngineReport| root.rid.as_deref() == Some(rid) && is_answering(root);
         let roots = self.roots(&key, has_rid);
         let spans = roots.map(|(trace, root)| self.assemble(trace, root.id));
         let entries = self.items.get(&key).iter();
@@ -116,7 +116,7 @@ impl ReportStore {
                 origin: Origin::LogLine(entry.number),
                 arrived: entry.arrived,
                 is_complete: true,
-                report: Told::clone(report),
+                report: EngineReport::clone(report),
                 prefill: None,
             }),
             _ => None,
@@ -128,7 +128,7 @@ impl ReportStore {
     pub fn by_request_id(&self, request_id: &str) -> Vec<Candidate> {
         let roots = self.roots(&Key::RequestId(request_id.into()), is_answering);
         let found = roots.map(|(trace, root)| self.assemble(trace, root.id));
-        let has_id = |report: &Told| report.request_id.as_deref() == Some(request_id);
+        let has_id = |report: &EngineReport| report.request_id.as_deref() == Some(request_id);
         found
             .filter(|candidate| candidate.is_complete && has_id(&candidate.report))
             .collect()
@@ -168,7 +168,7 @@ impl ReportStore {
     }
 
     /// The wanted root spans in the traces under `key`, with their traces.
-    fn roots<'a, F: Fn(&Told) -> bool + Copy>(
+    fn roots<'a, F: Fn(&EngineReport) -> bool + Copy>(
         &'a self,
         key: &Key,
         is_wanted: F,
@@ -193,7 +193,8 @@ impl ReportStore {
         let in_room = room.into_iter().flat_map(|room| self.in_room(room));
         let in_trace = self.spans(trace).filter(|_| room.is_none());
         let all = in_room.chain(in_trace.map(|(_, span)| (trace, span)));
-        let is_prefill = |root: &Told| root.role == Some(ServerRole::Prefill) && root.room == room;
+        let is_prefill =
+            |root: &EngineReport| root.role == Some(ServerRole::Prefill) && root.room == room;
         let mut roots = all.filter(|(_, span)| span.root().is_some_and(is_prefill));
         let (trace, root) = roots.next()?;
         let is_only = room.is_some() || roots.next().is_none();
@@ -302,7 +303,7 @@ impl ReportStore {
             Some((arrived, span, span.root().filter(|_| span.id == id)?))
         });
         if let Some((_, span, root)) = root {
-            candidate.report = Told {
+            candidate.report = EngineReport {
                 trace: Some(trace),
                 parent: Some(span.parent).filter(|id| *id != 0),
                 received: Some(span.start),
@@ -345,7 +346,7 @@ impl ReportStore {
 }
 
 /// Whether the server answers the client: of a pair, the decode server does.
-fn is_answering(root: &Told) -> bool {
+fn is_answering(root: &EngineReport) -> bool {
     root.role != Some(ServerRole::Prefill)
 }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::request::engine_report::Told;
+use crate::request::engine_report::EngineReport;
 use crate::telemetry::background_thread::BackgroundThread;
 
 mod line;
@@ -67,7 +67,10 @@ impl Tail {
     ///
     /// # Errors
     /// The system provides no thread.
-    pub fn start(folder: PathBuf, sink: impl Fn(Told) + Send + 'static) -> io::Result<Tail> {
+    pub fn start(
+        folder: PathBuf,
+        sink: impl Fn(EngineReport) + Send + 'static,
+    ) -> io::Result<Tail> {
         let (stop, stopped) = channel();
         let mut folder = Folder::new(folder);
         // Finds the ends of the logs now: the thread may begin later.
@@ -100,7 +103,7 @@ impl Folder {
     }
 
     /// Reads the lines written since the last call, and calls `on_line` with each line's report.
-    pub fn look(&mut self, on_line: &mut dyn FnMut(Told)) {
+    pub fn look(&mut self, on_line: &mut dyn FnMut(EngineReport)) {
         let is_due = self.polls_until_listing == 0;
         self.polls_until_listing = (self.polls_until_listing + 1) % POLLS_PER_LISTING;
         let logs = if is_due { self.list() } else { None };
@@ -187,7 +190,7 @@ impl Followed {
         })
     }
 
-    fn read(&mut self, buffer: &mut [u8], on_line: &mut dyn FnMut(Told)) -> io::Result<()> {
+    fn read(&mut self, buffer: &mut [u8], on_line: &mut dyn FnMut(EngineReport)) -> io::Result<()> {
         let length = self.file.metadata()?.len();
         // Truncated.
         if length < self.offset {

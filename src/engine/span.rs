@@ -2,7 +2,7 @@
 
 use crate::clock::Stamp;
 use crate::request::attempt::ServerRole;
-use crate::request::engine_report::Told;
+use crate::request::engine_report::EngineReport;
 
 /// A span picked out of a batch. Its timestamps are on the engine's clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +30,7 @@ impl EngineSpan {
     }
 
     /// Returns what the span reports if it is a request's root.
-    pub fn root(&self) -> Option<&Told> {
+    pub fn root(&self) -> Option<&EngineReport> {
         match &self.kind {
             SpanKind::Root(root) => Some(root),
             _ => None,
@@ -42,7 +42,7 @@ impl EngineSpan {
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpanKind {
     /// The whole request at the server. If the request never generated, its `rid` is only the part after the last `_`.
-    Root(Box<Told>),
+    Root(Box<EngineReport>),
     /// A scheduler's work on the request: a child of the root, and the parent of the stages.
     Scheduler(Scheduler),
     /// One step of a scheduler's work.

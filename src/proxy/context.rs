@@ -12,7 +12,7 @@ use crate::request::body_timing::Passage;
 use crate::request::endpoint::Endpoint;
 use crate::request::headers::{content_type, is_encoded, labels, smg_worker, told_outcome};
 use crate::request::observer::{End, Observer};
-use crate::request::outcome::{Outcome, Seen, judge};
+use crate::request::outcome::{Outcome, ResponseFacts, judge};
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::prometheus::{Progress, UnderWay};
@@ -251,7 +251,7 @@ impl Context {
         let observer = &mut recording.observer;
         observer.row_mut().host = host;
         if let Some(hop) = &self.hop_stamps {
-            observer.told(told_outcome(&head.headers));
+            observer.set_reported_outcome(told_outcome(&head.headers));
             observer.stamps(hop, &self.shared.clock_name);
         }
         let kind = content_type(&head.headers);
@@ -450,9 +450,9 @@ impl Drop for Context {
 }
 
 fn outcome_of(end: End, status: Option<u16>) -> Outcome {
-    let seen = Seen {
+    let seen = ResponseFacts {
         status,
-        ..Seen::default()
+        ..ResponseFacts::default()
     };
     judge(end, &seen).0
 }

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::request::attempt::{Attempt, ServerRole, tell_lost};
+use crate::request::attempt::{Attempt, ServerRole, append_lost_server};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
@@ -70,7 +70,7 @@ pub fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
         row.timeline.pair(times.copied().unwrap_or_default());
         put_prefill_replied(leg, row);
         if let Some(error) = &mut row.error {
-            tell_lost(error, ServerRole::Prefill, &leg.host, leg.outcome);
+            append_lost_server(error, ServerRole::Prefill, &leg.host, leg.outcome);
         }
     }
     let attempts = rows.first_mut().map(|row| &mut row.more.trace.attempts);

@@ -86,7 +86,7 @@ fn remove_impossible(table: &mut Table) {
         if !rows.clone().any(is_inconsistent) {
             continue;
         }
-        let read = impossible::believed(&table.request(first)).into_owned();
+        let read = impossible::without_impossible(&table.request(first)).into_owned();
         for (at, row) in rows.zip(read) {
             // Times of the front and of hops stay: `row` has them on their own clocks, whose offsets are no longer known.
             let side = row.timeline.side();

@@ -204,7 +204,8 @@ impl Attempt {
 
     /// Whether it failed for another reason than the router closing the connection.
     pub fn has_failed(&self) -> bool {
-        self.outcome.is_some_and(|outcome| !outcome.is_left())
+        self.outcome
+            .is_some_and(|outcome| !outcome.is_ok_or_client_abort())
     }
 
     /// Whether it is the prefill leg of a pair: another server decodes.
@@ -236,7 +237,12 @@ impl Attempt {
 }
 
 /// Adds to a request's error which server of its pair was lost, if `outcome` says that this one was.
-pub fn tell_lost(error: &mut String, role: ServerRole, host: &str, outcome: Option<Outcome>) {
+pub fn append_lost_server(
+    error: &mut String,
+    role: ServerRole,
+    host: &str,
+    outcome: Option<Outcome>,
+) {
     if error.is_empty() || host.is_empty() {
         return;
     }
@@ -292,13 +298,13 @@ cells! {
 }
 
 /// Returns the column `failed_attempts`: the attempts' texts, joined by `; `.
-pub fn shown(failed: &[Failed]) -> Option<String> {
+pub fn failed_text(failed: &[Failed]) -> Option<String> {
     let all: Vec<String> = failed.iter().map(Failed::to_string).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Parses what [`shown`] returned; a part that does not parse is left out.
-pub fn told(text: &str) -> impl Iterator<Item = Failed> {
+/// Parses what [`failed_text`] returned; a part that does not parse is left out.
+pub fn parse_failed(text: &str) -> impl Iterator<Item = Failed> {
     text.split("; ").filter_map(|part| {
         let (attempt, took) = part.split_once(" after ").unwrap_or((part, ""));
         let mut words = attempt.split_whitespace();
@@ -350,7 +356,7 @@ mod tests {
         ] {
             let failed = attempt.failed();
             assert_eq!(failed.to_string(), text);
-            assert_eq!(told(text).collect::<Vec<_>>(), [failed]);
+            assert_eq!(parse_failed(text).collect::<Vec<_>>(), [failed]);
         }
     }
 }

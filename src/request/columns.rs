@@ -40,7 +40,7 @@ pub struct Column {
     pub help: &'static str,
     /// Reads its cell of a row.
     pub get: for<'a> fn(&'a Row) -> Value<'a>,
-    /// Sets its cell of a row; returns `false` if the value is of another kind. [`Row::settle`] then sets the timeline.
+    /// Sets its cell of a row; returns `false` if the value is of another kind. [`Row::finish_reading`] then sets the timeline.
     pub put: fn(&mut Row, Value<'_>) -> bool,
 }
 

@@ -15,7 +15,7 @@ const TOLERANCE: i64 = NANOS / 1000;
 
 /// What one source reports of one sequence. Timestamps are on the engine's clock.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct EngineReport {
     /// The source.
     pub source: TimingSource,
     /// The engine's full id of the sequence, which is also the response's.
@@ -63,15 +63,15 @@ pub struct Told {
     /// How long the prefill server sent the KV cache, nanoseconds.
     pub sending_nanos: Option<i64>,
     /// The prefill server's report of it.
-    pub prefill: Option<Box<Told>>,
+    pub prefill: Option<Box<EngineReport>>,
 }
 
-impl Told {
+impl EngineReport {
     /// An empty report of this source.
-    pub fn of(source: TimingSource) -> Told {
-        Told {
+    pub fn of(source: TimingSource) -> EngineReport {
+        EngineReport {
             source,
-            ..Told::default()
+            ..EngineReport::default()
         }
     }
 

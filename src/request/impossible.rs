@@ -57,7 +57,7 @@ const EXTRA_EVENTS: u64 = 16;
 
 /// Returns the rows of a request without impossible values: impossible times of the engine count as not reported, a clock with
 /// impossible durations as not comparable, impossible token counts as unknown.
-pub fn believed(rows: &[Row]) -> Cow<'_, [Row]> {
+pub fn without_impossible(rows: &[Row]) -> Cow<'_, [Row]> {
     // `inconsistency` names every impossible value.
     if rows.iter().all(|row| row.inconsistency.is_none()) {
         return Cow::Borrowed(rows);

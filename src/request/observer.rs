@@ -8,10 +8,10 @@ use crate::offset::OffsetBound;
 
 pub use super::outcome::End;
 
-use super::attempt::shown;
+use super::attempt::failed_text;
 use super::columns::Row;
 use super::endpoint::Endpoint;
-use super::outcome::{GenerationEnd, Outcome, Seen, judge};
+use super::outcome::{GenerationEnd, Outcome, ResponseFacts, judge};
 use super::request_body::{PARAMS, ROOM, RequestBody};
 use super::response::{ParsedBody, ResponseBody};
 use super::sequence::SequenceObserver;
@@ -108,7 +108,7 @@ impl Observer {
     }
 
     /// Takes the outcome that a proxy of ours reported on a response that it gave itself ([`super::headers::OUTCOME_HEADER`]).
-    pub fn told(&mut self, outcome: Option<Outcome>) {
+    pub fn set_reported_outcome(&mut self, outcome: Option<Outcome>) {
         self.reported_outcome = outcome;
     }
 
@@ -158,7 +158,7 @@ impl Observer {
             timeline.set(Moment::Forwarded, stamps.forwarded);
             row.attempts = stamps.attempts.map(u64::from).or(row.attempts);
             row.host = stamps.host.clone();
-            row.failed_attempts = shown(&stamps.failed);
+            row.failed_attempts = failed_text(&stamps.failed);
             row.more.front_joins_engine = stamps.joins_engine;
         }
         let (front_clock, hop) = match is_hop {
@@ -191,7 +191,7 @@ impl Observer {
         row.timeline.set(Moment::Finish, finish);
         row.timeline.set(Moment::End, ended);
         row.timeline.set(Moment::FirstEvent, parsed.first_event);
-        let facts = Seen {
+        let facts = ResponseFacts {
             status: row.status.and_then(|status| u16::try_from(status).ok()),
             reported_outcome: self.reported_outcome,
             is_whole,
@@ -300,7 +300,7 @@ pub fn engine_bounds(rows: &[Row]) -> Vec<OffsetBound> {
 
 /// Returns when the engine's moments of a request were, on our clock: from our last send to the first token read, or to the end
 /// if none was. `None` if nothing is known to have been sent.
-pub fn with_engine(rows: &[Row]) -> Option<(Stamp, Stamp)> {
+pub fn engine_window(rows: &[Row]) -> Option<(Stamp, Stamp)> {
     let timelines = || rows.iter().map(|row| &row.timeline);
     let from = timelines().filter_map(Timeline::last_send).min()?;
     let to = |timeline: &Timeline| {

@@ -41,7 +41,7 @@ names! {
 
 impl Outcome {
     /// Whether nothing failed: the request succeeded, or its client left.
-    pub fn is_left(self) -> bool {
+    pub fn is_ok_or_client_abort(self) -> bool {
         matches!(self, Outcome::Ok | Outcome::ClientAbort)
     }
 }
@@ -84,7 +84,7 @@ pub const OWN_WANTS: [i32; 3] = [
 
 /// What is known of a response: the message, and the generation that it carries.
 #[derive(Clone, Debug, Default)]
-pub struct Seen<'a> {
+pub struct ResponseFacts<'a> {
     /// Its status.
     pub status: Option<u16>,
     /// The outcome that a proxy of ours reported on a response that it gave itself.
@@ -124,7 +124,7 @@ pub struct Failure {
     pub is_abort: bool,
 }
 
-impl Seen<'_> {
+impl ResponseFacts<'_> {
     /// Whether `text`, as [`judge`] returned it, contains the body's own message.
     pub fn is_quoted_in(&self, text: &str) -> bool {
         let message = self.failure.map_or("", |failure| &failure.message);
@@ -140,7 +140,7 @@ impl Seen<'_> {
 }
 
 /// Judges how a request ended: returns its outcome and, unless it succeeded, a short error.
-pub fn judge(end: End, facts: &Seen<'_>) -> (Outcome, String) {
+pub fn judge(end: End, facts: &ResponseFacts<'_>) -> (Outcome, String) {
     let has_ended = facts.generation_end == GenerationEnd::Whole;
     let cut = |reason: String| match has_ended {
         true => format!("{reason}, after the generation's end"),
@@ -165,7 +165,7 @@ pub fn judge(end: End, facts: &Seen<'_>) -> (Outcome, String) {
     }
 }
 
-fn of_response(facts: &Seen<'_>) -> (Outcome, String) {
+fn of_response(facts: &ResponseFacts<'_>) -> (Outcome, String) {
     let Some(status) = facts.status else {
         return (Outcome::UpstreamDied, "no response came".to_owned());
     };

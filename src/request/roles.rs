@@ -29,7 +29,7 @@ impl Roles {
 
     /// Takes an attempt at a worker: if its role is unknown, it is looked for in the server's spans, which will have `span` as
     /// their parent.
-    pub fn ask(&mut self, span: SpanId, worker: &str) {
+    pub fn expect_role(&mut self, span: SpanId, worker: &str) {
         if !self.by_worker.contains_key(worker) {
             self.pending.push_front((span.number(), worker.to_owned()));
             self.pending.truncate(MAX_PENDING);
@@ -37,7 +37,7 @@ impl Roles {
     }
 
     /// Takes the role that the root of a server's spans names; `span` is the root's parent.
-    pub fn answer(&mut self, span: u64, role: ServerRole) {
+    pub fn resolve_role(&mut self, span: u64, role: ServerRole) {
         let index = self.pending.iter().position(|(of, _)| *of == span);
         if let Some((_, worker)) = index.and_then(|index| self.pending.remove(index)) {
             self.by_worker.entry(worker).or_insert(Some(role));
@@ -54,15 +54,15 @@ mod tests {
         let mut roles = Roles::default();
         let span = |number| SpanId::new(number).unwrap();
         for number in 1..=2 * MAX_PENDING as u64 {
-            roles.ask(span(number), "p0");
+            roles.expect_role(span(number), "p0");
         }
-        roles.answer(1, ServerRole::Decode);
+        roles.resolve_role(1, ServerRole::Decode);
         assert_eq!(roles.of("p0"), None, "that is long ago");
-        roles.answer(2 * MAX_PENDING as u64, ServerRole::Prefill);
+        roles.resolve_role(2 * MAX_PENDING as u64, ServerRole::Prefill);
         assert_eq!(roles.of("p0"), Some(Some(ServerRole::Prefill)));
         roles.learn("w0", None);
-        roles.ask(span(7), "w0");
-        roles.answer(7, ServerRole::Decode);
+        roles.expect_role(span(7), "w0");
+        roles.resolve_role(7, ServerRole::Decode);
         assert_eq!(roles.of("w0"), Some(None));
     }
 }

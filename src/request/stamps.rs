@@ -92,7 +92,7 @@ impl Stamps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::attempt::told;
+    use crate::request::attempt::parse_failed;
 
     #[test]
     fn rendered_stamps_are_parsed() {
@@ -102,7 +102,7 @@ mod tests {
             host: Some("[::1]:30000".into()),
             worker: Some("w0".into()),
             span: SpanId::parse("00f067aa0ba902b7"),
-            failed: told("a:1 rejected 503 after 0.000077 s; b:1 open").collect(),
+            failed: parse_failed("a:1 rejected 503 after 0.000077 s; b:1 open").collect(),
             ..Stamps::default()
         };
         let stamps = Stamps {
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(members.len(), MEMBER_COUNT);
         let many = vec!["h timeout 503 after 9223372036 s"; 2 * MAX_FAILED].join("; ");
         let stamps = Stamps {
-            failed: told(&many).collect(),
+            failed: parse_failed(&many).collect(),
             ..stamps_of("a")
         };
         let read = Stamps::parse(&stamps.render()).unwrap().failed;

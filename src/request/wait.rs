@@ -163,7 +163,9 @@ impl Wait {
         };
         // Failed attempts, for as long as they took; all of the wait if that is unknown.
         let failed = text(cell(ColumnId::failed_attempts));
-        let took: Option<i64> = attempt::told(&failed).map(|failed| failed.nanos).sum();
+        let took: Option<i64> = attempt::parse_failed(&failed)
+            .map(|failed| failed.nanos)
+            .sum();
         let down = took.map_or(nanos, |took| took.min(nanos));
         let mut waits = ByCause::default();
         waits.add(Cause::Down, down);

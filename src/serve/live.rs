@@ -11,7 +11,7 @@ use crate::report::timeline::{clock_error, clock_lines, unseen};
 use crate::report::why::first_of;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
-use crate::request::impossible::believed;
+use crate::request::impossible::without_impossible;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, place};
@@ -160,7 +160,7 @@ fn ok(slot: &Slot) -> u64 {
 /// One request as a line of the waterfall.
 fn bar(ended: &Ended) -> Option<Value> {
     let row = ended.rows.first()?;
-    let believed = believed(std::slice::from_ref(row));
+    let believed = without_impossible(std::slice::from_ref(row));
     let row = believed.first()?;
     let timeline = &row.timeline;
     let begin = match timeline.side() {

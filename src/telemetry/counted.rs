@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::request::impossible::believed;
+use crate::request::impossible::without_impossible;
 use crate::request::row::Row;
 use crate::request::stages::Breakdown;
 
@@ -20,7 +20,7 @@ pub struct Counted<'a> {
 impl<'a> Counted<'a> {
     /// Prepares all rows of a request.
     pub fn of(reported: &'a [Row]) -> Counted<'a> {
-        let rows = believed(reported);
+        let rows = without_impossible(reported);
         let timed = rows
             .first()
             .filter(|row| row.is_ok() && !row.is_in_background());

@@ -3,7 +3,7 @@
 use crate::clock::Stamp;
 use crate::engine::join_table::Joined;
 use crate::offset::{OffsetBound, OffsetTable};
-use crate::request::observer::{engine_bounds, relate, with_engine};
+use crate::request::observer::{engine_bounds, engine_window, relate};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
@@ -55,7 +55,7 @@ impl Clocks {
             Some(nearest) => nearest.engine_clock(host),
             None => host.to_owned(),
         });
-        if let Some((clock, at)) = engine.as_ref().zip(with_engine(&rows)) {
+        if let Some((clock, at)) = engine.as_ref().zip(engine_window(&rows)) {
             self.engines.add(clock, &engine_bounds(&rows));
             if let Some(offset) = self.engines.get_over(clock, at) {
                 relate(&mut rows, ClockOf::Engine, Relation::Apart(offset));

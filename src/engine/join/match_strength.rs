@@ -2,7 +2,7 @@
 
 use crate::engine::report_store::Candidate;
 use crate::request::attempt::SpanId;
-use crate::request::engine_report::Told;
+use crate::request::engine_report::EngineReport;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
@@ -93,7 +93,7 @@ pub fn is_random(rid: &str) -> bool {
 }
 
 /// Whether the server may have received the report's request after the row's was sent, as far as its clock is known.
-fn is_in_time(row: &Row, report: &Told) -> bool {
+fn is_in_time(row: &Row, report: &EngineReport) -> bool {
     let Relation::Apart(offset) = row.timeline.relation(ClockOf::Engine) else {
         return true;
     };

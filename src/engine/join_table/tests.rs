@@ -41,38 +41,38 @@ fn rows(id: &str, rids: &[Option<&str>]) -> Vec<Row> {
 }
 
 /// A report of three tokens, in [`TRACE`].
-fn report(rid: &str) -> Told {
-    Told {
+fn report(rid: &str) -> EngineReport {
+    EngineReport {
         rid: Some(rid.into()),
         trace: Some(TRACE),
         output_tokens: Some(3),
-        ..Told::of(TRACED)
+        ..EngineReport::of(TRACED)
     }
 }
 
 /// The report with a change.
-fn changed(mut report: Told, change: impl FnOnce(&mut Told)) -> Told {
+fn changed(mut report: EngineReport, change: impl FnOnce(&mut EngineReport)) -> EngineReport {
     change(&mut report);
     report
 }
 
 /// A report below this span.
-fn below(parent: u64, rid: &str) -> Told {
+fn below(parent: u64, rid: &str) -> EngineReport {
     changed(report(rid), |report| report.parent = Some(parent))
 }
 
 /// A report in this trace.
-fn in_trace(trace: u128, rid: &str) -> Told {
+fn in_trace(trace: u128, rid: &str) -> EngineReport {
     changed(report(rid), |report| report.trace = Some(trace))
 }
 
 /// The report, below a router's span that names our request.
-fn named(report: Told) -> Told {
+fn named(report: EngineReport) -> EngineReport {
     changed(report, |report| report.request_id = Some("q".into()))
 }
 
-fn log_line(report: Told) -> Told {
-    Told {
+fn log_line(report: EngineReport) -> EngineReport {
+    EngineReport {
         source: TimingSource::Log,
         trace: None,
         ..report
@@ -80,7 +80,7 @@ fn log_line(report: Told) -> Told {
 }
 
 /// The spans that give this report; their ids differ in each call.
-fn spans(report: &Told) -> Vec<EngineSpan> {
+fn spans(report: &EngineReport) -> Vec<EngineSpan> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static IDS: AtomicU64 = AtomicU64::new(1000);
     let first = IDS.fetch_add(10, Ordering::Relaxed);
@@ -94,10 +94,10 @@ fn spans(report: &Told) -> Vec<EngineSpan> {
         kind,
         retractions: 0,
     };
-    let root = Told {
+    let root = EngineReport {
         rid: report.rid.clone(),
         output_tokens: report.output_tokens,
-        ..Told::of(TRACED)
+        ..EngineReport::of(TRACED)
     };
     let mut spans = vec![
         span(first + 1, first, SpanKind::Scheduler(Scheduler::default())),
@@ -118,7 +118,7 @@ fn spans(report: &Told) -> Vec<EngineSpan> {
 
 impl Table {
     /// Adds a report. Returns whether it is late, and the requests that it completes.
-    fn receive(&mut self, report: Told, now: Stamp) -> (bool, Vec<Joined>) {
+    fn receive(&mut self, report: EngineReport, now: Stamp) -> (bool, Vec<Joined>) {
         let late = match report.source {
             TimingSource::Log => self.line(report, now),
             _ => {
@@ -159,7 +159,7 @@ fn matches<'a>(joined: &'a Joined) -> Vec<(usize, &'a str, bool)> {
 }
 
 /// What is released at the deadline of a request whose client left before the engine id was known.
-fn without_id(reports: &[Told]) -> Vec<Joined> {
+fn without_id(reports: &[EngineReport]) -> Vec<Joined> {
     let mut table = Table::new(8);
     for report in reports {
         assert!(!table.receive(report.clone(), at(0)).0);
@@ -280,7 +280,7 @@ fn below_a_hop_all_rows_of_a_request_are_matched_before_the_deadline() {
 }
 
 /// A report in another trace.
-fn in_other_trace(rid: &str) -> Told {
+fn in_other_trace(rid: &str) -> EngineReport {
     in_trace(TRACE + 1, rid)
 }
 
@@ -363,7 +363,7 @@ fn the_routers_span_may_arrive_last() {
 #[test]
 fn at_the_deadline_the_only_report_with_the_id_is_taken_though_its_trace_differs() {
     let [random, _] = RANDOM;
-    let end = |rid: &str, reports: &[(Told, i64)], row: Vec<Row>| {
+    let end = |rid: &str, reports: &[(EngineReport, i64)], row: Vec<Row>| {
         let mut table = Table::new(8);
         for (report, arrived) in reports {
             assert!(!table.receive(report.clone(), at(*arrived)).0);

@@ -1,7 +1,7 @@
 //! A report that may belong to a row, and the spans or line that it was assembled from.
 
 use crate::clock::Stamp;
-use crate::request::engine_report::Told;
+use crate::request::engine_report::EngineReport;
 use crate::request::sequence::TimingSource;
 
 /// What was reported of one request so far.
@@ -14,7 +14,7 @@ pub struct Candidate {
     /// Whether all parts that are needed have arrived.
     pub is_complete: bool,
     /// The report.
-    pub report: Told,
+    pub report: EngineReport,
     /// The same of the prefill server, if the request was served by a pair.
     pub prefill: Option<Box<Candidate>>,
 }
@@ -34,9 +34,9 @@ impl Candidate {
             origin,
             arrived: Stamp::from_nanos(i64::MIN),
             is_complete: false,
-            report: Told {
+            report: EngineReport {
                 trace: Some(trace),
-                ..Told::of(TimingSource::Trace)
+                ..EngineReport::of(TimingSource::Trace)
             },
             prefill: None,
         }

@@ -2,7 +2,7 @@
 
 use crate::clock::Stamp;
 use crate::engine::span::{EngineSpan, Scheduler, SpanKind, Stage};
-use crate::request::engine_report::Told;
+use crate::request::engine_report::EngineReport;
 
 /// One scheduler's work on a request.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl SchedulerWork {
     }
 
     /// Puts the scheduler's times and attributes into the request's report.
-    pub fn put(&self, report: &mut Told) {
+    pub fn put(&self, report: &mut EngineReport) {
         let [waiting, bootstrap] = [Stage::Waiting, Stage::Bootstrap].map(|of| self.stage(of));
         let queued = bootstrap.or(waiting).map(|(start, _)| start);
         report.queue_start = queued.or(self.end_of(Stage::Process));

@@ -31,9 +31,9 @@ fn scheduler() -> SpanKind {
 }
 
 fn root_of(rid: u64) -> SpanKind {
-    SpanKind::Root(Box::new(Told {
+    SpanKind::Root(Box::new(EngineReport {
         rid: Some(rid.to_string()),
-        ..Told::of(TimingSource::Trace)
+        ..EngineReport::of(TimingSource::Trace)
     }))
 }
 
@@ -86,11 +86,11 @@ proptest! {
 #[test]
 fn legs_without_a_room_are_joined_by_the_trace_if_that_has_one_of_each() {
     let leg = |id: u64, role, room| {
-        let report = Told {
+        let report = EngineReport {
             rid: Some(id.to_string()),
             role: Some(role),
             room,
-            ..Told::of(TimingSource::Trace)
+            ..EngineReport::of(TimingSource::Trace)
         };
         span(1, id, 0, SpanKind::Root(Box::new(report)))
     };

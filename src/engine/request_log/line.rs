@@ -1,6 +1,6 @@
 //! Parses the lines of a request log, which arrive in pieces of any size. Only the few needed values of a line are stored.
 
-use crate::request::engine_report::Told;
+use crate::request::engine_report::EngineReport;
 use crate::request::field::Field;
 use crate::request::meta_info::MetaInfo;
 use crate::request::scalar::Scalar;
@@ -47,7 +47,7 @@ impl Lines {
     }
 
     /// Parses the next piece of a file. Calls `on_line` with the report of each complete line.
-    pub(super) fn feed(&mut self, mut bytes: &[u8], on_line: &mut dyn FnMut(Told)) {
+    pub(super) fn feed(&mut self, mut bytes: &[u8], on_line: &mut dyn FnMut(EngineReport)) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             self.piece(bytes.get(..end).unwrap_or_default());
             self.report().into_iter().for_each(&mut *on_line);
@@ -64,7 +64,7 @@ impl Lines {
     }
 
     /// Returns the report of the line that has ended.
-    fn report(&self) -> Option<Told> {
+    fn report(&self) -> Option<EngineReport> {
         let found = &self.found;
         if self.is_skipped || self.scanner.progress() != Progress::Whole {
             return None;
@@ -72,7 +72,7 @@ impl Lines {
         let timings = found.meta.timings(None);
         let queue = timings.queue(None);
         let count = |count: Option<u32>| count.map(u64::from);
-        Some(Told {
+        Some(EngineReport {
             rid: Some(found.id.clone()?),
             received: timings.received,
             queue_start: queue.map(|(start, _)| start),
@@ -86,7 +86,7 @@ impl Lines {
             output_tokens: found.tokens,
             num_retractions: count(timings.num_retractions),
             dp_rank: count(timings.dp_rank),
-            ..Told::of(TimingSource::Log)
+            ..EngineReport::of(TimingSource::Log)
         })
     }
 }

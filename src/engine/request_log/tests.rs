@@ -78,7 +78,7 @@ fn a_folder_created_after_the_start_is_read_from_its_beginning_and_reports_what_
     logs.folder.polls_until_listing = 0;
     logs.folder.look(&mut |report| all.push(report));
     let at = |micros: i64| Some(Stamp::from_nanos(1_795_170_105 * NANOS + micros * 1000));
-    let expected = Told {
+    let expected = EngineReport {
         rid: Some("a".into()),
         received: at(0),
         queue_start: at(62_500),
@@ -91,7 +91,7 @@ fn a_folder_created_after_the_start_is_read_from_its_beginning_and_reports_what_
         cached_tokens: Some(24),
         output_tokens: Some(8),
         num_retractions: Some(0),
-        ..Told::of(crate::request::sequence::TimingSource::Log)
+        ..EngineReport::of(crate::request::sequence::TimingSource::Log)
     };
     assert_eq!(all, [expected]);
 }

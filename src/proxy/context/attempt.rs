@@ -22,7 +22,7 @@ impl Context {
         let host = self.own_host().unwrap_or_default();
         self.span = Some(span);
         if self.shared.engine.is_some() {
-            self.shared.roles.lock().ask(span, &worker);
+            self.shared.roles.lock().expect_role(span, &worker);
         }
         let metrics = &self.shared.metrics;
         self.attempt_in_flight = Some(match self.shared.role(&worker) {

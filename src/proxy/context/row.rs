@@ -4,9 +4,9 @@ use crate::clock::Stamp;
 use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::{Role, ServerRole};
-use crate::request::attempt::{shown, tell_lost};
+use crate::request::attempt::{append_lost_server, failed_text};
 use crate::request::body_timing::Passage;
-use crate::request::observer::{End, Observer, engine_bounds, relate, with_engine};
+use crate::request::observer::{End, Observer, engine_bounds, engine_window, relate};
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stamps::Stamps;
@@ -90,7 +90,7 @@ impl Context {
         if let Some((host, outcome)) = decode {
             for row in &mut rows {
                 if let Some(error) = &mut row.error {
-                    tell_lost(error, ServerRole::Decode, &host, outcome);
+                    append_lost_server(error, ServerRole::Decode, &host, outcome);
                 }
             }
         }
@@ -138,7 +138,7 @@ impl Context {
         row.more.room = row.more.room.or(room);
         let (count, failed) = self.attempts_of(attempts.count, attempts.failed);
         row.attempts = Some(count.into());
-        row.failed_attempts = shown(&failed);
+        row.failed_attempts = failed_text(&failed);
         // The server's spans are children of the hop's.
         if self.shared.telemetry.traces() || self.shared.engine.is_some() {
             row.more.trace.attempts = attempts.others;
@@ -167,7 +167,7 @@ impl Context {
             host.map(|host| hop.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host)));
         let engine = engine_clock.as_ref().and_then(|engine| {
             clocks.add(engine, &engine_bounds(rows));
-            clocks.get_over(engine, with_engine(rows)?)
+            clocks.get_over(engine, engine_window(rows)?)
         });
         drop(clocks);
         if let Some(offset) = engine {

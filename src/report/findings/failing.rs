@@ -7,7 +7,7 @@ use crate::clock::seconds;
 use crate::report::load::outcome_of;
 use crate::report::phases::{Episode, held_by};
 use crate::report::reader::Run;
-use crate::request::attempt::told;
+use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::{OWN_WANTS, Outcome};
 use crate::units;
@@ -132,7 +132,7 @@ fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
         let end = ended(run, row).unwrap_or(0.0);
         let error = table.text(ColumnId::error, row);
         last = last.max(end);
-        for attempt in told(table.text(ColumnId::failed_attempts, row)) {
+        for attempt in parse_failed(table.text(ColumnId::failed_attempts, row)) {
             let server = servers.entry(attempt.host.into()).or_default();
             server.add(attempt.outcome.unwrap_or(Outcome::Ok), false);
         }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::request::attempt::told;
+use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
 use crate::table::Table;
@@ -80,7 +80,7 @@ impl Counts {
             let attempts = attempts.map_or(0, i64::unsigned_abs);
             counts.attempts += attempts;
             counts.retried += u64::from(attempts > 1);
-            for failed in told(table.text(ColumnId::failed_attempts, row)) {
+            for failed in parse_failed(table.text(ColumnId::failed_attempts, row)) {
                 let outcome = failed.outcome.map_or("open", Outcome::name);
                 let key = (failed.host, outcome, failed.status);
                 *counts.failed_attempts.entry(key).or_default() += 1;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::panic::resume_unwind;
 
 use crate::clock::{Stamp, seconds};
-use crate::request::attempt::told;
+use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::table::window::Window;
@@ -80,7 +80,7 @@ fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(Cow<'a, str>, Vec
     for request in requests {
         let host = match text(ColumnId::host, request) {
             "" if request.is_ok => continue,
-            "" => match told(text(ColumnId::failed_attempts, request)).last() {
+            "" => match parse_failed(text(ColumnId::failed_attempts, request)).last() {
                 // Of an attempt that it never sent on, a hop reports its own name.
                 Some(failed) => match hosts.get(&*failed.host) {
                     Some(host) => Cow::Borrowed(*host),

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::report::believed::believed;
 use crate::report::sample::{Sample, at, ms};
-use crate::request::attempt::{Failed, shown};
+use crate::request::attempt::{Failed, failed_text};
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
@@ -63,13 +63,13 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
     };
     let mut records = four();
     records[0].attempts = Some(3);
-    records[0].failed_attempts = shown(&[failed("a:1", 503), failed("b:1", 503)]);
+    records[0].failed_attempts = failed_text(&[failed("a:1", 503), failed("b:1", 503)]);
     records[1].attempts = Some(2);
-    records[1].failed_attempts = shown(&[failed("b:1", 503)]);
+    records[1].failed_attempts = failed_text(&[failed("b:1", 503)]);
     // The last never reached its server: the hop before it reports its own name.
     records[2].worker = Some("server-2".to_owned());
     records[3].host = None;
-    records[3].failed_attempts = shown(&[failed("server-2", 502)]);
+    records[3].failed_attempts = failed_text(&[failed("server-2", 502)]);
     let json = json_of(&records, &run());
     assert_near(&json, "/hosts/127.0.0.1:30001/failed", 1.0);
     records[3].failed_attempts = None;

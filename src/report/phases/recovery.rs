@@ -3,7 +3,7 @@
 use super::{Arrivals, Effect, Fault};
 use crate::report::files::ServerFile;
 use crate::report::load::is_given_up;
-use crate::request::attempt::told;
+use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::units::{count, duration};
@@ -69,7 +69,7 @@ impl Arrivals<'_> {
             let (attempts, worker) = (text(ColumnId::failed_attempts), text(ColumnId::worker));
             let hosts = [ColumnId::host, ColumnId::prefill_host].map(text);
             let is_held = held_by(self.table, row) == Some(server);
-            let mut failed = told(attempts);
+            let mut failed = parse_failed(attempts);
             if hosts.contains(&host) {
                 traffic.is_by_hop |= !worker.is_empty();
                 let at = self.table.number(ColumnId::router_send_time, row);

@@ -25,8 +25,8 @@ fn chat(texts: usize) -> Row {
     row(Endpoint::Chat, &vec![event; texts])
 }
 
-fn report(source: TimingSource) -> Told {
-    Told {
+fn report(source: TimingSource) -> EngineReport {
+    EngineReport {
         rid: Some("r".into()),
         received: Some(at(2)),
         queue_start: Some(at(3)),
@@ -37,12 +37,12 @@ fn report(source: TimingSource) -> Told {
         prompt_tokens: Some(25),
         cached_tokens: Some(24),
         output_tokens: Some(7),
-        ..Told::of(source)
+        ..EngineReport::of(source)
     }
 }
 
 /// The ended row, with these reports added.
-fn after(mut row: Row, reports: &[Told]) -> Row {
+fn after(mut row: Row, reports: &[EngineReport]) -> Row {
     reports.iter().for_each(|report| report.put(&mut row));
     Row::ended(vec![row]).remove(0)
 }
@@ -98,7 +98,7 @@ fn moments_of_two_sources_are_compared_and_the_first_is_trusted() {
         assert_eq!(row.timeline.raw(Moment::ServerFinish), Some(at(130)));
     }
     // Trace before log, whatever the log says.
-    let late = Told {
+    let late = EngineReport {
         queue_end: Some(at(45)),
         ..report(TimingSource::Log)
     };
@@ -111,7 +111,7 @@ fn moments_of_two_sources_are_compared_and_the_first_is_trusted() {
 #[test]
 fn the_end_of_prefill_stands_in_for_an_unreported_first_token_and_for_that_of_a_reply() {
     let first = |row: &Row| row.timeline.raw(Moment::ServerFirstToken).unwrap();
-    let no_first_token = || Told {
+    let no_first_token = || EngineReport {
         first_token: None,
         ..report(TimingSource::Trace)
     };
@@ -131,7 +131,7 @@ fn the_end_of_prefill_stands_in_for_an_unreported_first_token_and_for_that_of_a_
 
 #[test]
 fn a_retracted_sequence_keeps_its_total_queue_time_alone() {
-    let retracted = || Told {
+    let retracted = || EngineReport {
         queue_start: None,
         queue_end: None,
         queue_nanos: Some(90 * MS),

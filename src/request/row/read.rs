@@ -12,7 +12,7 @@ use super::ClockState;
 
 impl Row {
     /// Completes the rows of a request after all their cells have been set.
-    pub fn settle(rows: &mut [Row]) {
+    pub fn finish_reading(rows: &mut [Row]) {
         let sequences = u32::try_from(rows.len()).unwrap_or(u32::MAX);
         for (row, index) in rows.iter_mut().zip(0..) {
             row.index = index;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::request::attempt::{Failed, MAX_FAILED, sendings, shown};
+use crate::request::attempt::{Failed, MAX_FAILED, failed_text, sendings};
 use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
@@ -164,7 +164,7 @@ impl Attempts {
         // Of another attempt's legs, the one that failed by itself counts: the router then abandoned the other.
         let has_failed = |hop: &usize| {
             let outcome = Outcome::named(hops.text(ColumnId::outcome, *hop));
-            outcome.is_some_and(|outcome| !outcome.is_left())
+            outcome.is_some_and(|outcome| !outcome.is_ok_or_client_abort())
         };
         let others = attempts.into_iter();
         let others = others.filter_map(|legs| legs.into_iter().max_by_key(has_failed));
@@ -195,6 +195,6 @@ impl Attempts {
             nanos: hops.whole(ColumnId::elapsed, *hop),
         };
         let failed: Vec<Failed> = self.others.iter().take(MAX_FAILED).map(failed).collect();
-        row.failed_attempts = shown(&failed);
+        row.failed_attempts = failed_text(&failed);
     }
 }

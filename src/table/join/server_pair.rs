@@ -27,7 +27,7 @@ pub(super) fn add_lost(row: &mut Row, leg: &Row) {
     };
     // The front may have added it already.
     if !error.contains(host.as_str()) {
-        attempt::tell_lost(error, ServerRole::Prefill, host, leg.outcome);
+        attempt::append_lost_server(error, ServerRole::Prefill, host, leg.outcome);
     }
 }
 

@@ -9,7 +9,7 @@ use queuescope::engine::report_store::{Candidate, ReportStore};
 use queuescope::request::column::Value as Cell;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::engine_report::Told;
+use queuescope::request::engine_report::EngineReport;
 use queuescope::request::observer::End;
 use queuescope::request::row::Row;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::support::observed::{STREAM, begun, in_pieces};
 use crate::support::spans::{self, Case};
 
 /// What comes of spans: of requests of which all is there, and of others.
-fn assembled(spans: &[Value]) -> (Vec<Told>, Vec<Told>) {
+fn assembled(spans: &[Value]) -> (Vec<EngineReport>, Vec<EngineReport>) {
     let mut held = ReportStore::new(1000);
     let mut traces = BTreeSet::new();
     for span in otlp::spans(spans::message(spans).into(), |_| {}).unwrap() {
@@ -91,7 +91,7 @@ fn cell(row: &Row, name: &str) -> Option<i64> {
 }
 
 /// A row of chat with what was told, and one of `/generate` by its `meta_info`, hold the same.
-fn assert_same_rows(told: &Told, meta_info: &Value, case: &str) {
+fn assert_same_rows(told: &EngineReport, meta_info: &Value, case: &str) {
     let finished = told.finished.unwrap();
     let theirs = meta_info["request_finished_ts"].as_f64().unwrap();
     let theirs = Stamp::from_seconds(theirs).unwrap();
@@ -132,7 +132,7 @@ fn assert_same_rows(told: &Told, meta_info: &Value, case: &str) {
     }
 }
 
-fn assert_told(case: &Case, told: &[Told]) -> usize {
+fn assert_told(case: &Case, told: &[EngineReport]) -> usize {
     let traced = !case.spans.is_empty();
     // The warm-up of n > 1 generates nothing, and no scheduler's span names it.
     let is_told = |meta: &&Value| meta["completion_tokens"] != 0 && traced;
@@ -146,7 +146,7 @@ fn assert_told(case: &Case, told: &[Told]) -> usize {
 }
 
 /// What is told of the one request of a case.
-fn only(spans: &[Value]) -> Told {
+fn only(spans: &[Value]) -> EngineReport {
     let (mut told, left) = assembled(spans);
     assert_eq!((told.len(), left), (1, Vec::new()));
     told.remove(0)
@@ -200,7 +200,7 @@ fn a_request_that_was_turned_away_is_nothing() {
 fn phantoms_of_several_choices_have_no_tokens() {
     let case = spans::named("direct/chat_stream_n2");
     let (told, left) = assembled(&case.spans);
-    let generated = |told: &&Told| told.output_tokens.is_some_and(|tokens| tokens > 0);
+    let generated = |told: &&EngineReport| told.output_tokens.is_some_and(|tokens| tokens > 0);
     assert_eq!(told.iter().filter(generated).count(), 2);
     assert_eq!(left.iter().filter(generated).count(), 0);
     assert_eq!(told.len() + left.len(), 4);
@@ -222,7 +222,7 @@ fn of_a_retracted_request_the_first_wait_counts() {
     let events = ["retract", "schedule", "retract"].map(event);
     let scheduler = all.iter_mut().find(|span| is_scheduler(span));
     scheduler.unwrap()["events"] = events.to_vec().into();
-    let expected = Told {
+    let expected = EngineReport {
         num_retractions: Some(2),
         queue_nanos: None,
         ..told[0].clone()
@@ -265,7 +265,7 @@ fn a_lost_span_costs_what_it_told() {
         assert_eq!(told.trace, whole.trace);
         (told.rid, told.queue_end, told.prefill_end)
     };
-    let Told {
+    let EngineReport {
         rid,
         queue_end,
         prefill_end,
