@@ -25,7 +25,7 @@ use crate::experiment::{command, demo, probe};
 use crate::report;
 use crate::report::files::SUMMARY;
 use crate::traffic::Unfit;
-use crate::traffic::client::INSECURE;
+use crate::traffic::client::INSECURE_WARNING;
 use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
 
 mod health;
@@ -176,7 +176,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     log::logger().flush();
     // After a signal, threads may still be writing files.
-    disk::abandon();
+    disk::remove_drafts();
     result.unwrap_or_else(|error| fail(&error))
 }
 
@@ -271,7 +271,7 @@ fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
             fail(&Failure(message, USAGE).into())
         }
         _ if width.is_some() && error.kind() == ErrorKind::DisplayHelp => {
-            terminal::say(&narrow(&error.to_string()), width);
+            terminal::print_within(&narrow(&error.to_string()), width);
             ExitCode::SUCCESS
         }
         _ => {
@@ -295,7 +295,7 @@ fn masked(flag: &str, value: &str) -> String {
 
 fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
     if args.tls.insecure {
-        terminal::complain(&format!("warning: {INSECURE}\n"));
+        terminal::print_error(&format!("warning: {INSECURE_WARNING}\n"));
     }
     let outcome = traffic::run(args, Clock::system())?;
     terminal::tell(&outcome.to_text());
@@ -313,7 +313,7 @@ const SIGNALLED: u8 = 128;
 fn traffic_exit(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
     // If the file is missing, the reason has been printed.
     let summary = std::fs::read_to_string(outcome.output_dir.join(SUMMARY));
-    terminal::put_results(&summary.unwrap_or_default());
+    terminal::print_json(&summary.unwrap_or_default());
     let code = match &outcome.unfit {
         None if outcome.failure.is_none() => return Ok(ExitCode::SUCCESS),
         None => FAILED,
@@ -329,7 +329,7 @@ fn traffic_exit(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
 /// Prints the JSON of an experiment, and returns its failure with the exit code.
 fn check_results(finished: &Finished) -> Result<(), Failure> {
     let comparison = std::fs::read_to_string(finished.dir.join(report::command::COMPARISON));
-    terminal::put_results(&comparison.unwrap_or_default());
+    terminal::print_json(&comparison.unwrap_or_default());
     let too_often = |run: &RunResult| run.file.has_failed_too_often;
     // What --resume can repair comes first.
     let (message, code) = match finished.signal {
@@ -380,7 +380,7 @@ fn run_probe(args: &probe::Args) -> anyhow::Result<ExitCode> {
     let probe = probe::probe(args, Clock::system());
     let result = tokio::runtime::Runtime::new()?.block_on(probe)?;
     terminal::tell(&result.text);
-    terminal::put_results(&format!("{:#}\n", result.row.to_json()));
+    terminal::print_json(&format!("{:#}\n", result.row.to_json()));
     Ok(ExitCode::from(u8::from(result.problem.is_some())))
 }
 
@@ -391,10 +391,10 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
     let text = traffic::runtime()?.block_on(traffic::unless_signalled(report))??;
     // Only text for people is wrapped.
     match format {
-        Format::Text => terminal::say(&text, width),
-        Format::Json if !is_file => terminal::put(&text, terminal::shown_json),
+        Format::Text => terminal::print_within(&text, width),
+        Format::Json if !is_file => terminal::put(&text, terminal::escaped_json),
         Format::Csv if !is_file => terminal::put(&text, terminal::shown),
-        _ => terminal::say(&text, None),
+        _ => terminal::print_within(&text, None),
     }
     Ok(())
 }
@@ -402,7 +402,7 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
 fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
     let (text, refused) = whatif::command::run(args)?;
     match args.is_json() {
-        true => terminal::put(&text, terminal::shown_json),
+        true => terminal::put(&text, terminal::escaped_json),
         false => terminal::put(&text, terminal::shown),
     }
     match refused {
@@ -435,7 +435,7 @@ fn invalid_config(problems: Vec<String>) -> Failure {
 
 /// Prints an error as one line, which is wrapped at the terminal's width. Returns its exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    terminal::complain(&format!("error: {}\n", line(error)));
+    terminal::print_error(&format!("error: {}\n", line(error)));
     ExitCode::from(code(error))
 }
 

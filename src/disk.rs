@@ -27,10 +27,10 @@ const PRIVATE: u32 = 0o600;
 const USUAL: u32 = 0o666;
 
 /// The most bytes of a line: a file that is one endless line must not be held in memory.
-pub const LONGEST_LINE: usize = 1 << 20;
+pub const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Removes all temporary files: for a process that ends while a thread still writes.
-pub fn abandon() {
+pub fn remove_drafts() {
     let drafts = DRAFTS.lock();
     drafts
         .iter()

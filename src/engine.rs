@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 use crate::clock::Clock;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
-use crate::request::sequence::{TimingSource, Untold};
+use crate::request::sequence::{MissingReason, TimingSource};
 use crate::telemetry::background_thread::BackgroundThread;
 use crate::telemetry::otlp::settings;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::{Queue, Refused};
 
 use self::join::{Ended, is_cancelled};
-use self::joiner::{Joiner, Message, Outlet};
+use self::joiner::{JoinOutput, Joiner, Message};
 use self::keys::Keys;
 use self::receiver::Receiver;
 use self::request_log::Tail;
@@ -47,7 +47,7 @@ pub struct Engine {
     clock: Clock,
     requests: Queue<Message>,
     reports: Arc<Queue<Message>>,
-    outlet: Outlet,
+    outlet: JoinOutput,
     receiver: Mutex<Option<Receiver>>,
     tail: Mutex<Option<Tail>>,
     thread: BackgroundThread,
@@ -77,7 +77,7 @@ impl Engine {
         keys: &Keys,
         socket: Option<TcpListener>,
         forward: Option<settings::Settings>,
-        outlet: Outlet,
+        outlet: JoinOutput,
         clock: Clock,
         metrics: &Metrics,
     ) -> std::io::Result<Engine> {
@@ -157,11 +157,18 @@ impl Engine {
         };
         let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
         let at = self.clock.now();
-        let ended = Message::Ended(Ended { rows, wanted, at }, at.plus_nanos(wait));
+        let ended = Message::Ended(
+            Ended {
+                rows,
+                expected_source: wanted,
+                at,
+            },
+            at.plus_nanos(wait),
+        );
         if let Err((Message::Ended(ended, _), reason)) = self.requests.push(ended, 1) {
             match reason {
                 Refused::Full => {
-                    let reason = Untold::NoRoom;
+                    let reason = MissingReason::NoRoom;
                     self.outlet.record_without_report(ended.rows, reason);
                 }
                 // No report was expected any more.
@@ -174,7 +181,7 @@ impl Engine {
     ///
     /// # Errors
     /// Why none will; `None` if no report is missed.
-    fn expected_source(&self, rows: &[Row]) -> Result<TimingSource, Option<Untold>> {
+    fn expected_source(&self, rows: &[Row]) -> Result<TimingSource, Option<MissingReason>> {
         let Some(first) = rows.first() else {
             return Err(None);
         };
@@ -185,14 +192,14 @@ impl Engine {
             // It never ran.
             return Err(None);
         }
-        if self.has_traces && first.more.trace.sent_sampled {
+        if self.has_traces && first.internal.trace.sent_sampled {
             return Ok(TimingSource::Trace);
         }
         // SGLang logs no request whose client, which is us, has disconnected.
         if self.has_logs && !is_cancelled(first) {
             return Ok(TimingSource::Log);
         }
-        Err(self.has_traces.then_some(Untold::Unsampled))
+        Err(self.has_traces.then_some(MissingReason::Unsampled))
     }
 
     /// Stops receiving spans: another process takes over.

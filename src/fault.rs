@@ -79,7 +79,7 @@ impl Fault {
     }
 
     /// Whether it stalls requests until it is removed or their clients give up.
-    pub fn holds_on(&self) -> bool {
+    pub fn stalls_until_removed(&self) -> bool {
         self.kind == Kind::Stall && self.ms.is_none()
     }
 
@@ -130,7 +130,7 @@ impl Fault {
     pub fn of(mut fields: Map<String, Value>) -> Result<Fault, String> {
         for (field, value) in &mut fields {
             let number = value.as_str();
-            let number = number.and_then(|text| units::in_unit_of(field, text));
+            let number = number.and_then(|text| units::parse_in_unit_of(field, text));
             // A rate per minute is mostly not whole per second.
             let is_rate = field == "bytes_per_s";
             let whole = number.filter(|of| (is_rate || of.fract() == 0.0) && *of >= 0.0);
@@ -202,7 +202,8 @@ impl<'de> Visitor<'de> for Fields {
 
 /// Returns the message for a field's invalid value.
 fn invalid(field: &str, value: impl Display) -> String {
-    let text = units::of_key(field).map(|(.., text)| format!(" or a text such as \"{text}\","));
+    let text =
+        units::unit_of_key(field).map(|(.., text)| format!(" or a text such as \"{text}\","));
     let number = format!("a whole number,{}", text.unwrap_or_default());
     let expected = match field {
         "kind" => format!("one of {}", Kind::ALL.map(Kind::name).join(", ")),

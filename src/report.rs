@@ -25,7 +25,7 @@ pub mod why;
 pub(crate) use crate::request::sample;
 
 /// A text that begins with a capital.
-pub fn upper(text: &str) -> String {
+pub fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());
     first.unwrap_or_default() + letters.as_str()

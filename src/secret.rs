@@ -82,7 +82,7 @@ pub fn shown(name: &str, value: &str) -> String {
         return MASK.to_owned();
     }
     if let Ok(members) = serde_json::from_str::<Map<String, Value>>(value) {
-        let masked = shown_members(&members);
+        let masked = masked_members(&members);
         return match masked == members {
             true => value.to_owned(),
             false => Value::Object(masked).to_string(),
@@ -103,17 +103,17 @@ pub fn shown(name: &str, value: &str) -> String {
 }
 
 /// Masks the members of a JSON object by their names as [`shown`], at any depth.
-pub fn shown_members(members: &Map<String, Value>) -> Map<String, Value> {
+pub fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
     let members = members.iter();
     members
-        .map(|(name, value)| (name.clone(), shown_json(name, value)))
+        .map(|(name, value)| (name.clone(), escaped_json(name, value)))
         .collect()
 }
 
-fn shown_json(name: &str, value: &Value) -> Value {
+fn escaped_json(name: &str, value: &Value) -> Value {
     match value {
-        Value::Object(members) => Value::Object(shown_members(members)),
-        Value::Array(all) => all.iter().map(|value| shown_json(name, value)).collect(),
+        Value::Object(members) => Value::Object(masked_members(members)),
+        Value::Array(all) => all.iter().map(|value| escaped_json(name, value)).collect(),
         Value::String(text) => shown(name, text).into(),
         value => value.clone(),
     }

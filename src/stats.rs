@@ -38,11 +38,11 @@ pub struct Summary {
 impl Summary {
     /// Summarizes the finite values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
-        Summary::with_endless(values.into_iter().filter(|v| v.is_finite()))
+        Summary::with_infinite(values.into_iter().filter(|v| v.is_finite()))
     }
 
     /// Summarizes values of which some may be +∞: figures that depend on one of those are not finite.
-    pub fn with_endless(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
+    pub fn with_infinite(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);
         Summary::of_sorted(&sorted)
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn figures_that_take_in_what_has_no_end_are_not_finite() {
-        let summary = Summary::with_endless([2.0, f64::INFINITY, 1.0]).unwrap();
+        let summary = Summary::with_infinite([2.0, f64::INFINITY, 1.0]).unwrap();
         assert_eq!((summary.count, summary.p50), (3, 2.0));
         for figure in [summary.mean, summary.std, summary.p90, summary.max] {
             assert!(!figure.is_finite(), "{summary:?}");

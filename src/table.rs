@@ -32,7 +32,7 @@ pub struct Table {
     /// Whether a row is the first of its request.
     firsts: Vec<bool>,
     /// By row, the clocks whose offset was too uncertain, so that what was measured with them has been removed.
-    pub left_out: HashMap<usize, Vec<ClockOf>>,
+    pub unreliable_clocks: HashMap<usize, Vec<ClockOf>>,
 }
 
 /// Why a file of rows cannot be read or written.
@@ -132,8 +132,8 @@ impl Table {
         let columns = self.columns.iter_mut().zip(more.columns);
         columns.for_each(|(store, more)| store.append(more, self.len));
         let first = self.len;
-        let left_out = more.left_out.into_iter();
-        self.left_out
+        let left_out = more.unreliable_clocks.into_iter();
+        self.unreliable_clocks
             .extend(left_out.map(|(row, clocks)| (row + first, clocks)));
         self.len += more.len;
         self.firsts.extend(more.firsts);
@@ -172,7 +172,7 @@ impl Table {
 
     /// A number; times and durations in seconds. `None` if the cell is empty.
     pub fn number(&self, column: ColumnId, row: usize) -> Option<f64> {
-        let value = self.whole(column, row)? as f64;
+        let value = self.integer(column, row)? as f64;
         Some(match column.column().unit {
             Unit::Count => value,
             _ => value / NANOS as f64,
@@ -180,7 +180,7 @@ impl Table {
     }
 
     /// The same as an integer: a count, or nanoseconds.
-    pub fn whole(&self, column: ColumnId, row: usize) -> Option<i64> {
+    pub fn integer(&self, column: ColumnId, row: usize) -> Option<i64> {
         match self.store(column) {
             Store::Numbers(numbers) => numbers.get(row),
             _ => None,
@@ -189,7 +189,7 @@ impl Table {
 
     /// Nanoseconds from one time column to another.
     pub fn between(&self, from: ColumnId, to: ColumnId, row: usize) -> Option<i64> {
-        Some(self.whole(to, row)? - self.whole(from, row)?)
+        Some(self.integer(to, row)? - self.integer(from, row)?)
     }
 
     /// A text; empty if the cell is. Booleans are the texts `True` and `False`.
@@ -202,7 +202,7 @@ impl Table {
 
     /// Any cell.
     pub fn value(&self, column: ColumnId, row: usize) -> Value<'_> {
-        let number = |value: fn(i64) -> Value<'static>| self.whole(column, row).map(value);
+        let number = |value: fn(i64) -> Value<'static>| self.integer(column, row).map(value);
         let text = || Some(self.text(column, row)).filter(|text| !text.is_empty());
         let value = match column.column().unit {
             Unit::Text => text().map(|text| Value::Text(text.into())),
@@ -223,7 +223,7 @@ impl Table {
     }
 
     /// The number of codes of a column, with that of the empty text.
-    pub fn codes(&self, column: ColumnId) -> usize {
+    pub fn code_count(&self, column: ColumnId) -> usize {
         match self.store(column) {
             Store::Texts(texts) => texts.all().count(),
             _ => 1,
@@ -237,7 +237,7 @@ impl Table {
         Row::finish_reading(&mut rows);
         let [mut row] = rows;
         row.index = u32::from(!self.is_first(at));
-        let clocks = self.left_out.get(&at).into_iter().flatten();
+        let clocks = self.unreliable_clocks.get(&at).into_iter().flatten();
         clocks.for_each(|clock| row.timeline.relate(*clock, Relation::Unknown));
         row
     }
@@ -269,7 +269,7 @@ impl Table {
     }
 
     /// The first row of each request.
-    pub fn firsts(&self) -> impl Iterator<Item = usize> {
+    pub fn first_rows(&self) -> impl Iterator<Item = usize> {
         (0..self.len).filter(|row| self.is_first(*row))
     }
 
@@ -289,13 +289,13 @@ impl Table {
 
     /// When the generator sent the request of a row, or, in a proxy's rows, when it arrived; nanoseconds.
     pub fn begun(&self, row: usize) -> Option<i64> {
-        let sent = self.whole(ColumnId::sent_time, row);
-        sent.or_else(|| self.whole(ColumnId::arrival_time, row))
+        let sent = self.integer(ColumnId::sent_time, row);
+        sent.or_else(|| self.integer(ColumnId::arrival_time, row))
     }
 
     /// The index of a row's request in the schedule: the number after the last `-` of its id (before `#`). By it a comparison
     /// pairs the rows of two runs.
-    pub fn place(&self, row: usize) -> Option<usize> {
+    pub fn schedule_index(&self, row: usize) -> Option<usize> {
         let id = self.text(ColumnId::req_id, row);
         let id = id.split_once('#').map_or(id, |(id, _)| id);
         id.rsplit_once('-')?.1.parse().ok()

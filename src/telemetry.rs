@@ -4,7 +4,7 @@ use crate::clock::Stamp;
 use crate::request::row::{Row, Rows, without_quotes};
 use crate::request::timeline::{Moment, Side};
 
-use self::counted::Counted;
+use self::counted::CountedRequest;
 use self::otlp::Traces;
 use self::otlp::settings::UpstreamFlag;
 use self::prometheus::Metrics;
@@ -75,7 +75,7 @@ impl Telemetry {
         let rows = Rows::from(Row::ended(rows));
         let first = rows.first();
         let is_counted = first.is_some_and(|row| row.side() == self.counted_side);
-        let counted = is_counted.then(|| Counted::of(&rows));
+        let counted = is_counted.then(|| CountedRequest::of(&rows));
         if let Some(counted) = &counted {
             self.metrics.request_ended(counted);
             let end = first.and_then(|row| row.timeline.on_own_clock(Moment::End));

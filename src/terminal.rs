@@ -27,9 +27,9 @@ pub fn begin(is_json: bool) {
 }
 
 /// Prints results as JSON, if `--json` was given.
-pub fn put_results(json: &str) {
+pub fn print_json(json: &str) {
     if IS_JSON.load(Ordering::Relaxed) {
-        put(json, shown_json);
+        put(json, escaped_json);
     }
 }
 
@@ -48,9 +48,9 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
 
 /// Prints to standard output (with `--json` to standard error), escaped by [`shown`] and wrapped to `width` if that is given. Errors, such
 /// as a closed pipe, are ignored.
-pub fn say(text: &str, width: Option<usize>) {
+pub fn print_within(text: &str, width: Option<usize>) {
     if IS_JSON.load(Ordering::Relaxed) {
-        return complain(text);
+        return print_error(text);
     }
     let text = fitted(&shown(text), width);
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -58,7 +58,7 @@ pub fn say(text: &str, width: Option<usize>) {
 
 /// Prints as [`say`], wrapped to the width of the terminal.
 pub fn tell(text: &str) {
-    say(text, width());
+    print_within(text, width());
 }
 
 /// Prints JSON or CSV for programs to standard output: unchanged, or on a terminal escaped by `shown`.
@@ -72,7 +72,7 @@ pub fn put(text: &str, shown: fn(&str) -> Cow<'_, str>) {
 }
 
 /// Prints to standard error, escaped by [`shown`] and wrapped to the width of its terminal.
-pub fn complain(text: &str) {
+pub fn print_error(text: &str) {
     let width = columns_of(std::io::stderr());
     let _ = std::io::stderr().write_all(fitted(&shown(text), width).as_bytes());
 }
@@ -84,12 +84,12 @@ pub fn shown(text: &str) -> Cow<'_, str> {
 }
 
 /// Escapes as [`shown`], in JSON's own syntax: the result is the same JSON.
-pub fn shown_json(json: &str) -> Cow<'_, str> {
+pub fn escaped_json(json: &str) -> Cow<'_, str> {
     escape(json, &['\n'], |c| format!("\\u{:04x}", u32::from(c)))
 }
 
 /// Escapes the strings of JSON so that they parse to what [`shown`] returns, for a page that shows them unchanged.
-pub fn shown_in_json(json: &str) -> Cow<'_, str> {
+pub fn escaped_in_json(json: &str) -> Cow<'_, str> {
     escape(json, &['\n'], |c| format!("\\{}", hex_escape(c)))
 }
 
@@ -240,7 +240,7 @@ mod tests {
         assert!(matches!(shown("plain\n"), Cow::Borrowed("plain\n")));
         // The same JSON.
         let json = format!("{:#}", serde_json::json!({ "host": wild }));
-        let shown = shown_json(&json);
+        let shown = escaped_json(&json);
         assert!(!shown.contains(|c| c != '\n' && is_hidden(c)) && shown.contains("b\\u009b2J"));
         let read: serde_json::Value = serde_json::from_str(&shown).unwrap();
         assert_eq!(read["host"], wild);

@@ -35,7 +35,7 @@ pub mod stop;
 mod verdict;
 pub mod workload;
 
-use client::INSECURE;
+use client::INSECURE_WARNING;
 
 pub use args::values::{rate, seconds};
 pub use args::{Args, name};
@@ -44,12 +44,12 @@ pub use driver::{Run, drive};
 use engine_logs::EngineLogs;
 pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
-use folder::{Folder, Made};
+use folder::{CreatedFolder, Folder};
 use machine::Machine;
 use output::{FILES, Files};
 pub use plan::RunPlan;
 use progress::print_line;
-pub use progress::{Live, Progress};
+pub use progress::{LiveProgress, Progress};
 use rows::Outputs;
 use spans::Spans;
 use stop::on_own_thread;
@@ -66,7 +66,7 @@ const MANY_REQUESTS: usize = 50_000;
 /// # Errors
 /// Nothing could be run, or nothing was left to keep; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
-    runtime()?.block_on(run_watched(args, clock, Arc::default(), Stop::new()))
+    runtime()?.block_on(run_with_progress(args, clock, Arc::default(), Stop::new()))
 }
 
 /// Creates the runtime that [`run`] uses.
@@ -88,10 +88,10 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 ///
 /// # Errors
 /// As [`run`].
-pub async fn run_watched(
+pub async fn run_with_progress(
     args: &Args,
     clock: Clock,
-    live: Arc<Live>,
+    live: Arc<LiveProgress>,
     stop: Stop,
 ) -> Result<FinishedRun, Error> {
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
@@ -149,7 +149,7 @@ pub async fn run_watched(
 ///
 /// # Errors
 /// It cannot be downloaded or read.
-pub async fn provide(args: &Args) -> Result<(), Error> {
+pub async fn fetch_dataset(args: &Args) -> Result<(), Error> {
     let args = args.with_downloads().await?;
     on_own_thread(move || args.plan().map(drop)).await?
 }
@@ -175,7 +175,7 @@ async fn prepare(
 /// Completes the file of rows, computes the figures from it and writes `summary.json`.
 fn finish(
     mut run: Run,
-    made: Made,
+    made: CreatedFolder,
     facts: &RunFacts,
     delays: &Histogram,
 ) -> Result<FinishedRun, Error> {
@@ -199,7 +199,7 @@ fn finish(
     warnings.extend(run.warning());
     let window = summary.window.as_ref();
     warnings.extend(window.and_then(Window::warning));
-    let insecure = args.tls.insecure.then(|| INSECURE.to_owned());
+    let insecure = args.tls.insecure.then(|| INSECURE_WARNING.to_owned());
     let more = [insecure, made.note, lost_spans];
     warnings.extend(more.into_iter().flatten());
     let mut json = summary.to_json();

@@ -47,13 +47,13 @@ const KEY_UNITS: [Unit; 6] = [
 ];
 
 /// Returns the unit that the name of a key ends with, if any.
-pub fn of_key(key: &str) -> Option<&'static Unit> {
+pub fn unit_of_key(key: &str) -> Option<&'static Unit> {
     KEY_UNITS.iter().find(|(suffix, ..)| key.ends_with(suffix))
 }
 
 /// Parses a text with a unit into a number of the key's own unit; `None` for a number in quotes, which has no unit.
-pub fn in_unit_of(key: &str, text: &str) -> Option<f64> {
-    let (_, parse, scale, ..) = of_key(key).filter(|_| text.parse::<f64>().is_err())?;
+pub fn parse_in_unit_of(key: &str, text: &str) -> Option<f64> {
+    let (_, parse, scale, ..) = unit_of_key(key).filter(|_| text.parse::<f64>().is_err())?;
     Some(parse(text)? / scale)
 }
 
@@ -92,7 +92,7 @@ pub fn fraction(text: &str) -> Option<f64> {
 }
 
 /// Rounds to four significant digits.
-pub fn four_digits(number: f64) -> f64 {
+pub fn round_to_four_digits(number: f64) -> f64 {
     let decimals = 3_i32.saturating_sub(number.abs().log10().floor() as i32);
     let scale = 10_f64.powi(decimals);
     let rounded = (number * scale).round() / scale;
@@ -262,9 +262,9 @@ mod tests {
             (f64::MAX, f64::MAX),
             (f64::INFINITY, f64::INFINITY),
         ] {
-            assert_eq!(four_digits(number), kept, "{number}");
+            assert_eq!(round_to_four_digits(number), kept, "{number}");
         }
-        assert!(four_digits(f64::NAN).is_nan());
+        assert!(round_to_four_digits(f64::NAN).is_nan());
     }
 
     #[test]

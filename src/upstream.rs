@@ -84,7 +84,7 @@ Rules {
 
 /// What upstreams need besides the config's keys.
 #[derive(Clone, Debug)]
-pub struct Means {
+pub struct Connectivity {
     /// Root certificates; present if an upstream speaks TLS.
     pub trust: Option<Trust>,
     /// Looks names up.
@@ -96,7 +96,7 @@ pub struct Means {
 pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
     rules: Rules,
-    means: Means,
+    means: Connectivity,
     /// One permit for each of `max_concurrent_requests`; `None` without a limit.
     slots: Option<Arc<Semaphore>>,
     choosing: Mutex<Choosing>,
@@ -147,7 +147,7 @@ impl Upstreams {
     pub fn resolve(
         addresses: &[Address],
         rules: Rules,
-        means: Means,
+        means: Connectivity,
         previous: Option<&Upstreams>,
         metrics: &Metrics,
     ) -> Result<Upstreams, String> {

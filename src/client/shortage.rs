@@ -16,7 +16,7 @@ const CONNECTION_ERRORS: &str = "ECONNABORTED ECONNRESET EINTR EPROTO EPERM ENOP
 
 /// Logs that an accept failed, and waits if the next one would fail too. `listener` is a prefix.
 pub async fn accept_failed(listener: &str, error: &io::Error) {
-    let hint = remedy(error);
+    let hint = hint(error);
     log::warn!("{listener}cannot accept a connection: {error}{hint}");
     // Mostly out of file descriptors: connections that end free some.
     let errno = error.raw_os_error().map(Errno::from_raw);
@@ -27,7 +27,7 @@ pub async fn accept_failed(listener: &str, error: &io::Error) {
 }
 
 /// Returns a hint against a system error, to be appended to its text; empty if there is none.
-pub fn remedy(error: &io::Error) -> String {
+pub fn hint(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => {
             let limit = getrlimit(Resource::RLIMIT_NOFILE);
@@ -55,7 +55,7 @@ pub fn of_connect(error: &Error) -> Option<(String, String)> {
     let root: &(dyn Cause + 'static) = error.root_cause();
     let mut causes = successors(Some(root), |cause| (**cause).source());
     let system = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
-    let found = system.map(|error| (error.to_string(), remedy(error)));
+    let found = system.map(|error| (error.to_string(), hint(error)));
     Some(found.unwrap_or_else(|| ("no socket".into(), String::new())))
 }
 

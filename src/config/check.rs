@@ -10,7 +10,7 @@ use crate::client::tls;
 use crate::config_error::ConfigError;
 use crate::engine::keys::Traces;
 use crate::secret::Secret;
-use crate::telemetry::otlp::settings::{Otlp, Settings, Wrong};
+use crate::telemetry::otlp::settings::{InvalidSetting, Otlp, Settings};
 use crate::upstream::{Address, Trust};
 
 use super::proxy::{Config, StampsPolicy};
@@ -290,7 +290,7 @@ fn exporting(given: &Otlp) -> Result<Option<Settings>, Vec<ConfigError>> {
     let mut rest = given.clone();
     let mut found = Vec::new();
     loop {
-        let Wrong { name, problem } = match Settings::resolve(&rest, "queuescope", &env) {
+        let InvalidSetting { name, problem } = match Settings::resolve(&rest, "queuescope", &env) {
             Ok(resolved) if found.is_empty() => return Ok(resolved),
             Ok(_) => return Err(found),
             Err(error) => error,
@@ -331,8 +331,9 @@ fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, 
         ..Otlp::default()
     };
     let resolved = Settings::resolve(&given, "queuescope", &|_| None);
-    let error =
-        |Wrong { problem, .. }| of_endpoint("engine.traces: forward_to", Some(named), problem);
+    let error = |InvalidSetting { problem, .. }| {
+        of_endpoint("engine.traces: forward_to", Some(named), problem)
+    };
     resolved.map_err(error)
 }
 

@@ -126,7 +126,9 @@ impl FileSection {
 
     /// Converts a text with a unit into a number in the key's unit.
     fn in_key_unit(&self, key: &str, value: Value) -> Value {
-        let number = value.as_str().and_then(|text| units::in_unit_of(key, text));
+        let number = value
+            .as_str()
+            .and_then(|text| units::parse_in_unit_of(key, text));
         match (number, self.example(key)) {
             (Some(whole), Some(Value::Integer(_))) if whole.fract() == 0.0 => {
                 Value::Integer(whole as i64)
@@ -143,7 +145,7 @@ impl FileSection {
         };
         let of_unit =
             |(.., of, text): &units::Unit| format!("a {of}, or a text such as \"{text}\"");
-        let of_unit = units::of_key(key).map(of_unit);
+        let of_unit = units::unit_of_key(key).map(of_unit);
         let kind = match &example {
             Value::Array(_) => "a list of texts in quotes",
             Value::String(_) => "text in quotes",

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::request::attempt::UpstreamKind;
-use crate::telemetry::otlp::settings::DISABLED;
+use crate::telemetry::otlp::settings::SDK_DISABLED;
 use crate::upstream::Address;
 
 use super::check::Credentials;
@@ -125,7 +125,7 @@ fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
     lines.push(match &credentials.traces {
         Some(settings) => format!("traces: {}", settings.target()),
         None => format!(
-            "traces: none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT (or {DISABLED} is true)"
+            "traces: none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT (or {SDK_DISABLED} is true)"
         ),
     });
     if config.stamps == StampsPolicy::Never {

@@ -28,7 +28,7 @@ pub struct Ended {
     /// Its rows.
     pub rows: Vec<Row>,
     /// The source that is expected to report it.
-    pub wanted: TimingSource,
+    pub expected_source: TimingSource,
     /// When it ended.
     pub at: Stamp,
 }
@@ -124,7 +124,7 @@ impl Ended {
     fn is_reported(&self, row: usize, matches: &[Match]) -> bool {
         matches
             .iter()
-            .any(|of| of.row == row && of.candidate.report.source == self.wanted)
+            .any(|of| of.row == row && of.candidate.report.source == self.expected_source)
     }
 }
 

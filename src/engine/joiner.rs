@@ -12,7 +12,7 @@ use crate::request::engine_report::EngineReport;
 use crate::request::observer::{self, engine_window};
 use crate::request::roles::Roles;
 use crate::request::row::Row;
-use crate::request::sequence::{TimingSource, Untold};
+use crate::request::sequence::{MissingReason, TimingSource};
 use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
@@ -24,7 +24,7 @@ use super::span::EngineSpan;
 
 /// Where rows go, and what they need on the way.
 #[derive(Clone, Debug)]
-pub struct Outlet {
+pub struct JoinOutput {
     /// Records the rows.
     pub telemetry: Arc<Telemetry>,
     /// The offsets of other clocks.
@@ -52,7 +52,7 @@ pub enum Message {
 #[derive(Debug)]
 pub struct Joiner {
     inbox: UnboundedReceiver<Queued<Message>>,
-    outlet: Outlet,
+    outlet: JoinOutput,
     clock: Clock,
     table: Table,
     /// The source by which unclaimed reports are counted: the first that is on.
@@ -72,7 +72,7 @@ impl Joiner {
     /// Creates a joiner in which at most `capacity` requests wait.
     pub fn new(
         inbox: UnboundedReceiver<Queued<Message>>,
-        outlet: Outlet,
+        outlet: JoinOutput,
         clock: Clock,
         capacity: usize,
         source: TimingSource,
@@ -132,7 +132,9 @@ impl Joiner {
         match message {
             Message::Ended(ended, deadline) => match self.table.ended(ended, deadline) {
                 Ok(joined) => joined.into_iter().for_each(|joined| self.record(joined)),
-                Err(rows) => self.outlet.record_without_report(rows, Untold::NoRoom),
+                Err(rows) => self
+                    .outlet
+                    .record_without_report(rows, MissingReason::NoRoom),
             },
             Message::Last => self.end = Some(now.plus_nanos(LAST_WAIT_NANOS)),
             Message::Spans(spans) => {
@@ -170,11 +172,11 @@ impl Joiner {
     }
 }
 
-impl Outlet {
+impl JoinOutput {
     /// Records a request that has no engine report.
-    pub fn record_without_report(&self, mut rows: Vec<Row>, reason: Untold) {
+    pub fn record_without_report(&self, mut rows: Vec<Row>, reason: MissingReason) {
         for row in &mut rows {
-            row.more.untold = Some(reason);
+            row.internal.missing_reason = Some(reason);
         }
         self.telemetry.record(rows);
     }
@@ -194,17 +196,17 @@ impl Joined {
                 of.candidate.report.put(row);
                 is_reported = true;
             }
-            row.more.untold = match (is_reported, request.wanted) {
-                (true, _) => (!has_server_times(row)).then_some(Untold::Incomplete),
-                (false, TimingSource::Log) => Some(Untold::NoLogLine),
-                (false, _) => Some(Untold::NoSpans),
+            row.internal.missing_reason = match (is_reported, request.expected_source) {
+                (true, _) => (!has_server_times(row)).then_some(MissingReason::Incomplete),
+                (false, TimingSource::Log) => Some(MissingReason::NoLogLine),
+                (false, _) => Some(MissingReason::NoSpans),
             };
         }
         if let [first, others @ ..] = &mut rows[..] {
             for row in others {
                 row.prefill_host.clone_from(&first.prefill_host);
-                let worker = &first.more.prefill_worker;
-                row.more.prefill_worker.clone_from(worker);
+                let worker = &first.internal.prefill_worker;
+                row.internal.prefill_worker.clone_from(worker);
             }
         }
         rows
@@ -213,7 +215,10 @@ impl Joined {
 
 /// Relates the engine's clock to ours, with the bounds that the reports give.
 fn relate(rows: &mut [Row], matches: &[Match], clocks: &mut OffsetTable) {
-    let Some(clock) = rows.first().and_then(|row| row.more.engine_clock.clone()) else {
+    let Some(clock) = rows
+        .first()
+        .and_then(|row| row.internal.engine_clock.clone())
+    else {
         return;
     };
     // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.

@@ -65,7 +65,7 @@ impl Args {
         let resumed = self.resume.clone().map(OutputDir::Resumed);
         let to = resumed.unwrap_or_else(|| new_folder(kind, self.output_dir.as_deref()));
         let program = std::env::current_exe().context("the program's own file")?;
-        let on_progress = |line: &str| terminal::complain(&format!("{line}\n"));
+        let on_progress = |line: &str| terminal::print_error(&format!("{line}\n"));
         let (finished, report) = run_and_report(plan, to, program, on_progress)?;
         terminal::tell(report.as_deref().unwrap_or_default());
         terminal::tell(&closing_lines(&finished));

@@ -10,7 +10,7 @@ use super::launch::{CommandLine, Deployment, DeploymentSpec, PROXY_CONFIG, Route
 use crate::clock::Clock;
 use crate::report::files::{LOGS, PROXY_ROWS, ROWS};
 use crate::report::verdict::Grade;
-use crate::traffic::folder::{Folder, Made};
+use crate::traffic::folder::{CreatedFolder, Folder};
 use crate::units::between;
 use crate::{report, terminal, traffic};
 
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     let clock = Clock::system();
     let folder = Folder::new(args.output_dir.as_deref(), false, "results/demo");
     runtime.block_on(async {
-        let Made { dir, note } = folder.make(&FILES, clock.now())?;
+        let CreatedFolder { dir, note } = folder.make(&FILES, clock.now())?;
         let deployment = Deployment::start(&spec(&dir)?).await?;
         let flags = traffic_flags(args, &deployment.target);
         let to = dir.join(TRAFFIC).display().to_string();
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
         let flags = flags.split_whitespace().filter(|flag| *flag != "\\");
         let flags = traffic::Args::try_parse_from(flags.chain([to.as_str()]))?;
         let stop = traffic::Stop::new();
-        let outcome = traffic::run_watched(&flags, clock, Arc::default(), stop).await?;
+        let outcome = traffic::run_with_progress(&flags, clock, Arc::default(), stop).await?;
         // The proxy's rows are complete once it has stopped, as servers send it traces until then.
         deployment.stop().await;
         let shown = dir.display();

@@ -200,7 +200,7 @@ impl FaultPlan {
             return None;
         };
         let (at, down) = self.schedule.0.last()?;
-        let is_never_lifted = fault.holds_on() && !down.is_empty();
+        let is_never_lifted = fault.stalls_until_removed() && !down.is_empty();
         is_never_lifted.then(|| {
             format!(
                 "failure_schedule: what is stalled at {at} s is held until the generator gives it up (request_timeout_s); \

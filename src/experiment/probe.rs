@@ -8,15 +8,15 @@ use clap::Parser as _;
 
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, render, unseen};
-use crate::report::why::first_of;
+use crate::report::why::wait_sentence;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::terminal;
 use crate::traffic;
-use crate::traffic::client::{INSECURE, Target, TlsArgs, UpstreamKind};
+use crate::traffic::client::{INSECURE_WARNING, Target, TlsArgs, UpstreamKind};
 use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::Backend;
-use crate::traffic::{Live, RunPlan, Stop, drive};
+use crate::traffic::{LiveProgress, RunPlan, Stop, drive};
 use crate::units::between;
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
@@ -81,7 +81,7 @@ const WIDTH: usize = 80;
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<ProbeResult> {
     let plan = plan(args)?;
     let spans = args.otlp.start(clock.name())?;
-    let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
+    let run = drive(plan, clock, Arc::new(LiveProgress::default()), Stop::new()).await?;
     let row = run.records.into_iter().next();
     let mut row = row.context("the request was not sent")?;
     // The wait from the schedule to the send is the probe's own.
@@ -102,7 +102,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<ProbeResult> {
         text += &format!("\nnote: {note}\n");
     }
     if args.tls.insecure {
-        text.insert_str(0, &format!("warning: {INSECURE}\n\n"));
+        text.insert_str(0, &format!("warning: {INSECURE_WARNING}\n\n"));
     }
     Ok(ProbeResult { row, text, problem })
 }
@@ -129,7 +129,7 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
 
 /// Describes the version of SGLang, as its response shows it.
 fn describe_engine(row: &Row) -> Option<String> {
-    let generation = row.more.generation?;
+    let generation = row.internal.generation?;
     let metrics = match generation.metrics_on() {
         Some(true) => ", metrics on",
         Some(false) => ", metrics off",
@@ -160,7 +160,7 @@ fn describe(row: &Row, url: &str, width: usize, problem: Option<&str>) -> String
     text += &format!("\n\n{}", render(row, width));
     let line = |line: String| line + "\n";
     text.extend(clock_lines(row).into_iter().map(line));
-    text.extend(first_of([row]).map(|waited| format!("it {waited}\n")));
+    text.extend(wait_sentence([row]).map(|waited| format!("it {waited}\n")));
     let unseen = unseen(row);
     text.extend((!unseen.is_empty()).then_some("\n"));
     text.extend(unseen.into_iter().map(line));
@@ -215,14 +215,14 @@ mod tests {
                 "0.4.6 to 0.5.4.post3 by the shape of its meta_info: ",
             ),
         ] {
-            row.more.generation = Some(generation);
+            row.internal.generation = Some(generation);
             let line = describe_engine(&row).unwrap();
             assert!(
                 line.starts_with(&format!("the server's SGLang: {start}")),
                 "{line}"
             );
         }
-        row.more.generation = None;
+        row.internal.generation = None;
         assert_eq!(describe_engine(&row), None);
     }
 }

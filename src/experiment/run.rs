@@ -14,7 +14,7 @@ use crate::report::files::{
     Trial, TrialFile,
 };
 use crate::traffic::Stop;
-use crate::traffic::folder::{Folder, Made};
+use crate::traffic::folder::{CreatedFolder, Folder};
 use crate::units::count;
 
 pub mod search;
@@ -113,7 +113,7 @@ impl ExperimentRunner {
         let now = context.clock.now();
         let (dir, began, lock, note) = match output {
             OutputDir::New(folder) => {
-                let Made { dir, note } = folder.make(&[], now)?;
+                let CreatedFolder { dir, note } = folder.make(&[], now)?;
                 let lock = lock(&dir)?;
                 // Another experiment may have written here between the first check and the lock.
                 folder.check(&FILES)?;

@@ -8,14 +8,14 @@ use pingora::http::ResponseHeader;
 use crate::client::phase::Phase;
 use crate::clock::Stamp;
 use crate::request::attempt::{Failed, SpanId};
-use crate::request::body_timing::Passage;
+use crate::request::body_timing::BodyTiming;
 use crate::request::endpoint::Endpoint;
-use crate::request::headers::{content_type, is_encoded, labels, smg_worker, told_outcome};
+use crate::request::headers::{content_type, is_encoded, labels, reported_outcome, smg_worker};
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::{Outcome, ResponseFacts, judge};
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
-use crate::telemetry::prometheus::{Progress, UnderWay};
+use crate::telemetry::prometheus::{InFlight, Progress};
 
 use super::identity::{Trace, new_request_id};
 use super::join::{HopAttempt, SharedRequest};
@@ -37,9 +37,9 @@ pub struct Context {
     /// How many servers could not be connected to for it.
     times_unconnected: u32,
     /// Counts it as in flight.
-    in_flight: Option<UnderWay>,
+    in_flight: Option<InFlight>,
     /// Counts the current attempt at a server as in flight.
-    attempt_in_flight: Option<UnderWay>,
+    attempt_in_flight: Option<InFlight>,
     /// The stamps that a hop wrote on the response.
     hop_stamps: Option<Stamps>,
     /// The server that the response's head named.
@@ -59,7 +59,7 @@ pub struct Context {
     /// At a hop: the response of `/server_info`.
     server_info: Option<ServerInfo>,
     /// When the body of the response passed here.
-    passage: Passage,
+    passage: BodyTiming,
     recording: Option<Box<Recording>>,
 }
 
@@ -114,7 +114,7 @@ impl Context {
             request: None,
             attempt: None,
             server_info: None,
-            passage: Passage::default(),
+            passage: BodyTiming::default(),
             recording: None,
         }
     }
@@ -172,8 +172,8 @@ impl Context {
         if let Some(trace) = &self.trace {
             row.trace_id = Some(trace.id_text());
             row.parent_span_id = trace.parent;
-            row.more.trace.sent_sampled = trace.is_sampled();
-            row.more.trace.came_sampled = trace.received_sampled;
+            row.internal.trace.sent_sampled = trace.is_sampled();
+            row.internal.trace.came_sampled = trace.received_sampled;
         }
         if self.is_counted() {
             self.in_flight = Some(self.shared.metrics.request_began());
@@ -251,7 +251,7 @@ impl Context {
         let observer = &mut recording.observer;
         observer.row_mut().host = host;
         if let Some(hop) = &self.hop_stamps {
-            observer.set_reported_outcome(told_outcome(&head.headers));
+            observer.set_reported_outcome(reported_outcome(&head.headers));
             observer.stamps(hop, &self.shared.clock_name);
         }
         let kind = content_type(&head.headers);
@@ -336,9 +336,9 @@ impl Context {
         }
         // Before the bytes are sent: the front that reads them finds it here.
         if is_end {
-            attempt.data.lock().passage = self.passage;
+            attempt.data.lock().body_timing = self.passage;
         } else if is_first {
-            attempt.data.lock().passage = self.passage.so_far();
+            attempt.data.lock().body_timing = self.passage.so_far();
         }
         if is_first && let Some(in_flight) = &mut self.attempt_in_flight {
             in_flight.enter(Progress::Streaming);
@@ -358,7 +358,7 @@ impl Context {
         let Some(recording) = &mut self.recording else {
             return;
         };
-        let trace = &mut recording.observer.row_mut().more.trace;
+        let trace = &mut recording.observer.row_mut().internal.trace;
         if let Some(sending) = trace.sendings.last_mut() {
             sending.broke = Some(now);
         }

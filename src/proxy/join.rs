@@ -14,7 +14,7 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, CameWith, Failed, ServerRole, SpanId};
+use crate::request::attempt::{Attempt, Failed, ParentSpan, ServerRole, SpanId};
 use crate::request::row::Row;
 use crate::telemetry::prometheus::Metrics;
 
@@ -217,7 +217,7 @@ impl Joins {
 
     /// Joins an attempt whose head a hop has read, with the request id `id`.
     pub fn join(&self, attempt: Attempt, id: Option<&str>) -> HopAttempt {
-        let parent = attempt.came_with.map(|came| came.span);
+        let parent = attempt.parent.map(|came| came.span);
         let data = Arc::new(Mutex::new(attempt));
         let mut table = self.table.lock();
         let (request, by) = match self.has_front {
@@ -249,9 +249,9 @@ impl Joins {
     ) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
         let data = attempt.data.lock();
-        let (has_answered, came_with, room) = (data.has_answered(), data.came_with, data.room);
+        let (has_answered, came_with, room) = (data.has_answered(), data.parent, data.room);
         drop(data);
-        if let (Some(request), Some(CameWith { span, .. })) = (&attempt.request, came_with) {
+        if let (Some(request), Some(ParentSpan { span, .. })) = (&attempt.request, came_with) {
             let is_only = request.0.lock().attempts.len() == 1;
             // A first attempt that answered has no retries.
             match has_answered && is_only {
@@ -296,7 +296,7 @@ impl Joins {
         now: Stamp,
     ) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
-        if !leg.lock().has_told() {
+        if !leg.lock().has_reported() {
             return table.wait(self, (now, rows), leg, false);
         }
         drop(table);

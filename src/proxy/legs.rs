@@ -63,7 +63,7 @@ pub fn note_response(attempt: &mut Attempt, response: &[Row]) {
 /// Puts the prefill leg of a request into the request's rows.
 pub fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
     for row in rows.iter_mut() {
-        row.more.room = row.more.room.or(leg.room);
+        row.internal.room = row.internal.room.or(leg.room);
         row.prefilled_by(leg);
         let times = usize::try_from(row.index).ok();
         let times = times.and_then(|index| leg.prefill.get(index));
@@ -73,7 +73,7 @@ pub fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
             append_lost_server(error, ServerRole::Prefill, &leg.host, leg.outcome);
         }
     }
-    let attempts = rows.first_mut().map(|row| &mut row.more.trace.attempts);
+    let attempts = rows.first_mut().map(|row| &mut row.internal.trace.attempts);
     // Empty where no spans are made of them.
     if let Some(attempts) = attempts.filter(|attempts| !attempts.is_empty()) {
         attempts.insert(0, leg.clone());
@@ -88,7 +88,7 @@ fn put_prefill_replied(leg: &Attempt, row: &mut Row) {
         && timeline.relation(ClockOf::Hop) == Relation::Same;
     let [at_hop, head] =
         [Moment::WorkerFirstToken, Moment::ResponseHead].map(|moment| timeline.raw(moment));
-    let replied = leg.passage.last.filter(|_| is_one_clock);
+    let replied = leg.body_timing.last.filter(|_| is_one_clock);
     if let (Some(at_hop), Some(replied), Some(head)) = (at_hop, replied, head)
         && at_hop < replied
         && replied <= head
@@ -131,7 +131,7 @@ mod tests {
         let at = |ms: i64| Stamp::from_nanos(1_795_000_000_000_000_000 + ms * 1_000_000);
         let span = SpanId::new(1).unwrap();
         let mut leg = Attempt::new(span, "p0".to_owned(), "p".to_owned(), at(0));
-        leg.passage.piece(at(100), 0);
+        leg.body_timing.piece(at(100), 0);
         for (head, held) in [(50, None), (110, Some(at(100)))] {
             let mut observer = Observer::new(Side::Front, Endpoint::Generate, String::new());
             observer.timeline_mut().relate(ClockOf::Hop, Relation::Same);

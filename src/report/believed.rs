@@ -79,7 +79,7 @@ pub fn believed(mut table: Table) -> Table {
 }
 
 fn remove_impossible(table: &mut Table) {
-    let firsts: Vec<usize> = table.firsts().collect();
+    let firsts: Vec<usize> = table.first_rows().collect();
     for first in firsts {
         let rows = table.rows_of(first);
         let is_inconsistent = |row| !table.text(ColumnId::inconsistency, row).is_empty();
@@ -157,7 +157,7 @@ impl Suspect {
         let is_major = |error: i64| error as f64 > MINOR * mean(ColumnId::total_latency);
         let major = self.clocks.iter().filter(|(_, error)| is_major(*error));
         let major = major.map(|(clock, _)| *clock).collect();
-        table.left_out.insert(self.at, major);
+        table.unreliable_clocks.insert(self.at, major);
         true
     }
 }
@@ -169,7 +169,8 @@ fn poor(table: &Table) -> BTreeMap<usize, Vec<(ClockOf, i64)>> {
     for other in CLOCKS.iter().filter(|other| table.has(other.error)) {
         let process = |row| other.process.map_or(0, |column| table.code(column, row));
         let rows = (0..table.len()).filter_map(|row| Some((row, other.error(table, row)?)));
-        let mut errors = vec![Vec::new(); other.process.map_or(1, |column| table.codes(column))];
+        let mut errors =
+            vec![Vec::new(); other.process.map_or(1, |column| table.code_count(column))];
         for (row, error) in rows.clone() {
             errors[process(row)].push(error);
         }
@@ -181,8 +182,8 @@ fn poor(table: &Table) -> BTreeMap<usize, Vec<(ClockOf, i64)>> {
         for (row, error) in rows {
             let max = usual[process(row)].map(|usual| usual.saturating_mul(TIMES_USUAL));
             let is_exceeded = || {
-                let sent = other.sent.iter().find_map(|sent| table.whole(*sent, row));
-                let ends = table.whole(other.received, row).zip(sent);
+                let sent = other.sent.iter().find_map(|sent| table.integer(*sent, row));
+                let ends = table.integer(other.received, row).zip(sent);
                 ends.is_some_and(|(received, sent)| received - sent > error.saturating_mul(2))
             };
             if max.is_some_and(|max| error > max) && !is_exceeded() {
@@ -195,13 +196,13 @@ fn poor(table: &Table) -> BTreeMap<usize, Vec<(ClockOf, i64)>> {
 
 /// Returns the mean of a column's durations of successful requests by host, nanoseconds; 0 if there are none.
 fn means(table: &Table, column: &Column) -> Vec<f64> {
-    let mut hosts = vec![(0.0, 0.0); table.codes(ColumnId::host)];
+    let mut hosts = vec![(0.0, 0.0); table.code_count(ColumnId::host)];
     let is_duration = column.unit == Unit::Latency || matches!(column.origin, Origin::Period(_));
     if !is_duration || !table.has(column.id) {
         return Vec::new();
     }
     for row in (0..table.len()).filter(|row| table.is_ok(*row)) {
-        if let Some(nanos) = table.whole(column.id, row) {
+        if let Some(nanos) = table.integer(column.id, row) {
             let (count, sum) = &mut hosts[table.code(ColumnId::host, row)];
             (*count, *sum) = (*count + 1.0, *sum + nanos as f64);
         }
@@ -213,7 +214,7 @@ fn means(table: &Table, column: &Column) -> Vec<f64> {
 impl OtherClock {
     /// Its error in a row; `None` if its times are not on the row's clock.
     fn error(&self, table: &Table, row: usize) -> Option<i64> {
-        let error = table.whole(self.error, row)?;
+        let error = table.integer(self.error, row)?;
         let is_raw = || matches!(table.text(ColumnId::clock_state, row), "" | "raw");
         (self.clock != ClockOf::Engine || !is_raw()).then_some(error)
     }

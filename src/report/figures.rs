@@ -24,7 +24,7 @@ pub fn figures(run: &Run) -> Summary {
 /// The rows cannot be read.
 pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result<Summary, Error> {
     let began = Some(facts.started.seconds());
-    let (table, _) = rows::read(&[rows.to_owned()], began, &rows::UNSAID)?;
+    let (table, _) = rows::read(&[rows.to_owned()], began, &rows::SKIPPED_COLUMNS)?;
     let table = believed(table);
     // Times of a table count from the beginning of the run.
     let zero = Stamp::from_nanos(0);
@@ -44,7 +44,7 @@ fn facts(run: &Run) -> RunFacts {
     let is_scheduled = run.table.has(ColumnId::scheduled_time);
     let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
     // The duration of a window is not the run's.
-    let is_whole = run.window().is_none_or(|window| window.is_all());
+    let is_whole = run.window().is_none_or(|window| window.is_whole_run());
     let duration: Option<f64> = run.read_of("/duration");
     let ended = match duration.filter(|_| is_whole) {
         Some(duration) => started.plus_seconds(duration),
@@ -58,7 +58,7 @@ fn facts(run: &Run) -> RunFacts {
         started,
         ended,
         offered_rate: run.read_of("/offered_rate"),
-        scheduled: scheduled.unwrap_or_else(|| run.table.firsts().count()),
+        scheduled: scheduled.unwrap_or_else(|| run.table.first_rows().count()),
         config: run.told("/config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),
         machine: Value::Null,
@@ -67,7 +67,7 @@ fn facts(run: &Run) -> RunFacts {
 
 /// When the first request arrived, and when the last one ended; nanoseconds.
 fn ends(table: &Table) -> (Option<i64>, Option<i64>) {
-    let known = |column| (0..table.len()).filter_map(move |row| table.whole(column, row));
+    let known = |column| (0..table.len()).filter_map(move |row| table.integer(column, row));
     // A hop's rows have no arrival.
     let first = known(ColumnId::arrival_time).min();
     let first = first.or_else(|| known(ColumnId::router_send_time).min());

@@ -12,12 +12,12 @@ use serde::Serialize;
 
 pub use servers::queue_grew;
 
+use super::capitalized;
 use super::load::{Summary, TimeSpent};
 use super::phases::Episode;
 use super::reader::Run;
-use super::upper;
-use super::why::Why;
-use crate::request::stages::Spent;
+use super::why::WaitReport;
+use crate::request::stages::StageSet;
 use crate::request::time_spent::PartSpent;
 use crate::request::timeline::Period;
 use crate::units::duration;
@@ -66,13 +66,18 @@ struct Facts<'a> {
     /// The time of successful requests, by stage.
     spent: &'a TimeSpent,
     episodes: &'a [Episode],
-    why: &'a Why,
+    why: &'a WaitReport,
     /// The findings so far.
     found: Vec<Finding>,
 }
 
 /// Returns the findings of a run, those that matter most first; at least one.
-pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode], why: &Why) -> Vec<Finding> {
+pub fn findings(
+    run: &Run,
+    figures: &Summary,
+    episodes: &[Episode],
+    why: &WaitReport,
+) -> Vec<Finding> {
     let mut facts = Facts {
         run,
         figures,
@@ -122,7 +127,7 @@ impl Facts<'_> {
     /// The time of a stage, where it was measured by itself.
     fn part(&self, period: Period) -> Option<&PartSpent> {
         let mut parts = self.spent.parts.iter();
-        parts.find(|part| part.spent == Spent::of(period))
+        parts.find(|part| part.spent == StageSet::of(period))
     }
 
     /// Whether an earlier rule made a finding of this kind.

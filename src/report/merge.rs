@@ -12,7 +12,7 @@ use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::csv::TimeBase;
 use crate::table::Error;
 use crate::table::cells::RowWriter;
-use crate::table::rows::{self, UNSAID};
+use crate::table::rows::{self, SKIPPED_COLUMNS};
 
 use super::believed::believed;
 use super::figures::figures;
@@ -62,9 +62,9 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
         let table = &shard.run.table;
         let arrival = |row| {
             // A request that was never sent is placed at its scheduled time.
-            let arrival = table.whole(ColumnId::arrival_time, row);
+            let arrival = table.integer(ColumnId::arrival_time, row);
             arrival
-                .or_else(|| table.whole(ColumnId::scheduled_time, row))
+                .or_else(|| table.integer(ColumnId::scheduled_time, row))
                 .unwrap_or(0)
         };
         let all = 0..table.len();
@@ -150,7 +150,7 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
                 "shard {number}/{count} was cut short: its requests that were under way then, and those to come, are in no figure"
             ));
         }
-        let rows = run.table.firsts().count() as u64;
+        let rows = run.table.first_rows().count() as u64;
         let all = run.read_of("/requests").unwrap_or(rows.max(1));
         (rows < all).then(|| {
             format!(
@@ -163,11 +163,14 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
 
 /// The summary of the merged rows, which are in this file.
 fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
-    let (table, _) = rows::read(&[rows.to_owned()], None, &UNSAID)?;
+    let (table, _) = rows::read(&[rows.to_owned()], None, &SKIPPED_COLUMNS)?;
     let end = |shard: &Shard| {
         let after = seconds(shard.began - began);
         // The duration of a shard with a window is not that of its run.
-        let is_whole = shard.run.window().is_none_or(|window| window.is_all());
+        let is_whole = shard
+            .run
+            .window()
+            .is_none_or(|window| window.is_whole_run());
         let duration = shard.run.read_of("/duration").filter(|_| is_whole);
         duration.map(|duration: f64| duration + after)
     };

@@ -11,7 +11,7 @@ use ring::digest;
 pub use waterfall::stages;
 
 use super::runs::Report;
-use crate::terminal::shown_in_json;
+use crate::terminal::escaped_in_json;
 
 const FRAME: &str = include_str!("page/frame.html");
 /// The style that this page and the live page share.
@@ -33,7 +33,7 @@ const SCRIPTS: [&str; 6] = [
 /// Renders the page of a report.
 pub fn render(report: &Report<'_>) -> String {
     // Without `<`, which could end its element, and without characters that change the direction of text.
-    let data = shown_in_json(&data::data(report).to_string()).replace('<', "\\u003c");
+    let data = escaped_in_json(&data::data(report).to_string()).replace('<', "\\u003c");
     // A hash of the data, so that nothing in the data can contain it.
     let nonce: String = digest::digest(&digest::SHA256, data.as_bytes())
         .as_ref()
@@ -49,11 +49,11 @@ pub fn render(report: &Report<'_>) -> String {
         ("nonce", &nonce),
         ("data", &data),
     ];
-    filled(FRAME, &parts)
+    fill(FRAME, &parts)
 }
 
 /// Fills the placeholders of a frame (`{{data}}`) with the named parts, which are not searched for placeholders themselves.
-pub fn filled(frame: &str, parts: &[(&str, &str)]) -> String {
+pub fn fill(frame: &str, parts: &[(&str, &str)]) -> String {
     let mut pieces = frame.split("{{");
     let mut page = pieces.next().unwrap_or_default().to_owned();
     for (placeholder, rest) in pieces.filter_map(|piece| piece.split_once("}}")) {

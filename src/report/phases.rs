@@ -102,7 +102,7 @@ struct Arrivals<'a> {
 pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> Vec<Episode> {
     let arrivals = Arrivals::of(table);
     let mut grouped: Vec<Vec<Fault>> = Vec::new();
-    for fault in paired(faults) {
+    for fault in pair_events(faults) {
         let lasts = |group: &&mut Vec<Fault>| end(group).is_none_or(|over| over > fault.down);
         match grouped.last_mut().filter(lasts) {
             Some(group) => group.push(fault),
@@ -137,7 +137,7 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
 }
 
 /// Joins each `down` with the `up` and `ready` of the same server that follow it; in order of time.
-pub fn paired(rows: &[FaultRow]) -> Vec<Fault> {
+pub fn pair_events(rows: &[FaultRow]) -> Vec<Fault> {
     let mut rows: Vec<&FaultRow> = rows.iter().collect();
     rows.sort_by(|a, b| a.time.total_cmp(&b.time));
     let mut faults: Vec<Fault> = Vec::new();
@@ -174,7 +174,7 @@ fn end(faults: &[Fault]) -> Option<f64> {
 impl Arrivals<'_> {
     fn of(table: &Table) -> Arrivals<'_> {
         let arrived = |row| Some((table.number(ColumnId::arrival_time, row)?, row));
-        let mut rows: Vec<Arrival> = table.firsts().filter_map(arrived).collect();
+        let mut rows: Vec<Arrival> = table.first_rows().filter_map(arrived).collect();
         rows.sort_by(|a, b| a.0.total_cmp(&b.0));
         Arrivals { table, rows }
     }

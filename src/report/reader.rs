@@ -24,7 +24,7 @@ use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
 use crate::table::parquet::Source;
 use crate::table::rotated;
-use crate::table::rows::{self, Told, UNSAID};
+use crate::table::rows::{self, SKIPPED_COLUMNS, Told};
 use crate::table::window::Window;
 use crate::table::workers::fill_in_workers;
 use crate::table::{Error, Table};
@@ -143,7 +143,7 @@ pub fn inputs(given: &[PathBuf]) -> Vec<PathBuf> {
 /// The given runs, without their rows, and the last given experiment.
 fn find_runs(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Error> {
     let (mut last, mut runs) = (None, Vec::new());
-    for path in &rotated::once(given) {
+    for path in &rotated::without_duplicates(given) {
         let experiment: Option<ExperimentFile> = json(&path.join(EXPERIMENT))?;
         let Some(experiment) = experiment else {
             runs.push(run_of(path)?);
@@ -186,7 +186,7 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
         return Ok(Some(Run {
             dir: path.parent().unwrap_or(Path::new("")).to_owned(),
             name: name_of(path),
-            files: rotated::with_older(path).map_err(error)?,
+            files: rotated::with_rotated(path).map_err(error)?,
             ..Run::default()
         }));
     }
@@ -292,10 +292,10 @@ impl Run {
 
     /// Whether a row counts in the figures: its request arrived in the window, or at an unknown time.
     pub fn is_counted(&self) -> impl Fn(usize) -> bool + '_ {
-        let window = self.window().filter(|window| !window.is_all());
+        let window = self.window().filter(|window| !window.is_whole_run());
         move |row| {
             let at = self.table.begun(row);
-            let at = at.or_else(|| self.table.whole(ColumnId::scheduled_time, row));
+            let at = at.or_else(|| self.table.integer(ColumnId::scheduled_time, row));
             let both = window.as_ref().zip(at);
             both.is_none_or(|(window, at)| window.holds(seconds(at)))
         }
@@ -304,7 +304,7 @@ impl Run {
     /// The first rows of the requests that count in the figures.
     pub fn counted(&self) -> impl Iterator<Item = usize> {
         let is_counted = self.is_counted();
-        self.table.firsts().filter(move |row| is_counted(*row))
+        self.table.first_rows().filter(move |row| is_counted(*row))
     }
 
     /// When it began, Unix seconds, by `run.json` or its summary.
@@ -332,7 +332,7 @@ impl Run {
     /// # Errors
     /// They cannot be read.
     pub fn append(&mut self, other: Run) -> Result<(), Error> {
-        let (table, _) = rows::read(&other.files, self.epoch, &UNSAID)?;
+        let (table, _) = rows::read(&other.files, self.epoch, &SKIPPED_COLUMNS)?;
         self.table.append(believed(table));
         self.name = format!("{} + {}", self.name, other.name);
         self.files.extend(other.files);
@@ -342,7 +342,7 @@ impl Run {
 
     /// Reads its rows. With `is_lenient` an error becomes a note, and there are no rows.
     fn read(mut self, is_lenient: bool) -> Result<Run, Error> {
-        match rows::read(&self.files, self.began(), &UNSAID) {
+        match rows::read(&self.files, self.began(), &SKIPPED_COLUMNS) {
             Ok((table, read)) => {
                 self.table = believed(table);
                 if !self.faults.is_empty() {
@@ -371,7 +371,7 @@ impl Run {
         if self.is_partial {
             let of = self.scheduled();
             let of = of.map_or(String::new(), |all| format!(" of {all}"));
-            let requests = self.table.firsts().count();
+            let requests = self.table.first_rows().count();
             self.notes.push(format!(
                 "unfinished: {requests}{of} requests had ended when the run was cut short; figures are of those, and \
                  those under way then are missing, the slowest among them"
@@ -382,10 +382,10 @@ impl Run {
             self.notes
                 .push("no row: not one request was recorded".to_owned());
         }
-        if !read.unknown.is_empty() {
+        if !read.unknown_columns.is_empty() {
             self.notes.push(format!(
                 "columns that this version does not know are left out: {}",
-                read.unknown.join(", ")
+                read.unknown_columns.join(", ")
             ));
         }
     }

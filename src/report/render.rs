@@ -323,7 +323,7 @@ pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
 }
 
 /// A table with a row for each server of a run; `named` gives the name of a host.
-pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
+pub fn servers_table(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     let hosts = summary.hosts.iter();
     let hosts: Vec<(String, &Group)> = hosts.map(|(host, group)| (named(host), group)).collect();
     let shown = hosts.iter().map(|(_, group)| group.counts.requests);

@@ -12,7 +12,7 @@ use super::load::Summary;
 use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
 use super::verdict::Grade;
-use super::why::Why;
+use super::why::WaitReport;
 
 /// The first columns of the CSV output.
 pub const FIRST_COLUMNS: [&str; 4] = ["run", "dir", "state", "verdict"];
@@ -38,7 +38,7 @@ pub struct RunReport<'a> {
     /// The injected faults and their effects.
     pub episodes: Vec<Episode>,
     /// Why its requests waited.
-    pub why: Why,
+    pub why: WaitReport,
     /// The findings, the most important first.
     pub findings: Vec<Finding>,
 }
@@ -105,7 +105,7 @@ impl<'a> RunReport<'a> {
     pub fn of(run: &'a Run) -> RunReport<'a> {
         let summary = figures(run);
         let episodes = episodes(&run.table, &run.faults, run.servers());
-        let why = Why::of(run);
+        let why = WaitReport::of(run);
         RunReport {
             findings: findings(run, &summary, &episodes, &why),
             why,

@@ -2,7 +2,7 @@
 
 use crate::clock::seconds;
 use crate::request::row::Row;
-use crate::request::stages::{Breakdown, Part, Spent, place};
+use crate::request::stages::{Breakdown, Part, StageSet, place};
 use crate::request::timeline::{ClockOf, Period, TOLERANCE_NANOS};
 use crate::request::unseen::Unseens;
 use crate::units::duration;
@@ -97,7 +97,7 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
 }
 
 /// The label at the start of a line of figures. One that is too long has a line of its own.
-pub fn labelled(spent: Spent) -> String {
+pub fn labelled(spent: StageSet) -> String {
     match spent.label() {
         label if label.chars().count() >= LABEL => format!("{label}\n{:LABEL$}", ""),
         label => format!("{label:<LABEL$}"),
@@ -105,7 +105,7 @@ pub fn labelled(spent: Spent) -> String {
 }
 
 /// The clocks' error of a part's time, nanoseconds.
-pub fn clock_error(row: &Row, spent: Spent) -> i64 {
+pub fn clock_error(row: &Row, spent: StageSet) -> i64 {
     let periods = || spent.stages().map(|stage| stage.period);
     let ends = periods().next().zip(periods().last());
     ends.map_or(0, |(first, last)| {
@@ -116,9 +116,9 @@ pub fn clock_error(row: &Row, spent: Spent) -> i64 {
 }
 
 /// The character of a part's bar: shaded if it is several stages, or none.
-pub fn mark(spent: Spent) -> &'static str {
+pub fn mark(spent: StageSet) -> &'static str {
     match spent {
-        Spent::PROMPT | Spent::CLIENT_STALL => "▒",
+        StageSet::PROMPT | StageSet::CLIENT_STALL => "▒",
         _ if spent.stages().count() > 1 => "░",
         _ => "█",
     }

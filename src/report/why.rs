@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Value, json};
 
-pub use groups::{Group, lopsided};
+pub use groups::{Group, dominant_group};
 use server::Queue;
 pub use server::Server;
 
@@ -27,7 +27,7 @@ use crate::units::duration;
 
 /// The waiting of a run's requests, by cause, server and kind of request.
 #[derive(Clone, Debug, Default)]
-pub struct Why {
+pub struct WaitReport {
     /// The number of sequences with a known wait at a server, or at a pair of servers.
     pub sequences: u64,
     /// The causes of all waiting, at servers and on the way there.
@@ -49,24 +49,24 @@ const MAX_HOLDERS: usize = 3;
 /// The most requests in the lists of those that waited longest, and that held up others longest.
 const MAX_LISTED: usize = 10;
 
-impl Why {
+impl WaitReport {
     /// Analyzes a run.
-    pub fn of(run: &Run) -> Why {
-        let mut why = Why::of_servers(run);
+    pub fn of(run: &Run) -> WaitReport {
+        let mut why = WaitReport::of_servers(run);
         why.groups = groups::of(&run.table, &why.parts());
         why
     }
 
     /// The same without kinds of requests.
-    pub fn of_servers(run: &Run) -> Why {
+    pub fn of_servers(run: &Run) -> WaitReport {
         let table = &run.table;
-        let mut why = Why::default();
+        let mut why = WaitReport::default();
         let mut queues: BTreeMap<server::Key<'_>, Server> = BTreeMap::new();
         let mut untimed: Vec<(&str, Interval)> = Vec::new();
         for row in 0..table.len() {
             let cell = |column| table.value(column, row);
             if table.is_first(row) {
-                let on_the_way = Wait::on_the_way(&cell);
+                let on_the_way = Wait::before_server(&cell);
                 why.direct.add_all(&on_the_way);
                 why.causes.add_all(&on_the_way);
             }
@@ -161,7 +161,7 @@ impl Why {
     /// `waited 0.81 s: all 32 slots were taken; longest by req-17 (96k-token prompt)`.
     pub fn of_row(&self, table: &Table, row: usize) -> Option<Value> {
         // Without the spans of a pair, some of its waits are unknown.
-        table.whole(ColumnId::pure_queue_time, row)?;
+        table.integer(ColumnId::pure_queue_time, row)?;
         let waits = Wait::all(&|column| table.value(column, row));
         let longest = waits.iter().max_by_key(|wait| wait.nanos)?;
         let queue_of = |wait: &Wait| {
@@ -183,7 +183,7 @@ impl Why {
             _ => format!("for {} ", duration(seconds(longest.nanos))),
         };
         let by = holders.first().map_or(String::new(), |(row, _)| {
-            let tokens = table.whole(ColumnId::actual_prompt_tokens, *row);
+            let tokens = table.integer(ColumnId::actual_prompt_tokens, *row);
             let tokens = tokens.map(|tokens| groups::short(tokens.unsigned_abs()));
             let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
             let id = table.text(ColumnId::req_id, *row);
@@ -208,10 +208,10 @@ impl Why {
     /// arrival.
     pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
         let mut sums = vec![ByCause::default(); slots];
-        for row in table.firsts().filter(|_| self.direct.total() > 0) {
+        for row in table.first_rows().filter(|_| self.direct.total() > 0) {
             let at = table.number(ColumnId::arrival_time, row).unwrap_or(0.0) / slot;
             if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
-                sum.add_all(&Wait::on_the_way(&|column| table.value(column, row)));
+                sum.add_all(&Wait::before_server(&|column| table.value(column, row)));
             }
         }
         for (queue, _, stay) in self.servers.iter().flat_map(Server::stays) {
@@ -270,10 +270,10 @@ impl Why {
 }
 
 /// Why the sequence of the first row waited, as a sentence; the other rows are of requests that ran at about the same time.
-pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
+pub fn wait_sentence<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
-    let json = Why::of_servers(&run).of_row(&run.table, 0)?;
+    let json = WaitReport::of_servers(&run).of_row(&run.table, 0)?;
     json["words"].as_str().map(str::to_owned)
 }
 
@@ -281,7 +281,7 @@ pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
 fn holder(table: &Table, row: usize, seconds: f64) -> Value {
     json!({
         "req_id": table.text(ColumnId::req_id, row),
-        "prompt_tokens": table.whole(ColumnId::actual_prompt_tokens, row),
+        "prompt_tokens": table.integer(ColumnId::actual_prompt_tokens, row),
         "seconds": seconds,
     })
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{NANOS, Stamp};
 
-use super::body_timing::Passage;
+use super::body_timing::BodyTiming;
 use super::cell::{Value, cells, nanos};
 use super::names::names;
 use super::outcome::Outcome;
@@ -48,7 +48,7 @@ pub struct Hex<const DIGITS: usize>([u8; DIGITS]);
 
 /// The span that the sender of a request named as the parent (`traceparent`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CameWith {
+pub struct ParentSpan {
     /// Its trace.
     pub trace: u128,
     /// The span.
@@ -65,7 +65,7 @@ pub struct Attempt {
     /// The server behind it, `host:port`.
     pub host: String,
     /// The span that the request arrived with.
-    pub came_with: Option<CameWith>,
+    pub parent: Option<ParentSpan>,
     /// The hop read the head that the router sent.
     pub arrival: Stamp,
     /// The hop sent the head to the server.
@@ -73,7 +73,7 @@ pub struct Attempt {
     /// Status of the server's response, or of one that the hop gave itself.
     pub status: Option<u16>,
     /// When the body of its response passed the hop.
-    pub passage: Passage,
+    pub body_timing: BodyTiming,
     /// When the hop was done with the attempt.
     pub ended: Option<Stamp>,
     /// How it ended; `None` while it goes on.
@@ -173,11 +173,11 @@ impl Attempt {
             span,
             worker,
             host,
-            came_with: None,
+            parent: None,
             arrival,
             forwarded: None,
             status: None,
-            passage: Passage::default(),
+            body_timing: BodyTiming::default(),
             ended: None,
             outcome: None,
             room: None,
@@ -219,7 +219,7 @@ impl Attempt {
     }
 
     /// Whether all that it will ever report is known.
-    pub fn has_told(&self) -> bool {
+    pub fn has_reported(&self) -> bool {
         self.ended.is_some() || !self.prefill.is_empty()
     }
 

@@ -5,7 +5,7 @@ use crate::clock::Stamp;
 
 /// First byte, last byte and longest gap of one body, as far as it has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passage {
+pub struct BodyTiming {
     /// Its first bytes; of a stream, those of the first event.
     pub first: Option<Stamp>,
     /// Its last bytes so far.
@@ -15,7 +15,7 @@ pub struct Passage {
     stall_nanos: i64,
 }
 
-impl Passage {
+impl BodyTiming {
     /// Records that bytes passed at `at`, when writes had been held up for `stall_nanos` in all. Returns whether they were the
     /// first.
     pub fn piece(&mut self, at: Stamp, stall_nanos: i64) -> bool {
@@ -31,10 +31,10 @@ impl Passage {
     }
 
     /// Returns what is known before the body's end: only its first bytes are final.
-    pub fn so_far(&self) -> Passage {
-        Passage {
+    pub fn so_far(&self) -> BodyTiming {
+        BodyTiming {
             first: self.first,
-            ..Passage::default()
+            ..BodyTiming::default()
         }
     }
 }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn gaps_are_between_pieces_and_without_stalls() {
-        let mut passage = Passage::default();
+        let mut passage = BodyTiming::default();
         let at = |nanos: i64| Stamp::from_nanos(1_000 + nanos);
         assert!(passage.piece(at(0), 5));
         assert_eq!(passage.longest_gap_nanos, None);

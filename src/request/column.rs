@@ -65,7 +65,7 @@ macro_rules! columns {
             /// The number of sequences of the request.
             pub sequences: u32,
             /// What no column shows: known only in the process that saw the request.
-            pub more: Internal,
+            pub internal: Internal,
         }
 
         /// A column, by its index in [`COLUMNS`].

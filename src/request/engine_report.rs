@@ -100,7 +100,7 @@ impl EngineReport {
 
     /// Writes into the row what the two servers of a pair reported.
     fn put_pair(&self, row: &mut Row) {
-        row.more.room = row.more.room.or(self.room);
+        row.internal.room = row.internal.room.or(self.room);
         let prefill = self.prefill.as_deref();
         let times = prefill.map(|report| PrefillTimes {
             sending: report.sending_nanos,
@@ -110,7 +110,7 @@ impl EngineReport {
         let of_prefill = |attempt: &&Attempt| {
             prefill.is_some_and(|report| report.parent == Some(attempt.span.number()))
         };
-        let attempt = row.more.trace.attempts.iter().find(of_prefill);
+        let attempt = row.internal.trace.attempts.iter().find(of_prefill);
         if let (Some(attempt), None) = (attempt.cloned(), &row.prefill_host) {
             row.prefilled_by(&attempt);
         }
@@ -155,7 +155,7 @@ impl EngineReport {
                     has_added = true;
                 }
                 Some(known) if at.nanos_since(known).saturating_abs() > TOLERANCE => {
-                    row.more.conflicting.push((moment, self.source));
+                    row.internal.conflicting.push((moment, self.source));
                 }
                 Some(_) => {}
             }

@@ -28,7 +28,7 @@ pub fn is_kind(content_type: &str, kind: &str) -> bool {
 }
 
 /// Returns the outcome that a proxy of ours put on a response that it gave itself.
-pub fn told_outcome(headers: &HeaderMap) -> Option<Outcome> {
+pub fn reported_outcome(headers: &HeaderMap) -> Option<Outcome> {
     Outcome::named(headers.get(OUTCOME_HEADER)?.to_str().ok()?)
 }
 

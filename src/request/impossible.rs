@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use super::cell::Value;
 use super::column::Unit;
 use super::columns::{COLUMNS, Column, Row};
-use super::sequence::{TimingSource, Untold};
+use super::sequence::{MissingReason, TimingSource};
 use super::timeline::{ClockOf, Moment, Period, Relation, Side, TOLERANCE_NANOS};
 
 /// The impossible values of a row.
@@ -232,7 +232,7 @@ impl Impossible {
         if self.engine {
             row.timeline.forget_engine();
             row.pure_queue_time = None;
-            row.more.untold = Some(Untold::Impossible);
+            row.internal.missing_reason = Some(MissingReason::Impossible);
         }
         for clock in self.clocks {
             row.timeline.relate(clock, Relation::Unknown);
@@ -246,7 +246,7 @@ impl Impossible {
             row.request_output_tokens = None;
             row.tpot = None;
             (row.itl_mean, row.itl_p99, row.itl_max) = (None, None, None);
-            row.more.gaps = None;
+            row.internal.gaps = None;
         }
         if self.prompt {
             row.actual_prompt_tokens = None;

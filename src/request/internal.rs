@@ -4,7 +4,7 @@ use crate::clock::Stamp;
 
 use super::gaps::GapCounts;
 use super::generation::Generation;
-use super::sequence::{TimingSource, Untold};
+use super::sequence::{MissingReason, TimingSource};
 use super::timeline::Moment;
 use super::trace_facts::TraceFacts;
 
@@ -20,7 +20,7 @@ pub struct Internal {
     /// The SGLang that wrote its last `meta_info`; `None` if it never ran.
     pub generation: Option<Generation>,
     /// Why the engine's trace or log brought nothing, if it was waited for.
-    pub untold: Option<Untold>,
+    pub missing_reason: Option<MissingReason>,
     /// The engine's trace or log is joined to the front's row, not to this one.
     pub front_joins_engine: bool,
     /// The name of the prefill server's hop, if another server did the prefill.

@@ -79,7 +79,7 @@ impl Observer {
     pub fn room(&self) -> Option<u64> {
         let request = self.request.as_ref();
         let in_body = request.and_then(|request| request.params.room);
-        self.row.more.room.or(in_body)
+        self.row.internal.room.or(in_body)
     }
 
     /// Returns the server's ids of the sequences seen so far.
@@ -159,7 +159,7 @@ impl Observer {
             row.attempts = stamps.attempts.map(u64::from).or(row.attempts);
             row.host = stamps.host.clone();
             row.failed_attempts = failed_text(&stamps.failed);
-            row.more.front_joins_engine = stamps.joins_engine;
+            row.internal.front_joins_engine = stamps.joins_engine;
         }
         let (front_clock, hop) = match is_hop {
             true => (own_clock, Some(stamps)),
@@ -174,7 +174,7 @@ impl Observer {
             timeline.set(Moment::WorkerForwarded, hop.forwarded);
             row.host = hop.host.clone().or(row.host.take());
             row.worker = hop.worker.clone();
-            row.more.room = row.more.room.or(hop.room);
+            row.internal.room = row.internal.room.or(hop.room);
         }
     }
 
@@ -200,12 +200,12 @@ impl Observer {
         };
         let (outcome, error) = judge(end, &facts);
         row.outcome = Some(outcome);
-        row.more.error_quotes_server = facts.is_quoted_in(&error);
-        row.more.error_code = facts.code();
+        row.internal.error_quotes_server = facts.is_quoted_in(&error);
+        row.internal.error_code = facts.code();
         row.error = Some(error).filter(|error| !error.is_empty());
-        row.more.has_unrecorded_sequences = parsed.has_unrecorded_sequences;
-        row.more.usage_prompt_tokens = parsed.usage_prompt_tokens;
-        row.more.usage_completion_tokens = parsed.usage_completion_tokens;
+        row.internal.has_unrecorded_sequences = parsed.has_unrecorded_sequences;
+        row.internal.usage_prompt_tokens = parsed.usage_prompt_tokens;
+        row.internal.usage_completion_tokens = parsed.usage_completion_tokens;
         Observer::rows(self.row, parsed)
     }
 
@@ -241,10 +241,10 @@ impl Observer {
         let is_whole = request.is_whole();
         let (params, row) = (request.params, &mut self.row);
         row.stream = params.stream.or(is_whole.then_some(false));
-        row.more.n = params.n.unwrap_or(1).max(1);
+        row.internal.n = params.n.unwrap_or(1).max(1);
         row.input_length = params.input_length().filter(|_| is_whole);
         row.expected_output_length = params.output_length();
-        row.more.room = row.more.room.or(params.room);
+        row.internal.room = row.internal.room.or(params.room);
         row.model = params.model;
     }
 
@@ -258,12 +258,12 @@ impl Observer {
         let sequences = u32::try_from(count).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row holds it for all.
-        let trace = std::mem::take(&mut row.more.trace);
+        let trace = std::mem::take(&mut row.internal.trace);
         let mut rows = vec![row; count];
         let recorded = parsed.sequences.into_iter().zip(0..);
         let recorded = recorded.filter(|(sequence, _)| sequence.has_events);
         for (row, (sequence, index)) in rows.iter_mut().zip(recorded) {
-            let is_leg = row.more.room.is_some() && !sequence.has_prefilled();
+            let is_leg = row.internal.room.is_some() && !sequence.has_prefilled();
             let is_pair = is_leg || sequence.is_decoded_elsewhere();
             sequence.put(row);
             if is_pair {
@@ -273,7 +273,7 @@ impl Observer {
             row.set_index(index, sequences);
         }
         if let Some(first) = rows.first_mut() {
-            first.more.trace = trace;
+            first.internal.trace = trace;
         }
         rows
     }
@@ -293,7 +293,7 @@ pub fn engine_bounds(rows: &[Row]) -> Vec<OffsetBound> {
         let created = row.timeline.raw(Moment::ServerCreated)?;
         Some(OffsetBound::of_sent(row.timeline.last_send()?, created))
     });
-    let written = rows.iter().filter_map(|row| row.more.first_write);
+    let written = rows.iter().filter_map(|row| row.internal.first_write);
     let written = written.map(|(sent, read)| OffsetBound::of_received(read, sent));
     received.chain(written).collect()
 }

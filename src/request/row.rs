@@ -9,7 +9,7 @@ pub use super::columns::Row;
 pub use super::timeline::{ClockState, TtftSource};
 
 use super::attempt::Attempt;
-use super::body_timing::Passage;
+use super::body_timing::BodyTiming;
 use super::column::Origin;
 use super::columns::{COLUMNS, Column, ColumnId};
 use super::endpoint::Endpoint;
@@ -28,7 +28,7 @@ pub type Rows = Arc<Vec<Row>>;
 
 /// Returns the rows without messages of the server, which may quote the prompt: for all consumers but the records file.
 pub fn without_quotes(rows: &Rows) -> Rows {
-    if !rows.iter().any(|row| row.more.error_quotes_server) {
+    if !rows.iter().any(|row| row.internal.error_quotes_server) {
         return rows.clone();
     }
     let mut own = Vec::clone(rows);
@@ -63,7 +63,7 @@ impl Row {
     }
 
     /// Sets when the body of its response passed the front (`here`) and the worker hop.
-    pub fn passed(&mut self, here: Passage, worker: Passage) {
+    pub fn passed(&mut self, here: BodyTiming, worker: BodyTiming) {
         let between = |there: Option<Stamp>, here: Option<Stamp>| Some(here?.nanos_since(there?));
         self.worker_first_byte_time = worker.first;
         self.worker_last_byte_time = worker.last;
@@ -77,7 +77,7 @@ impl Row {
     /// Sets the leg that another server prefilled.
     pub fn prefilled_by(&mut self, leg: &Attempt) {
         self.prefill_host = Some(leg.host.clone()).filter(|host| !host.is_empty());
-        self.more.prefill_worker = Some(leg.worker.clone());
+        self.internal.prefill_worker = Some(leg.worker.clone());
     }
 
     /// Finalizes the rows of a request of which everything has been reported.
@@ -99,7 +99,7 @@ impl Row {
 
     fn end(&mut self) {
         self.success = Some(self.is_ok());
-        self.bootstrap_room = self.more.room.map(|room| room.to_string());
+        self.bootstrap_room = self.internal.room.map(|room| room.to_string());
         self.derive();
         self.pure_queue_time = self.pure_queue();
         self.tpot = self.tpot_nanos();
@@ -110,10 +110,10 @@ impl Row {
 
     /// What `inconsistency` names besides impossible values.
     fn noted(&self) -> Vec<String> {
-        let conflicting = self.more.conflicting.iter();
+        let conflicting = self.internal.conflicting.iter();
         let conflicting =
             conflicting.map(|(moment, by)| format!("{}!={}", moment.name(), by.name()));
-        let has_unrecorded = self.more.has_unrecorded_sequences && self.index == 0;
+        let has_unrecorded = self.internal.has_unrecorded_sequences && self.index == 0;
         let unrecorded = has_unrecorded.then(|| "sequences_not_recorded".to_owned());
         conflicting.chain(unrecorded).collect()
     }
@@ -137,7 +137,7 @@ impl Row {
         let reason = self.unseen.take().and_then(Unseens::engine);
         self.conclude(&Impossible::of(self));
         // A row read from a file cannot find the reason again: it keeps the one it has.
-        let is_read = self.more.generation.is_none() && self.more.untold.is_none();
+        let is_read = self.internal.generation.is_none() && self.internal.missing_reason.is_none();
         if let (Some(reason), Some(unseen), true) = (reason, &mut self.unseen, is_read) {
             *unseen = unseen.with_engine(reason);
         }
@@ -187,12 +187,12 @@ impl Row {
 
     /// Returns `error` without a message of the server.
     pub fn own_error(&self) -> Cow<'_, str> {
-        if !self.more.error_quotes_server {
+        if !self.internal.error_quotes_server {
             return Cow::Borrowed(self.error.as_deref().unwrap_or_default());
         }
         let hint = "the server's message is in the records file only, as it may quote the prompt";
         // Not the first word of `error`, which may be one of the prompt.
-        let code = self.more.error_code;
+        let code = self.internal.error_code;
         Cow::Owned(code.map_or_else(|| hint.into(), |code| format!("{code}; {hint}")))
     }
 

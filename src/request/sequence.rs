@@ -25,7 +25,7 @@ names! {
 
 names! {
     /// Why the engine's own trace or log reported nothing, or not all, of a sequence.
-    pub enum Untold {
+    pub enum MissingReason {
         /// It was waited for, and no span came.
         NoSpans = "no_spans",
         /// It was waited for, and no line of the log came.

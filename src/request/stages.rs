@@ -7,13 +7,13 @@ use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
 
 pub use last_seen::place;
-pub use stage_set::{Spent, UNSEEN};
+pub use stage_set::{StageSet, UNSEEN};
 
 /// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// What it was spent on.
-    pub spent: Spent,
+    pub spent: StageSet,
     /// How long, nanoseconds; negative where moments are out of order.
     pub nanos: i64,
 }
@@ -54,7 +54,7 @@ impl Breakdown {
                 None => return None,
             }
         }
-        if unplaced != Spent::default() {
+        if unplaced != StageSet::default() {
             let placed: i64 = parts.iter().map(|part| part.nanos).sum();
             parts.push(Part {
                 spent: unplaced,
@@ -65,17 +65,22 @@ impl Breakdown {
         correct_router_part(row, &mut parts);
         // A client that is slow to send its prompt delays the choice of an upstream: that is not the router's time.
         let prompt = row.prompt_wait;
-        split_off(Spent::PROMPT, prompt, Period::QUEUE_IN_ROUTER, &mut parts);
+        split_off(
+            StageSet::PROMPT,
+            prompt,
+            Period::QUEUE_IN_ROUTER,
+            &mut parts,
+        );
         // A stalled client delays what is read after it: that is not the engine's time.
         let stall = row.client_stall_until_finish;
-        split_off(Spent::CLIENT_STALL, stall, Period::DECODE, &mut parts);
+        split_off(StageSet::CLIENT_STALL, stall, Period::DECODE, &mut parts);
         Some(Breakdown { total_nanos, parts })
     }
 
     /// Returns the parts until the first token was read; `None` if it is unknown when that was.
     #[must_use]
     pub fn until_first_token(&self) -> Option<Breakdown> {
-        let decode = Spent::of(Period::DECODE);
+        let decode = StageSet::of(Period::DECODE);
         let is_seen = self.parts.iter().any(|part| part.spent == decode);
         let mut parts = self.parts.clone();
         parts.retain(|part| !part.spent.is_after_first_token());
@@ -88,7 +93,7 @@ impl Breakdown {
 
 /// Measures the stages from index `first` to before `before`: returns the parts of known length, and the stages of unknown
 /// length.
-fn measured_parts(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, Spent) {
+fn measured_parts(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, StageSet) {
     let stages = STAGES.iter().enumerate().take(before).skip(first);
     let mut own: Vec<(usize, Period)> = Vec::with_capacity(STAGES.len());
     own.extend(stages.filter_map(|(index, stage)| Some((index, timeline.period_of(stage)?))));
@@ -96,7 +101,7 @@ fn measured_parts(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part
         let (from, to) = (own.get(from)?.1.from, own.get(to)?.1.to);
         timeline.nanos(Period { from, to })
     };
-    let (mut parts, mut unplaced) = (Vec::with_capacity(STAGES.len()), Spent::default());
+    let (mut parts, mut unplaced) = (Vec::with_capacity(STAGES.len()), StageSet::default());
     let mut at = 0;
     while at < own.len() {
         // The shortest run of stages of known length; it must not contain stages that are known by themselves.
@@ -105,7 +110,7 @@ fn measured_parts(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part
             joined.filter(|(last, _)| (at + 1..=*last).all(|inner| length(inner, inner).is_none()));
         let last = joined.map_or(at, |(last, _)| last);
         let stages = own[at..=last].iter();
-        let spent: Spent = stages.map(|(index, _)| Spent::one(*index)).collect();
+        let spent: StageSet = stages.map(|(index, _)| StageSet::one(*index)).collect();
         match joined {
             Some((_, nanos)) => parts.push(Part { spent, nanos }),
             None => unplaced.0 |= spent.0,
@@ -117,13 +122,13 @@ fn measured_parts(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part
 
 /// Returns the moment at which a request's time ends, and the index of the stage that it was in, or of the first that it may have
 /// been in; one past the last if it succeeded.
-fn end(row: &Row, last_seen: Option<Spent>) -> Option<(Moment, usize)> {
+fn end(row: &Row, last_seen: Option<StageSet>) -> Option<(Moment, usize)> {
     let timeline = &row.timeline;
     let begin = |stage: &Stage| timeline.raw(timeline.period_of(stage)?.from);
     let is_seen = |stage: &Stage| begin(stage).is_some();
     Some(match last_seen {
         None => (row.is_ok().then_some(Moment::Finish)?, STAGES.len()),
-        Some(Spent::CONNECTING) => (Moment::End, STAGES.iter().rposition(is_seen)?),
+        Some(StageSet::CONNECTING) => (Moment::End, STAGES.iter().rposition(is_seen)?),
         Some(place) => (Moment::End, place.order() as usize),
     })
 }
@@ -132,20 +137,20 @@ fn end(row: &Row, last_seen: Option<Spent>) -> Option<(Moment, usize)> {
 /// a proxy of ours there is nothing between client and server: to show a router with an empty queue would be false.
 fn correct_router_part(row: &Row, parts: &mut Vec<Part>) {
     let timeline = &row.timeline;
-    let [to_proxy, router] = [Period::TO_PROXY, Period::QUEUE_IN_ROUTER].map(Spent::of);
+    let [to_proxy, router] = [Period::TO_PROXY, Period::QUEUE_IN_ROUTER].map(StageSet::of);
     let is_routed = timeline.raw(Moment::WorkerArrival).is_some();
     if timeline.mark(Moment::Arrival).is_none() {
         parts.retain(|part| part.spent != to_proxy && (is_routed || part.spent != router));
     }
     for part in parts.iter_mut().filter(|_| !is_routed) {
         if part.spent == router {
-            part.spent = Spent::PROXY;
+            part.spent = StageSet::PROXY;
         }
     }
 }
 
 /// Splits off time that is known separately from the first part that holds the stage of `period`.
-fn split_off(spent: Spent, nanos: Option<i64>, period: Period, parts: &mut Vec<Part>) {
+fn split_off(spent: StageSet, nanos: Option<i64>, period: Period, parts: &mut Vec<Part>) {
     let at = parts.iter().position(|part| part.spent.holds(period));
     let (Some(nanos @ 1..), Some(at)) = (nanos, at) else {
         return;
@@ -153,7 +158,7 @@ fn split_off(spent: Spent, nanos: Option<i64>, period: Period, parts: &mut Vec<P
     let nanos = nanos.min(parts[at].nanos.max(0));
     parts[at].nanos -= nanos;
     parts.push(Part { spent, nanos });
-    if spent == Spent::PROMPT {
+    if spent == StageSet::PROMPT {
         parts[at..].rotate_right(1);
     }
 }
@@ -163,7 +168,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::request::body_timing::Passage;
+    use crate::request::body_timing::BodyTiming;
     use crate::request::cell::Value;
     use crate::request::columns::COLUMNS;
     use crate::request::outcome::Outcome;
@@ -177,7 +182,7 @@ mod tests {
     /// was one.
     fn of_moments(seen: u32, apart: &[i64], pair: Option<PrefillTimes>) -> Row {
         let with_pair = |row: &mut Row| {
-            let [mut worker, mut here] = [Passage::default(); 2];
+            let [mut worker, mut here] = [BodyTiming::default(); 2];
             (worker.first, here.first) = (Some(at(1)), Some(at(9)));
             row.passed(here, worker);
             if let Some(times) = pair {
@@ -229,8 +234,8 @@ mod tests {
                     prop_assert!(took.is_none() || stage.period == Period::PURE_QUEUE, "{}: {took:?}", stage.name);
                     continue;
                 }
-                let alone = Spent::of(stage.period);
-                let is_it = |part: &&Part| part.spent == alone || part.spent == Spent::PROXY && alone.holds(Period::QUEUE_IN_ROUTER);
+                let alone = StageSet::of(stage.period);
+                let is_it = |part: &&Part| part.spent == alone || part.spent == StageSet::PROXY && alone.holds(Period::QUEUE_IN_ROUTER);
                 let part = parts.iter().find(is_it).map(|part| part.nanos);
                 // Without a router there is no part, and it took no time; one part may be known only as the remainder.
                 let is_nothing = part.is_none() && took == Some(0);
@@ -400,7 +405,7 @@ connecting 7";
         let parts = samples.map(|sample| parts(&sample.row()));
         assert_eq!(parts.join("\n"), expected);
         let last_seen = refused.row().last_seen().unwrap();
-        assert_eq!(last_seen, Spent::CONNECTING);
+        assert_eq!(last_seen, StageSet::CONNECTING);
         assert_eq!(place(last_seen), "connecting to the target");
         assert_eq!(refused_by_server.row().ended_in.unwrap(), "network");
     }

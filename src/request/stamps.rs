@@ -13,7 +13,7 @@ use crate::clock::Stamp;
 use super::attempt::{Failed, MAX_FAILED, SpanId};
 
 /// Request header in which a client asks the front for [`FRONT_HEADER`] (value `1`).
-pub const ASK_HEADER: &str = "x-queuescope-stamps";
+pub const STAMPS_REQUEST_HEADER: &str = "x-queuescope-stamps";
 /// Response header with the front's timestamps, only for clients that asked.
 pub const FRONT_HEADER: &str = "x-queuescope-stamps";
 /// Response header with the hop's timestamps; the front removes it.

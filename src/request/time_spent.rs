@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::row::Row;
-use super::stages::{Breakdown, Part, Spent};
+use super::stages::{Breakdown, Part, StageSet};
 use super::timeline::{Period, Side};
 use super::unseen::{Unseen, Unseens};
 
@@ -27,7 +27,7 @@ pub struct TimeSpent {
 #[derive(Clone, Copy, Debug)]
 pub struct PartSpent {
     /// What it was spent on.
-    pub spent: Spent,
+    pub spent: StageSet,
     /// Its sum, nanoseconds.
     pub nanos: i128,
     /// The number of requests with such a part.
@@ -53,8 +53,9 @@ impl TimeSpent {
 
     fn count(&mut self, breakdown: Option<&Breakdown>, row: &Row, unseen: Unseens) {
         let Some(breakdown) = breakdown else { return };
-        let is_router =
-            |part: &Part| part.spent != Spent::PROXY && part.spent.holds(Period::QUEUE_IN_ROUTER);
+        let is_router = |part: &Part| {
+            part.spent != StageSet::PROXY && part.spent.holds(Period::QUEUE_IN_ROUTER)
+        };
         // A hop is behind a router, of whose time it sees nothing.
         let is_routed = row.side() == Side::Hop || breakdown.parts.iter().any(is_router);
         let total_nanos = i128::from(breakdown.total_nanos);

@@ -208,14 +208,14 @@ mod tests {
             (From0_5_22, true, 2, FIRST, Unseen::Incomplete),
         ] {
             let found = unseen((Generate, stream), without, |row| {
-                row.more.generation = Some(generation);
+                row.internal.generation = Some(generation);
                 row.num_retractions = Some(retractions);
             });
             assert_eq!(found, expected, "{generation:?} {stream}");
         }
         let nothing: fn(&mut Row) = |_| ();
         // Whoever sends through a proxy that has the times need not be told how to get them.
-        let in_proxy: fn(&mut Row) = |row| row.more.front_joins_engine = true;
+        let in_proxy: fn(&mut Row) = |row| row.internal.front_joins_engine = true;
         let joined: fn(&mut Row) = |row| row.timing_source = Some(TimingSource::Log);
         let encoded: fn(&mut Row) = |row| row.unread = Some(Unread::Encoded);
         for (endpoint, stream, change, expected) in [

@@ -147,7 +147,7 @@ impl Wait {
     }
 
     /// Returns what a request waited for before it was sent to a server, given the cells of its first row.
-    pub fn on_the_way<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
+    pub fn before_server<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
         // Waiting for a client that is slow to send its prompt is no router's time.
         let prompt = whole(cell(ColumnId::prompt_wait)).unwrap_or(0);
         let nanos = whole(cell(ColumnId::queue_time_in_router)).map(|nanos| nanos - prompt);

@@ -255,7 +255,7 @@ async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ad
             };
             match Fault::parse(&body.to_bytes()) {
                 Ok(fault) => {
-                    let lasts = match fault.holds_on() {
+                    let lasts = match fault.stalls_until_removed() {
                         true => "; it holds requests until it is removed or their clients leave",
                         false => "",
                     };

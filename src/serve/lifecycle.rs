@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::keys::Taken;
 use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::waits::JUDGED;
+use crate::telemetry::waits::MAX_JUDGE_DELAY_NANOS;
 use crate::units::count;
 
 use super::admin;
@@ -175,7 +175,7 @@ impl Proxy {
             // No more rows follow that could change the cause of a wait.
             shared
                 .telemetry
-                .count_waits(shared.clock.now().plus_nanos(JUDGED));
+                .count_waits(shared.clock.now().plus_nanos(MAX_JUDGE_DELAY_NANOS));
             shared.telemetry.close();
         };
         // Joining a thread would block the runtime.
@@ -251,7 +251,7 @@ impl Proxy {
         let arguments = std::env::args_os().skip(1);
         let started = Successor::start(program, arguments, &self.sockets(), hop_secret);
         started.map_err(|error| {
-            let hint = shortage::remedy(&error);
+            let hint = shortage::hint(&error);
             format!("cannot start {}: {error}{hint}", program.display())
         })
     }

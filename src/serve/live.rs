@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::{Value, json};
 
 use crate::proxy::shared::Shared;
-use crate::report::page::{BASE, DOM, filled, stages};
+use crate::report::page::{BASE, DOM, fill, stages};
 use crate::report::timeline::{clock_error, clock_lines, unseen};
-use crate::report::why::first_of;
+use crate::report::why::wait_sentence;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::without_impossible;
@@ -19,7 +19,7 @@ use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::{Moment, Side};
 use crate::stats::Histogram;
 use crate::telemetry::prometheus::Progress;
-use crate::telemetry::recent::{Ended, Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+use crate::telemetry::recent::{Figures, RecentRequest, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 
 const PAGE: &str = include_str!("live/page.html");
 /// The phase of requests that were sent on and have no token yet.
@@ -33,7 +33,7 @@ pub fn page() -> (String, String) {
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
     let parts = [("base", BASE), ("dom", DOM), ("nonce", &nonce)];
-    (filled(PAGE, &parts), policy)
+    (fill(PAGE, &parts), policy)
 }
 
 /// Returns what is new since the request with the number `after`.
@@ -158,7 +158,7 @@ fn ok(slot: &Slot) -> u64 {
 }
 
 /// One request as a line of the waterfall.
-fn bar(ended: &Ended) -> Option<Value> {
+fn bar(ended: &RecentRequest) -> Option<Value> {
     let row = ended.rows.first()?;
     let believed = without_impossible(std::slice::from_ref(row));
     let row = believed.first()?;
@@ -191,7 +191,7 @@ fn bar(ended: &Ended) -> Option<Value> {
 }
 
 /// Returns all that is known of one request. Why it waited follows from those that ended `lately` too.
-pub fn request(ended: &Ended, lately: &[Ended]) -> Value {
+pub fn request(ended: &RecentRequest, lately: &[RecentRequest]) -> Value {
     let others = lately.iter().filter(|other| other.number != ended.number);
     let others = others.flat_map(|other| other.rows.iter());
     let first = ended.rows.first();
@@ -201,7 +201,7 @@ pub fn request(ended: &Ended, lately: &[Ended]) -> Value {
         "trace_id": first.and_then(|row| row.trace_id.as_deref()),
         "unseen": first.map(unseen).unwrap_or_default(),
         "clocks": first.map(clock_lines).unwrap_or_default(),
-        "waited": first_of(ended.rows.iter().chain(others)),
+        "waited": wait_sentence(ended.rows.iter().chain(others)),
         "rows": rows.collect::<Vec<Value>>(),
     })
 }
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
     use crate::report::sample::{Sample, at};
     use crate::request::timeline::{ENGINE, STAGES};
-    use crate::telemetry::counted::Counted;
+    use crate::telemetry::counted::CountedRequest;
     use crate::telemetry::recent::Recent;
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
             Sample::starting(2).without(&ENGINE),
         ] {
             let rows = vec![sample.row()].into();
-            recent.record(&rows, Some(&Counted::of(&rows)));
+            recent.record(&rows, Some(&CountedRequest::of(&rows)));
         }
         let told = window(&recent.view(0, at(600)).figures);
         // 80 of 500 ms, of the one request that measured it; of the time until the first token, decoding is no part.
@@ -285,7 +285,7 @@ mod tests {
     fn a_request_that_is_gone_has_all_members_of_the_dialog() {
         let recent = Recent::default();
         let rows = vec![Sample::whole().row()].into();
-        recent.record(&rows, Some(&Counted::of(&rows)));
+        recent.record(&rows, Some(&CountedRequest::of(&rows)));
         let told = request(&recent.find(1).unwrap(), &[]);
         let (_, gone) = PAGE.split_once("detail({").unwrap();
         let (gone, _) = gone.split_once("});").unwrap();

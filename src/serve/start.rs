@@ -17,7 +17,7 @@ use crate::clock::{Clock, NANOS, Stamp};
 use crate::config::check::Credentials;
 use crate::config::proxy::Config;
 use crate::engine::Engine;
-use crate::engine::joiner::Outlet;
+use crate::engine::joiner::JoinOutput;
 use crate::fault::registry::Faults;
 use crate::keys::values::Whole;
 use crate::offset::OffsetTable;
@@ -35,7 +35,7 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
-use crate::upstream::{self, Address, Means, Policy, Rules, Trust, Upstreams};
+use crate::upstream::{self, Address, Connectivity, Policy, Rules, Trust, Upstreams};
 
 /// The most idle connections to the upstreams of a listener.
 const POOL_SIZE: usize = 4096;
@@ -132,7 +132,7 @@ pub(super) async fn bind(
         };
         let before = same.map(|(running, _)| running.service.upstreams.load_full());
         let metrics = metrics.clone();
-        let means = Means {
+        let means = Connectivity {
             trust: trust.clone(),
             resolver: upstream::system,
         };
@@ -312,7 +312,7 @@ pub(super) fn shared(
     let telemetry = telemetry(config, credentials, &clock, &metrics)?;
     let clocks = Arc::<Mutex<OffsetTable>>::default();
     let roles = Arc::<Mutex<Roles>>::default();
-    let outlet = Outlet {
+    let outlet = JoinOutput {
         telemetry: telemetry.clone(),
         clocks: clocks.clone(),
         metrics: metrics.clone(),

@@ -44,7 +44,7 @@ const LOOKAHEAD_NANOS: i64 = crate::offset::MEMORY / 2;
 /// If no hop's file is given, a file cannot be read, is of another kind of process or has another time base, or `out` cannot be
 /// written.
 pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
-    let files = rotated::once(files);
+    let files = rotated::without_duplicates(files);
     let [front, hops @ ..] = files.as_slice() else {
         return Ok(Joined::default());
     };
@@ -57,7 +57,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     let mut zero = None;
     let mut read = |path: &Path, side| {
         let began = zero.map(|(began, _)| began);
-        let files = rotated::with_older(path).map_err(|cause| Error::read(path, cause))?;
+        let files = rotated::with_rotated(path).map_err(|cause| Error::read(path, cause))?;
         let (rows, stats) = rows::read(&files, began, &[])?;
         let base = stats.zero.map(|zero| zero.base);
         check(&rows, base, path, side)?;
@@ -76,7 +76,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     let attempts = JoinedAttempts::find(&front, &hop_rows);
     let mut joining = Joining::new(&front, &hop_rows, &attempts);
     let mut errors = Vec::new();
-    let rows = front.firsts().flat_map(|first| {
+    let rows = front.first_rows().flat_map(|first| {
         let joined = joining.joined(first).into_iter().flatten().map(Some);
         let all = front
             .rows_of(first)
@@ -107,14 +107,18 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
 ///
 /// # Errors
 /// If a file cannot be read, or the generator's cannot be written.
-pub fn tell_pairs(path: &Path, front: &Path, began: Option<f64>) -> Result<Option<String>, Error> {
+pub fn add_pair_reports(
+    path: &Path,
+    front: &Path,
+    began: Option<f64>,
+) -> Result<Option<String>, Error> {
     let (rows, stats) = rows::read(&[path.to_owned()], began, &[])?;
     if let Some(message) = stats.left_out() {
         // Writing the file anew would lose these rows.
         return Err(Error::read(path, message));
     }
     let (front, front_stats) = rows::read(&[front.to_owned()], began, &[])?;
-    let all = front.firsts().flat_map(|first| front.request(first));
+    let all = front.first_rows().flat_map(|first| front.request(first));
     let all = all.filter(|row| row.disaggregated == Some(true));
     let by_id: HashMap<String, Row> = all
         .filter_map(|row| Some((row.req_id.clone()?, row)))
@@ -128,7 +132,7 @@ pub fn tell_pairs(path: &Path, front: &Path, began: Option<f64>) -> Result<Optio
         (at, row)
     };
     let all = rows
-        .firsts()
+        .first_rows()
         .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
     let zero = stats.zero.map_or(0, |zero| zero.nanos);
     let file = New::beside(path).and_then(|file| write(file, zero, &rows, all.map(with_pair)));
@@ -188,7 +192,7 @@ struct Joining<'a> {
 impl<'a> Joining<'a> {
     fn new(front: &'a Table, hops: &'a Table, attempts: &'a JoinedAttempts) -> Joining<'a> {
         let answered = attempts.answered();
-        let ended = |row| front.whole(ColumnId::end_time, row);
+        let ended = |row| front.integer(ColumnId::end_time, row);
         let mut exchanges: Vec<(i64, usize, usize)> = answered
             .filter_map(|(row, hop)| Some((ended(row)?, row, hop)))
             .collect();
@@ -217,7 +221,7 @@ impl<'a> Joining<'a> {
             attempts.add_to(row, self.hops);
             let is_error =
                 row.status >= Some(400) && row.timeline.raw(Moment::ResponseHead).is_some();
-            row.more.is_routers_error = answered.is_none() && is_error;
+            row.internal.is_routers_error = answered.is_none() && is_error;
             if let (Some(hop), Some(hop_row)) = (answered, hop_rows.next()) {
                 row.worker_longest_gap = hop_row.worker_longest_gap;
                 // The hop's timestamps on the response head, if the front received them, are more exact.
@@ -276,7 +280,7 @@ impl<'a> Joining<'a> {
 }
 
 fn stamp(table: &Table, column: ColumnId, row: usize) -> Option<Stamp> {
-    table.whole(column, row).map(Stamp::from_nanos)
+    table.integer(column, row).map(Stamp::from_nanos)
 }
 
 /// Adds a hop's timestamps to the front's row. `offset`: that of the hop's clock from the front's.

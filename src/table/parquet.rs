@@ -108,7 +108,7 @@ fn write_group(
     write_column::<DoubleType>(&mut to, rows().map(|_| began))?;
     for column in &COLUMNS {
         let text = |row| Some(table.text(column.id, row)).filter(|text| !text.is_empty());
-        let number = |row| table.whole(column.id, row);
+        let number = |row| table.integer(column.id, row);
         match column.unit {
             Unit::Text => write_column::<ByteArrayType>(
                 &mut to,

@@ -11,7 +11,7 @@ use jiff::civil::DateTime;
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub fn with_older(path: &Path) -> io::Result<Vec<PathBuf>> {
+pub fn with_rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
@@ -36,11 +36,11 @@ pub fn with_older(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Removes the paths whose rows would be read twice: repeated ones, and rotated files of another given file.
-pub fn once(given: &[PathBuf]) -> Vec<PathBuf> {
+pub fn without_duplicates(given: &[PathBuf]) -> Vec<PathBuf> {
     let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut seen: HashSet<PathBuf> = HashSet::new();
     for path in given.iter().filter(|path| path.is_file()) {
-        let files = with_older(path).unwrap_or_default();
+        let files = with_rotated(path).unwrap_or_default();
         seen.extend(files.iter().rev().skip(1).map(|file| canonical(file)));
     }
     let mut given = given.to_vec();

@@ -32,16 +32,16 @@ pub struct Told {
     /// Messages about compressed files whose end is missing.
     pub truncated: Vec<String>,
     /// Columns that this version does not know.
-    pub unknown: Vec<String>,
+    pub unknown_columns: Vec<String>,
     /// The origin of the table's times.
-    pub zero: Option<Zero>,
+    pub zero: Option<TimeOrigin>,
     /// The same in Unix seconds, if known.
     pub began: Option<f64>,
 }
 
 /// The origin of the times of a table.
 #[derive(Clone, Copy, Debug)]
-pub struct Zero {
+pub struct TimeOrigin {
     /// The base of the times in its files.
     pub base: Base,
     /// The origin in that base, nanoseconds.
@@ -49,7 +49,7 @@ pub struct Zero {
 }
 
 /// Columns that no report uses. They would take a third of the memory.
-pub const UNSAID: [ColumnId; 4] = [
+pub const SKIPPED_COLUMNS: [ColumnId; 4] = [
     ColumnId::trace_id,
     ColumnId::engine_id,
     ColumnId::span_id,
@@ -60,7 +60,7 @@ const MAX_EXAMPLES: usize = 3;
 /// Bytes that a thread parses at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Longer lines are no rows, bytes.
-const MAX_LINE_BYTES: u64 = disk::LONGEST_LINE as u64;
+const MAX_LINE_BYTES: u64 = disk::MAX_LINE_BYTES as u64;
 /// Times from this second on count from the Unix epoch, as no run takes three years; smaller ones from a run's start, as none
 /// is of 1973.
 const MIN_EPOCH_S: i64 = 100_000_000;
@@ -71,7 +71,7 @@ impl Table {
     /// # Errors
     /// As [`read`].
     pub fn read(path: &Path) -> Result<Table, Error> {
-        read(&[path.to_owned()], None, &UNSAID).map(|(table, _)| table)
+        read(&[path.to_owned()], None, &SKIPPED_COLUMNS).map(|(table, _)| table)
     }
 }
 
@@ -109,16 +109,16 @@ impl Base {
     }
 }
 
-impl Zero {
+impl TimeOrigin {
     /// The origin for a file whose first time is `first`, of a run that began at `began` (Unix seconds).
-    fn new(first: i64, began: Option<f64>) -> Zero {
+    fn new(first: i64, began: Option<f64>) -> TimeOrigin {
         let base = Base::of(first);
         let began = began.map(|began| (began * NANOS as f64).round() as i64);
         let nanos = match base {
             Base::Run => 0,
             Base::Epoch => began.unwrap_or(first - first % NANOS),
         };
-        Zero { base, nanos }
+        TimeOrigin { base, nanos }
     }
 }
 
@@ -154,12 +154,12 @@ pub fn read_parts(
     };
     let mut first: Option<&Path> = None;
     for path in paths {
-        let mut file = RowFile::open(path, skipped, &mut stats.unknown)?;
+        let mut file = RowFile::open(path, skipped, &mut stats.unknown_columns)?;
         file.read_all(first.unwrap_or(path), &mut stats, began, sink)?;
         first = first.or(stats.zero.map(|_| path.as_path()));
     }
-    stats.unknown.sort();
-    stats.unknown.dedup();
+    stats.unknown_columns.sort();
+    stats.unknown_columns.dedup();
     Ok(stats)
 }
 
@@ -283,7 +283,7 @@ impl<'a> RowFile<'a> {
             if base.is_none()
                 && let Some(time) = times.next()
             {
-                let zero = *stats.zero.get_or_insert(Zero::new(time, began));
+                let zero = *stats.zero.get_or_insert(TimeOrigin::new(time, began));
                 let own_base = *base.insert(Base::of(time));
                 if own_base != zero.base {
                     let message = format!(
@@ -384,7 +384,7 @@ type ParsedChunk = (Table, Vec<String>, u64);
 fn parse_chunks(
     chunks: Vec<(u64, Vec<u8>)>,
     header: &Header,
-    zero: Option<Zero>,
+    zero: Option<TimeOrigin>,
 ) -> Vec<ParsedChunk> {
     std::thread::scope(|scope| {
         let parse = |(first, text)| scope.spawn(move || parse_lines(first, text, header, zero));
@@ -396,7 +396,12 @@ fn parse_chunks(
     })
 }
 
-fn parse_lines(first: u64, text: Vec<u8>, header: &Header, zero: Option<Zero>) -> ParsedChunk {
+fn parse_lines(
+    first: u64,
+    text: Vec<u8>,
+    header: &Header,
+    zero: Option<TimeOrigin>,
+) -> ParsedChunk {
     let (mut table, mut examples, mut broken) = (Table::default(), Vec::new(), 0);
     let mut cells = Vec::with_capacity(header.len());
     let lines = text.split_inclusive(|byte| *byte == b'\n');
@@ -419,7 +424,7 @@ fn parse_lines(first: u64, text: Vec<u8>, header: &Header, zero: Option<Zero>) -
 fn parse_row<'l>(
     line: &'l [u8],
     header: &Header,
-    zero: Option<Zero>,
+    zero: Option<TimeOrigin>,
     cells: &mut Vec<(ColumnId, Value<'l>)>,
 ) -> Result<(), String> {
     if line.len() as u64 >= MAX_LINE_BYTES {

@@ -33,7 +33,7 @@ fn the_first_rows_of_requests_are_found_by_id_and_index() {
     }
     let firsts: Vec<usize> = (0..9).filter(|row| table.is_first(*row)).collect();
     assert_eq!(firsts, [0, 2, 3, 5, 6, 7, 8]);
-    assert_eq!(table.place(8), Some(7));
+    assert_eq!(table.schedule_index(8), Some(7));
     assert_eq!(table.text(ColumnId::req_id, 4), "b#3");
 }
 
@@ -42,9 +42,12 @@ fn appended_rows_keep_their_left_out_clocks() {
     let mut table = Table::default();
     table.push([("req_id", Cell::Id("a"))]);
     let mut more = table.clone();
-    more.left_out.insert(0, vec![ClockOf::Hop]);
+    more.unreliable_clocks.insert(0, vec![ClockOf::Hop]);
     table.append(more);
-    assert_eq!(table.left_out, HashMap::from([(1, vec![ClockOf::Hop])]));
+    assert_eq!(
+        table.unreliable_clocks,
+        HashMap::from([(1, vec![ClockOf::Hop])])
+    );
 }
 
 #[test]
@@ -119,7 +122,7 @@ fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
             let value = table.number(column, row).unwrap_or(f64::NAN);
             assert!((value - expected).abs() < 1e-3, "{column:?}: {value}");
         }
-        let at = |column| table.whole(column, row).unwrap();
+        let at = |column| table.integer(column, row).unwrap();
         let waited = at(ColumnId::queue_time_start) - at(ColumnId::arrival_time);
         assert!((waited - NANOS / 20).abs() < NANOS / 1000, "{waited}");
         let failed = "10.0.0.2:1 server_error 500 after 0.010000 s";
@@ -185,7 +188,7 @@ fn missing_cells_are_empty_in_any_row() {
     let rows = [0, 1, 2, 3];
     let hosts = rows.map(|row| table.text(ColumnId::host, row));
     assert_eq!(hosts, ["", "a", "", ""]);
-    assert_eq!(table.codes(ColumnId::host), 2);
+    assert_eq!(table.code_count(ColumnId::host), 2);
     assert_eq!(table.code(ColumnId::host, 1), 1);
     assert_eq!(rows.map(|row| table.is_ok(row)), [false, true, true, false]);
 }

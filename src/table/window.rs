@@ -31,7 +31,7 @@ const NONE_LEFT: &str = "of all requests: none would be left";
 /// The arrival times of a table's requests, seconds since the run's start; without requests that were never sent.
 pub fn arrived(table: &Table) -> Vec<f64> {
     let arrived = |row| Some(table.begun(row)? as f64 / NANOS as f64);
-    table.firsts().filter_map(arrived).collect()
+    table.first_rows().filter_map(arrived).collect()
 }
 
 impl Window {
@@ -84,7 +84,7 @@ impl Window {
     }
 
     /// Whether it is the whole run.
-    pub fn is_all(&self) -> bool {
+    pub fn is_whole_run(&self) -> bool {
         self.left_out_first + self.left_out_last == 0 && self.from_s <= 0.0
     }
 }
@@ -117,7 +117,7 @@ mod tests {
             (Vec::new(), 0.0, None),
         ] {
             let window = Window::choose(&arrived, 310.0, first, 0.0);
-            assert!(window.is_all(), "{window:?}");
+            assert!(window.is_whole_run(), "{window:?}");
             assert_eq!((window.from_s, window.to_s), (0.0, 310.0));
             assert_eq!(window.warning().as_deref(), warning);
         }

@@ -19,11 +19,11 @@ pub fn fill_in_workers(table: &mut Table, proxy_rows: &Path) -> Result<(), Error
     }
     let proxy = Table::read(proxy_rows)?;
     let text = |of, row| proxy.text(of, row);
-    let rows = proxy.firsts();
+    let rows = proxy.first_rows();
     let workers = rows.map(|row| (text(ColumnId::req_id, row), text(ColumnId::worker, row)));
     let workers: HashMap<&str, &str> = workers.filter(|(_, of)| !of.is_empty()).collect();
     let columns = [ColumnId::host, ColumnId::worker, ColumnId::router_send_time];
-    let firsts: Vec<usize> = table.firsts().collect();
+    let firsts: Vec<usize> = table.first_rows().collect();
     for row in firsts {
         let is_known = columns
             .iter()

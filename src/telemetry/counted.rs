@@ -8,7 +8,7 @@ use crate::request::stages::Breakdown;
 
 /// What all counters need of a request's rows, computed once.
 #[derive(Debug)]
-pub struct Counted<'a> {
+pub struct CountedRequest<'a> {
     /// The rows as they were reported.
     pub reported: &'a [Row],
     /// The rows without impossible values.
@@ -17,15 +17,15 @@ pub struct Counted<'a> {
     pub breakdown: Option<Breakdown>,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> CountedRequest<'a> {
     /// Prepares all rows of a request.
-    pub fn of(reported: &'a [Row]) -> Counted<'a> {
+    pub fn of(reported: &'a [Row]) -> CountedRequest<'a> {
         let rows = without_impossible(reported);
         let timed = rows
             .first()
             .filter(|row| row.is_ok() && !row.is_in_background());
         let breakdown = timed.and_then(Breakdown::of);
-        Counted {
+        CountedRequest {
             reported,
             rows,
             breakdown,

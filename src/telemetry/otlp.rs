@@ -159,7 +159,7 @@ impl Traces {
     }
 
     /// The same, but first waits for room in the queue, up to `timeout`, unless traces are being lost already. Blocks.
-    pub fn record_in_time(&self, rows: &Rows, timeout: Duration) {
+    pub fn record_blocking(&self, rows: &Rows, timeout: Duration) {
         if !self.deliveries.log.is_losing() {
             self.queue.wait_for_room(rows.len(), timeout);
         }

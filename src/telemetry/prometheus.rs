@@ -7,7 +7,7 @@ mod requests;
 mod table;
 mod total;
 
-pub use in_flight::UnderWay;
+pub use in_flight::InFlight;
 pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, Limit, Loss, Progress};
 pub use table::{Families, METRICS};
 

@@ -12,7 +12,7 @@ use crate::clock::Stamp;
 use crate::request::row::Rows;
 use crate::request::timeline::Moment;
 
-use super::counted::Counted;
+use super::counted::CountedRequest;
 
 use window::Window;
 pub use window::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
@@ -23,7 +23,7 @@ pub struct Recent(Mutex<State>);
 
 /// A request that has ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct RecentRequest {
     /// Its number among all ended requests, starting at 1.
     pub number: u64,
     /// Its first rows, at least one. [`Row::sequences`](crate::request::row::Row::sequences) is the number of all.
@@ -36,7 +36,7 @@ pub struct View {
     /// The number of the last ended request; 0 before the first.
     pub last: u64,
     /// The requests after the given number, in order.
-    pub requests: Vec<Ended>,
+    pub requests: Vec<RecentRequest>,
     /// The figures of the last minutes.
     pub figures: Figures,
 }
@@ -53,7 +53,7 @@ struct State {
 
 /// The last `REQUESTS` requests.
 #[derive(Debug, Default)]
-struct Ring<const REQUESTS: usize>(VecDeque<Ended>);
+struct Ring<const REQUESTS: usize>(VecDeque<RecentRequest>);
 
 /// The maximum number of rows kept of a request.
 const MAX_ROWS: usize = 16;
@@ -63,7 +63,7 @@ const LONG_ID_BYTES: usize = 1024;
 impl Recent {
     /// Adds an ended request. `counted`: `None` if it is not part of the figures, as an attempt at a hop that belongs to no
     /// request of a front here.
-    pub fn record(&self, rows: &Rows, counted: Option<&Counted<'_>>) {
+    pub fn record(&self, rows: &Rows, counted: Option<&CountedRequest<'_>>) {
         let Some(first) = rows.first() else { return };
         let timeline = &first.timeline;
         let Some(at) = timeline.on_own_clock(Moment::End) else {
@@ -73,7 +73,7 @@ impl Recent {
         let is_ok = first.is_ok();
         let mut state = self.0.lock();
         state.last += 1;
-        let ended = Ended {
+        let ended = RecentRequest {
             number: state.last,
             rows: first_rows,
         };
@@ -93,7 +93,8 @@ impl Recent {
             let oldest = state.all.0.front().map(|ended| ended.number);
             let failed = state.failed.after(after);
             let failed = failed.filter(|ended| oldest.is_none_or(|oldest| ended.number < oldest));
-            let requests: Vec<Ended> = failed.chain(state.all.after(after)).cloned().collect();
+            let requests: Vec<RecentRequest> =
+                failed.chain(state.all.after(after)).cloned().collect();
             (state.last, requests, state.window.slots(now))
         };
         View {
@@ -104,7 +105,7 @@ impl Recent {
     }
 
     /// Returns the request with this number, while it is kept.
-    pub fn find(&self, number: u64) -> Option<Ended> {
+    pub fn find(&self, number: u64) -> Option<RecentRequest> {
         let state = self.0.lock();
         let mut both = state.failed.after(0).chain(state.all.after(0));
         both.find(|ended| ended.number == number).cloned()
@@ -112,14 +113,14 @@ impl Recent {
 }
 
 impl<const REQUESTS: usize> Ring<REQUESTS> {
-    fn push(&mut self, ended: Ended) {
+    fn push(&mut self, ended: RecentRequest) {
         if self.0.len() == REQUESTS {
             self.0.pop_front();
         }
         self.0.push_back(ended);
     }
 
-    fn after(&self, number: u64) -> impl Iterator<Item = &Ended> {
+    fn after(&self, number: u64) -> impl Iterator<Item = &RecentRequest> {
         self.0.iter().filter(move |ended| ended.number > number)
     }
 }

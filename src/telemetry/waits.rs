@@ -46,7 +46,7 @@ const MAX_PENDING: usize = 20_000;
 /// The maximum number of a worker's counted stays that are kept.
 const MAX_COUNTED: usize = 2_000;
 /// The maximum delay until a wait is counted, nanoseconds.
-pub const JUDGED: i64 = 60 * NANOS;
+pub const MAX_JUDGE_DELAY_NANOS: i64 = 60 * NANOS;
 /// How long a worker's stays are kept after the last one.
 const MAX_AGE_NANOS: i64 = 600 * NANOS;
 
@@ -58,7 +58,7 @@ impl WaitLog {
             let worker = row.worker.as_ref().or(row.host.as_ref());
             let worker = worker.map_or("", String::as_str);
             if row.is_first_of_request() {
-                let on_the_way = Wait::on_the_way(&cell);
+                let on_the_way = Wait::before_server(&cell);
                 on_the_way
                     .all()
                     .for_each(|(cause, nanos)| metrics.add_wait(worker, cause, nanos));
@@ -72,7 +72,7 @@ impl WaitLog {
                 .iter()
                 .filter_map(|wait| Some((wait.cause?, wait.nanos)))
             {
-                let by = row.more.prefill_worker.as_ref();
+                let by = row.internal.prefill_worker.as_ref();
                 let by = by.or(row.prefill_host.as_ref());
                 let at = match cause {
                     Cause::PrefillQueue => by.map_or(worker, String::as_str),
@@ -169,7 +169,7 @@ impl WorkerStays {
     /// that all that ran meanwhile have ended.
     fn due(&mut self, now: Stamp) -> Option<(Vec<Stay>, Range<usize>)> {
         let ran = self.stays.iter().map(|(_, stay)| stay.ended - stay.started);
-        let longest = ran.max().unwrap_or(0).clamp(NANOS, JUDGED);
+        let longest = ran.max().unwrap_or(0).clamp(NANOS, MAX_JUDGE_DELAY_NANOS);
         let due = self.stays.partition_point(|of| age(of.0, now) >= longest);
         let due = due.max(self.stays.len().saturating_sub(MAX_PENDING));
         let new = self.counted..due;

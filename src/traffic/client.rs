@@ -15,11 +15,11 @@ use tokio::time::timeout;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
-use crate::request::headers::{content_type, is_encoded, smg_worker, told_outcome};
+use crate::request::headers::{content_type, is_encoded, reported_outcome, smg_worker};
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::{OWN_WANTS, Outcome};
 use crate::request::row::Row;
-use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
+use crate::request::stamps::{FRONT_HEADER, STAMPS_REQUEST_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::otlp::collector::causes;
 
@@ -36,7 +36,7 @@ pub use reply::Reply;
 use secret::masked;
 pub use secret::{api_key, bearer};
 pub use target::Target;
-pub use tls::{INSECURE, Tls, TlsArgs};
+pub use tls::{INSECURE_WARNING, Tls, TlsArgs};
 
 /// How to send.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ pub struct ClientOptions {
 pub const OWN_HEADERS: [&str; 7] = [
     "x-request-id",
     "traceparent",
-    ASK_HEADER,
+    STAMPS_REQUEST_HEADER,
     "host",
     "content-length",
     "transfer-encoding",
@@ -319,7 +319,7 @@ impl Client {
         }
         let observer = &mut in_flight.observer;
         observer.response_head(head.status.as_u16(), kind, encoded, at);
-        observer.set_reported_outcome(told_outcome(&head.headers));
+        observer.set_reported_outcome(reported_outcome(&head.headers));
         let stamps = head.headers.get(FRONT_HEADER);
         in_flight.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
         if let Some(stamps) = &in_flight.stamps {
@@ -346,7 +346,7 @@ impl Client {
                 headers.insert(name, value);
             }
         }
-        headers.insert(ASK_HEADER, HeaderValue::from_static("1"));
+        headers.insert(STAMPS_REQUEST_HEADER, HeaderValue::from_static("1"));
         request
     }
 

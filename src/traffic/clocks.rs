@@ -62,7 +62,7 @@ impl Clocks {
             }
         }
         for row in &mut rows {
-            row.more.engine_clock.clone_from(&engine);
+            row.internal.engine_clock.clone_from(&engine);
         }
         rows
     }

@@ -14,7 +14,7 @@ use crate::request::outcome::Outcome;
 
 use super::client::{Client, Exchange, Job, Reply};
 use super::plan::{Planned, RunPlan};
-use super::progress::Live;
+use super::progress::LiveProgress;
 use super::stop::Stop;
 use super::workload::conversation::next_body;
 
@@ -90,7 +90,7 @@ pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, started: oneshot:
 pub(super) struct Dispatch {
     pub(super) run: PreparedRun,
     pub(super) stop: Stop,
-    pub(super) live: Arc<Live>,
+    pub(super) live: Arc<LiveProgress>,
     /// The slots of `--max-concurrency`. The semaphore is fair: requests get them in their order.
     pub(super) slots: Semaphore,
     pub(super) ended: mpsc::Sender<Exchange>,

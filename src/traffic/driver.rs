@@ -17,7 +17,7 @@ use super::dispatch::{Dispatch, PreparedRun, pace};
 use super::error::Error;
 use super::lag::Lag;
 use super::plan::{Planned, RunPlan};
-use super::progress::Live;
+use super::progress::LiveProgress;
 use super::rows::{Outputs, Recorder};
 use super::stop::{Stop, on_own_thread};
 use super::workload::Backend;
@@ -51,7 +51,12 @@ pub struct Run {
 /// # Errors
 /// The plan is invalid, the target cannot be reached, or a warm-up request fails. A failed request of the run is a row, not an
 /// error.
-pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> Result<Run, Error> {
+pub async fn drive(
+    plan: RunPlan,
+    clock: Clock,
+    live: Arc<LiveProgress>,
+    stop: Stop,
+) -> Result<Run, Error> {
     let prepared = PreparedRun::new(plan, clock).await?;
     prepared.warm_up(&stop).await?;
     prepared.run(live, stop, Outputs::default()).await
@@ -115,7 +120,7 @@ impl PreparedRun {
     /// As [`drive`].
     pub(super) async fn run(
         self,
-        live: Arc<Live>,
+        live: Arc<LiveProgress>,
         stop: Stop,
         outputs: Outputs,
     ) -> Result<Run, Error> {

@@ -45,7 +45,7 @@ impl EngineLogs {
         let has_id = rows.iter().any(|row| row.engine_id.is_some());
         let ended = |rows| Ended {
             rows,
-            wanted: TimingSource::Log,
+            expected_source: TimingSource::Log,
             at: now,
         };
         let waits = match has_id {

@@ -10,7 +10,7 @@ use crate::stats::Histogram;
 
 use super::dispatch::sleep_until;
 use super::lag::count_later;
-use super::progress::Live;
+use super::progress::LiveProgress;
 use super::verdict::{Delay, Evidence};
 
 /// How long the measuring task sleeps between two wake-ups. A hundred wake-ups a second have no measurable cost.
@@ -19,7 +19,7 @@ const TICK_NANOS: i64 = 10_000_000;
 
 /// Starts to measure on the caller's runtime; returns the delays of the ticks, one each 10 ms. Measures from the start of the run of
 /// `live` (the generator is idle before) until the histogram is dropped.
-pub(super) fn measure(clock: Clock, live: Arc<Live>) -> Arc<Mutex<Histogram>> {
+pub(super) fn measure(clock: Clock, live: Arc<LiveProgress>) -> Arc<Mutex<Histogram>> {
     let delays = Arc::<Mutex<Histogram>>::default();
     let weak = Arc::downgrade(&delays);
     tokio::spawn(async move {
@@ -76,7 +76,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_ticks_from_the_start_of_the_run() {
-        let (clock, live) = (Clock::system(), Arc::<Live>::default());
+        let (clock, live) = (Clock::system(), Arc::<LiveProgress>::default());
         let delays = measure(clock.clone(), live.clone());
         let started = clock.now().plus_nanos(5 * TICK_NANOS);
         live.began.set(started).unwrap();

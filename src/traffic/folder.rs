@@ -24,7 +24,7 @@ pub enum Folder {
 
 /// A folder that was created for a run.
 #[derive(Debug)]
-pub struct Made {
+pub struct CreatedFolder {
     /// The folder.
     pub dir: PathBuf,
     /// A warning for the user: `latest` could not be updated.
@@ -67,7 +67,7 @@ impl Folder {
     ///
     /// # Errors
     /// As [`Folder::check`], or the folder cannot be created.
-    pub fn make(&self, files: &[&str], now: Stamp) -> Result<Made, Error> {
+    pub fn make(&self, files: &[&str], now: Stamp) -> Result<CreatedFolder, Error> {
         self.check(files)?;
         match self {
             Folder::Given { dir, .. } => {
@@ -80,7 +80,7 @@ impl Folder {
                         _ => {}
                     }
                 }
-                Ok(Made {
+                Ok(CreatedFolder {
                     dir: dir.clone(),
                     note: None,
                 })
@@ -90,7 +90,7 @@ impl Folder {
     }
 }
 
-fn create_in(parent: &Path, now: Stamp) -> Result<Made, Error> {
+fn create_in(parent: &Path, now: Stamp) -> Result<CreatedFolder, Error> {
     std::fs::create_dir_all(parent).map_err(|cause| create_error(parent, cause))?;
     let date = now.compact_utc();
     // `create_dir` is atomic: of two runs that begin in the same second, the second takes the next name.
@@ -109,7 +109,7 @@ fn create_in(parent: &Path, now: Stamp) -> Result<Made, Error> {
         let latest = parent.join(LATEST);
         format!("{} does not lead to this run: {cause}", latest.display())
     });
-    Ok(Made { dir, note })
+    Ok(CreatedFolder { dir, note })
 }
 
 /// The error for a folder or file that cannot be created or replaced.

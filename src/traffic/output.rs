@@ -16,7 +16,7 @@ use crate::request::row::Row;
 use crate::table::cells::RowWriter;
 
 use super::error::Error;
-use super::folder::{Folder, Made};
+use super::folder::{CreatedFolder, Folder};
 use super::plan::{Planned, RunPlan};
 
 /// The files that are opened before a run begins.
@@ -57,7 +57,7 @@ pub(super) fn begin(
     plan: &RunPlan,
     schedule: &[Planned],
     now: Stamp,
-) -> Result<Made, Error> {
+) -> Result<CreatedFolder, Error> {
     let made = folder.make(&FILES, now)?;
     let path = made.dir.join(SCHEDULE);
     let written = File::create_new(&path).and_then(|file| {

@@ -15,7 +15,7 @@ use super::stop::Stop;
 
 /// The progress of a run, shared with whoever displays it.
 #[derive(Debug, Default)]
-pub struct Live {
+pub struct LiveProgress {
     pub(super) began: SetOnce<Stamp>,
     counts: Mutex<Progress>,
 }
@@ -40,7 +40,7 @@ const REDRAW_PERIOD: Duration = Duration::from_millis(200);
 /// How often a line is printed where there is no terminal.
 const PRINT_PERIOD: Duration = Duration::from_secs(5);
 
-impl Live {
+impl LiveProgress {
     /// Waits until the run's start is known: the time that all scheduled offsets count from, which may still be to come.
     pub async fn began(&self) -> Stamp {
         *self.began.wait().await
@@ -58,13 +58,13 @@ impl Live {
 
 /// Prints a line on standard error; an error is ignored.
 pub(super) fn print_line(line: &str) {
-    terminal::complain(&format!("{line}\n"));
+    terminal::print_error(&format!("{line}\n"));
 }
 
 /// Shows the progress of `total` requests until it is dropped. When the run is stopped, says for how long it waits for requests in
 /// flight: up to `drain`.
 pub(super) async fn show<T>(
-    live: Arc<Live>,
+    live: Arc<LiveProgress>,
     total: usize,
     clock: Clock,
     stop: &Stop,
@@ -82,7 +82,7 @@ pub(super) async fn show<T>(
     std::future::pending().await
 }
 
-async fn draw(live: &Live, total: usize, clock: &Clock) {
+async fn draw(live: &LiveProgress, total: usize, clock: &Clock) {
     let is_terminal = std::io::stderr().is_terminal();
     // Not `then_some`, which would drop one where there is no terminal.
     let _clear = is_terminal.then(|| ClearLine);

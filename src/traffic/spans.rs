@@ -73,7 +73,7 @@ impl Spans {
     /// Queues the spans of a request's rows. Waits for room, unless spans are being lost anyway.
     pub fn add(&self, rows: &[Row]) {
         let rows = without_quotes(&Rows::from(rows.to_vec()));
-        self.traces.record_in_time(&rows, QUEUE_TIMEOUT);
+        self.traces.record_blocking(&rows, QUEUE_TIMEOUT);
     }
 
     /// Sends what is queued; returns a warning if spans were lost. Blocks.

@@ -25,7 +25,14 @@ fn resolved(
 ) -> Upstreams {
     let to: Vec<Address> = names.iter().map(|n| Address::parse(n).unwrap()).collect();
     let trust = None;
-    Upstreams::resolve(&to, rules, Means { trust, resolver }, previous, metrics).unwrap()
+    Upstreams::resolve(
+        &to,
+        rules,
+        Connectivity { trust, resolver },
+        previous,
+        metrics,
+    )
+    .unwrap()
 }
 
 fn set(names: &[&str], previous: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {
@@ -130,7 +137,7 @@ fn a_connection_that_other_roots_verified_is_not_reused() {
         std::fs::write(&path, ca).unwrap();
         let trust = Some(Trust::file(&path).unwrap());
         let (rules, resolver) = (rules(Policy::RoundRobin), system as Resolver);
-        let means = Means { trust, resolver };
+        let means = Connectivity { trust, resolver };
         let to = [Address::parse("https://127.0.0.1:1").unwrap()];
         let set = Upstreams::resolve(&to, rules, means, None, &Metrics::new().unwrap()).unwrap();
         set.choose(&[], &[]).unwrap().peer.reuse_hash()

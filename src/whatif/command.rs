@@ -15,7 +15,7 @@ use crate::report::load::Goal;
 use crate::report::reader::{self, Run, inputs};
 use crate::report::{outputs, render};
 use crate::table;
-use crate::units::{four_digits, share};
+use crate::units::{round_to_four_digits, share};
 
 use super::Error;
 use super::figures::{Compared, Figures, goal};
@@ -352,7 +352,11 @@ impl<'a> Results<'a> {
                 Find::Rate => {
                     let tried = rate * (1.0 + PRECISION).powi(-at as i32);
                     let half = number_of(rate / 2.0);
-                    (Value::from(four_digits(tried)), at - half, at + half)
+                    (
+                        Value::from(round_to_four_digits(tried)),
+                        at - half,
+                        at + half,
+                    )
                 }
             };
             let looked_for = (what.key().to_owned(), value);
@@ -379,7 +383,7 @@ impl<'a> Results<'a> {
     /// Why `--find` found nothing for a load.
     fn not_found_reason(&self, load: &Load) -> String {
         let goals: Vec<String> = self.args.goodput.iter().map(Goal::to_string).collect();
-        let (goals, min_rate) = (goals.join(" "), four_digits(min_rate(load)));
+        let (goals, min_rate) = (goals.join(" "), round_to_four_digits(min_rate(load)));
         let looked_for = match self.args.find {
             Some(Find::Servers) => format!("number of servers up to {MAX_SERVERS}"),
             _ => format!("rate from {min_rate} requests a second on"),

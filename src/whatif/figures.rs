@@ -128,7 +128,7 @@ impl Figures {
             done += 1.0;
             let keeps = |goal: &Goal| {
                 let latency = latency(&goal.name).map(|of| of(request, times) * 1e3);
-                latency.is_some_and(|ms| ms <= goal.most_ms)
+                latency.is_some_and(|ms| ms <= goal.limit_ms)
             };
             good += f64::from(goals.iter().all(keeps));
         }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::report::reader::Run;
-use crate::report::why::Why;
+use crate::report::why::WaitReport;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::units::count;
@@ -120,11 +120,11 @@ fn shared_requests(one: &Run, other: &Run) -> usize {
         let (table, zero) = (&run.table, run.zero().filter(|_| has_clock));
         let zero = zero.unwrap_or(0.0);
         let mut spans: HashMap<(String, Option<i64>), Vec<Span>> = HashMap::new();
-        for row in table.firsts() {
+        for row in table.first_rows() {
             let at = |column| Some(zero + table.number(column, row)?);
             let end = at(ColumnId::end_time).or_else(|| at(ColumnId::finish_time));
             let id = table.text(ColumnId::req_id, row).to_owned();
-            let queued = table.whole(ColumnId::pure_queue_time, row);
+            let queued = table.integer(ColumnId::pure_queue_time, row);
             let all = spans.entry((id, queued)).or_default();
             all.extend(at(ColumnId::arrival_time).zip(end));
         }
@@ -186,8 +186,8 @@ impl Load {
             ..Load::default()
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
-        let mut indices = vec![None; table.codes(ColumnId::host)];
-        let why = Why::of_servers(run);
+        let mut indices = vec![None; table.code_count(ColumnId::host)];
+        let why = WaitReport::of_servers(run);
         for row in 0..table.len() {
             let Some(request) = request(table, row) else {
                 left_out += 1;
@@ -294,7 +294,7 @@ impl Load {
 
 /// The request of a row, without its server; `None` if it failed or its size is unknown.
 fn request(table: &Table, row: usize) -> Option<Request> {
-    let tokens = |column| Some(u32::try_from(table.whole(column, row)?).unwrap_or(u32::MAX));
+    let tokens = |column| Some(u32::try_from(table.integer(column, row)?).unwrap_or(u32::MAX));
     let arrival = table.number(ColumnId::arrival_time, row)?;
     let prompt = tokens(ColumnId::actual_prompt_tokens)?.max(1);
     let made = tokens(ColumnId::actual_output_tokens);

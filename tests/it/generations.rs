@@ -98,7 +98,7 @@ fn each_generation_gives_what_it_tells_and_no_more() {
                 let case = format!("{body}.{ending} in pieces of {piece}");
                 assert_eq!(row.outcome(), Outcome::Ok, "{case}");
                 assert_eq!(shown(&row), *expected, "{case}");
-                assert_eq!(row.more.generation, Some(*generation), "{case}");
+                assert_eq!(row.internal.generation, Some(*generation), "{case}");
                 let retracted = match *body {
                     body if body.ends_with("retracted") => "2",
                     "0.4.0" | "0.4.6" | "fork-perf_counter" | "fork-epoch" => "",
@@ -127,12 +127,12 @@ fn a_recorded_server_is_taken_for_what_it_is() {
         ("nometrics_generate_nostream", From0_5_12MetricsOff),
     ] {
         let rows = recorded(&recordings::named(case), 0);
-        assert_eq!(rows[0].more.generation, Some(generation), "{case}");
+        assert_eq!(rows[0].internal.generation, Some(generation), "{case}");
     }
     // What never ran names none: as recorded of a full queue, with metrics on.
     let rows = recorded(&recordings::named("queuefull_stream/07"), 0);
     assert_eq!(rows[0].outcome(), Outcome::Rejected);
-    assert_eq!(rows[0].more.generation, None);
+    assert_eq!(rows[0].internal.generation, None);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn the_servers_of_a_recorded_pair_are_told_apart() {
             let events = events.map(|event| (0, format!("{event}\n\n")));
             let rows = in_pieces(begun(Endpoint::Generate, STREAM), events, End::Complete);
             let name = one.name();
-            assert_eq!(rows[0].more.generation, Some(generation), "{name}");
+            assert_eq!(rows[0].internal.generation, Some(generation), "{name}");
         }
         count += 1;
     }

@@ -6,7 +6,7 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::Observer;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Side};
-use queuescope::telemetry::counted::Counted;
+use queuescope::telemetry::counted::CountedRequest;
 use queuescope::telemetry::otlp::sampling::KeepReason;
 use queuescope::telemetry::otlp::spans;
 use queuescope::telemetry::prometheus::Metrics;
@@ -57,7 +57,7 @@ pub fn assert_golden(name: &str, now: &str) {
 fn metrics_of_the_recordings() {
     let metrics = Metrics::new().unwrap();
     for rows in recorded() {
-        metrics.request_ended(&Counted::of(&rows));
+        metrics.request_ended(&CountedRequest::of(&rows));
     }
     let text = metrics.text();
     let lines = text.lines().map(|line| match line.split_once(' ') {

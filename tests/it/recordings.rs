@@ -3,7 +3,7 @@
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
 use queuescope::request::attempt::{Failed, SpanId, failed_text};
-use queuescope::request::body_timing::Passage;
+use queuescope::request::body_timing::BodyTiming;
 use queuescope::request::columns::{COLUMNS, Column};
 use queuescope::request::csv::TimeBase;
 use queuescope::request::endpoint::Endpoint;
@@ -189,7 +189,7 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
     row.client_stall_until_finish = Some(4);
     row.overhead = Some(-3);
     row.prompt_wait = Some(0);
-    let [mut here, mut worker] = [Passage::default(); 2];
+    let [mut here, mut worker] = [BodyTiming::default(); 2];
     here.piece(stamp(18), 0);
     here.piece(stamp(20), 9);
     worker.piece(stamp(17), 0);

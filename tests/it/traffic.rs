@@ -12,7 +12,7 @@ use queuescope::report::load::{RunFacts, Summary};
 use queuescope::request::outcome::{GIVEN_UP, Outcome};
 use queuescope::request::row::Row;
 use queuescope::request::timeline::Moment;
-use queuescope::traffic::{self, Error, Live, Run, RunPlan, Stop};
+use queuescope::traffic::{self, Error, LiveProgress, Run, RunPlan, Stop};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -51,7 +51,7 @@ impl MatchStrength {
 /// Returns the span of the hop's last attempt, which is the one that answered if any did. The first row of a request has it
 /// for all.
 pub fn hop_of(rows: &[Row]) -> Option<SpanId> {
-    let attempts = &rows.first()?.more.trace.attempts;
+    let attempts = &rows.first()?.internal.trace.attempts;
     attempts.last().map(|last| last.span)
 }
 

@@ -133,7 +133,7 @@ impl Table {
     fn add(&mut self, rows: Vec<Row>, wanted: TimingSource, until: i64) -> Option<Joined> {
         let ended = Ended {
             rows,
-            wanted,
+            expected_source: wanted,
             at: at(until - 3),
         };
         self.ended(ended, at(until)).unwrap()
@@ -259,7 +259,7 @@ fn attempt() -> Attempt {
 fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
     let mut row = rows("q", &[None]);
     row[0].parent_span_id = SpanId::new(6);
-    row[0].more.trace.attempts.push(attempt());
+    row[0].internal.trace.attempts.push(attempt());
     let mut table = Table::new(8);
     table.receive(report("other"), at(0));
     table.receive(below(77, "x"), at(0));
@@ -271,7 +271,7 @@ fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
 fn below_a_hop_all_rows_of_a_request_are_matched_before_the_deadline() {
     // The client chose the ids, and the router begins traces of its own.
     let mut two = rows("q", &[Some("x_0"), Some("x_1")]);
-    two[0].more.trace.attempts.push(attempt());
+    two[0].internal.trace.attempts.push(attempt());
     let ours = |rid| changed(in_other_trace(rid), |report| report.parent = Some(77));
     let mut table = table_with(two);
     assert!(table.receive(ours("x_0"), at(1)).1.is_empty());

@@ -1,7 +1,7 @@
 //! The search for the highest rate that meets an objective: doubles the rate, then bisects. Does no IO.
 
 use crate::report::files::{MaxRate, Trial, TrialFile};
-use crate::units::four_digits;
+use crate::units::round_to_four_digits;
 
 /// A search in progress.
 #[derive(Clone, Debug)]
@@ -41,12 +41,12 @@ impl Search {
         }
         match (self.found.met, self.upper_bound()) {
             (None, None) => Some(self.first),
-            (Some(met), None) => Some(four_digits(met * 2.0)),
-            (None, Some(above)) => Some(four_digits(above / 2.0))
+            (Some(met), None) => Some(round_to_four_digits(met * 2.0)),
+            (None, Some(above)) => Some(round_to_four_digits(above / 2.0))
                 .filter(|rate| *rate >= self.first * MIN_SHARE_OF_FIRST),
             (Some(met), Some(above)) if above <= met * (1.0 + self.precision) => None,
             // The rounded middle may equal one of the two.
-            (Some(met), Some(above)) => Some(four_digits(f64::midpoint(met, above)))
+            (Some(met), Some(above)) => Some(round_to_four_digits(f64::midpoint(met, above)))
                 .filter(|rate| *rate > met && *rate < above),
         }
     }

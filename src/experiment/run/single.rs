@@ -15,7 +15,7 @@ use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::Scraper;
 use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
 use crate::table::join;
-use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
+use crate::traffic::{self, FinishedRun, LiveProgress, Stop, Unfit};
 
 use super::{read_json, run_dir, write_json};
 
@@ -103,7 +103,7 @@ fn add_pair_moments(run: &mut RunResult) {
     let Some(rows) = rows.find(|rows| rows.is_file()) else {
         return;
     };
-    let note = match join::tell_pairs(&rows, &front, run.file.began) {
+    let note = match join::add_pair_reports(&rows, &front, run.file.began) {
         Ok(problem) => problem.map(|problem| format!("{PROXY_ROWS}: {problem}")),
         Err(error) => Some(format!("{error}: most waits of a pair are not known")),
     };
@@ -170,8 +170,9 @@ impl RunContext {
     ) -> anyhow::Result<RunState> {
         let (url, upstream_kind) = (&deployment.target, spec.upstream_kind());
         let args = deploy::traffic(settings, url, upstream_kind, &run.dir)?;
-        let (live, stop) = (Arc::<Live>::default(), self.stop.child());
-        let traffic = traffic::run_watched(&args, self.clock.clone(), live.clone(), stop.clone());
+        let (live, stop) = (Arc::<LiveProgress>::default(), self.stop.child());
+        let traffic =
+            traffic::run_with_progress(&args, self.clock.clone(), live.clone(), stop.clone());
         tokio::pin!(traffic);
         let servers = match settings.keys.collect_per_node_metrics {
             true => &run.file.servers[..],
@@ -205,7 +206,7 @@ impl RunContext {
         &self,
         settings: &Settings,
         servers: &[Server],
-        live: &Live,
+        live: &LiveProgress,
         run: &mut RunResult,
         scraper: &mut Scraper,
     ) -> anyhow::Result<()> {
@@ -277,7 +278,7 @@ pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyh
             router::find(spec.router_program.as_deref())?;
         }
         if seen.insert(DATA.map(|key| settings.text(key))) {
-            traffic::provide(&settings.load).await?;
+            traffic::fetch_dataset(&settings.load).await?;
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use parking_lot::MutexGuard;
 use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::{Role, ServerRole};
-use crate::request::attempt::{Attempt, CameWith, MAX_FAILED, SpanId};
+use crate::request::attempt::{Attempt, MAX_FAILED, ParentSpan, SpanId};
 use crate::request::timeline::Moment;
 use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::Progress;
@@ -30,9 +30,9 @@ impl Context {
             _ => metrics.attempt_began(&worker),
         });
         let mut attempt = Attempt::new(span, worker, host, self.arrival);
-        attempt.came_with = self.trace.as_ref().and_then(|trace| {
+        attempt.parent = self.trace.as_ref().and_then(|trace| {
             let (trace, span) = (trace.id, trace.parent?);
-            Some(CameWith { trace, span })
+            Some(ParentSpan { trace, span })
         });
         self.attempt = Some(self.shared.joins.join(attempt, id));
     }
@@ -119,7 +119,7 @@ impl Context {
         let Some(recording) = recording.filter(|_| self.shared.telemetry.traces()) else {
             return;
         };
-        let sendings = &mut recording.observer.row_mut().more.trace.sendings;
+        let sendings = &mut recording.observer.row_mut().internal.trace.sendings;
         if failed.is_some() && sendings.len() >= MAX_FAILED {
             return;
         }

@@ -5,7 +5,7 @@ use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{append_lost_server, failed_text};
-use crate::request::body_timing::Passage;
+use crate::request::body_timing::BodyTiming;
 use crate::request::observer::{End, Observer, engine_bounds, engine_window, relate};
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
@@ -60,7 +60,7 @@ impl Context {
         end: &End,
         now: Stamp,
     ) -> Vec<Row> {
-        let mut at_hop = Passage::default();
+        let mut at_hop = BodyTiming::default();
         let head = recording.observer.timeline_mut().raw(Moment::ResponseHead);
         let row = recording.observer.row_mut();
         // A response with a hop's stamps, or one that names a server, is from a server.
@@ -68,7 +68,7 @@ impl Context {
             head.is_some() && self.hop_stamps.is_none() && self.named_host.is_none();
         let status = row.status.and_then(|status| u16::try_from(status).ok());
         let error = status.filter(|status| *status >= 400 && may_be_routers);
-        row.more.is_routers_error = error
+        row.internal.is_routers_error = error
             .zip(attempts.as_ref())
             .is_some_and(|(status, attempts)| attempts.leave_to_router(status));
         let decode = attempts.as_ref().and_then(RequestAttempts::decode_leg);
@@ -113,11 +113,11 @@ impl Context {
     }
 
     /// Puts the attempts that hops of this process saw into the row. Returns when the response's body passed the hop.
-    fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) -> Passage {
-        let mut passage = Passage::default();
+    fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) -> BodyTiming {
+        let mut passage = BodyTiming::default();
         if let Some(last) = &attempts.last {
             if attempts.is_named {
-                passage = last.passage;
+                passage = last.body_timing;
             }
             // The stamps on the response may be those of its other leg.
             let by = self.hop_stamps.as_ref().map(|hop| hop.span);
@@ -135,14 +135,14 @@ impl Context {
         }
         let row = observer.row_mut();
         let room = attempts.last.as_ref().and_then(|last| last.room);
-        row.more.room = row.more.room.or(room);
+        row.internal.room = row.internal.room.or(room);
         let (count, failed) = self.attempts_of(attempts.count, attempts.failed);
         row.attempts = Some(count.into());
         row.failed_attempts = failed_text(&failed);
         // The server's spans are children of the hop's.
         if self.shared.telemetry.traces() || self.shared.engine.is_some() {
-            row.more.trace.attempts = attempts.others;
-            row.more.trace.attempts.extend(attempts.last);
+            row.internal.trace.attempts = attempts.others;
+            row.internal.trace.attempts.extend(attempts.last);
         }
         passage
     }
@@ -174,14 +174,14 @@ impl Context {
             relate(rows, ClockOf::Engine, Relation::Apart(offset));
         }
         for row in rows.iter_mut().filter(|_| self.shared.engine.is_some()) {
-            row.more.engine_clock.clone_from(&engine_clock);
+            row.internal.engine_clock.clone_from(&engine_clock);
         }
     }
 
     /// Sets when the response's body passed the hop and the front, which shows how long the router held it.
-    fn put_passages(&self, rows: &mut [Row], at_hop: Passage) {
+    fn put_passages(&self, rows: &mut [Row], at_hop: BodyTiming) {
         let (here, at_hop) = match self.role {
-            Role::Hop(_) => (Passage::default(), self.passage),
+            Role::Hop(_) => (BodyTiming::default(), self.passage),
             Role::Front => (self.passage, at_hop),
         };
         let is_in_first_bytes =

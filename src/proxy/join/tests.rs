@@ -1,7 +1,7 @@
 //! Tests of the join tables.
 
 use super::*;
-use crate::request::attempt::CameWith;
+use crate::request::attempt::ParentSpan;
 use crate::request::outcome::Outcome;
 use crate::request::sample::Sample;
 
@@ -32,7 +32,7 @@ impl Tables {
     fn arrive(&self, number: u64, parent: Option<u64>, id: Option<&str>) -> HopAttempt {
         let host = format!("server:{number}");
         let mut attempt = Attempt::new(span(number), "w0".into(), host, at(1));
-        attempt.came_with = parent.map(|parent| CameWith {
+        attempt.parent = parent.map(|parent| ParentSpan {
             trace: 1,
             span: span(parent),
         });

@@ -227,7 +227,7 @@ impl RunRows<'_> {
     fn of(run: &Run) -> RunRows<'_> {
         let mut rows = BTreeMap::new();
         for row in run.counted() {
-            if let Some(place) = run.table.place(row) {
+            if let Some(place) = run.table.schedule_index(row) {
                 rows.entry(place).or_insert(row);
             }
         }

@@ -2,10 +2,10 @@
 
 use crate::report::verdict::{Cause, Grade};
 use crate::request::columns::ColumnId;
-use crate::request::stages::Spent;
+use crate::request::stages::StageSet;
 use crate::units::duration;
 
-use super::{ENOUGH, Facts, Finding, Level, MIN_MEAN_S, upper};
+use super::{ENOUGH, Facts, Finding, Level, MIN_MEAN_S, capitalized};
 
 /// A generator whose p99 lateness is over this share of the median TTFT distorts the latencies.
 const LATE_SHARE: f64 = 0.1;
@@ -18,7 +18,7 @@ const STALL_SHARE: f64 = 0.05;
 pub fn verdict(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let verdict = facts.run.verdict()?;
     let reasons = verdict.reasons.iter();
-    let reasons: Vec<String> = reasons.map(|reason| upper(reason) + ".").collect();
+    let reasons: Vec<String> = reasons.map(|reason| capitalized(reason) + ".").collect();
     // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing. Files of older versions have no
     // causes.
     let is_generators = |cause: &Cause| !matches!(cause, Cause::Failed | Cause::Stopped);
@@ -54,7 +54,7 @@ pub fn slots(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
 pub fn stall(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
     let spent = facts.spent;
     let mut parts = spent.parts.iter();
-    let part = parts.find(|part| part.spent == Spent::CLIENT_STALL)?;
+    let part = parts.find(|part| part.spent == StageSet::CLIENT_STALL)?;
     let (mean, share) = (spent.mean(part)?, spent.share(part)?);
     let is_long = spent.requests >= ENOUGH && mean >= MIN_MEAN_S && share >= STALL_SHARE;
     is_long.then(|| {

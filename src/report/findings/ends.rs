@@ -3,7 +3,7 @@
 use crate::report::load::{Counts, FailureKind};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
-use crate::request::stages::Spent;
+use crate::request::stages::StageSet;
 
 use super::{ENOUGH, Facts, Finding, Level};
 
@@ -60,7 +60,7 @@ fn advice(kind: &FailureKind, counts: &Counts) -> Option<&'static str> {
             "The router took no server for alive: look at the servers' `/health` and logs. A router uses a server that it gave up again \
              once a later check of it succeeds."
         }
-        Outcome::Rejected if kind.last_seen == Some(Spent::PROXY) => {
+        Outcome::Rejected if kind.last_seen == Some(StageSet::PROXY) => {
             "The proxy itself held them back, as many as its `max_concurrent_requests` being under way, and refused them after \
              `queue_timeout_s`: raise one of these, add servers, or lower the rate."
         }

@@ -87,7 +87,7 @@ fn arrival(run: &Run, row: usize) -> Option<f64> {
 /// Counts the requests that arrived within a time and those that ended within it, including those outside the window.
 fn arrived_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
     let count = |time: fn(&Run, usize) -> Option<f64>| {
-        let times = run.table.firsts().filter_map(|row| time(run, row));
+        let times = run.table.first_rows().filter_map(|row| time(run, row));
         times.filter(|at| from < *at && *at <= to).count() as f64
     };
     (count(arrival), count(ended))
@@ -136,7 +136,7 @@ pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
         host.models.insert(table.text(ColumnId::model, row));
     }
     // A failed request may name its prefill server as its host.
-    for row in table.firsts() {
+    for row in table.first_rows() {
         hosts.remove(table.text(ColumnId::prefill_host, row));
     }
     // The server of a request without a response is unknown.

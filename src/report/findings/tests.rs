@@ -8,7 +8,7 @@ use crate::report::load::tests::assert_says;
 use crate::report::reader::load;
 use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
-use crate::request::body_timing::Passage;
+use crate::request::body_timing::BodyTiming;
 use crate::request::csv;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::{ENGINE, Moment};
@@ -84,7 +84,7 @@ pub(super) fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Samp
 }
 
 /// A copy of a run with these servers in its `run.json`.
-fn of_servers(run: &Run, hosts: &[&str]) -> Run {
+fn servers_table(run: &Run, hosts: &[&str]) -> Run {
     let server = |(n, host): (usize, &&str)| ServerFile {
         name: format!("server-{}", n + 1),
         host: (*host).to_owned(),
@@ -123,7 +123,7 @@ fn fault(time: f64, server: &str, kind: &str, event: &str) -> FaultRow {
 fn held_back(first: i64) -> Run {
     run_of(100, move |sample, _, start| {
         sample.with(|record| {
-            let (mut worker, mut here) = (Passage::default(), Passage::default());
+            let (mut worker, mut here) = (BodyTiming::default(), BodyTiming::default());
             here.piece(at(start + 210), 0);
             here.piece(at(start + 490), 0);
             worker.piece(at(start + 210 - first), 0);
@@ -315,7 +315,7 @@ fn unequal_shares_are_found_unless_by_chance_or_fault() {
         only(run, "fine");
     }
     // A server that no request reached counts too.
-    let idle = only(&of_servers(&one, &["a:1", "b:1"]), "imbalance");
+    let idle = only(&servers_table(&one, &["a:1", "b:1"]), "imbalance");
     assert_says(&idle.what, "b:1 0");
 }
 
@@ -426,7 +426,7 @@ fn a_server_that_is_back_and_gets_no_requests_is_found() {
             n if n % 2 == 0 && !(40..used_from).contains(&n) => sample.host("a:1"),
             _ => sample.host("b:1"),
         });
-        let mut run = of_servers(&run, &["a:1", "b:1"]);
+        let mut run = servers_table(&run, &["a:1", "b:1"]);
         run.faults = [(1.4, "down"), (back, "ready")]
             .map(|(time, event)| fault(time, "server-1", "kill", event))
             .into();

@@ -1,10 +1,10 @@
 //! Waiting in server queues and in the router: its causes, and the requests that caused it.
 
-use crate::report::why::{lopsided, words};
+use crate::report::why::{dominant_group, words};
 use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
 
-use super::{Facts, Finding, MIN_MEAN_S, QUEUE_SHARE, upper};
+use super::{Facts, Finding, MIN_MEAN_S, QUEUE_SHARE, capitalized};
 
 /// The share of a request's time from which its wait in the router is a finding.
 const ROUTER_SHARE: f64 = 0.1;
@@ -32,7 +32,7 @@ pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
     };
     let slots = why.slots();
     let percent = |share: &f64| format!("{:.0} %", share * 100.0);
-    let (first, share) = (upper(&words(*main, slots)), percent(share));
+    let (first, share) = (capitalized(&words(*main, slots)), percent(share));
     what += &format!(" {first} for {share} of that time");
     finding.advice = main.advice().to_owned();
     let is_much = |(cause, share): &&(Cause, f64)| *share >= MUCH && *cause != Cause::Unknown;
@@ -82,7 +82,7 @@ pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
 /// Few requests that held up the others.
 pub fn held_up(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     facts.stage(Period::PURE_QUEUE, HELD_UP_SHARE)?;
-    let (by, text) = lopsided(&facts.why.groups)?;
+    let (by, text) = dominant_group(&facts.why.groups)?;
     let advice = match by {
         "prompt" => {
             "Give them servers of their own, or cut their prefill into smaller pieces (`chunked_prefill_size`)."

@@ -76,7 +76,7 @@ impl Counts {
                 *counts.errors.entry(error.to_owned()).or_default() += 1;
                 counts.given_up += u64::from(is_given_up(table, row));
             }
-            let attempts = table.whole(ColumnId::attempts, row);
+            let attempts = table.integer(ColumnId::attempts, row);
             let attempts = attempts.map_or(0, i64::unsigned_abs);
             counts.attempts += attempts;
             counts.retried += u64::from(attempts > 1);
@@ -137,7 +137,7 @@ impl Tokens {
         };
         let mut tokens = Tokens::default();
         for request in requests {
-            let cell = |column| table.whole(column, request.row());
+            let cell = |column| table.integer(column, request.row());
             // Files of older versions have only the column of the sequence.
             let is_single = request.rows().len() == 1;
             let tokens_of = |of_request, of_row| {

@@ -6,7 +6,7 @@ use crate::clock::seconds;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
-use crate::request::stages::{Breakdown, Spent, place};
+use crate::request::stages::{Breakdown, StageSet, place};
 use crate::stats::Summary;
 use crate::table::Table;
 use crate::units::duration;
@@ -34,7 +34,7 @@ pub struct FailureKind {
     /// The outcome.
     pub outcome: Outcome,
     /// Where they were last seen.
-    pub last_seen: Option<Spent>,
+    pub last_seen: Option<StageSet>,
     /// The number of requests.
     pub requests: u64,
     /// How long they had waited, seconds; see [`waited`].
@@ -66,7 +66,7 @@ impl Failures {
             let kind = (row.outcome().name(), row.last_seen());
             by_kind.entry(kind).or_default().push(row);
         }
-        let kind = |((_, last_seen), rows): ((_, Option<Spent>), Vec<Row>)| {
+        let kind = |((_, last_seen), rows): ((_, Option<StageSet>), Vec<Row>)| {
             let mut spent = TimeSpent::default();
             for row in &rows {
                 let [all, _] = TimeSpent::both(row);
@@ -84,7 +84,7 @@ impl Failures {
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
         let lower_bounds = BOUNDED.map(|latency| {
             let values = lower_bounds(table, requests, latency);
-            (latency, values.and_then(Summary::with_endless))
+            (latency, values.and_then(Summary::with_infinite))
         });
         Failures {
             requests: kinds.iter().map(|kind| kind.requests).sum(),
@@ -165,7 +165,7 @@ impl FailureKind {
 
     /// The stage that took most of their time, with its percentage, unless they were last seen there: a request that waits for long
     /// and times out at its first token did not spend its time decoding.
-    pub fn longest_elsewhere(&self) -> Option<(Spent, f64)> {
+    pub fn longest_elsewhere(&self) -> Option<(StageSet, f64)> {
         let part = self.spent.parts.first()?;
         let is_here = self.last_seen == Some(part.spent);
         // A lower bound, if the stage was not measured in all requests.

@@ -67,7 +67,7 @@ impl Flow {
     pub(super) fn of(table: &Table, all: &[Request], run: &RunFacts) -> Flow {
         let inside = || all.iter().filter(|request| request.is_inside);
         let scheduled =
-            || inside().filter_map(|of| table.whole(ColumnId::scheduled_time, of.row()));
+            || inside().filter_map(|of| table.integer(ColumnId::scheduled_time, of.row()));
         Flow {
             is_scheduled: scheduled().next().is_some(),
             schedule_rate: rate(scheduled()),
@@ -105,7 +105,7 @@ impl OverTime {
                     in_server[at].0.extend(interval);
                 }
             }
-            let of_request = |column| table.whole(column, request.row());
+            let of_request = |column| table.integer(column, request.row());
             let arrived = of_request(ColumnId::arrival_time);
             let sent = arrived.zip(of_request(ColumnId::router_send_time));
             in_router.extend(sent.map(|(start, end)| Interval { start, end }));
@@ -113,7 +113,7 @@ impl OverTime {
                 continue;
             };
             let ends = request.rows();
-            let ends = ends.filter_map(|row| table.whole(ColumnId::end_time, row));
+            let ends = ends.filter_map(|row| table.integer(ColumnId::end_time, row));
             let whole = ends.max().map(|end| Interval { start, end });
             in_flight.extend(whole);
             let whole = whole.unwrap_or(Interval { start, end: start });
@@ -146,7 +146,7 @@ impl OverTime {
 /// A time of the engine; `None` if it is not on the clock of the row.
 fn engine_time(table: &Table, column: ColumnId, row: usize) -> Option<i64> {
     let is_raw = matches!(table.text(ColumnId::clock_state, row), "" | "raw");
-    table.whole(column, row).filter(|_| !is_raw)
+    table.integer(column, row).filter(|_| !is_raw)
 }
 
 fn queued(table: &Table, row: usize) -> Option<Interval> {
@@ -167,7 +167,7 @@ fn running(table: &Table, row: usize) -> Option<Interval> {
     Some(Interval {
         start: started(table, row)?,
         end: engine_time(table, ColumnId::server_finish_time, row)
-            .or_else(|| table.whole(ColumnId::finish_time, row))?,
+            .or_else(|| table.integer(ColumnId::finish_time, row))?,
     })
 }
 

@@ -16,7 +16,7 @@ pub struct Goal {
     /// The name of the latency.
     pub name: String,
     /// Its limit, milliseconds.
-    pub most_ms: f64,
+    pub limit_ms: f64,
 }
 
 /// The requests that met all goals.
@@ -31,7 +31,7 @@ pub struct Goodput {
 impl fmt::Display for Goal {
     /// The form that [`Goal::from_str`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.name, self.most_ms)
+        write!(f, "{}:{}", self.name, self.limit_ms)
     }
 }
 
@@ -60,7 +60,7 @@ impl FromStr for Goal {
         })?;
         Ok(Goal {
             name: name.to_owned(),
-            most_ms,
+            limit_ms: most_ms,
         })
     }
 }
@@ -101,7 +101,14 @@ impl Goodput {
 fn is_good(table: &Table, request: Request, goals: &[(&Goal, Option<LatencyId>)]) -> Option<bool> {
     let mut all = Some(true);
     for row in request.rows() {
-        for (Goal { name, most_ms }, id) in goals {
+        for (
+            Goal {
+                name,
+                limit_ms: most_ms,
+            },
+            id,
+        ) in goals
+        {
             match latency(table, row, name, *id) {
                 Some(nanos) if nanos as f64 > most_ms * 1e6 => return Some(false),
                 Some(_) => {}

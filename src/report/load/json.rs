@@ -67,7 +67,7 @@ impl Summary {
 /// The limits of goals by latency, milliseconds.
 pub fn goals_ms(goals: &[Goal]) -> Value {
     let goals = goals.iter();
-    object(goals.map(|goal| (&goal.name, goal.most_ms)))
+    object(goals.map(|goal| (&goal.name, goal.limit_ms)))
 }
 
 /// The figures of all requests, or of a server's.

@@ -104,7 +104,7 @@ impl LatencyId {
     /// Returns its value in a row, nanoseconds.
     pub(super) fn nanos(self, table: &Table, row: usize) -> Option<i64> {
         if let LatencyId::Of(column) = self {
-            return table.whole(column, row);
+            return table.integer(column, row);
         }
         let (from, to) = self.ends()?;
         table.between(from, to, row)
@@ -143,7 +143,7 @@ impl Latencies {
         let (mut itl_sum, mut gaps) = (0.0, 0.0);
         for row in rows() {
             if let (Some(mean), Some(count @ 1..)) = (
-                table.whole(ColumnId::itl_mean, row),
+                table.integer(ColumnId::itl_mean, row),
                 later_tokens(table, row),
             ) {
                 itl_sum += seconds(mean) * count as f64;
@@ -151,7 +151,7 @@ impl Latencies {
             }
         }
         let itl_max = rows()
-            .filter_map(|row| table.whole(ColumnId::itl_max, row))
+            .filter_map(|row| table.integer(ColumnId::itl_max, row))
             .max();
         Latencies {
             itl_mean: (gaps > 0.0).then(|| itl_sum / gaps),
@@ -186,18 +186,20 @@ impl Latencies {
 /// From the generator's send to the last byte read; in a proxy's rows from the arrival. Nanoseconds.
 pub(super) fn end_to_end(table: &Table, row: usize) -> Option<i64> {
     let sent = LatencyId::TotalFromSend.nanos(table, row);
-    sent.or_else(|| table.whole(ColumnId::total_latency, row))
+    sent.or_else(|| table.integer(ColumnId::total_latency, row))
 }
 
 /// From the same start to the first token read, nanoseconds.
 pub(super) fn first_token(table: &Table, row: usize) -> Option<i64> {
     let sent = LatencyId::TtftFromSend.nanos(table, row);
-    sent.or_else(|| table.whole(ColumnId::ttft_observed, row))
+    sent.or_else(|| table.integer(ColumnId::ttft_observed, row))
 }
 
 /// The number of tokens after those of the first event.
 pub(super) fn later_tokens(table: &Table, row: usize) -> Option<i64> {
-    let first = table.whole(ColumnId::first_event_tokens, row).unwrap_or(1);
-    let tokens = table.whole(ColumnId::actual_output_tokens, row)?;
+    let first = table
+        .integer(ColumnId::first_event_tokens, row)
+        .unwrap_or(1);
+    let tokens = table.integer(ColumnId::actual_output_tokens, row)?;
     Some(tokens.saturating_sub(first).max(0))
 }

@@ -4,9 +4,9 @@ use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
 use crate::clock::seconds;
+use crate::report::capitalized;
 use crate::report::timeline::{labelled, mark};
-use crate::report::upper;
-use crate::request::stages::Spent;
+use crate::request::stages::StageSet;
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
 use crate::request::unseen::{ELSEWHERE, Unseen};
@@ -50,7 +50,7 @@ impl TimeSpent {
     /// The number of requests in which a part was measured, and all their time. A client's stalls are always measured.
     fn measured(&self, part: &PartSpent) -> (u64, i128) {
         match part.spent {
-            Spent::CLIENT_STALL | Spent::PROMPT => (self.requests, self.total_nanos),
+            StageSet::CLIENT_STALL | StageSet::PROMPT => (self.requests, self.total_nanos),
             _ => (part.requests, part.of_nanos),
         }
     }
@@ -181,7 +181,7 @@ impl TimeSpent {
         let together =
             is_shared.then(|| format!("to measure them in all these requests: {ELSEWHERE}"));
         let notes = self.unseen.iter().map(note).chain(together);
-        notes.map(|note| upper(&note)).collect()
+        notes.map(|note| capitalized(&note)).collect()
     }
 }
 

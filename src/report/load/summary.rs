@@ -105,28 +105,28 @@ impl Summary {
     /// Computes the figures of the requests that arrived within `window`. Concurrency and completions within it include requests that
     /// arrived before. Times of the table count from the same zero as those of `run`.
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
-        let part = window.as_ref().filter(|window| !window.is_all());
+        let part = window.as_ref().filter(|window| !window.is_whole_run());
         let holds = |at: Option<i64>| match (part, at) {
             (Some(window), Some(at)) => window.holds(seconds(at - run.started.nanos())),
             // A request whose time is unknown counts as inside.
             _ => true,
         };
-        let scheduled = |row| table.whole(ColumnId::scheduled_time, row);
+        let scheduled = |row| table.integer(ColumnId::scheduled_time, row);
         let arrived = |row| table.begun(row).or_else(|| scheduled(row));
         let request = |row| {
             let rows = table.rows_of(row);
             Request {
                 is_ok: table.is_ok(row),
                 is_inside: holds(arrived(row)),
-                ends_inside: holds(table.whole(ColumnId::finish_time, row)),
+                ends_inside: holds(table.integer(ColumnId::finish_time, row)),
                 row: rows.start as u32,
                 rows: rows.len() as u32,
             }
         };
-        let mut requests: Vec<Request> = table.firsts().map(request).collect();
+        let mut requests: Vec<Request> = table.first_rows().map(request).collect();
         // The rows of a proxy, and of a killed run, are in the order in which requests ended.
         requests.sort_by_cached_key(|of| {
-            let sent = || table.whole(ColumnId::router_send_time, of.row());
+            let sent = || table.integer(ColumnId::router_send_time, of.row());
             let began = table.begun(of.row()).or_else(sent);
             began.or_else(|| scheduled(of.row())).unwrap_or(i64::MAX)
         });
@@ -216,7 +216,7 @@ fn group(table: &Table, run: &RunFacts, all: &[Request], spent: &[Request]) -> G
     let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
     let is_left_out = |request: &&Request| {
         let mut rows = request.rows();
-        rows.any(|row| table.left_out.contains_key(&row))
+        rows.any(|row| table.unreliable_clocks.contains_key(&row))
     };
     Group {
         counts: Counts::of(table, &inside),

@@ -272,7 +272,7 @@ fn two_sequences(n: u64) -> Vec<Row> {
             .with(|record| {
                 record.sequences = 2;
                 record.index = index;
-                record.more.n = n;
+                record.internal.n = n;
                 record.client_stall = Some(ms(3));
                 record.client_stall_until_finish = Some(ms(3));
             })
@@ -314,15 +314,15 @@ fn usage_counts_for_the_whole_request() {
     for record in &mut records {
         record.actual_prompt_tokens = None;
         record.actual_output_tokens = None;
-        record.more.usage_prompt_tokens = Some(31);
-        record.more.usage_completion_tokens = Some(50);
+        record.internal.usage_prompt_tokens = Some(31);
+        record.internal.usage_completion_tokens = Some(50);
     }
     let json = json_of(&records, &run());
     assert_near(&json, "/total_input_tokens", 31.0);
     assert_near(&json, "/total_output_tokens", 50.0);
     for record in &mut records {
-        record.more.usage_completion_tokens = None;
-        record.more.usage_prompt_tokens = None;
+        record.internal.usage_completion_tokens = None;
+        record.internal.usage_prompt_tokens = None;
     }
     let json = json_of(&records, &run());
     // Events do not count as tokens.
@@ -362,7 +362,7 @@ fn goodput_counts_requests_that_meet_every_goal() {
 #[test]
 fn an_invalid_goal_is_refused_with_a_hint() {
     for text in ["ttft:500", "ttft:500ms", "ttft:0.5s"] {
-        assert_eq!(text.parse::<Goal>().unwrap().most_ms, 500.0, "{text}");
+        assert_eq!(text.parse::<Goal>().unwrap().limit_ms, 500.0, "{text}");
     }
     for (text, said) in [
         ("ttft", "such as ttft:500"),

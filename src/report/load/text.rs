@@ -1,7 +1,7 @@
 //! The summary as text.
 
 use crate::report::grid::Grid;
-use crate::report::render::{Block, of_servers, text};
+use crate::report::render::{Block, servers_table, text};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::wait::OF_PAIR;
@@ -72,7 +72,7 @@ impl Summary {
         blocks.extend(table(self).map(Block::Table));
         blocks.push(Block::Figures(intervals(&self.all.latencies)));
         blocks.push(Block::Words(self.warnings()));
-        blocks.extend((self.hosts.len() > 1).then(|| Block::Table(of_servers(self, named))));
+        blocks.extend((self.hosts.len() > 1).then(|| Block::Table(servers_table(self, named))));
         let (servers, requests) = self.other_hosts;
         let others = format!("{servers} more servers, with {requests} requests, are not shown.");
         blocks.extend((servers > 0).then(|| Block::Words(vec![others])));
@@ -130,7 +130,10 @@ impl Summary {
 
     /// Says which requests the figures cover, if not all.
     pub fn of_window(&self) -> Option<String> {
-        let window = self.window.as_ref().filter(|window| !window.is_all())?;
+        let window = self
+            .window
+            .as_ref()
+            .filter(|window| !window.is_whole_run())?;
         let [from, to] = [window.from_s, window.to_s].map(duration);
         let (requests, rule) = (count(self.all.counts.requests, "request"), &window.rule);
         let (first, last) = (window.left_out_first, window.left_out_last);
@@ -248,7 +251,7 @@ fn goodput(summary: &Summary) -> Option<String> {
     let goodput = summary.all.goodput.as_ref()?;
     let goals = summary.run.goodput.iter();
     let goals: Vec<String> = goals
-        .map(|goal| format!("{} ≤ {} ms", goal.name, goal.most_ms))
+        .map(|goal| format!("{} ≤ {} ms", goal.name, goal.limit_ms))
         .collect();
     let rate = summary.run.a_second(goodput.good as f64).unwrap_or(0.0);
     let unknown = match goodput.unknown {

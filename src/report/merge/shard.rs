@@ -59,7 +59,7 @@ impl Shard {
         let is_partial = run.is_partial;
         run.files.retain(|path| !is_partial || !is_empty(path));
         let (table, read) = rows::read(&run.files, None, &[])?;
-        if !read.unknown.is_empty() {
+        if !read.unknown_columns.is_empty() {
             return Err(error(
                 "its rows have other columns than this version writes: merge with the version that wrote them",
             ));

@@ -6,7 +6,7 @@ use super::*;
 use crate::report::files::{ExperimentFile, FaultRow, ProcessFile, RunFile, SeriesRow, ServerFile};
 use crate::report::load::tests::assert_says;
 use crate::report::reader::{Loaded, Run};
-use crate::report::render::{of_servers, to_markdown, to_text};
+use crate::report::render::{servers_table, to_markdown, to_text};
 use crate::report::runs::Report;
 use crate::report::sample::Sample;
 use crate::request::outcome::GIVEN_UP;
@@ -202,7 +202,7 @@ fn where_nothing_was_counted_no_share_is_shown() {
     none.hosts = ["a:1", "b:1"]
         .map(|host| (host.to_owned(), none.all.clone()))
         .into();
-    let table = of_servers(&none, str::to_owned);
+    let table = servers_table(&none, str::to_owned);
     assert_eq!(table.rows[0][..4], ["a:1", "0", "0", "-"]);
 }
 

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::clock::seconds;
 use crate::report::load::TimeSpent;
-use crate::report::why::Why;
+use crate::report::why::WaitReport;
 use crate::request::columns::ColumnId;
-use crate::request::stages::{Breakdown, Spent};
+use crate::request::stages::{Breakdown, StageSet};
 use crate::stats::waits::Cause;
 use crate::table::Table;
 
@@ -31,8 +31,8 @@ pub struct Requests {
 type Request = (usize, [i128; 2]);
 
 /// Stages without duplicates, in the order in which a request passes them.
-fn in_order(spent: impl Iterator<Item = Spent>) -> Vec<Spent> {
-    let mut all: Vec<Spent> = spent.collect();
+fn in_order(spent: impl Iterator<Item = StageSet>) -> Vec<StageSet> {
+    let mut all: Vec<StageSet> = spent.collect();
     all.sort_by_key(|spent| (spent.order(), *spent));
     all.dedup();
     all
@@ -41,14 +41,14 @@ fn in_order(spent: impl Iterator<Item = Spent>) -> Vec<Spent> {
 impl Requests {
     /// Reads the requests of a table.
     pub fn of(table: &Table) -> Requests {
-        let starts = table.firsts().filter_map(|row| start(table, row));
+        let starts = table.first_rows().filter_map(|row| start(table, row));
         let last = starts.fold(0.0, f64::max);
         let mut requests = Requests {
             slot: slot_of(last, SLOTS as f64 - 1.0),
             slots: vec![<[TimeSpent; 2]>::default(); SLOTS],
             all: Vec::new(),
         };
-        for row in table.firsts() {
+        for row in table.first_rows() {
             let record = table.row(row);
             let spent = TimeSpent::both(&record);
             if spent[0].requests == 0 {
@@ -72,12 +72,12 @@ impl Requests {
         slots.truncate(last.map_or(0, |last| last + 1));
         let parts = slots.iter().flat_map(|slot| &slot.parts);
         let order = in_order(parts.map(|part| part.spent));
-        let mean = |slot: &TimeSpent, spent: Spent| {
+        let mean = |slot: &TimeSpent, spent: StageSet| {
             let part = slot.parts.iter().find(|part| part.spent == spent)?;
             slot.mean(part).map(|mean| short(mean.max(0.0)))
         };
         let means =
-            |spent: &Spent| -> Value { slots.iter().map(|slot| mean(slot, *spent)).collect() };
+            |spent: &StageSet| -> Value { slots.iter().map(|slot| mean(slot, *spent)).collect() };
         json!({
             "slot": short(self.slot),
             "requests": slots.iter().map(|slot| slot.requests).collect::<Value>(),
@@ -88,7 +88,7 @@ impl Requests {
     }
 
     /// The seconds of waiting by the time at which it began, for each cause of any importance.
-    pub fn waiting(&self, table: &Table, why: &Why) -> Value {
+    pub fn waiting(&self, table: &Table, why: &WaitReport) -> Value {
         let sums = why.over_time(table, self.slot, SLOTS);
         let last = sums.iter().rposition(|sums| sums.total() > 0);
         let sums = sums.get(..last.map_or(0, |last| last + 1));
@@ -104,7 +104,7 @@ impl Requests {
     }
 
     /// Single requests: the `each` slowest by their whole time, and by that until the first token.
-    pub fn waterfall(&self, table: &Table, why: &Why, each: usize) -> Value {
+    pub fn waterfall(&self, table: &Table, why: &WaitReport, each: usize) -> Value {
         let mut slowest: Vec<&Request> = self.all.iter().collect();
         let mut rows = BTreeSet::new();
         for which in 0..2 {
@@ -166,7 +166,7 @@ pub fn stages(all: &TimeSpent) -> Value {
     parts.collect()
 }
 
-fn stage(spent: Spent) -> Value {
+fn stage(spent: StageSet) -> Value {
     json!({ "name": spent.name(), "label": spent.label(), "place": spent.place(), "order": spent.order(), "is_after": spent.is_after_first_token() })
 }
 

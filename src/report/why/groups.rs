@@ -61,7 +61,7 @@ pub type Part = (usize, f64, f64);
 
 /// The groups of a run's requests by each property with several classes.
 pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
-    let count = |column, row| table.whole(column, row).map(i64::unsigned_abs);
+    let count = |column, row| table.integer(column, row).map(i64::unsigned_abs);
     let prompt = |row| count(ColumnId::actual_prompt_tokens, row);
     let word = |column, row| match table.text(column, row) {
         "" => None,
@@ -154,7 +154,7 @@ pub fn short(tokens: u64) -> String {
 }
 
 /// A sentence on the group that caused most of the waiting for its size, with its property; of lengths, all longer groups count with it.
-pub fn lopsided(groups: &[Group]) -> Option<(&str, String)> {
+pub fn dominant_group(groups: &[Group]) -> Option<(&str, String)> {
     let known: Vec<&Group> = groups.iter().filter(|of| of.name != UNKNOWN).collect();
     let few = |at: usize| {
         let first = *known.get(at)?;

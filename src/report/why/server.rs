@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::clock::NANOS;
 use crate::report::files::SeriesRow;
-use crate::report::phases::paired;
+use crate::report::phases::pair_events;
 use crate::report::reader::Run;
 use crate::report::series::{METRICS, POOL};
 use crate::request::columns::ColumnId;
@@ -60,7 +60,7 @@ pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
         Some(Cause::PrefillQueue) => (table.text(ColumnId::prefill_host, row), None),
         _ => (
             table.text(ColumnId::host, row),
-            table.whole(ColumnId::dp_rank, row),
+            table.integer(ColumnId::dp_rank, row),
         ),
     }
 }
@@ -191,7 +191,7 @@ impl Server {
             .map(|row| (at(row.time), row.value))
             .collect();
         usage.sort_by_key(|(at, _)| *at);
-        let faults = paired(&run.faults).into_iter();
+        let faults = pair_events(&run.faults).into_iter();
         let kills = faults.filter(|fault| fault.server == name && fault.kind == "kill");
         let down = kills.map(|fault| Interval {
             start: at(fault.down),

@@ -1,7 +1,7 @@
 //! The tables of a run's waiting.
 
 use super::super::grid::Grid;
-use super::Why;
+use super::WaitReport;
 use super::groups::Part;
 use crate::clock::seconds;
 use crate::stats::waits::{ByCause, Cause};
@@ -12,7 +12,7 @@ const MIN_MEAN_S: f64 = 0.001;
 
 /// The causes of waiting at each server, and the kinds of requests that waited and that held others up. None if the requests hardly
 /// waited.
-pub fn tables(why: &Why) -> Vec<Grid> {
+pub fn tables(why: &WaitReport) -> Vec<Grid> {
     let whole = why.causes.total();
     if why.mean().is_none_or(|mean| mean < MIN_MEAN_S)
         && seconds(why.direct.total()) <= MIN_MEAN_S * why.sequences as f64

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::report::files::{ProcessFile, RunFile, SeriesRow};
-use crate::request::stages::Spent;
+use crate::request::stages::StageSet;
 use crate::request::timeline::STAGES;
 use crate::table::Cell;
 
@@ -41,7 +41,7 @@ fn labelled(labels: impl Fn(&str) -> &'static str) -> Run {
 #[test]
 fn the_cause_of_a_wait_and_its_holders_are_named() {
     let run = run();
-    let mut why = Why::of(&run);
+    let mut why = WaitReport::of(&run);
     adds_up(&why, &run.table);
     let told = why.of_row(&run.table, 3).unwrap();
     let first = &told["held_up_by"][0];
@@ -55,7 +55,7 @@ fn the_cause_of_a_wait_and_its_holders_are_named() {
     let long = why.of_row(&run.table, 0).unwrap();
     assert!(long["words"].is_null() && long["waited_s"] == 0.0, "{long}");
     assert_eq!(why.servers[0].slots(), Some((2, "found in the rows")));
-    let (by, said) = lopsided(&why.groups).unwrap();
+    let (by, said) = dominant_group(&why.groups).unwrap();
     assert_eq!(by, "prompt");
     assert!(
         said.starts_with("Prompts above 32k tokens are 12 % of the requests"),
@@ -69,14 +69,14 @@ fn the_cause_of_a_wait_and_its_holders_are_named() {
             of.name = "unknown".to_owned();
         }
     }
-    assert_eq!(lopsided(&unknown), None);
+    assert_eq!(dominant_group(&unknown), None);
     // If all are alike, there are no groups.
     why.groups.retain(|group| group.name.starts_with("up to"));
-    assert_eq!(lopsided(&why.groups), None);
+    assert_eq!(dominant_group(&why.groups), None);
 }
 
 /// The seconds for which each held up others, and those that are attributed to none, add up to all waiting; so do the causes.
-fn adds_up(why: &Why, table: &Table) {
+fn adds_up(why: &WaitReport, table: &Table) {
     let wait = |row| Some(Wait::of(&|column| table.value(column, row))?.nanos);
     let whole = seconds((0..table.len()).filter_map(wait).sum());
     let each = |row| why.of_row(table, row)?["held_up_others_s"].as_f64();
@@ -97,7 +97,7 @@ fn causes_that_are_stages_have_their_names() {
     assert_eq!(stages.len(), 5);
     let unknown: Vec<&Cause> = stages.iter().filter(|cause| !known(cause)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
-    assert_eq!(Cause::Proxy.heading(), Spent::PROXY.name());
+    assert_eq!(Cause::Proxy.heading(), StageSet::PROXY.name());
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn parts_add_up_to_the_whole_in_every_file_of_rows() {
     for path in made.iter().chain(&real) {
         let table = Table::read(path).unwrap();
         let run = Run::of_table(table);
-        let why = Why::of(&run);
+        let why = WaitReport::of(&run);
         adds_up(&why, &run.table);
         assert!(why.to_json(&run.table)["sequences"].as_u64() == Some(why.sequences));
         if !real.contains(path) {
@@ -153,7 +153,7 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
         if !untimed.is_empty() {
             table.push([&[host, at("forwarded_time", 6.0)], untimed].concat());
         }
-        let why = Why::of(&Run::of_table(table));
+        let why = WaitReport::of(&Run::of_table(table));
         let [others, unknown] =
             [Cause::NotSeen, Cause::Unknown].map(|of| seconds(why.causes.of(of)));
         (others, unknown, why.untimed, why.unattributed_s)
@@ -182,7 +182,7 @@ fn tenants_are_groups() {
         "long" => "x-team=t; x-tenant=a",
         _ => "x-team=t; x-tenant=b",
     });
-    let why = Why::of(&run);
+    let why = WaitReport::of(&run);
     // All are of the same team.
     let told = why.groups.iter().filter(|of| of.by.starts_with("x-"));
     let [a, b] = told.collect::<Vec<_>>()[..] else {
@@ -200,13 +200,13 @@ fn tenants_are_groups() {
         ("queue_time_end", Cell::Number(117.5)),
         ("pure_queue_time", Cell::Number(17.5)),
     ]);
-    let why = Why::of(&run);
+    let why = WaitReport::of(&run);
     let caused = why.groups.iter().filter(|of| of.by == "x-tenant");
     let caused: f64 = caused.map(|of| of.caused).sum();
     assert!((caused - 0.5).abs() < 1e-9, "{caused}");
     assert_eq!(tables::tables(&why)[1].rows[0][3..], ["17.50 s", "35.00 s"]);
     let both = [a.clone(), b.clone()];
-    let (by, said) = lopsided(&both).unwrap();
+    let (by, said) = dominant_group(&both).unwrap();
     assert_eq!(by, "x-tenant");
     assert!(said.starts_with("Requests of the x-tenant a are"), "{said}");
 }
@@ -222,7 +222,7 @@ fn limits_of_files_are_used_and_their_source_is_named() {
         value: 16_384.0,
     }];
     let told = |run: &Run| {
-        let server = Why::of(run).to_json(&run.table)["servers"][0].take();
+        let server = WaitReport::of(run).to_json(&run.table)["servers"][0].take();
         ["slots", "slots_source", "pool_tokens", "pool_source"]
             .map(|key| server[key].to_string())
             .join(" ")
@@ -266,6 +266,6 @@ proptest::proptest! {
             table.push(cells);
         }
         let run = Run::of_table(table);
-        adds_up(&Why::of(&run), &run.table);
+        adds_up(&WaitReport::of(&run), &run.table);
     }
 }

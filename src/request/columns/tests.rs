@@ -76,8 +76,8 @@ fn other_sequence(first: &Row) -> Row {
         (column.put)(&mut other, value);
     }
     other.first_event_tokens = Some(1);
-    other.more.stall_nanos = 1;
-    other.more.conflicting = vec![(Moment::QueueEnd, TimingSource::Log)];
+    other.internal.stall_nanos = 1;
+    other.internal.conflicting = vec![(Moment::QueueEnd, TimingSource::Log)];
     let own = [
         Moment::WorkerFirstToken,
         Moment::FirstToken,

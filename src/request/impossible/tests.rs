@@ -85,7 +85,7 @@ fn impossible_tokens_are_named_and_left_out() {
     type Change = fn(&mut Row);
     let of_all: Change = |row| {
         (row.actual_output_tokens, row.token_count_source) = (None, None);
-        row.more.usage_completion_tokens = Some(MAX_TOKENS + 1);
+        row.internal.usage_completion_tokens = Some(MAX_TOKENS + 1);
     };
     let none_requested: Change = |row| {
         (row.actual_output_tokens, row.expected_output_length) = (Some(0), Some(0));

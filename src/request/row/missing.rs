@@ -3,7 +3,7 @@
 use crate::request::columns::Row;
 use crate::request::endpoint::Endpoint;
 use crate::request::generation::Generation;
-use crate::request::sequence::{TimingSource, Untold};
+use crate::request::sequence::{MissingReason, TimingSource};
 use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation};
 use crate::request::unseen::{Unseen, Unseens};
 
@@ -46,7 +46,7 @@ impl Unseen {
             return reason;
         }
         let is_stream = row.stream == Some(true);
-        if row.more.untold == Some(Untold::Impossible) {
+        if row.internal.missing_reason == Some(MissingReason::Impossible) {
             return Unseen::Impossible;
         }
         if row.unread.is_some() {
@@ -55,7 +55,7 @@ impl Unseen {
         if let Some(TimingSource::Trace | TimingSource::Log) = row.timing_source {
             return Unseen::Joined;
         }
-        let by_response = match (row.more.generation, row.endpoint()) {
+        let by_response = match (row.internal.generation, row.endpoint()) {
             (Some(generation), _) if generation.is_too_old() => Unseen::TooOld,
             (Some(generation), _) if generation.metrics_on() == Some(false) => Unseen::MetricsOff,
             (Some(_), _) if row.timeline.prefill().is_some() => Unseen::Pair,
@@ -65,7 +65,7 @@ impl Unseen {
             (None, Endpoint::Chat) => Unseen::ChatReply,
             (None, _) => Unseen::Reply,
         };
-        match row.more.front_joins_engine && by_response.is_elsewhere() {
+        match row.internal.front_joins_engine && by_response.is_elsewhere() {
             true => Unseen::InProxy,
             false => by_response,
         }

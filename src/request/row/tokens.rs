@@ -7,7 +7,8 @@ use crate::request::token_count::TokenCountSource;
 impl Row {
     /// Returns prompt tokens: by `meta_info`, else `usage`.
     pub fn prompt_tokens(&self) -> Option<u64> {
-        self.actual_prompt_tokens.or(self.more.usage_prompt_tokens)
+        self.actual_prompt_tokens
+            .or(self.internal.usage_prompt_tokens)
     }
 
     /// Returns generated tokens: by `meta_info`, else `usage`. Unless it counts each sequence, `usage` is of the whole request
@@ -18,7 +19,7 @@ impl Row {
     }
 
     fn usage_tokens(&self) -> Option<u64> {
-        let usage = self.more.usage_completion_tokens;
+        let usage = self.internal.usage_completion_tokens;
         usage.filter(|_| self.sequences == 1)
     }
 
@@ -44,7 +45,7 @@ impl Row {
             self.itl_p99 = self.chunk_gap_p99;
             self.itl_max = self.chunk_gap_max;
         }
-        self.more.gaps.take_if(|_| self.itl_mean.is_none());
+        self.internal.gaps.take_if(|_| self.itl_mean.is_none());
         let usage = self.usage_tokens().map(|_| TokenCountSource::Usage);
         self.token_count_source = source.or(usage);
         self.actual_prompt_tokens = self.prompt_tokens();
@@ -59,7 +60,7 @@ impl Row {
     pub(super) fn tpot_nanos(&self) -> Option<i64> {
         self.token_chunks.filter(|events| *events > 1)?;
         let nanos = self.timeline.nanos(Period::TOKENS)?;
-        let nanos = nanos.checked_sub(self.more.stall_nanos)?;
+        let nanos = nanos.checked_sub(self.internal.stall_nanos)?;
         nanos.checked_div(i64::try_from(self.later_tokens()?).ok()?)
     }
 
@@ -69,13 +70,13 @@ impl Row {
         let Some(first) = rows.first() else {
             return;
         };
-        let is_first = |row: &&Row| u64::from(row.index).is_multiple_of(row.more.n.max(1));
+        let is_first = |row: &&Row| u64::from(row.index).is_multiple_of(row.internal.n.max(1));
         let prompts = || rows.iter().filter(is_first);
         let prompt = sum(prompts().map(|row| row.actual_prompt_tokens));
-        let prompt = prompt.or(first.more.usage_prompt_tokens);
+        let prompt = prompt.or(first.internal.usage_prompt_tokens);
         let cached = sum(prompts().map(|row| row.cached_tokens));
         let output = sum(rows.iter().map(|row| row.actual_output_tokens));
-        let usage = first.more.usage_completion_tokens;
+        let usage = first.internal.usage_completion_tokens;
         let output = TokenCountSource::choose(first.token_count_source, output, usage);
         for row in rows {
             row.request_prompt_tokens = prompt;

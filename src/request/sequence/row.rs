@@ -24,10 +24,10 @@ impl SequenceObserver {
         let by_scheduler = first.is_some_and(|first| first.prefill_finished.is_some());
         // What never ran (a full queue, an abort in the queue) has hardly any field, in all versions.
         let has_run = last.filter(|last| last.prompt_tokens.is_some());
-        row.more.first_write = self
+        row.internal.first_write = self
             .first
             .and_then(|(first, read)| Some((first.response_sent?, read)));
-        row.more.generation = has_run.map(|_| Generation::of(self.fields, by_scheduler));
+        row.internal.generation = has_run.map(|_| Generation::of(self.fields, by_scheduler));
         let is_body_read = self.has_text || row.unread.is_none();
         row.has_generated_text = is_body_read.then_some(self.has_text);
         row.actual_prompt_tokens = either(|timings| timings.prompt_tokens);
@@ -35,7 +35,7 @@ impl SequenceObserver {
         row.token_count_source = self.token_source;
         row.first_event_tokens = self.first_tokens.filter(|_| !self.has_uncounted);
         row.token_chunks = Some(self.token_events).filter(|events| *events > 0);
-        row.more.stall_nanos = self.stalls.map_or(0, |(before, by_last)| by_last - before);
+        row.internal.stall_nanos = self.stalls.map_or(0, |(before, by_last)| by_last - before);
         row.cached_tokens = either(|timings| timings.cached_tokens);
         row.num_retractions = either(|timings| timings.num_retractions);
         row.dp_rank = either(|timings| timings.dp_rank);
@@ -45,7 +45,7 @@ impl SequenceObserver {
         row.timing_source = has_moments.then_some(TimingSource::MetaInfo);
         [row.itl_mean, row.itl_p99, row.itl_max] = self.token_gaps.mean_p99_max();
         [row.chunk_gap_mean, row.chunk_gap_p99, row.chunk_gap_max] = self.chunk_gaps.mean_p99_max();
-        row.more.gaps = match self.has_uncounted {
+        row.internal.gaps = match self.has_uncounted {
             true => self.chunk_gaps.counts(),
             false => self.token_gaps.counts(),
         };
@@ -126,9 +126,9 @@ mod tests {
     fn a_stalled_client_is_no_gap_of_the_engine() {
         let row = observed(&[(0, None, 0), (3_010, None, 3_000)]);
         assert_eq!(row.chunk_gap_max, Some(10 * MS));
-        assert_eq!(row.more.stall_nanos, 3_000 * MS);
+        assert_eq!(row.internal.stall_nanos, 3_000 * MS);
         // A stall before the first token is not between tokens.
         let row = observed(&[(0, None, 500), (10, None, 500)]);
-        assert_eq!(row.more.stall_nanos, 0);
+        assert_eq!(row.internal.stall_nanos, 0);
     }
 }

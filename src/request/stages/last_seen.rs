@@ -4,20 +4,20 @@ use crate::request::columns::Row;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::{Moment, Period, STAGES, Side, Stage};
 
-use super::stage_set::Spent;
+use super::stage_set::StageSet;
 
 impl Row {
     /// Returns where a failed request was when it ended: after its last known moment, and before the next that the observer would
     /// have seen. `None` if none of its moments is known.
-    pub fn last_seen(&self) -> Option<Spent> {
+    pub fn last_seen(&self) -> Option<StageSet> {
         if self.is_ok() {
             return None;
         }
         if self.outcome == Some(Outcome::ConnectError) {
-            return Some(Spent::CONNECTING);
+            return Some(StageSet::CONNECTING);
         }
-        if self.more.is_routers_error {
-            return Some(Spent::of(Period::QUEUE_IN_ROUTER));
+        if self.internal.is_routers_error {
+            return Some(StageSet::of(Period::QUEUE_IN_ROUTER));
         }
         let (timeline, side) = (&self.timeline, self.timeline.side());
         let lacks = |moment| timeline.raw(moment).is_none();
@@ -31,17 +31,17 @@ impl Row {
             // A proxy without a hop behind it tried a server, which took no connection.
             let is_tried = side != Side::Hop && self.attempts > Some(0);
             return Some(match is_tried {
-                true => Spent::of(Period::NETWORK),
-                false => Spent::PROXY,
+                true => StageSet::of(Period::NETWORK),
+                false => StageSet::PROXY,
             });
         }
         // A body that had not been read whole by then was still on its way to us.
         if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {
-            return Some(Spent::of(Period::TO_PROXY));
+            return Some(StageSet::of(Period::TO_PROXY));
         }
         // The hop had it and did not send it on: the server refused the connection, or the hop held it.
         if timeline.mark(Moment::WorkerArrival).is_some() && lacks(Moment::WorkerForwarded) {
-            return Some(Spent::of(Period::NETWORK));
+            return Some(StageSet::of(Period::NETWORK));
         }
         let begun = |stage: &Stage| Some(!lacks(timeline.period_of(stage)?.from));
         let first = STAGES
@@ -52,12 +52,12 @@ impl Row {
         let later = later
             .take_while(|stage| !is_observed(stage.period.to))
             .count();
-        let stages = Spent::range(first, first + later + 1);
+        let stages = StageSet::range(first, first + later + 1);
         Some(stages.retain_own(timeline))
     }
 }
 
-impl Spent {
+impl StageSet {
     /// Returns where a request was last seen, by the stages' names; `server` stands for all stages between the send to the server
     /// and the first token.
     pub fn ended_in(self, name: impl Fn(&Stage) -> &'static str) -> String {
@@ -83,7 +83,7 @@ impl Spent {
 }
 
 /// Returns where a request was last seen, for people: "last seen in the router".
-pub fn place(last_seen: Spent) -> String {
+pub fn place(last_seen: StageSet) -> String {
     match last_seen.ended_in(|stage| stage.name).as_str() {
         "server" => "in the server, before its first token".to_owned(),
         "router+server" => "in the router or the server, before the first token".to_owned(),

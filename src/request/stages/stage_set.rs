@@ -7,7 +7,7 @@ pub const UNSEEN: &str = "unseen in the server";
 
 /// A set of stages, one bit each: several if the moments between them are missing. Four bits stand for time that is no stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Spent(pub(super) u32);
+pub struct StageSet(pub(super) u32);
 
 /// Time that is no stage: its name in files, its label, and what people read after "was spent". The bits follow those of the
 /// stages.
@@ -42,41 +42,41 @@ const fn index(period: Period) -> usize {
     index
 }
 
-impl FromIterator<Spent> for Spent {
-    fn from_iter<I: IntoIterator<Item = Spent>>(all: I) -> Spent {
-        Spent(all.into_iter().fold(0, |bits, one| bits | one.0))
+impl FromIterator<StageSet> for StageSet {
+    fn from_iter<I: IntoIterator<Item = StageSet>>(all: I) -> StageSet {
+        StageSet(all.into_iter().fold(0, |bits, one| bits | one.0))
     }
 }
 
-impl Spent {
+impl StageSet {
     /// The generator got no connection; its wait before the try is included.
-    pub const CONNECTING: Spent = Spent::one(STAGES.len());
+    pub const CONNECTING: StageSet = StageSet::one(STAGES.len());
     /// Our own proxy, without a router behind it: its send is then the router's.
-    pub const PROXY: Spent = Spent::one(STAGES.len() + 1);
+    pub const PROXY: StageSet = StageSet::one(STAGES.len() + 1);
     /// The proxy waited for the client to send its prompt.
-    pub const PROMPT: Spent = Spent::one(STAGES.len() + 2);
+    pub const PROMPT: StageSet = StageSet::one(STAGES.len() + 2);
     /// Writes to the client were held up while the server decoded.
-    pub const CLIENT_STALL: Spent = Spent::one(STAGES.len() + 3);
+    pub const CLIENT_STALL: StageSet = StageSet::one(STAGES.len() + 3);
 
-    pub(super) const fn one(index: usize) -> Spent {
-        Spent(1 << index)
+    pub(super) const fn one(index: usize) -> StageSet {
+        StageSet(1 << index)
     }
 
     /// The stages from index `from` to before `to`.
-    pub(super) fn range(from: usize, to: usize) -> Spent {
-        (from..to).map(Spent::one).collect()
+    pub(super) fn range(from: usize, to: usize) -> StageSet {
+        (from..to).map(StageSet::one).collect()
     }
 
     /// Its stages that the request has.
-    pub(super) fn retain_own(self, timeline: &Timeline) -> Spent {
+    pub(super) fn retain_own(self, timeline: &Timeline) -> StageSet {
         let own = |stage: &&Stage| timeline.period_of(stage).is_some();
         let own = self.stages().filter(own);
-        own.map(|stage| Spent::of(stage.period)).collect()
+        own.map(|stage| StageSet::of(stage.period)).collect()
     }
 
     /// The set of the stage with this period.
-    pub const fn of(period: Period) -> Spent {
-        Spent::one(index(period))
+    pub const fn of(period: Period) -> StageSet {
+        StageSet::one(index(period))
     }
 
     /// Returns its stages, in order.
@@ -117,7 +117,7 @@ impl Spent {
 
     /// If it is all time inside a server, or a pair, that reports no times, perhaps with the router's: its label and text.
     fn unmeasured(self) -> Option<(&'static str, &'static str)> {
-        let range = |from, to| Spent::range(index(from), index(to) + 1);
+        let range = |from, to| StageSet::range(index(from), index(to) + 1);
         let is_within = |from| self.0 & !range(from, Period::RETURN).0 == 0;
         let inner = range(Period::TOKENIZE, Period::DECODE_SLOT);
         let is_whole = IS_PAIR.iter().any(|is_pair| {
@@ -164,7 +164,7 @@ impl Spent {
         let Some(first) = held.next() else {
             return true;
         };
-        let between = Spent::range(first, held.last().unwrap_or(first));
+        let between = StageSet::range(first, held.last().unwrap_or(first));
         IS_PAIR.iter().any(|is_pair| {
             // A router holds few requests, so this stage may be missing.
             let mut others = between
@@ -178,20 +178,20 @@ impl Spent {
     pub fn order(self) -> u32 {
         match self {
             // They take the router's place.
-            Spent::PROXY | Spent::PROMPT => index(Period::QUEUE_IN_ROUTER) as u32,
-            Spent::CONNECTING => 0,
+            StageSet::PROXY | StageSet::PROMPT => index(Period::QUEUE_IN_ROUTER) as u32,
+            StageSet::CONNECTING => 0,
             _ => self.0.trailing_zeros().min(STAGES.len() as u32),
         }
     }
 
     /// Whether it was after the first token, or may have been.
     pub fn is_after_first_token(self) -> bool {
-        self == Spent::CLIENT_STALL || self.holds(Period::DECODE)
+        self == StageSet::CLIENT_STALL || self.holds(Period::DECODE)
     }
 
     /// Whether it holds the stage with this period.
     pub fn holds(self, period: Period) -> bool {
-        let is_own_router = self == Spent::PROXY && period == Period::QUEUE_IN_ROUTER;
-        self.0 & Spent::of(period).0 != 0 || is_own_router
+        let is_own_router = self == StageSet::PROXY && period == Period::QUEUE_IN_ROUTER;
+        self.0 & StageSet::of(period).0 != 0 || is_own_router
     }
 }

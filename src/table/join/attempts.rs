@@ -39,7 +39,7 @@ impl JoinedAttempts {
     pub fn find(front: &Table, hops: &Table) -> JoinedAttempts {
         let mut by_span = HashMap::new();
         let mut by_id: HashMap<&str, Option<usize>> = HashMap::new();
-        for row in front.firsts() {
+        for row in front.first_rows() {
             let span = front.text(ColumnId::span_id, row);
             if !span.is_empty() {
                 by_span.insert(span, row);
@@ -49,7 +49,7 @@ impl JoinedAttempts {
         }
         let mut joined = JoinedAttempts::default();
         let mut found: HashMap<usize, Vec<usize>> = HashMap::new();
-        for hop in hops.firsts() {
+        for hop in hops.first_rows() {
             let by_span = by_span
                 .get(hops.text(ColumnId::parent_span_id, hop))
                 .copied();
@@ -85,7 +85,7 @@ impl JoinedAttempts {
 
     /// Returns messages: how many attempts were matched, and which requests and attempts were not.
     pub fn notes(&self, front: &Table, hops: &Table) -> Vec<String> {
-        let requests = front.firsts();
+        let requests = front.first_rows();
         let (matched, unmatched): (Vec<usize>, Vec<usize>) =
             requests.partition(|row| self.requests.contains_key(row));
         let attempts = self.by_span + self.by_id;
@@ -147,7 +147,7 @@ impl Attempts {
         let answer_order = |hop: &usize| {
             let is_host = hops.text(ColumnId::host, *hop) == host;
             let is_decode = hops.value(ColumnId::disaggregated, *hop) != Value::Empty;
-            let elapsed = hops.whole(ColumnId::elapsed, *hop);
+            let elapsed = hops.integer(ColumnId::elapsed, *hop);
             (is_host, is_decode, elapsed, *hop)
         };
         attempts
@@ -192,7 +192,7 @@ impl Attempts {
             status: hops
                 .number(ColumnId::status, *hop)
                 .map(|status| status as u16),
-            nanos: hops.whole(ColumnId::elapsed, *hop),
+            nanos: hops.integer(ColumnId::elapsed, *hop),
         };
         let failed: Vec<Failed> = self.others.iter().take(MAX_FAILED).map(failed).collect();
         row.failed_attempts = failed_text(&failed);

@@ -35,7 +35,7 @@ impl Otlp {
         if is_over(first.elapsed, self.keep_total_over_s) || is_over(ttft, self.keep_ttft_over_s) {
             return Some(KeepReason::Slow);
         }
-        let flags = &first.more.trace;
+        let flags = &first.internal.trace;
         if flags.came_sampled == Some(true) || flags.sent_sampled {
             return Some(KeepReason::Flagged);
         }

@@ -104,7 +104,7 @@ pub struct Settings {
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {problem}")]
-pub struct Wrong {
+pub struct InvalidSetting {
     /// The key of a config, or the variable's name.
     pub name: String,
     /// What is wrong and what to give instead, without values that may be secret.
@@ -120,11 +120,11 @@ const GRPC_PORT: u16 = 4317;
 const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const BASE_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// Turns traces off if a variable names the collector. An endpoint of the config is not affected.
-pub const DISABLED: &str = "OTEL_SDK_DISABLED";
+pub const SDK_DISABLED: &str = "OTEL_SDK_DISABLED";
 
 impl Otlp {
     /// Reads the headers of both keys.
-    fn headers(&self) -> Result<HeaderMap, Wrong> {
+    fn headers(&self) -> Result<HeaderMap, InvalidSetting> {
         let file = self.headers_file.as_ref().map(std::fs::read_to_string);
         let file = file.transpose().map_err(|error| {
             let problem = format!("{error}; give a file with lines like \"name: value\"");
@@ -149,7 +149,11 @@ impl Settings {
     ///
     /// # Errors
     /// The first invalid value.
-    pub fn resolve(given: &Otlp, service: &str, env: Env<'_>) -> Result<Option<Settings>, Wrong> {
+    pub fn resolve(
+        given: &Otlp,
+        service: &str,
+        env: Env<'_>,
+    ) -> Result<Option<Settings>, InvalidSetting> {
         // By the specification, an empty variable counts as unset.
         let env = &|name: &str| {
             let text = env(name)?.trim().to_owned();
@@ -158,7 +162,7 @@ impl Settings {
         let own_headers = given.headers()?;
         let own = given.endpoint.clone();
         let own = own.map(|url| ("endpoint".to_owned(), url.trim().to_owned()));
-        let is_on = || env(DISABLED).is_none_or(|text| !text.eq_ignore_ascii_case("true"));
+        let is_on = || env(SDK_DISABLED).is_none_or(|text| !text.eq_ignore_ascii_case("true"));
         let named = || variable("ENDPOINT", env).filter(|_| is_on());
         let Some((name, url)) = own.or_else(named) else {
             return Ok(None);
@@ -242,8 +246,8 @@ fn checked<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Secret>, D::Error>
     Ok(all.iter().map(|header| header.as_str().into()).collect())
 }
 
-fn invalid(name: &str, problem: impl Into<String>) -> Wrong {
-    Wrong {
+fn invalid(name: &str, problem: impl Into<String>) -> InvalidSetting {
+    InvalidSetting {
         name: name.to_owned(),
         problem: problem.into(),
     }
@@ -258,7 +262,7 @@ fn variable(name: &str, env: Env<'_>) -> Option<(String, String)> {
 }
 
 /// Adds to the given headers those of the environment with other names.
-fn headers(given: HeaderMap, env: Env<'_>) -> Result<HeaderMap, Wrong> {
+fn headers(given: HeaderMap, env: Env<'_>) -> Result<HeaderMap, InvalidSetting> {
     let mut headers = given.clone();
     let (variable, text) = variable("HEADERS", env).unwrap_or_default();
     for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
@@ -290,7 +294,7 @@ fn endpoint(
     name: &str,
     text: &str,
     protocol: Option<Protocol>,
-) -> Result<(String, Protocol), Wrong> {
+) -> Result<(String, Protocol), InvalidSetting> {
     let url = match text.contains("://") {
         true => text.to_owned(),
         false => format!("http://{text}"),
@@ -333,7 +337,11 @@ fn endpoint(
     Ok((url, protocol))
 }
 
-fn roots(given: Option<&Path>, endpoint: &str, env: Env<'_>) -> Result<Option<Roots>, Wrong> {
+fn roots(
+    given: Option<&Path>,
+    endpoint: &str,
+    env: Env<'_>,
+) -> Result<Option<Roots>, InvalidSetting> {
     if !endpoint.starts_with("https://") {
         return Ok(None);
     }

@@ -120,7 +120,7 @@ impl Tree<'_> {
 
     /// Adds a span for each sending of the request. Returns the last one, or the request's if it was never sent.
     fn sendings(&mut self, request: SpanId, from: Stamp, to: Stamp) -> SpanId {
-        let trace = &self.first.more.trace;
+        let trace = &self.first.internal.trace;
         let last = trace.sendings.last();
         let last = last.map_or(request, |last| otel_id(last.span));
         for (index, sending) in trace.sendings.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Tree<'_> {
 
     fn sending(&self, sending: &Sending, index: usize, parent: SpanId, end: Stamp) -> SpanData {
         let first = self.first;
-        let is_last = index + 1 == first.more.trace.sendings.len() && sending.is_connected;
+        let is_last = index + 1 == first.internal.trace.sendings.len() && sending.is_connected;
         let (outcome, status) = match (is_last, sending.is_connected) {
             (true, _) => (first.outcome(), status(first)),
             (false, true) => {
@@ -181,9 +181,9 @@ impl Tree<'_> {
         attributes.extend(error_type(outcome));
         // A router that begins traces of its own has no span in this tree.
         let is_here = |trace: u128| trace.to_be_bytes() == self.trace.to_bytes();
-        let router = attempt.came_with.filter(|router| is_here(router.trace));
+        let router = attempt.parent.filter(|router| is_here(router.trace));
         let parent = router.map_or(parent, |router| otel_id(router.span));
-        let ended = attempt.ended.or(attempt.passage.last).unwrap_or(end);
+        let ended = attempt.ended.or(attempt.body_timing.last).unwrap_or(end);
         let times = (attempt.arrival.max(from), ended);
         SpanData {
             span_kind: SpanKind::Client,

@@ -63,7 +63,7 @@ fn a_trace_after_the_close_is_lost_to_the_shutdown() {
     let traces = traces.unwrap();
     traces.close();
     traces.record(&rows(1));
-    traces.record_in_time(&rows(1), Duration::MAX);
+    traces.record_blocking(&rows(1), Duration::MAX);
     let lost = metrics.traces_dropped.with(&["shutdown"]).get();
     assert_eq!(lost, 2);
 }

@@ -9,7 +9,7 @@ const PREFILLING: &str = "prefilling";
 
 /// A request or attempt in flight. Dropping it ends it.
 #[derive(Debug)]
-pub struct UnderWay {
+pub struct InFlight {
     /// By [`Progress`].
     gauges: [IntGauge; 3],
     phase: Progress,
@@ -17,21 +17,21 @@ pub struct UnderWay {
 
 impl Metrics {
     /// Counts a generation request as in flight until the returned value is dropped.
-    pub fn request_began(&self) -> UnderWay {
-        UnderWay::new(self.in_flight_gauges.clone(), Progress::Receiving)
+    pub fn request_began(&self) -> InFlight {
+        InFlight::new(self.in_flight_gauges.clone(), Progress::Receiving)
     }
 
     /// Counts an attempt at `worker` as in flight until the returned value is dropped.
-    pub fn attempt_began(&self, worker: &str) -> UnderWay {
+    pub fn attempt_began(&self, worker: &str) -> InFlight {
         let gauge = |phase: Progress| self.worker_in_flight.with(&[worker, phase.name()]);
         let (waiting, streaming) = (gauge(Progress::Waiting), gauge(Progress::Streaming));
-        UnderWay::new([waiting.clone(), waiting, streaming], Progress::Waiting)
+        InFlight::new([waiting.clone(), waiting, streaming], Progress::Waiting)
     }
 
     /// The same for a leg to the prefill server `worker` of a pair.
-    pub fn leg_began(&self, worker: &str) -> UnderWay {
+    pub fn leg_began(&self, worker: &str) -> InFlight {
         let gauge = self.worker_in_flight.with(&[worker, PREFILLING]);
-        UnderWay::new([gauge.clone(), gauge.clone(), gauge], Progress::Waiting)
+        InFlight::new([gauge.clone(), gauge.clone(), gauge], Progress::Waiting)
     }
 
     /// Creates the series of `worker`, so that it is shown before its first attempt.
@@ -65,10 +65,10 @@ impl Metrics {
     }
 }
 
-impl UnderWay {
-    fn new(gauges: [IntGauge; 3], phase: Progress) -> UnderWay {
+impl InFlight {
+    fn new(gauges: [IntGauge; 3], phase: Progress) -> InFlight {
         gauges[phase as usize].inc();
-        UnderWay { gauges, phase }
+        InFlight { gauges, phase }
     }
 
     /// Moves it to another phase.
@@ -82,7 +82,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.gauges[self.phase as usize].dec();
     }

@@ -9,11 +9,11 @@ use crate::request::endpoint::Endpoint;
 use crate::request::headers::label_pairs;
 use crate::request::impossible::Impossible;
 use crate::request::row::Row;
-use crate::request::sequence::Untold;
-use crate::request::stages::{Breakdown, Spent};
+use crate::request::sequence::MissingReason;
+use crate::request::stages::{Breakdown, StageSet};
 use crate::request::timeline::{Moment, Period};
 use crate::request::unseen::Unseen;
-use crate::telemetry::counted::Counted;
+use crate::telemetry::counted::CountedRequest;
 use crate::telemetry::family::Family;
 
 use super::Metrics;
@@ -29,7 +29,7 @@ struct Labels<'a> {
 
 impl Metrics {
     /// Counts an ended generation request.
-    pub fn request_ended(&self, counted: &Counted<'_>) {
+    pub fn request_ended(&self, counted: &CountedRequest<'_>) {
         if let Cow::Owned(_) = counted.rows {
             for impossible in counted.reported.iter().map(Impossible::of) {
                 for kind in impossible.kinds() {
@@ -86,7 +86,7 @@ impl Metrics {
         self.set_clock_offsets(first);
     }
 
-    fn request_succeeded(&self, counted: &Counted<'_>, labels: &Labels<'_>) {
+    fn request_succeeded(&self, counted: &CountedRequest<'_>, labels: &Labels<'_>) {
         let observe_stage = |stage, nanos| {
             let durations = self.stage_duration.with(&[stage, labels.worker]);
             durations.observe(seconds(nanos));
@@ -100,7 +100,7 @@ impl Metrics {
         }
         let overhead = rows.first().and_then(|row| row.overhead);
         observe(&self.overhead, &[], overhead.into_iter());
-        for gaps in rows.iter().filter_map(|row| row.more.gaps.as_ref()) {
+        for gaps in rows.iter().filter_map(|row| row.internal.gaps.as_ref()) {
             let inter_token = self.inter_token.with(&[labels.worker]);
             inter_token.add(&gaps.counts, gaps.sum_nanos);
         }
@@ -174,10 +174,10 @@ fn stages(row: &Row, breakdown: Option<&Breakdown>, mut on_stage: impl FnMut(&'s
 
 /// Returns the stage of a part of the time, and whether it belongs to the request rather than to a sequence. `None` if
 /// [`stages`] counts it separately, or not at all.
-fn stage_of(spent: Spent) -> Option<(&'static str, bool)> {
+fn stage_of(spent: StageSet) -> Option<(&'static str, bool)> {
     match spent {
-        Spent::PROXY => return Some(("proxy", true)),
-        Spent::PROMPT => return Some(("prompt_wait", true)),
+        StageSet::PROXY => return Some(("proxy", true)),
+        StageSet::PROMPT => return Some(("prompt_wait", true)),
         _ => {}
     }
     let mut stages = spent.stages();
@@ -216,17 +216,17 @@ pub(super) fn reasons(endpoint: Endpoint) -> impl Iterator<Item = &'static str> 
     let own = of_meta_info.into_iter().chain(of_openai);
     let own = own.filter_map(|(name, is_possible)| is_possible.then_some(name));
     own.chain(["unread", "other"])
-        .chain(Untold::ALL.map(Untold::name))
+        .chain(MissingReason::ALL.map(MissingReason::name))
 }
 
 /// Returns why the row of a successful request has no time in the server queue; `None` if it has one.
 fn missing_reason(row: &Row) -> Option<&'static str> {
     // Some of the engine's spans were lost: the queue time may be there, but is counted as missing.
-    let is_incomplete = row.more.untold == Some(Untold::Incomplete);
+    let is_incomplete = row.internal.missing_reason == Some(MissingReason::Incomplete);
     if row.pure_queue_time.is_some() && !is_incomplete {
         return None;
     }
-    if let Some(reason) = row.more.untold {
+    if let Some(reason) = row.internal.missing_reason {
         return Some(reason.name());
     }
     Some(match Unseen::of_engine(row) {

@@ -8,7 +8,7 @@ use crate::request::row::Row;
 use crate::request::sample::{Sample, ms, rows};
 use crate::request::timeline::Moment;
 use crate::stats::waits::Cause;
-use crate::telemetry::counted::Counted;
+use crate::telemetry::counted::CountedRequest;
 use crate::telemetry::metric::Kind;
 use crate::telemetry::upstreams::UpstreamFigures;
 
@@ -28,7 +28,7 @@ fn row(endpoint: Endpoint, outcome: Outcome) -> Row {
     row.client_stall_until_finish = Some(ms(4));
     row.overhead = Some(ms(1));
     row.cached_tokens = Some(20);
-    row.more.gaps = Some(GapCounts {
+    row.internal.gaps = Some(GapCounts {
         counts: vec![0; GAP_BOUNDS.len() + 1].into(),
         sum_nanos: 0,
     });
@@ -56,7 +56,7 @@ fn count_all(metrics: &Metrics, name: &str) {
             *text = Some(format!("{name}:1"));
         }
         row.labels = Some(format!("x-tenant={name}"));
-        metrics.request_ended(&Counted::of(&rows(&[row])));
+        metrics.request_ended(&CountedRequest::of(&rows(&[row])));
     }
     metrics.engine_joins.with(&["trace", "joined"]);
     drop(metrics.attempt_began(name));

@@ -16,7 +16,7 @@ fn request(ended: i64, took_ms: i64) -> Sample {
 }
 
 fn record(recent: &Recent, rows: &Rows) {
-    recent.record(rows, Some(&Counted::of(rows)));
+    recent.record(rows, Some(&CountedRequest::of(rows)));
 }
 
 /// The state after this request alone.

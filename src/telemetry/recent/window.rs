@@ -10,7 +10,7 @@ use crate::request::outcome::Outcome;
 use crate::request::time_spent::TimeSpent;
 use crate::request::timeline::{Moment, Period};
 use crate::stats::Histogram;
-use crate::telemetry::counted::Counted;
+use crate::telemetry::counted::CountedRequest;
 
 /// The length of a slot.
 pub const SLOT_SECONDS: i64 = 10;
@@ -57,7 +57,7 @@ pub struct Figures {
 
 impl Window {
     /// Adds a request that ended at `at`.
-    pub fn add(&mut self, at: Stamp, counted: &Counted<'_>) {
+    pub fn add(&mut self, at: Stamp, counted: &CountedRequest<'_>) {
         let index = index(at);
         // Requests arrive nearly in order, so the position is near the end.
         let earlier = self.0.iter().rposition(|slot| slot.index < index);
@@ -89,7 +89,7 @@ impl Slot {
         }
     }
 
-    fn add(&mut self, counted: &Counted<'_>) {
+    fn add(&mut self, counted: &CountedRequest<'_>) {
         let rows = &*counted.rows;
         let Some(first) = rows.first() else { return };
         self.outcomes[first.outcome() as usize] += 1;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::table::{Cell, Table};
-use crate::telemetry::counted::Counted;
+use crate::telemetry::counted::CountedRequest;
 use crate::telemetry::prometheus;
 
 /// A request at a server with two slots, whose clock is 100 s ahead of ours. Start of its wait, of its run, and end, seconds.
@@ -197,7 +197,7 @@ fn the_waits_of_a_pair_are_counted_at_once_by_cause_and_server() {
     log.record(&rows, at(2.0), &metrics);
     rows[0].decode_bootstrap_time = None;
     rows[0].decode_queue_time = None;
-    rows[0].more.prefill_worker = Some("p0".to_owned());
+    rows[0].internal.prefill_worker = Some("p0".to_owned());
     log.record(&rows, at(2.0), &metrics);
     log.count(at(100.0), &metrics);
     let expected = "gpu:1 decode_memory 0.5, gpu:1 decode_slots 0.125, gpu:2 prefill_queue 0.25, p0 prefill_queue 0.25";
@@ -207,13 +207,13 @@ fn the_waits_of_a_pair_are_counted_at_once_by_cause_and_server() {
 #[test]
 fn requests_are_counted_by_their_headers() {
     let metrics = Metrics::new().unwrap();
-    metrics.request_ended(&Counted::of(&rows(0.0, 1.5, 2.0)));
-    metrics.request_ended(&Counted::of(&rows(0.0, 0.5, 2.0)));
+    metrics.request_ended(&CountedRequest::of(&rows(0.0, 1.5, 2.0)));
+    metrics.request_ended(&CountedRequest::of(&rows(0.0, 0.5, 2.0)));
     // If no server reported times there is no wait, rather than one of 0.
     let mut without_times = rows(0.0, 0.0, 2.0);
     without_times[0].pure_queue_time = None;
     without_times[0].labels = Some("x-tenant=none".to_owned());
-    metrics.request_ended(&Counted::of(&without_times));
+    metrics.request_ended(&CountedRequest::of(&without_times));
     let labels = prometheus::tests::shown(&metrics).into_iter();
     let labels = labels.filter(|(name, _)| name.starts_with("queuescope_label_"));
     let lines = labels.map(|(name, value)| format!("{name} {value}"));

@@ -47,7 +47,7 @@ pub struct Tls {
 }
 
 /// The warning about a run without verification.
-pub const INSECURE: &str = "--insecure: the server's certificate is NOT verified: anyone on the network path can \
+pub const INSECURE_WARNING: &str = "--insecure: the server's certificate is NOT verified: anyone on the network path can \
     read the requests, API key included, and answer them";
 
 /// Appended to the error of a failed handshake.

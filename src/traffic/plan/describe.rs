@@ -18,7 +18,7 @@ impl RunPlan {
         let conversation = Some(&args.conversation).filter(|_| self.max_turns > 1);
         let headers: Vec<&str> = args.header.iter().map(|(name, _)| name.as_str()).collect();
         let body = args.extra_request_body.as_ref();
-        let body = body.map(crate::secret::shown_members);
+        let body = body.map(crate::secret::masked_members);
         let (data, source) = (&args.data, self.source.as_ref());
         let is_shared = data.dataset_name == DatasetName::GeneratedSharedPrefix;
         let shared = Some(&data.shared_prefix).filter(|_| is_shared);

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use csv::{ErrorKind, ReaderBuilder, StringRecord, Terminator, Trim};
 use serde::de::DeserializeOwned;
 
-use crate::disk::LONGEST_LINE;
+use crate::disk::MAX_LINE_BYTES;
 
 use super::dataset::Dataset;
 
@@ -160,7 +160,7 @@ impl<R: Read> Read for CsvFile<R> {
             Some(end) => count - end,
             None => self.bytes + count,
         };
-        check_length(self.bytes, LONGEST_LINE).map(|()| count)
+        check_length(self.bytes, MAX_LINE_BYTES).map(|()| count)
     }
 }
 

@@ -50,7 +50,7 @@ fn example(flags: &str) -> (Done, [reader::Run; 2]) {
 fn mean(run: &reader::Run, column: &str) -> f64 {
     let values = run
         .table
-        .firsts()
+        .first_rows()
         .filter_map(|row| run.table.number(ColumnId::named(column).unwrap(), row));
     let values: Vec<f64> = values.collect();
     values.iter().sum::<f64>() / values.len() as f64

@@ -9,7 +9,7 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::outcome::Outcome;
 use queuescope::request::row::Row;
-use queuescope::request::stages::{Spent, UNSEEN};
+use queuescope::request::stages::{StageSet, UNSEEN};
 use queuescope::request::timeline::{ClockOf, Moment, STAGES, Side};
 
 /// A table with these heads.
@@ -75,7 +75,7 @@ pub fn stages_markdown() -> String {
         [label, column(stage.label), name, metric, from, to, place]
     });
     let none = String::new;
-    let others = [Spent::PROXY, Spent::PROMPT, Spent::CLIENT_STALL].map(|spent| {
+    let others = [StageSet::PROXY, StageSet::PROMPT, StageSet::CLIENT_STALL].map(|spent| {
         let (label, name) = (spent.label().to_string(), code(&spent.name()));
         let (column, place) = (column(&label), spent.place().to_string());
         [label, column, name.clone(), name, none(), none(), place]

@@ -102,7 +102,7 @@ async fn each_dialect_is_read_as_its_generation_and_gives_its_moments() {
                 let case = format!("{dialect:?}, metrics {metrics}, stream {stream}");
                 let row = observed(&sim, *stream).await;
                 assert_eq!(row.outcome(), Outcome::Ok, "{case}");
-                assert_eq!(row.more.generation, Some(*generation), "{case}");
+                assert_eq!(row.internal.generation, Some(*generation), "{case}");
                 let ended = Row::ended(vec![row.clone()]);
                 assert_eq!(ended[0].inconsistency, None, "{case}");
                 assert_eq!(row.actual_output_tokens, Some(8), "{case}");

@@ -7,7 +7,7 @@ use queuescope::clock::Clock;
 use queuescope::sim::config::Config;
 use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
-use queuescope::traffic::{self, Args, Error, Live, Run, RunPlan, Stop};
+use queuescope::traffic::{self, Args, Error, LiveProgress, Run, RunPlan, Stop};
 
 use super::wire::PATIENCE;
 
@@ -23,7 +23,7 @@ pub async fn drive(plan: RunPlan) -> Result<Run, Error> {
     let run = traffic::drive(
         plan,
         Clock::system(),
-        Arc::new(Live::default()),
+        Arc::new(LiveProgress::default()),
         Stop::new(),
     );
     let run = tokio::time::timeout(PATIENCE, run).await;

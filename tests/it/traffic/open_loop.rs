@@ -53,7 +53,7 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     let all_due = Gate::new();
     let server = held(&all_due).await;
     let more = ["--num-prompts", "6", "--max-concurrency", "1"];
-    let live = Arc::new(Live::default());
+    let live = Arc::new(LiveProgress::default());
     let plan = plan(server.addr, &more);
     let run = traffic::drive(plan, Clock::system(), live.clone(), Stop::new());
     let (run, ()) = tokio::join!(run, async {

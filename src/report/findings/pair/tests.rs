@@ -3,7 +3,7 @@ use crate::report::load::tests::assert_says;
 use crate::report::reader::Run;
 use crate::report::runs::RunReport;
 use crate::report::sample::ms;
-use crate::report::why::Why;
+use crate::report::why::WaitReport;
 use crate::request::columns::ColumnId;
 use crate::request::timeline::{Moment, PrefillTimes};
 use crate::stats::waits::Cause;
@@ -60,7 +60,7 @@ fn what_is_narrow_of_a_pair_is_named() {
 
 /// Asserts what such a run's requests waited for most, and that all of their waiting has a cause.
 fn assert_told(run: &Run, cause: &str) {
-    let why = Why::of(run);
+    let why = WaitReport::of(run);
     assert_eq!(why.waited(), 0, "no server's queue is blamed");
     let told = why.to_json(&run.table);
     let main = why.causes.main().unwrap();
@@ -114,7 +114,7 @@ fn who_has_what_a_request_of_a_pair_waits_for_holds_it_up() {
         ]);
     }
     let run = Run::of_table(table);
-    let why = Why::of(&run);
+    let why = WaitReport::of(&run);
     let words = |row| why.of_row(&run.table, row).unwrap()["words"].take();
     assert_eq!(
         words(0),

@@ -9,7 +9,7 @@ use super::*;
 fn a_second_large_cause_of_waiting_is_named_too() {
     let run = run_of(100, |sample, _, start| queued(sample, start));
     let told_of = |other, share, untimed| {
-        let mut why = Why::default();
+        let mut why = WaitReport::default();
         why.untimed = untimed;
         why.causes.add(Cause::Slots, 100 - share);
         why.causes.add(other, share);

@@ -20,9 +20,9 @@ fn request() -> Row {
 type Change<T> = fn(&mut T);
 const WELL: Change<Row> = |_| ();
 const LEFT: Change<Row> = |row| row.outcome = Some(Outcome::ClientAbort);
-const CAME: Change<Row> = |row| row.more.trace.came_sampled = Some(true);
-const SENT: Change<Row> = |row| row.more.trace.sent_sampled = true;
-const CAME_NOT: Change<Row> = |row| row.more.trace.came_sampled = Some(false);
+const CAME: Change<Row> = |row| row.internal.trace.came_sampled = Some(true);
+const SENT: Change<Row> = |row| row.internal.trace.sent_sampled = true;
+const CAME_NOT: Change<Row> = |row| row.internal.trace.came_sampled = Some(false);
 const NOTHING: Change<Otlp> = |_| ();
 
 #[test]

@@ -1,7 +1,7 @@
 use super::*;
 
 /// Resolves with these variables, whose common prefix may be left out.
-fn resolved(given: &Otlp, env: &str) -> Result<Option<Settings>, Wrong> {
+fn resolved(given: &Otlp, env: &str) -> Result<Option<Settings>, InvalidSetting> {
     let env = |name: &str| {
         let name = name.strip_prefix("OTEL_EXPORTER_OTLP_").unwrap_or(name);
         let mut pairs = env.split(';').filter_map(|pair| pair.split_once('='));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::request::attempt::CameWith;
+use crate::request::attempt::ParentSpan;
 use crate::request::endpoint::Endpoint;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Relation};
@@ -82,10 +82,10 @@ fn sent_twice() -> Row {
         broke: broke.map(at),
         is_connected: true,
     };
-    row.more.trace.sendings = vec![sending(5, 4, Some(5)), sending(2, 5, None)];
+    row.internal.trace.sendings = vec![sending(5, 4, Some(5)), sending(2, 5, None)];
     let attempt = |span, came: Option<(u128, u64)>, status| {
         let mut attempt = Attempt::new(id(span), "w0".into(), "gpu0:1".into(), at(6));
-        attempt.came_with = came.map(|(trace, span)| CameWith {
+        attempt.parent = came.map(|(trace, span)| ParentSpan {
             trace,
             span: id(span),
         });
@@ -94,7 +94,7 @@ fn sent_twice() -> Row {
         attempt
     };
     // The second came with a span of the router's in this trace, the first in one of the router's own.
-    row.more.trace.attempts = vec![
+    row.internal.trace.attempts = vec![
         attempt(8, Some((9, 9)), 503),
         attempt(10, Some((TRACE, 9)), 200),
     ];
@@ -130,8 +130,8 @@ fn a_sending_without_a_connection_failed_and_our_own_responses_status_is_not_sho
     row.outcome = Some(Outcome::ProxyError);
     row.status = Some(502);
     row.timeline.clear(Moment::ResponseHead);
-    row.more.trace.sendings[1].is_connected = false;
-    row.more.trace.sendings[1].broke = Some(at(7));
+    row.internal.trace.sendings[1].is_connected = false;
+    row.internal.trace.sendings[1].broke = Some(at(7));
     let last = |row: &Row| {
         named(
             &spans_of(std::slice::from_ref(row)),
@@ -148,7 +148,7 @@ fn a_sending_without_a_connection_failed_and_our_own_responses_status_is_not_sho
     assert_eq!(unconnected.end_time, system_time(at(7)));
     let error_type = attribute(&unconnected, "error.type");
     assert_eq!(error_type.as_deref(), Some("connect_error"));
-    row.more.trace.sendings[1].is_connected = true;
+    row.internal.trace.sendings[1].is_connected = true;
     let status = "http.response.status_code";
     assert_eq!(attribute(&last(&row), status), None);
     row.timeline.set(Moment::ResponseHead, at(7));

@@ -4,14 +4,14 @@ use super::*;
 use crate::request::generation::Generation;
 use crate::request::response::Unread;
 use crate::request::sample::at;
-use crate::request::sequence::Untold;
+use crate::request::sequence::MissingReason;
 
 type Change = fn(&mut Row);
 
 /// The lines of `/metrics` for one request.
 fn counted(rows: &[Row]) -> BTreeMap<String, f64> {
     let metrics = Metrics::new().unwrap();
-    metrics.request_ended(&Counted::of(rows));
+    metrics.request_ended(&CountedRequest::of(rows));
     shown(&metrics)
 }
 
@@ -23,17 +23,17 @@ fn sum(shown: &BTreeMap<String, f64>, name: &str) -> f64 {
 
 #[test]
 fn the_reason_of_a_missing_queue_time_is_counted_once_per_request() {
-    let off: Change = |r| r.more.generation = Some(Generation::From0_5_12MetricsOff);
-    let too_old: Change = |r| r.more.generation = Some(Generation::From0_4_6);
+    let off: Change = |r| r.internal.generation = Some(Generation::From0_5_12MetricsOff);
+    let too_old: Change = |r| r.internal.generation = Some(Generation::From0_4_6);
     let retracted: Change = |r| {
-        r.more.generation = Some(Generation::From0_5_22);
+        r.internal.generation = Some(Generation::From0_5_22);
         r.num_retractions = Some(2);
     };
     let encoded: Change = |r| r.unread = Some(Unread::Encoded);
     let reported: Change = |r| r.pure_queue_time = Some(5);
     let incomplete: Change = |r| {
         r.pure_queue_time = Some(5);
-        r.more.untold = Some(Untold::Incomplete);
+        r.internal.missing_reason = Some(MissingReason::Incomplete);
     };
     let (generate, chat, plain) = (Endpoint::Generate, Endpoint::Chat, Endpoint::Messages);
     let cases: [(Endpoint, bool, Change, &str); 12] = [
@@ -48,7 +48,7 @@ fn the_reason_of_a_missing_queue_time_is_counted_once_per_request() {
         (chat, false, |_| (), "openai_reply"),
         (plain, false, |_| (), "openai_reply"),
         (generate, true, reported, ""),
-        (generate, true, incomplete, Untold::Incomplete.name()),
+        (generate, true, incomplete, MissingReason::Incomplete.name()),
     ];
     let reason = |endpoint, stream, change: &dyn Fn(&mut Row)| {
         let mut row = row(endpoint, Outcome::Ok);
@@ -69,8 +69,8 @@ fn the_reason_of_a_missing_queue_time_is_counted_once_per_request() {
         let reason = reason(endpoint, stream, &change);
         assert_eq!(reason, expected, "{endpoint:?} {stream}");
     }
-    for expected in Untold::ALL {
-        let change = |row: &mut Row| row.more.untold = Some(expected);
+    for expected in MissingReason::ALL {
+        let change = |row: &mut Row| row.internal.missing_reason = Some(expected);
         assert_eq!(reason(chat, true, &change), expected.name());
     }
 }

@@ -5,7 +5,7 @@ use crate::request::timeline::ENGINE;
 /// The stages of a request, milliseconds, and their sum.
 fn stages_of(row: Row) -> (String, i64) {
     let metrics = Metrics::new().unwrap();
-    metrics.request_ended(&Counted::of(&rows(&[row])));
+    metrics.request_ended(&CountedRequest::of(&rows(&[row])));
     let sums = shown(&metrics).into_iter().filter_map(|(name, sum)| {
         let rest = name.strip_prefix("queuescope_stage_duration_seconds_sum{stage=\"")?;
         Some((
