@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Parser;
 
-use super::launch::{CommandLine, Deployment, DeploymentSpec, PROXY_CONFIG, Router, ServerSpec};
+use super::launch::{Deployment, DeploymentSpec, PROXY_CONFIG};
+use super::plan::keys::Kind;
+use super::plan::{Plan, deploy, read};
 use crate::clock::Clock;
 use crate::report::files::{LOGS, PROXY_ROWS, ROWS};
 use crate::report::verdict::Grade;
@@ -35,9 +37,9 @@ pub struct Args {
 }
 
 /// How many requests each simulated server runs at once: few, so that a queue forms.
-const MAX_RUNNING: &str = "4";
+const MAX_RUNNING: u32 = 4;
 /// How many requests the front sends on at once: more than the servers run and fewer than arrive, so that both have a queue.
-const MAX_CONCURRENT: i64 = 20;
+const MAX_CONCURRENT: u32 = 20;
 /// The report's page.
 const PAGE: &str = "report.html";
 /// The folder of the generator's files.
@@ -90,22 +92,15 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
 
 /// Simulated servers that send traces to the proxy, each behind a hop. The front is their router.
 fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
-    let mut spec = DeploymentSpec {
-        router: Router::Builtin,
-        policy: "round_robin".to_owned(),
-        hops: true,
-        program: std::env::current_exe().context("the program's own file")?,
-        dir: dir.to_owned(),
-        traces: true,
-        ..DeploymentSpec::default()
-    };
-    let flags = format!(
-        "--enable-trace --trace-level 2 --tokenize-ms 1 --max-running-requests {MAX_RUNNING}"
+    let plan = format!(
+        "router = 'builtin'\nrouting_policy = 'round_robin'\nnum_gpus = 2\nbase_port = 0\nhops = true\n\
+         max_running_requests = {MAX_RUNNING}\nproxy.max_concurrent_requests = {MAX_CONCURRENT}\n\
+         sim.enable_trace = true\nsim.trace_level = 2\nsim.tokenize_ms = 1"
     );
-    let line = CommandLine::new(&spec.program, &["sim"]).with(flags.split(' '));
-    spec.servers = vec![ServerSpec::Started(line); 2];
-    let key = "max_concurrent_requests".to_owned();
-    spec.proxy.insert(key, MAX_CONCURRENT.into());
+    let plan = Plan::new(Kind::Routing, Vec::new(), read::file(&plan)?)?;
+    let program = std::env::current_exe().context("the program's own file")?;
+    let mut spec = deploy::spec(&plan.runs()[0].settings, dir, &program)?;
+    spec.traces = true;
     Ok(spec)
 }
 
