@@ -106,14 +106,14 @@ pub fn shown(name: &str, value: &str) -> String {
 pub fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
     let members = members.iter();
     members
-        .map(|(name, value)| (name.clone(), escaped_json(name, value)))
+        .map(|(name, value)| (name.clone(), masked_json(name, value)))
         .collect()
 }
 
-fn escaped_json(name: &str, value: &Value) -> Value {
+fn masked_json(name: &str, value: &Value) -> Value {
     match value {
         Value::Object(members) => Value::Object(masked_members(members)),
-        Value::Array(all) => all.iter().map(|value| escaped_json(name, value)).collect(),
+        Value::Array(all) => all.iter().map(|value| masked_json(name, value)).collect(),
         Value::String(text) => shown(name, text).into(),
         value => value.clone(),
     }
