@@ -161,7 +161,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "queuescope", &mut script);
-            terminal::put(&String::from_utf8_lossy(&script), terminal::shown);
+            terminal::print_raw(&String::from_utf8_lossy(&script), terminal::escaped);
         }
         Command::Man { folder } => {
             let command = with_help(Cli::command(), false);
@@ -262,7 +262,7 @@ fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
     let matches = command.try_get_matches_from_mut(args);
     let parsed = matches.and_then(|mut matches| {
         let json = matches.subcommand().map(|(_, of)| of.try_get_one("json"));
-        terminal::begin(matches!(json, Some(Ok(Some(true)))));
+        terminal::set_json_output(matches!(json, Some(Ok(Some(true)))));
         Cli::from_arg_matches_mut(&mut matches)
     });
     parsed.map_err(|error| match invalid_value(&error) {
@@ -289,7 +289,7 @@ fn masked(flag: &str, value: &str) -> String {
         "--base-url" | "URL" if value.contains(['@', '?']) => String::new(),
         // A text without `=` may still be the key and value of a secret.
         "--set" => String::new(),
-        _ => format!(" {}", secret::shown(flag, value)),
+        _ => format!(" {}", secret::masked(flag, value)),
     }
 }
 
@@ -298,7 +298,7 @@ fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
         terminal::print_error(&format!("warning: {INSECURE_WARNING}\n"));
     }
     let outcome = traffic::run(args, Clock::system())?;
-    terminal::tell(&outcome.to_text());
+    terminal::print(&outcome.to_text());
     traffic_exit(outcome)
 }
 
@@ -372,14 +372,14 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
 fn run_check(args: &config::args::Args) -> anyhow::Result<()> {
     let loaded = config::load(args.config.as_deref(), args);
     let (config, credentials) = loaded.map_err(invalid_config)?;
-    terminal::tell(&topology::describe(&config, &credentials));
+    terminal::print(&topology::describe(&config, &credentials));
     Ok(())
 }
 
 fn run_probe(args: &probe::Args) -> anyhow::Result<ExitCode> {
     let probe = probe::probe(args, Clock::system());
     let result = tokio::runtime::Runtime::new()?.block_on(probe)?;
-    terminal::tell(&result.text);
+    terminal::print(&result.text);
     terminal::print_json(&format!("{:#}\n", result.row.to_json()));
     Ok(ExitCode::from(u8::from(result.problem.is_some())))
 }
@@ -392,8 +392,8 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
     // Only text for people is wrapped.
     match format {
         Format::Text => terminal::print_within(&text, width),
-        Format::Json if !is_file => terminal::put(&text, terminal::escaped_json),
-        Format::Csv if !is_file => terminal::put(&text, terminal::shown),
+        Format::Json if !is_file => terminal::print_raw(&text, terminal::escaped_json),
+        Format::Csv if !is_file => terminal::print_raw(&text, terminal::escaped),
         _ => terminal::print_within(&text, None),
     }
     Ok(())
@@ -402,8 +402,8 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
 fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
     let (text, refused) = whatif::command::run(args)?;
     match args.is_json() {
-        true => terminal::put(&text, terminal::escaped_json),
-        false => terminal::put(&text, terminal::shown),
+        true => terminal::print_raw(&text, terminal::escaped_json),
+        false => terminal::print_raw(&text, terminal::escaped),
     }
     match refused {
         Some(message) => Err(Failure(message, FAILED).into()),

@@ -10,7 +10,7 @@ use tempfile::{Builder, NamedTempFile};
 
 /// A file that is being written under a temporary name. [`New::put`] renames it to its own; dropped before, it is removed.
 #[derive(Debug)]
-pub struct New {
+pub struct NewFile {
     draft: NamedTempFile,
     to: PathBuf,
     /// Whether it must not replace a file.
@@ -50,9 +50,9 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// As [`replace`].
 pub fn write(path: &Path, bytes: &[u8], private: bool) -> io::Result<()> {
-    let mut new = New::open(path, if private { PRIVATE } else { USUAL })?;
+    let mut new = NewFile::open(path, if private { PRIVATE } else { USUAL })?;
     new.write_all(bytes)?;
-    new.put()
+    new.commit()
 }
 
 /// Opens a file to read it.
@@ -101,28 +101,28 @@ pub fn same<'a>(path: &Path, others: &'a [PathBuf]) -> Option<&'a Path> {
     others.find(|other| id(other) == Some(own))
 }
 
-impl New {
+impl NewFile {
     /// Opens a file that replaces `path` (a symbolic link is followed) and keeps its permissions.
     ///
     /// # Errors
     /// The system's error; or `path` is not a regular file.
-    pub fn beside(path: &Path) -> io::Result<New> {
-        New::open(path, USUAL)
+    pub fn replacing(path: &Path) -> io::Result<NewFile> {
+        NewFile::open(path, USUAL)
     }
 
     /// Opens a file that must not replace one.
     ///
     /// # Errors
     /// As [`New::beside`]; or `path` exists.
-    pub fn first(path: &Path) -> io::Result<New> {
+    pub fn create_new(path: &Path) -> io::Result<NewFile> {
         if path.symlink_metadata().is_ok() {
             return Err(ErrorKind::AlreadyExists.into());
         }
         let is_first = true;
-        New::open(path, USUAL).map(|new| New { is_first, ..new })
+        NewFile::open(path, USUAL).map(|new| NewFile { is_first, ..new })
     }
 
-    fn open(path: &Path, mode: u32) -> io::Result<New> {
+    fn open(path: &Path, mode: u32) -> io::Result<NewFile> {
         let to = match path.is_symlink() {
             true => path.canonicalize()?,
             false => path.to_owned(),
@@ -151,7 +151,7 @@ impl New {
                 .as_file()
                 .set_permissions(Permissions::from_mode(mode))?;
         }
-        Ok(New {
+        Ok(NewFile {
             draft,
             to,
             is_first: false,
@@ -167,7 +167,7 @@ impl New {
     ///
     /// # Errors
     /// The system's error; the former file then stays.
-    pub fn put(self) -> io::Result<()> {
+    pub fn commit(self) -> io::Result<()> {
         self.draft.as_file().sync_all()?;
         match self.is_first {
             true => self.draft.persist_noclobber(&self.to)?,
@@ -177,7 +177,7 @@ impl New {
     }
 }
 
-impl Write for New {
+impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.draft.as_file_mut().write(bytes)
     }
@@ -206,7 +206,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         replace(&path, b"one").unwrap();
-        let mut given_up = New::beside(&path).unwrap();
+        let mut given_up = NewFile::replacing(&path).unwrap();
         given_up.write_all(b"tw").unwrap();
         assert_eq!(names(folder.path()).len(), 2);
         drop(given_up);
@@ -214,11 +214,11 @@ mod tests {
         replace(&path, b"two").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"two");
         assert_eq!(names(folder.path()), ["a"]);
-        let first = New::first(&path).unwrap_err();
+        let first = NewFile::create_new(&path).unwrap_err();
         assert_eq!(first.kind(), ErrorKind::AlreadyExists);
-        let late = New::first(&folder.path().join("b")).unwrap();
+        let late = NewFile::create_new(&folder.path().join("b")).unwrap();
         std::fs::write(folder.path().join("b"), "theirs").unwrap();
-        assert_eq!(late.put().unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(late.commit().unwrap_err().kind(), ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(folder.path().join("b")).unwrap(), b"theirs");
         assert_eq!(names(folder.path()), ["a", "b"]);
     }
@@ -228,9 +228,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         let path = folder.path().join("a");
-        let new = New::open(&path, PRIVATE).unwrap();
+        let new = NewFile::open(&path, PRIVATE).unwrap();
         assert_eq!(mode(new.draft()), 0o600);
-        new.put().unwrap();
+        new.commit().unwrap();
         assert_eq!(mode(&path), 0o600);
         replace(&path, b"x").unwrap();
         assert_eq!(mode(&path), 0o600);
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(same(&folder.path().join("none"), &others), None);
         let said = open(Path::new("/dev/null")).unwrap_err().to_string();
         assert_eq!(said, "is a device; it must be a file");
-        assert!(New::beside(Path::new("/dev/null")).is_err());
-        assert!(New::beside(folder.path()).is_err());
+        assert!(NewFile::replacing(Path::new("/dev/null")).is_err());
+        assert!(NewFile::replacing(folder.path()).is_err());
     }
 }

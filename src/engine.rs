@@ -18,7 +18,7 @@ use crate::telemetry::otlp::settings;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::{Queue, Refused};
 
-use self::join::{Ended, is_cancelled};
+use self::join::{EndedRequest, is_cancelled};
 use self::joiner::{JoinOutput, Joiner, Message};
 use self::keys::Keys;
 use self::receiver::Receiver;
@@ -158,7 +158,7 @@ impl Engine {
         let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
         let at = self.clock.now();
         let ended = Message::Ended(
-            Ended {
+            EndedRequest {
                 rows,
                 expected_source: wanted,
                 at,

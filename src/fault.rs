@@ -114,7 +114,7 @@ impl Fault {
         let read = json.deserialize_map(Fields);
         let read = read.and_then(|fields| json.end().map(|()| fields));
         let problem = match read {
-            Ok(fields) if fields.contains_key("kind") => return Fault::of(fields),
+            Ok(fields) if fields.contains_key("kind") => return Fault::from_fields(fields),
             Ok(_) => "kind: is missing".to_owned(),
             Err(error) => error.to_string(),
         };
@@ -127,7 +127,7 @@ impl Fault {
     ///
     /// # Errors
     /// See [`Fault::parse`].
-    pub fn of(mut fields: Map<String, Value>) -> Result<Fault, String> {
+    pub fn from_fields(mut fields: Map<String, Value>) -> Result<Fault, String> {
         for (field, value) in &mut fields {
             let number = value.as_str();
             let number = number.and_then(|text| units::parse_in_unit_of(field, text));

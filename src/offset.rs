@@ -18,5 +18,5 @@ mod filter;
 mod table;
 
 pub use bound::{Offset, OffsetBound};
-pub use filter::{MEMORY, OffsetFilter};
+pub use filter::{OffsetFilter, VALIDITY};
 pub use table::OffsetTable;

@@ -18,7 +18,7 @@ impl Secret {
     }
 
     /// Whether `given` is the secret. The time it takes depends on the length alone.
-    pub fn is(&self, given: &[u8]) -> bool {
+    pub fn matches(&self, given: &[u8]) -> bool {
         !self.0.is_empty() && bool::from(self.bytes().ct_eq(given))
     }
 }
@@ -54,7 +54,7 @@ pub const MASK: &str = "***";
 
 /// Masks the secret parts of a value by the `name` of its key, flag or variable: all of a token, the value of a header, user and query of a
 /// URL, and such values within a JSON object.
-pub fn shown(name: &str, value: &str) -> String {
+pub fn masked(name: &str, value: &str) -> String {
     let name = name.trim_start_matches('-').replace('-', "_");
     let name = name.to_ascii_lowercase();
     let name = name.rsplit('.').next().unwrap_or_default();
@@ -114,14 +114,14 @@ fn masked_json(name: &str, value: &Value) -> Value {
     match value {
         Value::Object(members) => Value::Object(masked_members(members)),
         Value::Array(all) => all.iter().map(|value| masked_json(name, value)).collect(),
-        Value::String(text) => shown(name, text).into(),
+        Value::String(text) => masked(name, text).into(),
         value => value.clone(),
     }
 }
 
 /// Whether a value is the mask of a secret of that name.
 pub fn is_masked(name: &str, value: &str) -> bool {
-    value.ends_with(MASK) && shown(name, value) == value && shown(name, "x") == MASK
+    value.ends_with(MASK) && masked(name, value) == value && masked(name, "x") == MASK
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn only_the_secret_itself_matches() {
         let secret = Secret::from("open sesame");
-        assert!(secret.is(b"open sesame"));
+        assert!(secret.matches(b"open sesame"));
         for other in [
             "",
             "open",
@@ -139,9 +139,9 @@ mod tests {
             "open sesameopen sesame",
             "Open sesame",
         ] {
-            assert!(!secret.is(other.as_bytes()), "{other}");
+            assert!(!secret.matches(other.as_bytes()), "{other}");
         }
-        assert!(!Secret::from("").is(b""));
+        assert!(!Secret::from("").matches(b""));
         assert!(!format!("{secret:?}").contains("sesame"));
     }
 
@@ -171,7 +171,7 @@ mod tests {
             ),
             ("extra_request_body", r#"{"n": 1}"#, r#"{"n": 1}"#),
         ] {
-            assert_eq!(shown(name, value), seen, "{name}");
+            assert_eq!(masked(name, value), seen, "{name}");
         }
     }
 }

@@ -288,7 +288,7 @@ impl Table {
     }
 
     /// When the generator sent the request of a row, or, in a proxy's rows, when it arrived; nanoseconds.
-    pub fn begun(&self, row: usize) -> Option<i64> {
+    pub fn arrival(&self, row: usize) -> Option<i64> {
         let sent = self.integer(ColumnId::sent_time, row);
         sent.or_else(|| self.integer(ColumnId::arrival_time, row))
     }

@@ -99,8 +99,8 @@ impl Telemetry {
     }
 
     /// Returns the last error of writing records; `None` if there was none.
-    pub fn trouble(&self) -> Option<String> {
-        self.recorder.as_ref()?.trouble()
+    pub fn last_write_error(&self) -> Option<String> {
+        self.recorder.as_ref()?.last_write_error()
     }
 
     /// Writes the waiting rows and exports the waiting traces. Later ones are lost. Blocks.

@@ -22,14 +22,14 @@ pub fn width() -> Option<usize> {
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// Sets whether the command prints its results as JSON (`--json`). Text for people then goes to standard error.
-pub fn begin(is_json: bool) {
+pub fn set_json_output(is_json: bool) {
     IS_JSON.store(is_json, Ordering::Relaxed);
 }
 
 /// Prints results as JSON, if `--json` was given.
 pub fn print_json(json: &str) {
     if IS_JSON.load(Ordering::Relaxed) {
-        put(json, escaped_json);
+        print_raw(json, escaped_json);
     }
 }
 
@@ -46,54 +46,54 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns >= MIN_WIDTH)
 }
 
-/// Prints to standard output (with `--json` to standard error), escaped by [`shown`] and wrapped to `width` if that is given. Errors, such
+/// Prints to standard output (with `--json` to standard error), escaped by [`escaped`] and wrapped to `width` if that is given. Errors, such
 /// as a closed pipe, are ignored.
 pub fn print_within(text: &str, width: Option<usize>) {
     if IS_JSON.load(Ordering::Relaxed) {
         return print_error(text);
     }
-    let text = fitted(&shown(text), width);
+    let text = fitted(&escaped(text), width);
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Prints as [`say`], wrapped to the width of the terminal.
-pub fn tell(text: &str) {
+/// Prints as [`print_within`], wrapped to the width of the terminal.
+pub fn print(text: &str) {
     print_within(text, width());
 }
 
-/// Prints JSON or CSV for programs to standard output: unchanged, or on a terminal escaped by `shown`.
-pub fn put(text: &str, shown: fn(&str) -> Cow<'_, str>) {
+/// Prints JSON or CSV for programs to standard output: unchanged, or on a terminal escaped by `escape`.
+pub fn print_raw(text: &str, escape: fn(&str) -> Cow<'_, str>) {
     let mut out = std::io::stdout();
     let text = match out.is_terminal() {
-        true => shown(text),
+        true => escape(text),
         false => Cow::Borrowed(text),
     };
     let _ = out.write_all(text.as_bytes());
 }
 
-/// Prints to standard error, escaped by [`shown`] and wrapped to the width of its terminal.
+/// Prints to standard error, escaped by [`escaped`] and wrapped to the width of its terminal.
 pub fn print_error(text: &str) {
     let width = columns_of(std::io::stderr());
-    let _ = std::io::stderr().write_all(fitted(&shown(text), width).as_bytes());
+    let _ = std::io::stderr().write_all(fitted(&escaped(text), width).as_bytes());
 }
 
 /// Escapes control characters and characters that change the direction of text, which a terminal would obey: ESC becomes `\x1b`. Line
 /// ends stay.
-pub fn shown(text: &str) -> Cow<'_, str> {
+pub fn escaped(text: &str) -> Cow<'_, str> {
     escape(text, &['\n'], hex_escape)
 }
 
-/// Escapes as [`shown`], in JSON's own syntax: the result is the same JSON.
+/// Escapes as [`escaped`], in JSON's own syntax: the result is the same JSON.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     escape(json, &['\n'], |c| format!("\\u{:04x}", u32::from(c)))
 }
 
-/// Escapes the strings of JSON so that they parse to what [`shown`] returns, for a page that shows them unchanged.
+/// Escapes the strings of JSON so that they parse to what [`escaped`] returns, for a page that shows them unchanged.
 pub fn escaped_in_json(json: &str) -> Cow<'_, str> {
     escape(json, &['\n'], |c| format!("\\{}", hex_escape(c)))
 }
 
-/// Escapes as [`shown`], line ends too.
+/// Escapes as [`escaped`], line ends too.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     escape(text, &[], hex_escape)
 }
@@ -235,9 +235,9 @@ mod tests {
         let wild =
             "a\u{1b}]0;t\u{7}\r\tb\u{9b}2J\u{7f}\u{202e}\u{2066}\u{200f}\u{61c}\u{2028}é🦀\nc";
         let spelt = "a\\x1b]0;t\\x07\\x0d\\x09b\\x9b2J\\x7f\\x202e\\x2066\\x200f\\x61c\\x2028é🦀";
-        assert_eq!(shown(wild), format!("{spelt}\nc"));
+        assert_eq!(escaped(wild), format!("{spelt}\nc"));
         assert_eq!(one_line(wild), format!("{spelt}\\x0ac"));
-        assert!(matches!(shown("plain\n"), Cow::Borrowed("plain\n")));
+        assert!(matches!(escaped("plain\n"), Cow::Borrowed("plain\n")));
         // The same JSON.
         let json = format!("{:#}", serde_json::json!({ "host": wild }));
         let shown = escaped_json(&json);

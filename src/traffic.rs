@@ -38,7 +38,7 @@ pub mod workload;
 use client::INSECURE_WARNING;
 
 pub use args::values::{rate, seconds};
-pub use args::{Args, name};
+pub use args::{Args, value_name};
 pub use dispatch::PreparedRun;
 pub use driver::{Run, drive};
 use engine_logs::EngineLogs;

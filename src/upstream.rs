@@ -30,7 +30,7 @@ pub mod trust;
 mod tests;
 
 pub use address::Address;
-pub use addresses::{Resolver, system};
+pub use addresses::{Resolver, system_resolver};
 pub use policy::Policy;
 pub use trust::Trust;
 

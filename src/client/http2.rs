@@ -88,9 +88,9 @@ impl Http2Client {
                 biased;
                 next = self.phase.wait_for(|phase| *phase > self.seen_phase) => {
                     // Without a sender, the proxy is gone.
-                    self.seen_phase = next.map_or(Phase::Cut, |next| *next);
+                    self.seen_phase = next.map_or(Phase::Aborting, |next| *next);
                     let is_over = self.seen_phase == Phase::Closing && self.streams.is_empty();
-                    if is_over || self.seen_phase == Phase::Cut {
+                    if is_over || self.seen_phase == Phase::Aborting {
                         return Ok(None);
                     }
                     // Streams that the client has begun go on.

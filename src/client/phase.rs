@@ -12,5 +12,5 @@ pub enum Phase {
     /// Idle connections are closed too.
     Closing,
     /// Open requests are cut off.
-    Cut,
+    Aborting,
 }

@@ -113,9 +113,9 @@ impl Config {
                 let problem = "two workers have this name; give each its own";
                 found.push(ConfigError::text("worker.name", &worker.name, problem));
             }
-            let (key, host) = (worker.key("host"), worker.called());
-            let other =
-                earlier.find(|other| other.called() == host && other.upstream != worker.upstream);
+            let (key, host) = (worker.key("host"), worker.server_name());
+            let other = earlier
+                .find(|other| other.server_name() == host && other.upstream != worker.upstream);
             if let Some(other) = other.map(|other| &other.name) {
                 let problem =
                     format!("worker {other} has this name for another server; give each its own");
@@ -128,7 +128,7 @@ impl Config {
     fn trust(&self) -> Result<Option<Trust>, ConfigError> {
         if let Some(path) = &self.rules.upstream_ca {
             let error = |problem| ConfigError::text("upstream_ca", path.display(), problem);
-            return Trust::file(path).map(Some).map_err(error);
+            return Trust::from_file(path).map(Some).map_err(error);
         }
         let servers = self.workers.iter().map(|worker| &worker.upstream);
         let mut all = self.upstream.iter().chain(servers);

@@ -151,7 +151,7 @@ impl Config {
 
 impl Worker {
     /// The name of its server in records.
-    pub fn called(&self) -> String {
+    pub fn server_name(&self) -> String {
         self.host.clone().unwrap_or_else(|| self.upstream.name())
     }
 

@@ -190,7 +190,7 @@ fn hop_warnings(config: &Config, worker: &Worker) -> impl Iterator<Item = String
     let ambiguous = (is_ambiguous && worker.host.is_none()).then(|| {
         format!(
             "records call its server {}, as hops on other hosts may call theirs; give it a host, as in host = \"gpu1:30000\"",
-            worker.called()
+            worker.server_name()
         )
     });
     let remote = config.upstream.iter().find(|to| !may_be_local(to));

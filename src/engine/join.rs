@@ -24,7 +24,7 @@ pub use match_strength::{MatchStrength, is_cancelled, is_random};
 
 /// A request that has ended and waits for its reports.
 #[derive(Debug)]
-pub struct Ended {
+pub struct EndedRequest {
     /// Its rows.
     pub rows: Vec<Row>,
     /// The source that is expected to report it.
@@ -47,7 +47,7 @@ pub struct Match {
 }
 
 /// Returns the certain matches of the request's rows. `is_last`: incomplete reports count too.
-pub fn join(ended: &Ended, store: &ReportStore, is_last: bool) -> Vec<Match> {
+pub fn join(ended: &EndedRequest, store: &ReportStore, is_last: bool) -> Vec<Match> {
     let hop = hop_of(&ended.rows);
     let mut matches: Vec<Match> = Vec::new();
     for (index, row) in ended.rows.iter().enumerate() {
@@ -82,7 +82,11 @@ pub fn join(ended: &Ended, store: &ReportStore, is_last: bool) -> Vec<Match> {
 }
 
 /// Returns the matches of the request's rows at its deadline. `is_only`: whether no other row has had this engine id recently.
-pub fn join_last(ended: &Ended, store: &ReportStore, is_only: impl Fn(&str) -> bool) -> Vec<Match> {
+pub fn join_last(
+    ended: &EndedRequest,
+    store: &ReportStore,
+    is_only: impl Fn(&str) -> bool,
+) -> Vec<Match> {
     let hop = hop_of(&ended.rows);
     let mut matches = join(ended, store, true);
     for (index, row) in ended.rows.iter().enumerate() {
@@ -115,7 +119,7 @@ impl Match {
     }
 }
 
-impl Ended {
+impl EndedRequest {
     /// Whether the expected source has reported all rows.
     pub fn is_complete(&self, matches: &[Match]) -> bool {
         (0..self.rows.len()).all(|row| self.is_reported(row, matches))
@@ -148,7 +152,7 @@ fn only_possible(
 
 /// Returns the only request in the row's trace, or else the only one with its `x-request-id`.
 fn by_trace(
-    ended: &Ended,
+    ended: &EndedRequest,
     index: usize,
     store: &ReportStore,
     taken: &[Match],

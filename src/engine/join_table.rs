@@ -7,17 +7,17 @@ use crate::request::engine_report::EngineReport;
 use crate::request::row::Row;
 
 use super::bounded_multimap::BoundedMultimap;
-use super::join::{Ended, Match, MatchStrength, is_random, join, join_last};
+use super::join::{EndedRequest, Match, MatchStrength, is_random, join, join_last};
 use super::report_store::ReportStore;
 use super::span::EngineSpan;
 
 /// The requests that wait, and the reports that none has claimed. Both are bounded.
 #[derive(Debug)]
-pub struct Table {
+pub struct JoinTable {
     /// The maximum number of waiting requests.
     capacity: usize,
     next_number: u64,
-    waiting: BTreeMap<Ticket, Ended>,
+    waiting: BTreeMap<Ticket, EndedRequest>,
     /// The waiting requests that have a row with this engine id.
     by_rid: HashMap<String, Vec<Ticket>>,
     store: ReportStore,
@@ -35,14 +35,14 @@ type Ticket = (Stamp, u64);
 #[derive(Debug)]
 pub struct Joined {
     /// The request.
-    pub request: Ended,
+    pub request: EndedRequest,
     /// The reports, each with its row.
     pub matches: Vec<Match>,
 }
 
 impl Joined {
     /// A request without any report.
-    pub fn without(request: Ended) -> Joined {
+    pub fn without(request: EndedRequest) -> Joined {
         Joined {
             request,
             matches: Vec::new(),
@@ -55,10 +55,10 @@ const ITEMS_PER_REQUEST: usize = 8;
 /// Released rows that are remembered.
 const MAX_RELEASED: usize = 4096;
 
-impl Table {
+impl JoinTable {
     /// Creates an empty table for at most `capacity` waiting requests.
-    pub fn new(capacity: usize) -> Table {
-        Table {
+    pub fn new(capacity: usize) -> JoinTable {
+        JoinTable {
             capacity,
             next_number: 0,
             waiting: BTreeMap::new(),
@@ -79,21 +79,25 @@ impl Table {
     ///
     /// # Errors
     /// Its rows, if the table is full.
-    pub fn ended(&mut self, ended: Ended, deadline: Stamp) -> Result<Option<Joined>, Vec<Row>> {
+    pub fn add_request(
+        &mut self,
+        request: EndedRequest,
+        deadline: Stamp,
+    ) -> Result<Option<Joined>, Vec<Row>> {
         if self.waiting.len() >= self.capacity {
-            return Err(ended.rows);
+            return Err(request.rows);
         }
-        let matches = join(&ended, &self.store, false);
-        if ended.is_complete(&matches) {
-            let now = ended.at;
-            return Ok(Some(self.release(ended, matches, now)));
+        let matches = join(&request, &self.store, false);
+        if request.is_complete(&matches) {
+            let now = request.at;
+            return Ok(Some(self.release(request, matches, now)));
         }
         let ticket = (deadline, self.next_number);
         self.next_number += 1;
-        for rid in rids(&ended.rows) {
+        for rid in rids(&request.rows) {
             self.by_rid.entry(rid.to_owned()).or_default().push(ticket);
         }
-        self.waiting.insert(ticket, ended);
+        self.waiting.insert(ticket, request);
         Ok(None)
     }
 
@@ -111,7 +115,7 @@ impl Table {
     }
 
     /// Adds a log line. Returns whether it was too late, as [`Table::add_span`].
-    pub fn line(&mut self, report: EngineReport, now: Stamp) -> bool {
+    pub fn add_log_line(&mut self, report: EngineReport, now: Stamp) -> bool {
         let was_reported = self.was_reported(report.rid.as_deref());
         if was_reported.is_none() {
             self.new_rids.extend(report.rid.clone());
@@ -121,7 +125,7 @@ impl Table {
     }
 
     /// Removes and returns the requests whose rows are all reported by now.
-    pub fn whole(&mut self) -> Vec<Joined> {
+    pub fn take_complete(&mut self) -> Vec<Joined> {
         let mut rids = std::mem::take(&mut self.new_rids);
         for trace in std::mem::take(&mut self.new_traces) {
             rids.extend(self.store.rids(trace).map(str::to_owned));
@@ -146,7 +150,7 @@ impl Table {
     }
 
     /// Removes and returns the requests whose deadline has passed by `now`, with the reports that there are.
-    pub fn due(&mut self, now: Stamp) -> Vec<Joined> {
+    pub fn take_due(&mut self, now: Stamp) -> Vec<Joined> {
         let mut due = Vec::new();
         while let Some((ticket, _)) = self
             .waiting
@@ -176,7 +180,7 @@ impl Table {
         ended.is_complete(&matches).then_some(matches)
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Option<Ended> {
+    fn remove(&mut self, ticket: Ticket) -> Option<EndedRequest> {
         let ended = self.waiting.remove(&ticket)?;
         for rid in rids(&ended.rows) {
             if let Some(tickets) = self.by_rid.get_mut(rid) {
@@ -190,7 +194,7 @@ impl Table {
     }
 
     /// Removes the request's reports from the store, and remembers its engine ids.
-    fn release(&mut self, request: Ended, matches: Vec<Match>, now: Stamp) -> Joined {
+    fn release(&mut self, request: EndedRequest, matches: Vec<Match>, now: Stamp) -> Joined {
         for of in &matches {
             self.store.remove(&of.candidate);
         }

@@ -18,8 +18,8 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::Queued;
 
-use super::join::{Ended, Match};
-use super::join_table::{Joined, Table};
+use super::join::{EndedRequest, Match};
+use super::join_table::{JoinTable, Joined};
 use super::span::EngineSpan;
 
 /// Where rows go, and what they need on the way.
@@ -39,7 +39,7 @@ pub struct JoinOutput {
 #[derive(Debug)]
 pub enum Message {
     /// An ended request and its deadline.
-    Ended(Ended, Stamp),
+    Ended(EndedRequest, Stamp),
     /// Received spans.
     Spans(Vec<EngineSpan>),
     /// A line of a request log.
@@ -54,7 +54,7 @@ pub struct Joiner {
     inbox: UnboundedReceiver<Queued<Message>>,
     outlet: JoinOutput,
     clock: Clock,
-    table: Table,
+    table: JoinTable,
     /// The source by which unclaimed reports are counted: the first that is on.
     source: TimingSource,
     /// After [`Message::Last`]: when the thread ends even if requests still wait.
@@ -81,7 +81,7 @@ impl Joiner {
             inbox,
             outlet,
             clock,
-            table: Table::new(capacity),
+            table: JoinTable::new(capacity),
             source,
             end: None,
         }
@@ -116,7 +116,7 @@ impl Joiner {
         for message in batch {
             self.handle(message, now);
         }
-        let complete = self.table.whole();
+        let complete = self.table.take_complete();
         complete.into_iter().for_each(|joined| self.record(joined));
         self.record_due(now);
         let dropped = self.table.forget(now);
@@ -130,7 +130,7 @@ impl Joiner {
 
     fn handle(&mut self, message: Message, now: Stamp) {
         match message {
-            Message::Ended(ended, deadline) => match self.table.ended(ended, deadline) {
+            Message::Ended(ended, deadline) => match self.table.add_request(ended, deadline) {
                 Ok(joined) => joined.into_iter().for_each(|joined| self.record(joined)),
                 Err(rows) => self
                     .outlet
@@ -145,14 +145,14 @@ impl Joiner {
                 self.count(TimingSource::Trace, Join::Late, late);
             }
             Message::LogLine(report) => {
-                let is_late = self.table.line(*report, now);
+                let is_late = self.table.add_log_line(*report, now);
                 self.count(TimingSource::Log, Join::Late, is_late.into());
             }
         }
     }
 
     fn record_due(&mut self, now: Stamp) {
-        let due = self.table.due(now);
+        let due = self.table.take_due(now);
         due.into_iter().for_each(|joined| self.record(joined));
     }
 

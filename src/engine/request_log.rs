@@ -31,7 +31,7 @@ pub struct Tail {
 
 /// A folder with logs, and how far they were read.
 #[derive(Debug)]
-pub struct Folder {
+pub struct LogFolder {
     path: PathBuf,
     /// By inode, which no other file gets while this one is open.
     open: HashMap<u64, Followed>,
@@ -72,14 +72,14 @@ impl Tail {
         sink: impl Fn(EngineReport) + Send + 'static,
     ) -> io::Result<Tail> {
         let (stop, stopped) = channel();
-        let mut folder = Folder::new(folder);
+        let mut folder = LogFolder::new(folder);
         // Finds the ends of the logs now: the thread may begin later.
-        folder.look(&mut |report| sink(report));
+        folder.poll(&mut |report| sink(report));
         let run = move || {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(POLL_INTERVAL) {
-                folder.look(&mut |report| sink(report));
+                folder.poll(&mut |report| sink(report));
             }
-            folder.look(&mut |report| sink(report));
+            folder.poll(&mut |report| sink(report));
         };
         let panic_message = "engine logs: the thread that reads them failed";
         Ok(Tail {
@@ -89,10 +89,10 @@ impl Tail {
     }
 }
 
-impl Folder {
+impl LogFolder {
     /// Creates a folder that has not been read.
-    pub fn new(path: PathBuf) -> Folder {
-        Folder {
+    pub fn new(path: PathBuf) -> LogFolder {
+        LogFolder {
             path,
             open: HashMap::new(),
             known: None,
@@ -103,7 +103,7 @@ impl Folder {
     }
 
     /// Reads the lines written since the last call, and calls `on_line` with each line's report.
-    pub fn look(&mut self, on_line: &mut dyn FnMut(EngineReport)) {
+    pub fn poll(&mut self, on_line: &mut dyn FnMut(EngineReport)) {
         let is_due = self.polls_until_listing == 0;
         self.polls_until_listing = (self.polls_until_listing + 1) % POLLS_PER_LISTING;
         let logs = if is_due { self.list() } else { None };

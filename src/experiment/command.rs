@@ -10,7 +10,7 @@ use super::plan::deploy::{self, ineffective_keys};
 use super::plan::error::PlanError;
 use super::plan::keys::Kind;
 use super::plan::read::{self, Entry};
-use super::plan::settings::{KeyFlags, text};
+use super::plan::settings::{KeyFlags, flag_text};
 use super::plan::{Plan, Run, masked};
 use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir};
@@ -56,19 +56,19 @@ impl Args {
     pub fn run(&self, kind: Kind) -> anyhow::Result<Option<Finished>> {
         let (plan, headline) = self.plan(kind)?;
         if self.print_plan {
-            terminal::tell(&plan.to_text());
+            terminal::print(&plan.to_text());
             return Ok(None);
         }
         let announcement = announcement(&plan);
         let name = kind.name();
-        terminal::tell(&format!("queuescope {name}: {headline}\n{announcement}\n"));
+        terminal::print(&format!("queuescope {name}: {headline}\n{announcement}\n"));
         let resumed = self.resume.clone().map(OutputDir::Resumed);
         let to = resumed.unwrap_or_else(|| new_folder(kind, self.output_dir.as_deref()));
         let program = std::env::current_exe().context("the program's own file")?;
         let on_progress = |line: &str| terminal::print_error(&format!("{line}\n"));
         let (finished, report) = run_and_report(plan, to, program, on_progress)?;
-        terminal::tell(report.as_deref().unwrap_or_default());
-        terminal::tell(&closing_lines(&finished));
+        terminal::print(report.as_deref().unwrap_or_default());
+        terminal::print(&closing_lines(&finished));
         report.context("no report was made; `queuescope report` makes it")?;
         Ok(Some(finished))
     }
@@ -133,7 +133,7 @@ fn announcement(plan: &Plan) -> String {
         format!("{runs}{each}, {time}\n")
     };
     for (key, values) in plan.sweeps() {
-        let values = values.iter().map(|value| text(&masked(&key, value)));
+        let values = values.iter().map(|value| flag_text(&masked(&key, value)));
         let values: Vec<String> = values.collect();
         lines.push_str(&format!("  {key} = {}\n", values.join(", ")));
     }

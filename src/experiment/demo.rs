@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
             html: Some(dir.join(PAGE)),
             ..Default::default()
         };
-        terminal::tell(&match report::command::run(&args, terminal::width()) {
+        terminal::print(&match report::command::run(&args, terminal::width()) {
             Ok(text) if outcome.verdict.grade == Grade::Valid => text,
             Ok(text) => format!("{text}\n{}", outcome.verdict.to_text(&outcome.evidence)),
             // No request succeeded; the generator's summary says why.
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
         let report =
             format!("$ queuescope report {shown}/{PROXY_ROWS} \\\n    --html {shown}/{PAGE}");
         let guide = guide(&dir);
-        terminal::tell(&format!(
+        terminal::print(&format!(
             "\nWhat ran:\n\n{commands}\n\n{report}\n\n{guide}\n{note}"
         ));
         Ok(outcome)

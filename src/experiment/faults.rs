@@ -131,7 +131,9 @@ impl FaultKind {
             _ => {}
         }
         let fields = fields.try_into().map_err(|_| KINDS.to_owned())?;
-        Fault::of(fields).map(FaultKind::Hop).map_err(with_hint)
+        Fault::from_fields(fields)
+            .map(FaultKind::Hop)
+            .map_err(with_hint)
     }
 
     fn name(&self) -> &str {

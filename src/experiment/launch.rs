@@ -235,7 +235,7 @@ fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
         Ok(Server {
             process,
             file: ServerFile {
-                engine: traffic::name(spec.engine),
+                engine: traffic::value_name(spec.engine),
                 role,
                 name,
                 url,

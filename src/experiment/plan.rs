@@ -16,7 +16,7 @@ use error::PlanError;
 use grid::Sweep;
 use keys::{Kind, PRESETS, STARTED};
 use read::Entry;
-use settings::{KEYS, SIM, Settings, text};
+use settings::{KEYS, SIM, Settings, flag_text};
 
 use crate::config::sections::nearest;
 use crate::secret;
@@ -261,7 +261,7 @@ impl Run {
 fn texts(all: &Table, name: &str) -> Vec<String> {
     let all = all.get(name).map(|value| alternatives(name, value));
     let all = all.into_iter().flatten();
-    all.map(|value| text(&value)).collect()
+    all.map(|value| flag_text(&value)).collect()
 }
 
 /// Returns the values that a varied key takes in turn, or its only value.
@@ -299,7 +299,7 @@ fn checked(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table
         let values = alternatives(&name, &value).into_iter();
         let values = settings::distinct(values.map(|value| settings::normalized(&name, value)));
         let values = values.map_err(|twice| {
-            let key = format!("{name} = {}", text(&masked(&name, &twice)));
+            let key = format!("{name} = {}", flag_text(&masked(&name, &twice)));
             PlanError::of(&key, "is given twice; repeats = 2 does each setting again")
         })?;
         let value = match &values[..] {
@@ -385,7 +385,7 @@ fn unknown_key(kind: Kind, name: &str, value: &Value) -> PlanError {
 fn is_masked(key: &str, value: &Value) -> bool {
     match value {
         Value::Array(all) => all.iter().any(|value| is_masked(key, value)),
-        value => secret::is_masked(key, &text(value)),
+        value => secret::is_masked(key, &flag_text(value)),
     }
 }
 
@@ -406,8 +406,8 @@ pub fn masked(key: &str, value: &Value) -> Value {
     match value {
         Value::Array(all) => Value::Array(all.iter().map(|value| masked(key, value)).collect()),
         value => {
-            let plain = text(value);
-            let shown = secret::shown(key, &plain);
+            let plain = flag_text(value);
+            let shown = secret::masked(key, &plain);
             match shown == plain {
                 true => value.clone(),
                 false => shown.into(),

@@ -185,7 +185,7 @@ impl Target {
             Some(client) => client,
             None => client.insert(access.client(&self.place).await?),
         };
-        let response = client.ask(Method::GET, "", Bytes::new()).await?;
+        let response = client.fetch(Method::GET, "", Bytes::new()).await?;
         self.has_responded = true;
         match response {
             (200, page) => {

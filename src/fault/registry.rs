@@ -98,7 +98,7 @@ impl Faults {
     }
 
     /// Sets the names of the workers. The fault of any other is removed, as requests on its connections may go on.
-    pub fn keep(&self, names: &[&str]) {
+    pub fn set_workers(&self, names: &[&str]) {
         let mut workers = self.workers.lock();
         let mut before = std::mem::take(&mut *workers);
         let kept = |name: &&str| ((*name).to_owned(), before.remove(*name).flatten());
@@ -111,12 +111,12 @@ impl Faults {
     }
 
     /// Returns the faults that are set, as JSON.
-    pub fn shown(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         json!({ "workers": &*self.workers.lock() })
     }
 
     /// Returns the log, as JSON.
-    pub fn log(&self) -> Value {
+    pub fn log_json(&self) -> Value {
         json!(&*self.log.lock())
     }
 
@@ -216,7 +216,7 @@ mod tests {
     fn faults() -> Faults {
         let (clock, _) = Clock::manual(Stamp::from_nanos(5));
         let faults = Faults::new(clock, Metrics::new().unwrap());
-        faults.keep(&["w"]);
+        faults.set_workers(&["w"]);
         faults
     }
 
@@ -234,15 +234,15 @@ mod tests {
     #[test]
     fn only_known_workers_have_faults() {
         let faults = faults();
-        faults.keep(&["stays", "goes"]);
+        faults.set_workers(&["stays", "goes"]);
         assert_eq!(faults.names(), ["goes", "stays"]);
         for worker in ["stays", "goes", "unknown"] {
             faults.set(worker, fault("reset", 99));
         }
         assert!(inject(&faults, "unknown").is_none());
-        faults.keep(&["stays"]);
+        faults.set_workers(&["stays"]);
         assert!(inject(&faults, "goes").is_none());
-        faults.keep(&["stays", "goes"]);
+        faults.set_workers(&["stays", "goes"]);
         // A worker that is added again has no fault.
         assert!(inject(&faults, "goes").is_none() && inject(&faults, "stays").is_some());
     }
@@ -254,7 +254,7 @@ mod tests {
         for _ in 0..MAX_ENTRIES + 3 {
             inject(&faults, "w");
         }
-        let log = faults.log();
+        let log = faults.log_json();
         assert_eq!(log["dropped"], 3);
         assert_eq!(log["entries"].as_array().unwrap().len(), MAX_ENTRIES);
         assert_eq!(log["entries"][0]["chance"], 3);

@@ -5,7 +5,7 @@ use crate::clock::{NANOS, Stamp};
 use super::bound::{Offset, OffsetBound};
 
 /// How long a bound is valid, nanoseconds.
-pub const MEMORY: i64 = 300 * NANOS;
+pub const VALIDITY: i64 = 300 * NANOS;
 /// Two clocks drift apart by at most one part in this many: 100 ppm.
 const MAX_DRIFT_INVERSE: i64 = 10_000;
 /// Each bound is widened by this many nanoseconds: SGLang recalibrates its conversion from
@@ -13,7 +13,7 @@ const MAX_DRIFT_INVERSE: i64 = 10_000;
 const ALLOWANCE: i64 = 5_000;
 /// Of the bounds within a slot of this length only the tightest are kept, nanoseconds.
 const SLOT: i64 = 10 * NANOS;
-const SLOTS: usize = (MEMORY / SLOT) as usize + 1;
+const SLOTS: usize = (VALIDITY / SLOT) as usize + 1;
 
 /// The interval that contains the offset of one other clock. Of fixed size, about 1.8 KB.
 #[derive(Clone, Debug, Default)]
@@ -104,7 +104,7 @@ impl OffsetFilter {
     /// The edges of one side that are valid at `now`.
     fn edges(&self, side: usize, now: Stamp) -> impl Iterator<Item = Edge> {
         let edges = self.slots.iter().filter_map(move |slot| slot.edges[side]);
-        edges.filter(move |edge| edge.age(now) <= MEMORY)
+        edges.filter(move |edge| edge.age(now) <= VALIDITY)
     }
 
     fn forget_before(&mut self, since: Stamp) {

@@ -55,7 +55,7 @@ pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
     tokio::select! {
         () = all => {}
         // The rest is dropped.
-        _ = phase.wait_for(|phase| *phase == Phase::Cut) => {}
+        _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
     }
 }
 

@@ -7,7 +7,7 @@ use pingora::http::ResponseHeader;
 
 use crate::client::phase::Phase;
 use crate::clock::Stamp;
-use crate::request::attempt::{Failed, SpanId};
+use crate::request::attempt::{FailedAttempt, SpanId};
 use crate::request::body_timing::BodyTiming;
 use crate::request::endpoint::Endpoint;
 use crate::request::headers::{content_type, is_encoded, labels, reported_outcome, smg_worker};
@@ -15,7 +15,7 @@ use crate::request::observer::{End, Observer};
 use crate::request::outcome::{Outcome, ResponseFacts, judge};
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
-use crate::telemetry::prometheus::{InFlight, Progress};
+use crate::telemetry::prometheus::{InFlight, RequestPhase};
 
 use super::identity::{Trace, new_request_id};
 use super::join::{HopAttempt, SharedRequest};
@@ -213,7 +213,7 @@ impl Context {
     /// The request waits for `max_concurrent_requests`, from now on.
     pub fn begin_queueing(&mut self) -> Stamp {
         if let Some(in_flight) = &mut self.in_flight {
-            in_flight.enter(Progress::Waiting);
+            in_flight.enter(RequestPhase::Waiting);
         }
         self.shared.clock.now()
     }
@@ -300,7 +300,7 @@ impl Context {
                 let at_server = self.attempt_in_flight.iter_mut();
                 let at_server = at_server.filter(|_| self.role == Role::Front);
                 let in_flight = self.in_flight.iter_mut().chain(at_server);
-                in_flight.for_each(|one| one.enter(Progress::Streaming));
+                in_flight.for_each(|one| one.enter(RequestPhase::Streaming));
             }
         }
         if is_end {
@@ -341,7 +341,7 @@ impl Context {
             attempt.data.lock().body_timing = self.passage.so_far();
         }
         if is_first && let Some(in_flight) = &mut self.attempt_in_flight {
-            in_flight.enter(Progress::Streaming);
+            in_flight.enter(RequestPhase::Streaming);
         }
     }
 
@@ -408,7 +408,7 @@ impl Context {
 
     /// Returns the number of attempts and the failed ones: from what hops of this process saw, what a hop elsewhere reported, and
     /// how often we tried ourselves.
-    fn attempts_of(&self, seen: u32, failed: Vec<Failed>) -> (u32, Vec<Failed>) {
+    fn attempts_of(&self, seen: u32, failed: Vec<FailedAttempt>) -> (u32, Vec<FailedAttempt>) {
         let count = seen.max(self.times_sent + self.times_unconnected);
         let Some(hop) = &self.hop_stamps else {
             return (count, failed);
@@ -442,7 +442,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         let end = match *self.shared.phase.borrow() {
-            Phase::Cut => End::Shutdown,
+            Phase::Aborting => End::Shutdown,
             _ => End::ProxyError("the request's task ended early".into()),
         };
         self.end(end);

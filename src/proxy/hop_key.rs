@@ -19,7 +19,7 @@ const SEPARATOR: &str = ";mac=";
 
 impl HopKey {
     /// Creates the key from the secret that a front and its hops in other processes share.
-    pub fn of(secret: Secret) -> HopKey {
+    pub fn from_secret(secret: Secret) -> HopKey {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.bytes());
         HopKey { secret, key }
     }
@@ -29,7 +29,7 @@ impl HopKey {
         static KEY: OnceLock<HopKey> = OnceLock::new();
         let key = KEY.get_or_init(|| {
             let [one, two]: [u128; 2] = rand::random();
-            HopKey::of(format!("{one:032x}{two:032x}").as_str().into())
+            HopKey::from_secret(format!("{one:032x}{two:032x}").as_str().into())
         });
         key.clone()
     }
@@ -57,6 +57,6 @@ impl HopKey {
     pub fn verify<'a>(&self, req_id: &str, value: &'a str) -> Option<&'a str> {
         let (stamps, _) = value.rsplit_once(SEPARATOR)?;
         let expected = Secret::from(&*self.sign(req_id, stamps));
-        expected.is(value.as_bytes()).then_some(stamps)
+        expected.matches(value.as_bytes()).then_some(stamps)
     }
 }

@@ -14,7 +14,7 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, Failed, ParentSpan, ServerRole, SpanId};
+use crate::request::attempt::{Attempt, FailedAttempt, ParentSpan, ServerRole, SpanId};
 use crate::request::row::Row;
 use crate::telemetry::prometheus::Metrics;
 
@@ -342,7 +342,7 @@ impl SharedRequest {
     }
 
     /// Returns how many attempts have reached a hop so far, and which of them failed.
-    pub fn so_far(&self) -> (u32, Vec<Failed>) {
+    pub fn so_far(&self) -> (u32, Vec<FailedAttempt>) {
         let request = self.0.lock();
         request.so_far(request.answered_by)
     }
@@ -350,7 +350,7 @@ impl SharedRequest {
 
 impl HopAttempt {
     /// Returns the same of the attempt's request, without the attempt itself among the failed.
-    pub fn so_far(&self) -> (u32, Vec<Failed>) {
+    pub fn so_far(&self) -> (u32, Vec<FailedAttempt>) {
         let span = self.data.lock().span;
         let so_far = |request: &SharedRequest| request.0.lock().so_far(Some(span));
         let (count, failed) = self.request.as_ref().map(so_far).unwrap_or_default();

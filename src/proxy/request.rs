@@ -215,7 +215,7 @@ impl<'a> Request<'a> {
         let token = token.zip(header(&heads::TOKEN));
         match config.stamps {
             StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
-            StampsPolicy::Token => token.is_some_and(|(token, given)| token.is(given)),
+            StampsPolicy::Token => token.is_some_and(|(token, given)| token.matches(given)),
             StampsPolicy::Never => false,
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::disk;
 use crate::table::{Error, join::join, parquet};
-use crate::terminal::shown;
+use crate::terminal::escaped;
 
 use super::files::{EXPERIMENT, ROWS, SUMMARY};
 use super::merge::merge;
@@ -111,10 +111,10 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
     let mut text = match args.format {
         Format::Json => format!("{:#}\n", report.to_json()),
         Format::Csv => report.to_csv(),
-        Format::Markdown => shown(&to_markdown(&report)).into_owned(),
+        Format::Markdown => escaped(&to_markdown(&report)).into_owned(),
         Format::Text | Format::Parquet => {
             let width = width.filter(|_| args.output.is_none());
-            shown(&to_text(&report, width)).into_owned()
+            escaped(&to_text(&report, width)).into_owned()
         }
     };
     if let Some(path) = &args.output {
@@ -163,7 +163,7 @@ fn merge_or_join(args: &Args) -> Result<Vec<String>, Error> {
         Some(dir) if args.join => {
             let joined = join(&args.dirs, &dir.join(ROWS))?;
             notes = joined.notes;
-            notes.extend(joined.clocks.map(|errors| {
+            notes.extend(joined.offset_errors.map(|errors| {
                 format!(
                     "clocks of hops are known to ± {} (median; at worst ± {}): so far may router and network times be off",
                     duration(errors.p50),

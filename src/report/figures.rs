@@ -50,7 +50,9 @@ fn facts(run: &Run) -> RunFacts {
         Some(duration) => started.plus_seconds(duration),
         None => ended.map_or(started, Stamp::from_nanos),
     };
-    let goals = run.told("/goodput_goals_ms").and_then(Value::as_object);
+    let goals = run
+        .summary_value("/goodput_goals_ms")
+        .and_then(Value::as_object);
     let goals = goals.into_iter().flatten();
     let goal = |(name, limit): (&String, &Value)| format!("{name}:{limit}").parse::<Goal>().ok();
     let scheduled = run.scheduled().map(|count| count as usize);
@@ -59,7 +61,7 @@ fn facts(run: &Run) -> RunFacts {
         ended,
         offered_rate: run.read_of("/offered_rate"),
         scheduled: scheduled.unwrap_or_else(|| run.table.first_rows().count()),
-        config: run.told("/config").cloned().unwrap_or_default(),
+        config: run.summary_value("/config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),
         machine: Value::Null,
     }

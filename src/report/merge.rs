@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::clock::seconds;
-use crate::disk::New;
+use crate::disk::NewFile;
 use crate::request::cell::Value as Cell;
 use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::csv::TimeBase;
@@ -41,20 +41,20 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     let [rows, summary_path] = [ROWS, SUMMARY].map(|name| out.join(name));
     let merged = merge_rows(&shards, began, &rows).map_err(|cause| Error::write(&rows, cause))?;
     let summary = format!("{:#}\n", summary(&shards, began, merged.draft())?);
-    let written = New::first(&summary_path).and_then(|mut new| {
+    let written = NewFile::create_new(&summary_path).and_then(|mut new| {
         new.write_all(summary.as_bytes())?;
-        new.put()
+        new.commit()
     });
     written.map_err(|cause| Error::write(&summary_path, cause))?;
     // The rows last, as a folder with rows counts as a run.
-    merged.put().map_err(|cause| {
+    merged.commit().map_err(|cause| {
         let _ = std::fs::remove_file(&summary_path);
         Error::write(&rows, cause)
     })
 }
 
 /// Writes all rows in the order of arrival, with times of the epoch.
-fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
+fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<NewFile> {
     let mut rows = Vec::new();
     for shard in shards {
         // Times since the epoch need no shift between shards.
@@ -72,7 +72,7 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
     }
     // A stable sort, so that the rows of a request stay together.
     rows.sort_by_key(|(arrival, ..)| *arrival);
-    let mut out = RowWriter::new(New::first(path)?, TimeBase::Epoch)?;
+    let mut out = RowWriter::new(NewFile::create_new(path)?, TimeBase::Epoch)?;
     for (_, table, zero, row) in rows {
         let cell = |column: &Column| match table.value(column.id, row) {
             Cell::Time(at) => Cell::Time(at.plus_nanos(zero)),
@@ -184,7 +184,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         "duration": shards.iter().filter_map(end).reduce(f64::max),
         // Each shard offers a part of the load.
         "offered_rate": shards.iter().map(|shard| shard.run.read_of::<f64>("/offered_rate")).sum::<Option<f64>>(),
-        "goodput_goals_ms": first.and_then(|shard| shard.run.told("/goodput_goals_ms")),
+        "goodput_goals_ms": first.and_then(|shard| shard.run.summary_value("/goodput_goals_ms")),
         "scheduled": scheduled.sum::<Option<u64>>(),
         "config": config,
     });
@@ -195,7 +195,9 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     };
     let mut summary = figures(&run).to_json();
     let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began });
-    let machines = shards.iter().map(|shard| shard.run.told("/machine"));
+    let machines = shards
+        .iter()
+        .map(|shard| shard.run.summary_value("/machine"));
     summary["machine"] = Value::Null;
     summary["machines"] = json!(machines.collect::<Vec<_>>());
     summary["started_at"] = seconds(began).into();

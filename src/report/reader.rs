@@ -24,7 +24,7 @@ use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
 use crate::table::parquet::Source;
 use crate::table::rotated;
-use crate::table::rows::{self, SKIPPED_COLUMNS, Told};
+use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
 use crate::table::window::Window;
 use crate::table::workers::fill_in_workers;
 use crate::table::{Error, Table};
@@ -224,14 +224,14 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
 
 impl Run {
     /// A member of its summary, by its JSON pointer: `/config/turns`. `None` if it is missing or null.
-    pub fn told(&self, pointer: &str) -> Option<&Value> {
+    pub fn summary_value(&self, pointer: &str) -> Option<&Value> {
         let value = self.summary.pointer(pointer);
         value.filter(|value| !value.is_null())
     }
 
     /// A member of its summary, deserialized.
     pub fn read_of<T: DeserializeOwned>(&self, pointer: &str) -> Option<T> {
-        serde_json::from_value(self.told(pointer)?.clone()).ok()
+        serde_json::from_value(self.summary_value(pointer)?.clone()).ok()
     }
 
     /// The window of time that its figures are of, if its summary has one.
@@ -268,7 +268,7 @@ impl Run {
 
     /// The warnings of its summary.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
-        let warnings = self.told("/warnings").and_then(Value::as_array);
+        let warnings = self.summary_value("/warnings").and_then(Value::as_array);
         warnings.into_iter().flatten().filter_map(Value::as_str)
     }
 
@@ -276,7 +276,7 @@ impl Run {
     pub fn workload_sha256(&self) -> Option<&str> {
         let file = self.file.as_ref();
         let of_file = file.and_then(|file| file.workload_sha256.as_deref());
-        of_file.or_else(|| self.told("/config/workload_sha256")?.as_str())
+        of_file.or_else(|| self.summary_value("/config/workload_sha256")?.as_str())
     }
 
     /// Its servers, if it is a run of an experiment.
@@ -294,10 +294,10 @@ impl Run {
     pub fn is_counted(&self) -> impl Fn(usize) -> bool + '_ {
         let window = self.window().filter(|window| !window.is_whole_run());
         move |row| {
-            let at = self.table.begun(row);
+            let at = self.table.arrival(row);
             let at = at.or_else(|| self.table.integer(ColumnId::scheduled_time, row));
             let both = window.as_ref().zip(at);
-            both.is_none_or(|(window, at)| window.holds(seconds(at)))
+            both.is_none_or(|(window, at)| window.contains(seconds(at)))
         }
     }
 
@@ -349,7 +349,7 @@ impl Run {
                     let done = fill_in_workers(&mut self.table, &self.dir.join(PROXY_ROWS));
                     self.notes.extend(done.err().map(|error| error.to_string()));
                 }
-                let is_epoch = read.zero.is_some_and(|zero| zero.base == Base::Epoch);
+                let is_epoch = read.origin.is_some_and(|zero| zero.base == Base::Epoch);
                 self.epoch = read.began.filter(|_| is_epoch);
                 self.add_notes(&read);
             }
@@ -367,7 +367,7 @@ impl Run {
     }
 
     /// Adds notes on what its rows lack.
-    fn add_notes(&mut self, read: &Told) {
+    fn add_notes(&mut self, read: &ReadStats) {
         if self.is_partial {
             let of = self.scheduled();
             let of = of.map_or(String::new(), |all| format!(" of {all}"));

@@ -189,7 +189,7 @@ impl WaitReport {
             let id = table.text(ColumnId::req_id, *row);
             format!("; longest by {id}{}", tokens.unwrap_or_default())
         });
-        let text = cause.map(|cause| words(cause, slots.map(|slots| (slots, ""))));
+        let text = cause.map(|cause| description(cause, slots.map(|slots| (slots, ""))));
         let held_up = waits.iter().filter_map(queue_of);
         let held_up = held_up.map(|(queue, stay)| queue.waits.held_up(&stay));
         let holders = holders.into_iter();
@@ -287,7 +287,7 @@ fn holder(table: &Table, row: usize, seconds: f64) -> Value {
 }
 
 /// The description of a cause; of slots with their number and ` of each server`.
-pub fn words(cause: Cause, slots: Option<(u32, &str)>) -> String {
+pub fn description(cause: Cause, slots: Option<(u32, &str)>) -> String {
     match (cause, slots) {
         (Cause::Slots, Some((1, of))) => format!("the only slot{of} was taken"),
         (Cause::Slots, Some((slots, of))) => format!("all {slots} slots{of} were taken"),

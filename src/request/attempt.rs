@@ -90,7 +90,7 @@ pub struct Attempt {
 
 /// A failed attempt, as rows and headers list it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Failed {
+pub struct FailedAttempt {
     /// The server, `host:port`; the hop's name if the attempt was never sent on.
     pub host: String,
     /// How it ended; `None` if it was still open when the list was made.
@@ -224,10 +224,10 @@ impl Attempt {
     }
 
     /// The attempt as a failed one.
-    pub fn failed(&self) -> Failed {
+    pub fn failed(&self) -> FailedAttempt {
         let places = [&self.host, &self.worker];
         let place = places.into_iter().find(|place| !place.is_empty());
-        Failed {
+        FailedAttempt {
             host: place.cloned().unwrap_or_default(),
             outcome: self.outcome,
             status: self.status,
@@ -279,7 +279,7 @@ pub fn sendings<T>(
 }
 
 /// The text in CSV cells and for people: `127.0.0.1:30000 server_error 503 after 0.0012 s`.
-impl fmt::Display for Failed {
+impl fmt::Display for FailedAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let outcome = self.outcome.map_or("open", Outcome::name);
         write!(f, "{} {outcome}", self.host)?;
@@ -298,19 +298,19 @@ cells! {
 }
 
 /// Returns the column `failed_attempts`: the attempts' texts, joined by `; `.
-pub fn failed_text(failed: &[Failed]) -> Option<String> {
-    let all: Vec<String> = failed.iter().map(Failed::to_string).collect();
+pub fn failed_text(failed: &[FailedAttempt]) -> Option<String> {
+    let all: Vec<String> = failed.iter().map(FailedAttempt::to_string).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// Parses what [`failed_text`] returned; a part that does not parse is left out.
-pub fn parse_failed(text: &str) -> impl Iterator<Item = Failed> {
+pub fn parse_failed(text: &str) -> impl Iterator<Item = FailedAttempt> {
     text.split("; ").filter_map(|part| {
         let (attempt, took) = part.split_once(" after ").unwrap_or((part, ""));
         let mut words = attempt.split_whitespace();
         let took = took.strip_suffix(" s");
         let took = took.and_then(|took| nanos(took.as_bytes()));
-        Some(Failed {
+        Some(FailedAttempt {
             host: words.next()?.to_owned(),
             outcome: words.next().and_then(Outcome::named),
             status: words.next().and_then(|status| status.parse().ok()),

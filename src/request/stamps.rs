@@ -10,7 +10,7 @@ use serde_tuple::Serialize_tuple;
 
 use crate::clock::Stamp;
 
-use super::attempt::{Failed, MAX_FAILED, SpanId};
+use super::attempt::{FailedAttempt, MAX_FAILED, SpanId};
 
 /// Request header in which a client asks the front for [`FRONT_HEADER`] (value `1`).
 pub const STAMPS_REQUEST_HEADER: &str = "x-queuescope-stamps";
@@ -48,7 +48,7 @@ pub struct Stamps {
     /// `bootstrap_room`: the number by which the servers of a pair know the request.
     pub room: Option<u64>,
     /// Earlier attempts at the request that failed.
-    pub failed: Vec<Failed>,
+    pub failed: Vec<FailedAttempt>,
     /// The hop's timestamps, passed on by the front.
     pub hop: Option<Box<Stamps>>,
 }

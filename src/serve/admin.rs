@@ -236,8 +236,8 @@ fn is_get_or_head(request: &Request<Incoming>) -> bool {
 async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> AdminResponse {
     match worker {
         "" | "log" if !is_get_or_head(&request) => return not_allowed("GET, HEAD"),
-        "" => return json(&faults.shown()),
-        "log" => return json(&faults.log()),
+        "" => return json(&faults.to_json()),
+        "log" => return json(&faults.log_json()),
         _ => {}
     }
     let names = faults.names();
@@ -261,7 +261,7 @@ async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ad
                     };
                     log::warn!("worker {worker}: fault {fault:?}{lasts}");
                     faults.set(worker, Some(fault));
-                    json(&faults.shown())
+                    json(&faults.to_json())
                 }
                 Err(problem) => text(StatusCode::BAD_REQUEST, format!("{problem}\n")),
             }
@@ -270,7 +270,7 @@ async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ad
             if faults.set(worker, None) {
                 log::warn!("worker {worker}: fault removed");
             }
-            json(&faults.shown())
+            json(&faults.to_json())
         }
         _ => not_allowed("PUT, DELETE"),
     }
@@ -328,13 +328,13 @@ fn is_allowed(headers: &HeaderMap, token: &Secret) -> bool {
         return false;
     };
     match scheme.to_ascii_lowercase().as_str() {
-        "bearer" => token.is(given.as_bytes()),
+        "bearer" => token.matches(given.as_bytes()),
         "basic" => {
             let pair = BASE64_STANDARD.decode(given).unwrap_or_default();
             let pair = String::from_utf8(pair).unwrap_or_default();
             // Any user name is accepted.
             let password = pair.split_once(':').map(|(_, password)| password);
-            password.is_some_and(|password| token.is(password.as_bytes()))
+            password.is_some_and(|password| token.matches(password.as_bytes()))
         }
         _ => false,
     }

@@ -161,7 +161,7 @@ impl Proxy {
 
     /// Ends at once and cuts off open requests. All records are on disk when it returns.
     pub async fn abort(&self) {
-        self.stop_accepting(Phase::Cut);
+        self.stop_accepting(Phase::Aborting);
         let _ = tokio::time::timeout(RECORDS_TIMEOUT, self.listeners.connections.closed()).await;
         self.background.iter().for_each(AbortHandle::abort);
         let shared = self.shared.clone();
@@ -182,10 +182,10 @@ impl Proxy {
         if tokio::task::spawn_blocking(close).await.is_err() {
             log::error!("records: the recorder could not be closed");
         }
-        let trouble = self.shared.telemetry.trouble();
+        let trouble = self.shared.telemetry.last_write_error();
         // Logs the counts of repeated lines before the last line.
         log::logger().flush();
-        let total = self.metrics().total(trouble.as_deref());
+        let total = self.metrics().totals(trouble.as_deref());
         log::info!("ended: {total}");
     }
 
@@ -269,7 +269,7 @@ impl Proxy {
         self.shared.joins.shared_with_successor();
         // Faults could not be removed any more, as `/faults` is the successor's now.
         if let Some(faults) = &self.shared.faults {
-            faults.keep(&[]);
+            faults.set_workers(&[]);
         }
         self.others.lock().clear();
         // Servers reconnect, to the successor. What they have already sent is read first, which may block.
@@ -337,7 +337,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.stop_accepting(Phase::Cut);
+        self.stop_accepting(Phase::Aborting);
         self.background.iter().for_each(AbortHandle::abort);
     }
 }

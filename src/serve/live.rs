@@ -18,12 +18,12 @@ use crate::request::stages::{Breakdown, place};
 use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::{Moment, Side};
 use crate::stats::Histogram;
-use crate::telemetry::prometheus::Progress;
+use crate::telemetry::prometheus::RequestPhase;
 use crate::telemetry::recent::{Figures, RecentRequest, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 
 const PAGE: &str = include_str!("live/page.html");
 /// The phase of requests that were sent on and have no token yet.
-const WAITING: &str = Progress::Waiting.name();
+const WAITING: &str = RequestPhase::Waiting.name();
 
 /// Returns the page and its content security policy: only the page's own script and style, which have the nonce, are allowed.
 pub fn page() -> (String, String) {

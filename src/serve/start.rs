@@ -134,7 +134,7 @@ pub(super) async fn bind(
         let metrics = metrics.clone();
         let means = Connectivity {
             trust: trust.clone(),
-            resolver: upstream::system,
+            resolver: upstream::system_resolver,
         };
         // The system's resolver blocks.
         let resolve =
@@ -161,7 +161,7 @@ impl Listeners {
             .clone()
             .for_each(|worker| shared.metrics.expect_worker(worker));
         if let Some(faults) = &shared.faults {
-            faults.keep(&workers.collect::<Vec<_>>());
+            faults.set_workers(&workers.collect::<Vec<_>>());
         }
         let mut changes = Vec::new();
         let mut running = self.running.lock();
@@ -286,7 +286,7 @@ fn telemetry(
     metrics: &Metrics,
 ) -> anyhow::Result<Arc<Telemetry>> {
     let to = credentials.traces.as_ref();
-    let export = |to| Traces::start(to, clock.name(), metrics.clone(), otlp::LAST);
+    let export = |to| Traces::start(to, clock.name(), metrics.clone(), otlp::SHUTDOWN_TIMEOUT);
     let traces = to.map(export).transpose()?;
     // Servers make no spans of requests without the flag, and rows wait for them.
     let default_flag = match config.engine.traces.listen {
@@ -338,7 +338,7 @@ pub(super) fn shared(
         tls: credentials.tls.clone().map(ArcSwap::from),
         config: ArcSwap::from_pointee(config.clone()),
         clocks,
-        hop_key: hop_secret.map_or_else(HopKey::of_process, HopKey::of),
+        hop_key: hop_secret.map_or_else(HopKey::of_process, HopKey::from_secret),
         unsigned_stamps: Once::new(),
         joins: Joins::new(!config.upstream.is_empty(), metrics.clone()),
         roles,

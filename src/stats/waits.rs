@@ -10,7 +10,7 @@ mod sweep;
 
 pub use cause::{ByCause, Cause};
 pub use limits::Limits;
-pub use stay::{Known, Stay};
+pub use stay::{ServerFacts, Stay};
 
 use super::Interval;
 use sweep::{Piece, Sweep};
@@ -48,7 +48,7 @@ const MAJORITY: f64 = 0.5;
 
 impl Waits {
     /// Attributes the waiting of all stays at a server.
-    pub fn of(stays: &[Stay], known: &Known) -> Waits {
+    pub fn of(stays: &[Stay], known: &ServerFacts) -> Waits {
         let batch = Limits::batch(stays);
         let cuts = known.down.iter().chain(&known.untimed);
         let cuts = cuts.flat_map(|cut| [cut.start, cut.end]);
@@ -133,7 +133,7 @@ fn seconds(piece: &Piece) -> f64 {
 /// Finds the cause of each piece.
 struct Judge<'k> {
     limits: Limits,
-    known: &'k Known,
+    known: &'k ServerFacts,
 }
 
 impl Judge<'_> {

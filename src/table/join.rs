@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
-use crate::disk::New;
+use crate::disk::NewFile;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
 use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::csv::{Base, TimeBase};
@@ -31,11 +31,11 @@ pub struct Joined {
     /// Messages for the user, a line each.
     pub notes: Vec<String>,
     /// The errors of the hops' clock offsets in the joined rows, seconds.
-    pub clocks: Option<Summary>,
+    pub offset_errors: Option<Summary>,
 }
 
 /// Clock bounds from requests up to this long after a request count for it too, nanoseconds: half of the filter's memory.
-const LOOKAHEAD_NANOS: i64 = crate::offset::MEMORY / 2;
+const LOOKAHEAD_NANOS: i64 = crate::offset::VALIDITY / 2;
 
 /// Joins the rows of hops with those of their front, whose file is the first, and writes them to `out`, like the file of a front that
 /// received its hops' timestamps.
@@ -59,9 +59,9 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
         let began = zero.map(|(began, _)| began);
         let files = rotated::with_rotated(path).map_err(|cause| Error::read(path, cause))?;
         let (rows, stats) = rows::read(&files, began, &[])?;
-        let base = stats.zero.map(|zero| zero.base);
+        let base = stats.origin.map(|zero| zero.base);
         check(&rows, base, path, side)?;
-        zero = zero.or(stats.began.zip(stats.zero));
+        zero = zero.or(stats.began.zip(stats.origin));
         joined.notes.extend(stats.left_out());
         Ok::<Table, Error>(rows)
     };
@@ -89,7 +89,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     });
     // Created only now, so that a failed join leaves no folder.
     let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
-        .and_then(|()| write(New::first(out)?, zero, &front, rows));
+        .and_then(|()| write(NewFile::create_new(out)?, zero, &front, rows));
     file.map_err(|cause| Error::write(out, cause))?;
     joined.notes.extend(attempts.notes(&front, &hop_rows));
     joined.notes.extend(row_ranges.into_iter().filter_map(|(path, rows)| {
@@ -98,7 +98,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
         let (path, count) = (path.display(), all.len());
         is_unused.then(|| format!("{path} gave nothing: of its {count} attempts none belongs to a request of the front"))
     }));
-    joined.clocks = Summary::of(errors);
+    joined.offset_errors = Summary::of(errors);
     Ok(joined)
 }
 
@@ -134,8 +134,9 @@ pub fn add_pair_reports(
     let all = rows
         .first_rows()
         .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
-    let zero = stats.zero.map_or(0, |zero| zero.nanos);
-    let file = New::beside(path).and_then(|file| write(file, zero, &rows, all.map(with_pair)));
+    let zero = stats.origin.map_or(0, |zero| zero.nanos);
+    let file =
+        NewFile::replacing(path).and_then(|file| write(file, zero, &rows, all.map(with_pair)));
     file.map_err(|cause| Error::write(path, cause))?;
     Ok(front_stats.left_out())
 }
@@ -143,7 +144,7 @@ pub fn add_pair_reports(
 /// Writes rows of a table, each given by its index or replaced. `zero`: the origin of their times in the file's time base,
 /// nanoseconds.
 fn write(
-    file: New,
+    file: NewFile,
     zero: i64,
     table: &Table,
     rows: impl Iterator<Item = (usize, Option<Row>)>,
@@ -155,7 +156,7 @@ fn write(
             None => file.write_cells(COLUMNS.iter().map(|column| table.value(column.id, at)))?,
         }
     }
-    file.finish()?.put()
+    file.finish()?.commit()
 }
 
 /// Checks that all rows of a file are of one side, and that their times compare with those of other files.

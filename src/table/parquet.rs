@@ -11,11 +11,11 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
 use crate::clock::NANOS;
-use crate::disk::New;
+use crate::disk::NewFile;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 
-use super::rows::{Told, read_parts};
+use super::rows::{ReadStats, read_parts};
 use super::{Error, Table};
 
 /// The least number of rows in a group, but for the last of a run; about so many are in memory at a time.
@@ -36,10 +36,10 @@ pub struct Source {
 ///
 /// # Errors
 /// If rows cannot be read, there are none, or the file cannot be written.
-pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
+pub fn write(sources: &[Source], path: &Path) -> Result<Vec<ReadStats>, Error> {
     let parquet_error = |cause: ParquetError| Error::write(path, cause);
     let file_error = |cause| Error::write(path, cause);
-    let mut new = New::beside(path).map_err(file_error)?;
+    let mut new = NewFile::replacing(path).map_err(file_error)?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
     let properties = Arc::new(properties.build());
     let schema = parse_message_type(&schema()).map_err(parquet_error)?;
@@ -66,13 +66,13 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
     }
     if stats.iter().all(|stats| stats.rows == 0) {
         let reasons = std::iter::once("no request has a row".to_owned())
-            .chain(stats.iter().filter_map(Told::left_out));
+            .chain(stats.iter().filter_map(ReadStats::left_out));
         let reasons: Vec<String> = reasons.collect();
         let message = format!("nothing to write: {}", reasons.join("; "));
         return Err(Error::read(path, message));
     }
     written.and_then(|()| out.close()).map_err(parquet_error)?;
-    new.put().map_err(file_error)?;
+    new.commit().map_err(file_error)?;
     Ok(stats)
 }
 
@@ -101,7 +101,7 @@ fn write_group(
     run: &str,
     began: Option<f64>,
     table: &Table,
-    mut to: SerializedRowGroupWriter<'_, &mut New>,
+    mut to: SerializedRowGroupWriter<'_, &mut NewFile>,
 ) -> Result<(), ParquetError> {
     let rows = || 0..table.len();
     write_column::<ByteArrayType>(&mut to, rows().map(|_| Some(ByteArray::from(run))))?;
@@ -130,7 +130,7 @@ fn write_group(
 
 /// Writes a column: its definition levels (1 for a value, 0 for an empty cell) and its values.
 fn write_column<T: DataType>(
-    to: &mut SerializedRowGroupWriter<'_, &mut New>,
+    to: &mut SerializedRowGroupWriter<'_, &mut NewFile>,
     cells: impl Iterator<Item = Option<T::T>>,
 ) -> Result<(), ParquetError> {
     let cells: Vec<Option<T::T>> = cells.collect();

@@ -22,7 +22,7 @@ use super::{Error, Table};
 
 /// What was read from files of rows, and what could not be.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct ReadStats {
     /// The number of rows that were read.
     pub rows: u64,
     /// The number of rows that could not be read.
@@ -34,7 +34,7 @@ pub struct Told {
     /// Columns that this version does not know.
     pub unknown_columns: Vec<String>,
     /// The origin of the table's times.
-    pub zero: Option<TimeOrigin>,
+    pub origin: Option<TimeOrigin>,
     /// The same in Unix seconds, if known.
     pub began: Option<f64>,
 }
@@ -75,7 +75,7 @@ impl Table {
     }
 }
 
-impl Told {
+impl ReadStats {
     /// Returns which rows are left out and why, `None` if none are.
     pub fn left_out(&self) -> Option<String> {
         let mut messages = self.truncated.clone();
@@ -131,7 +131,7 @@ pub fn read(
     paths: &[PathBuf],
     began: Option<f64>,
     skipped: &[ColumnId],
-) -> Result<(Table, Told), Error> {
+) -> Result<(Table, ReadStats), Error> {
     let mut table = Table::default();
     let stats = read_parts(paths, began, skipped, &mut |more, _| table.append(more))?;
     Ok((table, stats))
@@ -147,16 +147,16 @@ pub fn read_parts(
     began: Option<f64>,
     skipped: &[ColumnId],
     sink: &mut dyn FnMut(Table, Option<f64>),
-) -> Result<Told, Error> {
-    let mut stats = Told {
+) -> Result<ReadStats, Error> {
+    let mut stats = ReadStats {
         began,
-        ..Told::default()
+        ..ReadStats::default()
     };
     let mut first: Option<&Path> = None;
     for path in paths {
         let mut file = RowFile::open(path, skipped, &mut stats.unknown_columns)?;
         file.read_all(first.unwrap_or(path), &mut stats, began, sink)?;
-        first = first.or(stats.zero.map(|_| path.as_path()));
+        first = first.or(stats.origin.map(|_| path.as_path()));
     }
     stats.unknown_columns.sort();
     stats.unknown_columns.dedup();
@@ -248,7 +248,7 @@ impl<'a> RowFile<'a> {
     fn read_all(
         &mut self,
         first: &Path,
-        stats: &mut Told,
+        stats: &mut ReadStats,
         began: Option<f64>,
         sink: &mut dyn FnMut(Table, Option<f64>),
     ) -> Result<(), Error> {
@@ -283,7 +283,7 @@ impl<'a> RowFile<'a> {
             if base.is_none()
                 && let Some(time) = times.next()
             {
-                let zero = *stats.zero.get_or_insert(TimeOrigin::new(time, began));
+                let zero = *stats.origin.get_or_insert(TimeOrigin::new(time, began));
                 let own_base = *base.insert(Base::of(time));
                 if own_base != zero.base {
                     let message = format!(
@@ -299,7 +299,7 @@ impl<'a> RowFile<'a> {
                     stats.began = Some(zero.nanos as f64 / NANOS as f64);
                 }
             }
-            for (table, examples, broken) in parse_chunks(chunks, &self.header, stats.zero) {
+            for (table, examples, broken) in parse_chunks(chunks, &self.header, stats.origin) {
                 stats.rows += table.len() as u64;
                 stats.broken += broken;
                 let examples = examples.iter().map(|example| format!("{name} {example}"));

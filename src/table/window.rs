@@ -30,7 +30,7 @@ const NONE_LEFT: &str = "of all requests: none would be left";
 
 /// The arrival times of a table's requests, seconds since the run's start; without requests that were never sent.
 pub fn arrived(table: &Table) -> Vec<f64> {
-    let arrived = |row| Some(table.begun(row)? as f64 / NANOS as f64);
+    let arrived = |row| Some(table.arrival(row)? as f64 / NANOS as f64);
     table.first_rows().filter_map(arrived).collect()
 }
 
@@ -64,7 +64,7 @@ impl Window {
             rule,
             ..Window::default()
         };
-        let outside = || arrived.iter().filter(|at| !window.holds(**at));
+        let outside = || arrived.iter().filter(|at| !window.contains(**at));
         let first = outside().filter(|at| **at < from_s).count() as u64;
         let last = outside().count() as u64 - first;
         (window.left_out_first, window.left_out_last) = (first, last);
@@ -72,7 +72,7 @@ impl Window {
     }
 
     /// Whether a request that arrived at this second is in it.
-    pub fn holds(&self, at: f64) -> bool {
+    pub fn contains(&self, at: f64) -> bool {
         // Both ends are included.
         self.from_s - TOLERANCE_S <= at && at <= self.to_s + TOLERANCE_S
     }

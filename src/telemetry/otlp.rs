@@ -85,7 +85,7 @@ const MAX_BATCH_ROWS: usize = 512;
 /// How often the thread checks for a full batch, so that it is not woken for each trace.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the last exports of a proxy may take when it ends.
-pub const LAST: Duration = Duration::from_secs(3);
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Traces {
     /// Starts the thread. `instance` identifies this process; `shutdown_timeout` limits the last exports.

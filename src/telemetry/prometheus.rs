@@ -8,7 +8,7 @@ mod table;
 mod total;
 
 pub use in_flight::InFlight;
-pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, Limit, Loss, Progress};
+pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, Limit, Loss, RequestPhase};
 pub use table::{Families, METRICS};
 
 use std::ops::Deref;
@@ -66,7 +66,8 @@ impl Metrics {
         }
         Ok(Metrics {
             upstreams: ShownUpstreams::default(),
-            in_flight_gauges: Progress::ALL.map(|phase| families.in_flight.with(&[phase.name()])),
+            in_flight_gauges: RequestPhase::ALL
+                .map(|phase| families.in_flight.with(&[phase.name()])),
             families: Arc::new(families),
             registry,
         })

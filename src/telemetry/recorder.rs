@@ -122,7 +122,7 @@ impl Recorder {
     }
 
     /// Returns the last error of writing, with the file's path; `None` if there was none.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn last_write_error(&self) -> Option<String> {
         self.write_error.lock().clone()
     }
 

@@ -12,7 +12,7 @@ use crate::request::columns::COLUMNS;
 use crate::request::row::Row;
 use crate::request::wait::Wait;
 use crate::stats::Interval;
-use crate::stats::waits::{ByCause, Cause, Known, Stay, Waits};
+use crate::stats::waits::{ByCause, Cause, ServerFacts, Stay, Waits};
 
 use super::prometheus::Metrics;
 
@@ -115,13 +115,13 @@ impl WaitLog {
             let on_its_clock =
                 |at: &Interval| of.shift.map_or(Interval::ALWAYS, |shift| at.shifted(shift));
             let here = here.flatten().map(on_its_clock);
-            let known = Known {
+            let known = ServerFacts {
                 untimed: Interval::union(here.collect()),
-                ..Known::default()
+                ..ServerFacts::default()
             };
             Some((worker.clone(), stays, due, known))
         };
-        let due: Vec<(String, Vec<Stay>, Range<usize>, Known)> =
+        let due: Vec<(String, Vec<Stay>, Range<usize>, ServerFacts)> =
             timed.iter_mut().filter_map(due).collect();
         let is_young = |end: Stamp| age(end, now) < MAX_AGE_NANOS;
         timed.retain(|_, of| of.stays.back().is_some_and(|last| is_young(last.0)));

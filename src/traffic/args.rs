@@ -215,7 +215,7 @@ pub struct Args {
 }
 
 /// Returns the name of a value on the command line.
-pub fn name(value: impl ValueEnum) -> String {
+pub fn value_name(value: impl ValueEnum) -> String {
     let possible = value.to_possible_value();
     possible.map_or_else(String::new, |value| value.get_name().to_owned())
 }

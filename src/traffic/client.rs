@@ -21,7 +21,7 @@ use crate::request::outcome::{OWN_WANTS, Outcome};
 use crate::request::row::Row;
 use crate::request::stamps::{FRONT_HEADER, STAMPS_REQUEST_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
-use crate::telemetry::otlp::collector::causes;
+use crate::telemetry::otlp::collector::error_with_causes;
 
 mod connection;
 mod reply;
@@ -201,7 +201,7 @@ impl Client {
     ///
     /// # Errors
     /// Why there is no complete response.
-    pub async fn ask(
+    pub async fn fetch(
         &self,
         method: Method,
         path: &str,
@@ -212,11 +212,11 @@ impl Client {
             let mut connection = self.connect().await?;
             let request = self.request(method, path, body);
             let response = connection.send(request).await;
-            let response = response.map_err(|error| causes(&error))?;
+            let response = response.map_err(|error| error_with_causes(&error))?;
             let (head, mut incoming) = response.into_parts();
             let mut body = BytesMut::new();
             while let Some(data) = connection.read(&mut incoming).await {
-                body.extend_from_slice(&data.map_err(|error| causes(&error))?);
+                body.extend_from_slice(&data.map_err(|error| error_with_causes(&error))?);
             }
             Ok((head.status.as_u16(), body.freeze()))
         });
@@ -277,7 +277,7 @@ impl Client {
                     let is_tls = error.is_parse() && self.options.tls.is_none();
                     let hint = "; if the server speaks TLS there, give https://";
                     let hint = if is_tls { hint } else { "" };
-                    return End::UpstreamDied(causes(&error) + hint);
+                    return End::UpstreamDied(error_with_causes(&error) + hint);
                 }
             }
         }
@@ -301,7 +301,7 @@ impl Client {
                         reply.push(&data);
                     }
                 }
-                Some(Err(error)) => return End::UpstreamDied(causes(&error)),
+                Some(Err(error)) => return End::UpstreamDied(error_with_causes(&error)),
                 None => break,
             }
         }

@@ -92,7 +92,9 @@ impl PreparedRun {
             client.preconnect().await.map_err(unreachable)?;
         }
         if plan.args.flush_cache {
-            let flushed = client.ask(Method::POST, "/flush_cache", Bytes::new()).await;
+            let flushed = client
+                .fetch(Method::POST, "/flush_cache", Bytes::new())
+                .await;
             let (status, _) = flushed.map_err(unreachable)?;
             if !(200..300).contains(&status) {
                 return Err(Error::Failed(format!(
@@ -101,7 +103,7 @@ impl PreparedRun {
             }
         }
         if plan.args.backend != Backend::Sglang && plan.args.model.is_none() {
-            let models = client.ask(Method::GET, "/v1/models", Bytes::new()).await;
+            let models = client.fetch(Method::GET, "/v1/models", Bytes::new()).await;
             let model = first_model(&models.map_err(unreachable)?);
             let missing = format!("{target}/v1/models names no model: name one with --model");
             plan.args.model = Some(model.ok_or(Error::Failed(missing))?);

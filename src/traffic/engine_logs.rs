@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use crate::clock::{NANOS, Stamp};
-use crate::engine::join::Ended;
-use crate::engine::join_table::{Joined, Table};
-use crate::engine::request_log::Folder;
+use crate::engine::join::EndedRequest;
+use crate::engine::join_table::{JoinTable, Joined};
+use crate::engine::request_log::LogFolder;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 
 /// The logs of a folder since the beginning of a run, and the requests that wait for their lines.
 #[derive(Debug)]
 pub(super) struct EngineLogs {
-    folder: Folder,
-    table: Table,
+    folder: LogFolder,
+    table: JoinTable,
     last_read: Stamp,
     /// Requests that do not wait, or no longer.
     ready: Vec<Joined>,
@@ -30,11 +30,11 @@ impl EngineLogs {
 
     /// Begins with the lines that are written from now on: earlier ones are not of this run.
     pub(super) fn begin(folder: &Path) -> EngineLogs {
-        let mut folder = Folder::new(folder.to_owned());
-        folder.look(&mut |_| {});
+        let mut folder = LogFolder::new(folder.to_owned());
+        folder.poll(&mut |_| {});
         EngineLogs {
             folder,
-            table: Table::new(MAX_WAITING),
+            table: JoinTable::new(MAX_WAITING),
             last_read: Stamp::from_nanos(0),
             ready: Vec::new(),
         }
@@ -43,7 +43,7 @@ impl EngineLogs {
     /// Takes the rows of a request that ended `now`. They wait for its line, unless there can be none or nothing is missing.
     pub(super) fn wait(&mut self, rows: Vec<Row>, now: Stamp) {
         let has_id = rows.iter().any(|row| row.engine_id.is_some());
-        let ended = |rows| Ended {
+        let ended = |rows| EndedRequest {
             rows,
             expected_source: TimingSource::Log,
             at: now,
@@ -51,7 +51,7 @@ impl EngineLogs {
         let waits = match has_id {
             true => self
                 .table
-                .ended(ended(rows), now.plus_nanos(LINE_TIMEOUT_NANOS)),
+                .add_request(ended(rows), now.plus_nanos(LINE_TIMEOUT_NANOS)),
             false => Err(rows),
         };
         let ready = waits.unwrap_or_else(|rows| Some(Joined::without(ended(rows))));
@@ -68,11 +68,11 @@ impl EngineLogs {
         if self.has_waiting() && now.nanos_since(self.last_read) >= EngineLogs::READ_PERIOD_NANOS {
             self.last_read = now;
             let table = &mut self.table;
-            self.folder.look(&mut |line| {
-                table.line(line, now);
+            self.folder.poll(&mut |line| {
+                table.add_log_line(line, now);
             });
-            self.ready.extend(table.whole());
-            self.ready.extend(table.due(now));
+            self.ready.extend(table.take_complete());
+            self.ready.extend(table.take_due(now));
             table.forget(now);
         }
         std::mem::take(&mut self.ready)

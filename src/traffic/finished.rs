@@ -21,7 +21,7 @@ pub enum Unfit {
         /// All requests.
         requests: u64,
         /// `--max-failed`; `None`: half may fail.
-        most: Option<f64>,
+        max_share: Option<f64>,
     },
 }
 
@@ -54,7 +54,7 @@ impl std::fmt::Display for Unfit {
             Unfit::Failed {
                 failed,
                 requests,
-                most,
+                max_share: most,
             } => {
                 write!(f, "{failed} of {requests} requests failed, more than ")?;
                 match most {
@@ -76,7 +76,7 @@ impl FinishedRun {
             self.unfit = Some(Unfit::Failed {
                 failed,
                 requests,
-                most: max_failed,
+                max_share: max_failed,
             });
         }
         // Where no request succeeded, `failure` says more than the verdict.

@@ -19,7 +19,7 @@ pub struct Lag {
     /// Requests that were sent and given up before their response ended.
     pub(super) given_up: u64,
     /// Requests that waited for a slot.
-    pub waited: u64,
+    pub waited_for_slot: u64,
     /// The longest wait for a slot.
     max_slot_nanos: i64,
     /// Requests that waited longer than [`SLOW_CONNECT_NANOS`] for their connection.
@@ -43,7 +43,7 @@ impl Lag {
     /// Adds a request that was due, whether or not it got a slot.
     pub(super) fn add(&mut self, exchange: &Exchange) {
         let (slot, connect) = (exchange.slot_nanos, exchange.connect_nanos);
-        self.waited += u64::from(slot > 0);
+        self.waited_for_slot += u64::from(slot > 0);
         self.max_slot_nanos = self.max_slot_nanos.max(slot);
         let is_given_up = u64::from(exchange.outcome() == Outcome::ClientAbort);
         let scheduled = exchange.at(Moment::Scheduled);
@@ -68,11 +68,11 @@ impl Lag {
     /// Returns the warnings that go with the run's figures, apart from the verdict.
     pub fn warnings(&self) -> Vec<String> {
         let (mut warnings, count) = (Vec::new(), self.delays.count());
-        if self.waited > 0 {
+        if self.waited_for_slot > 0 {
             warnings.push(format!(
                 "{} requests waited for a --max-concurrency slot, at most {}: the load was not an open \
                  loop, and only figures from the schedule hold that wait",
-                self.waited,
+                self.waited_for_slot,
                 duration(seconds(self.max_slot_nanos))
             ));
         }
@@ -93,7 +93,7 @@ impl Lag {
         evidence.lag = Delay::of(&self.delays);
         [evidence.late, evidence.very_late] = count_later(&self.delays, evidence.bounds);
         evidence.sent = self.delays.count();
-        evidence.waited_for_slot = self.waited;
+        evidence.waited_for_slot = self.waited_for_slot;
         evidence.gaps = self.gaps(evidence.bounds.gross);
     }
 

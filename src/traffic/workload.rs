@@ -22,7 +22,7 @@ pub mod source;
 pub mod trace;
 pub mod words;
 
-use super::args::name;
+use super::args::value_name;
 use super::error::Error;
 use super::plan::RunPlan;
 pub use backend::Backend;
@@ -64,7 +64,7 @@ impl RunPlan {
         let Some((content, hint)) = entries.find_map(refused) else {
             return Ok(());
         };
-        let backend = name(backend);
+        let backend = value_name(backend);
         Err(Error::Usage(format!(
             "--backend {backend} cannot send {content}: use {hint}"
         )))

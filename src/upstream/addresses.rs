@@ -19,7 +19,7 @@ pub struct Addresses {
 }
 
 /// The system's resolver.
-pub fn system(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+pub fn system_resolver(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     (host, port).to_socket_addrs().map(Iterator::collect)
 }
 

@@ -96,7 +96,7 @@ mod tests {
 
     use tokio::task::JoinHandle;
 
-    use super::super::{Address, system};
+    use super::super::{Address, system_resolver};
     use super::*;
 
     const FIRST: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ mod tests {
     impl Probed {
         fn new() -> Probed {
             let address = Address::parse("127.0.0.1:1").unwrap();
-            let upstream = Upstream::resolve(&address, system);
+            let upstream = Upstream::resolve(&address, system_resolver);
             Probed {
                 upstream: Arc::new(upstream.unwrap()),
                 accepts: Arc::default(),

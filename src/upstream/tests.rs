@@ -37,14 +37,20 @@ fn resolved(
 
 fn set(names: &[&str], previous: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {
     let rules = rules(Policy::ShortestQueue);
-    resolved(names, rules, system, previous, metrics)
+    resolved(names, rules, system_resolver, previous, metrics)
 }
 
 /// Four upstreams that are chosen by prompts.
 fn by_prompt() -> Upstreams {
     let names = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"];
     let metrics = Metrics::new().unwrap();
-    resolved(&names, rules(Policy::CacheAware), system, None, &metrics)
+    resolved(
+        &names,
+        rules(Policy::CacheAware),
+        system_resolver,
+        None,
+        &metrics,
+    )
 }
 
 /// The blocks of a prompt: a group's, and its own.
@@ -105,7 +111,7 @@ async fn under_the_same_limit_a_new_set_keeps_the_slots_that_are_taken() {
             max_concurrent_requests: limit,
             ..rules(Policy::RoundRobin)
         };
-        resolved(&["127.0.0.1:1"], rules, system, previous, &metrics)
+        resolved(&["127.0.0.1:1"], rules, system_resolver, previous, &metrics)
     };
     let free = |set: &Upstreams| set.slots.as_ref().map(|slots| slots.available_permits());
     let old = limited(Whole::of::<2>(), None);
@@ -135,8 +141,8 @@ fn a_connection_that_other_roots_verified_is_not_reused() {
     let hash = |ca: &str| {
         let path = folder.path().join("ca.pem");
         std::fs::write(&path, ca).unwrap();
-        let trust = Some(Trust::file(&path).unwrap());
-        let (rules, resolver) = (rules(Policy::RoundRobin), system as Resolver);
+        let trust = Some(Trust::from_file(&path).unwrap());
+        let (rules, resolver) = (rules(Policy::RoundRobin), system_resolver as Resolver);
         let means = Connectivity { trust, resolver };
         let to = [Address::parse("https://127.0.0.1:1").unwrap()];
         let set = Upstreams::resolve(&to, rules, means, None, &Metrics::new().unwrap()).unwrap();
@@ -193,7 +199,7 @@ async fn a_request_tries_each_address_of_a_name() {
 async fn a_request_tries_each_address_once_and_then_another_upstream() {
     let resolver: Resolver = |host, port| match host {
         "name" => Ok(vec![V6, V4, V4_TOO]),
-        _ => system(host, port),
+        _ => system_resolver(host, port),
     };
     let (metrics, rules) = (Metrics::new().unwrap(), rules(Policy::RoundRobin));
     let set = resolved(&["name:1", "127.0.0.1:9"], rules, resolver, None, &metrics);
@@ -283,10 +289,10 @@ async fn known_prefixes_outlive_a_reload_but_not_a_failure() {
     let metrics = Metrics::new().unwrap();
     let names = ["127.0.0.1:1", "127.0.0.1:2"];
     let rules = || rules(Policy::CacheAware);
-    let old = resolved(&names, rules(), system, None, &metrics);
+    let old = resolved(&names, rules(), system_resolver, None, &metrics);
     let home = old.choose(&[], &prompt(1, 1)).unwrap().index;
     let turned = [names[1], names[0]];
-    let new = resolved(&turned, rules(), system, Some(&old), &metrics);
+    let new = resolved(&turned, rules(), system_resolver, Some(&old), &metrics);
     let mut again = new.choose(&[], &prompt(1, 2)).unwrap();
     assert_eq!((again.index, again.by), (1 - home, Some(ChosenBy::Prefix)));
     new.connect_failed(&mut again);

@@ -27,7 +27,7 @@ impl Trust {
     ///
     /// # Errors
     /// What is wrong with the file, with a hint.
-    pub fn file(path: &Path) -> Result<Trust, String> {
+    pub fn from_file(path: &Path) -> Result<Trust, String> {
         let roots = Roots::file(path)?;
         let unusable = "has a certificate that Pingora cannot read; give another of the same CA";
         let trust = Trust::of(&roots);

@@ -6,8 +6,10 @@ use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
 use crate::experiment::plan::grid::Sweep;
-use crate::experiment::plan::read::{Entry, flag};
-use crate::experiment::plan::settings::{distinct, key_of, text, usage, value_of};
+use crate::experiment::plan::read::{Entry, flag_value};
+use crate::experiment::plan::settings::{
+    distinct, flag_text, key_of, normalized_value, plan_error,
+};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};
 use crate::upstream::policy::Policy;
@@ -59,17 +61,20 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
         let (key, value) = given.split_once('=').ok_or_else(|| error_of(given, hint))?;
         let key = key.trim().replace('-', "_");
         let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
-        let values = match flag(&[inner], false, true) {
+        let values = match flag_value(&[inner], false, true) {
             Value::Array(values) => values,
             value => vec![value],
         };
         let read = |value| {
             let set = vec![flag_of(&key, &value)];
-            value_of(command(), set, &key, value)
+            normalized_value(command(), set, &key, value)
         };
         match distinct(values.into_iter().map(read)) {
             Ok(values) => Ok((key, values)),
-            Err(twice) => Err(error_of(&key, &format!("{} is given twice", text(&twice)))),
+            Err(twice) => Err(error_of(
+                &key,
+                &format!("{} is given twice", flag_text(&twice)),
+            )),
         }
     };
     given.iter().map(sweep).collect()
@@ -126,7 +131,7 @@ fn command() -> Command {
 }
 
 fn flag_of(key: &str, value: &Value) -> String {
-    format!("--{}={}", key.replace('_', "-"), text(value))
+    format!("--{}={}", key.replace('_', "-"), flag_text(value))
 }
 
 /// Parses settings as a command line, over a profile.
@@ -153,7 +158,7 @@ fn explained(error: &clap::Error) -> Error {
             &key_of(flag),
             "must be given once, not with --find of the same, and rate not with request_rate; several values are KEY=A,B",
         ),
-        _ => Error::Setting(format!("--set {}", usage(error, ""))),
+        _ => Error::Setting(format!("--set {}", plan_error(error, ""))),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
-use queuescope::request::attempt::{Failed, SpanId, failed_text};
+use queuescope::request::attempt::{FailedAttempt, SpanId, failed_text};
 use queuescope::request::body_timing::BodyTiming;
 use queuescope::request::columns::{COLUMNS, Column};
 use queuescope::request::csv::TimeBase;
@@ -170,7 +170,7 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
     for clock in [ClockOf::Traffic, ClockOf::Front, ClockOf::Hop] {
         timeline.relate(clock, apart.map_or(Relation::Unknown, Relation::Apart));
     }
-    let failed = |status, nanos| Failed {
+    let failed = |status, nanos| FailedAttempt {
         host: "w1".into(),
         outcome: Some(Outcome::Rejected),
         status,

@@ -116,27 +116,27 @@ fn spans(report: &EngineReport) -> Vec<EngineSpan> {
     spans
 }
 
-impl Table {
+impl JoinTable {
     /// Adds a report. Returns whether it is late, and the requests that it completes.
     fn receive(&mut self, report: EngineReport, now: Stamp) -> (bool, Vec<Joined>) {
         let late = match report.source {
-            TimingSource::Log => self.line(report, now),
+            TimingSource::Log => self.add_log_line(report, now),
             _ => {
                 let spans = spans(&report).into_iter();
                 spans.map(|span| self.add_span(span, now)).last() == Some(true)
             }
         };
-        (late, self.whole())
+        (late, self.take_complete())
     }
 
     /// Adds an ended request. Returns it if it is complete.
     fn add(&mut self, rows: Vec<Row>, wanted: TimingSource, until: i64) -> Option<Joined> {
-        let ended = Ended {
+        let ended = EndedRequest {
             rows,
             expected_source: wanted,
             at: at(until - 3),
         };
-        self.ended(ended, at(until)).unwrap()
+        self.add_request(ended, at(until)).unwrap()
     }
 
     fn add_waiting(&mut self, rows: Vec<Row>, until: i64) {
@@ -145,8 +145,8 @@ impl Table {
 }
 
 /// A table in which a request waits until 9 ms.
-fn table_with(rows: Vec<Row>) -> Table {
-    let mut table = Table::new(8);
+fn table_with(rows: Vec<Row>) -> JoinTable {
+    let mut table = JoinTable::new(8);
     table.add_waiting(rows, 9);
     table
 }
@@ -160,17 +160,17 @@ fn matches<'a>(joined: &'a Joined) -> Vec<(usize, &'a str, bool)> {
 
 /// What is released at the deadline of a request whose client left before the engine id was known.
 fn without_id(reports: &[EngineReport]) -> Vec<Joined> {
-    let mut table = Table::new(8);
+    let mut table = JoinTable::new(8);
     for report in reports {
         assert!(!table.receive(report.clone(), at(0)).0);
     }
     table.add_waiting(rows("q", &[None]), 9);
-    table.due(at(9))
+    table.take_due(at(9))
 }
 
 #[test]
 fn a_request_is_released_when_all_of_its_sequences_are_reported() {
-    let mut table = Table::new(8);
+    let mut table = JoinTable::new(8);
     table.receive(report("y"), at(0));
     table.add_waiting(rows("a", &[Some("x"), Some("y")]), 9);
     // A log line is used, but not waited for.
@@ -185,14 +185,14 @@ fn a_request_is_released_when_all_of_its_sequences_are_reported() {
 fn at_its_deadline_a_request_is_released_with_the_reports_that_there_are() {
     let [x, y] = RANDOM;
     let mut table = table_with(rows("a", &[Some(x), Some(y)]));
-    assert!(table.due(at(8)).is_empty());
+    assert!(table.take_due(at(8)).is_empty());
     let mut part = spans(&report(x));
     part.retain(|span| span.kind != SpanKind::Stage(Stage::Prefill));
     for span in part {
         table.add_span(span, at(8));
     }
-    assert!(table.whole().is_empty());
-    let out = table.due(at(9));
+    assert!(table.take_complete().is_empty());
+    let out = table.take_due(at(9));
     assert_eq!(matches(&out[0]), [(0, x, true)]);
     assert!(out[0].matches[0].candidate.report.queue_end.is_some());
     // The report that it lacked is late; the one that it had is not.
@@ -225,20 +225,20 @@ fn a_row_without_an_id_takes_the_one_request_of_its_trace() {
 #[test]
 fn stages_without_a_root_belong_to_the_only_request_of_a_trace() {
     for (parent, expected) in [(None, 1), (SpanId::new(6), 0)] {
-        let mut table = Table::new(8);
+        let mut table = JoinTable::new(8);
         let mut row = rows("a", &[Some("x")]);
         row[0].parent_span_id = parent;
         table.add_waiting(row, 9);
         table.receive(changed(report(""), |report| report.rid = None), at(2));
         // A client's own trace may hold other requests, whose roots may still arrive.
-        assert_eq!(matches(&table.due(at(9))[0]).len(), expected);
+        assert_eq!(matches(&table.take_due(at(9))[0]).len(), expected);
     }
 }
 
 #[test]
 fn unclaimed_reports_are_dropped_by_age_and_by_number() {
     // Each report has four spans, and one more item to find them by.
-    let mut table = Table::new(2);
+    let mut table = JoinTable::new(2);
     for trace in 1..=4 {
         table.receive(in_trace(trace << 64, "a"), at(0));
     }
@@ -260,11 +260,11 @@ fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
     let mut row = rows("q", &[None]);
     row[0].parent_span_id = SpanId::new(6);
     row[0].internal.trace.attempts.push(attempt());
-    let mut table = Table::new(8);
+    let mut table = JoinTable::new(8);
     table.receive(report("other"), at(0));
     table.receive(below(77, "x"), at(0));
     table.add_waiting(row, 9);
-    assert_eq!(matches(&table.due(at(9))[0]), [(0, "x", false)]);
+    assert_eq!(matches(&table.take_due(at(9))[0]), [(0, "x", false)]);
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn sent_at(rid: &str, trace: u128, ms: i64) -> Vec<Row> {
 
 #[test]
 fn rows_with_the_same_id_get_the_reports_of_their_traces() {
-    let mut table = Table::new(8);
+    let mut table = JoinTable::new(8);
     // Reports of another client's request, before and after.
     table.receive(in_other_trace("x"), at(0));
     table.add_waiting(sent_at("x", TRACE, 1), 9);
@@ -312,14 +312,14 @@ fn rows_with_the_same_id_get_the_reports_of_their_traces() {
 
 #[test]
 fn a_late_report_or_one_with_another_id_is_not_given_to_the_next_request() {
-    let mut table = Table::new(8);
+    let mut table = JoinTable::new(8);
     table.receive(report("first-attempt"), at(0));
     table.add_waiting(rows("a", &[Some("second")]), 9);
-    assert_eq!(matches(&table.due(at(9))[0]), []);
+    assert_eq!(matches(&table.take_due(at(9))[0]), []);
 
-    let mut table = Table::new(8);
+    let mut table = JoinTable::new(8);
     table.add_waiting(sent_at("x", TRACE, 0), 1);
-    assert_eq!(table.due(at(1)).len(), 1);
+    assert_eq!(table.take_due(at(1)).len(), 1);
     table.add_waiting(sent_at("x", TRACE + 1, 2), 9);
     assert!(table.receive(report("x"), at(3)).1.is_empty());
     assert_eq!(table.receive(in_other_trace("x"), at(4)).1.len(), 1);
@@ -355,21 +355,21 @@ fn the_routers_span_may_arrive_last() {
     for span in spans {
         table.add_span(span, at(1));
     }
-    assert!(table.whole().is_empty());
+    assert!(table.take_complete().is_empty());
     table.add_span(router, at(2));
-    assert_eq!(matches(&table.whole()[0]), [(0, "x", true)]);
+    assert_eq!(matches(&table.take_complete()[0]), [(0, "x", true)]);
 }
 
 #[test]
 fn at_the_deadline_the_only_report_with_the_id_is_taken_though_its_trace_differs() {
     let [random, _] = RANDOM;
     let end = |rid: &str, reports: &[(EngineReport, i64)], row: Vec<Row>| {
-        let mut table = Table::new(8);
+        let mut table = JoinTable::new(8);
         for (report, arrived) in reports {
             assert!(!table.receive(report.clone(), at(*arrived)).0);
         }
         table.add_waiting(row, 9);
-        let out = table.due(at(9));
+        let out = table.take_due(at(9));
         let own = out[0].matches.iter().map(|of| of.is_certain);
         let own: Vec<bool> = own.collect();
         (own, table.receive(in_other_trace(rid), at(10)).0)
@@ -406,11 +406,11 @@ fn a_row_gets_the_nearest_log_line_after_its_sending() {
             report.output_tokens = Some(tokens)
         })
     };
-    let mut table = Table::new(8);
+    let mut table = JoinTable::new(8);
     for (tokens, arrived) in [(1, 0), (2, 3), (3, 5)] {
         table.receive(log_line(tokens), at(arrived));
     }
-    let ended = |table: &mut Table, rows: Vec<Row>| {
+    let ended = |table: &mut JoinTable, rows: Vec<Row>| {
         let joined = table.add(rows, TimingSource::Log, 9);
         joined.map(|joined| joined.matches[0].candidate.report.output_tokens)
     };

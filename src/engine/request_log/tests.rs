@@ -27,7 +27,7 @@ fn line(id: &str, prompt: usize) -> String {
 
 struct Logs {
     root: tempfile::TempDir,
-    folder: Folder,
+    folder: LogFolder,
 }
 
 impl Logs {
@@ -39,7 +39,7 @@ impl Logs {
 
     fn without_folder() -> Logs {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::new(root.path().join("logs"));
+        let folder = LogFolder::new(root.path().join("logs"));
         Logs { root, folder }
     }
 
@@ -62,7 +62,7 @@ impl Logs {
     /// The same, without a listing unless one is due.
     fn ids_without_listing(&mut self) -> Vec<String> {
         let mut ids = Vec::new();
-        self.folder.look(&mut |report| ids.extend(report.rid));
+        self.folder.poll(&mut |report| ids.extend(report.rid));
         ids.sort();
         ids
     }
@@ -76,7 +76,7 @@ fn a_folder_created_after_the_start_is_read_from_its_beginning_and_reports_what_
     logs.append(HOUR, &line("a", 0));
     let mut all = Vec::new();
     logs.folder.polls_until_listing = 0;
-    logs.folder.look(&mut |report| all.push(report));
+    logs.folder.poll(&mut |report| all.push(report));
     let at = |micros: i64| Some(Stamp::from_nanos(1_795_170_105 * NANOS + micros * 1000));
     let expected = EngineReport {
         rid: Some("a".into()),

@@ -73,7 +73,7 @@ impl Access {
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes), String> {
-        self.client(url).await?.ask(method, path, body).await
+        self.client(url).await?.fetch(method, path, body).await
     }
 
     /// Sends a GET request. Returns the status of the response.

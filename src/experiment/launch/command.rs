@@ -22,7 +22,7 @@ pub struct CommandLine {
 impl fmt::Display for CommandLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.env {
-            write!(f, "{name}={} ", quoted(&secret::shown(name, value)))?;
+            write!(f, "{name}={} ", quoted(&secret::masked(name, value)))?;
         }
         write!(f, "{}", quoted(&self.program.display().to_string()))?;
         let mut args = self.masked_args();
@@ -68,7 +68,7 @@ impl CommandLine {
                     (flag, "", "")
                 }
             };
-            let shown = secret::shown(name, value);
+            let shown = secret::masked(name, value);
             let secret = (shown != value).then_some(value);
             (format!("{before}{shown}"), secret)
         })
@@ -77,7 +77,7 @@ impl CommandLine {
     /// The secrets in the command line, without empty ones, which would match everywhere in a log.
     pub(super) fn secrets(&self) -> Vec<&str> {
         let env = self.env.iter();
-        let env = env.filter(|(name, value)| secret::shown(name, value) != *value);
+        let env = env.filter(|(name, value)| secret::masked(name, value) != *value);
         let all = self.masked_args().filter_map(|(_, secret)| secret);
         let all = all.chain(env.map(|(_, value)| value.as_str()));
         all.filter(|secret| !secret.is_empty()).collect()

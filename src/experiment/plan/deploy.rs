@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::Plan;
 use super::error::PlanError;
 use super::keys::{SGLANG, STARTED};
-use super::settings::{self, Settings, text};
+use super::settings::{self, Settings, flag_text};
 use crate::experiment::faults::{FaultKind, FaultPlan};
 use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
@@ -152,7 +152,7 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         };
         let mut line = line.with(server_flags(settings, (number, role), logs.as_deref()));
         let env = settings.table("env");
-        line.env = env.map(|(name, value)| (name, text(&value))).collect();
+        line.env = env.map(|(name, value)| (name, flag_text(&value))).collect();
         ServerSpec::Started(line)
     };
     let router_flags = settings.table("sglang_router");
@@ -356,7 +356,7 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
         let is_idle = group.is_some_and(|group| idle.contains(&group)) || is_replaced(name);
         is_idle && !is_default
     };
-    let engine = traffic::name(settings.keys.engine);
+    let engine = traffic::value_name(settings.keys.engine);
     let note = |name: &String| match is_replaced(name) {
         true => format!("{name} means nothing beside num_prefill and num_decode"),
         false => format!("{name} means nothing to engine {engine}"),

@@ -47,7 +47,7 @@ pub fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
 /// Returns the value of a flag that was given with these texts. Several make a list, which is varied unless the key itself takes
 /// a list. Commas between numbers separate values, too; commas between names only if the key is the experiment's own, since some
 /// values of the generator contain commas.
-pub fn flag(texts: &[&str], is_list: bool, is_own: bool) -> Value {
+pub fn flag_value(texts: &[&str], is_list: bool, is_own: bool) -> Value {
     if is_list {
         return texts.to_vec().into();
     }
@@ -124,9 +124,16 @@ mod tests {
             (&["0:5,60:50"], false, "\"0:5,60:50\""),
             (&["a,b"], false, "\"a,b\""),
         ] {
-            assert_eq!(flag(texts, false, is_own).to_string(), read, "{texts:?}");
+            assert_eq!(
+                flag_value(texts, false, is_own).to_string(),
+                read,
+                "{texts:?}"
+            );
         }
-        assert_eq!(flag(&["a", "b"], true, false).to_string(), "[\"a\", \"b\"]");
+        assert_eq!(
+            flag_value(&["a", "b"], true, false).to_string(),
+            "[\"a\", \"b\"]"
+        );
         let assigned = |text| assignment(text).unwrap().1;
         assert_eq!(assigned("sim.x = 8"), Value::Integer(8));
         assert_eq!(assigned("a=b c"), Value::String("b c".to_owned()));

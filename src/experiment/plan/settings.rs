@@ -103,7 +103,9 @@ pub fn default_of(kind: Kind, key: &Arg) -> Option<Value> {
 /// The end of a key's help: its default in plans of this kind, and its possible values.
 fn help_of_values(kind: Kind, key: &Arg) -> String {
     let own = || Some(key.get_default_values().first()?.to_str()?.to_owned());
-    let default = default_of(kind, key).map(|value| text(&value)).or_else(own);
+    let default = default_of(kind, key)
+        .map(|value| flag_text(&value))
+        .or_else(own);
     let default = default.filter(|_| !key.is_hide_default_value_set());
     let mut names = key.get_possible_values();
     names.retain(|name| !name.is_hide_set() && name.get_name().parse::<bool>().is_err());
@@ -147,7 +149,7 @@ fn plan_flag(kind: Kind, key: &'static Arg) -> Arg {
 /// Returns the flags that give a key's value to its parser.
 fn parser_flags(key: &Arg, value: &Value) -> Vec<String> {
     let flag = format!("--{}", key.get_long().unwrap_or_default());
-    let valued = |value: &Value| format!("{flag}={}", text(value));
+    let valued = |value: &Value| format!("{flag}={}", flag_text(value));
     match value {
         Value::Boolean(is_on) if !key.get_action().takes_values() => {
             is_on.then_some(flag).into_iter().collect()
@@ -171,11 +173,11 @@ pub fn normalized(name: &str, value: Value) -> Value {
         }
         _ => return value,
     };
-    value_of(command.clone(), flags, name, value)
+    normalized_value(command.clone(), flags, name, value)
 }
 
 /// Returns the value of the argument `name` in one standard form, as `command` parses it from `flags`; an invalid value as it is.
-pub fn value_of(command: Command, flags: Vec<String>, name: &str, value: Value) -> Value {
+pub fn normalized_value(command: Command, flags: Vec<String>, name: &str, value: Value) -> Value {
     let Ok(matches) = command.try_get_matches_from(flags) else {
         return value;
     };
@@ -189,7 +191,7 @@ pub fn value_of(command: Command, flags: Vec<String>, name: &str, value: Value) 
         .or_else(|| formatted(&matches, name, Curve::to_string))
         .or_else(|| formatted(&matches, name, FaultKind::to_string))
         .or_else(|| formatted(&matches, name, Schedule::to_string));
-    match read::scalar(&written.clone().unwrap_or_else(|| text(&value))) {
+    match read::scalar(&written.clone().unwrap_or_else(|| flag_text(&value))) {
         // A whole number may stand in quotes.
         standard if written.is_some() || standard.is_integer() || standard.is_bool() => standard,
         _ => value,
@@ -229,7 +231,7 @@ impl Settings {
         let all = values.iter();
         let flags = all.filter_map(|(name, value)| Some(parser_flags(key(name)?, value)));
         let parsed =
-            Settings::try_parse_from(flags.flatten()).map_err(|error| usage(&error, ""))?;
+            Settings::try_parse_from(flags.flatten()).map_err(|error| plan_error(&error, ""))?;
         Ok(Settings { values, ..parsed })
     }
 
@@ -240,7 +242,7 @@ impl Settings {
 
     /// The value of a key as text.
     pub fn text(&self, key: &str) -> Option<String> {
-        self.get(key).map(text)
+        self.get(key).map(flag_text)
     }
 
     /// The keys of a table, without the table's name.
@@ -281,7 +283,7 @@ impl FromArgMatches for KeyFlags {
         let entry = |key: &Arg| {
             let name = key.get_id().as_str();
             let texts = matches.get_many::<String>(name)?.map(String::as_str);
-            let value = read::flag(&texts.collect::<Vec<_>>(), is_list(key), is_own(key));
+            let value = read::flag_value(&texts.collect::<Vec<_>>(), is_list(key), is_own(key));
             Some((matches.index_of(name), (name.to_owned(), value)))
         };
         let mut entries: Vec<_> = KEYS.iter().filter_map(entry).collect();
@@ -303,7 +305,7 @@ impl FromArgMatches for KeyFlags {
 /// Names the key and what would be valid.
 pub fn check_sim(flags: &[String], table: &str) -> Result<(), PlanError> {
     let parsed = PARSERS[1].clone().try_get_matches_from(flags).map(|_| ());
-    parsed.map_err(|error| usage(&error, &format!("{table}.")))
+    parsed.map_err(|error| plan_error(&error, &format!("{table}.")))
 }
 
 /// Returns a key of a table and its value as flags of SGLang or its router, whose parser (Python's argparse) takes all items of a list
@@ -313,13 +315,15 @@ pub fn flags(key: &str, value: &Value) -> Vec<String> {
     match value {
         Value::Boolean(true) => vec![flag],
         Value::Boolean(false) => Vec::new(),
-        Value::Array(all) => std::iter::once(flag).chain(all.iter().map(text)).collect(),
-        value => vec![flag, text(value)],
+        Value::Array(all) => std::iter::once(flag)
+            .chain(all.iter().map(flag_text))
+            .collect(),
+        value => vec![flag, flag_text(value)],
     }
 }
 
 /// Returns a value as it stands on a command line.
-pub fn text(value: &Value) -> String {
+pub fn flag_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         // A flag that takes a table takes JSON; its keys are sorted, as in labels.
@@ -373,7 +377,7 @@ pub fn key_of(flag: &str) -> String {
 }
 
 /// Converts clap's error into one that names the key, which is of `table` (`""`, or a name and a point).
-pub fn usage(error: &clap::Error, table: &str) -> PlanError {
+pub fn plan_error(error: &clap::Error, table: &str) -> PlanError {
     let Some((flag, value, hint)) = invalid_value(error) else {
         let all = error.to_string();
         // Clap lists missing arguments in lines of their own.
@@ -385,7 +389,7 @@ pub fn usage(error: &clap::Error, table: &str) -> PlanError {
     match error.kind() {
         ErrorKind::TooManyValues => PlanError::of(&format!("{table}{key}"), hint),
         _ => {
-            let value = secret::shown(&key, &value);
+            let value = secret::masked(&key, &value);
             PlanError(format!("{table}{key} = {value}: {hint}"))
         }
     }

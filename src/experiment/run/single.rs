@@ -248,7 +248,9 @@ impl RunContext {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
             // The report reads the verdict in the summary.
             Some(Unfit::Invalid) | None => {}
-            Some(Unfit::Failed { most: None, .. }) if may_fail => {}
+            Some(Unfit::Failed {
+                max_share: None, ..
+            }) if may_fail => {}
             Some(unfit) => {
                 file.has_failed_too_often = true;
                 file.error.get_or_insert(unfit.to_string());

@@ -185,7 +185,7 @@ proptest! {
             let most = if is_large { 0 } else { shortest + drifted };
             prop_assert!(clocks.stated().is_none_or(|(_, missed)| missed <= most));
         }
-        clocks.pass(if is_large { 0 } else { MEMORY });
+        clocks.pass(if is_large { 0 } else { VALIDITY });
         clocks.play([QUICK]);
         clocks.hold_within(TIGHT);
     }

@@ -8,7 +8,7 @@ use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, MAX_FAILED, ParentSpan, SpanId};
 use crate::request::timeline::Moment;
 use crate::request::trace_facts::Sending;
-use crate::telemetry::prometheus::Progress;
+use crate::telemetry::prometheus::RequestPhase;
 
 use super::Context;
 
@@ -72,7 +72,7 @@ impl Context {
         self.times_sent += 1;
         self.timing.upstream_began(now);
         if let Some(in_flight) = &mut self.in_flight {
-            in_flight.enter(Progress::Waiting);
+            in_flight.enter(RequestPhase::Waiting);
         }
         if self.is_sent_to_server() && self.recording.is_some() {
             // The previous attempt ends before this one begins.

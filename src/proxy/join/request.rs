@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::request::attempt::{Attempt, Failed, MAX_FAILED, ServerRole, SpanId, sendings};
+use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ServerRole, SpanId, sendings};
 use crate::request::outcome::Outcome;
 
 /// An attempt that may still go on.
@@ -22,7 +22,7 @@ pub struct RequestAttempts {
     /// The others, in their order; at most [`MAX_FAILED`].
     pub others: Vec<Attempt>,
     /// The others as rows show them.
-    pub failed: Vec<Failed>,
+    pub failed: Vec<FailedAttempt>,
     /// The number of all; the two legs of one sending are one.
     pub count: u32,
 }
@@ -61,7 +61,7 @@ pub(super) struct Request {
 
 impl Request {
     /// Returns the number of attempts and the failed ones, `answer` not among them.
-    pub fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<Failed>) {
+    pub fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<FailedAttempt>) {
         let attempts = self.snapshot();
         let all = sendings(&attempts, |a, b| a.is_other_leg_of(b));
         let is_other = |legs: &&Vec<&Attempt>| !legs.iter().any(|leg| Some(leg.span) == answer);
@@ -117,7 +117,7 @@ fn count(sendings: &[Vec<&Attempt>]) -> u32 {
 }
 
 /// Returns these sendings as rows show them. Of two legs that is the one that failed by itself; the router ended the other for it.
-fn failed<'a>(sendings: impl Iterator<Item = Vec<&'a Attempt>>) -> Vec<Failed> {
+fn failed<'a>(sendings: impl Iterator<Item = Vec<&'a Attempt>>) -> Vec<FailedAttempt> {
     let failed = |legs: Vec<&Attempt>| {
         let leg = legs.iter().rev().max_by_key(|leg| leg.has_failed());
         leg.map(|leg| leg.failed())

@@ -84,7 +84,7 @@ pub(super) fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Samp
 }
 
 /// A copy of a run with these servers in its `run.json`.
-fn servers_table(run: &Run, hosts: &[&str]) -> Run {
+fn with_servers(run: &Run, hosts: &[&str]) -> Run {
     let server = |(n, host): (usize, &&str)| ServerFile {
         name: format!("server-{}", n + 1),
         host: (*host).to_owned(),
@@ -315,7 +315,7 @@ fn unequal_shares_are_found_unless_by_chance_or_fault() {
         only(run, "fine");
     }
     // A server that no request reached counts too.
-    let idle = only(&servers_table(&one, &["a:1", "b:1"]), "imbalance");
+    let idle = only(&with_servers(&one, &["a:1", "b:1"]), "imbalance");
     assert_says(&idle.what, "b:1 0");
 }
 
@@ -426,7 +426,7 @@ fn a_server_that_is_back_and_gets_no_requests_is_found() {
             n if n % 2 == 0 && !(40..used_from).contains(&n) => sample.host("a:1"),
             _ => sample.host("b:1"),
         });
-        let mut run = servers_table(&run, &["a:1", "b:1"]);
+        let mut run = with_servers(&run, &["a:1", "b:1"]);
         run.faults = [(1.4, "down"), (back, "ready")]
             .map(|(time, event)| fault(time, "server-1", "kill", event))
             .into();

@@ -1,6 +1,6 @@
 //! Waiting in server queues and in the router: its causes, and the requests that caused it.
 
-use crate::report::why::{dominant_group, words};
+use crate::report::why::{description, dominant_group};
 use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
 
@@ -32,13 +32,13 @@ pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
     };
     let slots = why.slots();
     let percent = |share: &f64| format!("{:.0} %", share * 100.0);
-    let (first, share) = (capitalized(&words(*main, slots)), percent(share));
+    let (first, share) = (capitalized(&description(*main, slots)), percent(share));
     what += &format!(" {first} for {share} of that time");
     finding.advice = main.advice().to_owned();
     let is_much = |(cause, share): &&(Cause, f64)| *share >= MUCH && *cause != Cause::Unknown;
     for (cause, share) in others.iter().filter(is_much) {
         let share = percent(share);
-        what += &format!(", and {} for {share}", words(*cause, slots));
+        what += &format!(", and {} for {share}", description(*cause, slots));
         finding.advice += &format!(" For the {share}: {}", cause.advice());
     }
     what += ".";

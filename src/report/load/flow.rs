@@ -71,7 +71,7 @@ impl Flow {
         Flow {
             is_scheduled: scheduled().next().is_some(),
             schedule_rate: rate(scheduled()),
-            achieved_rate: rate(inside().filter_map(|of| table.begun(of.row()))),
+            achieved_rate: rate(inside().filter_map(|of| table.arrival(of.row()))),
             over_time: OverTime::of(table, all, run),
         }
     }
@@ -109,7 +109,7 @@ impl OverTime {
             let arrived = of_request(ColumnId::arrival_time);
             let sent = arrived.zip(of_request(ColumnId::router_send_time));
             in_router.extend(sent.map(|(start, end)| Interval { start, end }));
-            let Some(start) = table.begun(request.row()) else {
+            let Some(start) = table.arrival(request.row()) else {
                 continue;
             };
             let ends = request.rows();

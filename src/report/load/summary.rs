@@ -107,12 +107,12 @@ impl Summary {
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
         let part = window.as_ref().filter(|window| !window.is_whole_run());
         let holds = |at: Option<i64>| match (part, at) {
-            (Some(window), Some(at)) => window.holds(seconds(at - run.started.nanos())),
+            (Some(window), Some(at)) => window.contains(seconds(at - run.started.nanos())),
             // A request whose time is unknown counts as inside.
             _ => true,
         };
         let scheduled = |row| table.integer(ColumnId::scheduled_time, row);
-        let arrived = |row| table.begun(row).or_else(|| scheduled(row));
+        let arrived = |row| table.arrival(row).or_else(|| scheduled(row));
         let request = |row| {
             let rows = table.rows_of(row);
             Request {
@@ -127,7 +127,7 @@ impl Summary {
         // The rows of a proxy, and of a killed run, are in the order in which requests ended.
         requests.sort_by_cached_key(|of| {
             let sent = || table.integer(ColumnId::router_send_time, of.row());
-            let began = table.begun(of.row()).or_else(sent);
+            let began = table.arrival(of.row()).or_else(sent);
             began.or_else(|| scheduled(of.row())).unwrap_or(i64::MAX)
         });
         let mut facts = run.clone();

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::report::believed::believed;
 use crate::report::sample::{Sample, at, ms};
-use crate::request::attempt::{Failed, failed_text};
+use crate::request::attempt::{FailedAttempt, failed_text};
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
@@ -55,7 +55,7 @@ fn four() -> Vec<Row> {
 
 #[test]
 fn failed_attempts_are_counted_by_server_outcome_and_status() {
-    let failed = |host: &str, status| Failed {
+    let failed = |host: &str, status| FailedAttempt {
         host: host.into(),
         outcome: Some(Outcome::Rejected),
         status: Some(status),

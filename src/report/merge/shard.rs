@@ -47,7 +47,7 @@ impl Shard {
                  out; the merged run then says that its shard is missing",
             ));
         }
-        let shard = run.told("/config/shard").and_then(Value::as_str);
+        let shard = run.summary_value("/config/shard").and_then(Value::as_str);
         let (number, count) = shard
             .and_then(|shard| shard.split_once('/'))
             .and_then(|(number, count)| Some((number.parse().ok()?, count.parse().ok()?)))
@@ -65,7 +65,7 @@ impl Shard {
             ));
         }
         run.table = table;
-        let zero = read.zero.filter(|zero| zero.base == Base::Epoch);
+        let zero = read.origin.filter(|zero| zero.base == Base::Epoch);
         Ok(Shard {
             run,
             number,
@@ -83,7 +83,7 @@ impl Shard {
 
     /// The settings that all shards of a run share.
     pub fn config(&self) -> Map<String, Value> {
-        let config = self.run.told("/config").and_then(Value::as_object);
+        let config = self.run.summary_value("/config").and_then(Value::as_object);
         let mut config = config.cloned().unwrap_or_default();
         config.retain(|key, _| !MAY_DIFFER.contains(&key.as_str()));
         config

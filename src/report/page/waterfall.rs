@@ -173,5 +173,5 @@ fn stage(spent: StageSet) -> Value {
 /// When a row's request was scheduled, else sent, or arrived; seconds.
 fn start(table: &Table, row: usize) -> Option<f64> {
     let scheduled = table.number(ColumnId::scheduled_time, row);
-    scheduled.or_else(|| Some(seconds(table.begun(row)?)))
+    scheduled.or_else(|| Some(seconds(table.arrival(row)?)))
 }

@@ -13,7 +13,7 @@ use crate::report::series::{METRICS, POOL};
 use crate::request::columns::ColumnId;
 use crate::request::wait::Wait;
 use crate::stats::Interval;
-use crate::stats::waits::{ByCause, Cause, Known, Stay, Waits};
+use crate::stats::waits::{ByCause, Cause, ServerFacts, Stay, Waits};
 use crate::table::Table;
 
 /// A server, or one of its data-parallel ranks, which have a queue and slots of their own.
@@ -143,7 +143,7 @@ impl Server {
         let ranks = all.iter().filter(|of| of.0 == host).count();
         // Requests of no known host may be of any number of servers.
         let mut known = match host {
-            "" => Known::default(),
+            "" => ServerFacts::default(),
             _ => self.read_facts(run, name, ranks as u32),
         };
         let shift = self.shift();
@@ -173,7 +173,7 @@ impl Server {
     }
 
     /// Reads what the files of a run have on it.
-    fn read_facts(&mut self, run: &Run, name: &str, ranks: u32) -> Known {
+    fn read_facts(&mut self, run: &Run, name: &str, ranks: u32) -> ServerFacts {
         let processes = || run.file.iter().flat_map(|file| &file.processes);
         let own = processes().find(|process| process.name == name);
         // Without a command of its own, it is assumed to have the slots of any other server.
@@ -203,12 +203,12 @@ impl Server {
         let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
         self.pool = pool.or(scraped.next_back());
         self.has_slots_flag = slots.is_some();
-        Known {
+        ServerFacts {
             slots,
             pool: self.pool(),
             usage,
             down,
-            ..Known::default()
+            ..ServerFacts::default()
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Infers the limits of a server from its requests: a value at which nearly all waiting was, and which was hardly ever exceeded.
 
-use super::stay::{Known, Stay};
+use super::stay::{ServerFacts, Stay};
 use super::sweep::{Durations, Piece, Sweep, rounded};
 
 /// The limits of a server.
@@ -54,7 +54,7 @@ impl Limits {
     }
 
     /// The known limits, and those inferred from a sweep.
-    pub fn of(stays: &[Stay], sweep: &Sweep, batch: i64, known: &Known) -> Limits {
+    pub fn of(stays: &[Stay], sweep: &Sweep, batch: i64, known: &ServerFacts) -> Limits {
         let long = stays.iter().filter(|stay| stay.waited() > batch).count();
         let below = |slots: Option<u32>| {
             let is_below = |piece: &&Piece| slots.is_none_or(|slots| piece.running < slots);

@@ -22,7 +22,7 @@ pub struct Stay {
 
 /// What is known of a server besides its requests.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known {
+pub struct ServerFacts {
     /// The most requests that it runs at once.
     pub slots: Option<u32>,
     /// Tokens that its KV cache holds.

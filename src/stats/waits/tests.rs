@@ -82,7 +82,7 @@ fn shown(waits: &Waits, stays: &[Stay]) -> String {
     format!("{shares:?} {:?}", waits.limits)
 }
 
-fn holds(name: &str, stays: &[Stay], known: &Known, cause: Cause) -> Waits {
+fn holds(name: &str, stays: &[Stay], known: &ServerFacts, cause: Cause) -> Waits {
     let waits = Waits::of(stays, known);
     let waited: i64 = stays.iter().map(Stay::waited).sum();
     assert!(
@@ -137,11 +137,11 @@ fn of_slots() -> [(usize, Load); 5] {
 }
 
 /// The limits of a server, as files have them.
-fn told(slots: usize, pool: u64) -> Known {
-    Known {
+fn told(slots: usize, pool: u64) -> ServerFacts {
+    ServerFacts {
         slots: Some(slots as u32),
         pool: Some(pool),
-        ..Known::default()
+        ..ServerFacts::default()
     }
 }
 
@@ -171,7 +171,7 @@ fn each_limit_is_told_from_the_others_with_and_without_files_that_tell_it() {
             let stays = simulated(profile, &load, seed);
             let name = format!("{n} slots, {pool} tokens, {:?}", load.output);
             holds(&name, &stays, &told(n, pool), cause);
-            let waits = holds(&name, &stays, &Known::default(), cause);
+            let waits = holds(&name, &stays, &ServerFacts::default(), cause);
             if cause == Cause::Slots {
                 assert_eq!(waits.limits.slots, Some(n as u32), "{name}");
             }
@@ -192,7 +192,7 @@ fn a_full_pool_that_nobody_told_of_is_not_laid_on_others() {
         };
         for seed in seeds {
             let stays = simulated(profile.clone(), &load, seed);
-            let waits = Waits::of(&stays, &Known::default());
+            let waits = Waits::of(&stays, &ServerFacts::default());
             let of = |cause| share(&waits, &stays, cause);
             let named = of(Cause::Memory) + of(Cause::Unknown);
             assert!(named >= 0.95, "{pool} {seed}: {}", shown(&waits, &stays));
@@ -215,7 +215,7 @@ fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
             let waits = holds(&name, &stays, &told(n, 800_000), Cause::NotSeen);
             let held: f64 = stays.iter().map(|stay| waits.held_up(stay)).sum();
             assert!(held <= 0.05 * (held + waits.unattributed_s), "{name}");
-            holds(&name, &stays, &Known::default(), Cause::NotSeen);
+            holds(&name, &stays, &ServerFacts::default(), Cause::NotSeen);
         }
     }
 }
@@ -240,9 +240,9 @@ fn a_wait_is_laid_on_those_who_ran_by_hand() {
         stay(20, 50, 60),
         stay(30, 30, 90),
     ];
-    let known = Known {
+    let known = ServerFacts {
         slots: Some(2),
-        ..Known::default()
+        ..ServerFacts::default()
     };
     let waits = Waits::of(&stays, &known);
     let held = stays.iter().map(|stay| (waits.held_up(stay) * 1e3).round());
@@ -256,7 +256,7 @@ fn a_wait_is_laid_on_those_who_ran_by_hand() {
         .map(|(of, s)| (*of, (s * 1e3).round()))
         .collect();
     assert_eq!(holders, [(1, 15.0), (3, 10.0)]);
-    let down = Known {
+    let down = ServerFacts {
         down: vec![crate::stats::Interval {
             start: 0,
             end: 25 * MS,
@@ -290,7 +290,7 @@ proptest! {
         let mut usage: Vec<(i64, f64)> = usage.into_iter().map(|(at, used)| (at * MS, used)).collect();
         usage.sort_by_key(|(at, _)| *at);
         let untimed = untimed.into_iter().map(|(start, length)| Interval { start: start * MS, end: (start + length) * MS });
-        let known = Known { slots: told, pool, usage, untimed: Interval::union(untimed.collect()), ..Known::default() };
+        let known = ServerFacts { slots: told, pool, usage, untimed: Interval::union(untimed.collect()), ..ServerFacts::default() };
         let waits = Waits::of(&stays, &known);
         adds_up(&stays, &waits);
         // The sum over single waits is what it held up all.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::request::attempt::{Failed, MAX_FAILED, failed_text, sendings};
+use crate::request::attempt::{FailedAttempt, MAX_FAILED, failed_text, sendings};
 use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
@@ -186,7 +186,7 @@ impl Attempts {
             "" => hops.text(ColumnId::worker, hop),
             host => host,
         };
-        let failed = |hop: &usize| Failed {
+        let failed = |hop: &usize| FailedAttempt {
             host: host(*hop).to_owned(),
             outcome: Outcome::named(hops.text(ColumnId::outcome, *hop)),
             status: hops
@@ -194,7 +194,7 @@ impl Attempts {
                 .map(|status| status as u16),
             nanos: hops.integer(ColumnId::elapsed, *hop),
         };
-        let failed: Vec<Failed> = self.others.iter().take(MAX_FAILED).map(failed).collect();
+        let failed: Vec<FailedAttempt> = self.others.iter().take(MAX_FAILED).map(failed).collect();
         row.failed_attempts = failed_text(&failed);
     }
 }

@@ -114,8 +114,9 @@ impl Collector {
     }
 
     async fn exchange(&self, message: Bytes) -> Result<(), ExportError> {
-        let unreachable =
-            |error: &(dyn Error + 'static)| ExportError::new(Dropped::Unreachable, &causes(error));
+        let unreachable = |error: &(dyn Error + 'static)| {
+            ExportError::new(Dropped::Unreachable, &error_with_causes(error))
+        };
         let response = self.client.request(self.request(message)?).await;
         let (head, body) = response.map_err(|error| unreachable(&error))?.into_parts();
         let read = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
@@ -240,7 +241,7 @@ fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
 }
 
 /// Returns the messages of an error and of its causes.
-pub fn causes(error: &(dyn Error + 'static)) -> String {
+pub fn error_with_causes(error: &(dyn Error + 'static)) -> String {
     let mut message = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {

@@ -2,7 +2,7 @@
 
 use prometheus::IntGauge;
 
-use super::{Metrics, Progress};
+use super::{Metrics, RequestPhase};
 
 /// The only phase of a pair's leg to its prefill server: meanwhile the request waits for, or streams from, the decode server.
 const PREFILLING: &str = "prefilling";
@@ -12,32 +12,32 @@ const PREFILLING: &str = "prefilling";
 pub struct InFlight {
     /// By [`Progress`].
     gauges: [IntGauge; 3],
-    phase: Progress,
+    phase: RequestPhase,
 }
 
 impl Metrics {
     /// Counts a generation request as in flight until the returned value is dropped.
     pub fn request_began(&self) -> InFlight {
-        InFlight::new(self.in_flight_gauges.clone(), Progress::Receiving)
+        InFlight::new(self.in_flight_gauges.clone(), RequestPhase::Receiving)
     }
 
     /// Counts an attempt at `worker` as in flight until the returned value is dropped.
     pub fn attempt_began(&self, worker: &str) -> InFlight {
-        let gauge = |phase: Progress| self.worker_in_flight.with(&[worker, phase.name()]);
-        let (waiting, streaming) = (gauge(Progress::Waiting), gauge(Progress::Streaming));
-        InFlight::new([waiting.clone(), waiting, streaming], Progress::Waiting)
+        let gauge = |phase: RequestPhase| self.worker_in_flight.with(&[worker, phase.name()]);
+        let (waiting, streaming) = (gauge(RequestPhase::Waiting), gauge(RequestPhase::Streaming));
+        InFlight::new([waiting.clone(), waiting, streaming], RequestPhase::Waiting)
     }
 
     /// The same for a leg to the prefill server `worker` of a pair.
     pub fn leg_began(&self, worker: &str) -> InFlight {
         let gauge = self.worker_in_flight.with(&[worker, PREFILLING]);
-        InFlight::new([gauge.clone(), gauge.clone(), gauge], Progress::Waiting)
+        InFlight::new([gauge.clone(), gauge.clone(), gauge], RequestPhase::Waiting)
     }
 
     /// Creates the series of `worker`, so that it is shown before its first attempt.
     pub fn expect_worker(&self, worker: &str) {
         self.attempts.with(&[worker, "ok"]);
-        for phase in [Progress::Waiting, Progress::Streaming] {
+        for phase in [RequestPhase::Waiting, RequestPhase::Streaming] {
             self.worker_in_flight.with(&[worker, phase.name()]);
         }
     }
@@ -49,7 +49,7 @@ impl Metrics {
 
     /// Returns the number of generation requests in flight, by phase.
     pub fn in_flight_by_phase(&self) -> [(&'static str, i64); 3] {
-        Progress::ALL.map(|phase| (phase.name(), self.in_flight_gauges[phase as usize].get()))
+        RequestPhase::ALL.map(|phase| (phase.name(), self.in_flight_gauges[phase as usize].get()))
     }
 
     /// Returns the number of attempts in flight, with worker and phase.
@@ -66,13 +66,13 @@ impl Metrics {
 }
 
 impl InFlight {
-    fn new(gauges: [IntGauge; 3], phase: Progress) -> InFlight {
+    fn new(gauges: [IntGauge; 3], phase: RequestPhase) -> InFlight {
         gauges[phase as usize].inc();
         InFlight { gauges, phase }
     }
 
     /// Moves it to another phase.
-    pub fn enter(&mut self, phase: Progress) {
+    pub fn enter(&mut self, phase: RequestPhase) {
         if phase != self.phase {
             // In this order a reader may count it twice, but never misses it.
             self.gauges[phase as usize].inc();

@@ -4,7 +4,7 @@ use crate::request::names::names;
 
 names! {
 /// The phase of a request in flight.
-pub enum Progress {
+pub enum RequestPhase {
     /// It has not been sent upstream.
     Receiving = "receiving",
     /// It was sent, and no token has been received.

@@ -8,7 +8,7 @@ use super::{Loss, Metrics};
 
 impl Metrics {
     /// Returns the totals as a sentence. `write_error` is the last error of writing.
-    pub fn total(&self, write_error: Option<&str>) -> String {
+    pub fn totals(&self, write_error: Option<&str>) -> String {
         let sum = |counts: &Family<IntCounter>| -> u64 {
             let sets = counts.sets();
             sets.iter().map(|(_, count)| count.get()).sum()
@@ -46,6 +46,6 @@ mod tests {
         metrics.rows_lost.with(&["queue_full"]).inc_by(5);
         let expected = "served 0 requests, passed 0 others through, wrote 4 rows, lost 7 \
                     (2 not written: r.csv: no space; 5 while the queue to the file was full (record_queue))";
-        assert_eq!(metrics.total(Some("r.csv: no space")), expected);
+        assert_eq!(metrics.totals(Some("r.csv: no space")), expected);
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::clock::Stamp;
-use crate::traffic::args::{ArrivalSource, DatasetName, name};
+use crate::traffic::args::{ArrivalSource, DatasetName, value_name};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::workload::words::length_range;
 
@@ -24,9 +24,9 @@ impl RunPlan {
         let shared = Some(&data.shared_prefix).filter(|_| is_shared);
         let has_times = data.arrival == Some(ArrivalSource::Trace);
         json!({
-            "backend": name(args.backend),
+            "backend": value_name(args.backend),
             "base_url": self.client.target.to_string(),
-            "upstream_kind": name(args.upstream_kind),
+            "upstream_kind": value_name(args.upstream_kind),
             "model": args.model,
             "request_rate": rate,
             "arrival": self.arrival.name(),
@@ -43,7 +43,7 @@ impl RunPlan {
             "start_at": args.start_at.map(Stamp::seconds),
             "turns": self.max_turns,
             "think_time_s": conversation.map(|args| args.think_time_s.as_secs_f64()),
-            "think_time": conversation.map(|args| name(args.think_time)),
+            "think_time": conversation.map(|args| value_name(args.think_time)),
             "follow_up_len": conversation.map(|args| args.follow_up_len),
             "random_input_len": args.random_input_len,
             "random_input_unit": self.input_unit(),
@@ -63,7 +63,7 @@ impl RunPlan {
             "leave_out_last": args.leave_out_last.as_secs_f64().to_string(),
             "request_timeout_s": args.request_timeout_s.as_secs_f64(),
             "connect_timeout_s": args.connect_timeout_s.as_secs_f64(),
-            "dataset_name": name(data.dataset_name),
+            "dataset_name": value_name(data.dataset_name),
             "dataset_path": source.map(|source| &source.path),
             "dataset_sha256": source.map(|source| &source.sha256),
             "dataset_taken": source.map(|source| &source.taken),
@@ -116,7 +116,7 @@ impl RunPlan {
     /// Describes the data set; `None` if it is one of random lengths.
     pub(in crate::traffic) fn described(&self) -> Option<String> {
         let data = &self.args.data;
-        let name = name(data.dataset_name);
+        let name = value_name(data.dataset_name);
         let Some(source) = &self.source else {
             let is_shared = data.dataset_name == DatasetName::GeneratedSharedPrefix;
             return is_shared.then(|| format!("{name}: {}", data.shared_prefix.described()));

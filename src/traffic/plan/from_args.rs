@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::report::load::Goal;
-use crate::traffic::args::{Args, ArrivalSource, DatasetName, name};
+use crate::traffic::args::{Args, ArrivalSource, DatasetName, value_name};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::arrival::{Arrival, Gaps};
 use crate::traffic::client::{ClientOptions, Target, api_key};
@@ -169,7 +169,7 @@ impl Args {
                 return Err(Error::Usage(format!(
                     "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
                     file.display(),
-                    name(generated)
+                    value_name(generated)
                 )));
             }
             DatasetName::Random | DatasetName::Conversations => {

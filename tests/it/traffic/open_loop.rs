@@ -45,7 +45,7 @@ async fn a_server_that_stalls_delays_no_later_send() {
     .await;
     let run = sent(server.addr, "--request-rate 1000 --num-prompts 30").await;
     assert_eq!(outcomes(&run), [Outcome::Ok; 30]);
-    assert_eq!(run.lag.waited, 0);
+    assert_eq!(run.lag.waited_for_slot, 0);
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
             at(&pair[0], Moment::Scheduled)
         );
     }
-    assert_eq!(run.lag.waited, 5);
+    assert_eq!(run.lag.waited_for_slot, 5);
     let warnings = run.lag.warnings();
     assert!(warnings[0].contains("--max-concurrency"), "{warnings:?}");
 }
@@ -142,7 +142,11 @@ async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
     let unsent: Vec<_> = unsent.map(|row| row.ended_in.clone().unwrap()).collect();
     assert_eq!(unsent, ["client lag"; 3], "they waited for a slot");
     // Those that took the slot of an answer may have waited as well.
-    assert!((3..=5).contains(&run.lag.waited), "{}", run.lag.waited);
+    assert!(
+        (3..=5).contains(&run.lag.waited_for_slot),
+        "{}",
+        run.lag.waited_for_slot
+    );
     until("the server saw us leave", || server.gone() >= 4).await;
     assert_eq!(server.seen().len(), 6);
 }

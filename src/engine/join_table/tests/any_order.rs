@@ -23,7 +23,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn every_request_is_released_once_in_any_order(steps in steps()) {
-        let mut table = Table::new(5);
+        let mut table = JoinTable::new(5);
         let (mut now, mut went_in) = (0, 0);
         let mut out: Vec<String> = Vec::new();
         let name = |joined: &Joined| joined.request.rows[0].request_id().to_owned();
@@ -36,8 +36,8 @@ proptest! {
                     let rids: Vec<_> = rids.iter().map(Option::as_deref).collect();
                     let rows = rows(&went_in.to_string(), &rids);
                     went_in += 1;
-                    let ended = Ended { rows, expected_source: TRACED, at: at(now) };
-                    match table.ended(ended, at(now + i64::from(wait))) {
+                    let ended = EndedRequest { rows, expected_source: TRACED, at: at(now) };
+                    match table.add_request(ended, at(now + i64::from(wait))) {
                         Ok(joined) => out.extend(joined.iter().map(name)),
                         Err(rows) => out.push(rows[0].request_id().to_owned()),
                     }
@@ -49,14 +49,14 @@ proptest! {
                 }
                 Step::Due(later) => {
                     now += i64::from(later);
-                    out.extend(table.due(at(now)).iter().map(name));
+                    out.extend(table.take_due(at(now)).iter().map(name));
                     table.forget(at(now));
                     prop_assert!(table.store.len() <= 5 * ITEMS_PER_REQUEST);
                 }
             }
             prop_assert!(table.waiting() <= 5);
         }
-        out.extend(table.due(at(now + 1000)).iter().map(name));
+        out.extend(table.take_due(at(now + 1000)).iter().map(name));
         prop_assert_eq!((table.waiting(), table.by_rid.len()), (0, 0));
         out.sort_by_key(|id| id.parse::<u32>().unwrap());
         let all: Vec<String> = (0..went_in).map(|id: u32| id.to_string()).collect();
