@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use tempfile::{Builder, NamedTempFile};
 
-/// A file that is being written under a temporary name. [`New::put`] renames it to its own; dropped before, it is removed.
+/// A file that is being written under a temporary name. [`NewFile::commit`] renames it to its own; dropped before, it is removed.
 #[derive(Debug)]
 pub struct NewFile {
     draft: NamedTempFile,
@@ -17,7 +17,7 @@ pub struct NewFile {
     is_first: bool,
 }
 
-/// The temporary files that [`abandon`] removes.
+/// The temporary files that [`remove_drafts`] removes.
 static DRAFTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// The start and end of temporary names.
 const PREFIX: &str = ".queuescope-";
@@ -113,7 +113,7 @@ impl NewFile {
     /// Opens a file that must not replace one.
     ///
     /// # Errors
-    /// As [`New::beside`]; or `path` exists.
+    /// As [`NewFile::replacing`]; or `path` exists.
     pub fn create_new(path: &Path) -> io::Result<NewFile> {
         if path.symlink_metadata().is_ok() {
             return Err(ErrorKind::AlreadyExists.into());

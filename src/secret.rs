@@ -102,7 +102,7 @@ pub fn masked(name: &str, value: &str) -> String {
     }
 }
 
-/// Masks the members of a JSON object by their names as [`shown`], at any depth.
+/// Masks the members of a JSON object by their names as [`masked`], at any depth.
 pub fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
     let members = members.iter();
     members

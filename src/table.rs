@@ -214,7 +214,7 @@ impl Table {
         value.unwrap_or(Value::Empty)
     }
 
-    /// The dictionary code of a text: the same for equal texts, 0 for an empty cell. See [`Table::codes`].
+    /// The dictionary code of a text: the same for equal texts, 0 for an empty cell. See [`Table::code_count`].
     pub fn code(&self, column: ColumnId, row: usize) -> usize {
         match self.store(column) {
             Store::Texts(texts) => texts.row_code(row),

@@ -23,7 +23,7 @@ pub struct JoinTable {
     store: ReportStore,
     /// Engine ids of the rows released recently, and whether any report was joined.
     released: BoundedMultimap<Box<str>, bool>,
-    /// Traces and engine ids with arrivals since the last [`Table::whole`].
+    /// Traces and engine ids with arrivals since the last [`JoinTable::take_complete`].
     new_traces: BTreeSet<u128>,
     new_rids: BTreeSet<String>,
 }
@@ -114,7 +114,7 @@ impl JoinTable {
         was_reported == Some(false)
     }
 
-    /// Adds a log line. Returns whether it was too late, as [`Table::add_span`].
+    /// Adds a log line. Returns whether it was too late, as [`JoinTable::add_span`].
     pub fn add_log_line(&mut self, report: EngineReport, now: Stamp) -> bool {
         let was_reported = self.was_reported(report.rid.as_deref());
         if was_reported.is_none() {

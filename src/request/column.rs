@@ -41,7 +41,7 @@ pub enum Origin {
     Own,
 }
 
-/// Makes, from a table of columns, the struct [`Row`] with a field per column, the table [`COLUMNS`](super::columns::COLUMNS),
+/// Makes, from a table of columns, the struct [`Row`](super::row::Row) with a field per column, the table [`COLUMNS`](super::columns::COLUMNS),
 /// and an index into it for each ([`ColumnId`](super::columns::ColumnId)).
 ///
 /// A line: `name "label": Unit of Scope origin`, its help above it. The label may be left out if it equals the name; a text

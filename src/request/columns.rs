@@ -267,11 +267,10 @@ columns! {
     /// Durations of this row that are not larger than the errors of the clocks they were taken with, so that only this bound of them
     /// is known; columns joined by `;`. How to take means is told below the columns.
     within_clock_error: Text of Sequence
-    /// What the proxy that wrote the row added: the time from `arrival_time` until it had written the last of the response, without
-    /// the time in which an upstream had the request (of each sending: from the head's until the last byte of the response was read,
-    /// or the sending had failed), without the time that the client held up writes after that and without `prompt_wait`
-    /// and the wait for `max_concurrent_requests`. Connecting
-    /// to an upstream is in it.
+    /// What the proxy that wrote the row added: the time from `arrival_time` until it had written the last of the
+    /// response, without the time in which an upstream had the request (of each sending: from the head's until the last
+    /// byte of the response was read, or the sending had failed), without the time that the client held up writes after
+    /// that and without `prompt_wait` and the wait for `max_concurrent_requests`. Connecting to an upstream is in it.
     overhead: Seconds of Request
     /// The first token's way from the server to the worker hop; to the front, router and all, where no hop saw it pass: the stage
     /// `return`.

@@ -30,7 +30,7 @@ pub struct Metrics {
     families: Arc<Families>,
     /// The upstreams whose numbers are shown.
     pub upstreams: ShownUpstreams,
-    /// The gauges of requests in flight, by [`Progress`].
+    /// The gauges of requests in flight, by [`RequestPhase`].
     in_flight_gauges: [IntGauge; 3],
 }
 

@@ -107,8 +107,8 @@ pub struct Args {
     /// By default half; of an experiment's runs any number may fail, but not all.
     #[arg(long, value_name = "SHARE", value_parser = share(0.0, 1.0))]
     pub max_failed: Option<f64>,
-    /// Folder for requests.csv, summary.json and schedule.csv
-    /// [default: a new one, results/traffic/DATE-TIME; the link latest leads to it]
+    /// Folder for requests.csv, summary.json and schedule.csv [default: a new one, results/traffic/DATE-TIME; the link
+    /// latest leads to it]
     ///
     /// It must not hold a run already, unless --force is given.
     #[arg(short, long, value_name = "DIR")]

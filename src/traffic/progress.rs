@@ -20,7 +20,7 @@ pub struct LiveProgress {
     counts: Mutex<Progress>,
 }
 
-/// The counts of [`Live`] at one moment.
+/// The counts of [`LiveProgress`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Requests that are or were due.

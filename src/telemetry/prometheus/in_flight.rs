@@ -10,7 +10,7 @@ const PREFILLING: &str = "prefilling";
 /// A request or attempt in flight. Dropping it ends it.
 #[derive(Debug)]
 pub struct InFlight {
-    /// By [`Progress`].
+    /// By [`RequestPhase`].
     gauges: [IntGauge; 3],
     phase: RequestPhase,
 }

@@ -1,5 +1,5 @@
-//! The user's own data sets: a JSON array or JSON lines of
-//! `{"prompt": "…", "completion": "…", "id": "…"}` or `{"messages": […]}`.
+//! The user's own data sets: a JSON array or JSON lines of `{"prompt": "…", "completion": "…", "id": "…"}` or
+//! `{"messages": […]}`.
 
 use std::sync::Arc;
 
