@@ -126,7 +126,7 @@ impl EngineReport {
             true => (Moment::KvArrived, Moment::DecodeStart),
             false => (Moment::QueueStart, Moment::QueueEnd),
         };
-        // Of a reply the server's front sees no token arrive: what it takes for the first may be the last.
+        // Of a reply the API server sees no token arrive: what it takes for the first may be the last.
         let is_late = row.stream == Some(false) && self.prefill_end.is_some();
         let timeline = &mut row.timeline;
         let first_token = self.first_token.filter(|_| !is_late);
@@ -168,7 +168,7 @@ impl EngineReport {
         }
     }
 
-    /// Returns the bounds that it puts on the engine's clock, if it is surely of this row: the engine cannot have received what
+    /// Returns the bounds that it puts on the engine's clock; it must surely be of this row. The engine cannot have received what
     /// we sent before we sent it, and we cannot have read what it made before it was made.
     pub fn bounds(&self, row: &Row) -> Vec<OffsetBound> {
         let sent = row.timeline.last_send().zip(self.received);

@@ -184,7 +184,7 @@ impl Impossible {
         let Some((from, to)) = row.timeline.clocks(period) else {
             return;
         };
-        // The farther one: a hop whose clock is wrong is wrong to the front as well.
+        // Of two clocks the one farther from the client: a hop whose clock is wrong is wrong to the front as well.
         match if (from as u8) < to as u8 { to } else { from } {
             ClockOf::Engine if from == to => self.engine = true,
             clock if matches!(row.timeline.relation(clock), Relation::Apart(_)) => {

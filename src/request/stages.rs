@@ -359,13 +359,15 @@ to proxy 1, prompt_wait 2, proxy 1, network 5";
     #[test]
     fn a_failed_request_is_broken_down_to_its_end() {
         // The server reports when it received a request with its last event.
-        let told_last = [
+        let reported_last = [
             Moment::ServerCreated,
             Moment::ServerFinish,
             Moment::LastToken,
         ];
         let cut = Sample::whole().at(Moment::Finish, 300).at(Moment::End, 350);
-        let cut = cut.without(&told_last).ended(Outcome::ClientAbort, "left");
+        let cut = cut
+            .without(&reported_last)
+            .ended(Outcome::ClientAbort, "left");
         let answer = [
             Moment::PrefillEnd,
             Moment::ServerFinish,

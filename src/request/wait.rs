@@ -47,7 +47,7 @@ const SEND_COLUMNS: [ColumnId; 5] = [
     ColumnId::sent_time,
     ColumnId::arrival_time,
 ];
-/// Differences of two times in a file may be rounded off by this much, nanoseconds.
+/// A duration in a file may differ this much from that between its times, nanoseconds: each is rounded by itself.
 const ROUNDING_NANOS: i64 = 1_000;
 
 impl Wait {
@@ -224,7 +224,7 @@ mod tests {
     use crate::request::sample::Sample;
     use crate::request::timeline::ClockState;
 
-    /// A sequence holds its slot of a pair's decode server until that server says so; our own end tells it only if the clocks
+    /// A sequence holds its slot of a pair's decode server until that server says so; our own end counts only if the clocks
     /// compare.
     #[test]
     fn a_stay_at_a_pair_ends_by_our_clock_only_if_the_clocks_compare() {

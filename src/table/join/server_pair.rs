@@ -43,8 +43,8 @@ pub(super) fn add_leg(
     row.timeline.pair(times);
 }
 
-/// Adds the engine's timestamps of another process's row, if this row has none on its clock. `clock`: the offset of that process's
-/// clock.
+/// Adds the engine's timestamps that this row lacks from another process's row; none if the engine's clock does not compare with this
+/// row's. `clock`: the offset of the other process's clock.
 pub(super) fn add_engine(row: &mut Row, other: &Row, clock: Option<Offset>) {
     let (ours, theirs) = (&mut row.timeline, &other.timeline);
     if ours.relation(ClockOf::Engine) == Relation::Unknown {
