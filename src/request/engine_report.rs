@@ -106,7 +106,7 @@ impl EngineReport {
             sending: report.sending_nanos,
             ..PrefillTimes::between([report.queue_start, report.queue_end, report.prefill_end])
         });
-        row.timeline.pair(times.unwrap_or_default());
+        row.timeline.set_pair(times.unwrap_or_default());
         let of_prefill = |attempt: &&Attempt| {
             prefill.is_some_and(|report| report.parent == Some(attempt.span.number()))
         };
@@ -161,7 +161,7 @@ impl EngineReport {
             }
         }
         if let Some(at) = self.prefill_end {
-            timeline.first(Moment::ServerFirstToken, at);
+            timeline.set_if_unknown(Moment::ServerFirstToken, at);
         }
         if has_added {
             row.timing_source.get_or_insert(self.source);

@@ -97,7 +97,7 @@ impl Observer {
         at: Stamp,
     ) {
         self.row.status = Some(status.into());
-        self.row.timeline.first(Moment::ResponseHead, at);
+        self.row.timeline.set_if_unknown(Moment::ResponseHead, at);
         // Responses with these statuses have no body, whatever their Content-Type says.
         let bodyless = matches!(status, 204 | 304);
         self.response = Some(ResponseBody::new(
@@ -267,7 +267,7 @@ impl Observer {
             let is_pair = is_leg || sequence.is_decoded_elsewhere();
             sequence.put(row);
             if is_pair {
-                row.timeline.pair(PrefillTimes::default());
+                row.timeline.set_pair(PrefillTimes::default());
             }
             row.cached_tokens = row.cached_tokens.or(usage_cached);
             row.set_index(index, sequences);

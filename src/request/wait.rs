@@ -54,13 +54,13 @@ impl Wait {
     /// Returns the waits of a row, given its cells: the wait in the server queue, or those at the servers of a pair.
     pub fn all<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
         match cell(ColumnId::disaggregated) {
-            Value::Empty => Wait::of(cell).into_iter().collect(),
+            Value::Empty => Wait::in_server_queue(cell).into_iter().collect(),
             _ => Wait::at_pair(cell),
         }
     }
 
     /// Returns the wait in the server queue: column `pure_queue_time`, unless impossible. A pair has no one queue.
-    pub fn of<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
+    pub fn in_server_queue<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
         let inconsistency = text(cell(ColumnId::inconsistency));
         let names = ["pure_queue_time", "queue_end<"];
         let is_impossible = names.iter().any(|name| inconsistency.contains(name));

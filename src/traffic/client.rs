@@ -266,7 +266,7 @@ impl Client {
             if !was_idle && timeline.raw(Moment::Sent).is_none() {
                 in_flight.connect_nanos = now.nanos_since(began);
             }
-            timeline.first(Moment::Sent, now);
+            timeline.set_if_unknown(Moment::Sent, now);
             let row = in_flight.observer.row_mut();
             row.attempts = row.attempts.map(|before| before + 1);
             row.upstream_reused = Some(connection.reused);

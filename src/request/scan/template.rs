@@ -1,7 +1,7 @@
 //! The fast path for similar documents. From one event of a stream to the next a few values change, and all other bytes are the
 //! same. So a document that was scanned whole is kept, with the calls that its scan made to the sink, and later ones are compared
 //! with it. Where the bytes differ, both documents are in the same state, as all before is equal: within the same value, or at
-//! its end. If that value ends in both, the comparison goes on behind it; any other difference means that the document is scanned
+//! its end. If that value ends in both, the comparison goes on after it; any other difference means that the document is scanned
 //! from its start.
 //!
 //! Streams are similar, too: documents kept for one stream are tried for the other streams of the same thread.

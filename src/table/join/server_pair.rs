@@ -40,7 +40,7 @@ pub(super) fn add_leg(
 ) {
     row.prefill_host = row.prefill_host.take().or(host);
     row.bootstrap_room = row.bootstrap_room.take().or(room);
-    row.timeline.pair(times);
+    row.timeline.set_pair(times);
 }
 
 /// Adds the engine's timestamps that this row lacks from another process's row; none if the engine's clock does not compare with this
@@ -60,7 +60,7 @@ pub(super) fn add_engine(row: &mut Row, other: &Row, clock: Option<Offset>) {
     }
     for moment in ENGINE.into_iter().chain(ENGINE_OF_PAIR) {
         if let Some(at) = theirs.raw(moment) {
-            ours.first(moment, at);
+            ours.set_if_unknown(moment, at);
         }
     }
     row.timing_source = row.timing_source.or(other.timing_source);
