@@ -457,10 +457,8 @@ fn parse_row<'l>(
                     ));
                 }
                 (at, origin) => {
-                    let since = |at| {
-                        Stamp::from_nanos(at).plus_nanos(-origin.map_or(0, |origin| origin.nanos))
-                    };
-                    at.map(|at| Value::Time(since(at)))
+                    let origin = origin.map_or(0, |origin| origin.nanos);
+                    at.map(|at| Value::Time(Stamp::from_nanos(at).plus_nanos(-origin)))
                 }
             },
         };
