@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// Nanoseconds in a second.
 pub const NANOS: i64 = 1_000_000_000;
 
-/// Nanoseconds in seconds.
+/// Converts nanoseconds to seconds.
 pub fn seconds(nanos: i64) -> f64 {
     nanos as f64 / NANOS as f64
 }

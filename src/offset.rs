@@ -6,7 +6,7 @@
 //! Guarantees, if each [`OffsetBound`] is true at its `at` and the clocks drift by at most 100 ppm:
 //!
 //! - While the other clock does not step, the interval contains the true offset at the given time; that of
-//!   [`OffsetFilter::offset_over`] at all times from the first to the second.
+//!   [`OffsetFilter::offset_over`] contains it at all times from the one given to the other.
 //! - A step is detected when a bound contradicts an earlier one. From then on only bounds from that time or later count, so the
 //!   interval contains the true offset again; until both sides have new bounds, the offset is unknown.
 //! - A step that contradicts nothing (smaller than the interval and the delays together) is not detected. The interval may then miss

@@ -47,7 +47,7 @@ pub struct Error {
     pub is_written: bool,
 }
 
-/// Columns that stages are computed from, beside all of times, durations and booleans.
+/// Columns that stages are computed from, besides all of the units `Time`, `Seconds` and `Bool`.
 const STAGE_COLUMNS: [ColumnId; 20] = [
     ColumnId::actual_output_tokens,
     ColumnId::total_latency,
@@ -132,9 +132,9 @@ impl Table {
         let columns = self.columns.iter_mut().zip(more.columns);
         columns.for_each(|(store, more)| store.append(more, self.len));
         let first = self.len;
-        let left_out = more.unreliable_clocks.into_iter();
+        let unreliable = more.unreliable_clocks.into_iter();
         self.unreliable_clocks
-            .extend(left_out.map(|(row, clocks)| (row + first, clocks)));
+            .extend(unreliable.map(|(row, clocks)| (row + first, clocks)));
         self.len += more.len;
         self.firsts.extend(more.firsts);
         let begins_request = self.begins_request(first);

@@ -26,7 +26,7 @@ pub struct OffsetFilter {
 /// The tightest bounds of a slot of time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// The timestamp over [`SLOT`].
+    /// Timestamps of the slot, divided by [`SLOT`].
     number: i64,
     /// Lower bounds of the offset and of its negative.
     edges: [Option<Edge>; 2],
@@ -54,7 +54,7 @@ impl OffsetFilter {
         }
         for (side, edge) in edges.into_iter().enumerate() {
             let Some(edge) = edge else { continue };
-            // The clock stepped after the newest edge that contradicts this one.
+            // The clock stepped between this edge and the newest that contradicts it: only edges from the later of the two on count.
             let others = self.edges(1 - side, at);
             let contradicted = others.filter(|other| edge.contradicts(*other));
             if let Some(step) = contradicted.map(|other| other.at).max() {
@@ -66,8 +66,8 @@ impl OffsetFilter {
         }
     }
 
-    /// The offset at `now`: the middle of the interval, and half its width. `None` unless both sides have a bound of the last five
-    /// minutes, and before the last step.
+    /// The offset at `now`: the middle of the interval, and half its width. `None` if a side has no bound within five minutes of `now`,
+    /// or if the clock stepped after `now`.
     pub fn offset(&self, now: Stamp) -> Option<Offset> {
         if self.since.is_some_and(|since| now < since) {
             return None;
@@ -80,7 +80,7 @@ impl OffsetFilter {
         let (low, high) = (least(0)?, least(1)?.saturating_neg());
         let nanos = low.midpoint(high);
         let error_nanos = high.saturating_sub(nanos).max(nanos.saturating_sub(low));
-        // Otherwise a clock stepped, and the edges were too far apart in time to contradict each other.
+        // Otherwise a clock stepped between edges too far apart in time for `add` to compare them.
         (low <= high).then_some(Offset { nanos, error_nanos })
     }
 
@@ -92,7 +92,7 @@ impl OffsetFilter {
         }
         let length = to.nanos().saturating_sub(from.nanos()).max(0);
         let (middle, half) = (from.plus_nanos(length / 2), length - length / 2);
-        // If the time is longer than the validity of bounds, those of its ends do not reach the middle.
+        // Bounds at the ends do not reach the middle of a time more than twice as long as their validity.
         let candidates = [(middle, half), (to, length), (from, length)];
         candidates.into_iter().find_map(|(at, farthest)| {
             let Offset { nanos, error_nanos } = self.offset(at)?;

@@ -195,7 +195,7 @@ impl Context {
         recording.request_bytes += bytes.len() as u64;
         if let (Some(at), Role::Front) = (self.request_end, &self.role) {
             let timeline = recording.observer.timeline_mut();
-            timeline.first(Moment::RequestEnd, at);
+            timeline.set_if_unknown(Moment::RequestEnd, at);
         }
         if room.is_some() || (is_end && recording.leg_bytes.is_some()) {
             self.room_read(room);

@@ -67,7 +67,7 @@ pub fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
         row.prefilled_by(leg);
         let times = usize::try_from(row.index).ok();
         let times = times.and_then(|index| leg.prefill.get(index));
-        row.timeline.pair(times.copied().unwrap_or_default());
+        row.timeline.set_pair(times.copied().unwrap_or_default());
         put_prefill_replied(leg, row);
         if let Some(error) = &mut row.error {
             append_lost_server(error, ServerRole::Prefill, &leg.host, leg.outcome);

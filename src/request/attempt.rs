@@ -25,7 +25,7 @@ names! {
     }
 }
 
-/// What stands behind the target of requests: at a base URL, or behind a proxy of ours at that URL.
+/// What requests are sent to: what is at the base URL or, if that is a proxy of ours, what is behind it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum UpstreamKind {

@@ -45,17 +45,17 @@ mod tests {
 
     #[test]
     fn gaps_are_between_pieces_and_without_stalls() {
-        let mut passage = BodyTiming::default();
+        let mut timing = BodyTiming::default();
         let at = |nanos: i64| Stamp::from_nanos(1_000 + nanos);
-        assert!(passage.piece(at(0), 5));
-        assert_eq!(passage.longest_gap_nanos, None);
+        assert!(timing.piece(at(0), 5));
+        assert_eq!(timing.longest_gap_nanos, None);
         for (nanos, stall) in [(10, 5), (50, 35), (65, 35)] {
-            assert!(!passage.piece(at(nanos), stall));
+            assert!(!timing.piece(at(nanos), stall));
         }
-        assert_eq!((passage.first, passage.last), (Some(at(0)), Some(at(65))));
-        assert_eq!(passage.longest_gap_nanos, Some(15));
+        assert_eq!((timing.first, timing.last), (Some(at(0)), Some(at(65))));
+        assert_eq!(timing.longest_gap_nanos, Some(15));
         assert_eq!(
-            (passage.so_far().first, passage.so_far().last),
+            (timing.so_far().first, timing.so_far().last),
             (Some(at(0)), None)
         );
     }

@@ -106,7 +106,7 @@ impl EngineReport {
             sending: report.sending_nanos,
             ..PrefillTimes::between([report.queue_start, report.queue_end, report.prefill_end])
         });
-        row.timeline.pair(times.unwrap_or_default());
+        row.timeline.set_pair(times.unwrap_or_default());
         let of_prefill = |attempt: &&Attempt| {
             prefill.is_some_and(|report| report.parent == Some(attempt.span.number()))
         };
@@ -126,7 +126,7 @@ impl EngineReport {
             true => (Moment::KvArrived, Moment::DecodeStart),
             false => (Moment::QueueStart, Moment::QueueEnd),
         };
-        // Of a reply the server's front sees no token arrive: what it takes for the first may be the last.
+        // Of a reply the API server sees no token arrive: what it takes for the first may be the last.
         let is_late = row.stream == Some(false) && self.prefill_end.is_some();
         let timeline = &mut row.timeline;
         let first_token = self.first_token.filter(|_| !is_late);
@@ -161,14 +161,14 @@ impl EngineReport {
             }
         }
         if let Some(at) = self.prefill_end {
-            timeline.first(Moment::ServerFirstToken, at);
+            timeline.set_if_unknown(Moment::ServerFirstToken, at);
         }
         if has_added {
             row.timing_source.get_or_insert(self.source);
         }
     }
 
-    /// Returns the bounds that it puts on the engine's clock, if it is surely of this row: the engine cannot have received what
+    /// Returns the bounds that it puts on the engine's clock; it must surely be of this row. The engine cannot have received what
     /// we sent before we sent it, and we cannot have read what it made before it was made.
     pub fn bounds(&self, row: &Row) -> Vec<OffsetBound> {
         let sent = row.timeline.last_send().zip(self.received);

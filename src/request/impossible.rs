@@ -49,7 +49,7 @@ const ORDER: [(Moment, Moment); 20] = [
     (Moment::FirstToken, Moment::LastToken),
     (Moment::LastToken, Moment::Finish),
 ];
-/// More tokens than any prompt or response has; `Impossible::tokens` names it in text.
+/// More tokens than any prompt or response has; `Impossible::check_tokens` has it in its text.
 const MAX_TOKENS: u64 = 100_000_000;
 /// A token may come in several events (the end of a thought, a call's name), but not most of them.
 const EVENTS_PER_TOKEN: u64 = 2;
@@ -106,8 +106,8 @@ impl Impossible {
                 found.blame(row, period);
             }
         }
-        found.durations(row);
-        found.tokens(row);
+        found.check_durations(row);
+        found.check_tokens(row);
         found
     }
 
@@ -146,7 +146,7 @@ impl Impossible {
     /// All that [`Impossible::kinds`] can return.
     pub const KINDS: [&str; 3] = ["times", "clocks", "tokens"];
 
-    fn durations(&mut self, row: &Row) {
+    fn check_durations(&mut self, row: &Row) {
         let longest = row.longest_nanos();
         let is_too_long =
             |nanos: i64, error| longest.is_some_and(|max| nanos.saturating_sub(error) > max);
@@ -184,7 +184,7 @@ impl Impossible {
         let Some((from, to)) = row.timeline.clocks(period) else {
             return;
         };
-        // The farther one: a hop whose clock is wrong is wrong to the front as well.
+        // Of two clocks the one farther from the client: a hop whose clock is wrong is wrong to the front as well.
         match if (from as u8) < to as u8 { to } else { from } {
             ClockOf::Engine if from == to => self.engine = true,
             clock if matches!(row.timeline.relation(clock), Relation::Apart(_)) => {
@@ -194,7 +194,7 @@ impl Impossible {
         }
     }
 
-    fn tokens(&mut self, row: &Row) {
+    fn check_tokens(&mut self, row: &Row) {
         let events = row.token_chunks.unwrap_or(0);
         let (output, prompt) = (row.actual_output_tokens, row.actual_prompt_tokens);
         // If none was requested, an echo of the prompt is no token.

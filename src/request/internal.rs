@@ -19,7 +19,7 @@ pub struct Internal {
     pub is_routers_error: bool,
     /// The SGLang that wrote its last `meta_info`; `None` if it never ran.
     pub generation: Option<Generation>,
-    /// Why the engine's trace or log brought nothing, if it was waited for.
+    /// Why times of the engine are missing, if its trace or log was to have them, or if they were impossible.
     pub missing_reason: Option<MissingReason>,
     /// The engine's trace or log is joined to the front's row, not to this one.
     pub front_joins_engine: bool,
@@ -29,7 +29,7 @@ pub struct Internal {
     pub gaps: Option<GapCounts>,
     /// Facts that only traces show. The first row has them for all rows of the request.
     pub trace: TraceFacts,
-    /// `bootstrap_room`: the number by which the two servers of a pair, and no other request, know it; never 0.
+    /// `bootstrap_room`: the number by which the two servers of a pair know it, and it alone; never 0.
     pub room: Option<u64>,
     /// Samples per prompt, as requested.
     pub n: u64,

@@ -132,7 +132,7 @@ impl MetaInfo {
         (entry >= received).then_some(entry)
     }
 
-    /// The queue time from its two ends, which are of one clock; of `perf_counter` nothing else can be told.
+    /// The queue time from its two ends, which are of one clock; `perf_counter` gives nothing else.
     fn queue_from_ends(&self) -> Option<i64> {
         let (start, end) = (Field::QueueTimeStart, Field::QueueTimeEnd);
         match (self.epoch(start), self.epoch(end)) {

@@ -97,7 +97,7 @@ impl Observer {
         at: Stamp,
     ) {
         self.row.status = Some(status.into());
-        self.row.timeline.first(Moment::ResponseHead, at);
+        self.row.timeline.set_if_unknown(Moment::ResponseHead, at);
         // Responses with these statuses have no body, whatever their Content-Type says.
         let bodyless = matches!(status, 204 | 304);
         self.response = Some(ResponseBody::new(
@@ -132,7 +132,7 @@ impl Observer {
             .is_some_and(ResponseBody::is_streaming)
     }
 
-    /// Takes that the end of the response's framing was read at `at`: its last chunk, its length, or the end of the connection if
+    /// Records that the end of the response's framing was read at `at`: its last chunk, its length, or the end of the connection if
     /// that is the framing.
     pub fn response_end(&mut self, at: Stamp) {
         self.last_read = Some(at);
@@ -151,7 +151,7 @@ impl Observer {
         let is_hop = timeline.side() == Side::Front;
         if !is_hop {
             timeline.relate(ClockOf::Front, same(&stamps.clock));
-            // The front knows what it sends to; what we were configured to say of our own target is about the front.
+            // What the front sends to counts, and the front reports it: our own setting is of our target, the front.
             timeline.upstream_is_server(stamps.is_direct);
             timeline.set(Moment::Arrival, stamps.arrival);
             timeline.set(Moment::RequestEnd, stamps.request_end);
@@ -267,7 +267,7 @@ impl Observer {
             let is_pair = is_leg || sequence.is_decoded_elsewhere();
             sequence.put(row);
             if is_pair {
-                row.timeline.pair(PrefillTimes::default());
+                row.timeline.set_pair(PrefillTimes::default());
             }
             row.cached_tokens = row.cached_tokens.or(usage_cached);
             row.set_index(index, sequences);

@@ -7,7 +7,8 @@ use nix::errno::Errno;
 use super::names::names;
 
 names! {
-    /// How a request ended; by default as if it had not left the proxy. The docs show the comment of each.
+    /// How a request ended. The default holds until the end is known: only the proxy has the request by then. The docs show the
+    /// comment of each.
     #[derive(Default)]
     pub enum Outcome {
         /// The answer came whole: the message to the end of its framing, the generation to its last event; or the client left
@@ -76,7 +77,7 @@ pub enum End {
 pub const GIVEN_UP: &str = "given up: the run was stopped";
 
 /// What connecting fails with if the generator's machine lacks files (system, process) or local ports.
-pub const OWN_WANTS: [i32; 3] = [
+pub const OWN_SHORTAGES: [i32; 3] = [
     Errno::ENFILE as i32,
     Errno::EMFILE as i32,
     Errno::EADDRNOTAVAIL as i32,
@@ -213,7 +214,7 @@ fn of_failure(failure: &Failure) -> Outcome {
         _ if full => Outcome::Rejected,
         // smg 1.13.0 reports a broken server connection this way, and ends the stream properly.
         None if failure.message.starts_with("Stream error:") => Outcome::UpstreamDied,
-        // Somebody told the engine to drop it: neither the server nor the client failed.
+        // The engine was ordered to drop it: neither the server nor the client failed.
         None if failure.is_abort => Outcome::EngineAbort,
         Some(400..=499) => Outcome::ClientError,
         _ => Outcome::ServerError,
@@ -230,7 +231,7 @@ impl Failure {
     }
 }
 
-/// Removes the request's ids from SGLang's message of a failed KV transfer; they stand before the reason.
+/// Shortens SGLang's message of a failed KV transfer to its reason, without the request's ids, which stand before that.
 fn without_ids(line: &str) -> Cow<'_, str> {
     const FAILED: &str = "Decode transfer failed";
     let reason = line.strip_prefix(FAILED);
@@ -243,7 +244,7 @@ fn without_ids(line: &str) -> Cow<'_, str> {
     })
 }
 
-/// Returns type and place of a `1 validation error:`, which the next line names before it quotes the request.
+/// Returns place and message of a `1 validation error:`, which the next line has before it quotes the request.
 fn validation_detail(lines: &str) -> Option<&str> {
     let (_, detail) = lines.split_once("{'type': ")?;
     let detail = &detail[detail.find("'loc': ")?..];

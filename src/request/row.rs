@@ -63,7 +63,7 @@ impl Row {
     }
 
     /// Sets when the body of its response passed the front (`here`) and the worker hop.
-    pub fn passed(&mut self, here: BodyTiming, worker: BodyTiming) {
+    pub fn set_body_timings(&mut self, here: BodyTiming, worker: BodyTiming) {
         let between = |there: Option<Stamp>, here: Option<Stamp>| Some(here?.nanos_since(there?));
         self.worker_first_byte_time = worker.first;
         self.worker_last_byte_time = worker.last;

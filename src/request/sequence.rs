@@ -70,7 +70,7 @@ pub struct SequenceObserver {
     chunk_gaps: Gaps,
     /// The first `meta_info`, and when its event was read. After it only one with a finish reason adds anything.
     pub(super) first: Option<(Timings, Stamp)>,
-    /// The latest `meta_info` with a finish reason.
+    /// The latest `meta_info` with a finish reason, or of a reply.
     last: Option<Timings>,
     /// The fields that these two have.
     fields: FieldSet,
@@ -130,7 +130,7 @@ impl SequenceObserver {
         }
     }
 
-    /// The number of tokens of the latest event stays unknown, and so do the gaps between tokens from here on.
+    /// The number of tokens of the latest event stays unknown; with it, all gaps between tokens are unknown.
     fn close_uncounted(&mut self) {
         if let Some(at) = self.uncounted_at.take() {
             self.chunk_gaps.record(at, 1, self.keep_histogram);
@@ -139,7 +139,7 @@ impl SequenceObserver {
         }
     }
 
-    /// Takes a `meta_info`; `is_last`: it has a finish reason.
+    /// Takes a `meta_info`; `is_last`: it has a finish reason, or is a reply's.
     pub fn meta_info(&mut self, meta: &MetaInfo, is_last: bool, at: Stamp) {
         if self.first.is_some() && !is_last {
             return;

@@ -184,9 +184,9 @@ mod tests {
         let with_pair = |row: &mut Row| {
             let [mut worker, mut here] = [BodyTiming::default(); 2];
             (worker.first, here.first) = (Some(at(1)), Some(at(9)));
-            row.passed(here, worker);
+            row.set_body_timings(here, worker);
             if let Some(times) = pair {
-                row.timeline.pair(times);
+                row.timeline.set_pair(times);
             }
         };
         let own: &[Moment] = match pair {
@@ -311,7 +311,7 @@ client lag 1, to proxy 1, router 3, network+return 15, tokenize 10, queue 80, pr
 prefill 100, return+decode 300 | first_token";
         assert_parts(samples, expected);
         let pair = |row: &mut Row| {
-            row.timeline.pair(PrefillTimes::default());
+            row.timeline.set_pair(PrefillTimes::default());
             row.timeline.forget_engine();
         };
         let no_hop = Sample::whole().without(&[Moment::WorkerArrival]);
@@ -359,13 +359,15 @@ to proxy 1, prompt_wait 2, proxy 1, network 5";
     #[test]
     fn a_failed_request_is_broken_down_to_its_end() {
         // The server reports when it received a request with its last event.
-        let told_last = [
+        let reported_last = [
             Moment::ServerCreated,
             Moment::ServerFinish,
             Moment::LastToken,
         ];
         let cut = Sample::whole().at(Moment::Finish, 300).at(Moment::End, 350);
-        let cut = cut.without(&told_last).ended(Outcome::ClientAbort, "left");
+        let cut = cut
+            .without(&reported_last)
+            .ended(Outcome::ClientAbort, "left");
         let answer = [
             Moment::PrefillEnd,
             Moment::ServerFinish,

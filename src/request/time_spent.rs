@@ -70,8 +70,8 @@ impl TimeSpent {
                 of_nanos: total_nanos,
             });
         }
-        for reason in unseen.iter() {
-            *self.unseen.entry(reason).or_default() += 1;
+        for one in unseen.iter() {
+            *self.unseen.entry(one).or_default() += 1;
         }
     }
 
@@ -107,8 +107,8 @@ impl TimeSpent {
         }
         self.parts
             .sort_by_key(|part| (Reverse(part.nanos), part.spent));
-        for (reason, count) in more.unseen {
-            *self.unseen.entry(reason).or_default() += count;
+        for (one, count) in more.unseen {
+            *self.unseen.entry(one).or_default() += count;
         }
     }
 }

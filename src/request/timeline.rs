@@ -265,7 +265,7 @@ impl Timeline {
     }
 
     /// Sets a moment unless it is known already.
-    pub fn first(&mut self, moment: Moment, at: Stamp) {
+    pub fn set_if_unknown(&mut self, moment: Moment, at: Stamp) {
         if self.mark(moment).is_none() {
             self.set(moment, at);
         }

@@ -47,20 +47,20 @@ const SEND_COLUMNS: [ColumnId; 5] = [
     ColumnId::sent_time,
     ColumnId::arrival_time,
 ];
-/// Differences of two times in a file may be rounded off by this much, nanoseconds.
+/// A duration in a file may differ this much from that between its times, nanoseconds: each is rounded by itself.
 const ROUNDING_NANOS: i64 = 1_000;
 
 impl Wait {
     /// Returns the waits of a row, given its cells: the wait in the server queue, or those at the servers of a pair.
     pub fn all<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
         match cell(ColumnId::disaggregated) {
-            Value::Empty => Wait::of(cell).into_iter().collect(),
+            Value::Empty => Wait::in_server_queue(cell).into_iter().collect(),
             _ => Wait::at_pair(cell),
         }
     }
 
     /// Returns the wait in the server queue: column `pure_queue_time`, unless impossible. A pair has no one queue.
-    pub fn of<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
+    pub fn in_server_queue<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
         let inconsistency = text(cell(ColumnId::inconsistency));
         let names = ["pure_queue_time", "queue_end<"];
         let is_impossible = names.iter().any(|name| inconsistency.contains(name));
@@ -224,7 +224,7 @@ mod tests {
     use crate::request::sample::Sample;
     use crate::request::timeline::ClockState;
 
-    /// A sequence holds its slot of a pair's decode server until that server says so; our own end tells it only if the clocks
+    /// A sequence holds its slot of a pair's decode server until that server says so; our own end counts only if the clocks
     /// compare.
     #[test]
     fn a_stay_at_a_pair_ends_by_our_clock_only_if_the_clocks_compare() {

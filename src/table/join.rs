@@ -34,7 +34,7 @@ pub struct Joined {
     pub offset_errors: Option<Summary>,
 }
 
-/// Clock bounds from requests up to this long after a request count for it too, nanoseconds: half of the filter's memory.
+/// Clock bounds from requests up to this long after a request count for it too, nanoseconds: half of a bound's validity.
 const LOOKAHEAD_NANOS: i64 = crate::offset::VALIDITY / 2;
 
 /// Joins the rows of hops with those of their front, whose file is the first, and writes them to `out`, like the file of a front that
@@ -54,14 +54,14 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
         return Err(Error::read(front, message));
     }
     let mut joined = Joined::default();
-    let mut zero = None;
+    let mut origin = None;
     let mut read = |path: &Path, side| {
-        let began = zero.map(|(began, _)| began);
+        let began = origin.map(|(began, _)| began);
         let files = rotated::with_rotated(path).map_err(|cause| Error::read(path, cause))?;
         let (rows, stats) = rows::read(&files, began, &[])?;
-        let base = stats.origin.map(|zero| zero.base);
+        let base = stats.origin.map(|origin| origin.base);
         check(&rows, base, path, side)?;
-        zero = zero.or(stats.began.zip(stats.origin));
+        origin = origin.or(stats.began.zip(stats.origin));
         joined.notes.extend(stats.left_out());
         Ok::<Table, Error>(rows)
     };
@@ -72,7 +72,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
         hop_rows.append(read(hop, "hop")?);
         row_ranges.push((hop, first..hop_rows.len()));
     }
-    let zero = zero.map_or(0, |(_, zero)| zero.nanos);
+    let origin_nanos = origin.map_or(0, |(_, origin)| origin.nanos);
     let attempts = JoinedAttempts::find(&front, &hop_rows);
     let mut joining = Joining::new(&front, &hop_rows, &attempts);
     let mut errors = Vec::new();
@@ -89,7 +89,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     });
     // Created only now, so that a failed join leaves no folder.
     let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
-        .and_then(|()| write(NewFile::create_new(out)?, zero, &front, rows));
+        .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, &front, rows));
     file.map_err(|cause| Error::write(out, cause))?;
     joined.notes.extend(attempts.notes(&front, &hop_rows));
     joined.notes.extend(row_ranges.into_iter().filter_map(|(path, rows)| {
@@ -134,22 +134,22 @@ pub fn add_pair_reports(
     let all = rows
         .first_rows()
         .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
-    let zero = stats.origin.map_or(0, |zero| zero.nanos);
-    let file =
-        NewFile::replacing(path).and_then(|file| write(file, zero, &rows, all.map(with_pair)));
+    let origin_nanos = stats.origin.map_or(0, |origin| origin.nanos);
+    let file = NewFile::replacing(path)
+        .and_then(|file| write(file, origin_nanos, &rows, all.map(with_pair)));
     file.map_err(|cause| Error::write(path, cause))?;
     Ok(front_stats.left_out())
 }
 
-/// Writes rows of a table, each given by its index or replaced. `zero`: the origin of their times in the file's time base,
+/// Writes rows of a table, each given by its index or replaced. `origin_nanos`: the origin of their times in the file's time base,
 /// nanoseconds.
 fn write(
     file: NewFile,
-    zero: i64,
+    origin_nanos: i64,
     table: &Table,
     rows: impl Iterator<Item = (usize, Option<Row>)>,
 ) -> io::Result<()> {
-    let mut file = RowWriter::new(file, TimeBase::Since(Stamp::from_nanos(-zero)))?;
+    let mut file = RowWriter::new(file, TimeBase::Since(Stamp::from_nanos(-origin_nanos)))?;
     for (at, row) in rows {
         match row {
             Some(row) => file.write(&row)?,
@@ -299,7 +299,7 @@ fn add_hop(row: &mut Row, hop: &Row, offset: Option<Offset>) {
     if let Some(at) = theirs.on_own_clock(Moment::FirstToken) {
         ours.set(Moment::WorkerFirstToken, at);
     }
-    // Without a relation to the engine's clock, the front's row has the engine's timestamps unconverted.
+    // Without a relation to the engine's clock, the front's row has the engine's timestamps unconverted, and so has the hop's timeline.
     if ours.relation(ClockOf::Engine) == Relation::Unknown {
         server_pair::add_engine(row, hop, offset);
     }

@@ -283,20 +283,20 @@ impl<'a> RowFile<'a> {
             if base.is_none()
                 && let Some(time) = times.next()
             {
-                let zero = *stats.origin.get_or_insert(TimeOrigin::new(time, began));
+                let origin = *stats.origin.get_or_insert(TimeOrigin::new(time, began));
                 let own_base = *base.insert(Base::of(time));
-                if own_base != zero.base {
+                if own_base != origin.base {
                     let message = format!(
                         "its times count from {}, those of {} from {}: make both with the same --time-base, or report on them \
                          one by one",
                         own_base.label(),
                         first.display(),
-                        zero.base.label()
+                        origin.base.label()
                     );
                     return Err(Error::read(self.path, message));
                 }
-                if zero.base == Base::Epoch {
-                    stats.began = Some(zero.nanos as f64 / NANOS as f64);
+                if origin.base == Base::Epoch {
+                    stats.began = Some(origin.nanos as f64 / NANOS as f64);
                 }
             }
             for (table, examples, broken) in parse_chunks(chunks, &self.header, stats.origin) {
@@ -384,10 +384,10 @@ type ParsedChunk = (Table, Vec<String>, u64);
 fn parse_chunks(
     chunks: Vec<(u64, Vec<u8>)>,
     header: &Header,
-    zero: Option<TimeOrigin>,
+    origin: Option<TimeOrigin>,
 ) -> Vec<ParsedChunk> {
     std::thread::scope(|scope| {
-        let parse = |(first, text)| scope.spawn(move || parse_lines(first, text, header, zero));
+        let parse = |(first, text)| scope.spawn(move || parse_lines(first, text, header, origin));
         let threads: Vec<_> = chunks.into_iter().map(parse).collect();
         let parsed = threads.into_iter();
         parsed
@@ -400,14 +400,14 @@ fn parse_lines(
     first: u64,
     text: Vec<u8>,
     header: &Header,
-    zero: Option<TimeOrigin>,
+    origin: Option<TimeOrigin>,
 ) -> ParsedChunk {
     let (mut table, mut examples, mut broken) = (Table::default(), Vec::new(), 0);
     let mut cells = Vec::with_capacity(header.len());
     let lines = text.split_inclusive(|byte| *byte == b'\n');
     for (number, line) in (first..).zip(lines) {
         cells.clear();
-        match parse_row(line, header, zero, &mut cells) {
+        match parse_row(line, header, origin, &mut cells) {
             Ok(()) => table.push_cells(cells.drain(..)),
             Err(message) => {
                 broken += 1;
@@ -424,7 +424,7 @@ fn parse_lines(
 fn parse_row<'l>(
     line: &'l [u8],
     header: &Header,
-    zero: Option<TimeOrigin>,
+    origin: Option<TimeOrigin>,
     cells: &mut Vec<(ColumnId, Value<'l>)>,
 ) -> Result<(), String> {
     if line.len() as u64 >= MAX_LINE_BYTES {
@@ -449,17 +449,16 @@ fn parse_row<'l>(
             Unit::Text | Unit::Bool => Some(Value::Text(cell.clone())),
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
-            Unit::Time => match (nanos(cell.as_bytes()), zero) {
-                (Some(at), Some(zero)) if Base::of(at) != zero.base => {
+            Unit::Time => match (nanos(cell.as_bytes()), origin) {
+                (Some(at), Some(origin)) if Base::of(at) != origin.base => {
                     return Err(format!(
                         "{name} {cell} counts from {}, those of rows before it do not",
                         Base::of(at).label()
                     ));
                 }
-                (at, zero) => {
-                    let since =
-                        |at| Stamp::from_nanos(at).plus_nanos(-zero.map_or(0, |zero| zero.nanos));
-                    at.map(|at| Value::Time(since(at)))
+                (at, origin) => {
+                    let origin = origin.map_or(0, |origin| origin.nanos);
+                    at.map(|at| Value::Time(Stamp::from_nanos(at).plus_nanos(-origin)))
                 }
             },
         };

@@ -38,7 +38,7 @@ fn the_first_rows_of_requests_are_found_by_id_and_index() {
 }
 
 #[test]
-fn appended_rows_keep_their_left_out_clocks() {
+fn appended_rows_keep_their_unreliable_clocks() {
     let mut table = Table::default();
     table.push([("req_id", Cell::Id("a"))]);
     let mut more = table.clone();

@@ -48,7 +48,7 @@ mod tests {
 
     /// The generator knows no server of a request that a hop held and that got no response; its proxy does.
     #[test]
-    fn workers_are_read_of_the_proxys_rows() {
+    fn workers_are_read_from_the_proxys_rows() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("proxy.csv");
         let rows = "req_id,arrival_time,outcome,host,worker\nx-0,1.5,client_abort,,server-1\nx-1,1.6,ok,a:1,server-2\nx-2,1.7,client_abort,,\n";

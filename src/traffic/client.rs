@@ -17,7 +17,7 @@ use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::headers::{content_type, is_encoded, reported_outcome, smg_worker};
 use crate::request::observer::{End, Observer};
-use crate::request::outcome::{OWN_WANTS, Outcome};
+use crate::request::outcome::{OWN_SHORTAGES, Outcome};
 use crate::request::row::Row;
 use crate::request::stamps::{FRONT_HEADER, STAMPS_REQUEST_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
@@ -83,7 +83,7 @@ pub struct Client {
     clock_name: String,
     /// The first half of all trace ids.
     trace_prefix: u64,
-    /// Connections that failed with an error of [`OWN_WANTS`].
+    /// Connections that failed with an error of [`OWN_SHORTAGES`].
     dropped: AtomicU64,
     /// Idle connections and since when, the most recent last.
     idle: Mutex<Vec<(Stamp, Connection)>>,
@@ -266,7 +266,7 @@ impl Client {
             if !was_idle && timeline.raw(Moment::Sent).is_none() {
                 in_flight.connect_nanos = now.nanos_since(began);
             }
-            timeline.first(Moment::Sent, now);
+            timeline.set_if_unknown(Moment::Sent, now);
             let row = in_flight.observer.row_mut();
             row.attempts = row.attempts.map(|before| before + 1);
             row.upstream_reused = Some(connection.reused);
@@ -377,7 +377,7 @@ impl Client {
         match timeout(limit, opened).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => {
-                let is_own = |number| OWN_WANTS.contains(&number);
+                let is_own = |number| OWN_SHORTAGES.contains(&number);
                 if error.raw_os_error().is_some_and(is_own) {
                     self.dropped.fetch_add(1, Ordering::Relaxed);
                 }

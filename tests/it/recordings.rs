@@ -194,7 +194,7 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
     here.piece(stamp(20), 9);
     worker.piece(stamp(17), 0);
     worker.piece(stamp(20), 0);
-    row.passed(here, worker);
+    row.set_body_timings(here, worker);
     let mut row = observer.finish(End::Complete, stamp(21)).remove(0);
     row.output_tokens_from_trace = Some(6);
     row.token_chunks = Some(3);

@@ -65,11 +65,11 @@ impl Clocks {
         self.pass(exchange.there);
         let created = theirs(self);
         self.pass(exchange.inside);
-        let answered = theirs(self);
+        let responded = theirs(self);
         let read = self.pass(exchange.back);
         [
             OffsetBound::of_sent(sent, created),
-            OffsetBound::of_received(read, answered),
+            OffsetBound::of_received(read, responded),
         ]
     }
 
@@ -125,22 +125,22 @@ proptest! {
         exchanges in exchanges(),
         // By how many exchanges bounds are late.
         late in prop::collection::vec(0_usize..4, 40),
-        ask_after in prop::collection::vec(0..400 * NANOS, 1..4),
-        // Past intervals: their length, and how long ago they ended.
-        stretches in prop::collection::vec((0..400 * NANOS, 0..400 * NANOS), 1..6),
+        pauses in prop::collection::vec(0..400 * NANOS, 1..4),
+        // Past periods: their length, and how long ago they ended.
+        periods in prop::collection::vec((0..400 * NANOS, 0..400 * NANOS), 1..6),
     ) {
         let mut clocks = Clocks::new(offset, ppm);
         clocks.jitter = jitter;
-        let mut under_way: Vec<(usize, OffsetBound)> = Vec::new();
+        let mut pending: Vec<(usize, OffsetBound)> = Vec::new();
         for (n, exchange) in exchanges.into_iter().enumerate() {
             let bounds = clocks.exchange(exchange);
-            under_way.extend(bounds.map(|bound| (n + late[n], bound)));
-            for (_, bound) in under_way.extract_if(.., |(due, _)| *due <= n) {
+            pending.extend(bounds.map(|bound| (n + late[n], bound)));
+            for (_, bound) in pending.extract_if(.., |(due, _)| *due <= n) {
                 clocks.filter.add(bound);
             }
             prop_assert_eq!(clocks.stated().map_or(0, |(_, missed)| missed), 0);
             prop_assert_eq!(clocks.filter.since, None, "nothing stepped");
-            for (length, ago) in &stretches {
+            for (length, ago) in &periods {
                 let to = clocks.now.plus_nanos(-ago);
                 let from = to.plus_nanos(-length);
                 let Some(stated) = clocks.filter.offset_over(from, to) else { continue };
@@ -151,9 +151,9 @@ proptest! {
             }
         }
         // Now both bounds of the last exchange are known.
-        under_way.into_iter().for_each(|(_, bound)| clocks.filter.add(bound));
+        pending.into_iter().for_each(|(_, bound)| clocks.filter.add(bound));
         prop_assert!(clocks.filter.offset_over(clocks.now, clocks.now).is_some());
-        for pause in ask_after {
+        for pause in pauses {
             clocks.pass(pause);
             prop_assert_eq!(clocks.stated().map_or(0, |(_, missed)| missed), 0);
         }
@@ -216,7 +216,7 @@ const BEFORE: (i64, Option<i64>, Option<i64>) = (1000, Some(-1), Some(1));
 const STEPPED: (i64, Option<i64>, Option<i64>) = (1020, Some(8_999), Some(9_001));
 
 #[test]
-fn stretches_are_known_by_what_is_left_of_them() {
+fn an_offset_over_a_period_needs_bounds_near_its_middle_or_an_end() {
     let stepped = filter(&[BEFORE, STEPPED]);
     assert_eq!(stepped.offset_over(at(1010), at(1030)), None);
     // Ten seconds from the bound to the middle, ten from there to the ends.

@@ -189,7 +189,7 @@ impl Context {
         // Then the token was in the hop's first bytes too. Of several sequences, the hop may have read only one that early.
         let is_known = rows.iter().filter(|row| is_in_first_bytes(row)).count() == 1;
         for row in rows {
-            row.passed(here, at_hop);
+            row.set_body_timings(here, at_hop);
             if let Some(at) = at_hop.first.filter(|_| is_known && is_in_first_bytes(row)) {
                 row.timeline.set(Moment::WorkerFirstToken, at);
             }

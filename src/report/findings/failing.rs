@@ -9,7 +9,7 @@ use crate::report::phases::{Episode, held_by};
 use crate::report::reader::Run;
 use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
-use crate::request::outcome::{OWN_WANTS, Outcome};
+use crate::request::outcome::{OWN_SHORTAGES, Outcome};
 use crate::units;
 use crate::units::duration;
 
@@ -167,7 +167,7 @@ fn tried(error: &str) -> &str {
 
 /// Whether a connection failed because the generator had no more files or ports.
 fn is_own_shortage(error: &str) -> bool {
-    OWN_WANTS
+    OWN_SHORTAGES
         .iter()
         .any(|number| error.ends_with(&format!("(os error {number})")))
 }

@@ -128,7 +128,7 @@ fn held_back(first: i64) -> Run {
             here.piece(at(start + 490), 0);
             worker.piece(at(start + 210 - first), 0);
             worker.piece(at(start + 490), 0);
-            record.passed(here, worker);
+            record.set_body_timings(here, worker);
         })
     })
 }

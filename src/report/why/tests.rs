@@ -77,7 +77,7 @@ fn the_cause_of_a_wait_and_its_holders_are_named() {
 
 /// The seconds for which each held up others, and those that are attributed to none, add up to all waiting; so do the causes.
 fn adds_up(why: &WaitReport, table: &Table) {
-    let wait = |row| Some(Wait::of(&|column| table.value(column, row))?.nanos);
+    let wait = |row| Some(Wait::in_server_queue(&|column| table.value(column, row))?.nanos);
     let whole = seconds((0..table.len()).filter_map(wait).sum());
     let each = |row| why.of_row(table, row)?["held_up_others_s"].as_f64();
     let held = (0..table.len()).filter_map(each).sum::<f64>() + why.unattributed_s;

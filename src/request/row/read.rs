@@ -31,7 +31,7 @@ impl Row {
         let mut timeline = Timeline::new(side.unwrap_or(Side::Front));
         self.relate(&mut timeline);
         if self.disaggregated == Some(true) {
-            timeline.pair(PrefillTimes {
+            timeline.set_pair(PrefillTimes {
                 queue: self.prefill_queue_time,
                 forward: self.prefill_time,
                 sending: self.kv_send_time,

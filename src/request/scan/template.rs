@@ -1,7 +1,7 @@
 //! The fast path for similar documents. From one event of a stream to the next a few values change, and all other bytes are the
 //! same. So a document that was scanned whole is kept, with the calls that its scan made to the sink, and later ones are compared
 //! with it. Where the bytes differ, both documents are in the same state, as all before is equal: within the same value, or at
-//! its end. If that value ends in both, the comparison goes on behind it; any other difference means that the document is scanned
+//! its end. If that value ends in both, the comparison goes on after it; any other difference means that the document is scanned
 //! from its start.
 //!
 //! Streams are similar, too: documents kept for one stream are tried for the other streams of the same thread.
@@ -24,8 +24,8 @@ const MAX_CHANGES: usize = 32;
 const MAX_SHARED: usize = 8;
 /// The maximum number of these that one stream adds.
 const MAX_SHARED_BY_STREAM: usize = 4;
-/// A stream that has shared no document yet scans one after this many replays of another stream's: its own differ less from each
-/// other.
+/// A stream that has shared no document yet scans one after a replay of another stream's and this many more: its own differ less
+/// from each other.
 const MAX_BORROWED: usize = 1;
 
 thread_local! {
@@ -102,7 +102,7 @@ impl Template {
         replayed.is_some()
     }
 
-    /// Returns the recording that the document matches, but for the `changes`.
+    /// Finds a recording that the document matches, and sets `changes` to where it differs.
     fn find_match(
         &mut self,
         root: &'static Rule,

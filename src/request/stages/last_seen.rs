@@ -53,7 +53,7 @@ impl Row {
             .take_while(|stage| !is_observed(stage.period.to))
             .count();
         let stages = StageSet::range(first, first + later + 1);
-        Some(stages.retain_own(timeline))
+        Some(stages.restricted_to(timeline))
     }
 }
 

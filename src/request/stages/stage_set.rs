@@ -68,7 +68,7 @@ impl StageSet {
     }
 
     /// Its stages that the request has.
-    pub(super) fn retain_own(self, timeline: &Timeline) -> StageSet {
+    pub(super) fn restricted_to(self, timeline: &Timeline) -> StageSet {
         let own = |stage: &&Stage| timeline.period_of(stage).is_some();
         let own = self.stages().filter(own);
         own.map(|stage| StageSet::of(stage.period)).collect()

@@ -42,7 +42,7 @@ impl PrefillTimes {
 impl Timeline {
     /// Sets that a pair served the request, and the prefill server's times of it. The queue in a decode server's response is the
     /// wait for a slot of its batch: it begins when the KV cache has arrived, not when the request has.
-    pub fn pair(&mut self, prefill: PrefillTimes) {
+    pub fn set_pair(&mut self, prefill: PrefillTimes) {
         let is_new = self.prefill.is_none();
         let known = self.prefill.get_or_insert_default();
         known.queue = known.queue.or(prefill.queue);

@@ -153,7 +153,8 @@ impl Attempts {
         attempts
             .iter_mut()
             .for_each(|legs| legs.sort_by_key(&answer_order));
-        // The front read the response of the last attempt with its status; if all failed, the router may have responded itself.
+        // The front read the response of the last attempt that has the front's status; if none has,
+        // it read none of theirs, as when the router responded itself.
         let status = front.number(ColumnId::status, row);
         let has_status = |legs: &Vec<usize>| {
             let hop = legs.last();

@@ -40,11 +40,11 @@ pub(super) fn add_leg(
 ) {
     row.prefill_host = row.prefill_host.take().or(host);
     row.bootstrap_room = row.bootstrap_room.take().or(room);
-    row.timeline.pair(times);
+    row.timeline.set_pair(times);
 }
 
-/// Adds the engine's timestamps of another process's row, if this row has none on its clock. `clock`: the offset of that process's
-/// clock.
+/// Adds the engine's timestamps that this row lacks from another process's row; none if the engine's clock does not compare with this
+/// row's. `clock`: the offset of the other process's clock.
 pub(super) fn add_engine(row: &mut Row, other: &Row, clock: Option<Offset>) {
     let (ours, theirs) = (&mut row.timeline, &other.timeline);
     if ours.relation(ClockOf::Engine) == Relation::Unknown {
@@ -60,7 +60,7 @@ pub(super) fn add_engine(row: &mut Row, other: &Row, clock: Option<Offset>) {
     }
     for moment in ENGINE.into_iter().chain(ENGINE_OF_PAIR) {
         if let Some(at) = theirs.raw(moment) {
-            ours.first(moment, at);
+            ours.set_if_unknown(moment, at);
         }
     }
     row.timing_source = row.timing_source.or(other.timing_source);

@@ -27,7 +27,7 @@ fn paired(reserved: i64, (queue, forward): (i64, i64), arrived: i64, entered: i6
             sending: None,
         };
         // The start of decode's queue comes from a span, the rest from its response.
-        let sample = sample.with(move |record| record.timeline.pair(pair));
+        let sample = sample.with(move |record| record.timeline.set_pair(pair));
         set(sample, start, &moments).at(Moment::QueueStart, start + 20)
     })
 }
