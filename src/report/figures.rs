@@ -7,9 +7,9 @@ use serde_json::Value;
 use crate::clock::Stamp;
 use crate::request::columns::ColumnId;
 
-use super::believed::believed;
 use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;
+use super::sanitize::sanitize;
 use crate::table::window::{Window, arrived};
 use crate::table::{Error, Table, rows};
 
@@ -25,7 +25,7 @@ pub fn figures(run: &Run) -> Summary {
 pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result<Summary, Error> {
     let began = Some(facts.started.seconds());
     let (table, _) = rows::read(&[rows.to_owned()], began, &rows::SKIPPED_COLUMNS)?;
-    let table = believed(table);
+    let table = sanitize(table);
     // Times of a table count from the beginning of the run.
     let zero = Stamp::from_nanos(0);
     let seconds = facts.ended.since(facts.started);

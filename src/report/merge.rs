@@ -14,10 +14,10 @@ use crate::table::Error;
 use crate::table::cells::RowWriter;
 use crate::table::rows::{self, SKIPPED_COLUMNS};
 
-use super::believed::believed;
 use super::figures::figures;
 use super::files::{ROWS, SUMMARY};
 use super::reader::Run;
+use super::sanitize::sanitize;
 use super::verdict::{Grade, Verdict};
 
 mod shard;
@@ -189,7 +189,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         "config": config,
     });
     let run = Run {
-        table: believed(table),
+        table: sanitize(table),
         summary: facts,
         ..Run::default()
     };

@@ -14,11 +14,11 @@ use crate::clock::seconds;
 use crate::disk;
 use crate::terminal::one_line;
 
-use super::believed::believed;
 use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
     SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile,
 };
+use super::sanitize::sanitize;
 use super::verdict::{Grade, Verdict};
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
@@ -333,7 +333,7 @@ impl Run {
     /// They cannot be read.
     pub fn append(&mut self, other: Run) -> Result<(), Error> {
         let (table, _) = rows::read(&other.files, self.epoch, &SKIPPED_COLUMNS)?;
-        self.table.append(believed(table));
+        self.table.append(sanitize(table));
         self.name = format!("{} + {}", self.name, other.name);
         self.files.extend(other.files);
         self.notes.extend(other.notes);
@@ -344,7 +344,7 @@ impl Run {
     fn read(mut self, is_lenient: bool) -> Result<Run, Error> {
         match rows::read(&self.files, self.began(), &SKIPPED_COLUMNS) {
             Ok((table, read)) => {
-                self.table = believed(table);
+                self.table = sanitize(table);
                 if !self.faults.is_empty() {
                     let done = fill_in_workers(&mut self.table, &self.dir.join(PROXY_ROWS));
                     self.notes.extend(done.err().map(|error| error.to_string()));

@@ -65,17 +65,17 @@ impl Summary {
         lines.extend(goodput(self));
         // The answer first.
         let mut blocks = vec![
-            Block::Words(vec![answer]),
+            Block::Sentences(vec![answer]),
             Block::Figures(self.all.spent.bars()),
             Block::Figures(lines),
         ];
         blocks.extend(table(self).map(Block::Table));
         blocks.push(Block::Figures(intervals(&self.all.latencies)));
-        blocks.push(Block::Words(self.warnings()));
+        blocks.push(Block::Sentences(self.warnings()));
         blocks.extend((self.hosts.len() > 1).then(|| Block::Table(servers_table(self, named))));
         let (servers, requests) = self.other_hosts;
         let others = format!("{servers} more servers, with {requests} requests, are not shown.");
-        blocks.extend((servers > 0).then(|| Block::Words(vec![others])));
+        blocks.extend((servers > 0).then(|| Block::Sentences(vec![others])));
         blocks
     }
 

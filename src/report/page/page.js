@@ -202,8 +202,8 @@ function detail() {
 }
 
 /** Redraws all stages after `isFirst` has changed. */
-function retold() {
-  if (chosen) $("stages-told")?.replaceChildren(...stagesText(chosen));
+function redrawStages() {
+  if (chosen) $("stages-text")?.replaceChildren(...stagesText(chosen));
   redraw();
 }
 

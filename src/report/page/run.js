@@ -23,7 +23,7 @@ function whereTheTimeWent(run) {
     caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart.${partialNote(run)}` };
   of.tools = box("div", "tools", firstBox(), choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
   const text = box("div", "", ...stagesText(run));
-  text.id = "stages-told";
+  text.id = "stages-text";
   return section("stages", "Where the time went", text, picture(of));
 }
 
