@@ -45,7 +45,7 @@ fn facts(run: &Run) -> RunFacts {
     let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
     // The duration of a window is not the run's.
     let is_whole = run.window().is_none_or(|window| window.is_whole_run());
-    let duration: Option<f64> = run.read_of("/duration");
+    let duration: Option<f64> = run.summary_as("/duration");
     let ended = match duration.filter(|_| is_whole) {
         Some(duration) => started.plus_seconds(duration),
         None => ended.map_or(started, Stamp::from_nanos),
@@ -59,7 +59,7 @@ fn facts(run: &Run) -> RunFacts {
     RunFacts {
         started,
         ended,
-        offered_rate: run.read_of("/offered_rate"),
+        offered_rate: run.summary_as("/offered_rate"),
         scheduled: scheduled.unwrap_or_else(|| run.table.first_rows().count()),
         config: run.summary_value("/config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),

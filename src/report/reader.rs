@@ -230,13 +230,13 @@ impl Run {
     }
 
     /// A member of its summary, deserialized.
-    pub fn read_of<T: DeserializeOwned>(&self, pointer: &str) -> Option<T> {
+    pub fn summary_as<T: DeserializeOwned>(&self, pointer: &str) -> Option<T> {
         serde_json::from_value(self.summary_value(pointer)?.clone()).ok()
     }
 
     /// The window of time that its figures are of, if its summary has one.
     pub fn window(&self) -> Option<Window> {
-        self.read_of("/window")
+        self.summary_as("/window")
     }
 
     /// `INVALID` or `DEGRADED`, by the generator's verdict; `UNFINISHED` if the run was cut short and has no verdict. `None`: its
@@ -258,12 +258,12 @@ impl Run {
 
     /// The generator's verdict, if its summary has one.
     pub fn verdict(&self) -> Option<Verdict> {
-        self.read_of("/verdict")
+        self.summary_as("/verdict")
     }
 
     /// The number of requests that were to be sent.
     pub fn scheduled(&self) -> Option<u64> {
-        self.read_of("/scheduled")
+        self.summary_as("/scheduled")
     }
 
     /// The warnings of its summary.
@@ -310,7 +310,7 @@ impl Run {
     /// When it began, Unix seconds, by `run.json` or its summary.
     fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);
-        began.or_else(|| self.read_of("/started_at"))
+        began.or_else(|| self.summary_as("/started_at"))
     }
 
     /// Time 0 of its table, Unix seconds, if known.

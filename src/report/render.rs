@@ -310,9 +310,9 @@ pub fn line(
 
 /// The row of a measured run.
 pub fn line_of(name: String, Summary { run, all, .. }: &Summary) -> Vec<String> {
-    let rate = run.a_second(all.completed as f64);
+    let rate = run.per_second(all.completed as f64);
     let tokens = all.tokens.output;
-    let tokens = tokens.and_then(|tokens| run.a_second(tokens as f64));
+    let tokens = tokens.and_then(|tokens| run.per_second(tokens as f64));
     line(name, counts(all), rate, latencies(all), tokens)
 }
 

@@ -97,16 +97,16 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
 }
 
 /// The label at the start of a line of figures. One that is too long has a line of its own.
-pub fn labelled(spent: StageSet) -> String {
-    match spent.label() {
+pub fn labelled(set: StageSet) -> String {
+    match set.label() {
         label if label.chars().count() >= LABEL => format!("{label}\n{:LABEL$}", ""),
         label => format!("{label:<LABEL$}"),
     }
 }
 
 /// The clocks' error of a part's time, nanoseconds.
-pub fn clock_error(row: &Row, spent: StageSet) -> i64 {
-    let periods = || spent.stages().map(|stage| stage.period);
+pub fn clock_error(row: &Row, set: StageSet) -> i64 {
+    let periods = || set.stages().map(|stage| stage.period);
     let ends = periods().next().zip(periods().last());
     ends.map_or(0, |(first, last)| {
         let (from, to) = (first.from, last.to);
@@ -116,10 +116,10 @@ pub fn clock_error(row: &Row, spent: StageSet) -> i64 {
 }
 
 /// The character of a part's bar: shaded if it is several stages, or none.
-pub fn mark(spent: StageSet) -> &'static str {
-    match spent {
+pub fn mark(set: StageSet) -> &'static str {
+    match set {
         StageSet::PROMPT | StageSet::CLIENT_STALL => "▒",
-        _ if spent.stages().count() > 1 => "░",
+        _ if set.stages().count() > 1 => "░",
         _ => "█",
     }
 }

@@ -119,7 +119,7 @@ function sweep() {
   const place = make("div");
   const state = { key: keys[keys.length - 1], figure: "p50" };
   const settings = run => run.file?.settings ?? {};
-  // A load of predictions has no settings.
+  // The measured run that predictions are made from has no settings.
   const runs = RUNS.filter(run => keys.some(key => key in settings(run)));
   const show = () => {
     const values = [...new Map(runs.map(run => [valueText(settings(run)[state.key] ?? ""), settings(run)[state.key] ?? ""])).values()];
@@ -170,6 +170,7 @@ function distributions() {
   return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, figure);
 }
 
+/** What is called when all sections are on the page. */
 const AFTERWARDS = [];
 let chosen = null;
 function choose(run) {
@@ -232,5 +233,5 @@ if (RUNS.length) {
   choose(RUNS[0]);
   if (location.hash.includes("&")) $(location.hash.slice(1).split("&")[0])?.scrollIntoView();
 }
-const BESIDE = RUNS.some(run => run.is_scheduled) ? ", which are in the runs' folders: \`requests.csv\` (a row a request), \`summary.json\`, \`schedule.csv\`, and of an experiment \`series.csv\`, \`faults.csv\`, \`logs/\`" : "";
-$("foot").append(words("p", `Made by queuescope ${DATA.version} from the rows of the requests${BESIDE}. Charts by Apache ECharts (Apache License 2.0). This page loads nothing from anywhere.`));
+const FILES = RUNS.some(run => run.is_scheduled) ? ", which are in the runs' folders: \`requests.csv\` (a row a request), \`summary.json\`, \`schedule.csv\`, and of an experiment \`series.csv\`, \`faults.csv\`, \`logs/\`" : "";
+$("foot").append(words("p", `Made by queuescope ${DATA.version} from the rows of the requests${FILES}. Charts by Apache ECharts (Apache License 2.0). This page loads nothing from anywhere.`));
