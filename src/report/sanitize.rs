@@ -16,7 +16,7 @@ use crate::table::Table;
 /// A clock is known poorly if its error is more than this many times the usual error.
 const TIMES_USUAL: i64 = 4;
 
-/// stages are still distinguished if the clock's error is at most this share of the mean total latency.
+/// Stages are still distinguished if the clock's error is at most this share of the mean total latency.
 const MINOR: f64 = 0.01;
 
 /// A clock other than the row's own, by its columns.
@@ -26,9 +26,9 @@ struct OtherClock {
     /// The column that names its process; `None` if all rows share it.
     process: Option<ColumnId>,
     error: ColumnId,
-    /// The delay to it is measured from the first of these that is known,
+    /// Where the measured delay to it starts: the first of these that is known.
     sent: &'static [ColumnId],
-    /// to this.
+    /// Where that delay ends.
     received: ColumnId,
 }
 
