@@ -59,7 +59,7 @@ async function first(page, run) {
     await page.waitForFunction(first => isFirst === first && location.hash.includes("until=first_token") === first, isFirst).catch(() => wrong.push("the address does not keep it"));
     wrong.push(...await page.evaluate(([wanted, isFirst]) => {
       PICTURES.forEach(draw);
-      const text = $("stages-told").textContent, { stages } = spentOf(RUNS[0]);
+      const text = $("stages-text").textContent, { stages } = spentOf(RUNS[0]);
       return wanted.flatMap(part => {
         const stage = stages.find(stage => stage.name === part.stage);
         const said = part.share >= 0.005 ? `${percent(part.share)} · ${duration(part.mean)}` : duration(part.mean);

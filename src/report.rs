@@ -1,7 +1,6 @@
 //! Summaries, comparisons and pages of recorded runs. Reading and writing files is in `reader`, `merge` and `command`; the rest
 //! is pure.
 
-mod believed;
 pub mod command;
 pub mod compare;
 pub mod figures;
@@ -16,6 +15,7 @@ pub mod phases;
 pub mod reader;
 pub mod render;
 pub mod runs;
+mod sanitize;
 pub mod series;
 pub mod timeline;
 pub mod verdict;

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_no_values() {
+    fn there_is_no_summary_of_no_values() {
         assert_eq!(Summary::of([]), None);
         assert_eq!(Summary::of([f64::NAN]), None);
         assert_eq!(quantile(&[], 0.5), None);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_take_in_what_has_no_end_are_not_finite() {
+    fn figures_that_depend_on_infinite_values_are_not_finite() {
         let summary = Summary::with_infinite([2.0, f64::INFINITY, 1.0]).unwrap();
         assert_eq!((summary.count, summary.p50), (3, 2.0));
         for figure in [summary.mean, summary.std, summary.p90, summary.max] {

@@ -73,7 +73,7 @@ fn serialize_metric<S: Serializer>(metric: &Option<ColumnId>, to: S) -> Result<S
     to.serialize_str(metric.map_or("failed", |metric| metric.column().name))
 }
 
-/// Compares one metric of two settings; `failed`: the number of failed requests of each. `None` if there are too few pairs for bounds.
+/// Compares one metric of two settings; `failed`: the number of failed requests of each. `None` if too few pairs have finite values for bounds.
 pub fn compare(
     strata: &Strata,
     failed: [usize; 2],

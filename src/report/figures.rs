@@ -7,9 +7,9 @@ use serde_json::Value;
 use crate::clock::Stamp;
 use crate::request::columns::ColumnId;
 
-use super::believed::believed;
 use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;
+use super::sanitize::sanitize;
 use crate::table::window::{Window, arrived};
 use crate::table::{Error, Table, rows};
 
@@ -25,7 +25,7 @@ pub fn figures(run: &Run) -> Summary {
 pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result<Summary, Error> {
     let began = Some(facts.started.seconds());
     let (table, _) = rows::read(&[rows.to_owned()], began, &rows::SKIPPED_COLUMNS)?;
-    let table = believed(table);
+    let table = sanitize(table);
     // Times of a table count from the beginning of the run.
     let zero = Stamp::from_nanos(0);
     let seconds = facts.ended.since(facts.started);
@@ -45,7 +45,7 @@ fn facts(run: &Run) -> RunFacts {
     let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
     // The duration of a window is not the run's.
     let is_whole = run.window().is_none_or(|window| window.is_whole_run());
-    let duration: Option<f64> = run.read_of("/duration");
+    let duration: Option<f64> = run.summary_as("/duration");
     let ended = match duration.filter(|_| is_whole) {
         Some(duration) => started.plus_seconds(duration),
         None => ended.map_or(started, Stamp::from_nanos),
@@ -59,7 +59,7 @@ fn facts(run: &Run) -> RunFacts {
     RunFacts {
         started,
         ended,
-        offered_rate: run.read_of("/offered_rate"),
+        offered_rate: run.summary_as("/offered_rate"),
         scheduled: scheduled.unwrap_or_else(|| run.table.first_rows().count()),
         config: run.summary_value("/config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),

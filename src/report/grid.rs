@@ -5,7 +5,7 @@
 pub struct Grid {
     /// The headings of the columns.
     pub heads: Vec<String>,
-    /// The rows. A row of a single cell is a heading for those below it.
+    /// The rows, as wide as the headings. A row of a single cell is a heading for those below it.
     pub rows: Vec<Vec<String>>,
 }
 

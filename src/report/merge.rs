@@ -14,10 +14,10 @@ use crate::table::Error;
 use crate::table::cells::RowWriter;
 use crate::table::rows::{self, SKIPPED_COLUMNS};
 
-use super::believed::believed;
 use super::figures::figures;
 use super::files::{ROWS, SUMMARY};
 use super::reader::Run;
+use super::sanitize::sanitize;
 use super::verdict::{Grade, Verdict};
 
 mod shard;
@@ -151,7 +151,7 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
             ));
         }
         let rows = run.table.first_rows().count() as u64;
-        let all = run.read_of("/requests").unwrap_or(rows.max(1));
+        let all = run.summary_as("/requests").unwrap_or(rows.max(1));
         (rows < all).then(|| {
             format!(
                 "shard {number}/{count} has rows of {rows} of its {all} requests: the others are in no figure"
@@ -171,7 +171,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
             .run
             .window()
             .is_none_or(|window| window.is_whole_run());
-        let duration = shard.run.read_of("/duration").filter(|_| is_whole);
+        let duration = shard.run.summary_as("/duration").filter(|_| is_whole);
         duration.map(|duration: f64| duration + after)
     };
     let scheduled = shards.iter().map(|shard| shard.run.scheduled());
@@ -183,13 +183,13 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let facts = json!({
         "duration": shards.iter().filter_map(end).reduce(f64::max),
         // Each shard offers a part of the load.
-        "offered_rate": shards.iter().map(|shard| shard.run.read_of::<f64>("/offered_rate")).sum::<Option<f64>>(),
+        "offered_rate": shards.iter().map(|shard| shard.run.summary_as::<f64>("/offered_rate")).sum::<Option<f64>>(),
         "goodput_goals_ms": first.and_then(|shard| shard.run.summary_value("/goodput_goals_ms")),
         "scheduled": scheduled.sum::<Option<u64>>(),
         "config": config,
     });
     let run = Run {
-        table: believed(table),
+        table: sanitize(table),
         summary: facts,
         ..Run::default()
     };

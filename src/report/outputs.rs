@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_are_told_from_other_files() {
+    fn reports_are_distinguished_from_other_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let nothing = Loaded {

@@ -14,11 +14,11 @@ use crate::clock::seconds;
 use crate::disk;
 use crate::terminal::one_line;
 
-use super::believed::believed;
 use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
     SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile,
 };
+use super::sanitize::sanitize;
 use super::verdict::{Grade, Verdict};
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
@@ -230,13 +230,13 @@ impl Run {
     }
 
     /// A member of its summary, deserialized.
-    pub fn read_of<T: DeserializeOwned>(&self, pointer: &str) -> Option<T> {
+    pub fn summary_as<T: DeserializeOwned>(&self, pointer: &str) -> Option<T> {
         serde_json::from_value(self.summary_value(pointer)?.clone()).ok()
     }
 
     /// The window of time that its figures are of, if its summary has one.
     pub fn window(&self) -> Option<Window> {
-        self.read_of("/window")
+        self.summary_as("/window")
     }
 
     /// `INVALID` or `DEGRADED`, by the generator's verdict; `UNFINISHED` if the run was cut short and has no verdict. `None`: its
@@ -258,12 +258,12 @@ impl Run {
 
     /// The generator's verdict, if its summary has one.
     pub fn verdict(&self) -> Option<Verdict> {
-        self.read_of("/verdict")
+        self.summary_as("/verdict")
     }
 
     /// The number of requests that were to be sent.
     pub fn scheduled(&self) -> Option<u64> {
-        self.read_of("/scheduled")
+        self.summary_as("/scheduled")
     }
 
     /// The warnings of its summary.
@@ -310,7 +310,7 @@ impl Run {
     /// When it began, Unix seconds, by `run.json` or its summary.
     fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);
-        began.or_else(|| self.read_of("/started_at"))
+        began.or_else(|| self.summary_as("/started_at"))
     }
 
     /// Time 0 of its table, Unix seconds, if known.
@@ -333,7 +333,7 @@ impl Run {
     /// They cannot be read.
     pub fn append(&mut self, other: Run) -> Result<(), Error> {
         let (table, _) = rows::read(&other.files, self.epoch, &SKIPPED_COLUMNS)?;
-        self.table.append(believed(table));
+        self.table.append(sanitize(table));
         self.name = format!("{} + {}", self.name, other.name);
         self.files.extend(other.files);
         self.notes.extend(other.notes);
@@ -344,7 +344,7 @@ impl Run {
     fn read(mut self, is_lenient: bool) -> Result<Run, Error> {
         match rows::read(&self.files, self.began(), &SKIPPED_COLUMNS) {
             Ok((table, read)) => {
-                self.table = believed(table);
+                self.table = sanitize(table);
                 if !self.faults.is_empty() {
                     let done = fill_in_workers(&mut self.table, &self.dir.join(PROXY_ROWS));
                     self.notes.extend(done.err().map(|error| error.to_string()));

@@ -31,7 +31,7 @@ pub enum Block {
         notes: Vec<String>,
     },
     /// Sentences, one a line.
-    Words(Vec<String>),
+    Sentences(Vec<String>),
     /// Preformatted lines.
     Figures(Vec<String>),
     /// A table.
@@ -73,7 +73,7 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
                 },
             };
             blocks.extend(text(&Block::Table(of_runs(runs)), None, width));
-            blocks.extend(text(&Block::Words(answers(report)), None, None));
+            blocks.extend(text(&Block::Sentences(answers(report)), None, None));
             for run in runs {
                 let heading = heading(run, true);
                 let found = findings(run).take(MAX_FINDINGS);
@@ -84,7 +84,7 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
                 });
                 let parts = [
                     Block::Findings(found.map(&mut with_new_advice).collect()),
-                    Block::Words(more.into_iter().collect()),
+                    Block::Sentences(more.into_iter().collect()),
                     Block::Figures(phases::lines(&run.episodes)),
                 ];
                 let shown = |block| text(block, run.run.mark(), None);
@@ -97,7 +97,7 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
             }
         }
     }
-    blocks.extend(text(&Block::Words(max_rate(report)), None, None));
+    blocks.extend(text(&Block::Sentences(max_rate(report)), None, None));
     blocks.join("\n")
 }
 
@@ -106,7 +106,7 @@ pub fn to_markdown(report: &Report<'_>) -> String {
     let together = [
         Block::Table(of_runs(&report.runs)),
         Block::Figures(max_rate(report)),
-        Block::Words(compared(report)),
+        Block::Sentences(compared(report)),
     ];
     let together = together.iter().filter_map(|block| markdown(block, None));
     let mut blocks = vec!["# Report\n".to_owned()];
@@ -154,7 +154,7 @@ pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<S
             let mark = mark.map_or(String::new(), |mark| format!("{mark}: "));
             return Some(format!("{mark}{name}\n{}", lines("  ", notes)));
         }
-        Block::Words(text) | Block::Figures(text) => lines("", text),
+        Block::Sentences(text) | Block::Figures(text) => lines("", text),
         Block::Table(grid) => grid.to_text(width),
         Block::Findings(found) => {
             let line = |finding: &Finding| {
@@ -184,7 +184,7 @@ fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
         }
         Block::Figures(text) if text.is_empty() => return None,
         Block::Figures(text) => format!("```text\n{}```\n", lines("", text)),
-        Block::Words(text) => lines("- ", text),
+        Block::Sentences(text) => lines("- ", text),
         Block::Table(grid) => {
             mark.map_or(String::new(), |mark| format!("**[{mark}]**\n\n")) + &grid.to_markdown()
         }
@@ -310,9 +310,9 @@ pub fn line(
 
 /// The row of a measured run.
 pub fn line_of(name: String, Summary { run, all, .. }: &Summary) -> Vec<String> {
-    let rate = run.a_second(all.completed as f64);
+    let rate = run.per_second(all.completed as f64);
     let tokens = all.tokens.output;
-    let tokens = tokens.and_then(|tokens| run.a_second(tokens as f64));
+    let tokens = tokens.and_then(|tokens| run.per_second(tokens as f64));
     line(name, counts(all), rate, latencies(all), tokens)
 }
 

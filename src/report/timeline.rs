@@ -97,16 +97,16 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
 }
 
 /// The label at the start of a line of figures. One that is too long has a line of its own.
-pub fn labelled(spent: StageSet) -> String {
-    match spent.label() {
+pub fn labelled(set: StageSet) -> String {
+    match set.label() {
         label if label.chars().count() >= LABEL => format!("{label}\n{:LABEL$}", ""),
         label => format!("{label:<LABEL$}"),
     }
 }
 
 /// The clocks' error of a part's time, nanoseconds.
-pub fn clock_error(row: &Row, spent: StageSet) -> i64 {
-    let periods = || spent.stages().map(|stage| stage.period);
+pub fn clock_error(row: &Row, set: StageSet) -> i64 {
+    let periods = || set.stages().map(|stage| stage.period);
     let ends = periods().next().zip(periods().last());
     ends.map_or(0, |(first, last)| {
         let (from, to) = (first.from, last.to);
@@ -116,10 +116,10 @@ pub fn clock_error(row: &Row, spent: StageSet) -> i64 {
 }
 
 /// The character of a part's bar: shaded if it is several stages, or none.
-pub fn mark(spent: StageSet) -> &'static str {
-    match spent {
+pub fn mark(set: StageSet) -> &'static str {
+    match set {
         StageSet::PROMPT | StageSet::CLIENT_STALL => "▒",
-        _ if spent.stages().count() > 1 => "░",
+        _ if set.stages().count() > 1 => "░",
         _ => "█",
     }
 }
@@ -178,7 +178,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let cut = Sample::whole().without(&[Moment::ServerCreated, Moment::ServerFinish]);
         let cut = cut.ended(Outcome::UpstreamDied, "");
         // Events do not count as tokens.
-        let untold = |row: &mut Row| {
+        let without_count = |row: &mut Row| {
             row.actual_output_tokens = None;
             (row.itl_mean, row.itl_max) = (None, None);
         };
@@ -193,11 +193,11 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             Sample::whole().without(&ENGINE),
             Sample::whole().with(stalled),
             cut,
-            Sample::whole().with(untold),
+            Sample::whole().with(without_count),
             Sample::whole().with(jitter),
         ];
         let pictures = pictures.map(|sample| render(&sample.row(), 91));
-        for (of, said) in [
+        for (of, expected) in [
             (0, "\nunseen in the server      0.20 s   41 %   ░░░░"),
             (1, "client stall              0.10 s   20 %  "),
             (1, "▒"),
@@ -209,7 +209,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             ),
             (4, "\ntokenize                    0 µs    0 %"),
         ] {
-            assert_says(&pictures[of], said);
+            assert_says(&pictures[of], expected);
         }
         assert!(!pictures[4].contains('!'), "{}", pictures[4]);
     }
@@ -233,7 +233,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let hopless = Sample::whole().without(&[Moment::WorkerArrival]);
         let silent = Sample::whole().without(&ENGINE).with(chat);
         let whole = Sample::whole().without(&first).with(reply);
-        for (sample, said) in [
+        for (sample, expected) in [
             (hopless, "no worker hop"),
             (silent, "--enable-trace"),
             (
@@ -244,7 +244,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         ] {
             let all = unseen(&sample.row());
             assert_eq!(all.len(), 1, "{all:?}");
-            assert_says(&all[0], said);
+            assert_says(&all[0], expected);
         }
     }
 

@@ -32,7 +32,7 @@ pub struct WaitReport {
     pub sequences: u64,
     /// The causes of all waiting, at servers and on the way there.
     pub causes: ByCause,
-    /// Those of them that rows tell directly: on the way, and at pairs of servers.
+    /// Those of them that rows have as durations of their own: on the way, and at pairs of servers.
     pub direct: ByCause,
     /// The number of sequences at a server whose times of waiting and running are unknown.
     pub untimed: u64,

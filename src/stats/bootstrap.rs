@@ -105,7 +105,7 @@ fn of_resamples(
         factor = factor.max(half / (Z_95 * long.error));
     }
     let difference = of_b - of_a;
-    // Without variation `factor` is not a number.
+    // Without variation `factor` may be infinite, and 0 times that is not a number.
     let widened = |distance: f64| match distance > 0.0 {
         true => distance * factor,
         false => 0.0,
@@ -147,7 +147,7 @@ fn widening() -> f64 {
 const SHORTER: usize = 3;
 
 /// Half the width of Student's interval from the differences of single repeats: these are independent, whatever the correlation
-/// within a run. `None` of fewer than three.
+/// within a run. `None` of fewer than three: two differ too little or too much by chance.
 fn by_repeats(differences: &[f64]) -> Option<f64> {
     /// Student's 97.5 % quantile for 2, 3, … degrees of freedom.
     const STUDENT: [f64; 9] = [

@@ -157,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn a_union_holds_what_any_holds_and_is_apart() {
+    fn a_union_contains_what_any_contains_and_does_not_touch() {
         let all = [(5, 9), (0, 2), (1, 3), (3, 4), (7, 8), (12, 11), (6, 6)];
         let all = all.map(|(start, end)| interval(start, end));
         let union = Interval::union(all.to_vec());
         assert_eq!(union, [interval(0, 4), interval(5, 9)]);
         for at in -1..13 {
-            let is_held = all.iter().any(|one| one.start <= at && at < one.end);
-            assert_eq!(Interval::any_contains(&union, at), is_held, "{at}");
+            let is_contained = all.iter().any(|one| one.start <= at && at < one.end);
+            assert_eq!(Interval::any_contains(&union, at), is_contained, "{at}");
         }
     }
 

@@ -107,7 +107,7 @@ impl Waits {
         all
     }
 
-    /// The waiting between two times at which pieces end; none if the second is no later.
+    /// The waiting between two times at which a stay changed; none if the second is no later.
     fn between(&self, from: i64, to: i64) -> Sums {
         let until = |at: i64| {
             let later = self.sums.partition_point(|sums| sums.at <= at);

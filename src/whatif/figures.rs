@@ -145,7 +145,7 @@ impl Figures {
     /// The measured figures, as in the report on the run; the goodput share is computed as for predictions.
     pub fn measured(run: &report::load::Summary, load: &Load, goals: &[Goal]) -> Figures {
         let all = |column: ColumnId| LatencyFigures::of(run.all.latencies.get(column));
-        let rate = run.run.a_second(run.all.completed as f64);
+        let rate = run.run.per_second(run.all.completed as f64);
         Figures {
             ttft_ms: all(ColumnId::ttft),
             total_latency_ms: all(ColumnId::total_latency),

@@ -172,7 +172,7 @@ impl Load {
         if !table.is_empty() && (0..table.len()).all(is_hop) {
             return Err(Error::Hops(path_of(run)));
         }
-        if let Some(shard) = run.read_of::<String>("/config/shard")
+        if let Some(shard) = run.summary_as::<String>("/config/shard")
             && !shard.ends_with("/1")
         {
             return Err(Error::Shard(path_of(run), shard));

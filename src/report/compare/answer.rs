@@ -146,8 +146,8 @@ mod tests {
             difference(ColumnId::ttft, [0, 2], 0.05, false),
             difference(ColumnId::ttft, [1, 2], 0.05, false),
         ];
-        let said = "best on p99 TTFT: y, shown against x; not shown against z.";
-        assert_eq!(of("xyz", &all), [said]);
+        let expected = "best on p99 TTFT: y, shown against x; not shown against z.";
+        assert_eq!(of("xyz", &all), [expected]);
         // A beaten setting is not the best, however many it beats.
         let all = [
             difference(ColumnId::total_latency, [0, 1], 0.5, true),
@@ -155,19 +155,19 @@ mod tests {
             difference(ColumnId::total_latency, [0, 3], -0.5, true),
             difference(ColumnId::total_latency, [2, 3], 0.05, false),
         ];
-        let said = "best on p99 total latency: w, shown against x; not shown against z; not compared with the other 1.";
-        assert_eq!(of("xyzw", &all), [said]);
+        let expected = "best on p99 total latency: w, shown against x; not shown against z; not compared with the other 1.";
+        assert_eq!(of("xyzw", &all), [expected]);
         // Of several that beat the first and were not compared with each other, the one that does by the most.
         let all = [0.4, 0.1, 0.3].map(|by: f64| -by);
         let all: Vec<_> = (1..)
             .zip(all)
             .map(|(at, by)| difference(ColumnId::ttft, [0, at], by, true))
             .collect();
-        let said = "best on p99 TTFT: b, shown against a; not compared with the other 2.";
-        assert_eq!(of("abcd", &all), [said]);
+        let expected = "best on p99 TTFT: b, shown against a; not compared with the other 2.";
+        assert_eq!(of("abcd", &all), [expected]);
         let none = of("xy", &[difference(ColumnId::ttft, [0, 1], 0.05, false)]);
-        let said = "No setting is shown to be better than another (comparisons: 1).";
-        assert_eq!(none, [said, "Run longer, or with more repeats."]);
+        let expected = "No setting is shown to be better than another (comparisons: 1).";
+        assert_eq!(none, [expected, "Run longer, or with more repeats."]);
         let other = of("xy", &[difference(ColumnId::tpot, [0, 1], 0.05, true)]);
         assert_eq!(
             other,

@@ -149,8 +149,8 @@ fn pairs_without_a_value_are_left_out_and_counted() {
     b[100..103].fill(f64::INFINITY);
     assert_eq!(of(&b, 3, P50).0, (989, 11, true));
     assert_eq!(of(&b, 3, Statistic::Mean), ((986, 14, false), false));
-    // So many that there is no p99, or of a stage that they never reached nobody has a value: of those that ended it would beat, and
-    // that is not said.
+    // With so many failed that the p99 is infinite, or without values of failed ones, only the others are compared: the better setting
+    // by these is not shown to be better.
     for (failed, statistic) in [(f64::INFINITY, P99), (f64::NAN, P50)] {
         b[100..130].fill(failed);
         let found = compared(&a, &b, 30, statistic);
@@ -276,7 +276,7 @@ fn settings_of_two_experiments_have_different_names() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_named_with_the_reason() {
+fn runs_that_are_not_compared_are_named_with_the_reason() {
     let good = || run("random", 0, &values(0.0, 1));
     let other = || run("round_robin", 0, &values(-0.03, 2));
     type Change = fn(&mut Run);
@@ -313,10 +313,10 @@ fn what_cannot_be_compared_is_named_with_the_reason() {
     });
     assert!(comparison(&loaded(unknown.into())).differences.is_empty());
     let short = run("round_robin", 0, &values(0.0, 1)[..30]);
-    let said = [("p50", 40), ("p99", 500)].map(|(what, least)| {
+    let expected = [("p50", 40), ("p99", 500)].map(|(what, least)| {
         format!(
             "the {what} of TTFT is not compared where fewer than {least} requests have a value in both settings"
         )
     });
-    assert_eq!(comparison(&loaded(vec![good(), short])).too_few, said);
+    assert_eq!(comparison(&loaded(vec![good(), short])).too_few, expected);
 }

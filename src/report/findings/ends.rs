@@ -50,7 +50,7 @@ pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     ))
 }
 
-/// What to do about the most frequent kind of failure, if its outcome says it.
+/// What to do about the most frequent kind of failure, if its outcome suggests it.
 fn advice(kind: &FailureKind, counts: &Counts) -> Option<&'static str> {
     let errors = counts.errors.iter();
     let without_server = errors.filter(|(error, _)| error.contains(NO_SERVER));

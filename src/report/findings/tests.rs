@@ -164,7 +164,7 @@ fn stages_that_take_much_of_the_time_are_found() {
         set(sample, start, &[(Moment::QueueEnd, wait)])
     };
     let prefill = with("QueueEnd 21, PrefillEnd 349, ServerFirstToken 350, FirstToken 360");
-    for (run, kind, said) in [
+    for (run, kind, expected) in [
         (
             run_of(100, |sample, _, _| sample),
             "fine",
@@ -200,7 +200,7 @@ fn stages_that_take_much_of_the_time_are_found() {
         ),
     ] {
         let finding = only(&run, kind);
-        assert_says(&finding.what, said);
+        assert_says(&finding.what, expected);
         assert_eq!(finding.level == Level::Fine, kind == "fine");
     }
 }
@@ -243,9 +243,9 @@ fn nothing_is_found_in_few_requests_or_none() {
     // They are not reported as failed.
     let endless = run_of(30, |sample, _, _| sample.without(&[Moment::Finish]));
     let finding = only(&endless, "too_few");
-    let said =
+    let expected =
         "30 requests went well, 0 of them with an arrival and an end; findings need at least 20.";
-    assert_eq!((&*finding.what, &*finding.advice), (said, ""));
+    assert_eq!((&*finding.what, &*finding.advice), (expected, ""));
 }
 
 /// Most of the time in the server queue.
@@ -300,8 +300,8 @@ fn unequal_shares_are_found_unless_by_chance_or_fault() {
         })
     };
     let unequal = share(14);
-    let said = "a:1 had 140 requests, b:1 60; an equal share is 100.";
-    assert_says(&only(&unequal, "imbalance").what, said);
+    let expected = "a:1 had 140 requests, b:1 60; an equal share is 100.";
+    assert_says(&only(&unequal, "imbalance").what, expected);
     let disturbed = changed(&unequal, |run| run.faults = vec![FaultRow::default()]);
     // A failed request may name its prefill server, which has no share.
     let pair = run_of(200, |sample, n, _| match n % 20 {
@@ -348,8 +348,8 @@ fn failures_are_found_with_where_they_were_last_seen() {
     let finding = only(&disturbed, "failures");
     assert_eq!(finding.level, Level::Problem);
     assert_eq!(finding.title, "5 of 100 requests failed (5.0 %)");
-    let said = "5 timeout, last seen in the server, before its first token";
-    assert_says(&finding.what, said);
+    let expected = "5 timeout, last seen in the server, before its first token";
+    assert_says(&finding.what, expected);
     assert_says(&finding.advice, "--request-timeout-s");
     disturbed.faults = vec![FaultRow::default()];
     assert_says(&only(&disturbed, "failures").advice, "on purpose");
@@ -366,18 +366,21 @@ const FULL: &str = "\
 503 | `queue_timeout_s`";
 
 #[test]
-fn what_helps_against_503_depends_on_who_had_no_room() {
+fn advice_on_503_depends_on_its_source() {
     let sent = [
         Moment::Forwarded,
         Moment::WorkerArrival,
         Moment::WorkerForwarded,
     ];
     for line in FULL.lines() {
-        let (error, said) = line.split_once(" | ").unwrap();
+        let (error, expected) = line.split_once(" | ").unwrap();
         // The proxy's own were never sent on.
         let unsent = if error == "503" { &sent[..] } else { &[] };
         let refused = |sample: Sample| sample.without(unsent).ended(Outcome::Rejected, error);
-        assert_says(&only(&failing(100, 20, refused), "failures").advice, said);
+        assert_says(
+            &only(&failing(100, 20, refused), "failures").advice,
+            expected,
+        );
     }
 }
 
@@ -421,7 +424,7 @@ fn the_generators_own_limit_is_found() {
 
 #[test]
 fn a_server_that_is_back_and_gets_no_requests_is_found() {
-    let told = |back: f64, used_from: i64| {
+    let unused = |back: f64, used_from: i64| {
         let run = run_of(200, |sample, n, _| match n {
             n if n % 2 == 0 && !(40..used_from).contains(&n) => sample.host("a:1"),
             _ => sample.host("b:1"),
@@ -430,10 +433,10 @@ fn a_server_that_is_back_and_gets_no_requests_is_found() {
         run.faults = [(1.4, "down"), (back, "ready")]
             .map(|(time, event)| fault(time, "server-1", "kill", event))
             .into();
-        let told = found(&run)
+        let found = found(&run)
             .into_iter()
             .find(|finding| finding.kind == "not_served");
-        told.map(|finding| finding.what)
+        found.map(|finding| finding.what)
     };
     // Faults on purpose may be the only finding.
     let mut run = run_of(100, |sample, _, _| sample);
@@ -442,8 +445,8 @@ fn a_server_that_is_back_and_gets_no_requests_is_found() {
         &only(&run, "nothing_found").what,
         "It had faults on purpose",
     );
-    let said = "server-1: it served nothing in the 4.37 s that it was back, in which 118";
-    assert_says(&told(3.0, 200).unwrap(), said);
-    assert_eq!(told(3.0, 150), None, "it was used again");
-    assert_eq!(told(6.5, 200), None, "too soon to say");
+    let expected = "server-1: it served nothing in the 4.37 s that it was back, in which 118";
+    assert_says(&unused(3.0, 200).unwrap(), expected);
+    assert_eq!(unused(3.0, 150), None, "it was used again");
+    assert_eq!(unused(6.5, 200), None, "too soon to say");
 }

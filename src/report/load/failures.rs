@@ -234,7 +234,7 @@ mod tests {
         // Scheduled at 0, it waited 20 s for a slot; 3 s after its send it was given up.
         let held = Sample::starting(20_000).at(Moment::Scheduled, 0);
         let held = held.at(Moment::Finish, 23_001);
-        for (cut, said) in [
+        for (cut, expected) in [
             (
                 queued,
                 "after 0.22 s on average, 73 % of that in the server queue.",
@@ -247,7 +247,7 @@ mod tests {
             let cut = cut.ended(Outcome::Timeout, "").open_row();
             let summary = load::Summary::of_records(&[cut], &run());
             let how = "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding,";
-            assert_eq!(summary.all.time_sentences(), format!("{how} {said}"));
+            assert_eq!(summary.all.time_sentences(), format!("{how} {expected}"));
         }
     }
 
@@ -272,11 +272,11 @@ mod tests {
             assert!(least["ttft_from_send"][figure].is_null(), "{figure}");
         }
         let text = summary.to_text();
-        for said in [
+        for expected in [
             "of all 11 (10 sent), at least; -: no answer ever\n",
             "\ntotal, from send 10 - 499.0 - -\n",
         ] {
-            assert_says(&flat(&text), said);
+            assert_says(&flat(&text), expected);
         }
         // No row of dashes alone.
         let text = load::Summary::of_records(&records[6..10], &run()).to_text();
@@ -293,17 +293,17 @@ mod tests {
         let summary = load::Summary::of_records(&records[..13], &run());
         assert_near(&summary.to_json(), "/failed", 2.0);
         let text = summary.to_text();
-        for said in [
+        for expected in [
             "13 requests in 2.00 s: 8 ok (61.5 %), 2 timeout, 3 given up when the run was stopped\n",
             "2 of 13 requests (15 %) failed: 2 timeout, last seen in the server, before its first token, after 10.00 s \
             on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
             went well took",
         ] {
-            assert_says(&flat(&text), said);
+            assert_says(&flat(&text), expected);
         }
         let none = load::Summary::of_records(&records[10..12], &run());
-        let said = "2 of 2 requests were given up when the run was stopped.";
-        assert_eq!(none.all.time_sentences(), said);
+        let expected = "2 of 2 requests were given up when the run was stopped.";
+        assert_eq!(none.all.time_sentences(), expected);
         // A client that disconnected by itself counts as failed.
         records[10].error = Some("the client went away".to_owned());
         assert_eq!(
@@ -316,7 +316,7 @@ mod tests {
     fn under_overload_failed_requests_come_first() {
         let summary = load::Summary::of_records(&overload(), &run());
         let text = summary.to_text();
-        for said in [
+        for expected in [
             "112 of 120 requests (93 %) failed: 112 timeout, last seen in the server, before its first token, after 10.00 s on \
              average. Of 0.50 s the 8 of 120 requests that went well took on average, 58 % was spent in decoding",
             "\nms, 8 of 120 requests count ",
@@ -327,7 +327,7 @@ mod tests {
             "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
             "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
         ] {
-            assert_says(&flat(&text), said);
+            assert_says(&flat(&text), expected);
         }
         let json = summary.to_json();
         for (pointer, expected) in [

@@ -54,13 +54,13 @@ impl FromStr for Goal {
         // A plain number is in milliseconds.
         let seconds = || units::seconds(limit).map(|seconds| seconds * 1e3);
         let limit = limit.parse().ok().or_else(seconds);
-        let most_ms = limit.filter(|ms: &f64| ms.is_finite() && *ms > 0.0);
-        let most_ms = most_ms.ok_or_else(|| {
+        let limit_ms = limit.filter(|ms: &f64| ms.is_finite() && *ms > 0.0);
+        let limit_ms = limit_ms.ok_or_else(|| {
             format!("the limit of goal `{text}` must be a number of milliseconds above 0, such as ttft:500 or ttft:0.5s")
         })?;
         Ok(Goal {
             name: name.to_owned(),
-            limit_ms: most_ms,
+            limit_ms,
         })
     }
 }
@@ -101,16 +101,9 @@ impl Goodput {
 fn is_good(table: &Table, request: Request, goals: &[(&Goal, Option<LatencyId>)]) -> Option<bool> {
     let mut all = Some(true);
     for row in request.rows() {
-        for (
-            Goal {
-                name,
-                limit_ms: most_ms,
-            },
-            id,
-        ) in goals
-        {
+        for (Goal { name, limit_ms }, id) in goals {
             match latency(table, row, name, *id) {
-                Some(nanos) if nanos as f64 > most_ms * 1e6 => return Some(false),
+                Some(nanos) if nanos as f64 > limit_ms * 1e6 => return Some(false),
                 Some(_) => {}
                 // A single token has no time between tokens, and meets any goal for it.
                 None if name == "tpot" && later_tokens(table, row) == Some(0) => {}

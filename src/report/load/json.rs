@@ -101,7 +101,7 @@ fn group(group: &Group, run: &RunFacts) -> Value {
         json!({
             "goodput_requests": goodput.good,
             "goodput_unknown": goodput.unknown,
-            "request_goodput": run.a_second(goodput.good as f64),
+            "request_goodput": run.per_second(goodput.good as f64),
         })
     });
     joined([
@@ -157,12 +157,12 @@ fn counts(group: &Group) -> Value {
 
 fn rates(group: &Group, run: &RunFacts) -> Value {
     let (flow, tokens, latencies) = (&group.flow, &group.tokens, &group.latencies);
-    let completed = run.a_second(group.completed as f64);
-    let a_second = |tokens: Option<u64>| tokens.and_then(|n| run.a_second(n as f64));
+    let completed = run.per_second(group.completed as f64);
+    let per_second = |tokens: Option<u64>| tokens.and_then(|n| run.per_second(n as f64));
     // As in bench_serving: the time in flight of successful requests, over the length of the run.
     let in_flight = latencies
         .e2e()
-        .and_then(|e2e| run.a_second(e2e.mean * e2e.count as f64));
+        .and_then(|e2e| run.per_second(e2e.mean * e2e.count as f64));
     json!({
         "schedule_rate": flow.schedule_rate,
         "achieved_rate": flow.achieved_rate,
@@ -171,9 +171,9 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
         "total_input_tokens": tokens.input,
         "total_output_tokens": tokens.output,
         "output_tokens_unknown_requests": tokens.output_unknown,
-        "input_throughput": a_second(tokens.input),
-        "output_throughput": a_second(tokens.output),
-        "total_throughput": a_second(tokens.total()),
+        "input_throughput": per_second(tokens.input),
+        "output_throughput": per_second(tokens.output),
+        "total_throughput": per_second(tokens.total()),
         "concurrency": in_flight,
     })
 }

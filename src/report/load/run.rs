@@ -32,7 +32,7 @@ impl RunFacts {
     }
 
     /// A count per second of the run.
-    pub fn a_second(&self, things: impl Into<f64>) -> Option<f64> {
+    pub fn per_second(&self, things: impl Into<f64>) -> Option<f64> {
         Some(things.into() / self.duration()?)
     }
 }

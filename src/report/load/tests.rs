@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::report::believed::believed;
 use crate::report::sample::{Sample, at, ms};
+use crate::report::sanitize::sanitize;
 use crate::request::attempt::{FailedAttempt, failed_text};
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
@@ -100,7 +100,7 @@ pub fn table(records: &[Row]) -> Table {
 impl Summary {
     /// The summary of rows.
     pub fn of_records(records: &[Row], run: &RunFacts) -> Summary {
-        Summary::of_table(&believed(table(records)), run, None)
+        Summary::of_table(&sanitize(table(records)), run, None)
     }
 }
 
@@ -110,8 +110,8 @@ pub fn json_of(records: &[Row], run: &RunFacts) -> Value {
 
 /// Asserts that a text contains another, and shows it if not.
 #[track_caller]
-pub fn assert_says(text: &str, said: &str) {
-    assert!(text.contains(said), "{said:?} is not in\n{text}");
+pub fn assert_says(text: &str, expected: &str) {
+    assert!(text.contains(expected), "{expected:?} is not in\n{text}");
 }
 
 #[track_caller]
@@ -227,9 +227,9 @@ fn the_sentence_names_what_was_not_measured() {
         record.timeline.clear(Moment::WorkerArrival);
     }
     let sentence = Summary::of_records(&records, &run()).all.time_sentences();
-    let said = "; in the router queue or on the way into the server 8.0 ms. The router's part was not measured: no worker hop \
+    let expected = "; in the router queue or on the way into the server 8.0 ms. The router's part was not measured: no worker hop \
         (if there is no router: `--upstream-kind server`, which also names the server and relates its clock).";
-    assert!(sentence.ends_with(said), "{sentence}");
+    assert!(sentence.ends_with(expected), "{sentence}");
     records[0].timeline.clear(Moment::QueueStart);
     let sentence = Summary::of_records(&records, &run()).all.time_sentences();
     let remedy =
@@ -238,9 +238,9 @@ fn the_sentence_names_what_was_not_measured() {
     let sentence = Summary::of_records(&four()[3..], &run())
         .all
         .time_sentences();
-    let said = "1 of 1 requests (100 %) failed: 1 timeout, last seen in the router or the server, before the first token, \
+    let expected = "1 of 1 requests (100 %) failed: 1 timeout, last seen in the router or the server, before the first token, \
         after 3.0 ms on average.";
-    assert_eq!(sentence, said);
+    assert_eq!(sentence, expected);
     let sentence = Summary::of_records(&[], &run()).all.time_sentences();
     assert_says(
         &sentence,
@@ -337,7 +337,7 @@ fn goodput_counts_requests_that_meet_every_goal() {
     let unseen = Sample::whole().without(&[Moment::WorkerArrival]);
     let single = Sample::whole()
         .with(|row| (row.actual_output_tokens, row.token_chunks) = (Some(1), Some(1)));
-    let untold = Sample::whole().with(|row| row.actual_output_tokens = None);
+    let without_count = Sample::whole().with(|row| row.actual_output_tokens = None);
     for (goals, records, good, unknown) in [
         ("ttft:209 e2el:550", four(), 2.0, 0.0),
         ("ttft:208.9", four(), 0.0, 0.0),
@@ -347,14 +347,14 @@ fn goodput_counts_requests_that_meet_every_goal() {
         ("server_latency:900", vec![unseen.open_row()], 0.0, 1.0),
         // One token has no time between tokens.
         ("tpot:1", vec![single.open_row()], 1.0, 0.0),
-        ("tpot:900", vec![untold.open_row()], 0.0, 1.0),
+        ("tpot:900", vec![without_count.open_row()], 0.0, 1.0),
     ] {
         let parsed = goals.split(' ').map(|goal| goal.parse::<Goal>().unwrap());
         let goodput = parsed.collect();
         let json = json_of(&records, &RunFacts { goodput, ..run() });
-        let told = ["goodput_requests", "goodput_unknown", "request_goodput"]
+        let found = ["goodput_requests", "goodput_unknown", "request_goodput"]
             .map(|key| json[key].as_f64().unwrap());
-        assert_eq!(told, [good, unknown, good / 2.0], "{goals}");
+        assert_eq!(found, [good, unknown, good / 2.0], "{goals}");
     }
     assert_eq!(json_of(&four(), &run()).get("request_goodput"), None);
 }
@@ -364,13 +364,13 @@ fn an_invalid_goal_is_refused_with_a_hint() {
     for text in ["ttft:500", "ttft:500ms", "ttft:0.5s"] {
         assert_eq!(text.parse::<Goal>().unwrap().limit_ms, 500.0, "{text}");
     }
-    for (text, said) in [
+    for (text, expected) in [
         ("ttft", "such as ttft:500"),
         ("ttft:-5", "above 0"),
         ("ttft:NaN", "above 0"),
         ("latency:5", "e2el or one of server_latency, total"),
     ] {
-        assert_says(&text.parse::<Goal>().unwrap_err().to_string(), said);
+        assert_says(&text.parse::<Goal>().unwrap_err().to_string(), expected);
     }
 }
 
@@ -383,12 +383,12 @@ fn of_many_errors_the_most_frequent_are_named() {
     }
     records[1].timeline.set(Moment::LastToken, at(0));
     let text = Summary::of_records(&records, &run()).to_text();
-    for said in [
+    for expected in [
         "13 requests in 2.00 s: 3 ok (23.1 %), 9 server_error, 1 timeout\n",
         "  1 × error 0\n",
         "  and 7 other errors\n",
         "warning: 1 of 13 rows hold what cannot be: moments out of order",
     ] {
-        assert_says(&text, said);
+        assert_says(&text, expected);
     }
 }

@@ -65,17 +65,17 @@ impl Summary {
         lines.extend(goodput(self));
         // The answer first.
         let mut blocks = vec![
-            Block::Words(vec![answer]),
+            Block::Sentences(vec![answer]),
             Block::Figures(self.all.spent.bars()),
             Block::Figures(lines),
         ];
         blocks.extend(table(self).map(Block::Table));
         blocks.push(Block::Figures(intervals(&self.all.latencies)));
-        blocks.push(Block::Words(self.warnings()));
+        blocks.push(Block::Sentences(self.warnings()));
         blocks.extend((self.hosts.len() > 1).then(|| Block::Table(servers_table(self, named))));
         let (servers, requests) = self.other_hosts;
         let others = format!("{servers} more servers, with {requests} requests, are not shown.");
-        blocks.extend((servers > 0).then(|| Block::Words(vec![others])));
+        blocks.extend((servers > 0).then(|| Block::Sentences(vec![others])));
         blocks
     }
 
@@ -199,7 +199,7 @@ fn rates(summary: &Summary) -> String {
         None => "arrived".to_owned(),
     };
     let achieved = rate(all.flow.achieved_rate);
-    let completed = rate(run.a_second(all.completed as f64));
+    let completed = rate(run.per_second(all.completed as f64));
     line(
         "requests/s",
         format!("{sent} {achieved}, completed {completed}"),
@@ -214,7 +214,7 @@ fn tokens(summary: &Summary) -> String {
         ("total", tokens.total()),
     ];
     let all = all.map(|(name, count)| {
-        let rate = count.and_then(|count| summary.run.a_second(count as f64));
+        let rate = count.and_then(|count| summary.run.per_second(count as f64));
         match count.zip(rate) {
             Some((count, rate)) => format!("{name} {count} ({rate:.1}/s)"),
             None => format!("{name} unknown"),
@@ -253,7 +253,7 @@ fn goodput(summary: &Summary) -> Option<String> {
     let goals: Vec<String> = goals
         .map(|goal| format!("{} ≤ {} ms", goal.name, goal.limit_ms))
         .collect();
-    let rate = summary.run.a_second(goodput.good as f64).unwrap_or(0.0);
+    let rate = summary.run.per_second(goodput.good as f64).unwrap_or(0.0);
     let unknown = match goodput.unknown {
         0 => String::new(),
         unknown => format!("; unknown for {unknown}, which have no such latency"),

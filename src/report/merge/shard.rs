@@ -52,7 +52,7 @@ impl Shard {
             .and_then(|shard| shard.split_once('/'))
             .and_then(|(number, count)| Some((number.parse().ok()?, count.parse().ok()?)))
             .ok_or_else(|| error("no shard: the run was made without --shard i/n"))?;
-        let began = run.read_of("/started_at_ns");
+        let began = run.summary_as("/started_at_ns");
         let began = began.ok_or_else(|| error("its summary has no started_at_ns"))?;
         // A shard that was killed before its first rows were written has an empty file, without the header.
         let is_empty = |path: &PathBuf| path.metadata().is_ok_and(|file| file.len() == 0);

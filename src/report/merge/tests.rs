@@ -65,16 +65,18 @@ fn two(root: &Path, change: impl FnOnce(&mut Value)) -> [PathBuf; 2] {
 
 /// Asserts the grade of a summary, and the texts in its reasons.
 #[track_caller]
-fn assert_judged(summary: &Value, grade: &str, said: &[&str]) {
+fn assert_judged(summary: &Value, grade: &str, expected: &[&str]) {
     assert_eq!(summary["verdict"]["grade"], grade, "{summary}");
     let reasons = summary["verdict"]["reasons"].to_string();
-    said.iter().for_each(|said| assert_says(&reasons, said));
-    assert_eq!(reasons == "[]", said.is_empty(), "{reasons}");
+    expected
+        .iter()
+        .for_each(|expected| assert_says(&reasons, expected));
+    assert_eq!(reasons == "[]", expected.is_empty(), "{reasons}");
 }
 
 #[test]
 fn a_run_is_as_good_as_the_worst_of_its_shards() {
-    for (grade, said) in [
+    for (grade, expected) in [
         ("VALID", &[][..]),
         ("DEGRADED", &["shard 1/2: late"]),
         ("INVALID", &["shard 1/2: late"]),
@@ -85,7 +87,7 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
             second["warnings"] = json!(["a warning"]);
         });
         let summary = merged(&[second, first], &root.path().join("out"));
-        assert_judged(&summary, grade, said);
+        assert_judged(&summary, grade, expected);
         for (member, of_all) in [
             ("requests", json!(6)),
             ("scheduled", json!(6)),
@@ -115,20 +117,20 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
         shard(root.path(), 1, &late),
     ];
     let summary = merged(&dirs, &root.path().join("out"));
-    let said = [
+    let expected = [
         "shards 2/3 are missing",
         "began 0.200 s apart",
         "shard 0/3 has no verdict",
     ];
-    assert_judged(&summary, "INVALID", &said);
-    assert_eq!(summary["warnings"], json!([]), "they are said once");
+    assert_judged(&summary, "INVALID", &expected);
+    assert_eq!(summary["warnings"], json!([]), "each is reported once");
 
     let dirs = two(root.path(), |second| second["requests"] = 3.into());
     for left in [&[1, 5][..], &[]] {
         fs::write(dirs[1].join(ROWS), rows(left)).unwrap();
         let summary = merged(&dirs, &root.path().join(format!("out-{}", left.len())));
-        let said = format!("shard 1/2 has rows of {} of its 3 requests", left.len());
-        assert_judged(&summary, "INVALID", &[&said]);
+        let expected = format!("shard 1/2 has rows of {} of its 3 requests", left.len());
+        assert_judged(&summary, "INVALID", &[&expected]);
     }
 }
 
@@ -175,7 +177,7 @@ fn only_shards_of_one_schedule_are_merged() {
     whole["config"]["shard"] = Value::Null;
     let whole = shard(root.path(), 2, &whole);
     let rows = first.join(ROWS);
-    for (dirs, said) in [
+    for (dirs, expected) in [
         ([&first, &other], "config.workload_sha256 is \"def\""),
         ([&first, &first], "each of one run's shards is given once"),
         (
@@ -184,7 +186,7 @@ fn only_shards_of_one_schedule_are_merged() {
         ),
         ([&rows, &first], "is a file; --merge takes the folders"),
     ] {
-        assert_says(&refused(&dirs.map(PathBuf::clone), root.path()), said);
+        assert_says(&refused(&dirs.map(PathBuf::clone), root.path()), expected);
     }
 }
 

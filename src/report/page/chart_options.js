@@ -90,7 +90,7 @@ const waterfallOption = (all, stages, state) => (c, width) => {
     y: ["", { type: "category", min: null, inverse: true, data: requests.map(of => "#" + of.id.slice(of.id.lastIndexOf("-") + 1)), splitLine: { show: false }, axisTick: { show: false },
       axisLabel: { color: c.soft, fontSize: 10, width: width < 500 ? 44 : 90, overflow: "truncate" } }],
     dataZoom: [{ ...slider, xAxisIndex: 0, height: 20, bottom: 8, labelFormatter: value => number(value) },
-      { ...slider, yAxisIndex: 0, width: 16, right: 6, startValue: state.first, endValue: state.first + shown - 1, showDetail: false }],
+      { ...slider, yAxisIndex: 0, width: 16, right: 6, startValue: 0, endValue: shown - 1, showDetail: false }],
     tip: all => {
       const of = requests[all[0].dataIndex];
       return tip(`${of.id}: ${duration(of.total)}${of.outcome === "ok" ? "" : ", " + of.outcome}`,

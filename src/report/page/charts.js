@@ -74,7 +74,7 @@ function picture(of) {
     button.onclick = () => saveChart(of, kind);
     return button;
   }));
-  const head = box("header", "", make("h3", of.title), markOf(of.grade), save);
+  const head = box("header", "", make("h3", of.title), markOf(of.mark), save);
   const figure = box("figure", "", head, of.tools ?? null, chart, words("figcaption", of.caption), of.after ?? null);
   of.chart = chart;
   of.height = of.height ?? (() => SMALL.matches ? 260 : 300);
@@ -115,7 +115,7 @@ function saveChart(of, kind) {
   made.backgroundColor = "#ffffff";
   made.title = { text: of.title, left: 12, top: 8, textStyle: { fontSize: 15, color: INKS.light.ink } };
   // The mark of a run that is not valid is part of the picture, which may be shown without the page.
-  if (of.grade) made.graphic = [{ type: "text", right: 20, top: 10, silent: true, z: 90, style: { text: of.grade, fill: INKS.light[of.grade === "INVALID" ? "bad" : "soft"], font: "700 15px system-ui, sans-serif" } }];
+  if (of.mark) made.graphic = [{ type: "text", right: 20, top: 10, silent: true, z: 90, style: { text: of.mark, fill: INKS.light[of.mark === "INVALID" ? "bad" : "soft"], font: "700 15px system-ui, sans-serif" } }];
   for (const part of ["grid", "legend"]) {
     for (const one of [made[part]].flat()) if (typeof one.top === "number") one.top += 38;
   }

@@ -88,7 +88,7 @@ function shareBar(stages) {
 let isFirst = location.hash.includes("until=first_token");
 const spentOf = of => isFirst ? of.until_first_token : of.all;
 const FIRST = "until the first token only";
-/** Makes the checkbox for that. The page's function `retold` redraws. */
+/** Makes the checkbox for that. The page's own `redrawStages` then shows all stages anew. */
 function firstBox() {
   const input = make("input", null, "first");
   input.type = "checkbox";
@@ -106,5 +106,5 @@ addEventListener("hashchange", () => {
   if (!found || isFirst === (found[1] === "first_token")) return;
   isFirst = !isFirst;
   for (const input of document.querySelectorAll("input.first")) input.checked = isFirst;
-  retold();
+  redrawStages();
 });

@@ -13,11 +13,11 @@ function headline() {
   $("kind").textContent = `report ${DATA.version}`;
   const began = EXPERIMENT?.began ?? RUNS[0]?.file?.began;
   $("lead").textContent = RUNS.length ? `${several(total, "request")} in ${several(RUNS.length, "run")}${began ? `, begun ${new Date(began * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC` : ""}.` : "No run has been made yet.";
-  const grade = worst(RUNS);
-  if (grade) {
-    const which = RUNS.filter(run => run.mark === grade);
-    const text = grade === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : grade === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
-    $("head").append(box("p", `box verdict ${grade}`, markOf(grade), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text} Why is said below.`));
+  const mark = worst(RUNS);
+  if (mark) {
+    const which = RUNS.filter(run => run.mark === mark);
+    const text = mark === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : mark === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
+    $("head").append(box("p", `box verdict ${mark}`, markOf(mark), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text} Why is said below.`));
   }
   if (RUNS.length === 1) facts(RUNS[0]);
 }
@@ -108,7 +108,7 @@ function stagesByRun() {
   const spread = means => means.every(known) ? 1 - Math.min(...means) / Math.max(...means) : 0;
   const [whole, until] = ["all", "until_first_token"].map(part => spread(shown.map(run => run[part].mean)));
   if (!location.hash.includes("until=") && whole < 0.1 && until > 2 * whole) isFirst = true;
-  return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", grade: worst(RUNS), height: () => 110 + shown.length * (SMALL.matches ? 46 : 34), option: whereOption(shown), tools: box("div", "tools", firstBox()),
+  return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", mark: worst(RUNS), height: () => 110 + shown.length * (SMALL.matches ? 46 : 34), option: whereOption(shown), tools: box("div", "tools", firstBox()),
     caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(partialNote).find(Boolean) ?? "") }));
 }
 
@@ -119,7 +119,7 @@ function sweep() {
   const place = make("div");
   const state = { key: keys[keys.length - 1], figure: "p50" };
   const settings = run => run.file?.settings ?? {};
-  // A load of predictions has no settings.
+  // The measured run that predictions are made from has no settings.
   const runs = RUNS.filter(run => keys.some(key => key in settings(run)));
   const show = () => {
     const values = [...new Map(runs.map(run => [valueText(settings(run)[state.key] ?? ""), settings(run)[state.key] ?? ""])).values()];
@@ -133,7 +133,7 @@ function sweep() {
     const repeats = RUNS.some(run => run.file?.repeat) ? " The mean of the repeats." : "";
     const words = { p50: "median", p99: "99th percentile", mean: "mean" }[state.figure];
     const bars = isPredicted() ? " Bars: by so much predictions are off, where that is known." : "";
-    const one = (title, get, of, count, caption) => picture({ title, grade: worst(RUNS), caption: caption + repeats + bars, option: sweepOption(lines(get, of), values, state.key, count, Boolean(count)) });
+    const one = (title, get, of, count, caption) => picture({ title, mark: worst(RUNS), caption: caption + repeats + bars, option: sweepOption(lines(get, of), values, state.key, count, Boolean(count)) });
     const latency = name => run => figuresOf(run, name)?.[state.figure];
     place.replaceChildren(box("div", "trio",
       RUNS.some(run => figuresOf(run, "pure_queue_time")) ? one("Server queue", latency("pure_queue_time"), `pure_queue_time_ms.${state.figure}`, null, `How long a request waited for a place in a batch, ${words}.`) : "",
@@ -158,7 +158,7 @@ function distributions() {
   const state = { metric: shown[0].name, log: false };
   const runs = () => RUNS.filter(run => run.curves[state.metric].values.length);
   const label = () => DATA.shown.find(of => of.name === state.metric).label;
-  const cdf = { title: "Distribution", grade: worst(RUNS), option: c => cdfOption(runs(), state.metric, state)(c),
+  const cdf = { title: "Distribution", mark: worst(RUNS), option: c => cdfOption(runs(), state.metric, state)(c),
     caption: "How many of the requests took no longer than so much: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed. A step in a line means two kinds of requests." };
   const again = () => { if (cdf.made) draw(cdf); };
   const tools = box("div", "tools", choice("Latency", shown.map(of => [of.name, of.label]), state.metric, metric => { state.metric = metric; again(); }),
@@ -170,6 +170,7 @@ function distributions() {
   return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, figure);
 }
 
+/** What is called when all sections are on the page. */
 const AFTERWARDS = [];
 let chosen = null;
 function choose(run) {
@@ -202,8 +203,8 @@ function detail() {
 }
 
 /** Redraws all stages after `isFirst` has changed. */
-function retold() {
-  if (chosen) $("stages-told")?.replaceChildren(...stagesText(chosen));
+function redrawStages() {
+  if (chosen) $("stages-text")?.replaceChildren(...stagesText(chosen));
   redraw();
 }
 
@@ -232,5 +233,5 @@ if (RUNS.length) {
   choose(RUNS[0]);
   if (location.hash.includes("&")) $(location.hash.slice(1).split("&")[0])?.scrollIntoView();
 }
-const BESIDE = RUNS.some(run => run.is_scheduled) ? ", which are in the runs' folders: \`requests.csv\` (a row a request), \`summary.json\`, \`schedule.csv\`, and of an experiment \`series.csv\`, \`faults.csv\`, \`logs/\`" : "";
-$("foot").append(words("p", `Made by queuescope ${DATA.version} from the rows of the requests${BESIDE}. Charts by Apache ECharts (Apache License 2.0). This page loads nothing from anywhere.`));
+const FILES = RUNS.some(run => run.is_scheduled) ? ", which are in the runs' folders: \`requests.csv\` (a row a request), \`summary.json\`, \`schedule.csv\`, and of an experiment \`series.csv\`, \`faults.csv\`, \`logs/\`" : "";
+$("foot").append(words("p", `Made by queuescope ${DATA.version} from the rows of the requests${FILES}. Charts by Apache ECharts (Apache License 2.0). This page loads nothing from anywhere.`));

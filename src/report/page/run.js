@@ -19,11 +19,11 @@ const partialNote = run => run.all.stages.some(stage => stage.of) ? " A stage th
 function whereTheTimeWent(run) {
   if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Unknown: no request succeeded.", "soft"));
   const state = { share: true };
-  const of = { title: "Stages over the run", grade: run.mark, option: (c, width) => overOption(run, state)(c, width),
+  const of = { title: "Stages over the run", mark: run.mark, option: (c, width) => overOption(run, state)(c, width),
     caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart.${partialNote(run)}` };
   of.tools = box("div", "tools", firstBox(), choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
   const text = box("div", "", ...stagesText(run));
-  text.id = "stages-told";
+  text.id = "stages-text";
   return section("stages", "Where the time went", text, picture(of));
 }
 
@@ -54,7 +54,7 @@ function whyTheyWaited(run) {
   const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody seen here"]);
   const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
   return section("waiting", "Why they waited", words("p", sentence),
-    over.causes.length ? picture({ title: "What requests waited for", grade: run.mark, option: waitingOption(over),
+    over.causes.length ? picture({ title: "What requests waited for", mark: run.mark, option: waitingOption(over),
       caption: "Waiting by the moment at which it began, in a router or proxy by the request's arrival: all requests of a stretch of time together, by what was full meanwhile." }) : null,
     table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as it was told or as the rows show."),
     groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, `Shares of all requests, of their tokens, and of all waiting: what they caused of it (it is laid equally on those that ran meanwhile), and what they waited. Of ${duration(inServers + atPairs)} the requests seen here caused ${duration(heldUp)}.`) : null,
@@ -65,7 +65,7 @@ function whyTheyWaited(run) {
 function waterfall(run) {
   const { stages, requests, of: all } = run.waterfall;
   if (!requests.length) return null;
-  const state = { own: true, order: "total", first: 0, is_scheduled: run.is_scheduled };
+  const state = { own: true, order: "total", is_scheduled: run.is_scheduled };
   const upTo = run.is_scheduled ? "to be sent at" : "arrived at";
   const numbers = box("div", "request");
   numbers.hidden = true;
@@ -89,7 +89,7 @@ function waterfall(run) {
     if (held) facts.push(["held up others", duration(held)]);
     numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
-  const of = { title: "Single requests", grade: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
+  const of = { title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
     option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, state)(c, width); },
     caption: "A bar is a request, its colours are where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time. Click a bar for its numbers.",
     after: numbers,
@@ -131,7 +131,7 @@ function overTime(run) {
   const unknown = run.summary.state_unknown_requests;
   const state = unknown ? `Of ${several(unknown, "request")} nobody told when they were queued or running (“state unknown”): they may be waiting, or running.`
     : all.some(of => of.metric === "running") ? "The distance between “in the system” and “running” is waiting." : "";
-  const inner = [picture({ title: "Requests in the system", grade: run.mark, option: timesOption(run, lines, "requests"),
+  const inner = [picture({ title: "Requests in the system", mark: run.mark, option: timesOption(run, lines, "requests"),
     caption: `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}` + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
   const servers = [...new Set(counts.map(of => of.server).filter(Boolean))];
   const shown = servers.slice(0, 8);
@@ -140,7 +140,7 @@ function overTime(run) {
     inner.push(box("div", servers.length > 1 ? "pair" : "", ...shown.map(server => {
       const of = counts.filter(of => of.server === server && ["running", "queued"].includes(of.metric));
       const lines = of.map(of => ({ name: `${of.metric === "queued" ? PLACES.queued : "running"}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, color: COLORS[of.metric], dashed: of.source !== "records" }));
-      return picture({ title: `At ${server}`, grade: run.mark, option: timesOption(run, lines, "requests", { max: niceMax(limit) }),
+      return picture({ title: `At ${server}`, mark: run.mark, option: timesOption(run, lines, "requests", { max: niceMax(limit) }),
         caption: "Requests that run on this server, and in its server queue: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
     })));
     if (servers.length > shown.length) inner.push(make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft"));
@@ -173,7 +173,7 @@ function gauges(run) {
     const of = others.filter(of => of.metric === name).slice(0, 8);
     const [title, unit, max, per = 1] = GAUGES[name] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
     const lines = of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) }));
-    return picture({ title, grade: run.mark, option: timesOption(run, lines, unit, max ? { max } : {}),
+    return picture({ title, mark: run.mark, option: timesOption(run, lines, unit, max ? { max } : {}),
       caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.` });
   });
   return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures));

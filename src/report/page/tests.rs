@@ -148,17 +148,17 @@ fn the_stages_of_a_request_add_up() {
 }
 
 #[test]
-fn what_a_run_and_its_figures_warn_of_is_on_the_page() {
+fn warnings_of_a_run_and_its_figures_are_on_the_page() {
     let mut run = run_of(20);
     run.summary["scheduled"] = 30.into();
     run.summary["warnings"] = json!(["the run was stopped before its end"]);
     let data = data_of(&page_of(vec![run]));
     let warnings = data["runs"][0]["warnings"].to_string();
-    for said in [
+    for expected in [
         "was stopped before its end",
         "10 of 30 scheduled requests have no record",
     ] {
-        assert_says(&warnings, said);
+        assert_says(&warnings, expected);
     }
     assert_says(&SCRIPTS.concat(), "...run.warnings");
 }
@@ -195,8 +195,8 @@ fn where_nothing_was_counted_no_share_is_shown() {
         ..Loaded::default()
     };
     let report = Report::of(&loaded);
-    for said in [to_text(&report, None), to_markdown(&report)] {
-        assert!(!said.contains("NaN"), "{said}");
+    for text in [to_text(&report, None), to_markdown(&report)] {
+        assert!(!text.contains("NaN"), "{text}");
     }
     let mut none = report.runs[0].summary.clone();
     none.hosts = ["a:1", "b:1"]

@@ -31,9 +31,9 @@ pub struct Requests {
 type Request = (usize, [i128; 2]);
 
 /// Stages without duplicates, in the order in which a request passes them.
-fn in_order(spent: impl Iterator<Item = StageSet>) -> Vec<StageSet> {
-    let mut all: Vec<StageSet> = spent.collect();
-    all.sort_by_key(|spent| (spent.order(), *spent));
+fn in_order(sets: impl Iterator<Item = StageSet>) -> Vec<StageSet> {
+    let mut all: Vec<StageSet> = sets.collect();
+    all.sort_by_key(|set| (set.order(), *set));
     all.dedup();
     all
 }
@@ -65,19 +65,19 @@ impl Requests {
         requests
     }
 
-    /// The mean seconds of each stage by the time of arrival; null if a stage was not seen.
+    /// The mean seconds of each stage by the time of arrival; null if a stage was not measured.
     pub fn over_time(&self, of: fn(&[TimeSpent; 2]) -> &TimeSpent) -> Value {
         let mut slots: Vec<&TimeSpent> = self.slots.iter().map(of).collect();
         let last = slots.iter().rposition(|slot| slot.requests > 0);
         slots.truncate(last.map_or(0, |last| last + 1));
         let parts = slots.iter().flat_map(|slot| &slot.parts);
         let order = in_order(parts.map(|part| part.spent));
-        let mean = |slot: &TimeSpent, spent: StageSet| {
-            let part = slot.parts.iter().find(|part| part.spent == spent)?;
+        let mean = |slot: &TimeSpent, set: StageSet| {
+            let part = slot.parts.iter().find(|part| part.spent == set)?;
             slot.mean(part).map(|mean| short(mean.max(0.0)))
         };
         let means =
-            |spent: &StageSet| -> Value { slots.iter().map(|slot| mean(slot, *spent)).collect() };
+            |set: &StageSet| -> Value { slots.iter().map(|slot| mean(slot, *set)).collect() };
         json!({
             "slot": short(self.slot),
             "requests": slots.iter().map(|slot| slot.requests).collect::<Value>(),
@@ -117,7 +117,7 @@ impl Requests {
         let order = in_order(parts.map(|part| part.spent));
         let requests = shown.iter().map(|(row, breakdown)| {
             let parts = breakdown.parts.iter().filter_map(|part| {
-                let at = order.iter().position(|spent| *spent == part.spent)?;
+                let at = order.iter().position(|set| *set == part.spent)?;
                 Some(json!([at, short(seconds(part.nanos))]))
             });
             let cell = |column| table.number(column, *row).map_or(Value::Null, short);
@@ -166,8 +166,8 @@ pub fn stages(all: &TimeSpent) -> Value {
     parts.collect()
 }
 
-fn stage(spent: StageSet) -> Value {
-    json!({ "name": spent.name(), "label": spent.label(), "place": spent.place(), "order": spent.order(), "is_after": spent.is_after_first_token() })
+fn stage(set: StageSet) -> Value {
+    json!({ "name": set.name(), "label": set.label(), "place": set.place(), "order": set.order(), "is_after": set.is_after_first_token() })
 }
 
 /// When a row's request was scheduled, else sent, or arrived; seconds.

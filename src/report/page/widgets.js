@@ -33,18 +33,18 @@ function choice(label, options, chosen, pick) {
   return box("span", "", `${label} `, group);
 }
 /** Makes the element of a mark such as `INVALID`; null without one. */
-function markOf(grade) {
-  return grade ? make("span", grade, `mark ${grade === "INVALID" ? "" : "DEGRADED"}`) : null;
+function markOf(mark) {
+  return mark ? make("span", mark, `mark ${mark === "INVALID" ? "" : "DEGRADED"}`) : null;
 }
 /** The worst mark of several runs. */
-const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(grade => runs.some(run => run.mark === grade)) ?? null;
+const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(mark => runs.some(run => run.mark === mark)) ?? null;
 /** A label of settings with spaces around `=`. */
 const spaced = name => (DATA.experiment?.keys ?? []).reduce((name, key) => name.replaceAll(`${key}=`, `${key} = `), name);
 /** The name of a run. */
 const briefOf = run => spaced(run.run);
 /** The name of a run in a chart, with its mark. */
 const nameOf = run => run.mark ? `${briefOf(run)} [${run.mark}]` : briefOf(run);
-/** The next larger round number. */
+/** The least round number that is not smaller. */
 function niceMax(value) {
   if (!(value > 0)) return null;
   const power = 10 ** Math.floor(Math.log10(value));

@@ -8,7 +8,7 @@ use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::units::{count, duration};
 
-/// Traffic has left a server if the chance that it got no more requests is below this.
+/// Traffic has left a server if it got no more requests, and the chance of that at its share before is below this.
 const MAX_CHANCE: f64 = 0.01;
 
 /// The requests to a server, in the order of sending.

@@ -150,12 +150,12 @@ fn a_killed_server_has_figures_before_during_and_after() {
     assert_after(&fault.left, 0.8);
     assert_after(&fault.recovery, 2.0);
     let text = lines(&found).join("\n");
-    for said in [
+    for expected in [
         "server-1 kill from 30.0 s until 60.0 s, when it answered again",
         "traffic left it within 0.80 s; it served again 2.00 s after it was back",
         "upstream_died 5",
     ] {
-        assert_says(&text, said);
+        assert_says(&text, expected);
     }
 }
 
@@ -237,8 +237,8 @@ fn a_fault_until_the_end_has_no_after() {
     let [_, during, after] = &found[0].phases;
     assert_eq!((during.requests, after.requests), (600, 0));
     let text = lines(&found).join("\n");
-    for said in ["to the end of the run", "; it was not brought back"] {
-        assert_says(&text, said);
+    for expected in ["to the end of the run", "; it was not brought back"] {
+        assert_says(&text, expected);
     }
 }
 
@@ -384,7 +384,7 @@ fn traffic_has_left_a_server_unless_chance_explains_it() {
 
 #[test]
 fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
-    let said = |kind: &str, events: &[(f64, &str)]| {
+    let outcome = |kind: &str, events: &[(f64, &str)]| {
         let requests = (0..100).map(|n| sent(0.1 * n as f64, n % 2, Some(0.1)));
         let events = events.iter();
         let faults = events.map(|(at, event)| of_kind(kind, *at, 1, event));
@@ -398,7 +398,7 @@ fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
         ("stall", "what was held went on"),
         ("reset", "it served again"),
     ] {
-        let (text, over) = said(kind, &whole);
+        let (text, over) = outcome(kind, &whole);
         assert_says(
             &text,
             &format!("server-1 {kind} from 2.0 s taken away at 4.0 s"),
@@ -407,7 +407,7 @@ fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
         assert!(!text.contains("answered again"), "{text}");
         assert_eq!(text.contains("served again"), kind == "reset", "{text}");
         assert_eq!(over, Some(4.0));
-        let (text, over) = said(kind, &whole[..1]);
+        let (text, over) = outcome(kind, &whole[..1]);
         let end = match kind {
             "reset" => "it was not brought back",
             _ => "the fault was not taken away",
@@ -415,7 +415,7 @@ fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
         assert_says(&text, end);
         assert_eq!(over, None);
     }
-    let (text, over) = said("refuse", &whole);
+    let (text, over) = outcome("refuse", &whole);
     assert_says(&text, "until 4.3 s, when it answered again");
     assert_says(&text, "it served again 0.10 s after it was back");
     assert_eq!(over, Some(4.3));

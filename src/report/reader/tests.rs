@@ -76,23 +76,23 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     write(folder.path(), "requests.csv", lines.concat());
     let run = read(folder.path().to_owned());
     assert_eq!(run.table.len(), 5);
-    for said in [
+    for expected in [
         "7 of 12 rows cannot be read and are left out: ",
         "requests.csv line 3: ",
         " \"soon\" is no number; ",
         &format!("line 5: the row is cut off: 2 of {} cells; ", COLUMNS.len()),
         "line 7: byte 4 is no UTF-8, …",
     ] {
-        assert_says(&run.notes[0], said);
+        assert_says(&run.notes[0], expected);
     }
     // Of many only the first are named.
-    for (row, said) in [
+    for (row, expected) in [
         ("b,2,great", "outcome \"great\" is none that this version"),
         (&long, "line 3: the row is longer than 1 MiB"),
     ] {
         let text = format!("req_id,arrival_time,outcome\na,1,ok\n{row}\n");
         let run = read(write(folder.path(), "p.csv", text));
-        assert_says(&run.notes[0], said);
+        assert_says(&run.notes[0], expected);
     }
 }
 
@@ -116,16 +116,16 @@ fn a_truncated_gzip_file_is_read_up_to_its_end() {
     let cut = read(named("cut.csv.gz", &packed[..packed.len() / 2]));
     let rows = cut.table.len();
     assert!((500..1500).contains(&rows), "{rows}");
-    let said = format!("cut.csv.gz is cut off behind line {}: ", rows + 1);
-    assert!(cut.notes[0].starts_with(&said), "{:?}", cut.notes);
+    let expected = format!("cut.csv.gz is cut off behind line {}: ", rows + 1);
+    assert!(cut.notes[0].starts_with(&expected), "{:?}", cut.notes);
     let none = load(&[named("none.csv.gz", &packed[..40])]).unwrap_err();
     assert_says(&none.to_string(), "cut off within its first line");
 }
 
 #[test]
-fn what_is_no_file_of_rows_is_said_to_be_none() {
+fn a_file_without_rows_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    for (bytes, said) in [
+    for (bytes, expected) in [
         (&b""[..], "the file is empty"),
         (b"{\"a\": 1}\n", "its first line is \"{\\\"a\\\": 1}\""),
         (b"\xff\xfe\x00", "its first line is not text in UTF-8"),
@@ -140,16 +140,16 @@ fn what_is_no_file_of_rows_is_said_to_be_none() {
         ),
     ] {
         let path = write(folder.path(), "some.csv", bytes);
-        assert_says(&load(&[path]).unwrap_err().to_string(), said);
+        assert_says(&load(&[path]).unwrap_err().to_string(), expected);
     }
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
-    for (name, said) in [
+    for (name, expected) in [
         ("absent", "absent: No such file"),
         ("empty", "it has no requests.csv"),
     ] {
         let none = load(&[folder.path().join(name)]).unwrap_err();
-        assert_says(&none.to_string(), said);
+        assert_says(&none.to_string(), expected);
     }
     // A run's folder with such a file is still a run.
     write(&empty, "requests.csv", of_run(0));
@@ -158,12 +158,12 @@ fn what_is_no_file_of_rows_is_said_to_be_none() {
 }
 
 #[test]
-fn columns_of_another_version_are_left_out_and_said() {
+fn columns_of_another_version_are_left_out_with_a_note() {
     let folder = tempfile::tempdir().unwrap();
     let text = "\u{feff}req_id,mood,arrival_time,success\r\nx-4,good,1.5,True\r\n";
     let run = read(write(folder.path(), "other.csv", text));
-    let said = "columns that this version does not know are left out: mood";
-    assert_eq!(run.notes, [said]);
+    let expected = "columns that this version does not know are left out: mood";
+    assert_eq!(run.notes, [expected]);
     assert_eq!(run.table.number(ColumnId::arrival_time, 0), Some(1.5));
     assert!(run.table.is_ok(0));
 }
@@ -198,15 +198,15 @@ fn times_of_different_bases_are_never_put_together() {
     let a = write(folder.path(), "a.csv", &run);
     let b = write(folder.path(), "b.csv", &epoch);
     let error = rows::read(&[a, b], None, &[]).unwrap_err();
-    let said = "b.csv: its times count from the Unix epoch, those of ";
-    assert_says(&error.to_string(), said);
+    let expected = "b.csv: its times count from the Unix epoch, those of ";
+    assert_says(&error.to_string(), expected);
     // Rows of another base within a file count as broken.
     let mixed = [run, lines(&epoch).remove(1)].concat();
     let path = write(folder.path(), "mixed.csv", mixed);
     let run = read(path);
     assert_eq!(run.table.len(), 2);
-    let said = "line 4: arrival_time 1795000000.002000000 counts from the Unix epoch";
-    assert_says(&run.notes[0], said);
+    let expected = "line 4: arrival_time 1795000000.002000000 counts from the Unix epoch";
+    assert_says(&run.notes[0], expected);
 }
 
 #[test]
@@ -223,12 +223,12 @@ fn files_that_were_rotated_away_are_read_with_the_last() {
     let run = read(path);
     let arrival = run.table.numbers(ColumnId::arrival_time);
     assert_eq!(arrival, [0.002, 0.102, 0.202, 0.302, 0.402]);
-    let said = "with the rows of 3 files that were rotated away";
-    assert_eq!(run.notes, [said]);
+    let expected = "with the rows of 3 files that were rotated away";
+    assert_eq!(run.notes, [expected]);
 }
 
 #[test]
-fn what_a_pattern_of_the_shell_names_is_read_once() {
+fn a_file_that_is_given_twice_is_read_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "p.csv", of_run(3));
     let older = write(folder.path(), "p.csv.20261120T144800Z", of_run(2));

@@ -25,7 +25,7 @@ pub struct Server {
     pub causes: ByCause,
     host: String,
     rank: Option<i64>,
-    /// By the cause of waiting, if the rows tell it (servers of pairs).
+    /// By the cause of waiting, if rows have it (servers of pairs).
     queues: BTreeMap<Option<Cause>, Queue>,
     /// Whether its slots are known from its command.
     has_slots_flag: bool,

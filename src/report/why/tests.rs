@@ -43,23 +43,23 @@ fn the_cause_of_a_wait_and_its_holders_are_named() {
     let run = run();
     let mut why = WaitReport::of(&run);
     adds_up(&why, &run.table);
-    let told = why.of_row(&run.table, 3).unwrap();
-    let first = &told["held_up_by"][0];
+    let wait = why.of_row(&run.table, 3).unwrap();
+    let first = &wait["held_up_by"][0];
     assert_eq!(
-        [&told["waited_s"], &told["cause"], &first["req_id"]],
+        [&wait["waited_s"], &wait["cause"], &first["req_id"]],
         [&json!(3.0), &json!("slots"), &json!("long")]
     );
     assert_eq!(first["seconds"], 1.5);
     let sentence = "waited 3.00 s: all 2 slots were taken; longest by long (96k-token prompt)";
-    assert_eq!(told["words"], sentence);
+    assert_eq!(wait["words"], sentence);
     let long = why.of_row(&run.table, 0).unwrap();
     assert!(long["words"].is_null() && long["waited_s"] == 0.0, "{long}");
     assert_eq!(why.servers[0].slots(), Some((2, "found in the rows")));
-    let (by, said) = dominant_group(&why.groups).unwrap();
+    let (by, sentence) = dominant_group(&why.groups).unwrap();
     assert_eq!(by, "prompt");
     assert!(
-        said.starts_with("Prompts above 32k tokens are 12 % of the requests"),
-        "{said}"
+        sentence.starts_with("Prompts above 32k tokens are 12 % of the requests"),
+        "{sentence}"
     );
     // Prompts of unknown length have no length in the text, and do not count as long.
     let mut unknown = why.groups.clone();
@@ -184,8 +184,8 @@ fn tenants_are_groups() {
     });
     let why = WaitReport::of(&run);
     // All are of the same team.
-    let told = why.groups.iter().filter(|of| of.by.starts_with("x-"));
-    let [a, b] = told.collect::<Vec<_>>()[..] else {
+    let groups = why.groups.iter().filter(|of| of.by.starts_with("x-"));
+    let [a, b] = groups.collect::<Vec<_>>()[..] else {
         panic!("{:?}", why.groups)
     };
     assert_eq!((a.requests, b.requests, a.bore, b.bore), (1, 7, 0.0, 1.0));
@@ -206,9 +206,12 @@ fn tenants_are_groups() {
     assert!((caused - 0.5).abs() < 1e-9, "{caused}");
     assert_eq!(tables::tables(&why)[1].rows[0][3..], ["17.50 s", "35.00 s"]);
     let both = [a.clone(), b.clone()];
-    let (by, said) = dominant_group(&both).unwrap();
+    let (by, sentence) = dominant_group(&both).unwrap();
     assert_eq!(by, "x-tenant");
-    assert!(said.starts_with("Requests of the x-tenant a are"), "{said}");
+    assert!(
+        sentence.starts_with("Requests of the x-tenant a are"),
+        "{sentence}"
+    );
 }
 
 #[test]
@@ -221,14 +224,14 @@ fn limits_of_files_are_used_and_their_source_is_named() {
         metric: "max_total_num_tokens".into(),
         value: 16_384.0,
     }];
-    let told = |run: &Run| {
+    let limits = |run: &Run| {
         let server = WaitReport::of(run).to_json(&run.table)["servers"][0].take();
         ["slots", "slots_source", "pool_tokens", "pool_source"]
             .map(|key| server[key].to_string())
             .join(" ")
     };
     let found = r#"2 "found in the rows" 16384 "its /metrics""#;
-    assert_eq!(told(&run), found);
+    assert_eq!(limits(&run), found);
     run.file = Some(RunFile {
         processes: vec![ProcessFile {
             name: "a:1".into(),
@@ -238,7 +241,7 @@ fn limits_of_files_are_used_and_their_source_is_named() {
         ..RunFile::default()
     });
     let started = r#"2 "its command" 200000 "its command""#;
-    assert_eq!(told(&run), started);
+    assert_eq!(limits(&run), started);
 }
 
 proptest::proptest! {

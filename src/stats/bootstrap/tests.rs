@@ -135,7 +135,7 @@ fn a_better_policy_is_found() {
 /// For independent pairs the interval is that of textbooks, but wider as there are few blocks: it contains the true value 95 times of 100,
 /// and is less than twice as wide. Fewer than 180 of 200 have a probability of 0.2 %.
 #[test]
-fn of_independent_pairs_the_interval_holds_what_it_says() {
+fn intervals_of_independent_pairs_have_their_coverage() {
     let mut width = 0.0;
     let holds = (0..200_u64).filter(|seed| {
         let mut rng = ChaCha8Rng::seed_from_u64(*seed);
@@ -177,7 +177,7 @@ fn too_few_pairs_have_no_bounds() {
 }
 
 #[test]
-fn values_without_end_reach_the_bounds_and_not_the_middle() {
+fn infinite_values_are_in_the_bounds_and_not_in_the_difference() {
     let endless = |is: bool, n: i32| if is { f64::INFINITY } else { f64::from(n % 10) };
     // Eight neighbours in a thousand are infinite: the p99 is finite, that of many resamples is not.
     let eight = pairs(1000, |n| (f64::from(n % 10), endless(n < 8, n)));

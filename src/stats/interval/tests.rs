@@ -78,7 +78,7 @@ const MISSES_IN_QUEUES: f64 = 0.19;
 /// In a queue of 80 % load a value is correlated with the next 50. Intervals for independent values are wrong in 2 of 3; ours in about one of
 /// ten at most, as there is none where the correlation is too long for the blocks.
 #[test]
-fn intervals_hold_the_quantile_as_often_as_they_say_or_are_withheld() {
+fn intervals_have_their_coverage_or_are_withheld() {
     for (load, count, q, at_least) in [
         (0.0, 32, 0.5, 0.74),
         (0.0, 40, 0.5, 0.74),

@@ -33,7 +33,7 @@ pub struct ServerFacts {
     pub down: Vec<Interval>,
     /// When there were requests of unknown waiting and running times, as an [`Interval::union`].
     pub untimed: Vec<Interval>,
-    /// The cause of all waiting there, if the rows tell it (servers of pairs).
+    /// The cause of all waiting there, if rows have it (servers of pairs).
     pub cause: Option<Cause>,
 }
 

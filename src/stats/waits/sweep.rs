@@ -40,7 +40,7 @@ enum Change {
 /// The time, the change, and the index of the stay.
 type Event = (i64, Change, u32);
 
-/// A distribution over time: how long each value lasted.
+/// A distribution over time: how long each value lasted, possibly weighted.
 #[derive(Clone, Debug, Default)]
 pub struct Durations<V>(BTreeMap<V, f64>);
 

@@ -137,7 +137,7 @@ fn of_slots() -> [(usize, Load); 5] {
 }
 
 /// The limits of a server, as files have them.
-fn told(slots: usize, pool: u64) -> ServerFacts {
+fn with_limits(slots: usize, pool: u64) -> ServerFacts {
     ServerFacts {
         slots: Some(slots as u32),
         pool: Some(pool),
@@ -146,7 +146,7 @@ fn told(slots: usize, pool: u64) -> ServerFacts {
 }
 
 #[test]
-fn each_limit_is_told_from_the_others_with_and_without_files_that_tell_it() {
+fn each_limit_is_recognized_with_and_without_files_that_name_it() {
     let by_slots = of_slots().map(|(n, load)| (n, 800_000, load, Cause::Slots));
     let by_memory = [
         (20_000, load(0.08, (100, 2_000), (32, 400), 700)),
@@ -170,7 +170,7 @@ fn each_limit_is_told_from_the_others_with_and_without_files_that_tell_it() {
             };
             let stays = simulated(profile, &load, seed);
             let name = format!("{n} slots, {pool} tokens, {:?}", load.output);
-            holds(&name, &stays, &told(n, pool), cause);
+            holds(&name, &stays, &with_limits(n, pool), cause);
             let waits = holds(&name, &stays, &ServerFacts::default(), cause);
             if cause == Cause::Slots {
                 assert_eq!(waits.limits.slots, Some(n as u32), "{name}");
@@ -181,7 +181,7 @@ fn each_limit_is_told_from_the_others_with_and_without_files_that_tell_it() {
 
 /// If neither the pool nor its usage is known, a pool that filled up is found, or the cause is unknown: not other requests or the slots.
 #[test]
-fn a_full_pool_that_nobody_told_of_is_not_laid_on_others() {
+fn an_unknown_full_pool_is_not_blamed_on_others() {
     for (pool, load, seeds) in [
         (30_000, load(0.05, (64, 1_000), (200, 600), 700), 2..8),
         (100_000, load(0.02, (64, 2_000), (100, 900), 1_500), 10..12),
@@ -201,7 +201,7 @@ fn a_full_pool_that_nobody_told_of_is_not_laid_on_others() {
 }
 
 #[test]
-fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
+fn waiting_for_unknown_traffic_is_not_attributed_to_known_requests() {
     for (n, load) in of_slots() {
         for (seed, dropped) in [(0, 0.5), (1, 0.7), (2, 0.35)] {
             // All of 4 slots are often taken by known requests, which is then the true cause.
@@ -212,7 +212,7 @@ fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
             let mut stays = simulated(slots(n), &load, seed);
             stays.retain(|_| rng.random::<f64>() >= dropped);
             let name = format!("{n} slots, {dropped} dropped");
-            let waits = holds(&name, &stays, &told(n, 800_000), Cause::NotSeen);
+            let waits = holds(&name, &stays, &with_limits(n, 800_000), Cause::NotSeen);
             let held: f64 = stays.iter().map(|stay| waits.held_up(stay)).sum();
             assert!(held <= 0.05 * (held + waits.unattributed_s), "{name}");
             holds(&name, &stays, &ServerFacts::default(), Cause::NotSeen);
@@ -232,7 +232,7 @@ fn stay(queued: i64, started: i64, ended: i64) -> Stay {
 }
 
 #[test]
-fn a_wait_is_laid_on_those_who_ran_by_hand() {
+fn a_wait_is_attributed_to_those_that_ran_by_hand() {
     // One waits while nobody runs, then 0 and 1 run; 2 waits for both, from 30 on for 1 and 3.
     let stays = [
         stay(0, 10, 30),
@@ -273,7 +273,7 @@ proptest! {
     #[test]
     fn parts_add_up_to_the_whole(
         all in prop::collection::vec((0_i64..5_000, 0_i64..900, 0_i64..90, -5_i64..2_000, 0_u64..9_000), 0..60),
-        told in prop::option::of(1_u32..9),
+        known_slots in prop::option::of(1_u32..9),
         pool in prop::option::of(1_u64..90_000),
         usage in prop::collection::vec((0_i64..6_000, 0.0..1.2_f64), 0..4),
         untimed in prop::collection::vec((-100_i64..8_000, 0_i64..900), 0..9),
@@ -290,7 +290,7 @@ proptest! {
         let mut usage: Vec<(i64, f64)> = usage.into_iter().map(|(at, used)| (at * MS, used)).collect();
         usage.sort_by_key(|(at, _)| *at);
         let untimed = untimed.into_iter().map(|(start, length)| Interval { start: start * MS, end: (start + length) * MS });
-        let known = ServerFacts { slots: told, pool, usage, untimed: Interval::union(untimed.collect()), ..ServerFacts::default() };
+        let known = ServerFacts { slots: known_slots, pool, usage, untimed: Interval::union(untimed.collect()), ..ServerFacts::default() };
         let waits = Waits::of(&stays, &known);
         adds_up(&stays, &waits);
         // The sum over single waits is what it held up all.

@@ -44,7 +44,7 @@ const NARROW: &str = "\
 230 1 20 255 400 | decode_memory | Decode's batch is full | those that had it were waiting for a slot";
 
 #[test]
-fn what_is_narrow_of_a_pair_is_named() {
+fn the_bottleneck_of_a_pair_is_named() {
     for line in NARROW.lines() {
         let [times, cause, title, what] = line.split(" | ").collect::<Vec<_>>()[..] else {
             panic!("{line}");
@@ -54,17 +54,17 @@ fn what_is_narrow_of_a_pair_is_named() {
         let finding = only(&run, "pair");
         assert!(finding.title.starts_with(title), "{finding:?}");
         assert_says(&finding.what, what);
-        assert_told(&run, cause);
+        assert_causes(&run, cause);
     }
 }
 
 /// Asserts what such a run's requests waited for most, and that all of their waiting has a cause.
-fn assert_told(run: &Run, cause: &str) {
+fn assert_causes(run: &Run, cause: &str) {
     let why = WaitReport::of(run);
     assert_eq!(why.waited(), 0, "no server's queue is blamed");
-    let told = why.to_json(&run.table);
+    let json = why.to_json(&run.table);
     let main = why.causes.main().unwrap();
-    assert_eq!(main.name(), cause, "{told}");
+    assert_eq!(main.name(), cause, "{json}");
     let waits = [
         ColumnId::decode_bootstrap_time,
         ColumnId::prefill_queue_time,
@@ -72,11 +72,11 @@ fn assert_told(run: &Run, cause: &str) {
         ColumnId::decode_queue_time,
     ];
     let waited = waits.map(|column| run.table.numbers(column).iter().sum::<f64>());
-    let seconds = |key: &str| told[key].as_f64().unwrap();
+    let seconds = |key: &str| json[key].as_f64().unwrap();
     // The waiting caused by requests, and that without a cause, is all of it.
     let laid = seconds("held_up_others_s") + seconds("by_nobody_seen_s");
     for sum in [seconds("at_pairs_s"), laid] {
-        assert!((sum - waited.iter().sum::<f64>()).abs() < 1e-6, "{told}");
+        assert!((sum - waited.iter().sum::<f64>()).abs() < 1e-6, "{json}");
     }
     let over_time = RunReport::of(run).summary.all.flow.over_time.unwrap();
     assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
@@ -89,7 +89,7 @@ fn assert_told(run: &Run, cause: &str) {
 }
 
 #[test]
-fn who_has_what_a_request_of_a_pair_waits_for_holds_it_up() {
+fn a_request_of_a_pair_is_held_up_by_the_holder_of_memory() {
     let mut table = Table::default();
     // Decode has memory for one request: the first has it from 1 to 9 s; the second, which arrived at 2 s, from then on.
     for (id, queued, reserved, ended) in [("a", 0.0, 1.0, 9.0), ("b", 2.0, 9.0, 12.0)] {

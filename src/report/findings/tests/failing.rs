@@ -20,8 +20,8 @@ fn a_server_that_failed_is_named_first() {
     let kinds: Vec<&str> = all.iter().map(|of| of.kind).collect();
     assert_eq!(kinds, ["server_failed", "failures"]);
     assert_eq!(all[0].title, "b:1 failed");
-    let said = "4 attempts at it broke off; it served nothing after 4.";
-    assert_says(&all[0].what, said);
+    let expected = "4 attempts at it broke off; it served nothing after 4.";
+    assert_says(&all[0].what, expected);
     assert_eq!(all[1].advice, "See the server that failed.");
     // Faults on purpose are reported with the faults.
     run.faults = vec![FaultRow::default()];
@@ -81,8 +81,8 @@ fn requests_that_waited_for_a_fault_until_they_were_given_up_are_found() {
         let finding = all.iter().find(|of| of.kind == "fault");
         assert_eq!(finding.is_some(), is_found, "{outcome:?} {all:#?}");
         if let Some(finding) = finding {
-            let said = "5 of the 40 requests that went well or were given up took 0.26 s or longer, up to 0.90 s";
-            assert_says(&finding.what, said);
+            let expected = "5 of the 40 requests that went well or were given up took 0.26 s or longer, up to 0.90 s";
+            assert_says(&finding.what, expected);
         }
     }
 }

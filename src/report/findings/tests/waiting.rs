@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn a_second_large_cause_of_waiting_is_named_too() {
     let run = run_of(100, |sample, _, start| queued(sample, start));
-    let told_of = |other, share, untimed| {
+    let with_cause = |other, share, untimed| {
         let mut why = WaitReport::default();
         why.untimed = untimed;
         why.causes.add(Cause::Slots, 100 - share);
@@ -20,27 +20,27 @@ fn a_second_large_cause_of_waiting_is_named_too() {
             .unwrap();
         (found.what, found.advice)
     };
-    let told = |prefill| told_of(Cause::Prefill, prefill, 7);
-    let (what, advice) = told(38);
+    let with_prefill = |prefill| with_cause(Cause::Prefill, prefill, 7);
+    let (what, advice) = with_prefill(38);
     assert_says(
         &what,
         "All slots were taken for 62 % of that time, and its turn of prefill had not come for 38 %.",
     );
     let [slots, prefill] = [Cause::Slots, Cause::Prefill].map(Cause::advice);
     assert_eq!(advice, format!("{slots} For the 38 %: {prefill}"));
-    let (what, advice) = told(19);
+    let (what, advice) = with_prefill(19);
     assert_says(&what, "for 81 % of that time.");
     assert_eq!(advice, slots);
     // If much of it is unknown, as requests have no times, the advice says how to get them.
-    let (what, advice) = told_of(Cause::Unknown, 30, 7);
+    let (what, advice) = with_cause(Cause::Unknown, 30, 7);
     assert_says(
         &what,
         "for 70 % of that time. Who had the server is not known while",
     );
     assert_says(&what, "of which it told no times (7 in the rows).");
     assert_says(&advice, "Start the servers with `--enable-metrics`");
-    assert_eq!(told_of(Cause::Unknown, 30, 0).1, slots);
-    assert_eq!(told_of(Cause::Unknown, 10, 7).1, slots);
+    assert_eq!(with_cause(Cause::Unknown, 30, 0).1, slots);
+    assert_eq!(with_cause(Cause::Unknown, 10, 7).1, slots);
 }
 
 #[test]
@@ -92,17 +92,17 @@ fn loaded(rate: f64, count: usize, seed: u64) -> Run {
 /// At the highest rate that can be served, 1 of 100 runs may be found to grow: 5 or more of 100 happen in under 1 of 200 sets.
 #[test]
 fn a_queue_grows_only_where_more_comes_than_ends() {
-    let told = |rate: f64, count| {
+    let growing = |rate: f64, count| {
         let runs = (0..100).map(|seed| servers::growth(&loaded(rate, count, seed)));
         runs.flatten().count()
     };
     for count in [300, 1000] {
-        assert_eq!(told(19.5, count), 0, "of {count}");
-        assert!(told(21.9, count) < 5, "of {count}");
+        assert_eq!(growing(19.5, count), 0, "of {count}");
+        assert!(growing(21.9, count) < 5, "of {count}");
     }
-    assert!(told(30.0, 1000) > 95, "{}", told(30.0, 1000));
+    assert!(growing(30.0, 1000) > 95, "{}", growing(30.0, 1000));
     assert!(kinds(&loaded(30.0, 1000, 0)).contains(&"queue_growth"));
     // A third of 80 is too few for a mean to say anything.
-    let is_told = |count| servers::growth(&loaded(300.0, count, 0)).is_some();
-    assert_eq!([80, 100].map(is_told), [false, true]);
+    let is_found = |count| servers::growth(&loaded(300.0, count, 0)).is_some();
+    assert_eq!([80, 100].map(is_found), [false, true]);
 }

@@ -22,13 +22,13 @@ fn a_run_without_a_response_shows_errors_and_no_table() {
         sample.ended(Outcome::Timeout, error).open_row()
     };
     let text = shown(&[failed(0, error), failed(9, error), failed(20, "refused")]);
-    for said in [
+    for expected in [
         "3 requests in 2.00 s: 0 ok (0.0 %), 3 timeout\n",
         "  2 × no answer: word word\n",
         "  1 × refused\n",
         "3 of 3 requests (100 %) failed: ",
     ] {
-        assert_says(&text, said);
+        assert_says(&text, expected);
     }
     let dashes = |line: &&str| line.split_whitespace().any(|word| word == "-");
     assert_eq!(text.lines().find(dashes), None, "{text}");
@@ -39,8 +39,8 @@ fn a_run_without_a_response_shows_errors_and_no_table() {
         ..run()
     };
     let none = Summary::of_records(&[], &run);
-    for said in ["No request ended", "offered 2.50, sent", "4 of 4 scheduled"] {
-        assert_says(&none.to_text(), said);
+    for expected in ["No request ended", "offered 2.50, sent", "4 of 4 scheduled"] {
+        assert_says(&none.to_text(), expected);
     }
     for key in "success_rate request_throughput mean_ttft_ms duration peak_concurrency".split(' ') {
         assert!(none.to_json()[key].is_null(), "{key}");
@@ -56,20 +56,20 @@ fn one_request_is_in_the_singular() {
         left_out_first: 1,
         ..Window::default()
     });
-    let said = summary.of_window().unwrap();
-    assert_says(&said, "figures are of the 1 request that arrived from");
+    let sentence = summary.of_window().unwrap();
+    assert_says(&sentence, "figures are of the 1 request that arrived from");
 }
 
 #[test]
 fn an_impossible_token_count_is_not_called_missing() {
     let wild = Sample::starting(9).with(|row| row.actual_output_tokens = Some(1_000_000_000));
     let text = shown(&[Sample::whole().open_row(), wild.open_row()]);
-    for said in [
+    for expected in [
         "token counts; the first: actual_output_tokens>",
         "1 of 2 ok requests are in no token figure",
         ", or the reported numbers are impossible (the column `inconsistency` names it)\n",
     ] {
-        assert_says(&text, said);
+        assert_says(&text, expected);
     }
     let silent = Sample::starting(9).with(|row| row.actual_output_tokens = None);
     let text = shown(&[Sample::whole().open_row(), silent.open_row()]);

@@ -44,8 +44,8 @@ fn counts_of_each_server_and_of_all_are_shown() {
     });
     let report = RunReport::of(&run);
     let bucket = report.summary.all.flow.over_time.as_ref().unwrap().bucket_s;
-    let told = super::series(&report);
-    let told = told.as_array().unwrap();
+    let series = super::series(&report);
+    let series = series.as_array().unwrap();
     // How long requests were there, together, and the middle of that.
     for (server, metric, seconds, middle) in [
         ("", "waiting", 0.25, 0.125),
@@ -55,7 +55,7 @@ fn counts_of_each_server_and_of_all_are_shown() {
         ("", "running", 3.0, 4.25 / 3.0),
         ("", "concurrency", 3.75, 4.531 / 3.75),
     ] {
-        let mut all = told.iter();
+        let mut all = series.iter();
         let of = all.find(|of| of["server"] == server && of["metric"] == metric);
         let [times, values] = ["times", "values"].map(|key| {
             let all = of.unwrap()[key].as_array().unwrap().iter();
@@ -64,8 +64,11 @@ fn counts_of_each_server_and_of_all_are_shown() {
         let there = values.iter().sum::<f64>() * bucket;
         let at = times.iter().zip(&values).map(|(time, value)| time * value);
         let at = at.sum::<f64>() * bucket / there;
-        let is_told = (there - seconds).abs() < 1e-3 && (at - middle).abs() <= bucket;
-        assert!(is_told, "{metric} {server}: {there} {at}");
+        let is_right = (there - seconds).abs() < 1e-3 && (at - middle).abs() <= bucket;
+        assert!(is_right, "{metric} {server}: {there} {at}");
     }
-    assert!(!told.iter().any(|of| of["metric"] == "unknown"), "{told:?}");
+    assert!(
+        !series.iter().any(|of| of["metric"] == "unknown"),
+        "{series:?}"
+    );
 }

@@ -16,7 +16,7 @@ use crate::table::Table;
 /// A clock is known poorly if its error is more than this many times the usual error.
 const TIMES_USUAL: i64 = 4;
 
-/// Stages are still told apart if the clock's error is at most this share of the mean total latency.
+/// Stages are still distinguished if the clock's error is at most this share of the mean total latency.
 const MINOR: f64 = 0.01;
 
 /// A clock other than the row's own, by its columns.
@@ -26,9 +26,9 @@ struct OtherClock {
     /// The column that names its process; `None` if all rows share it.
     process: Option<ColumnId>,
     error: ColumnId,
-    /// The delay to it is measured from the first of these that is known,
+    /// Where the measured delay to it starts: the first of these that is known.
     sent: &'static [ColumnId],
-    /// to this.
+    /// Where that delay ends.
     received: ColumnId,
 }
 
@@ -72,7 +72,7 @@ const CLOCKS: [OtherClock; 3] = [
 ];
 
 /// Removes impossible values and durations measured with a poorly known clock.
-pub fn believed(mut table: Table) -> Table {
+pub fn sanitize(mut table: Table) -> Table {
     remove_impossible(&mut table);
     remove_poor(&mut table);
     table
@@ -323,8 +323,8 @@ mod tests {
             assert_eq!(json.pointer(pointer), Some(&json!(expected)), "{pointer}");
         }
         assert_eq!(part(&json, "network")["requests"], 240);
-        let said = "note: 10 requests are left out of what was measured with two clocks";
-        assert_says(&with.to_text(), said);
+        let expected = "note: 10 requests are left out of what was measured with two clocks";
+        assert_says(&with.to_text(), expected);
     }
 
     #[test]
@@ -443,7 +443,7 @@ mod tests {
             });
             let mut table = Table::default();
             table.push_row(&row.row());
-            let read = believed(table.clone());
+            let read = sanitize(table.clone());
             assert!(table.number(measured, 0).is_some(), "{clock:?}");
             assert_eq!(read.number(measured, 0), None, "{clock:?}");
             assert_eq!(read.number(stamped, 0), table.number(stamped, 0));
