@@ -105,7 +105,7 @@ pub async fn run_with_progress(
         return Err(Error::Interrupted(stop.signal()));
     }
     let (plan, schedule, now) = (&prepared.plan, &prepared.schedule, clock.now());
-    let made = output::begin(&folder, plan, schedule, now)?;
+    let created = output::begin(&folder, plan, schedule, now)?;
     let mut facts = RunFacts {
         started: now,
         ended: now,
@@ -115,10 +115,10 @@ pub async fn run_with_progress(
         goodput: args.goodput.clone(),
         machine: json!(Machine::read()),
     };
-    let (announcement, dir) = (plan.announcement(schedule), made.dir.display());
+    let (announcement, dir) = (plan.announcement(schedule), created.dir.display());
     print_line(&format!("{announcement}; rows go to {dir}"));
     let outputs = Outputs {
-        files: Some(Files::new(&made.dir, &facts, args.time_base)?),
+        files: Some(Files::new(&created.dir, &facts, args.time_base)?),
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
@@ -137,7 +137,7 @@ pub async fn run_with_progress(
     let stopped = run.stopped;
     (facts.started, facts.ended) = (run.started, run.ended);
     facts.scheduled -= run.turns_not_sent.unwrap_or_default();
-    let mut finished = unless_signalled(move || finish(run, made, &facts, &delays)).await??;
+    let mut finished = unless_signalled(move || finish(run, created, &facts, &delays)).await??;
     match stopped {
         true => finished.unfit = Some(Unfit::Stopped(stop.signal())),
         false => finished.judge(args.max_failed),
@@ -175,7 +175,7 @@ async fn prepare(
 /// Completes the file of rows, computes the figures from it and writes `summary.json`.
 fn finish(
     mut run: Run,
-    made: CreatedFolder,
+    created: CreatedFolder,
     facts: &RunFacts,
     delays: &Histogram,
 ) -> Result<FinishedRun, Error> {
@@ -200,7 +200,7 @@ fn finish(
     let window = summary.window.as_ref();
     warnings.extend(window.and_then(Window::warning));
     let insecure = args.tls.insecure.then(|| INSECURE_WARNING.to_owned());
-    let more = [insecure, made.note, lost_spans];
+    let more = [insecure, created.note, lost_spans];
     warnings.extend(more.into_iter().flatten());
     let mut json = summary.to_json();
     json["warnings"] = json!(warnings);
@@ -210,7 +210,7 @@ fn finish(
     json["config"]["workload_sha256"] = plan.workload_sha256().ok().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
-    let summarized = output::write_summary(&made.dir, &json).map_err(|error| error.to_string());
+    let summarized = output::write_summary(&created.dir, &json).map_err(|error| error.to_string());
     Ok(FinishedRun {
         failure: summary.failure().or(written.and(summarized).err()),
         summary,
@@ -218,7 +218,7 @@ fn finish(
         evidence,
         warnings,
         dataset: plan.described(),
-        output_dir: made.dir,
+        output_dir: created.dir,
         unfit: None,
     })
 }

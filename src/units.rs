@@ -173,7 +173,7 @@ pub fn share(low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clon
     move |text| within(fraction(text), low, high, "share", ", such as 0.05 or 5%")
 }
 
-/// Returns a parser of whole numbers from `low` on.
+/// Returns a parser of whole numbers that are `low` or more.
 pub fn at_least<T: FromStr + Display + PartialOrd + Copy>(
     low: T,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {

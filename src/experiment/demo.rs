@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     let clock = Clock::system();
     let folder = Folder::new(args.output_dir.as_deref(), false, "results/demo");
     runtime.block_on(async {
-        let CreatedFolder { dir, note } = folder.make(&FILES, clock.now())?;
+        let CreatedFolder { dir, note } = folder.create(&FILES, clock.now())?;
         let deployment = Deployment::start(&spec(&dir)?).await?;
         let flags = traffic_flags(args, &deployment.target);
         let to = dir.join(TRAFFIC).display().to_string();

@@ -82,7 +82,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<ProbeResult> {
     let plan = plan(args)?;
     let spans = args.otlp.start(clock.name())?;
     let run = drive(plan, clock, Arc::new(LiveProgress::default()), Stop::new()).await?;
-    let row = run.records.into_iter().next();
+    let row = run.rows.into_iter().next();
     let mut row = row.context("the request was not sent")?;
     // The wait from the schedule to the send is the probe's own.
     row.timeline.clear(Moment::Scheduled);

@@ -113,7 +113,7 @@ impl ExperimentRunner {
         let now = context.clock.now();
         let (dir, began, lock, note) = match output {
             OutputDir::New(folder) => {
-                let CreatedFolder { dir, note } = folder.make(&[], now)?;
+                let CreatedFolder { dir, note } = folder.create(&[], now)?;
                 let lock = lock(&dir)?;
                 // Another experiment may have written here between the first check and the lock.
                 folder.check(&FILES)?;

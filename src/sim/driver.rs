@@ -21,7 +21,7 @@ use super::engine::{Engine, EventKind, HELD, Load, Request};
 /// How often a manual clock is read.
 const MANUAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The engine's clock: the machine's, moved by a constant.
+/// The engine's clock: the given one, moved by a constant (`--clock-skew-s`).
 #[derive(Clone, Debug)]
 pub(super) struct EngineClock {
     clock: Clock,

@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Ends a request's wait for the other server of a pair: for its place to decode ([`HELD`]), or for its KV cache.
+    /// Ends a request's wait for the other server of a pair: for memory on the decode server ([`HELD`]), or for its KV cache.
     pub fn arrive(&mut self, id: u64, now: Stamp) {
         self.run(now);
         match self.take_from_inbox(id) {

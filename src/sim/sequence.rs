@@ -116,6 +116,7 @@ impl Sequence {
         match update.kind {
             EventKind::Queued | EventKind::Arrived => moments.queue_start = Some(update.at),
             EventKind::Reserved => {
+                // Until now it was queued for memory; the waiting queue begins when it has arrived.
                 moments.bootstrap_start = moments.queue_start.take();
                 moments.reserved = Some(update.at);
             }

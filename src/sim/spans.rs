@@ -187,8 +187,8 @@ impl<'a> Spans<'a> {
     /// Sends a span for each token but the first, and for each prefill after a retraction.
     fn send_tokens(&self, decode: SpanId) {
         let mut count = 0_i64;
-        for (place, pair) in self.sequence.tokens.windows(2).enumerate() {
-            let (from, to, generated) = (pair[0], pair[1], place + 1);
+        for (index, pair) in self.sequence.tokens.windows(2).enumerate() {
+            let (from, to, generated) = (pair[0], pair[1], index + 1);
             let mut again = self.sequence.retractions.iter().rev();
             let again = again.find(|one| one.generated == generated);
             if let Some(from) = again.and_then(|one| one.readmitted) {

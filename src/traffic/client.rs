@@ -107,7 +107,7 @@ pub struct Job {
 pub struct Exchange {
     /// Its rows, at least one; not final yet.
     pub rows: Vec<Row>,
-    /// The timestamps that our proxy reported.
+    /// The timestamps that our proxy reported; `None` without one.
     pub stamps: Option<Stamps>,
     /// Nanoseconds spent connecting before the first write.
     pub connect_nanos: i64,
@@ -162,17 +162,17 @@ impl Client {
         reply: Option<&mut Reply>,
         stop: impl Future<Output = ()>,
     ) -> Exchange {
-        let mut request = self.in_flight(&job);
-        request.reply = reply;
+        let mut in_flight = self.in_flight(&job);
+        in_flight.reply = reply;
         let limit = self.options.request_timeout;
         let end = tokio::select! {
             biased;
-            end = timeout(limit, self.attempts(&mut request, &job)) => end.unwrap_or_else(|_| {
+            end = timeout(limit, self.attempts(&mut in_flight, &job)) => end.unwrap_or_else(|_| {
                 End::Timeout(format!("no end after {} s", limit.as_secs_f64()))
             }),
             () = stop => End::GivenUp,
         };
-        let mut exchange = request.finish(end, self.clock.now());
+        let mut exchange = in_flight.finish(end, self.clock.now());
         // A server's error message may repeat secrets that it was sent.
         let errors = exchange.rows.iter_mut();
         for error in errors.filter_map(|row| row.error.as_mut()) {
@@ -395,7 +395,7 @@ impl Client {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Takes the idle connection that was used last, if it is still open.
+    /// Takes the idle connection that was used last, of those that are still open.
     fn take_idle(&self) -> Option<Connection> {
         let now = self.clock.now();
         loop {

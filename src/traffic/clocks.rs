@@ -34,13 +34,13 @@ impl Clocks {
             mut rows, stamps, ..
         } = exchange;
         let hop = stamps.as_ref().and_then(|front| front.hop.as_deref());
-        // The span of time in which front and hop took their stamps.
-        let span = sent.or(head).map(|from| (from, head.unwrap_or(from)));
-        if let (Some(front), Some(at)) = (&stamps, span) {
+        // The time in which front and hop took their stamps.
+        let window = sent.or(head).map(|from| (from, head.unwrap_or(from)));
+        if let (Some(front), Some(at)) = (&stamps, window) {
             let bounds = OffsetBound::of_exchange(sent, front.arrival, front.now, head);
             self.processes.add(&front.clock, &bounds);
             if let Some(hop) = hop.filter(|hop| hop.clock != front.clock) {
-                // The hop read the head after our send, and wrote its header before we read the response.
+                // The hop read the request after our send, and wrote its stamps before we read the response.
                 let bounds = OffsetBound::of_exchange(sent, hop.arrival, hop.now, head);
                 self.processes.add(&hop.clock, &bounds);
             }
@@ -72,7 +72,7 @@ impl Clocks {
         joined.into_rows(&mut self.engines)
     }
 
-    /// The relation of the clock of a front or hop to the generator's, over a span of time.
+    /// The relation of the clock of a front or hop to the generator's, over a time.
     fn relation(&self, clock: &str, at: (Stamp, Stamp)) -> Relation {
         match self.processes.get_over(clock, at) {
             _ if clock == self.own => Relation::Same,

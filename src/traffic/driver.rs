@@ -31,7 +31,7 @@ pub struct Run {
     pub ended: Stamp,
     /// A row for each request that was due (several where it generates several sequences), in order of sending; empty if they
     /// were written to a file.
-    pub records: Vec<Row>,
+    pub rows: Vec<Row>,
     /// The whole schedule, also of requests that were not sent.
     pub schedule: Arc<Vec<Planned>>,
     /// How late the generator sent.
@@ -162,13 +162,13 @@ impl PreparedRun {
         let mut recorder = recorder.map_err(Error::thread)?;
         let ended = self.clock.now();
         let stopped = stop.is_stopped();
-        let mut records = std::mem::take(&mut recorder.in_memory);
-        records.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
+        let mut rows = std::mem::take(&mut recorder.in_memory);
+        rows.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
         let has_turns = self.plan.max_turns > 1;
         Ok(Run {
             started,
             ended,
-            records,
+            rows,
             lag: std::mem::take(&mut recorder.lag),
             recorder,
             schedule: self.schedule,

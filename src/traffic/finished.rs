@@ -54,11 +54,11 @@ impl std::fmt::Display for Unfit {
             Unfit::Failed {
                 failed,
                 requests,
-                max_share: most,
+                max_share,
             } => {
                 write!(f, "{failed} of {requests} requests failed, more than ")?;
-                match most {
-                    Some(share) => write!(f, "--max-failed {share} allows"),
+                match max_share {
+                    Some(max_share) => write!(f, "--max-failed {max_share} allows"),
                     None => write!(f, "half (--max-failed SHARE says how many may)"),
                 }
             }

@@ -67,7 +67,7 @@ impl Folder {
     ///
     /// # Errors
     /// As [`Folder::check`], or the folder cannot be created.
-    pub fn make(&self, files: &[&str], now: Stamp) -> Result<CreatedFolder, Error> {
+    pub fn create(&self, files: &[&str], now: Stamp) -> Result<CreatedFolder, Error> {
         self.check(files)?;
         match self {
             Folder::Given { dir, .. } => {
@@ -149,14 +149,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let parent = root.path().join("results/traffic");
         let folder = Folder::Own(parent.clone());
-        let make = || folder.make(&FILES, NOW).unwrap();
+        let create = || folder.create(&FILES, NOW).unwrap();
         std::thread::scope(|scope| {
             (0..8).for_each(|_| {
-                scope.spawn(make);
+                scope.spawn(create);
             });
         });
         assert!(parent.join("20261121T212000Z").is_dir());
-        let last = make();
+        let last = create();
         assert_eq!(last.note, None);
         let latest = parent.join(LATEST).canonicalize().unwrap();
         assert_eq!(latest, last.dir.canonicalize().unwrap());
@@ -168,9 +168,9 @@ mod tests {
     fn a_file_named_latest_that_is_no_link_stays() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join(LATEST), "mine").unwrap();
-        let made = Folder::Own(root.path().into()).make(&FILES, NOW).unwrap();
-        assert!(made.dir.is_dir());
-        assert!(made.note.unwrap().contains("does not lead to this run"));
+        let created = Folder::Own(root.path().into()).create(&FILES, NOW).unwrap();
+        assert!(created.dir.is_dir());
+        assert!(created.note.unwrap().contains("does not lead to this run"));
         let kept = std::fs::read_to_string(root.path().join(LATEST)).unwrap();
         assert_eq!(kept, "mine");
     }
@@ -180,22 +180,22 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a/b");
         let given = |force| Folder::new(Some(&dir), force, "unused");
-        given(false).make(&FILES, NOW).unwrap();
+        given(false).create(&FILES, NOW).unwrap();
         std::fs::write(dir.join("mine"), "mine").unwrap();
-        given(false).make(&FILES, NOW).unwrap();
+        given(false).create(&FILES, NOW).unwrap();
         std::fs::write(dir.join("b.json"), "old").unwrap();
-        let error = given(false).make(&FILES, NOW).unwrap_err().to_string();
+        let error = given(false).create(&FILES, NOW).unwrap_err().to_string();
         assert!(error.contains("a/b: holds b.json already"), "{error}");
         assert!(error.contains("--force"), "{error}");
         given(true).check(&FILES).unwrap();
         assert!(dir.join("b.json").exists(), "a check changes nothing");
-        given(true).make(&FILES, NOW).unwrap();
+        given(true).create(&FILES, NOW).unwrap();
         assert!(!dir.join("b.json").exists());
         assert!(dir.join("mine").exists(), "other files stay");
 
         let file = root.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let error = Folder::new(Some(&file), true, "unused").make(&FILES, NOW);
+        let error = Folder::new(Some(&file), true, "unused").create(&FILES, NOW);
         assert!(error.unwrap_err().to_string().contains("/file: "));
     }
 }

@@ -45,23 +45,23 @@ impl Lag {
         let (slot, connect) = (exchange.slot_nanos, exchange.connect_nanos);
         self.waited_for_slot += u64::from(slot > 0);
         self.max_slot_nanos = self.max_slot_nanos.max(slot);
-        let is_given_up = u64::from(exchange.outcome() == Outcome::ClientAbort);
+        let given_up = u64::from(exchange.outcome() == Outcome::ClientAbort);
         let scheduled = exchange.at(Moment::Scheduled);
         let Some((scheduled, sent)) = scheduled.zip(exchange.at(Moment::Sent)) else {
-            self.unsent += is_given_up;
+            self.unsent += given_up;
             return;
         };
-        self.given_up += is_given_up;
+        self.given_up += given_up;
         let late = (sent.nanos_since(scheduled) - slot - connect).max(0);
         self.delays.record(late, 1);
         self.slow_connects += u64::from(connect > SLOW_CONNECT_NANOS);
         self.max_connect_nanos = self.max_connect_nanos.max(connect);
-        for (span, at) in [
+        for (range, at) in [
             (&mut self.due, scheduled),
             (&mut self.sent, scheduled.plus_nanos(late)),
         ] {
-            let (first, last) = span.unwrap_or((at, at));
-            *span = Some((first.min(at), last.max(at)));
+            let (first, last) = range.unwrap_or((at, at));
+            *range = Some((first.min(at), last.max(at)));
         }
     }
 
@@ -97,12 +97,12 @@ impl Lag {
         evidence.gaps = self.gaps(evidence.bounds.gross);
     }
 
-    /// Compares how long all sends took with the schedule; `None` if all were due at once or there are too few. Waits for
-    /// connections do not count, as the server or the network causes them. A difference below `gross` does not count either: it
-    /// may be one late request at the end.
+    /// Compares how long all sends took with the schedule; `None` if all were due at once or there are too few. Waits for slots and
+    /// connections do not count, as they are not the generator's fault. A difference below `gross` does not count either: it may
+    /// be one late request at the end.
     fn gaps(&self, gross: f64) -> Option<Gaps> {
-        let span = |(first, last): (Stamp, Stamp)| last.since(first);
-        let (scheduled, took) = (self.due.map(span)?, self.sent.map(span)?);
+        let length = |(first, last): (Stamp, Stamp)| last.since(first);
+        let (scheduled, took) = (self.due.map(length)?, self.sent.map(length)?);
         let is_late = took - scheduled > gross;
         (self.delays.count() >= MIN_SENDS && scheduled > 0.0).then(|| Gaps {
             stretch: if is_late { took / scheduled } else { 1.0 },

@@ -58,8 +58,8 @@ pub(super) fn begin(
     schedule: &[Planned],
     now: Stamp,
 ) -> Result<CreatedFolder, Error> {
-    let made = folder.make(&FILES, now)?;
-    let path = made.dir.join(SCHEDULE);
+    let created = folder.create(&FILES, now)?;
+    let path = created.dir.join(SCHEDULE);
     let written = File::create_new(&path).and_then(|file| {
         let mut rows = csv::Writer::from_writer(file);
         rows.write_record(SCHEDULE_COLUMNS)?;
@@ -79,7 +79,7 @@ pub(super) fn begin(
         rows.flush()
     });
     written.map_err(|cause| Error::file(&path, cause))?;
-    Ok(made)
+    Ok(created)
 }
 
 /// Writes `summary.json`.

@@ -40,7 +40,7 @@ impl OtlpArgs {
     /// Starts the exporter; `None` if neither a flag nor a variable names a collector. `instance` is the name of this process.
     ///
     /// # Errors
-    /// [`Error::Usage`] names the flag or variable, the problem, and what would be right.
+    /// [`Error::Usage`] names the flag or variable, the problem, and what is expected.
     pub fn start(&self, instance: String) -> Result<Option<Spans>, Error> {
         let given = Otlp {
             endpoint: self.otlp_endpoint.clone(),

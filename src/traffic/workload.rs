@@ -70,21 +70,21 @@ impl RunPlan {
         )))
     }
 
-    /// Builds the JSON body of request (or first turn of conversation) `index`.
-    pub fn request(&self, index: u64) -> Bytes {
+    /// Builds the JSON body of request (or first turn of conversation) `number`.
+    pub fn request(&self, number: u64) -> Bytes {
         // Stream 0 is the schedule's.
-        self.build_body(index, index.wrapping_add(1), PART_STREAMS)
+        self.build_body(number, number.wrapping_add(1), PART_STREAMS)
     }
 
-    /// Builds the body of warm-up request `index`. Its random words differ from the run's, so that it warms no prefix cache; prompts
+    /// Builds the body of warm-up request `number`. Its random words differ from the run's, so that it warms no prefix cache; prompts
     /// of a file are the same.
-    pub fn warmup(&self, index: u64) -> Bytes {
-        self.build_body(index, u64::MAX.wrapping_sub(index), WARMUP_PART_STREAMS)
+    pub fn warmup(&self, number: u64) -> Bytes {
+        self.build_body(number, u64::MAX.wrapping_sub(number), WARMUP_PART_STREAMS)
     }
 
-    /// Returns the lengths of request `index`.
-    pub fn lengths(&self, index: u64) -> Lengths {
-        self.entry(index, &mut self.rng(index.wrapping_add(1))).1
+    /// Returns the lengths of request (or first turn of conversation) `number`.
+    pub fn lengths(&self, number: u64) -> Lengths {
+        self.entry(number, &mut self.rng(number.wrapping_add(1))).1
     }
 
     /// The number of turns of conversation `number`; 1 for a single request.
@@ -173,11 +173,11 @@ impl RunPlan {
         rng.random_range(words::length_range(max, self.args.random_range_ratio))
     }
 
-    /// Returns the entry of request `index`, and its lengths; those that the entry does not set are drawn, before anything else.
-    fn entry(&self, index: u64, rng: &mut ChaCha8Rng) -> (&Entry, Lengths) {
+    /// Returns the entry of request `number`, and its lengths; those that the entry does not set are drawn, before anything else.
+    fn entry(&self, number: u64, rng: &mut ChaCha8Rng) -> (&Entry, Lengths) {
         let input = self.draw_length(self.args.random_input_len, rng);
         let output = self.draw_length(self.args.random_output_len, rng);
-        let entry = self.dataset.entry(index);
+        let entry = self.dataset.entry(number);
         let lengths = Lengths {
             input: entry.input.unwrap_or(input),
             output: entry.output.unwrap_or(output),
@@ -187,14 +187,14 @@ impl RunPlan {
     }
 
     /// Builds a body. `stream` is the request's own random stream, `part_streams` the first of those of shared parts.
-    fn build_body(&self, index: u64, stream: u64, part_streams: u64) -> Bytes {
+    fn build_body(&self, number: u64, stream: u64, part_streams: u64) -> Bytes {
         let mut rng = self.rng(stream);
-        let (entry, lengths) = self.entry(index, &mut rng);
+        let (entry, lengths) = self.entry(number, &mut rng);
         let prompt = match &entry.content {
             Content::Words {
                 shared_parts,
                 words_per_part,
-                has_paragraphs,
+                has_own_paragraph,
             } => {
                 let mut text = String::with_capacity(lengths.input as usize * 6);
                 let mut left = lengths.input;
@@ -204,7 +204,7 @@ impl RunPlan {
                     words::append(&mut text, count, &mut part_rng);
                     left -= count;
                 }
-                if *has_paragraphs {
+                if *has_own_paragraph {
                     let mut own = String::new();
                     words::append(&mut own, left, &mut rng);
                     text = format!("{text}\n\n{own}");

@@ -17,10 +17,10 @@ async fn of_generator_with(addr: SocketAddr, more: &[&str]) -> Row {
     let mut plan = generator::plan(&url, &[&one, more].concat()).unwrap();
     plan.check_target = false;
     let run = generator::drive(plan).await.unwrap();
-    assert_eq!(run.records.len(), 1);
+    assert_eq!(run.rows.len(), 1);
     let mut text = Vec::new();
     lines::header(&mut text);
-    lines::row(&run.records[0], TimeBase::Epoch, &mut text);
+    lines::row(&run.rows[0], TimeBase::Epoch, &mut text);
     let mut reader = csv::Reader::from_reader(text.as_slice());
     reader.deserialize().next().unwrap().unwrap()
 }

@@ -135,7 +135,7 @@ fn failure(run: &Run) -> Option<String> {
         machine: serde_json::Value::Null,
     };
     let mut table = queuescope::table::Table::default();
-    run.records.iter().for_each(|row| table.push_row(row));
+    run.rows.iter().for_each(|row| table.push_row(row));
     Summary::of_table(&table, &facts, None).failure()
 }
 
@@ -145,7 +145,7 @@ fn place(req_id: &str) -> usize {
 }
 
 fn outcomes(run: &Run) -> Vec<Outcome> {
-    run.records.iter().map(|row| row.outcome()).collect()
+    run.rows.iter().map(|row| row.outcome()).collect()
 }
 
 fn at(row: &Row, moment: Moment) -> Stamp {

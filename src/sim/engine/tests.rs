@@ -199,7 +199,8 @@ fn a_full_queue_rejects_when_the_scheduler_picks_up() {
 
 #[test]
 fn one_slot_with_constant_service_waits_as_m_d_1_says() {
-    // The wait is from arrival to the start of prefill. Service: 10 ms of prefill and five decode steps of 12 ms. Mean wait: rho / (2 (1 - rho)) D.
+    // The wait is from arrival to the start of prefill. Service: 10 ms of prefill and five decode steps of 12 ms.
+    // Mean wait: rho / (2 (1 - rho)) D.
     let (service, rho) = (0.070, 0.7);
     let theory = rho / (2.0 * (1.0 - rho)) * service;
     let mut engine = engine(1);

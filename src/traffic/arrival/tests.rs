@@ -36,7 +36,8 @@ fn lag_one(sample: &[f64]) -> f64 {
     covariance / variance * n.sqrt()
 }
 
-/// A true Poisson process exceeds each limit with a probability below 1e-6 for a random seed: P(√n D > 2.7) = 2 exp(−2 × 2.7²) = 9e-7; P(|z| > 4.9) = 1e-6.
+/// A true Poisson process exceeds each limit with a probability below 1e-6 for a random seed:
+/// P(√n D > 2.7) = 2 exp(−2 × 2.7²) = 9e-7; P(|z| > 4.9) = 1e-6.
 const KS_LIMIT: f64 = 2.7;
 const Z_LIMIT: f64 = 4.9;
 
@@ -63,7 +64,8 @@ fn gamma_gaps_follow_their_distribution() {
     assert!(distance_from(of, sample(2.0)) < KS_LIMIT);
     // 15 % off the shape.
     assert!(distance_from(of, sample(2.3)) > KS_LIMIT);
-    // Shape 1/2 is χ² with one degree of freedom. These are its quantiles; the share below each has a standard error of √(p (1 − p) / n).
+    // Shape 1/2 is χ² with one degree of freedom. These are its quantiles; the share below each has a standard error of
+    // √(p (1 − p) / n).
     let bursty = sample(0.5);
     for (p, chi) in [(0.1, 0.015_790_8), (0.5, 0.454_936_4), (0.9, 2.705_543_5)] {
         let below = bursty.iter().filter(|gap| 20.0 * **gap < chi).count() as f64;

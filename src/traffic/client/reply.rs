@@ -31,7 +31,7 @@ struct Events {
 /// The limit of an event's data, and of the joined texts of an incremental stream. A longer reply is dropped.
 const MAX_BYTES: usize = 1 << 20;
 
-/// A text that begins with the whole text before it shows a cumulative stream if that has more bytes than this.
+/// A text that begins with all of the text before it, of more bytes than this, shows that the stream is cumulative.
 const MIN_CUMULATIVE_BYTES: usize = 32;
 
 impl Reply {

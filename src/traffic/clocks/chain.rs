@@ -162,8 +162,8 @@ impl Life {
     }
 }
 
-fn error_of(record: &Row, clock: ClockOf) -> i64 {
-    match record.timeline.relation(clock) {
+fn error_of(row: &Row, clock: ClockOf) -> i64 {
+    match row.timeline.relation(clock) {
         Relation::Apart(offset) => offset.error_nanos,
         other => panic!("{other:?}"),
     }
@@ -225,21 +225,21 @@ proptest! {
         delays in prop::collection::vec(delays(), 1..12),
     ) {
         let lives = lives(&delays);
-        let records = relate(&lives, &machines);
-        prop_assert_eq!(records.len(), lives.len());
-        for (record, life) in records.iter().zip(&lives) {
+        let rows = relate(&lives, &machines);
+        prop_assert_eq!(rows.len(), lives.len());
+        for (row, life) in rows.iter().zip(&lives) {
             for (moment, at) in PATH.into_iter().zip(life.path) {
                 // A single request is enough to bound every clock from both sides.
-                let stated = record.timeline.on_own_clock(moment).unwrap();
-                let error = error_of(record, moment.clock(Side::Traffic)) + FLOAT;
+                let stated = row.timeline.on_own_clock(moment).unwrap();
+                let error = error_of(row, moment.clock(Side::Traffic)) + FLOAT;
                 let off_by = stated.nanos_since(reads(machines.generator, at)).abs();
-                prop_assert!(off_by <= error, "{moment:?} is off by {off_by} > {error}: {record:?}");
+                prop_assert!(off_by <= error, "{moment:?} is off by {off_by} > {error}: {row:?}");
             }
             for (moments, at) in PATH.windows(2).zip(life.path.windows(2)) {
                 let [from, to] = [moments[0], moments[1]];
                 if from.clock(Side::Traffic) == to.clock(Side::Traffic) {
                     // Exact up to drift, whatever the error of the offset.
-                    let stated = record.timeline.nanos(Period { from, to }).unwrap();
+                    let stated = row.timeline.nanos(Period { from, to }).unwrap();
                     let truth = at[1] - at[0];
                     let off_by = (stated - truth).abs();
                     prop_assert!(off_by <= 2 * FLOAT + truth / 10_000, "{from:?} to {to:?}: {off_by}");
@@ -272,9 +272,9 @@ fn a_row_has_the_tightest_offsets_that_were_known_when_its_request_ended() {
         ..Delays::default()
     };
     let lives = lives(&[far(0), far(9 * NANOS), near, far(9 * NANOS)]);
-    let records = relate(&lives, &apart());
+    let rows = relate(&lives, &apart());
     for clock in [ClockOf::Front, ClockOf::Hop, ClockOf::Engine] {
-        let errors = records.iter().map(|record| error_of(record, clock));
+        let errors = rows.iter().map(|row| error_of(row, clock));
         let are_small = errors.map(|error| error < NANOS / 100).collect::<Vec<_>>();
         assert_eq!(are_small, [false, false, true, true], "{clock:?}");
     }
@@ -288,10 +288,10 @@ fn errors_add_up_along_a_chain_of_clocks() {
         path: [0, 0, 2 * NANOS, 0, 0, 0, 0],
         ..Delays::default()
     };
-    let record = relate(&[Life::new(START, &delays)], &apart()).remove(0);
-    let [hop, engine] = [ClockOf::Hop, ClockOf::Engine].map(|clock| error_of(&record, clock));
+    let row = relate(&[Life::new(START, &delays)], &apart()).remove(0);
+    let [hop, engine] = [ClockOf::Hop, ClockOf::Engine].map(|clock| error_of(&row, clock));
     assert!((NANOS..NANOS + NANOS / 1000).contains(&hop), "{hop}");
     assert!((NANOS..NANOS + NANOS / 500).contains(&engine), "{engine}");
-    let row = crate::request::row::Row::ended(vec![record]).remove(0);
+    let row = Row::ended(vec![row]).remove(0);
     assert_eq!(row.clock_offset_error, Some(engine));
 }

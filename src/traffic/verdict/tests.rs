@@ -37,10 +37,10 @@ fn longer(share: f64) -> Option<Gaps> {
 }
 
 /// What is changed; a part of the reason, and values that are valid, degraded, invalid.
-type Limit = (fn(&mut Evidence, f64), &'static str);
+type Case = (fn(&mut Evidence, f64), &'static str);
 
 /// Each figure alone, on either side of its limits.
-const LIMITS: [Limit; 7] = [
+const CASES: [Case; 7] = [
     (|e, x| e.late = of(x), "late: 0.009 0.05 0.12"),
     (|e, x| e.very_late = of(x), "late: 0.001 0.005 0.02"),
     (|e, x| e.loop_late = x, "event loop: 0.01 0.1 0.3"),
@@ -52,7 +52,7 @@ const LIMITS: [Limit; 7] = [
 
 #[test]
 fn each_limit_makes_its_grade() {
-    for (change, row) in LIMITS {
+    for (change, row) in CASES {
         let (part, values) = row.split_once(": ").unwrap();
         let grades = [Grade::Valid, Grade::Degraded, Grade::Invalid];
         for (grade, value) in grades.into_iter().zip(values.split(' ')) {

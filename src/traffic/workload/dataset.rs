@@ -50,8 +50,8 @@ pub enum Content {
         shared_parts: Box<[u64]>,
         /// Words of a part, at most.
         words_per_part: u64,
-        /// Whether the prompt's own words begin a new paragraph.
-        has_paragraphs: bool,
+        /// Whether the prompt's own words are a paragraph of their own.
+        has_own_paragraph: bool,
     },
     /// Random token ids below this number: exact token counts without a tokenizer.
     Ids(u32),
@@ -76,7 +76,7 @@ impl Content {
         Content::Words {
             shared_parts: Box::default(),
             words_per_part: 0,
-            has_paragraphs: false,
+            has_own_paragraph: false,
         }
     }
 }
@@ -126,8 +126,8 @@ impl Dataset {
         }
     }
 
-    /// The entry of request `index`; starts again after the last.
-    pub fn entry(&self, index: u64) -> &Entry {
-        &self.entries[index as usize % self.entries.len()]
+    /// The entry of request `number`; starts again after the last.
+    pub fn entry(&self, number: u64) -> &Entry {
+        &self.entries[number as usize % self.entries.len()]
     }
 }

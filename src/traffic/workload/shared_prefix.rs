@@ -83,7 +83,7 @@ impl SharedPrefixArgs {
         let content = Content::Words {
             shared_parts: [group].into(),
             words_per_part: self.gsp_system_prompt_len,
-            has_paragraphs: true,
+            has_own_paragraph: true,
         };
         Entry {
             input: Some(self.gsp_system_prompt_len + self.gsp_question_len),

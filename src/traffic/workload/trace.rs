@@ -208,7 +208,7 @@ impl Request {
         let content = Content::Words {
             shared_parts: self.blocks,
             words_per_part: BLOCK_TOKENS,
-            has_paragraphs: false,
+            has_own_paragraph: false,
         };
         Arc::new(Entry {
             input: Some(self.input.into()),

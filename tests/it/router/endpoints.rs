@@ -40,9 +40,9 @@ fn check<'a>(
     wanted: impl Iterator<Item = &'a &'a str>,
     served: &BTreeMap<String, String>,
 ) {
-    assert_eq!(run.records.len(), 100);
+    assert_eq!(run.rows.len(), 100);
     let wanted: Vec<&str> = wanted.flat_map(|all| all.split(' ')).collect();
-    for record in &run.records {
+    for record in &run.rows {
         let id = record.request_id();
         assert!(record.is_ok(), "{id}: {:?}", record.error);
         let empty = wanted.iter().find(|name| !is_filled(record, name));
@@ -56,7 +56,7 @@ fn check<'a>(
         assert!(network >= -clock_error(record), "{id}: {network}");
     }
     for sim in served.values().collect::<BTreeSet<_>>() {
-        let all = run.records.iter();
+        let all = run.rows.iter();
         let share = all.filter(|r| r.host.as_ref() == Some(sim)).count();
         assert!((40..=60).contains(&share), "{sim} served {share} of 100");
     }
@@ -70,12 +70,12 @@ fn clock_error(record: &Row) -> i64 {
 /// The servers run on the generator's clock here, whatever the proxy's says: the offset that was found
 /// between the two must hold 0.
 fn check_clock_and_queue(run: &Run) {
-    for record in &run.records {
+    for record in &run.rows {
         let (nanos, error) = (record.clock_offset.unwrap(), clock_error(record));
         assert!(nanos.abs() <= error, "{nanos} ± {error}");
     }
     let has_waited = |row: &&Row| row.pure_queue_time > Some(1_000_000);
-    let waited = run.records.iter().filter(has_waited).count();
+    let waited = run.rows.iter().filter(has_waited).count();
     assert!(waited > 10, "requests queued in the servers: {waited}");
 }
 
@@ -103,7 +103,7 @@ async fn every_endpoint(which: Which) {
                 .iter()
                 .filter(|all| more.is_empty() || **all != STREAM);
             check(&run, wanted, &stack.served());
-            ids.extend(run.records.iter().map(|row| row.request_id().to_owned()));
+            ids.extend(run.rows.iter().map(|row| row.request_id().to_owned()));
             if (backend, more) == ("sglang", "") {
                 check_clock_and_queue(&run);
             }

@@ -45,7 +45,7 @@ async fn chats(which: Which) -> (Vec<Row>, BTreeMap<String, Served>) {
     .await;
     let _router = Router::start_at(which, router, &hops, &[]).await;
     let run = traffic(front.addr(), "chat-", &flags(LOAD)).await;
-    for record in &run.records {
+    for record in &run.rows {
         assert_eq!(record.outcome(), Outcome::Ok, "{record:?}");
     }
     // All rows have gone out when nobody waits any more.

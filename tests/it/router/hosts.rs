@@ -99,8 +99,8 @@ async fn hops_an_hour_off_and_restarted_give_right_rows() {
         }
         // The generator puts three clocks on its own.
         for (run, ahead) in &runs {
-            assert_eq!(run.records.len(), 60);
-            for record in &run.records {
+            assert_eq!(run.rows.len(), 60);
+            for record in &run.rows {
                 assert_eq!(record.inconsistency, None, "{}", record.request_id());
                 assert_holds(told(record, "hop_clock_offset"), *ahead, CORRECTED);
                 // The servers' clock is the generator's.
@@ -134,14 +134,14 @@ async fn servers_of_one_name_on_two_hosts_are_two_clocks() {
     let run = traffic(front.addr(), "two", &flags(FLAGS)).await;
     let skews = BTreeMap::from([("w0", 3.0), ("w1", -3.0)]);
     let rows = front.rows();
-    assert_eq!((rows.len(), run.records.len()), (60, 60));
+    assert_eq!((rows.len(), run.rows.len()), (60, 60));
     for row in &rows {
         assert_eq!(row["host"], "127.0.0.1:30000");
         let skew = skews[row["worker"].as_str()];
         assert_holds(written(row, "clock_offset"), skew, CORRECTED);
         assert_eq!(row["inconsistency"], "", "{row:?}");
     }
-    for record in &run.records {
+    for record in &run.rows {
         let skew = skews[record.worker.as_deref().unwrap()];
         assert_holds(told(record, "clock_offset"), skew, CORRECTED);
     }

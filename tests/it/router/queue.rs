@@ -26,7 +26,7 @@ async fn run(limit: &str) -> Run {
     });
     let stack = Stack::before(vec![sim], Which::Smg113, Hops::Inside, &flags(limit)).await;
     let run = stack.traffic("q", &flags(FLAGS)).await;
-    assert_eq!(run.records.len(), REQUESTS);
+    assert_eq!(run.rows.len(), REQUESTS);
     run
 }
 
@@ -69,7 +69,7 @@ fn by_littles_law(records: &[Row], queue: Period) -> f64 {
 
 /// They waited as long as Little's law says.
 fn assert_law(run: &Run, waits: &[f64], queue: Period) {
-    let (seen, expected) = (mean(waits), by_littles_law(&run.records, queue));
+    let (seen, expected) = (mean(waits), by_littles_law(&run.rows, queue));
     let is_near = (seen / expected - 1.0).abs() < 0.15;
     assert!(is_near, "waited {seen} s, by Little's law {expected} s");
 }
@@ -78,12 +78,12 @@ fn assert_law(run: &Run, waits: &[f64], queue: Period) {
 async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     let limited = run(LIMITED).await;
     let unlimited = run(UNLIMITED).await;
-    for record in limited.records.iter().chain(&unlimited.records) {
+    for record in limited.rows.iter().chain(&unlimited.rows) {
         assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
         assert_eq!(record.inconsistency, None, "{}", record.request_id());
     }
-    let waits = seconds(&limited.records, in_router);
-    let server = seconds(&limited.records, |row| row.pure_queue_time);
+    let waits = seconds(&limited.rows, in_router);
+    let server = seconds(&limited.rows, |row| row.pure_queue_time);
     // It grows as the queue does: each quarter of the arrivals waits longer than the one before.
     let quarters: Vec<f64> = waits.chunks(REQUESTS / 4).map(mean).collect();
     let has_grown = quarters.is_sorted() && quarters[3] > 3.0 * quarters[0];
@@ -92,8 +92,8 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     let in_server = mean(&server);
     assert!(in_server < mean(&waits) / 20.0, "it had room: {in_server}");
 
-    let held = median(&seconds(&unlimited.records, in_router));
-    let queued = seconds(&unlimited.records, |row| row.pure_queue_time);
+    let held = median(&seconds(&unlimited.rows, in_router));
+    let queued = seconds(&unlimited.rows, |row| row.pure_queue_time);
     assert!(held < mean(&queued) / 20.0, "the router held: {held}");
     assert_law(&unlimited, &queued, Period::PURE_QUEUE);
 }

@@ -16,7 +16,7 @@ async fn a_request_says_who_asks_and_what_for() {
     let line =
         "--backend sglang-oai --model m1 --api-key secret --header x-team:search --num-prompts 1";
     let run = sent(server.addr, line).await;
-    let (row, seen) = (&run.records[0], &server.seen()[0]);
+    let (row, seen) = (&run.rows[0], &server.seen()[0]);
     let trace = row.trace_id.as_deref().unwrap();
     for said in [
         "POST /v1/completions HTTP/1.1\r\n",
@@ -71,7 +71,7 @@ async fn connections_are_kept_and_one_that_died_before_an_answer_is_replaced_onc
         let upstream = Upstream::start(move |turn, _| played(turn, &name)).await;
         let line = format!("--num-prompts 3 --max-concurrency 1 {more}");
         let run = sent(upstream.addr, &line).await;
-        let told = run.records.iter().map(|row| {
+        let told = run.rows.iter().map(|row| {
             let outcome = if row.is_ok() { "ok" } else { "died" };
             let is_kept = row.upstream_reused.unwrap();
             let kept = if is_kept { "kept" } else { "new" };
@@ -163,7 +163,7 @@ async fn each_answer_is_a_row_of_its_outcome() {
         let server = Upstream::playing(answer(case)).await;
         let line = format!("--num-prompts 1 {more}");
         let run = sent(server.addr, &line).await;
-        let [row] = &run.records[..] else {
+        let [row] = &run.rows[..] else {
             panic!("{case}");
         };
         assert_eq!(row.outcome().name(), outcome, "{case}: {:?}", row.error);
@@ -201,7 +201,7 @@ async fn nobody_there_is_one_error_before_the_run_and_a_row_within_it() {
     unchecked.check_target = false;
     let run = drive(unchecked).await.unwrap();
     assert_eq!(outcomes(&run), [Outcome::ConnectError]);
-    let row = &run.records[0];
+    let row = &run.rows[0];
     assert_says(row.error.as_deref().unwrap(), "refused");
     let sent = row.timeline.raw(Moment::Sent);
     assert_eq!((row.attempts, sent), (Some(0), None));
@@ -220,7 +220,7 @@ async fn a_model_that_was_not_named_is_asked_for() {
     .await;
     let more = [&ONE[..], &["--backend", "sglang-oai-chat"]].concat();
     let run = drive(plan(server.addr, &more)).await.unwrap();
-    assert_eq!(run.records[0].model.as_deref(), Some("tiny"));
+    assert_eq!(run.rows[0].model.as_deref(), Some("tiny"));
 
     let server = Upstream::always(wire::json_response("{\"data\":[]}")).await;
     let error = drive(plan(server.addr, &more)).await.unwrap_err();

@@ -25,7 +25,7 @@ async fn a_front_says_when_it_sent_and_to_whom_as_far_as_it_knows() {
         (UpstreamKind::Router, &["--upstream-kind", "server"]),
     ] {
         let (sim, run) = run(kind, more).await;
-        for row in &run.records {
+        for row in &run.rows {
             let forwarded = at(row, Moment::Forwarded);
             assert!(at(row, Moment::Arrival) >= at(row, Moment::Sent));
             assert_eq!(row.inconsistency, None);

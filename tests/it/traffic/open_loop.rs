@@ -8,7 +8,7 @@ async fn every_request_becomes_a_row_of_its_schedule_in_order_of_arrival() {
     let line = "--request-rate 500 --num-prompts 40 --upstream-kind server";
     let run = sent(server.addr, line).await;
     assert_eq!(outcomes(&run), [Outcome::Ok; 40]);
-    for row in &run.records {
+    for row in &run.rows {
         let planned = run.schedule[place(row.request_id())].offset_nanos;
         assert_eq!(at(row, Moment::Scheduled), run.started.plus_nanos(planned));
         let order = [
@@ -25,7 +25,7 @@ async fn every_request_becomes_a_row_of_its_schedule_in_order_of_arrival() {
         assert_eq!(at(row, Moment::RouterSend), at(row, Moment::Sent));
         assert_eq!(row.host, Some(server.addr.to_string()));
     }
-    assert!(run.records.is_sorted_by_key(|row| at(row, Moment::Arrival)));
+    assert!(run.rows.is_sorted_by_key(|row| at(row, Moment::Arrival)));
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     });
     let run = run.unwrap();
     assert_eq!(outcomes(&run), [Outcome::Ok; 6]);
-    for pair in run.records.windows(2) {
+    for pair in run.rows.windows(2) {
         assert!(at(&pair[1], Moment::Sent) >= at(&pair[0], Moment::Finish));
         assert_eq!(
             at(&pair[1], Moment::Scheduled),
@@ -130,7 +130,7 @@ async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
     .await;
     let line = "--num-prompts 9 --max-concurrency 4 --drain-timeout-s 0";
     let run = stopped(&server, line, 6, None).await;
-    let (ok, given_up): (Vec<&Row>, Vec<&Row>) = run.records.iter().partition(|row| row.is_ok());
+    let (ok, given_up): (Vec<&Row>, Vec<&Row>) = run.rows.iter().partition(|row| row.is_ok());
     assert_eq!((ok.len(), given_up.len()), (2, 7));
     let is_told = |row: &&Row| {
         row.outcome() == Outcome::ClientAbort && row.error.as_deref() == Some(GIVEN_UP)
@@ -165,7 +165,7 @@ async fn a_stop_ends_the_wait_for_the_next_request() {
     // Hours to the first request; the warm-up request tells that the run is near its start.
     let line = "--request-rate 0.0001 --num-prompts 5 --warmup-requests 1";
     let run = stopped(&server, line, 1, None).await;
-    assert_eq!((run.records.len(), run.schedule.len()), (0, 5));
+    assert_eq!((run.rows.len(), run.schedule.len()), (0, 5));
     assert_eq!(failure(&run).as_deref(), Some("no request was sent"));
 }
 
@@ -177,7 +177,7 @@ async fn warm_up_requests_come_first_and_leave_no_row_and_one_that_fails_ends_th
         "--num-prompts 4 --warmup-requests 2 --request-id-prefix r",
     )
     .await;
-    assert_eq!(run.records.len(), 4);
+    assert_eq!(run.rows.len(), 4);
     let seen = server.seen();
     let ids: Vec<String> = seen
         .iter()

@@ -34,7 +34,7 @@ async fn a_turn_holds_the_replies_before_it_and_waits_for_them() {
     let seen = server.seen();
     let sent: BTreeMap<usize, Value> = seen.iter().map(|seen| (id(seen), body(seen))).collect();
     assert!(sent.keys().copied().eq(0..15), "each place once");
-    let rows = run.records.iter().map(|row| (place(row.request_id()), row));
+    let rows = run.rows.iter().map(|row| (place(row.request_id()), row));
     let rows: BTreeMap<usize, &Row> = rows.collect();
     for (place, body) in &sent {
         assert_eq!(body["sampling_params"]["max_new_tokens"], 6);
@@ -106,7 +106,7 @@ async fn every_backend_is_fed_its_replies() {
             let plan = generator::plan(&url, &flags(&line)).unwrap();
             let run = drive(plan).await.unwrap();
             assert_eq!(outcomes(&run), [Outcome::Ok; 15]);
-            for row in &run.records {
+            for row in &run.rows {
                 // A reply of 6 tokens and a question of 4 words join the 200 of the first turn, and a blank line.
                 let turn = place(row.request_id()) as u64 % 3;
                 let words = row.input_length.unwrap() - 200;
@@ -127,9 +127,9 @@ async fn shards_begin_at_the_moment_that_all_are_told() {
     plan.args.start_at = Some(start);
     let run = drive(plan.clone()).await.unwrap();
     assert_eq!(run.started, start);
-    let places = run.records.iter().map(|row| place(row.request_id()));
+    let places = run.rows.iter().map(|row| place(row.request_id()));
     assert_eq!(Vec::from_iter(places), [1, 3, 5, 7, 9]);
-    assert!(run.records.iter().all(|row| at(row, Moment::Sent) >= start));
+    assert!(run.rows.iter().all(|row| at(row, Moment::Sent) >= start));
     let late = drive(plan).await.unwrap_err();
     assert!(late.is_usage());
     assert_says(&late.to_string(), "name a later moment");

@@ -51,7 +51,7 @@ async fn a_kept_connection_that_said_its_end_is_replaced_as_in_the_clear() {
     let line = format!("--num-prompts 3 --max-concurrency 1 {}", trusting(&ca));
     let url = format!("https://localhost:{}", face.addr.port());
     let run = drive(generator::plan(&url, &flags(&line)).unwrap()).await;
-    let rows = run.unwrap().records;
+    let rows = run.unwrap().rows;
     let attempts = rows
         .iter()
         .filter_map(|row| row.attempts.filter(|_| row.is_ok()));
@@ -128,7 +128,7 @@ async fn http_to_a_server_under_tls_is_told_to_take_https() {
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost"], server.addr).await;
     let run = drive(plan(face.addr, &["--num-prompts", "1"])).await;
-    let error = run.unwrap().records[0].error.clone().unwrap();
+    let error = run.unwrap().rows[0].error.clone().unwrap();
     let said = "speaks TLS there, give https://";
     assert!(error.ends_with(said), "{error}");
 }
