@@ -197,7 +197,7 @@ impl Context {
     }
 }
 
-/// Logs that a request failed, with its trace; what is its client's doing at a lower level.
+/// Logs that a request failed, with its trace: at level info if a server or the proxy failed, else at debug.
 fn log_failure(row: &Row) {
     if row.is_ok() {
         return;
