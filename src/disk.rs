@@ -137,7 +137,7 @@ impl NewFile {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(first);
         let folder = to.parent().unwrap_or(Path::new(""));
-        // Held until the file is registered, so that `abandon` misses none.
+        // Held until the file is registered, so that [`remove_drafts`] misses none.
         let mut drafts = DRAFTS.lock();
         let mut draft = Builder::new();
         let draft = draft.prefix(PREFIX).suffix(SUFFIX);

@@ -47,7 +47,7 @@ pub struct Engine {
     clock: Clock,
     requests: Queue<Message>,
     reports: Arc<Queue<Message>>,
-    outlet: JoinOutput,
+    output: JoinOutput,
     receiver: Mutex<Option<Receiver>>,
     tail: Mutex<Option<Tail>>,
     thread: BackgroundThread,
@@ -77,23 +77,23 @@ impl Engine {
         keys: &Keys,
         socket: Option<TcpListener>,
         forward: Option<settings::Settings>,
-        outlet: JoinOutput,
+        output: JoinOutput,
         clock: Clock,
         metrics: &Metrics,
     ) -> std::io::Result<Engine> {
         let (has_traces, has_logs) = (socket.is_some(), keys.logs.path.is_some());
-        create_counters(&outlet.metrics, has_traces, has_logs);
+        create_counters(&output.metrics, has_traces, has_logs);
         let source = match has_traces {
             true => TimingSource::Trace,
             false => TimingSource::Log,
         };
         let capacity = keys.most_waiting.get() as usize;
         let (requests, inbox) = Queue::new(capacity);
-        let reports = Arc::new(requests.beside(REPORT_QUEUE_CAPACITY));
-        let joiner = Joiner::new(inbox, outlet.clone(), clock.clone(), capacity, source);
+        let reports = Arc::new(requests.sibling(REPORT_QUEUE_CAPACITY));
+        let joiner = Joiner::new(inbox, output.clone(), clock.clone(), capacity, source);
         // Returns whether there was room. After the end of the joining thread none is needed.
         let push = |source: TimingSource| {
-            let (reports, joins) = (reports.clone(), outlet.metrics.engine_joins.clone());
+            let (reports, joins) = (reports.clone(), output.metrics.engine_joins.clone());
             move |message, count| {
                 let pushed = reports.push(message, count);
                 let is_full = pushed.is_err_and(|(_, reason)| reason == Refused::Full);
@@ -137,7 +137,7 @@ impl Engine {
             clock,
             requests,
             reports,
-            outlet,
+            output,
             receiver: Mutex::new(receiver),
             tail: Mutex::new(tail),
             thread: BackgroundThread::spawn("engine-join", panic_message, run)?,
@@ -146,10 +146,10 @@ impl Engine {
 
     /// Records the rows of an ended request, at once or when they are joined. Never waits.
     pub fn record(&self, rows: Vec<Row>) {
-        let wanted = match self.expected_source(&rows) {
+        let expected_source = match self.expected_source(&rows) {
             Ok(source) => source,
-            Err(Some(reason)) => return self.outlet.record_without_report(rows, reason),
-            Err(None) => return self.outlet.telemetry.record(rows),
+            Err(Some(reason)) => return self.output.record_without_report(rows, reason),
+            Err(None) => return self.output.telemetry.record(rows),
         };
         let wait = match rows.first().is_some_and(is_cancelled) {
             true => self.wait_abort,
@@ -160,7 +160,7 @@ impl Engine {
         let ended = Message::Ended(
             EndedRequest {
                 rows,
-                expected_source: wanted,
+                expected_source,
                 at,
             },
             at.plus_nanos(wait),
@@ -169,10 +169,10 @@ impl Engine {
             match reason {
                 Refused::Full => {
                     let reason = MissingReason::NoRoom;
-                    self.outlet.record_without_report(ended.rows, reason);
+                    self.output.record_without_report(ended.rows, reason);
                 }
                 // No report was expected any more.
-                Refused::Closed => self.outlet.telemetry.record(ended.rows),
+                Refused::Closed => self.output.telemetry.record(ended.rows),
             }
         }
     }

@@ -52,8 +52,8 @@ impl From<&str> for Secret {
 /// Shown in place of a secret.
 pub const MASK: &str = "***";
 
-/// Masks the secret parts of a value by the `name` of its key, flag or variable: all of a token, the value of a header, user and query of a
-/// URL, and such values within a JSON object.
+/// Masks the secret parts of a value by the `name` of its key, flag or variable: all of a token, the value of a header, user and
+/// query of a URL, and such values within a JSON object.
 pub fn masked(name: &str, value: &str) -> String {
     let name = name.trim_start_matches('-').replace('-', "_");
     let name = name.to_ascii_lowercase();

@@ -8,7 +8,7 @@ use rustix::termios::tcgetwinsize;
 use textwrap::core::display_width as columns;
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// The width of the terminal of standard output, else of standard error, else the variable `COLUMNS`; in columns. `None` if unknown.
+/// Returns the columns of standard output's terminal, else of standard error's, else the variable `COLUMNS`; `None` if unknown.
 pub fn width() -> Option<usize> {
     let variable = std::env::var("COLUMNS").ok();
     let from_variable = || variable.and_then(|columns| columns.parse().ok());
@@ -46,8 +46,8 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns >= MIN_WIDTH)
 }
 
-/// Prints to standard output (with `--json` to standard error), escaped by [`escaped`] and wrapped to `width` if that is given. Errors, such
-/// as a closed pipe, are ignored.
+/// Prints to standard output (with `--json` to standard error), escaped by [`escaped`] and wrapped to `width` if that is given.
+/// Errors, such as a closed pipe, are ignored.
 pub fn print_within(text: &str, width: Option<usize>) {
     if IS_JSON.load(Ordering::Relaxed) {
         return print_error(text);
@@ -77,8 +77,8 @@ pub fn print_error(text: &str) {
     let _ = std::io::stderr().write_all(fitted(&escaped(text), width).as_bytes());
 }
 
-/// Escapes control characters and characters that change the direction of text, which a terminal would obey: ESC becomes `\x1b`. Line
-/// ends stay.
+/// Escapes control characters, and those that change the direction of text, which a terminal would obey: ESC becomes `\x1b`.
+/// Line ends stay.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     escape(text, &['\n'], hex_escape)
 }
@@ -127,8 +127,8 @@ fn fitted(text: &str, width: Option<usize>) -> String {
     width.map_or_else(|| text.to_owned(), |width| wrap(text, width))
 }
 
-/// Wraps lines longer than `width` columns, between words only: a longer word stays whole. Continuation lines are indented to the text
-/// after the label of their line, if it has one.
+/// Wraps lines longer than `width` columns, between words only: a longer word stays whole. Continuation lines are indented to
+/// the text after the label of their line, if it has one.
 pub fn wrap(text: &str, width: usize) -> String {
     let lines = text.split('\n').map(|line| wrapped(line, width));
     lines.collect::<Vec<_>>().join("\n")

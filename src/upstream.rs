@@ -96,7 +96,7 @@ pub struct Connectivity {
 pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
     rules: Rules,
-    means: Connectivity,
+    connectivity: Connectivity,
     /// One permit for each of `max_concurrent_requests`; `None` without a limit.
     slots: Option<Arc<Semaphore>>,
     choosing: Mutex<Choosing>,
@@ -147,7 +147,7 @@ impl Upstreams {
     pub fn resolve(
         addresses: &[Address],
         rules: Rules,
-        means: Connectivity,
+        connectivity: Connectivity,
         previous: Option<&Upstreams>,
         metrics: &Metrics,
     ) -> Result<Upstreams, String> {
@@ -157,7 +157,7 @@ impl Upstreams {
             let upstream = match known.find(|known| known.address == *address) {
                 Some(known) => known.clone(),
                 None => {
-                    let upstream = Arc::new(Upstream::resolve(address, means.resolver)?);
+                    let upstream = Arc::new(Upstream::resolve(address, connectivity.resolver)?);
                     new.push(upstream.counts.clone());
                     upstream
                 }
@@ -179,7 +179,7 @@ impl Upstreams {
             }),
             all,
             rules,
-            means,
+            connectivity,
             slots,
         })
     }
@@ -319,7 +319,7 @@ impl Upstreams {
         options.read_timeout = Some(rules.upstream_read_timeout_s.get());
         options.write_timeout = Some(rules.upstream_write_timeout_s.get());
         options.idle_timeout = Some(rules.upstream_idle_timeout_s.get());
-        if let Some(trust) = self.means.trust.as_ref().filter(|_| is_tls) {
+        if let Some(trust) = self.connectivity.trust.as_ref().filter(|_| is_tls) {
             options.ca = Some(trust.roots());
             // Pingora's hash for reusing connections leaves the roots out.
             peer.group_key = trust.key();

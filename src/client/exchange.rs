@@ -14,7 +14,7 @@ use crate::clock::Stamp;
 
 use super::socket::Socket;
 
-/// A request whose head was read, and the return path to its client.
+/// A request whose head was read, and the connection or stream that its response is written to.
 pub struct Exchange {
     /// The client's address.
     pub peer: SocketAddr,

@@ -202,7 +202,7 @@ fn is_line_clean(head: &[u8]) -> bool {
     !line.iter().any(u8::is_ascii_control)
 }
 
-/// Whether `head` ends with a blank line, or more follows it.
+/// Whether `head` has the blank line that ends a head.
 fn has_whole_head(head: &[u8]) -> bool {
     let mut ends = memchr::memchr_iter(b'\n', head);
     ends.any(|end| matches!(&head[end + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))

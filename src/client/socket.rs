@@ -52,7 +52,7 @@ impl Socket {
 
     /// Waits until the client has closed its side, or its connection broke. Reads nothing.
     pub async fn closed(&self) {
-        // This interest also ends by the closing of the read side; urgent bytes are never sent.
+        // Tokio does not register for urgent data: only the closing of the read side ends this wait.
         let _ = self.tcp.ready(Interest::PRIORITY).await;
     }
 

@@ -82,7 +82,8 @@ impl<K: Hash + Eq, V> BoundedMultimap<K, V> {
     }
 
     /// Evicts keys and returns their values. If the map is full: the oldest keys, those that are not to be kept first, until
-    /// there is room. Otherwise, every few seconds: those that are not to be kept. The second argument of `is_kept` is whether the map is full.
+    /// there is room. Otherwise, every few seconds: those that are not to be kept. `is_kept` gets a key's entries, and whether
+    /// the map is full.
     pub fn evict(&mut self, now: Stamp, is_kept: impl Fn(&[Entry<V>], bool) -> bool) -> Vec<V> {
         let is_full = self.len > self.capacity;
         if !is_full && now < self.next_sweep {

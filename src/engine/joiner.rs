@@ -52,7 +52,7 @@ pub enum Message {
 #[derive(Debug)]
 pub struct Joiner {
     inbox: UnboundedReceiver<Queued<Message>>,
-    outlet: JoinOutput,
+    output: JoinOutput,
     clock: Clock,
     table: JoinTable,
     /// The source by which unclaimed reports are counted: the first that is on.
@@ -72,14 +72,14 @@ impl Joiner {
     /// Creates a joiner in which at most `capacity` requests wait.
     pub fn new(
         inbox: UnboundedReceiver<Queued<Message>>,
-        outlet: JoinOutput,
+        output: JoinOutput,
         clock: Clock,
         capacity: usize,
         source: TimingSource,
     ) -> Joiner {
         Joiner {
             inbox,
-            outlet,
+            output,
             clock,
             table: JoinTable::new(capacity),
             source,
@@ -121,7 +121,7 @@ impl Joiner {
         self.record_due(now);
         let dropped = self.table.forget(now);
         self.count(self.source, Join::NoRow, dropped);
-        self.outlet
+        self.output
             .metrics
             .engine_waiting
             .with(&[])
@@ -133,13 +133,13 @@ impl Joiner {
             Message::Ended(ended, deadline) => match self.table.add_request(ended, deadline) {
                 Ok(joined) => joined.into_iter().for_each(|joined| self.record(joined)),
                 Err(rows) => self
-                    .outlet
+                    .output
                     .record_without_report(rows, MissingReason::NoRoom),
             },
             Message::Last => self.end = Some(now.plus_nanos(LAST_WAIT_NANOS)),
             Message::Spans(spans) => {
                 let roots = spans.iter().filter_map(EngineSpan::root_of_pair);
-                roots.for_each(|(above, role)| self.outlet.roles.lock().resolve_role(above, role));
+                roots.for_each(|(above, role)| self.output.roles.lock().resolve_role(above, role));
                 let late = spans.into_iter().map(|span| self.table.add_span(span, now));
                 let late = late.filter(|is_late| *is_late).count();
                 self.count(TimingSource::Trace, Join::Late, late);
@@ -157,7 +157,7 @@ impl Joiner {
     }
 
     fn count(&self, source: TimingSource, outcome: Join, count: usize) {
-        let joins = &self.outlet.metrics.engine_joins;
+        let joins = &self.output.metrics.engine_joins;
         joins
             .with(&[source.name(), outcome.name()])
             .inc_by(count as u64);
@@ -167,8 +167,8 @@ impl Joiner {
         for of in &joined.matches {
             self.count(of.candidate.report.source, Join::Joined, 1);
         }
-        let rows = joined.into_rows(&mut self.outlet.clocks.lock());
-        self.outlet.telemetry.record(rows);
+        let rows = joined.into_rows(&mut self.output.clocks.lock());
+        self.output.telemetry.record(rows);
     }
 }
 

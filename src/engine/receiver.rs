@@ -42,7 +42,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Receiver {
     addr: SocketAddr,
-    /// Stops the thread when dropped.
+    /// Stops the thread when dropped, so it stands before the thread.
     _stop: oneshot::Sender<()>,
     _thread: BackgroundThread,
 }

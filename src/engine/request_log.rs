@@ -24,7 +24,7 @@ use line::Lines;
 /// The thread that follows a folder. Dropping it reads the last lines and ends it.
 #[derive(Debug)]
 pub struct Tail {
-    /// Stops the thread when dropped.
+    /// Stops the thread when dropped, so it stands before the thread.
     _stop: Sender<Infallible>,
     _thread: BackgroundThread,
 }

@@ -33,7 +33,7 @@ struct ActiveFault {
     injected: u64,
     /// Dropped with the fault, which its receivers see: one for each request that it is being injected into.
     #[serde(rename = "under_way", serialize_with = "receiver_count")]
-    is_set: watch::Sender<()>,
+    removal: watch::Sender<()>,
 }
 
 /// What was injected, the newest last.
@@ -73,14 +73,14 @@ pub struct Injected {
     /// The fault.
     pub fault: Fault,
     entry: LogEntry,
-    is_set: watch::Receiver<()>,
+    removal: watch::Receiver<()>,
     log: Arc<Mutex<Log>>,
     clock: Clock,
 }
 
 /// Serializes the number of requests that the fault stalls, slows or is to cut.
-fn receiver_count<S: Serializer>(is_set: &watch::Sender<()>, to: S) -> Result<S::Ok, S::Error> {
-    is_set.receiver_count().serialize(to)
+fn receiver_count<S: Serializer>(removal: &watch::Sender<()>, to: S) -> Result<S::Ok, S::Error> {
+    removal.receiver_count().serialize(to)
 }
 
 /// The most entries; older ones are dropped and counted.
@@ -126,7 +126,7 @@ impl Faults {
             fault,
             chances: 0,
             injected: 0,
-            is_set: watch::channel(()).0,
+            removal: watch::channel(()).0,
         });
         let mut workers = self.workers.lock();
         let current = workers.get_mut(worker);
@@ -167,7 +167,7 @@ impl Faults {
                 bytes: 0,
                 pieces: 0,
             },
-            is_set: active.is_set.subscribe(),
+            removal: active.removal.subscribe(),
             log: self.log.clone(),
             clock: self.clock.clone(),
         })
@@ -177,7 +177,7 @@ impl Faults {
 impl Injected {
     /// Waits until the fault is removed or replaced.
     pub async fn removed(&mut self) {
-        while self.is_set.changed().await.is_ok() {}
+        while self.removal.changed().await.is_ok() {}
     }
 
     /// Applies the fault to a piece of the response's body, which is shortened to a cut. Returns its delay, and whether the

@@ -59,7 +59,7 @@ pub struct Context {
     /// At a hop: the response of `/server_info`.
     server_info: Option<ServerInfo>,
     /// When the body of the response passed here.
-    passage: BodyTiming,
+    body_timing: BodyTiming,
     recording: Option<Box<Recording>>,
 }
 
@@ -114,7 +114,7 @@ impl Context {
             request: None,
             attempt: None,
             server_info: None,
-            passage: BodyTiming::default(),
+            body_timing: BodyTiming::default(),
             recording: None,
         }
     }
@@ -173,10 +173,10 @@ impl Context {
             row.trace_id = Some(trace.id_text());
             row.parent_span_id = trace.parent;
             row.internal.trace.sent_sampled = trace.is_sampled();
-            row.internal.trace.came_sampled = trace.received_sampled;
+            row.internal.trace.received_sampled = trace.received_sampled;
         }
         if self.is_counted() {
-            self.in_flight = Some(self.shared.metrics.request_began());
+            self.in_flight = Some(self.shared.metrics.begin_request());
         }
         self.recording = Some(recording);
     }
@@ -283,7 +283,7 @@ impl Context {
         recording.observer.response_body(bytes, at, paused);
         recording.response_bytes += bytes.len() as u64;
         if self.role == Role::Front && !bytes.is_empty() {
-            self.passage.piece(at, paused);
+            self.body_timing.piece(at, paused);
         }
         // Once it streams, an event costs this one comparison.
         if !recording.is_streaming {
@@ -332,13 +332,13 @@ impl Context {
         let mut is_first = false;
         if !is_empty {
             let paused = self.timing.read_paused_at(at);
-            is_first = self.passage.piece(at, paused);
+            is_first = self.body_timing.piece(at, paused);
         }
         // Before the bytes are sent: the front that reads them finds it here.
         if is_end {
-            attempt.data.lock().body_timing = self.passage;
+            attempt.data.lock().body_timing = self.body_timing;
         } else if is_first {
-            attempt.data.lock().body_timing = self.passage.so_far();
+            attempt.data.lock().body_timing = self.body_timing.so_far();
         }
         if is_first && let Some(in_flight) = &mut self.attempt_in_flight {
             in_flight.enter(RequestPhase::Streaming);

@@ -74,7 +74,7 @@ impl Failure {
             }
             Failure::ClientGone => (None, End::ClientGone),
             Failure::BrokenBody(error) => {
-                let text = format!("400 the request: {}", text(error));
+                let text = format!("400 the request: {}", error_text(error));
                 (Some(Refusal::BrokenHead.response()), End::BadRequest(text))
             }
             Failure::ClientTookNothing => (None, client_timeout("took no bytes for too long")),
@@ -87,7 +87,7 @@ impl Failure {
             Failure::NoConnection(error) | Failure::Upstream(error) => {
                 let is_connected = matches!(self, Failure::Upstream(_));
                 let (status, message, end) = of_upstream(error.etype(), is_connected);
-                let text = format!("{upstream}: {}", text(error));
+                let text = format!("{upstream}: {}", error_text(error));
                 (response(status, message), end(text))
             }
             Failure::UpstreamSilent => {
@@ -152,7 +152,7 @@ const CA_ITSELF: &str = "; its certificate is a CA's own: give the server one th
                          CA:TRUE, for upstream_ca too";
 
 /// Returns an error's text for the record.
-fn text(error: &Error) -> String {
+fn error_text(error: &Error) -> String {
     let text = match error.etype() {
         ErrorType::ConnectTimedout => "connecting took too long",
         ErrorType::WriteTimedout => "took no bytes for too long",

@@ -104,10 +104,10 @@ const MAX_ATTEMPTS: usize = 64;
 /// How long the spans of an ended request and the id of a response are kept, in nanoseconds: longer than routers wait between
 /// retries.
 const MEMORY: i64 = 60 * NANOS;
-/// How long a room is kept: longer than nearly every response takes.
+/// How long a room is kept, in nanoseconds: longer than nearly every response takes.
 const ROOM_MEMORY: i64 = 1800 * NANOS;
-/// How long rows wait: by then the other leg has reported, and a process that takes over, or is taken over from, knows of the
-/// other.
+/// How long rows wait, in nanoseconds: by then the other leg has reported, and a process that takes over, or is taken over from,
+/// knows of the other.
 const MAX_WAIT: i64 = 5 * NANOS;
 
 impl Joins {
@@ -217,7 +217,7 @@ impl Joins {
 
     /// Joins an attempt whose head a hop has read, with the request id `id`.
     pub fn join(&self, attempt: Attempt, id: Option<&str>) -> HopAttempt {
-        let parent = attempt.parent.map(|came| came.span);
+        let parent = attempt.parent.map(|parent| parent.span);
         let data = Arc::new(Mutex::new(attempt));
         let mut table = self.table.lock();
         let (request, by) = match self.has_front {
@@ -249,9 +249,9 @@ impl Joins {
     ) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
         let data = attempt.data.lock();
-        let (has_answered, came_with, room) = (data.has_answered(), data.parent, data.room);
+        let (has_answered, parent, room) = (data.has_answered(), data.parent, data.room);
         drop(data);
-        if let (Some(request), Some(ParentSpan { span, .. })) = (&attempt.request, came_with) {
+        if let (Some(request), Some(ParentSpan { span, .. })) = (&attempt.request, parent) {
             let is_only = request.0.lock().attempts.len() == 1;
             // A first attempt that answered has no retries.
             match has_answered && is_only {

@@ -8,7 +8,7 @@ use super::attempt::{Attempt, SpanId};
 #[derive(Clone, Debug, Default)]
 pub struct TraceFacts {
     /// Whether the client had sampled it; `None` if the trace was begun here or by a front of ours.
-    pub came_sampled: Option<bool>,
+    pub received_sampled: Option<bool>,
     /// The request was sent upstream with the sampled flag.
     pub sent_sampled: bool,
     /// Our own sendings, in order; kept only if traces are.

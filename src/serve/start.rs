@@ -312,7 +312,7 @@ pub(super) fn shared(
     let telemetry = telemetry(config, credentials, &clock, &metrics)?;
     let clocks = Arc::<Mutex<OffsetTable>>::default();
     let roles = Arc::<Mutex<Roles>>::default();
-    let outlet = JoinOutput {
+    let output = JoinOutput {
         telemetry: telemetry.clone(),
         clocks: clocks.clone(),
         metrics: metrics.clone(),
@@ -324,7 +324,7 @@ pub(super) fn shared(
         .transpose()?
         .map(TcpListener::from);
     let (keys, forward) = (&config.engine, credentials.forward.clone());
-    let engine = || Engine::start(keys, socket, forward, outlet, clock.clone(), &metrics);
+    let engine = || Engine::start(keys, socket, forward, output, clock.clone(), &metrics);
     let engine = keys.is_on().then(engine);
     let faults = || Faults::new(clock.clone(), metrics.clone());
     let hop_secret = credentials.hop_secret.clone().or(inherited);

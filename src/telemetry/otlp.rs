@@ -181,7 +181,7 @@ impl Drop for Traces {
 }
 
 impl Sender {
-    /// Exports until the queue is closed and empty, or until `shutdown_timeout` after its end.
+    /// Exports until the queue is closed and empty, or for `shutdown_timeout` after the closing.
     async fn run(mut self, shutdown_timeout: Duration) {
         let (closing, deliveries) = (self.closing.clone(), self.deliveries.clone());
         let end = async {

@@ -38,7 +38,7 @@ impl<T> Queue<T> {
     }
 
     /// Creates another sending side to the same receiver, with a capacity of its own.
-    pub fn beside(&self, capacity: usize) -> Queue<T> {
+    pub fn sibling(&self, capacity: usize) -> Queue<T> {
         Queue::with(self.sender.lock().clone(), capacity)
     }
 

@@ -140,14 +140,14 @@ impl Drop for Recorder {
 }
 
 impl Writer {
-    /// Writes the rows that are waiting, in one block, until the queue is closed.
+    /// Writes a single row at once, and all that wait in blocks, until the queue is closed and empty.
     fn run(mut self, mut queue: UnboundedReceiver<Queued<Rows>>, unqueued: &LossLog) {
         while let Some((rows, permit)) = queue.blocking_recv() {
             drop(permit);
             self.gather(&rows);
             let mut is_empty = false;
             while self.block.len() < BLOCK_BYTES {
-                let Ok((rows, _permit)) = queue.try_recv() else {
+                let Ok((rows, _)) = queue.try_recv() else {
                     is_empty = true;
                     if let Some(lost) = unqueued.recovered() {
                         log::warn!("records: the queue is empty again; {lost} rows were lost");

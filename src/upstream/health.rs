@@ -12,7 +12,7 @@ use super::Upstream;
 /// An upstream's health, besides whether it is out.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// Failures since a request last connected; those while it is out count as one.
+    /// How often it went out since a request last connected, and how many probes failed.
     failures: u32,
     /// Whether a task probes it, which may be about to end.
     is_probed: bool,

@@ -143,9 +143,10 @@ fn a_connection_that_other_roots_verified_is_not_reused() {
         std::fs::write(&path, ca).unwrap();
         let trust = Some(Trust::from_file(&path).unwrap());
         let (rules, resolver) = (rules(Policy::RoundRobin), system_resolver as Resolver);
-        let means = Connectivity { trust, resolver };
+        let connectivity = Connectivity { trust, resolver };
         let to = [Address::parse("https://127.0.0.1:1").unwrap()];
-        let set = Upstreams::resolve(&to, rules, means, None, &Metrics::new().unwrap()).unwrap();
+        let set =
+            Upstreams::resolve(&to, rules, connectivity, None, &Metrics::new().unwrap()).unwrap();
         set.choose(&[], &[]).unwrap().peer.reuse_hash()
     };
     let ca = || {

@@ -26,8 +26,8 @@ impl Context {
         }
         let metrics = &self.shared.metrics;
         self.attempt_in_flight = Some(match self.shared.role(&worker) {
-            Some(ServerRole::Prefill) => metrics.leg_began(&worker),
-            _ => metrics.attempt_began(&worker),
+            Some(ServerRole::Prefill) => metrics.begin_leg(&worker),
+            _ => metrics.begin_attempt(&worker),
         });
         let mut attempt = Attempt::new(span, worker, host, self.arrival);
         attempt.parent = self.trace.as_ref().and_then(|trace| {
@@ -77,7 +77,7 @@ impl Context {
         if self.is_sent_to_server() && self.recording.is_some() {
             // The previous attempt ends before this one begins.
             self.attempt_in_flight = None;
-            self.attempt_in_flight = Some(self.shared.metrics.attempt_began(&self.upstream));
+            self.attempt_in_flight = Some(self.shared.metrics.begin_attempt(&self.upstream));
         }
         if let Some(mut attempt) = self.attempt_data() {
             attempt.forwarded = Some(now);

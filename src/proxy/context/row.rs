@@ -94,7 +94,7 @@ impl Context {
                 }
             }
         }
-        self.put_passages(&mut rows, at_hop);
+        self.put_body_timings(&mut rows, at_hop);
         if let Some(first) = rows.first().filter(|_| self.is_counted()) {
             let metrics = &self.shared.metrics;
             let (request, response) = (recording.request_bytes, recording.response_bytes);
@@ -114,10 +114,10 @@ impl Context {
 
     /// Puts the attempts that hops of this process saw into the row. Returns when the response's body passed the hop.
     fn put_attempts(&self, observer: &mut Observer, attempts: RequestAttempts) -> BodyTiming {
-        let mut passage = BodyTiming::default();
+        let mut body_timing = BodyTiming::default();
         if let Some(last) = &attempts.last {
             if attempts.is_named {
-                passage = last.body_timing;
+                body_timing = last.body_timing;
             }
             // The stamps on the response may be those of its other leg.
             let by = self.hop_stamps.as_ref().map(|hop| hop.span);
@@ -144,7 +144,7 @@ impl Context {
             row.internal.trace.attempts = attempts.others;
             row.internal.trace.attempts.extend(attempts.last);
         }
-        passage
+        body_timing
     }
 
     /// Relates the clocks of hop and engine to ours, where their offsets are known.
@@ -179,10 +179,10 @@ impl Context {
     }
 
     /// Sets when the response's body passed the hop and the front, which shows how long the router held it.
-    fn put_passages(&self, rows: &mut [Row], at_hop: BodyTiming) {
+    fn put_body_timings(&self, rows: &mut [Row], at_hop: BodyTiming) {
         let (here, at_hop) = match self.role {
-            Role::Hop(_) => (BodyTiming::default(), self.passage),
-            Role::Front => (self.passage, at_hop),
+            Role::Hop(_) => (BodyTiming::default(), self.body_timing),
+            Role::Front => (self.body_timing, at_hop),
         };
         let is_in_first_bytes =
             |row: &Row| here.first.is_some() && row.timeline.raw(Moment::FirstToken) == here.first;
@@ -197,7 +197,7 @@ impl Context {
     }
 }
 
-/// Logs that a request failed, with its trace; what is its client's doing at a lower level.
+/// Logs that a request failed, with its trace: at level info if a server or the proxy failed, else at debug.
 fn log_failure(row: &Row) {
     if row.is_ok() {
         return;

@@ -158,7 +158,7 @@ impl Request<'_> {
                     let at = self.shared.clock.now();
                     let part = self.take_response(read, up.was_upgraded(), at)?;
                     if self.response.is_read && self.upload.is_over {
-                        // First of all: the client's next request is to find the connection.
+                        // Before the client has all of it, so that its next request finds the connection.
                         self.release(up, peer).await;
                         return self.pass(part, client, None).await;
                     }

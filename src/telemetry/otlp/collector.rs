@@ -230,7 +230,7 @@ impl Deliveries {
     }
 }
 
-/// Returns the TLS configuration for a collector whose certificate is signed by `roots`; `None` if it is reached without TLS.
+/// Returns the TLS configuration. `roots` sign the collector's certificate; `None` if it is reached without TLS.
 fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
     let roots = roots.map_or_else(RootCertStore::empty, Roots::store);
     let provider = Arc::new(ring::default_provider());

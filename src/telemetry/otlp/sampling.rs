@@ -36,10 +36,10 @@ impl Otlp {
             return Some(KeepReason::Slow);
         }
         let flags = &first.internal.trace;
-        if flags.came_sampled == Some(true) || flags.sent_sampled {
+        if flags.received_sampled == Some(true) || flags.sent_sampled {
             return Some(KeepReason::Flagged);
         }
-        let is_undecided = !self.follow_client || flags.came_sampled.is_none();
+        let is_undecided = !self.follow_client || flags.received_sampled.is_none();
         (is_undecided && is_in_share(trace, self.ratio)).then_some(KeepReason::Ratio)
     }
 }

@@ -17,19 +17,19 @@ pub struct InFlight {
 
 impl Metrics {
     /// Counts a generation request as in flight until the returned value is dropped.
-    pub fn request_began(&self) -> InFlight {
+    pub fn begin_request(&self) -> InFlight {
         InFlight::new(self.in_flight_gauges.clone(), RequestPhase::Receiving)
     }
 
     /// Counts an attempt at `worker` as in flight until the returned value is dropped.
-    pub fn attempt_began(&self, worker: &str) -> InFlight {
+    pub fn begin_attempt(&self, worker: &str) -> InFlight {
         let gauge = |phase: RequestPhase| self.worker_in_flight.with(&[worker, phase.name()]);
         let (waiting, streaming) = (gauge(RequestPhase::Waiting), gauge(RequestPhase::Streaming));
         InFlight::new([waiting.clone(), waiting, streaming], RequestPhase::Waiting)
     }
 
     /// The same for a leg to the prefill server `worker` of a pair.
-    pub fn leg_began(&self, worker: &str) -> InFlight {
+    pub fn begin_leg(&self, worker: &str) -> InFlight {
         let gauge = self.worker_in_flight.with(&[worker, PREFILLING]);
         InFlight::new([gauge.clone(), gauge.clone(), gauge], RequestPhase::Waiting)
     }

@@ -59,7 +59,7 @@ fn count_all(metrics: &Metrics, name: &str) {
         metrics.request_ended(&CountedRequest::of(&rows(&[row])));
     }
     metrics.engine_joins.with(&["trace", "joined"]);
-    drop(metrics.attempt_began(name));
+    drop(metrics.begin_attempt(name));
     metrics.add_wait(name, Cause::Slots, 5);
     metrics.attempts.with(&[name, "ok"]).inc();
     metrics.connections.with(&[name, "true"]).inc();

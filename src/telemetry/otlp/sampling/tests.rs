@@ -20,9 +20,9 @@ fn request() -> Row {
 type Change<T> = fn(&mut T);
 const WELL: Change<Row> = |_| ();
 const LEFT: Change<Row> = |row| row.outcome = Some(Outcome::ClientAbort);
-const CAME: Change<Row> = |row| row.internal.trace.came_sampled = Some(true);
+const CLIENT_SAMPLED: Change<Row> = |row| row.internal.trace.received_sampled = Some(true);
 const SENT: Change<Row> = |row| row.internal.trace.sent_sampled = true;
-const CAME_NOT: Change<Row> = |row| row.internal.trace.came_sampled = Some(false);
+const CLIENT_UNSAMPLED: Change<Row> = |row| row.internal.trace.received_sampled = Some(false);
 const NOTHING: Change<Otlp> = |_| ();
 
 #[test]
@@ -36,12 +36,12 @@ fn a_trace_is_kept_for_its_outcome_its_latency_its_flag_or_by_its_share() {
         (WELL, |o| o.keep_ttft_over_s = Seconds::of::<2>(), "slow"),
         (WELL, |o| o.keep_total_over_s = Seconds::of::<9>(), ""),
         (WELL, |o| o.keep_total_over_s = Seconds::of::<8>(), "slow"),
-        (CAME, NOTHING, "flagged"),
+        (CLIENT_SAMPLED, NOTHING, "flagged"),
         (SENT, NOTHING, "flagged"),
         (WELL, |o| o.ratio = 1.0, "ratio"),
-        (CAME_NOT, |o| o.ratio = 1.0, ""),
+        (CLIENT_UNSAMPLED, |o| o.ratio = 1.0, ""),
         (
-            CAME_NOT,
+            CLIENT_UNSAMPLED,
             |o| (o.ratio, o.follow_client) = (1.0, false),
             "ratio",
         ),
