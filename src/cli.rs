@@ -433,7 +433,7 @@ fn invalid_config(problems: Vec<String>) -> Failure {
     Failure(problems.join("\nerror: "), USAGE)
 }
 
-/// Prints an error as one line, which is wrapped at the terminal's width. Returns its exit code.
+/// Prints an error, wrapped at the terminal's width. Returns its exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
     terminal::print_error(&format!("error: {}\n", line(error)));
     ExitCode::from(code(error))

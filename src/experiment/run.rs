@@ -79,7 +79,7 @@ pub async fn run(
         OutputDir::New(folder) => folder.check(&FILES).map(|()| None)?,
         OutputDir::Resumed(dir) => Some(dir.clone()),
     };
-    let is_pending = |run: &&Run| resumed.iter().all(|dir| completed(dir, run).is_none());
+    let is_pending = |run: &&Run| !resumed.as_ref().is_some_and(|dir| completed(dir, run).is_some());
     let pending = plan.runs().iter().filter(is_pending);
     tokio::select! {
         checked = single::preflight(pending, &program) => checked?,
