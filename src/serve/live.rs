@@ -160,8 +160,8 @@ fn ok(slot: &Slot) -> u64 {
 /// One request as a line of the waterfall.
 fn bar(ended: &RecentRequest) -> Option<Value> {
     let row = ended.rows.first()?;
-    let believed = without_impossible(std::slice::from_ref(row));
-    let row = believed.first()?;
+    let plausible = without_impossible(std::slice::from_ref(row));
+    let row = plausible.first()?;
     let timeline = &row.timeline;
     let begin = match timeline.side() {
         Side::Traffic | Side::Front => Moment::Arrival,

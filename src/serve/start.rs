@@ -137,8 +137,9 @@ pub(super) async fn bind(
             resolver: upstream::system_resolver,
         };
         // The system's resolver blocks.
-        let resolve =
-            move || Upstreams::resolve(&upstreams, rules, connectivity, before.as_deref(), &metrics);
+        let resolve = move || {
+            Upstreams::resolve(&upstreams, rules, connectivity, before.as_deref(), &metrics)
+        };
         let resolved = tokio::task::spawn_blocking(resolve).await;
         let upstreams = resolved?.map_err(|error| anyhow!("{key}: cannot resolve {error}"))?;
         all.push(BoundListener {

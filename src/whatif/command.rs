@@ -284,7 +284,8 @@ impl<'a> Results<'a> {
         Ok((settings, servers, predicted, figures))
     }
 
-    fn prediction(&self, load: &Load, (settings, servers, predicted, figures): Replayed) -> Prediction {
+    fn prediction(&self, load: &Load, replayed: Replayed) -> Prediction {
+        let (settings, servers, predicted, figures) = replayed;
         let errors = self.fit.expected_errors(&servers, load, &figures);
         let note = self.extrapolation_note(&servers, &predicted);
         let ok = predicted.timed().count();
