@@ -172,7 +172,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the process: flushes the log, prints an error, and returns the exit code.
+/// Does what is left at the end of the process: flushes the log, removes drafts of files, and prints an error. Returns the exit code.
 fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     log::logger().flush();
     // After a signal, threads may still be writing files.
@@ -217,8 +217,8 @@ fn allow_many_files() -> nix::Result<()> {
     Ok(())
 }
 
-/// Adds the ends of helps to a command and its subcommands. A brief help has only the most used flags, which are those without a
-/// heading.
+/// Adds an example and [`MORE`] to the help of a command and of its subcommands. A brief help has only the most used flags, which are
+/// those without a heading.
 fn with_help(command: clap::Command, is_brief: bool) -> clap::Command {
     let of_name = |text: &'static str| text.strip_prefix(command.get_name())?.strip_prefix('\n');
     let example = EXAMPLES.split("# ").find_map(of_name);
@@ -433,7 +433,7 @@ fn invalid_config(problems: Vec<String>) -> Failure {
     Failure(problems.join("\nerror: "), USAGE)
 }
 
-/// Prints an error as one line, which is wrapped at the terminal's width. Returns its exit code.
+/// Prints an error, wrapped at the terminal's width. Returns its exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
     terminal::print_error(&format!("error: {}\n", line(error)));
     ExitCode::from(code(error))

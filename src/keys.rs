@@ -7,7 +7,7 @@ pub mod values;
 
 /// When a changed key is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum AppliedAt {
     /// Only at a start.
     Restart,
     /// Also at a reload.
@@ -21,8 +21,6 @@ pub struct Key {
     pub name: &'static str,
     /// Its description, in lines.
     pub help: Lines,
-    /// When a change is applied.
-    pub taken: Taken,
     /// `--flag VALUE` or `-f --flag VALUE`, if it has a flag.
     pub flag: Option<&'static str>,
     /// The heading of the flag in the help.
@@ -71,9 +69,9 @@ macro_rules! keys {
     (@example $example:expr) => { toml::Value::try_from($example).ok() };
     ($(#[doc = $about:literal])* $section:ident {
         $($(#[doc = $help:literal])* $key:ident: $kind:ty $(as $read:path)? = $default:expr,
-            $taken:ident $($flag:literal)? $(in $heading:literal)? $(like $example:expr)?;)*
+            $applied:ident $($flag:literal)? $(in $heading:literal)? $(like $example:expr)?;)*
     } $(with { $($(#[doc = $of_about:literal])* $of:ident: $of_kind:ident $(if $cfg:ident)?;)* })?
-    $(and { $($(#[$part_about:meta])* $part:ident: $part_kind:ty = $part_name:literal, $part_taken:ident;)* })?) => {
+    $(and { $($(#[$part_about:meta])* $part:ident: $part_kind:ty = $part_name:literal, $part_applied:ident;)* })?) => {
         $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $section {
@@ -97,20 +95,19 @@ macro_rules! keys {
             pub const OWN: &'static [$crate::keys::Key] = &[$($crate::keys::Key {
                 name: stringify!($key),
                 help: &[$($help),*],
-                taken: $crate::keys::Taken::$taken,
                 flag: $crate::keys::keys!(@or_none $($flag)?),
                 heading: $crate::keys::keys!(@or_none $($heading)?),
                 example: || $crate::keys::keys!(@example $($example)?),
             },)*];
 
             /// Returns the keys and subsections in which `new` differs, and when each is applied.
-            pub fn changes(&self, new: &$section) -> Vec<(&'static str, $crate::keys::Taken)> {
+            pub fn changes(&self, new: &$section) -> Vec<(&'static str, $crate::keys::AppliedAt)> {
                 let all = [
-                    $((self.$key != new.$key, stringify!($key), $crate::keys::Taken::$taken),)*
-                    $($((self.$part != new.$part, $part_name, $crate::keys::Taken::$part_taken),)*)?
+                    $((self.$key != new.$key, stringify!($key), $crate::keys::AppliedAt::$applied),)*
+                    $($((self.$part != new.$part, $part_name, $crate::keys::AppliedAt::$part_applied),)*)?
                 ];
                 let changed = all.into_iter().filter(|(differs, ..)| *differs);
-                let own: Vec<_> = changed.map(|(_, key, taken)| (key, taken)).collect();
+                let own: Vec<_> = changed.map(|(_, key, at)| (key, at)).collect();
                 [own, $($($(#[cfg($cfg)])? self.$of.changes(&new.$of),)*)?].concat()
             }
         }

@@ -230,7 +230,7 @@ fn syntax_problems(text: &str, errors: &[toml::de::Error]) -> BTreeSet<(usize, S
                 "is no TOML: {message}; write KEY = VALUE, as in threads = 2, text in quotes, commas between the values of a list, and \
                  [proxy] or [[worker]] above the keys of a section"
             ),
-            });
+        });
         // An unclosed list extends over all lines below.
         if [" array,", "in array", "array elements"]
             .iter()

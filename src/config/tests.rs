@@ -9,7 +9,7 @@ use super::read::Reading;
 use super::sections::{FileSection, SECTIONS};
 use super::topology;
 use crate::keys::values::Whole;
-use crate::keys::{Taken, keys};
+use crate::keys::{AppliedAt, keys};
 
 keys! {
 /// Keys of another module in the proxy's section.
@@ -98,7 +98,7 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
     assert_eq!(problem, expected);
     let before = config.clone();
     config.new.newest = Whole::of::<8>();
-    assert_eq!(before.changes(&config), [("newest", Taken::Reload)]);
+    assert_eq!(before.changes(&config), [("newest", AppliedAt::Reload)]);
     let entry = "--newest <N>\n          So many of them [default: 7]";
     assert_eq!(help.matches(entry).count(), 1);
 }

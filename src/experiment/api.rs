@@ -16,7 +16,7 @@ use super::run::single::RunResult;
 use crate::report::files::MaxRate;
 
 /// The configuration of a test, whose fields are keys of a plan.
-pub trait Keys: Serialize {
+pub trait TestConfig: Serialize {
     /// What it tests.
     const KIND: Kind;
 
@@ -75,7 +75,7 @@ pub struct TestResult {
     pub report: String,
 }
 
-impl<C: Keys> Test<C> {
+impl<C: TestConfig> Test<C> {
     /// Makes a test of a configuration.
     pub fn new(config: C) -> Test<C> {
         Test { config }

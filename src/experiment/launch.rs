@@ -86,8 +86,8 @@ impl Deployment {
         Ok(deployment)
     }
 
-    /// The started processes, in the order of their start.
-    fn started(&self) -> impl Iterator<Item = &Process> {
+    /// The processes that this deployment starts: the servers, then the router and the proxy.
+    fn own_processes(&self) -> impl Iterator<Item = &Process> {
         let servers = self.servers.iter();
         let servers = servers.filter_map(|server| server.process.as_ref());
         servers.chain(&self.others)
@@ -100,12 +100,12 @@ impl Deployment {
             command: process.command.to_string(),
             log: format!("{LOGS}/{}.log", process.name),
         };
-        self.started().map(file).collect()
+        self.own_processes().map(file).collect()
     }
 
     /// Waits until a process ends by itself. Returns which one and why.
     pub async fn ended(&self) -> anyhow::Error {
-        let mut all: FuturesUnordered<_> = self.started().map(Process::failed).collect();
+        let mut all: FuturesUnordered<_> = self.own_processes().map(Process::failed).collect();
         match all.next().await {
             Some(failure) => failure,
             None => std::future::pending().await,
@@ -118,12 +118,12 @@ impl Deployment {
             process.stop().await;
         }
         // No effect on those that were stopped above.
-        join_all(self.started().map(Process::stop)).await;
+        join_all(self.own_processes().map(Process::stop)).await;
     }
 
     /// Starts the servers and waits until all are ready or one fails.
     async fn start_servers(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
-        self.started().try_for_each(Process::start)?;
+        self.own_processes().try_for_each(Process::start)?;
         let servers = self.servers.iter();
         try_join_all(servers.map(|server| server.ready_at(&server.file.url))).await?;
         if let Some(url) = &spec.router_url {
@@ -206,7 +206,7 @@ impl Deployment {
 impl Drop for Deployment {
     fn drop(&mut self) {
         // All are killed before the drop of each waits for it.
-        self.started()
+        self.own_processes()
             .for_each(|process| process.signal(Signal::SIGKILL));
     }
 }

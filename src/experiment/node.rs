@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
-use super::api::{Keys, Test, plan_keys};
+use super::api::{Test, TestConfig, plan_keys};
 use super::plan::keys::Kind;
 
 plan_keys! {
@@ -73,7 +73,7 @@ NodeConfig {
 /// A test of one server.
 pub type NodeTest = Test<NodeConfig>;
 
-impl Keys for NodeConfig {
+impl TestConfig for NodeConfig {
     const KIND: Kind = Kind::Node;
 
     fn more_keys_and_folder(&self) -> (&Table, Option<&Path>) {

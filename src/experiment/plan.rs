@@ -75,7 +75,7 @@ impl Plan {
                 given.entry(key).or_insert(value);
             }
         }
-        // Beside a curve `inf` is no rate, but a default that was written out.
+        // With a curve there is no rate: `inf` is the default, as a printed plan has it.
         let has_curve = given.contains_key("rate_curve");
         let is_infinite = |value: &Value| value.as_float() == Some(f64::INFINITY);
         given.retain(|key, value| !(has_curve && key == "request_rate" && is_infinite(value)));

@@ -20,7 +20,7 @@ use std::path::Path;
 use serde::Serializer;
 use toml::Table;
 
-use super::api::{Keys, Test, plan_keys};
+use super::api::{Test, TestConfig, plan_keys};
 use super::node::NodeConfig;
 use super::plan::keys::Kind;
 
@@ -51,7 +51,7 @@ fn by_time<S: Serializer>(schedule: &[(f64, Vec<u32>)], serializer: S) -> Result
     serializer.collect_map(phases.map(|(at, servers)| (at.to_string(), servers)))
 }
 
-impl Keys for RoutingConfig {
+impl TestConfig for RoutingConfig {
     const KIND: Kind = Kind::Routing;
 
     fn more_keys_and_folder(&self) -> (&Table, Option<&Path>) {

@@ -79,8 +79,8 @@ pub async fn run(
         OutputDir::New(folder) => folder.check(&FILES).map(|()| None)?,
         OutputDir::Resumed(dir) => Some(dir.clone()),
     };
-    let is_pending = |run: &&Run| resumed.iter().all(|dir| completed(dir, run).is_none());
-    let pending = plan.runs().iter().filter(is_pending);
+    let before = |run: &Run| completed(resumed.as_ref()?, run);
+    let pending = plan.runs().iter().filter(|run| before(run).is_none());
     tokio::select! {
         checked = single::preflight(pending, &program) => checked?,
         () = stop.stopped() => {}

@@ -17,7 +17,7 @@ use crate::clock::{Clock, NANOS};
 use crate::config::proxy::Config;
 use crate::config_error::ConfigError;
 use crate::engine::Engine;
-use crate::keys::Taken;
+use crate::keys::AppliedAt;
 use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::waits::MAX_JUDGE_DELAY_NANOS;
@@ -278,7 +278,8 @@ impl Proxy {
         tokio::task::spawn_blocking(stop);
     }
 
-    /// Shares join tables with a predecessor whose listeners this process has taken over, until it has ended.
+    /// Follows a predecessor, whose listeners this process has taken over: until it has ended, attempts that arrive here may belong to
+    /// requests of its front.
     pub fn follow(&self, predecessor: Line) {
         let shared = self.shared.clone();
         shared.joins.shared_with_predecessor(None);
@@ -374,7 +375,7 @@ async fn sweep(shared: Arc<Shared>) {
 /// The changed keys that are only read at the start.
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let changes = old.changes(new).into_iter();
-    let fixed = changes.filter(|(_, taken)| *taken == Taken::Restart);
+    let fixed = changes.filter(|(_, at)| *at == AppliedAt::Restart);
     let mut keys: Vec<&str> = fixed.map(|(key, _)| key).collect();
     if old.upstream.is_empty() != new.upstream.is_empty() {
         // A front is added or removed.

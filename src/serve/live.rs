@@ -160,8 +160,8 @@ fn ok(slot: &Slot) -> u64 {
 /// One request as a line of the waterfall.
 fn bar(ended: &RecentRequest) -> Option<Value> {
     let row = ended.rows.first()?;
-    let believed = without_impossible(std::slice::from_ref(row));
-    let row = believed.first()?;
+    let plausible = without_impossible(std::slice::from_ref(row));
+    let row = plausible.first()?;
     let timeline = &row.timeline;
     let begin = match timeline.side() {
         Side::Traffic | Side::Front => Moment::Arrival,
@@ -261,13 +261,13 @@ mod tests {
             let rows = vec![sample.row()].into();
             recent.record(&rows, Some(&CountedRequest::of(&rows)));
         }
-        let told = window(&recent.view(0, at(600)).figures);
+        let json = window(&recent.view(0, at(600)).figures);
         // 80 of 500 ms, of the one request that measured it; of the time until the first token, decoding is no part.
         for (time, share, has_decode) in [
             ("all", 0.16, true),
             ("until_first_token", 80.0 / 210.0, false),
         ] {
-            let parts = told["spent"][time]["parts"].as_array().unwrap();
+            let parts = json["spent"][time]["parts"].as_array().unwrap();
             let part = |name| parts.iter().find(|part| part["name"] == name);
             let queue = part("queue").unwrap();
             assert!((queue["share"].as_f64().unwrap() - share).abs() < 1e-5);
@@ -276,7 +276,7 @@ mod tests {
             assert_eq!(part("decode").is_some(), has_decode);
             assert!(part("decode").is_none_or(|decode| decode["of"] == ""));
         }
-        let sentence = &told["spent"]["until_first_token"]["sentence"];
+        let sentence = &json["spent"]["until_first_token"]["sentence"];
         let begins = "Of 0.21 s until the first token on average, ";
         assert!(sentence.as_str().unwrap().starts_with(begins));
     }
@@ -286,11 +286,11 @@ mod tests {
         let recent = Recent::default();
         let rows = vec![Sample::whole().row()].into();
         recent.record(&rows, Some(&CountedRequest::of(&rows)));
-        let told = request(&recent.find(1).unwrap(), &[]);
+        let json = request(&recent.find(1).unwrap(), &[]);
         let (_, gone) = PAGE.split_once("detail({").unwrap();
         let (gone, _) = gone.split_once("});").unwrap();
         // Null if it did not wait.
-        let read = told.as_object().unwrap().keys();
+        let read = json.as_object().unwrap().keys();
         for member in read.filter(|member| *member != "waited") {
             assert!(gone.contains(&format!("{member}: ")), "{member}");
         }

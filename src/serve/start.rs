@@ -132,13 +132,14 @@ pub(super) async fn bind(
         };
         let before = same.map(|(running, _)| running.service.upstreams.load_full());
         let metrics = metrics.clone();
-        let means = Connectivity {
+        let connectivity = Connectivity {
             trust: trust.clone(),
             resolver: upstream::system_resolver,
         };
         // The system's resolver blocks.
-        let resolve =
-            move || Upstreams::resolve(&upstreams, rules, means, before.as_deref(), &metrics);
+        let resolve = move || {
+            Upstreams::resolve(&upstreams, rules, connectivity, before.as_deref(), &metrics)
+        };
         let resolved = tokio::task::spawn_blocking(resolve).await;
         let upstreams = resolved?.map_err(|error| anyhow!("{key}: cannot resolve {error}"))?;
         all.push(BoundListener {

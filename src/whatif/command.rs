@@ -140,10 +140,10 @@ type Replayed = (Vec<Entry>, Deployment, Load, Figures);
 const PRECISION: f64 = 0.02;
 /// With more than this many times as many requests at once as in the rows of `--fit`, the prediction has a note.
 const MAX_EXTRAPOLATION: f64 = 2.5;
-/// Servers are nearly full from this mean share of their slots in use on. The prediction has a note if it was less than
-/// `MIN_TAUGHT` times as much in the rows of `--fit`.
+/// Servers are nearly full from this mean share of their slots in use on. A prediction of such servers has a note if those of the rows
+/// of `--fit` were less than `MIN_FITTED` times as full.
 const NEARLY_FULL: f64 = 0.9;
-const MIN_TAUGHT: f64 = 0.7;
+const MIN_FITTED: f64 = 0.7;
 
 /// Runs the command: returns its output, and the reason if nothing was predicted or found.
 ///
@@ -167,12 +167,12 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
             deployment(was, load, &all)?;
         }
     }
-    let taught = match args.fit.as_slice() {
+    let fitted = match args.fit.as_slice() {
         [] => None,
         given => Some(read(given)?.1),
     };
-    let fit = Fit::of(taught.as_deref().unwrap_or(&loads))?;
-    let mut made = Results {
+    let fit = Fit::of(fitted.as_deref().unwrap_or(&loads))?;
+    let mut results = Results {
         no_prediction: fit.no_prediction(),
         args,
         fit,
@@ -180,28 +180,28 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         loads: Vec::new(),
     };
     for (run, load) in runs.iter().zip(&loads) {
-        made.loads.push(made.predict(run, load, &grid)?);
+        results.loads.push(results.predict(run, load, &grid)?);
     }
-    if let (Some(first), Some(taught)) = (made.loads.first_mut(), &taught) {
+    if let (Some(first), Some(fitted)) = (results.loads.first_mut(), &fitted) {
         first
             .notes
-            .extend(taught.iter().flat_map(|of| of.notes.clone()));
+            .extend(fitted.iter().flat_map(|of| of.notes.clone()));
     }
     if let Some(path) = &args.profile {
-        write(path, &made.fit.profile(&loads))?;
+        write(path, &results.fit.profile(&loads))?;
     }
     let shown = match args.is_json() {
-        true => format!("{:#}\n", made.to_json()),
-        false => made.to_text(),
+        true => format!("{:#}\n", results.to_json()),
+        false => results.to_text(),
     };
-    let nothing = made.loads.iter().find(|of| of.predictions.is_empty());
-    let nothing = nothing.map(|of| match made.are_several {
-        true => format!("{}: {}", of.load.name, made.not_found_reason(of.load)),
-        false => made.not_found_reason(of.load),
+    let nothing = results.loads.iter().find(|of| of.predictions.is_empty());
+    let nothing = nothing.map(|of| match results.are_several {
+        true => format!("{}: {}", of.load.name, results.not_found_reason(of.load)),
+        false => results.not_found_reason(of.load),
     });
-    let nothing = made.no_prediction.take().or(nothing);
+    let nothing = results.no_prediction.take().or(nothing);
     if let Some(path) = &args.html {
-        write(path, &made.page(runs, &sweeps))?;
+        write(path, &results.page(runs, &sweeps))?;
     }
     Ok((shown, nothing))
 }
@@ -255,7 +255,7 @@ impl<'a> Results<'a> {
     ) -> Result<LoadResult<'a>, Error> {
         let sets_slots = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
         let of_run = figures(run);
-        let mut made = LoadResult {
+        let mut result = LoadResult {
             notes: notes(load, !grid.iter().all(sets_slots)),
             line: render::line_of(format!("measured: {}", run.marked_name()), &of_run),
             mark: run.mark(),
@@ -270,30 +270,31 @@ impl<'a> Results<'a> {
                 Some(what) => self.find(load, settings, what)?,
             };
             match replayed {
-                Some(replayed) => made.predictions.push(self.prediction(load, replayed)),
-                None => made.not_found.push(settings.clone()),
+                Some(replayed) => result.predictions.push(self.prediction(load, replayed)),
+                None => result.not_found.push(settings.clone()),
             }
         }
-        Ok(made)
+        Ok(result)
     }
 
     fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, Error> {
         let servers = deployment(self.fit.original(load), load, &settings)?;
-        let made = servers.serve(load);
-        let figures = Figures::of(&made, &self.args.goodput);
-        Ok((settings, servers, made, figures))
+        let predicted = servers.serve(load);
+        let figures = Figures::of(&predicted, &self.args.goodput);
+        Ok((settings, servers, predicted, figures))
     }
 
-    fn prediction(&self, load: &Load, (settings, servers, made, figures): Replayed) -> Prediction {
+    fn prediction(&self, load: &Load, replayed: Replayed) -> Prediction {
+        let (settings, servers, predicted, figures) = replayed;
         let errors = self.fit.expected_errors(&servers, load, &figures);
-        let note = self.extrapolation_note(&servers, &made);
-        let ok = made.timed().count();
-        let refused = made.requests.len() - ok;
+        let note = self.extrapolation_note(&servers, &predicted);
+        let ok = predicted.timed().count();
+        let refused = predicted.requests.len() - ok;
         let name = format!("predicted: {}", self.label(&settings, load));
-        let run = || self.run_of(&name, &settings, errors, note.as_ref(), &made);
+        let run = || self.run_of(&name, &settings, errors, note.as_ref(), &predicted);
         Prediction {
             run: self.args.html.is_some().then(run),
-            line: figures.line(name, &made, [ok, refused]),
+            line: figures.line(name, &predicted, [ok, refused]),
             refused,
             figures,
             settings,
@@ -312,23 +313,23 @@ impl<'a> Results<'a> {
     }
 
     /// A warning about a prediction far from all that the rows of `--fit` show.
-    fn extrapolation_note(&self, servers: &Deployment, made: &Load) -> Option<String> {
-        let ((max, mean), (max_taught, taught)) = (made.running(), self.fit.running);
-        if max as f64 > MAX_EXTRAPOLATION * max_taught as f64 {
+    fn extrapolation_note(&self, servers: &Deployment, predicted: &Load) -> Option<String> {
+        let ((max, mean), (max_fitted, fitted)) = (predicted.running(), self.fit.running);
+        if max as f64 > MAX_EXTRAPOLATION * max_fitted as f64 {
             return Some(format!(
-                "up to {max} requests run at once on a server, and at most {max_taught} did in the rows of --fit: these do not tell how fast it is \
+                "up to {max} requests run at once on a server, and at most {max_fitted} did in the rows of --fit: these do not tell how fast it is \
                  then, and ± does not hold that; give --fit rows of more requests at once"
             ));
         }
         let slots = servers.slots.iter().map(|slots| *slots as f64).sum::<f64>()
             / servers.slots.len() as f64;
-        let [busy, taught] = [mean / slots, taught / slots];
-        (busy >= NEARLY_FULL && taught < MIN_TAUGHT * busy).then(|| {
+        let [busy, fitted] = [mean / slots, fitted / slots];
+        (busy >= NEARLY_FULL && fitted < MIN_FITTED * busy).then(|| {
             format!(
                 "{:.0} % of the servers' slots are in use on average, and at most {:.0} % were in the rows of --fit: these do not tell what \
                  becomes of a queue then, and ± is too narrow; give --fit rows of busier servers",
                 busy * 100.0,
-                taught * 100.0
+                fitted * 100.0
             )
         })
     }

@@ -51,23 +51,23 @@ impl Fit {
     pub fn of(loads: &[Load]) -> Result<Fit, Error> {
         // A run of a single server has a GPU of its own. If there is none, servers are fitted as if each had one.
         let is_own = |sample: &Load| sample.servers.len() == 1;
-        let (mut taught, mut shared): (Vec<Load>, Vec<Load>) =
+        let (mut fitted, mut shared): (Vec<Load>, Vec<Load>) =
             samples(loads).into_iter().partition(is_own);
-        if taught.is_empty() {
-            std::mem::swap(&mut taught, &mut shared);
+        if fitted.is_empty() {
+            std::mem::swap(&mut fitted, &mut shared);
         }
-        if taught.is_empty() {
+        if fitted.is_empty() {
             let paths: Vec<&str> = loads.iter().map(|load| &*load.path).collect();
             return Err(Error::NothingToLearn(paths.join(", ")));
         }
-        let (model, estimates) = learn(&taught);
+        let (model, estimates) = learn(&fitted);
         shared.sort_by_key(|sample| sample.servers.len());
         let shares = shared.chunk_by(|a, b| a.servers.len() == b.servers.len());
         let of_shares =
             |samples: &[Load]| Some((samples.first()?.servers.len(), gpu_share(&model, samples)));
         let running = loads.iter().map(Load::running);
         let mut fit = Fit {
-            requests: taught.iter().map(|sample| sample.timed().count()).sum(),
+            requests: fitted.iter().map(|sample| sample.timed().count()).sum(),
             gpu_shares: shares.filter_map(of_shares).collect(),
             running: running.fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
             model,

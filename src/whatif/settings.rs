@@ -54,7 +54,7 @@ struct Changed {
 /// Parses `--set`: the keys with their values, in the order given.
 ///
 /// # Errors
-/// One is no `KEY=VALUE`, unknown, or has a error_of value.
+/// One is no `KEY=VALUE`, unknown, or has an invalid value.
 pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
     let sweep = |given: &String| {
         let hint = "must be KEY=VALUE, such as max_running_requests=64";
@@ -83,7 +83,7 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
 /// Applies settings to the servers of a load.
 ///
 /// # Errors
-/// A key is unknown, or a value is error_of.
+/// A key is unknown, or a value is invalid.
 pub fn deployment(
     mut made: Deployment,
     load: &Load,

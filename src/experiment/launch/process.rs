@@ -49,7 +49,7 @@ enum State {
     /// We sent it a signal to stop.
     Stopping,
     /// It ended by itself or by another's signal.
-    RecentRequest(ExitStatus),
+    Ended(ExitStatus),
 }
 
 /// The pipes to the keeper.
@@ -97,7 +97,7 @@ impl Process {
             let status = child.wait().await.unwrap_or_default();
             state.send_modify(|state| {
                 *state = match state {
-                    State::Up => State::RecentRequest(status),
+                    State::Up => State::Ended(status),
                     _ => State::Down,
                 }
             });
@@ -162,7 +162,7 @@ impl Process {
     pub(super) async fn failed(&self) -> anyhow::Error {
         let mut states = self.state.subscribe();
         loop {
-            if let State::RecentRequest(status) = *states.borrow_and_update() {
+            if let State::Ended(status) = *states.borrow_and_update() {
                 return self.failure(&format!("ended ({status})"), Some(status));
             }
             // Cannot fail, as `self` has the sender.
@@ -193,7 +193,7 @@ impl Process {
         self.state.send_modify(|state| {
             *state = match state {
                 State::Up | State::Stopping => State::Stopping,
-                State::Down | State::RecentRequest(_) => State::Down,
+                State::Down | State::Ended(_) => State::Down,
             }
         });
         if let Some(keeper) = &*self.keeper.lock() {

@@ -21,7 +21,7 @@ const DEFAULT_LABEL_SETS: usize = 64;
 
 /// Keys that the experiment sets itself.
 const OWN_KEYS: [&str; 4] = ["listen", "admin", "upstream", "records"];
-/// Sections beside `[proxy]`. A plan has them as tables in its own `[proxy]`, as its key `engine` means something else.
+/// The config's other sections than `[proxy]`. A plan has them as tables in its own `[proxy]`, as its key `engine` means something else.
 const SECTIONS: [&str; 2] = ["engine", "telemetry"];
 /// A valid address that clashes with no other.
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

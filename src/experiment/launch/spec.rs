@@ -75,7 +75,7 @@ pub struct DeploymentSpec {
     pub front: bool,
     /// Whether there is a hop of our proxy before each server. Only hops show when sglang-router sends a request on, and to which server.
     pub hops: bool,
-    /// Further keys of the proxy's config, which override ours. Keys of sections beside `[proxy]` begin with the section's name.
+    /// Further keys of the proxy's config, which override ours. Keys of other sections than `[proxy]` begin with the section's name.
     pub proxy: BTreeMap<String, toml::Value>,
     /// How requests to servers are sent.
     pub access: Access,
