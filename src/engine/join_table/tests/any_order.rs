@@ -6,14 +6,14 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    RecentRequest(u8, u8, u8),
+    Ended(u8, u8, u8),
     Report(u8, bool),
     Due(u8),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        (0..12u8, 0..12u8, 0..50u8).prop_map(|(a, b, wait)| Step::RecentRequest(a, b, wait)),
+        (0..12u8, 0..12u8, 0..50u8).prop_map(|(a, b, wait)| Step::Ended(a, b, wait)),
         (0..12u8, any::<bool>()).prop_map(|(rid, log)| Step::Report(rid, log)),
         (0..50u8).prop_map(Step::Due),
     ];
@@ -29,7 +29,7 @@ proptest! {
         let name = |joined: &Joined| joined.request.rows[0].request_id().to_owned();
         for step in steps {
             match step {
-                Step::RecentRequest(a, b, wait) => {
+                Step::Ended(a, b, wait) => {
                     let (a, b) = (a.to_string(), b.to_string());
                     // 11 stands for no id, and ids may repeat.
                     let rids = [a, b].map(|rid| Some(rid).filter(|rid| rid != "11"));
