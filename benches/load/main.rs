@@ -111,9 +111,9 @@ fn round(url: &str, rate: &str, seconds: f64, tokens: &str, seed: u64) -> Round 
     ));
     let run = run.expect("a run");
     drop(runtime);
-    let requests = run.records.len();
+    let requests = run.rows.len();
     let mut lag: Vec<f64> = run
-        .records
+        .rows
         .iter()
         .filter_map(|row| Some(row.timeline.nanos(Period::SCHEDULE_LAG)? as f64 / 1e6))
         .collect();
@@ -124,7 +124,7 @@ fn round(url: &str, rate: &str, seconds: f64, tokens: &str, seed: u64) -> Round 
         sent_rate,
         lag: [0.5, 0.99, 1.0].map(|q| quantile(&lag, q).unwrap()),
         cpu_ms: (cpu_seconds() - before) / requests as f64 * 1e3,
-        ok: run.records.iter().filter(|row| row.is_ok()).count(),
+        ok: run.rows.iter().filter(|row| row.is_ok()).count(),
         requests,
     }
 }
@@ -135,7 +135,7 @@ fn both_rates(run: &Run) -> (f64, f64) {
     let offsets = run.schedule.first().zip(run.schedule.last()).unwrap();
     let asked = (offsets.1.offset_nanos - offsets.0.offset_nanos) as f64 / NANOS as f64;
     let sent = run
-        .records
+        .rows
         .iter()
         .filter_map(|row| row.timeline.raw(Moment::Sent));
     let sent: Vec<_> = sent.collect();
