@@ -89,7 +89,7 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
         let error = &response.json()["error"];
         assert_eq!(error["message"], "no TLS connection to the upstream");
         let row = front.only_row().await;
-        for piece in ["localhost:", "no TLS connection came about", reason] {
+        for piece in ["localhost:", "the TLS connection failed", reason] {
             assert_outcome(&row, "proxy_error", piece);
         }
         assert_eq!(row["attempts"], "0");
