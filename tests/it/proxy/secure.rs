@@ -110,7 +110,11 @@ async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
     let plain_addr = plain.addr;
     let alone = front("localhost", plain_addr, Some(&ca)).await;
     assert_eq!(alone.ask("/generate", "", b"{}").await.status(), 502);
-    assert_outcome(&alone.only_row().await, "proxy_error", "no TLS connection");
+    assert_outcome(
+        &alone.only_row().await,
+        "proxy_error",
+        "the TLS connection failed",
+    );
     let both = Front::with(&[], |config| {
         config.upstream = [plain_addr, face.addr]
             .map(|to| https("localhost", to))

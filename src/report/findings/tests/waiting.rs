@@ -37,7 +37,7 @@ fn a_second_large_cause_of_waiting_is_named_too() {
         &what,
         "for 70 % of that time. What occupied the server is not known while",
     );
-    assert_says(&what, "of which it told no times (7 in the rows).");
+    assert_says(&what, "for which it reported no times (7 in the rows).");
     assert_says(&advice, "Start the servers with `--enable-metrics`");
     assert_eq!(told_of(Cause::Unknown, 30, 0).1, slots);
     assert_eq!(told_of(Cause::Unknown, 10, 7).1, slots);
