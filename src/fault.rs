@@ -173,8 +173,9 @@ impl Fault {
             ),
         };
         let name = self.kind.name();
-        let error =
-            || format!("kind = \"{name}\": takes {takes}; beside probability, seed and count");
+        let error = || {
+            format!("kind = \"{name}\": takes {takes}; all kinds take probability, seed and count")
+        };
         is_valid.then_some(self).ok_or_else(error)
     }
 }

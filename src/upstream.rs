@@ -54,13 +54,13 @@ Rules {
     /// With "cache_aware": by the fewest in flight while the longest queue is ahead by more than this. It must be ahead of the
     /// shortest by more than `balance_rel_threshold`, too.
     balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
-    /// With "cache_aware": the longest queue must be more than so many times the shortest for that.
+    /// With "cache_aware": the longest queue must also be more than this many times the shortest.
     balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
     /// How long an upstream that cannot be connected to gets no requests. Then we probe it by a connect of our own. The pause
     /// doubles up to 30 s while it fails. When all are out, they are tried all the same.
     upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s S" in "Upstreams";
-    /// Whether a request whose connection broke before an answer came is sent once more. It goes to another upstream where
-    /// there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
+    /// Whether a request is sent once more if its upstream connection broke before a response came. It goes to another
+    /// upstream where there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
     /// Requests that may be repeated by their method (GET) are sent again over a fresh connection anyway.
     resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
     /// PEM file with the certificates of those who may sign an https:// upstream's; without it the system's roots.
@@ -68,7 +68,7 @@ Rules {
     /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has
     /// ended; the others wait in the front, in order of arrival, as in a router with a limit.
     max_concurrent_requests: Whole<0, 1_000_000> = Whole::of::<0>(), Reload "--max-concurrent-requests N" in "Upstreams";
-    /// How long a request may wait for that; then it is answered 503. 0: as long as its client stays.
+    /// How long a request may wait for `max_concurrent_requests`; then it is answered 503. 0: as long as its client stays.
     queue_timeout_s: Seconds<0> = Seconds::of::<0>(), Reload "--queue-timeout-s S" in "Upstreams";
     /// Limit on connecting to an upstream; 504 after it.
     upstream_connect_timeout_s: Seconds = Seconds::of::<5>(), Reload "--upstream-connect-timeout-s S" in "Upstreams";

@@ -15,8 +15,8 @@ pub enum Error {
     /// Rows of these files without the times of servers.
     #[error(
         "{0}: no server has 20 requests whose rows tell when they entered and left its queue and had their first token \
-         (queue_time_start, queue_time_end, server_first_token_time) on a clock that is known (clock_state): SGLang tells it with \
-         --enable-metrics; `traffic --upstream-kind server` or a proxy's hops relate its clock"
+         (queue_time_start, queue_time_end, server_first_token_time) on a clock that is known (clock_state): SGLang reports them \
+         with --enable-metrics; `traffic --upstream-kind server` or a proxy's hops relate its clock"
     )]
     NothingToLearn(String),
     /// Files without a request that can be replayed.

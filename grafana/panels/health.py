@@ -150,7 +150,7 @@ PANELS = [
     ),
     lines(
         "Connections that failed",
-        "Connections to an upstream that did not come about. A few beside a restart are usual.",
+        "Connections to an upstream that failed. A few around a restart are usual.",
         (total("queuescope_upstream_connect_failures_total", "upstream", HERE), "{{upstream}}"),
         unit="reqps",
         size=(6, 8),

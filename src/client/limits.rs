@@ -14,11 +14,11 @@ Limits {
     client_write_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-write-timeout-s S" in "Limits";
     /// How long the head of a request, or a TLS handshake, may take; 408 after it.
     client_head_timeout_s: Seconds = Seconds::of::<30>(), Reload "--client-head-timeout-s S" in "Limits";
-    /// How long a request body may be waited for in sum, 408 after it. Only time in which the client has sent nothing
+    /// Limit on the total time that a request body is waited for; 408 after it. Only time in which the client has sent nothing
     /// counts, not that in which the upstream takes nothing. It is looked at when a piece comes: a client that sends nothing
     /// more is ended by client_read_timeout_s.
     client_body_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-body-timeout-s S" in "Limits";
-    /// How long a client may hold up one response in sum before it is reset. Only time in which our
+    /// Limit on the total time that one response waits for its client to read; then it is reset. Only time in which our
     /// writes wait for the client counts: a stream may last for hours. A client that takes a byte a minute meets this
     /// limit; one that takes nothing meets client_write_timeout_s.
     client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s S" in "Limits";

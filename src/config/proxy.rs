@@ -42,10 +42,10 @@ Config {
     tls_cert: Option<PathBuf> = None, Restart "--tls-cert FILE" in "Running it" like "cert.pem";
     /// The private key of `tls_cert`, PEM.
     tls_key: Option<PathBuf> = None, Restart "--tls-key FILE" in "Running it" like "key.pem";
-    /// A records file that would grow beyond so many MB is moved aside; 0: never. It is then records.csv.20261120T144800Z (UTC;
+    /// A records file that would grow beyond this many MB is moved aside; 0: never. It is then records.csv.20261120T144800Z (UTC;
     /// a number follows when that name is taken), and a new one is begun. A MB is 1,000,000 bytes; a row takes about 700.
     records_rotate_mb: f64 as values::megabytes = 0.0, Restart "--records-rotate-mb MB" in "Running it";
-    /// It is moved aside, too, with the first row so many hours after its first; 0: never.
+    /// It is also moved aside at the first row that comes this many hours after its first; 0: never.
     records_rotate_hours: f64 as values::hours = 0.0, Restart "--records-rotate-hours HOURS" in "Running it";
     /// How many records files that were moved aside stay; 0: all. The oldest are removed.
     records_keep: Whole<0, { u64::MAX }> = Whole::of::<0>(), Restart "--records-keep N" in "Running it";
@@ -90,7 +90,7 @@ Config {
     /// to each of them. At least 16 characters, as from `openssl rand -hex 32`; or a file that holds it alone. Hops in the
     /// front's own process need none. Stamps that no hop of ours signed are taken off and not used.
     hop_secret: Option<Secret> = None, Restart like "16 characters or more";
-    /// File that holds `hop_secret` alone, in its place.
+    /// File that holds the secret alone, in place of `hop_secret`.
     hop_secret_file: Option<PathBuf> = None, Restart "--hop-secret-file FILE" like "/run/secrets/hop-secret";
 } with {
     /// How the upstreams are dealt with.

@@ -10,16 +10,16 @@ use crate::keys::values::{self, Seconds, Whole};
 use crate::telemetry::otlp::settings::Protocol;
 
 keys! {
-/// What servers tell of a request outside of its response: their own queue, also of streamed chat, which carries no times
-/// (docs/ENGINE.md). Where one of the two sections below is given, the rows of a request wait for it when it has ended, and
-/// then go out with what there is. No request waits. A key is taken on at a start.
+/// What servers report of a request outside of its response: times in their queue, also of streamed chat, which carries none
+/// (docs/ENGINE.md). Where one of the two sections below is given, a request's rows wait for that after its end, and are then
+/// written with what has come. Requests themselves do not wait. Changed keys take effect at a restart.
 Keys {
     /// How long they wait, seconds.
     wait_s: Seconds<0> = Seconds::of::<2>(), Restart;
     /// The same where the client has left, which a server may notice seconds later.
     wait_abort_s: Seconds<0> = Seconds::of::<5>(), Restart;
-    /// Requests whose rows may wait, a few KB each, and sequences that were told of before their request has ended. Beyond it
-    /// rows go out at once.
+    /// Requests whose rows may wait, a few KB each, and sequences whose spans or log lines came before their request ended.
+    /// Beyond it rows are written at once.
     most_waiting: Whole<1, 1_048_576> = Whole::of::<16_384>(), Restart;
 } and {
     /// The servers' traces: `[engine.traces]` in the file.

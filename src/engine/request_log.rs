@@ -128,7 +128,7 @@ impl LogFolder {
             Err(error) => {
                 if !self.is_missing_logged {
                     let path = self.path.display();
-                    log::warn!("engine logs: {path}: {error}; it is looked for again and again");
+                    log::warn!("engine logs: {path}: {error}; trying again");
                 }
                 self.is_missing_logged = true;
                 // A folder that does not exist has no logs.
@@ -172,7 +172,7 @@ impl Followed {
     fn open(entry: &DirEntry, from_end: bool) -> io::Result<Followed> {
         let path = entry.path();
         if !std::fs::metadata(&path)?.is_file() {
-            return Err(io::Error::other("a link to what is no file"));
+            return Err(io::Error::other("a link to something that is not a file"));
         }
         let mut file = File::open(path)?;
         let offset = match from_end {

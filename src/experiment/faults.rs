@@ -48,7 +48,7 @@ type Phase = (f64, BTreeSet<usize>);
 /// The kind that needs no hop.
 const KILL: &str = "kill";
 /// The hint of errors about `failure_kind`.
-const KINDS: &str = "give kill, refuse, reset or stall, or a table with what else a hop is to know, as in \
+const KINDS: &str = "give kill, refuse, reset or stall, or a table with the fault's fields, as in \
     { kind = \"slow\", ms = 50 } or { kind = \"cut\", after_bytes = 1000 } (docs/FAULTS.md)";
 
 impl Schedule {

@@ -204,7 +204,7 @@ mod tests {
         for (generation, start) in [
             (
                 Generation::From0_5_12,
-                "0.5.12 to 0.5.20 by the shape of its meta_info, metrics on: it tells",
+                "0.5.12 to 0.5.20 by the shape of its meta_info, metrics on: it reports",
             ),
             (
                 Generation::Decode0_5_21,

@@ -158,7 +158,7 @@ fn error_text(error: &Error) -> String {
         ErrorType::WriteTimedout => "took no bytes for too long",
         ErrorType::ConnectRefused => "connection refused",
         ErrorType::ConnectNoRoute => "no route",
-        ErrorType::ConnectError => "no connection came about",
+        ErrorType::ConnectError => "the connection failed",
         ErrorType::ConnectionClosed => "connection closed before the end of the response",
         ErrorType::ReadError | ErrorType::WriteError => "connection broke",
         ErrorType::InvalidHTTPHeader | ErrorType::H1Error => "not valid HTTP/1.1",
@@ -169,7 +169,7 @@ fn error_text(error: &Error) -> String {
                 true => CA_ITSELF,
                 false => "",
             };
-            return format!("no TLS connection came about: {context}{hint}");
+            return format!("the TLS connection failed: {context}{hint}");
         }
         other => other.as_str(),
     };
@@ -185,7 +185,7 @@ mod tests {
         let context = "certificate expired, SNI: h cause: as of another version";
         let error = Error::explain(ErrorType::TLSHandshakeFailure, context);
         let (response, end) = Failure::NoConnection(error).response_and_end("h:1");
-        let text = format!("h:1: no TLS connection came about: {context}");
+        let text = format!("h:1: the TLS connection failed: {context}");
         assert_eq!(
             (response.unwrap().status, end),
             (502, End::ProxyError(text))

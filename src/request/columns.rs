@@ -112,7 +112,7 @@ columns! {
     tokenize_time "tokenize": Latency of Sequence [ServerCreated to QueueStart]
     /// `queue_time_end − queue_time_start`: the server queue and nothing else.
     pure_queue_time "server queue": Latency of Sequence
-    /// The generator's schedule said: now.
+    /// The generator's schedule had it sent.
     scheduled_time: Time of Request [Scheduled]
     /// The generator began to send.
     sent_time: Time of Request [Sent]
@@ -136,10 +136,10 @@ columns! {
     /// `first_token_time − scheduled_time`: free of coordinated omission.
     ttft_from_schedule "TTFT, from schedule": Latency of Sequence [Scheduled to FirstToken]
     /// Time per output token: (last − first event with a token − `client_stall` between them) / (output tokens − those that the
-    /// first event brought, 1 where only their whole number is told). Empty where the number of tokens is not known.
+    /// first event brought, 1 where only their total is known). Empty where the number of tokens is not known.
     tpot "time per output token": Latency of Sequence
-    /// Mean gap between tokens; an event that brings several shares its gap among them. Empty where events do not tell how many they
-    /// bring, unless `usage`, trace or log tell as many tokens as there were events.
+    /// Mean gap between tokens; an event that brings several shares its gap among them. Empty where events do not show how many they
+    /// bring, unless `usage`, trace or log report as many tokens as there were events.
     itl_mean: Latency of Sequence
     /// 99th percentile of the gaps between tokens, within 3 %. Empty as `itl_mean` is.
     itl_p99: Latency of Sequence
@@ -179,7 +179,7 @@ columns! {
     timing_source: Text<TimingSource> of Sequence
     /// The moment that `ttft` ends at: `server_first_token` or `first_token`.
     ttft_source: Text<TtftSource> of Sequence (|of: &Timeline| of.ttft().map(|(_, source)| source))
-    /// What cannot be, named; the values stand as they came, and no figure, mean or histogram holds them: moments out of order
+    /// Impossible values, by name; they stay as reported, and no figure, mean or histogram includes them: moments out of order
     /// (`queue_end<queue_start`), negative durations (`network_time<0`), durations longer than the whole request
     /// (`pure_queue_time>elapsed`), all of them beyond the clocks' errors; `actual_output_tokens<token_chunks`: no tokens for events
     /// that brought some, or not half as many; `cached_tokens>actual_prompt_tokens`; more than 100,000,000 tokens. Named only:
@@ -265,7 +265,7 @@ columns! {
     /// to it; negative where it took from it.
     router_gap_added: Seconds of Request
     /// Durations of this row that are not larger than the errors of the clocks they were taken with, so that only this bound of them
-    /// is known; columns joined by `;`. How to take means is told below the columns.
+    /// is known; columns joined by `;`. How to take means is described below the columns.
     within_clock_error: Text of Sequence
     /// What the proxy that wrote the row added: the time from `arrival_time` until it had written the last of the
     /// response, without the time in which an upstream had the request (of each sending: from the head's until the last

@@ -11,34 +11,34 @@ names! {
     /// Versions that write the same fields, in the order of releases. The docs show the comment of each: what it reports and what
     /// it cannot.
     pub enum Generation {
-        /// it tells no moment of the server's, whatever is switched on
+        /// it reports no time of the server, whatever flags are set
         Before0_4_6 = "0.4.0, or another before 0.4.6",
-        /// it tells no moment of the server's, whatever is switched on
+        /// it reports no time of the server, whatever flags are set
         From0_4_6 = "0.4.6 to 0.5.4.post3",
-        /// it tells receipt and first token; of the queue both ends, or only how long it was; not the end of prefill
+        /// it reports receipt and first token; of the queue both ends, or only how long it was; not the end of prefill
         Fork = "a fork of about 0.4.9 with `server_created_time`",
-        /// it tells receipt, queue and end, and with metrics on a stream's first token; not the end of prefill
+        /// it reports receipt, queue and end, and with metrics on a stream's first token; not the end of prefill
         V0_5_5 = "0.5.5",
-        /// it tells receipt, queue and end, and a stream's first token; not the end of prefill
+        /// it reports receipt, queue and end, and a stream's first token; not the end of prefill
         V0_5_6 = "0.5.6",
-        /// it tells receipt, queue, end of prefill (which stands for the first token) and end
+        /// it reports receipt, queue, end of prefill (which stands for the first token) and end
         From0_5_7 = "0.5.7 to 0.5.9",
-        /// it tells receipt, queue, end of prefill (which stands for the first token) and end
+        /// it reports receipt, queue, end of prefill (which stands for the first token) and end
         From0_5_10 = "0.5.10 or 0.5.11",
-        /// it tells receipt, queue, end of prefill (which stands for the first token) and end
+        /// it reports receipt, queue, end of prefill (which stands for the first token) and end
         From0_5_12 = "0.5.12 to 0.5.20",
-        /// it tells receipt, queue, end of prefill, first token and end
+        /// it reports receipt, queue, end of prefill, first token and end
         V0_5_21 = "0.5.21",
-        /// it tells receipt, queue, end of prefill, first token and end
+        /// it reports receipt, queue, end of prefill, first token and end
         From0_5_22 = "0.5.22 or later",
-        /// it decodes what another server prefilled: it tells receipt, when the KV cache had come, the wait for a slot of its batch, first
-        /// token and end; the prefill server tells prefill
+        /// it decodes what another server prefilled: it reports receipt, when the KV cache had come, the wait for a slot of its batch, first
+        /// token and end; the prefill server reports prefill
         Decode0_5_21 = "0.5.21 or later, a decode server",
-        /// it tells no moment of the server's without `--enable-metrics`
+        /// it reports no time of the server without `--enable-metrics`
         From0_5_6MetricsOff = "0.5.6 to 0.5.9",
-        /// it tells no moment of the server's without `--enable-metrics`
+        /// it reports no time of the server without `--enable-metrics`
         From0_5_10MetricsOff = "0.5.10 or 0.5.11",
-        /// it tells no moment of the server's without `--enable-metrics`
+        /// it reports no time of the server without `--enable-metrics`
         From0_5_12MetricsOff = "0.5.12 or later",
     }
 }

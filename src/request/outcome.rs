@@ -18,17 +18,17 @@ names! {
         /// The request was wrong: 4xx, also as the code of an error event inside a 200; 3xx (it was sent to the wrong place:
         /// redirects are not followed); a request that is not valid HTTP, or over a size limit of the proxy.
         ClientError = "client_error",
-        /// The server (or the router) failed: 5xx, a 1xx in place of an answer, or an error event inside a 200 (one whose code
-        /// is another outcome's is that).
+        /// The server (or the router) failed: 5xx, a 1xx in place of an answer, or an error event inside a 200 (unless its code
+        /// is that of another outcome).
         ServerError = "server_error",
-        /// Too much to do: 429, 503, a full queue, or too long in a router queue (408, of our front 503).
+        /// Overload: 429, 503, a full queue, or too long in a router queue (408, of our front 503).
         Rejected = "rejected",
         /// The client went away before the last event. In the generator's rows: it gave the request up because its run was
         /// stopped (`error`: `given up: the run was stopped`), which `summary.json` does not count as failed.
         ClientAbort = "client_abort",
         /// The engine was told to drop the request (`/abort_request`, or a deadline of its own); the client stayed.
         EngineAbort = "engine_abort",
-        /// The server (or the router) broke off: before its answer, within the message, or, where the message looks whole,
+        /// The server (or the router) ended its response early: before its head, within the message, or, where the message looks whole,
         /// within the generation or before a stream's first event. `message_whole` and `generation_whole` say what was cut.
         UpstreamDied = "upstream_died",
         /// A time limit of the proxy or the generator ran out; `error` says who was waited for.
@@ -173,8 +173,8 @@ fn of_response(facts: &ResponseFacts<'_>) -> (Outcome, String) {
     if let Some(outcome) = of_status(status) {
         let message = facts.failure.map_or("", |failure| &failure.message);
         let message = match status {
-            ..200 => "is no answer to a request",
-            300..=399 => "the answer is elsewhere: redirects are not followed",
+            ..200 => "is not a final response",
+            300..=399 => "redirects are not followed",
             _ => message,
         };
         let error = short_message(&status.to_string(), message);

@@ -36,7 +36,7 @@ names! {
         Unsampled = "unsampled",
         /// Too many requests waited already.
         NoRoom = "no_room",
-        /// What the engine told of its times cannot be.
+        /// The times that the engine reported are impossible.
         Impossible = "impossible",
     }
 }

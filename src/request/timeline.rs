@@ -16,7 +16,7 @@ use super::names::names;
 names! {
     /// A moment of a request, in the order of a request's life.
     pub enum Moment {
-        /// The generator's schedule said: now.
+        /// The generator's schedule had it sent.
         Scheduled = "scheduled",
         /// The generator began to send.
         Sent = "sent",

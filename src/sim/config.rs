@@ -41,14 +41,17 @@ pub struct Config {
         value_enum,
         default_value_t,
         value_name = "VERSION",
-        help_heading = "What it tells"
+        help_heading = "Responses and clock"
     )]
     pub dialect: Dialect,
     /// Events carry only what is new, not the text so far
-    #[arg(long = "incremental-streaming-output", help_heading = "What it tells")]
+    #[arg(
+        long = "incremental-streaming-output",
+        help_heading = "Responses and clock"
+    )]
     pub incremental: bool,
     /// As SGLang without --enable-metrics: no timings in meta_info, no /metrics
-    #[arg(long = "no-metrics", action = SetFalse, help_heading = "What it tells")]
+    #[arg(long = "no-metrics", action = SetFalse, help_heading = "Responses and clock")]
     pub metrics: bool,
     /// Answer at once and in full: no queue, no model
     ///
@@ -57,11 +60,11 @@ pub struct Config {
     pub instant: bool,
     /// Set the engine's clock ahead by this, seconds (to test clock offsets)
     #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = time(1.0, -1e8, 1e8))]
-    #[arg(help_heading = "What it tells")]
+    #[arg(help_heading = "Responses and clock")]
     pub clock_skew_s: f64,
     /// Close keep-alive connections that are idle for this long, seconds
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = time(1.0, 1e-3, 1e6))]
-    #[arg(help_heading = "What it tells")]
+    #[arg(help_heading = "Responses and clock")]
     pub keep_alive_s: f64,
     /// The flags of a server of a pair.
     #[command(flatten)]
@@ -73,7 +76,7 @@ pub struct Config {
 
 /// The flags of traces and the request log, as SGLang spells them.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
-#[command(next_help_heading = "What it tells beside its responses")]
+#[command(next_help_heading = "Traces and request log")]
 pub struct Telemetry {
     /// Send spans of requests to a collector (OTLP over gRPC), as SGLang does
     #[arg(long)]

@@ -35,7 +35,7 @@ pub struct Disaggregation {
     /// Port where decode servers find a prefill server; 0 takes a free one, which is printed
     #[arg(long, value_name = "PORT", default_value_t = 8_998)]
     pub disaggregation_bootstrap_port: u16,
-    /// Requests for which a decode server keeps room beside those that run
+    /// Waiting requests for which a decode server reserves memory, besides the running ones
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub disaggregation_decode_extra_slots: usize,
     /// Prompt tokens whose KV cache a prefill server sends in a second, to all decode servers together
@@ -44,7 +44,7 @@ pub struct Disaggregation {
     /// Least time of such a transfer, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1.0, value_parser = time(MS, 0.0, 1e6))]
     pub transfer_ms: f64,
-    /// A decode server gives a request up so long after its prefill server was lost, seconds
+    /// A decode server aborts a request this long after losing its prefill server, seconds
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = time(1.0, 0.0, 1e6))]
     pub transfer_lost_s: f64,
 }

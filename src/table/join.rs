@@ -96,7 +96,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
         let all: Vec<usize> = rows.filter(|row| hop_rows.is_first(*row)).collect();
         let is_unused = all.iter().all(|row| attempts.is_unmatched(*row));
         let (path, count) = (path.display(), all.len());
-        is_unused.then(|| format!("{path} gave nothing: of its {count} attempts none belongs to a request of the front"))
+        is_unused.then(|| format!("{path} matched nothing: none of its {count} attempts belongs to a request of the front"))
     }));
     joined.offset_errors = Summary::of(errors);
     Ok(joined)

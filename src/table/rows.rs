@@ -465,7 +465,7 @@ fn parse_row<'l>(
         let value = value.ok_or_else(|| {
             let start: String = cell.chars().take(40).collect();
             let reason = match unit {
-                Unit::Text => "none that this version knows",
+                Unit::Text => "unknown to this version",
                 _ => "no number",
             };
             format!("{name} {start:?} is {reason}")

@@ -152,12 +152,12 @@ fn files_without_a_matching_attempt_are_named() {
     ];
     let joined = join::join(&files, &folder.path().join("out.csv")).unwrap();
     let notes = joined.notes.join("\n");
-    assert_eq!(notes.matches("gave nothing").count(), 2, "{notes}");
+    assert_eq!(notes.matches("matched nothing").count(), 2, "{notes}");
     for note in [
-        "other.csv gave nothing: of its 2 attempts none",
-        "none.csv gave nothing: of its 0 attempts none",
-        "1 requests of the front that no hop has a row of: 1 ok",
-        "3 attempts at a hop that no request of the front belongs to: 3 ok",
+        "other.csv matched nothing: none of its 2 attempts",
+        "none.csv matched nothing: none of its 0 attempts",
+        "1 requests of the front without a row of a hop: 1 ok",
+        "3 attempts at a hop without a request of the front: 3 ok",
     ] {
         assert!(notes.contains(note), "{notes}");
     }

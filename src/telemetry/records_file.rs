@@ -148,7 +148,7 @@ impl FileWriter {
             Err(error) => {
                 if !std::mem::replace(&mut self.is_rotation_error_logged, true) {
                     let path = self.path().display();
-                    log::warn!("records: cannot move {path} away: {error}; it grows on");
+                    log::warn!("records: cannot move {path} away: {error}; rows still go to it");
                 }
             }
         }
@@ -180,7 +180,7 @@ impl FileWriter {
                 made => return Ok(OpenFile::new(made?, true)),
             }
         }
-        Err(io::Error::other("other processes begin it all the time"))
+        Err(io::Error::other("other processes keep creating it"))
     }
 
     /// Creates a new file under the name of a rotated one, since the path is another process's.

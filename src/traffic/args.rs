@@ -68,10 +68,10 @@ pub struct Args {
     /// Requests to send [default: 1000, or by --duration or data set]
     #[arg(short, long, value_name = "N", value_parser = at_least(1_usize))]
     pub num_prompts: Option<usize>,
-    /// Schedule requests for so long; all are sent and awaited
+    /// Schedule requests for this long; all are sent and awaited
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
     pub duration: Option<Duration>,
-    /// At most so many requests at once; the others wait
+    /// At most this many requests at once; the others wait
     ///
     /// The column schedule_lag tells how long.
     #[arg(long, value_name = "N", value_parser = at_least(1_usize))]

@@ -75,8 +75,9 @@ async fn download(url: &str, path: &Path, cache: &Path, published: &str) -> Resu
     let downloaded = file.path().to_owned();
     let sum = on_own_thread(move || sha256(&downloaded)).await??;
     if sum != published {
-        let message =
-            format!("what came has the SHA-256 {sum}, but the published file has {published}");
+        let message = format!(
+            "the downloaded file has the SHA-256 {sum}, but the published one has {published}"
+        );
         return Err(message.into());
     }
     file.persist(path)?;

@@ -179,6 +179,6 @@ fn event_loop_reason(evidence: &Evidence) -> String {
         [bounds.slight, bounds.gross, delay.p99, delay.max].map(duration);
     format!(
         "the generator's event loop woke more than {slight} late in {late} of the run, more than {gross} in {very_late} \
-         (p99 {p99}, at most {max}): what came in then is stamped late"
+         (p99 {p99}, at most {max}): what arrived then has times that are too late"
     )
 }

@@ -44,7 +44,7 @@ impl Address {
             port.ok_or_else(|| format!("the port must be a number from 1 to 65535, {example}"))?;
         let ipv6 = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
         if host.is_empty() || (ipv6.is_none() && host.contains(':')) {
-            return Err(format!("the host is missing or no host; {example}"));
+            return Err(format!("the host is missing or not valid; {example}"));
         }
         Ok(Address {
             host: ipv6.unwrap_or(host).into(),

@@ -45,7 +45,7 @@ impl Upstream {
     fn probed(&self, is_connected: bool) {
         let mut health = self.health.lock();
         match is_connected {
-            true => self.restore("a probe has connected"),
+            true => self.restore("a probe connected"),
             false => health.failures += 1,
         }
     }
@@ -53,7 +53,7 @@ impl Upstream {
     /// Ends that it is out. The caller holds the lock on `health`.
     fn restore(&self, why: &str) {
         if self.counts.is_out.swap(false, Relaxed) {
-            log::info!("upstream {}: is back, {why}", self.name());
+            log::info!("upstream {}: is back: {why}", self.name());
         }
     }
 

@@ -34,7 +34,7 @@ pub struct Args {
     /// Runs to learn the servers' speed from [default: LOAD]
     #[arg(long, value_name = "ROWS", num_args = 1..)]
     pub fit: Vec<PathBuf>,
-    /// What is to be changed; several values, A,B, make a grid. Keys: rate (so many times as many requests a second),
+    /// What is to be changed; several values, A,B, make a grid. Keys: rate (a factor on the request rate),
     /// request_rate (requests a second), num_gpus (servers), routing_policy (round_robin, random,
     /// shortest_queue, power_of_two), and flags of queuescope sim: max_running_requests, chunked_prefill_size, …
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -317,8 +317,8 @@ impl<'a> Results<'a> {
         let ((max, mean), (max_fitted, fitted)) = (predicted.running(), self.fit.running);
         if max as f64 > MAX_EXTRAPOLATION * max_fitted as f64 {
             return Some(format!(
-                "up to {max} requests run at once on a server, and at most {max_fitted} did in the rows of --fit: these do not tell how fast it is \
-                 then, and ± does not hold that; give --fit rows of more requests at once"
+                "up to {max} requests run at once on a server, and at most {max_fitted} did in the rows of --fit: these do not show how fast it is \
+                 then, and ± does not cover that; give --fit rows of more requests at once"
             ));
         }
         let slots = servers.slots.iter().map(|slots| *slots as f64).sum::<f64>()
@@ -326,7 +326,7 @@ impl<'a> Results<'a> {
         let [busy, fitted] = [mean / slots, fitted / slots];
         (busy >= NEARLY_FULL && fitted < MIN_FITTED * busy).then(|| {
             format!(
-                "{:.0} % of the servers' slots are in use on average, and at most {:.0} % were in the rows of --fit: these do not tell what \
+                "{:.0} % of the servers' slots are in use on average, and at most {:.0} % were in the rows of --fit: these do not show what \
                  becomes of a queue then, and ± is too narrow; give --fit rows of busier servers",
                 busy * 100.0,
                 fitted * 100.0
@@ -405,7 +405,7 @@ fn notes(load: &Load, needs_slots: bool) -> Vec<String> {
     if needs_slots && load.slots.iter().all(Option::is_none) {
         notes.push(
             "no request waited for a slot: how many the servers run at once is not known, and no limit is assumed; \
-             --set max_running_requests=N says it"
+             give it by --set max_running_requests=N"
                 .to_owned(),
         );
     }

@@ -110,7 +110,7 @@ impl Fit {
         let ((name, _), worst) = by_name.max_by(|a, b| a.1.total_cmp(&b.1))?;
         (error > MAX_ERROR || error.is_nan()).then(|| {
             format!(
-                "no prediction is to be had: replayed, the rows of --fit are off by {:.0} %, more than {:.0} % ({name} most, by {:.0} %): \
+                "no prediction is possible: replayed, the rows of --fit are off by {:.0} %, more than {:.0} % ({name} most, by {:.0} %): \
                  the engine does not explain what these servers did",
                 error * 100.0,
                 MAX_ERROR * 100.0,

@@ -189,5 +189,5 @@ async fn a_1xx_is_no_answer() {
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\njunk";
     let server = Upstream::playing(vec![send(switched), Step::Close]).await;
     let row = of_generator(server.addr).await;
-    assert_outcome(&row, "server_error", "101 is no answer to a request");
+    assert_outcome(&row, "server_error", "101 is not a final response");
 }

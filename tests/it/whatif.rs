@@ -311,7 +311,7 @@ fn an_engine_that_explains_nothing_predicts_nothing() {
     let path = folder.path().join("rows.csv");
     let (shown, refused) = run(&[path.to_str().unwrap(), "--format", "json"]).unwrap();
     let refused = refused.unwrap();
-    assert_says(&refused, "no prediction is to be had");
+    assert_says(&refused, "no prediction is possible");
     assert_says(&refused, "more than 20 %");
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["no_prediction"], refused);

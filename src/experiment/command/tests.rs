@@ -23,7 +23,7 @@ fn an_announcement_has_the_number_of_runs_their_time_and_the_varied_keys() {
         (
             "request_rate = 10\nduration = 20\ngpu_id = 1",
             "1 run, about 22 s\n",
-            "note: gpu_id means nothing to engine sim\n",
+            "note: gpu_id has no effect with engine sim\n",
         ),
         (
             "request_rate = 0.1\nengine = 'sglang'\nmodel_path = 'm'",

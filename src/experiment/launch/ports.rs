@@ -55,7 +55,7 @@ pub(super) fn server_port(base: u16, number: usize) -> anyhow::Result<SocketAddr
     let port = u16::try_from(usize::from(base) + number).context("base_port: is too high")?;
     TcpListener::bind(local(port)).with_context(|| {
         format!(
-            "base_port = {base}: port {port} cannot be had; end what listens there (`ss -ltnp` shows it), or give another \
+            "base_port = {base}: port {port} cannot be opened; end what listens there (`ss -ltnp` shows it), or give another \
              base_port, or 0 for free ones"
         )
     })?;

@@ -37,7 +37,7 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     if !spec.has_proxy() {
         ensure!(
             spec.proxy.is_empty(),
-            "[proxy] means nothing: no proxy is started; take front = true, hops = true or router = \"builtin\""
+            "[proxy] has no effect: no proxy is started; take front = true, hops = true or router = \"builtin\""
         );
         return Ok(());
     }

@@ -358,8 +358,8 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
     };
     let engine = traffic::value_name(settings.keys.engine);
     let note = |name: &String| match is_replaced(name) {
-        true => format!("{name} means nothing beside num_prefill and num_decode"),
-        false => format!("{name} means nothing to engine {engine}"),
+        true => format!("{name} has no effect with num_prefill and num_decode"),
+        false => format!("{name} has no effect with engine {engine}"),
     };
     plan.given.iter().filter(is_idle).map(note).collect()
 }

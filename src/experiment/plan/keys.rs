@@ -59,7 +59,7 @@ pub struct Keys {
     /// URLs of running servers, for --engine external
     #[arg(long, value_parser = url, help_heading = SERVERS)]
     pub servers: Vec<String>,
-    /// The model: a folder or a name on the hub; the simulator only says it
+    /// The model: a folder or a name on the hub; the simulator only reports its name
     #[arg(long, help_heading = STARTED)]
     pub model_path: Option<String>,
     /// First GPU (SGLang's --base-gpu-id)
@@ -74,7 +74,7 @@ pub struct Keys {
     /// Share of a GPU's memory for weights and cache
     #[arg(long, default_value = "0.9", value_parser = share(0.001, 1.0), help_heading = SGLANG)]
     pub mem_fraction_static: f64,
-    /// Longer prefills are cut into pieces of so many tokens; -1: never
+    /// Prefills of more tokens than this run in chunks; -1: never
     #[arg(long, value_parser = at_least(-1_i64), help_heading = STARTED)]
     pub chunked_prefill_size: Option<i64>,
     /// How much of what running requests may yet make is kept free
@@ -86,7 +86,7 @@ pub struct Keys {
     /// SGLang's --enable-torch-compile
     #[arg(long, value_name = "BOOL", default_value = "false", action = Set, help_heading = SGLANG)]
     pub enable_torch_compile: bool,
-    /// Servers tell when requests queued and ran, and serve /metrics
+    /// Servers report when requests queued and ran, and serve /metrics
     #[arg(long, value_name = "BOOL", default_value = "true", action = Set, help_heading = STARTED)]
     pub enable_metrics: bool,
     /// The Python that has SGLang
@@ -95,7 +95,7 @@ pub struct Keys {
     /// Port of the first server, the others follow; 0: free ports
     #[arg(long, default_value = "30001", value_parser = between(0_u16, 65_535), help_heading = STARTED)]
     pub base_port: u16,
-    /// A start may take so long, seconds [default: 30 for the simulator, 600 for SGLang]
+    /// Limit on a server's start, seconds [default: 30 for the simulator, 600 for SGLang]
     #[arg(long, value_parser = traffic::seconds, help_heading = SERVERS)]
     pub start_timeout_s: Option<Duration>,
     /// Servers to start, each with its own GPUs
@@ -136,13 +136,13 @@ pub struct Keys {
     /// Values that suit an aim; keys that are given win
     #[arg(long, value_parser = PRESETS.map(|(name, _)| name), help_heading = EXPERIMENT)]
     pub preset: Option<String>,
-    /// Do each run so often, with seeds one apart
+    /// Do each run this many times, with seeds one apart
     #[arg(long, default_value = "1", value_parser = between(1_u32, 1000), help_heading = EXPERIMENT)]
     pub repeats: u32,
-    /// Do what --failure-schedule says [default: where there is one]
+    /// Make servers fail by --failure-schedule [default: where there is one]
     #[arg(long, value_name = "BOOL", help_heading = FAILURES)]
     pub enable_node_failures: Option<bool>,
-    /// Servers that are down from so many seconds on: '{ 30 = [1, 2], 60 = [] }'
+    /// Servers that are down from that many seconds on: '{ 30 = [1, 2], 60 = [] }'
     #[arg(long, value_parser = Schedule::parse, help_heading = FAILURES)]
     pub failure_schedule: Option<Schedule>,
     /// How they fail: kill (the process), or what a hop can do: refuse, reset, stall, slow, cut
@@ -157,7 +157,7 @@ pub struct Keys {
     /// The search ends when the lowest rate that missed is at most this share above the highest that met
     #[arg(long, default_value = "0.05", value_parser = share(0.001, 1.0), help_heading = SEARCH)]
     pub rate_precision: f64,
-    /// Each rate is tried for at least so many seconds, and for 10 / (1 - goodput share) requests
+    /// Each rate is tried for at least this many seconds, and for 10 / (1 - goodput share) requests
     #[arg(long, default_value = "20", value_parser = traffic::seconds, help_heading = SEARCH)]
     pub probe_s: Duration,
 }

@@ -70,7 +70,7 @@ impl Difference {
             text += &format!("; failed: {a} {}, {b} {}", self.failed_a, self.failed_b);
         }
         if self.is_with_failed {
-            text += ", counted as endless";
+            text += ", counted as infinitely slow";
         }
         text
     }

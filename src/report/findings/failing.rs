@@ -39,7 +39,7 @@ pub fn server(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let (all, end) = failing(facts.run);
     let (host, server) = all.iter().max_by_key(|(_, server)| server.failed())?;
     let failures = [
-        (server.broken, "at it broke off"),
+        (server.broken, "at it were cut off"),
         (server.unconnected, "could not connect to it"),
     ];
     let failures = failures.into_iter().filter(|(count, _)| *count > 0);

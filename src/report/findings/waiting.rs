@@ -45,7 +45,7 @@ pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
     let unknown = shares.iter().find(|of| of.0 == Cause::Unknown);
     if why.untimed > 0 && unknown.is_some_and(|of| of.1 >= MUCH) {
         what += &format!(
-            " Who had the server is not known while requests were there of which it told no times ({} in the rows).",
+            " What occupied the server is not known while it had requests for which it reported no times ({} in the rows).",
             why.untimed
         );
         // No switch shows the times of requests that a fault on purpose broke.

@@ -179,7 +179,7 @@ fn errors(summary: &Summary) -> impl Iterator<Item = String> {
     let errors = &summary.all.counts.errors;
     let shown = most_frequent(errors).take(MAX_NAMED).map(|(error, count)| {
         let error = Some(error.as_str()).filter(|error| !error.is_empty());
-        format!("  {count} × {}", error.unwrap_or("(nothing said)"))
+        format!("  {count} × {}", error.unwrap_or("(no error text)"))
     });
     let others = errors.len().saturating_sub(MAX_NAMED) as u64;
     shown.chain(if_any(others, |others| {
@@ -190,7 +190,7 @@ fn errors(summary: &Summary) -> impl Iterator<Item = String> {
 fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
     let drawn = all.flow.schedule_rate;
-    let drawn = drawn.map_or(String::new(), |drawn| format!(" (as drawn {drawn:.2})"));
+    let drawn = drawn.map_or(String::new(), |drawn| format!(" (schedule {drawn:.2})"));
     let sent = match run.offered_rate {
         Some(offered) => format!("offered {offered:.2}{drawn}, sent"),
         None if !run.config.is_null() => format!("offered without limit{drawn}, sent"),

@@ -78,7 +78,7 @@ function compared() {
   const answer = of => make("li", spaced(/^(no|p\d)/.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
   return section("compare", "Which is better?",
     DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", spaced(text).replace(/^best/, "Best"), /^(No|Run|A queue)/.test(text) ? "none" : "shown"))) : null,
-    all.length ? make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may lie beside it by chance (then the interval alone shows one).`, "soft") : null, markOf(worst(RUNS.filter(run => run.mark === "DEGRADED"))),
+    all.length ? make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may miss it by chance (then the interval alone shows one).`, "soft") : null, markOf(worst(RUNS.filter(run => run.mark === "DEGRADED"))),
     all.length ? table([isOne ? `against ${spaced(listed[0].a)}` : "setting", ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
       pairs.map(pair => [setting(pair), ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much.", "stacked") : null,
     all.length ? box("details", "", make("summary", `All ${several(all.length, "comparison")} as sentences`), box("ul", "answers", ...all.map(answer))) : null,
@@ -159,7 +159,7 @@ function distributions() {
   const runs = () => RUNS.filter(run => run.curves[state.metric].values.length);
   const label = () => DATA.shown.find(of => of.name === state.metric).label;
   const cdf = { title: "Distribution", mark: worst(RUNS), option: c => cdfOption(runs(), state.metric, state)(c),
-    caption: "How many of the requests took no longer than so much: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed. A step in a line means two kinds of requests." };
+    caption: "How many of the requests took at most the time below: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed. A step in a line means two kinds of requests." };
   const again = () => { if (cdf.made) draw(cdf); };
   const tools = box("div", "tools", choice("Latency", shown.map(of => [of.name, of.label]), state.metric, metric => { state.metric = metric; again(); }),
     choice("Axis", [[false, "linear"], [true, "logarithmic"]], false, log => { state.log = log; again(); }));

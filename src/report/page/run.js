@@ -20,7 +20,7 @@ function whereTheTimeWent(run) {
   if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Unknown: no request succeeded.", "soft"));
   const state = { share: true };
   const of = { title: "Stages over the run", mark: run.mark, option: (c, width) => overOption(run, state)(c, width),
-    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart.${partialNote(run)}` };
+    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that were not measured separately.${partialNote(run)}` };
   of.tools = box("div", "tools", firstBox(), choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
   const text = box("div", "", ...stagesText(run));
   text.id = "stages-text";
@@ -56,7 +56,7 @@ function whyTheyWaited(run) {
   return section("waiting", "Why they waited", words("p", sentence),
     over.causes.length ? picture({ title: "What requests waited for", mark: run.mark, option: waitingOption(over),
       caption: "Waiting by the moment at which it began, in a router or proxy by the request's arrival: all requests of a stretch of time together, by what was full meanwhile." }) : null,
-    table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as it was told or as the rows show."),
+    table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as its command sets it, or as the rows show."),
     groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, `Shares of all requests, of their tokens, and of all waiting: what they caused of it (it is laid equally on those that ran meanwhile), and what they waited. Of ${duration(inServers + atPairs)} the requests seen here caused ${duration(heldUp)}.`) : null,
     longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),
       table(["request", "why", "held up longest by"], longest), table(["request", { n: "prompt tokens" }, { n: "held up others" }], holders)) : null);
@@ -91,7 +91,7 @@ function waterfall(run) {
   };
   const of = { title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
     option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, state)(c, width); },
-    caption: "A bar is a request, its colours are where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time. Click a bar for its numbers.",
+    caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time. Click a bar for its numbers.",
     after: numbers,
     ready: chart => chart.getZr().on("click", event => {
       const at = chart.convertFromPixel({ yAxisIndex: 0 }, event.offsetY);
@@ -129,7 +129,7 @@ function overTime(run) {
   const all = counts.filter(of => of.source === "records" && !of.server && (of.metric !== "unknown" || maxOf(of.values) > 0)).sort((a, b) => order.indexOf(a.metric) - order.indexOf(b.metric));
   const lines = all.map(of => ({ name: PLACES[of.metric], times: of.times, values: of.values, color: COLORS[of.metric], dashed: of.metric === "unknown" }));
   const unknown = run.summary.state_unknown_requests;
-  const state = unknown ? `Of ${several(unknown, "request")} nobody told when they were queued or running (“state unknown”): they may be waiting, or running.`
+  const state = unknown ? `For ${several(unknown, "request")} it is not known when they were queued or running (“state unknown”): they may be waiting, or running.`
     : all.some(of => of.metric === "running") ? "The distance between “in the system” and “running” is waiting." : "";
   const inner = [picture({ title: "Requests in the system", mark: run.mark, option: timesOption(run, lines, "requests"),
     caption: `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}` + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
@@ -198,7 +198,7 @@ function figuresTable(run) {
   const known = DATA.listed.map(({ name, label }) => [label, figuresOf(run, name)]).filter(([, of]) => of);
   const rows = known.map(([label, of]) =>
     [upper(label), { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
-  return section("figures", "All latencies", markOf(run.mark), make("p", `Of the requests that went well. What nobody saw has no row.${known.length ? " Brackets: 95 % confidence interval; “too few”: not enough requests for one." : ""}`, "soft"),
+  return section("figures", "All latencies", markOf(run.mark), make("p", `Of the requests that went well. What was not measured has no row.${known.length ? " Brackets: 95 % confidence interval; “too few”: not enough requests for one." : ""}`, "soft"),
     table(["latency", { n: "count" }, { n: "mean" }, { n: "p50" }, { n: "p90" }, { n: "p99" }, { n: "max" }], rows));
 }
 /** A quantile with its confidence interval, or that there are too few requests for one. */

@@ -97,7 +97,7 @@ impl Traffic {
         fault.left = self.left(fault, all);
         // The text for a fault during which the server can be reached.
         let went_on = match fault.kind.as_str() {
-            "stall" => Some("what was held went on"),
+            "stall" => Some("the stalled requests went on"),
             "slow" | "cut" => Some("it could be reached all the time"),
             _ => None,
         };

@@ -395,7 +395,7 @@ fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
     for (kind, went_on) in [
         ("slow", "it could be reached all the time"),
         ("cut", "it could be reached all the time"),
-        ("stall", "what was held went on"),
+        ("stall", "the stalled requests went on"),
         ("reset", "it served again"),
     ] {
         let (text, over) = outcome(kind, &whole);

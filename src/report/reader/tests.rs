@@ -87,7 +87,7 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     }
     // Of many only the first are named.
     for (row, expected) in [
-        ("b,2,great", "outcome \"great\" is none that this version"),
+        ("b,2,great", "outcome \"great\" is unknown to this version"),
         (&long, "line 3: the row is longer than 1 MiB"),
     ] {
         let text = format!("req_id,arrival_time,outcome\na,1,ok\n{row}\n");

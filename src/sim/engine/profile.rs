@@ -34,7 +34,7 @@ pub struct Profile {
     /// A longer prompt goes alone.
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least(1_u64))]
     pub max_prefill_tokens: u64,
-    /// Prefills are cut at so many tokens; -1: never
+    /// Prefills of more tokens than this run in chunks; -1: never
     #[arg(long, value_name = "N", default_value_t = 8_192, value_parser = chunk)]
     pub chunked_prefill_size: i64,
     /// Time from arrival to the queue, milliseconds
@@ -45,7 +45,7 @@ pub struct Profile {
     pub tokenize_token_us: f64,
     /// Least time of a prefill, milliseconds
     ///
-    /// So long its kernels are launched, and the scheduler is busy.
+    /// The time to launch its kernels, in which the scheduler is busy.
     #[arg(long, value_name = "MS", default_value_t = 24.4, value_parser = time(MS, 0.0, 1e6))]
     pub prefill_floor_ms: f64,
     /// Share of prefills that are launched for longer
@@ -82,7 +82,7 @@ pub struct Profile {
     /// Time from picking requests up to starting them, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0.35, value_parser = time(MS, 0.0, 1e6))]
     pub schedule_ms: f64,
-    /// Rest of the GPU between two steps, milliseconds
+    /// Idle time of the GPU between two steps, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0.1, value_parser = time(MS, 0.0, 1e6))]
     pub step_gap_ms: f64,
     /// Share of the GPU's time that this server gets

@@ -96,8 +96,8 @@ impl JoinedAttempts {
             self.by_span,
             self.by_id
         )];
-        let of_front = "requests of the front that no hop has a row of";
-        let of_hops = "attempts at a hop that no request of the front belongs to";
+        let of_front = "requests of the front without a row of a hop";
+        let of_hops = "attempts at a hop without a request of the front";
         for (rows, table, label) in [
             (&unmatched, front, of_front),
             (&self.unmatched, hops, of_hops),

@@ -215,7 +215,7 @@ impl Deliveries {
         self.lost.with(&[reason.name()]).inc_by(count as u64);
         if self.log.lost(count) {
             let Deliveries { what, target, .. } = self;
-            log::warn!("{what}: {target}: {message}; what does not get there is lost and counted");
+            log::warn!("{what}: {target}: {message}; what cannot be sent is lost and counted");
         }
     }
 

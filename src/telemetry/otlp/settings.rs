@@ -42,8 +42,8 @@ pub enum UpstreamFlag {
 }
 
 keys! {
-/// Traces: one a request, to an OpenTelemetry collector or a backend that speaks OTLP (docs/TRACES.md). What is not given
-/// here may be said by the standard OTEL_* variables; a key here, or a flag, wins. A key is taken on at a start.
+/// Traces: one a request, to an OpenTelemetry collector or a backend that speaks OTLP (docs/TRACES.md). Keys that are not
+/// given here come from the standard OTEL_* variables; a key here, or a flag, wins. Changed keys take effect at a restart.
 Otlp {
     /// The collector of traces: http:// or https://, host and port. Without it (and without OTEL_EXPORTER_OTLP_ENDPOINT or
     /// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) there are no traces and they cost nothing. Over HTTP a URL without a path gets
@@ -51,7 +51,7 @@ Otlp {
     endpoint: Option<String> = None, Restart "--otlp-endpoint URL" like "http://127.0.0.1:4317";
     /// How spans travel: "grpc" or "http/protobuf". By default grpc to port 4317, else http/protobuf.
     protocol: Option<Protocol> = None, Restart "--otlp-protocol PROTOCOL" in "Running it" like "grpc";
-    /// Headers of each export, as hosted backends want them for a key. They are never shown. Or a file with such lines.
+    /// Headers of each export, such as the API key of a hosted backend. They are never shown. Or a file with such lines.
     headers: Vec<Secret> as checked = Vec::new(), Restart like ["x-api-key: KEY"];
     /// File with such lines, in place of `headers` or beside it.
     headers_file: Option<PathBuf> = None, Restart like "/run/secrets/otlp-headers";
@@ -74,7 +74,7 @@ Otlp {
     keep_total_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
     /// All that a client had sampled, or that went upstream sampled, is kept. Of the rest this share, by trace id.
     ratio: f64 as values::share = 1.0, Restart;
-    /// Whether a request whose client sent a trace that is not sampled is none of the rest.
+    /// Whether requests whose client sent a trace that is not sampled are left out of that share.
     follow_client: bool = true, Restart;
     /// Whether the sampled flag goes upstream, where it turns on the tracing of a router or engine that was started with it,
     /// which costs them time: "client" (as the client sent it; a trace that begins here goes without), "ratio" (in a

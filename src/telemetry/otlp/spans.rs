@@ -144,7 +144,7 @@ impl Tree<'_> {
                 (Outcome::UpstreamDied, Status::error(message))
             }
             (false, false) => {
-                let message = "no connection came about";
+                let message = "the connection failed";
                 (Outcome::ConnectError, Status::error(message))
             }
         };

@@ -86,7 +86,7 @@ metrics! {
     first_token: Histogram = "gen_ai_server_time_to_first_token_seconds", GEN_AI, buckets &LATENCY_BOUNDS;
         "From a request's arrival to its first token: column `ttft`. Beside `sglang:time_to_first_token_seconds` it also holds \
         what came before the server: the difference is proxy, router and network. Each sequence of a request counts; replies \
-        that are no stream only where the engine told its timings.";
+        that are no stream only where the engine reported its timings.";
     per_token: Histogram = "gen_ai_server_time_per_output_token_seconds", GEN_AI, buckets &PER_TOKEN_BOUNDS;
         "Mean time per output token after the first, one value a sequence, without the time that a client held up writes: column \
         `tpot`. Its inverse is how fast a reader sees text.";
@@ -110,10 +110,10 @@ metrics! {
         "Tokens of requests that have ended, as engines reported them: `prompt`, `output`, and `cached`: those of the prompts that \
         the prefix cache served.";
     wait_causes: Counter = "queuescope_wait_cause_seconds_total", &["worker", "cause"];
-        "What sequences waited for in the server queues, and requests on the way to them: [the causes](CAUSES.md#causes). What the two servers \
-        of a pair let wait is counted at once, prefill's queue for the worker that prefilled. Other waits are judged \
-        when those that ran meanwhile have ended: so long after its request's end as the longest lately ran, at most a minute. Rows alone \
-        tell the servers' limits here: who waits for requests that did not come through this proxy is `not_seen_here` or `unknown`.";
+        "What sequences waited for in the server queues, and requests on the way to them: [the causes](CAUSES.md#causes). Waits at the two \
+        servers of a pair are counted at once, prefill's queue for the worker that prefilled. Other waits are judged \
+        when those that ran meanwhile have ended: as long after its request's end as the longest recent one ran, at most a minute. The servers' \
+        limits are known from rows alone here: a wait for requests that did not come through this proxy is `not_seen_here` or `unknown`.";
     label_requests: IntCounter = "queuescope_label_requests_total", &["header", "value", "outcome"];
         "Generation requests that have ended, by what the headers of `label_headers` said: column `labels`. `value` is `other` where there are too many.";
     label_wait: Counter = "queuescope_label_wait_seconds_total", &["header", "value"];
@@ -131,8 +131,8 @@ metrics! {
         scheduler: join its log); `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited. \
         `impossible`: reported, and left out (`queuescope_impossible_total`).";
     impossible: IntCounter = "queuescope_impossible_total", &["what"], of Impossible::KINDS;
-        "Rows in which something cannot be and is in no other metric of this list, nor in the live page's figures; the row has it as \
-        it came, and its column `inconsistency` names it. `times`: the server's (longer than the request, or out of order); \
+        "Rows with impossible values, which no other metric of this list and no figure of the live page includes; the row has them as \
+        reported, and its column `inconsistency` names them. `times`: the server's (longer than the request, or out of order); \
         `clocks`: what lies between two clocks; `tokens`.";
     clock_offset: Gauge = "queuescope_clock_offset_seconds", &["clock"];
         "Another clock minus this process's, as last used for a request: engines by host, hops of other processes by name.";
@@ -156,7 +156,7 @@ metrics! {
     bytes: IntCounter = "queuescope_bytes_total", &["direction"];
         "Body bytes of generation requests that have ended, as read: `request` from clients, `response` from upstreams.";
     runtime_lag: Histogram = "queuescope_runtime_lag_seconds", &[], buckets &LAG_BOUNDS;
-        "How much later than asked a task that wakes every 200 ms was run: up to 1 ms is the timer's own. Above that the proxy \
+        "How late a task that wakes every 200 ms was run: up to 1 ms is the timer's own. Above that the proxy \
         has no CPU left, and what it times is late by as much.";
     responses_unread: IntCounter = "queuescope_responses_unread_total", &["reason"], of Unread::ALL.map(Unread::name);
         "2xx responses whose body was not read: the column `unread` says what the reasons mean.";
@@ -195,7 +195,7 @@ metrics! {
     upstream_healthy: IntGauge = "queuescope_upstream_healthy", &["upstream"];
         "1, or 0 while an upstream is left out because it could not be connected to.";
     upstream_connect_failures: IntCounter = "queuescope_upstream_connect_failures_total", &["upstream"];
-        "Requests' connections to an upstream that did not come about.";
+        "Requests' connections to an upstream that failed.";
     chosen: IntCounter = "queuescope_cache_aware_choices_total", &["by"], of ChosenBy::ALL.map(ChosenBy::name);
         "Choices of an upstream with the policy `cache_aware`, by what decided: `prefix` (it was given the beginning of the prompt \
         before), else the least loaded, as `load` (too little of the prompt was known), `imbalance` (the queues were too uneven) or \
@@ -217,8 +217,8 @@ metrics! {
         "Requests that have ended and wait for the engine's trace or log.";
     trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
-        4 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be held, which was \
-        told to send it again, or than could be looked through; their requests may lack the engine's moments).";
+        4 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be held, whose sender \
+        was told to send it again, or than could be looked through; their requests may lack the engine's moments).";
     trace_spans_left_out: IntCounter = "queuescope_engine_trace_spans_left_out_total", &["reason"], of LeftOut::ALL.map(LeftOut::name);
         "Spans of an engine or router in batches that were read, left out by themselves: `malformed` (no trace id, span id, start or end that \
         can be), `too_large` (above 256 KiB); rows of their requests may lack the engine's moments.";

@@ -30,7 +30,7 @@ pub struct DataArgs {
     /// When requests are sent [default: poisson, or gamma with --burstiness]
     #[arg(long, value_enum, help_heading = "When requests are sent")]
     pub arrival: Option<ArrivalSource>,
-    /// With --arrival trace: so many times as fast [default: 1]
+    /// With --arrival trace: this many times as fast [default: 1]
     ///
     /// 2 sends the requests of an hour in half of one.
     #[arg(long, value_name = "FACTOR", value_parser = between(1e-6, 1e6))]

@@ -74,7 +74,7 @@ async fn an_incomplete_or_wrong_file_is_not_kept_and_the_error_helps() {
     let round = vec![response("301 M", "location: /a/set.json\r\n", ""); 11];
     let status = |status: &str| vec![response(status, "", "{}\n")];
     for (responses, part) in [
-        (status("200 OK"), "but the published file has 37517e5f"),
+        (status("200 OK"), "but the published one has 37517e5f"),
         (vec![cut], "curl ended with exit status: 18"),
         (status("404 Not Found"), "curl ended with exit status: 22"),
         (round, "curl ended with exit status: 47"),

@@ -109,8 +109,8 @@ impl Results<'_> {
             row.resize(predicted.heads.len(), String::new());
         }
         format!(
-            "Learnt of {} requests:\n{}\n{}\n\
-             Predicted (±: replays were off by so much, and servers 5 % slower would change so much):\n{}{notes}",
+            "Learnt from {} requests:\n{}\n{}\n\
+             Predicted (±: the error of the replays, and what servers 5 % slower would change):\n{}{notes}",
             fit.requests,
             learnt.to_text(None),
             replayed.to_text(None),

@@ -164,7 +164,7 @@ fn a_run_that_fails_is_noted_and_the_others_go_on() {
     assert_eq!(plan.states(), [RunState::Failed, RunState::Done]);
     let failed = plan.run_file(&format!("01-base_port={port}")).unwrap();
     let why = failed.error.unwrap();
-    assert_says(&why, &format!(": port {port} cannot be had"));
+    assert_says(&why, &format!(": port {port} cannot be opened"));
     assert_says(&done.out, &format!("failed: base_port={port}: "));
     // What failed is done again when it is asked for, and only that.
     drop(taken);

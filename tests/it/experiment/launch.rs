@@ -112,7 +112,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     };
     // Of two servers the second's.
     let taken_port =
-        format!("base_port = {first}: port {port} cannot be had|Address already in use");
+        format!("base_port = {first}: port {port} cannot be opened|Address already in use");
     let on_taken_port = DeploymentSpec {
         base_port: Some(first),
         ..spec(dir)

@@ -89,7 +89,7 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
         let error = &response.json()["error"];
         assert_eq!(error["message"], "no TLS connection to the upstream");
         let row = front.only_row().await;
-        for piece in ["localhost:", "no TLS connection came about", reason] {
+        for piece in ["localhost:", "the TLS connection failed", reason] {
             assert_outcome(&row, "proxy_error", piece);
         }
         assert_eq!(row["attempts"], "0");
@@ -110,7 +110,11 @@ async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
     let plain_addr = plain.addr;
     let alone = front("localhost", plain_addr, Some(&ca)).await;
     assert_eq!(alone.ask("/generate", "", b"{}").await.status(), 502);
-    assert_outcome(&alone.only_row().await, "proxy_error", "no TLS connection");
+    assert_outcome(
+        &alone.only_row().await,
+        "proxy_error",
+        "the TLS connection failed",
+    );
     let both = Front::with(&[], |config| {
         config.upstream = [plain_addr, face.addr]
             .map(|to| https("localhost", to))

@@ -20,7 +20,7 @@ fn a_server_that_failed_is_named_first() {
     let kinds: Vec<&str> = all.iter().map(|of| of.kind).collect();
     assert_eq!(kinds, ["server_failed", "failures"]);
     assert_eq!(all[0].title, "b:1 failed");
-    let expected = "4 attempts at it broke off; it served nothing after 4.";
+    let expected = "4 attempts at it were cut off; it served nothing after 4.";
     assert_says(&all[0].what, expected);
     assert_eq!(all[1].advice, "See the server that failed.");
     // Faults on purpose are reported with the faults.

@@ -35,9 +35,9 @@ fn a_second_large_cause_of_waiting_is_named_too() {
     let (what, advice) = with_cause(Cause::Unknown, 30, 7);
     assert_says(
         &what,
-        "for 70 % of that time. Who had the server is not known while",
+        "for 70 % of that time. What occupied the server is not known while",
     );
-    assert_says(&what, "of which it told no times (7 in the rows).");
+    assert_says(&what, "for which it reported no times (7 in the rows).");
     assert_says(&advice, "Start the servers with `--enable-metrics`");
     assert_eq!(with_cause(Cause::Unknown, 30, 0).1, slots);
     assert_eq!(with_cause(Cause::Unknown, 10, 7).1, slots);
