@@ -20,7 +20,8 @@ use crate::support::assert_says;
 use crate::support::generator::flags;
 
 mod h200;
-mod told;
+mod loads;
+mod predictions;
 
 #[derive(Parser)]
 struct Flags {

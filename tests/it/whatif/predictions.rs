@@ -1,18 +1,10 @@
 //! The command `whatif`: what it prints, for people and programs, and what it refuses.
 
-use std::path::Path;
-
 use clap::Parser;
-use queuescope::clock::{NANOS, Stamp};
 use queuescope::experiment::plan::keys::Kind;
 use queuescope::experiment::plan::{Plan, read};
 use queuescope::report;
-use queuescope::request::cell;
-use queuescope::request::columns::{COLUMNS, ColumnId};
-use queuescope::request::csv::TimeBase;
 use queuescope::sim::engine::Profile;
-use queuescope::table::Table;
-use queuescope::table::cells::RowWriter;
 use serde_json::{Value, json};
 
 use super::{file, rewritten, run, said, told};
@@ -362,126 +354,6 @@ fn nothing_is_found_for_a_reason() {
     let found = "--find servers --goodput ttft:200 --set tokenize_ms=1,100000";
     let shown = said(&[&load], found);
     assert_says(&shown, "note: tokenize_ms=100000: no number of servers");
-}
-
-/// A part of a load does not tell what its servers had to do, and a load is not counted twice.
-#[test]
-fn parts_of_loads_are_refused() {
-    let folder = rewritten(|_| 0.0, ["x", ""]);
-    let (dir, rows) = (folder.path(), folder.path().join("requests.csv"));
-    std::fs::rename(dir.join("rows.csv"), &rows).unwrap();
-    let config = |text: &str| std::fs::write(dir.join("summary.json"), text).unwrap();
-    config(r#"{"config": {"shard": "0/2"}}"#);
-    let given = dir.to_str().unwrap();
-    let error = run(&[given, "--set", "rate=2"]).unwrap_err();
-    assert_says(&error, "is shard 0/2 of a load");
-    assert_says(&error, "queuescope report --merge");
-    // All of it is in this one.
-    config(r#"{"config": {"shard": "0/1"}}"#);
-    let all = said(&[given], "--set rate=2");
-    assert!(!all.contains("left out: 1 row"), "{all}");
-    let error = run(&[given, rows.to_str().unwrap()]).unwrap_err();
-    let lies = format!(
-        "{} lies in {given}, and its load would be doubled",
-        rows.display()
-    );
-    assert_says(&error, &lies);
-    let text = std::fs::read_to_string(&rows).unwrap();
-    let text = text.replacen(",True,ok,", ",False,server_error,", 1);
-    std::fs::write(&rows, text).unwrap();
-    let name = dir.file_name().unwrap().display();
-    let note = format!("note: {name}: left out: 1 row (failed, or ");
-    assert_says(&said(&[given], "--set rate=2"), &note);
-}
-
-/// Writes some of a load's rows as a proxy of this side would, with times of the epoch; clients of `client-b` number theirs alike.
-fn recorded(folder: &Path, name: &str, side: &str, is_in: impl Fn(usize) -> bool) -> String {
-    let rows = Table::read(Path::new(&file("slots16"))).unwrap();
-    let path = folder.join(name);
-    let epoch = TimeBase::Since(Stamp::from_nanos(-1_795_000_000 * NANOS));
-    let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
-    for row in (0..rows.len()).filter(|row| is_in(*row)) {
-        let cells = COLUMNS.iter().map(|column| match column.id {
-            ColumnId::seen_by => cell::Value::Text(side.into()),
-            // A hop does not know it.
-            ColumnId::arrival_time if side == "hop" => cell::Value::Empty,
-            ColumnId::pure_queue_time if name == "client-b.csv" => {
-                cell::Value::Nanos(1_000 + row as i64)
-            }
-            id => rows.value(id, row),
-        });
-        out.write_cells(cells).unwrap();
-    }
-    out.finish().unwrap();
-    path.to_str().unwrap().to_owned()
-}
-
-/// Several loads are predicted each by itself, but what several proxies recorded at one time came to the same servers.
-#[test]
-fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
-    let (load, other) = (file("slots16"), file("shared"));
-    let set = format!("--set rate=1.5 --fit {load}");
-    let (whole, both) = (told(&[&load], &set), told(&[&load, &other], &set));
-    assert_eq!(both["predictions"].as_array().map(Vec::len), Some(2));
-    assert_eq!(both["predictions"][0], whole["predictions"][0]);
-    let shown = said(&[&load, &other], &set);
-    let name = both["loads"][1]["name"].as_str().unwrap();
-    assert_says(&shown, &format!("\npredicted: {name}: rate=1.5 "));
-    // The same rows, as two proxies would have them, in files that begin at different times; clients that number theirs alike; whatever
-    // order they are given in, one that overlaps two others makes one of all.
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path();
-    let a = recorded(dir, "a.csv", "front", |row| row % 2 == 0);
-    let b = recorded(dir, "b.csv", "front", |row| row % 2 == 1);
-    let [one, alike] = ["client-a.csv", "client-b.csv"]
-        .map(|name| recorded(dir, name, "front", |row| row % 2 == 0));
-    let early = recorded(dir, "early.csv", "front", |row| row % 2 == 0 && row < 80);
-    let late = recorded(dir, "late.csv", "front", |row| row % 2 == 0 && row > 160);
-    for (given, name) in [
-        (&[&*a, &b][..], "a.csv + b.csv"),
-        (&[&one, &alike], "client-a.csv + client-b.csv"),
-        (&[&late, &early, &b], "early.csv + b.csv + late.csv"),
-    ] {
-        let mut merged = told(given, &set);
-        assert_eq!(merged["loads"].as_array().map(Vec::len), Some(1), "{name}");
-        assert_eq!(merged["loads"][0]["name"], name);
-        let mut predicted = merged["predictions"][0].take();
-        predicted["load"] = whole["predictions"][0]["load"].clone();
-        if given == [&a, &b] {
-            assert_eq!(predicted, whole["predictions"][0]);
-        }
-    }
-    // One load has no need of its name, of however many files it is.
-    assert_says(&said(&[&a, &b], &set), "predicted: rate=1.5 ");
-}
-
-/// What is there already doubles nothing in silence: a link, requests that a proxy behind another had too, a copy of rows that do not
-/// tell on which day they were.
-#[test]
-fn requests_are_not_doubled_and_hops_are_joined_first() {
-    let folder = tempfile::tempdir().unwrap();
-    let (load, dir) = (file("slots16"), folder.path());
-    let a = recorded(dir, "a.csv", "front", |row| row % 2 == 0);
-    let behind = recorded(dir, "behind.csv", "front", |row| row % 4 == 0);
-    let some = recorded(dir, "some.csv", "front", |row| {
-        row % 2 == 1 || row % 20 == 0
-    });
-    let hop = recorded(dir, "hop.csv", "hop", |row| row % 2 == 1);
-    let [link, packed] =
-        ["link.csv", "copy.csv.gz"].map(|name| dir.join(name).display().to_string());
-    std::fs::hard_link(&a, &link).unwrap();
-    std::fs::copy(&load, &packed).unwrap();
-    for (given, named, wrong) in [
-        ([&a, &link], "link.csv", "would be doubled"),
-        ([&a, &behind], "behind.csv", "would be doubled"),
-        ([&some, &a], "some.csv", "would be doubled"),
-        ([&load, &packed], "copy.csv", "would be doubled"),
-        ([&a, &hop], "hop.csv: ", "report --join"),
-    ] {
-        let error = run(&given.map(|path| &**path)).unwrap_err();
-        assert_says(&error, named);
-        assert_says(&error, wrong);
-    }
 }
 
 /// Rows of servers that were hardly busy do not tell what becomes of a queue; and the table is that of `queuescope routing`.
