@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::request::cell::Value;
-use crate::request::columns::ColumnId;
+use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::row::Row;
 
-use super::{Error, Table};
+use super::{Error, Table, rows};
+
+/// All that is read of the proxy's rows, which may be many.
+const READ: [ColumnId; 2] = [ColumnId::req_id, ColumnId::worker];
 
 /// Fills in the column `worker` of requests without a response from the rows of the run's proxy.
 ///
@@ -17,10 +20,12 @@ pub fn fill_in_workers(table: &mut Table, proxy_rows: &Path) -> Result<(), Error
     if !proxy_rows.is_file() {
         return Ok(());
     }
-    let proxy = Table::read(proxy_rows)?;
+    let ids = COLUMNS.iter().map(|column| column.id);
+    let skipped: Vec<ColumnId> = ids.filter(|id| !READ.contains(id)).collect();
+    let (proxy, _) = rows::read(&[proxy_rows.to_owned()], None, &skipped)?;
     let text = |of, row| proxy.text(of, row);
-    let rows = proxy.first_rows();
-    let workers = rows.map(|row| (text(ColumnId::req_id, row), text(ColumnId::worker, row)));
+    let workers = proxy.first_rows();
+    let workers = workers.map(|row| (text(ColumnId::req_id, row), text(ColumnId::worker, row)));
     let workers: HashMap<&str, &str> = workers.filter(|(_, of)| !of.is_empty()).collect();
     let columns = [ColumnId::host, ColumnId::worker, ColumnId::router_send_time];
     let firsts: Vec<usize> = table.first_rows().collect();
