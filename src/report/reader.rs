@@ -251,9 +251,8 @@ impl Run {
 
     /// Its name, followed by its mark.
     pub fn marked_name(&self) -> String {
-        let name = &self.name;
-        self.mark()
-            .map_or_else(|| name.clone(), |mark| format!("{name} {mark}"))
+        let mark = self.mark().map(|mark| format!(" {mark}"));
+        self.name.clone() + &mark.unwrap_or_default()
     }
 
     /// The generator's verdict, if its summary has one.

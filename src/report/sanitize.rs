@@ -37,8 +37,6 @@ struct Suspect {
     at: usize,
     /// These clocks and their errors, nanoseconds.
     clocks: Vec<(ClockOf, i64)>,
-    /// The row without these clocks.
-    without: Row,
     /// The durations that depend on them and their errors, nanoseconds.
     durations: Vec<(ColumnId, i64)>,
 }
@@ -79,15 +77,12 @@ pub fn sanitize(mut table: Table) -> Table {
 }
 
 fn remove_impossible(table: &mut Table) {
-    let firsts: Vec<usize> = table.first_rows().collect();
+    let is_inconsistent = |row| !table.text(ColumnId::inconsistency, row).is_empty();
+    let has_one = |first: &usize| table.rows_of(*first).any(is_inconsistent);
+    let firsts: Vec<usize> = table.first_rows().filter(has_one).collect();
     for first in firsts {
-        let rows = table.rows_of(first);
-        let is_inconsistent = |row| !table.text(ColumnId::inconsistency, row).is_empty();
-        if !rows.clone().any(is_inconsistent) {
-            continue;
-        }
         let read = impossible::without_impossible(&table.request(first)).into_owned();
-        for (at, row) in rows.zip(read) {
+        for (at, row) in table.rows_of(first).zip(read) {
             // Times of the front and of hops stay: `row` has them on their own clocks, whose offsets are no longer known.
             let side = row.timeline.side();
             let is_engine =
@@ -118,17 +113,7 @@ fn remove_poor(table: &mut Table) {
 impl Suspect {
     /// `None` if nothing that was measured depends on the clocks.
     fn of(table: &Table, at: usize, clocks: Vec<(ClockOf, i64)>) -> Option<Suspect> {
-        let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
-        let row = table.request(first).into_iter().nth(at - first)?;
-        let mut without = row.clone();
-        for (clock, _) in &clocks {
-            without.timeline.relate(*clock, Relation::Unknown);
-            // Without an arrival, durations count from the send, which is on our clock.
-            if *clock == ClockOf::Front {
-                without.timeline.clear(Moment::Arrival);
-            }
-        }
-        without.derive_anew();
+        let (row, without) = with_and_without(table, at, &clocks);
         let durations = row.periods();
         let durations = durations.filter(|(of, _)| (of.get)(&row) != (of.get)(&without));
         let error = |period| row.timeline.measured(period).unwrap_or_default().1;
@@ -138,7 +123,6 @@ impl Suspect {
         (!durations.is_empty()).then_some(Suspect {
             at,
             clocks,
-            without,
             durations,
         })
     }
@@ -153,13 +137,33 @@ impl Suspect {
         if poor.is_empty() {
             return false;
         }
-        table.put_row(self.at, &self.without, |of| poor.contains(&of.id));
+        // Made anew: kept for all suspects, rows would take more memory than the table.
+        let (_, without) = with_and_without(table, self.at, &self.clocks);
+        table.put_row(self.at, &without, |of| poor.contains(&of.id));
         let is_major = |error: i64| error as f64 > MINOR * mean(ColumnId::total_latency);
         let major = self.clocks.iter().filter(|(_, error)| is_major(*error));
-        let major = major.map(|(clock, _)| *clock).collect();
-        table.unreliable_clocks.insert(self.at, major);
+        let major = major.map(|(clock, _)| *clock);
+        table.unreliable_clocks.insert(self.at, major.collect());
         true
     }
+}
+
+/// Returns a row, and the same without these clocks.
+fn with_and_without(table: &Table, at: usize, clocks: &[(ClockOf, i64)]) -> (Row, Row) {
+    let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
+    // A request's rows stand one after another, so there is one at `at`.
+    let row = table.request(first).into_iter().nth(at - first);
+    let row = row.unwrap_or_default();
+    let mut without = row.clone();
+    for (clock, _) in clocks {
+        without.timeline.relate(*clock, Relation::Unknown);
+        // Without an arrival, durations count from the send, which is on our clock.
+        if *clock == ClockOf::Front {
+            without.timeline.clear(Moment::Arrival);
+        }
+    }
+    without.derive_anew();
+    (row, without)
 }
 
 /// Returns the rows with poorly known clocks: their error is far above its median in the same process (of two middle values the lower
