@@ -101,40 +101,13 @@ fn seconds(nanos: i64, block: &mut Vec<u8>) {
         block.push(b'-');
     }
     let (nanos, second) = (nanos.unsigned_abs(), NANOS.unsigned_abs());
-    let whole = nanos / second;
-    let mut text = *b"0000000000.000000000";
-    digits(nanos % second, &mut text[POINT..]);
-    text[POINT] = b'.';
-    if whole < 10 {
-        text[POINT - 1] += whole as u8;
-        return block.extend_from_slice(&text[POINT - 1..]);
-    }
-    digits(whole, &mut text[..POINT]);
-    let zeros = text.iter().take_while(|digit| **digit == b'0').count();
-    block.extend_from_slice(&text[zeros..]);
+    let mut digits = itoa::Buffer::new();
+    block.extend_from_slice(digits.format(nanos / second).as_bytes());
+    // Leading zeros belong to the part: a whole second is added, whose digit the point replaces.
+    let part = digits.format(second + nanos % second);
+    block.push(b'.');
+    block.extend_from_slice(&part.as_bytes()[1..]);
 }
-
-/// Writes the last decimal digits of a number into an even number of `places`.
-fn digits(mut number: u64, places: &mut [u8]) {
-    for two in places.chunks_exact_mut(2).rev() {
-        two.copy_from_slice(&PAIRS[(number % 100) as usize]);
-        number /= 100;
-    }
-}
-
-/// The index of the decimal point: behind ten digits of seconds, enough for 64 bits of nanoseconds.
-const POINT: usize = 10;
-
-/// The two digits of the numbers 00 to 99.
-const PAIRS: [[u8; 2]; 100] = {
-    let mut pairs = [[0; 2]; 100];
-    let mut number = 0;
-    while number < 100 {
-        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
-        number += 1;
-    }
-    pairs
-};
 
 #[cfg(test)]
 mod tests {

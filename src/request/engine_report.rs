@@ -1,10 +1,11 @@
-//! What an engine reports of a sequence outside of its response: in its trace or its log.
+//! What an engine reports of a sequence: in its response's `meta_info`, its trace or its log.
 
 use crate::clock::{NANOS, Stamp};
 use crate::offset::OffsetBound;
 
 use super::attempt::{Attempt, ServerRole};
 use super::columns::Row;
+use super::meta_info::Timings;
 use super::sequence::TimingSource;
 use super::timeline::{Moment, PrefillTimes};
 use super::token_count::TokenCountSource;
@@ -72,6 +73,31 @@ impl EngineReport {
         EngineReport {
             source,
             ..EngineReport::default()
+        }
+    }
+
+    /// What the `meta_info` of a sequence's `first` event reports, and that of its `last` if another has been read.
+    pub fn of_meta_info(
+        source: TimingSource,
+        first: &Timings,
+        last: Option<&Timings>,
+    ) -> EngineReport {
+        let queue = first.queue(last);
+        let latest = last.unwrap_or(first);
+        let count = |get: fn(&Timings) -> Option<u32>| get(latest).or(get(first)).map(u64::from);
+        EngineReport {
+            received: latest.received.or(first.received),
+            queue_start: queue.map(|(start, _)| start),
+            queue_end: queue.map(|(_, end)| end),
+            queue_nanos: first.queue_total(last),
+            prefill_end: first.prefill_finished,
+            first_token: latest.first_token,
+            finished: latest.finished,
+            prompt_tokens: count(|timings| timings.prompt_tokens),
+            cached_tokens: count(|timings| timings.cached_tokens),
+            num_retractions: count(|timings| timings.num_retractions),
+            dp_rank: count(|timings| timings.dp_rank),
+            ..EngineReport::of(source)
         }
     }
 

@@ -205,11 +205,6 @@ impl Timings {
         let nanos = self.queue_nanos.or_else(|| last?.queue_nanos);
         nanos.filter(|nanos| *nanos > 0)
     }
-
-    /// Whether it has any moment of the engine.
-    pub fn has_moments(&self) -> bool {
-        self.forward_entry.is_some() || self.received.is_some() || self.prefill_finished.is_some()
-    }
 }
 
 /// The index of a field's text, and of its bit in [`FieldSet`].

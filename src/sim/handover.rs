@@ -9,7 +9,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -19,50 +18,12 @@ use crate::clock::Stamp;
 use super::disaggregation::Bootstrap;
 use super::driver::{Submission, Update};
 use super::engine::{EventKind, HELD};
-use super::request_body::{GenerationRequest, Refusal, RefusalKind};
 use super::shared::Shared;
 
 /// The byte that reports a finished transfer.
 const SENT: u8 = 1;
 /// From the scheduler's receipt of a request until it looks for the other server.
 pub(super) const PREPARE_NANOS: i64 = 200_000;
-
-/// The message for a body without a room.
-const NO_ROOM: &str = "A server with --disaggregation-mode needs bootstrap_host, bootstrap_port and bootstrap_room in the body, \
-                       one a sequence: send it through a router of prefill and decode servers";
-
-/// Parses the room of each sequence from the body of a request.
-///
-/// # Errors
-/// If a sequence has no room of its own.
-pub(super) fn parse_rooms(request: &mut GenerationRequest, body: &[u8]) -> Result<(), Refusal> {
-    let stream = request.stream;
-    let no_room = || Refusal {
-        stream,
-        kind: RefusalKind::Value,
-        message: NO_ROOM.to_owned(),
-    };
-    let body: Value = serde_json::from_slice(body).map_err(|_| no_room())?;
-    // One room for several sequences would be one KV cache for all.
-    let has_rooms = request.sequences.len() == 1 || body["bootstrap_room"].is_array();
-    for sequence in &mut request.sequences {
-        // One value for all, or a list of one a sequence.
-        let at = |name: &str| match &body[name] {
-            Value::Array(all) => all.get(sequence.index),
-            one => Some(one),
-        };
-        let bootstrap = || {
-            Some(Bootstrap {
-                host: at("bootstrap_host")?.as_str()?.to_owned(),
-                port: at("bootstrap_port")?.as_u64()?.try_into().ok()?,
-                room: at("bootstrap_room")?.as_u64()?,
-            })
-        };
-        let found = bootstrap().filter(|_| has_rooms);
-        sequence.bootstrap = Some(found.ok_or_else(no_room)?);
-    }
-    Ok(())
-}
 
 /// Serves a decode server's connection to the bootstrap port.
 pub(super) async fn serve_decode(mut stream: TcpStream, shared: Arc<Shared>) {

@@ -11,10 +11,14 @@ use serde_json::Value;
 use crate::request::endpoint::Endpoint;
 
 use super::config::Config;
+use super::disaggregation::{Bootstrap, Mode};
 use super::sequence::Sequence;
 
 /// The most sequences of one request. SGLang has no limit but its memory.
 const MAX_SEQUENCES: usize = 4_096;
+/// The message for a body without a room.
+const NO_ROOM: &str = "A server with --disaggregation-mode needs bootstrap_host, bootstrap_port and bootstrap_room in the body, \
+                       one a sequence: send it through a router of prefill and decode servers";
 
 /// A valid generation request.
 #[derive(Debug)]
@@ -55,7 +59,7 @@ pub(super) enum RefusalKind {
 /// The kind and message of a [`Refusal`].
 type Reason = (RefusalKind, String);
 
-/// A field with one value, or with one value per prompt.
+/// A field with one value, or with one value per prompt or sequence.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "must be one value or a list of such values")]
 enum OneOrMany<T> {
@@ -79,6 +83,9 @@ struct Body {
     stream_options: Option<StreamOptions>,
     rid: Option<OneOrMany<String>>,
     return_meta_info: Option<bool>,
+    bootstrap_host: Option<OneOrMany<String>>,
+    bootstrap_port: Option<OneOrMany<Option<u16>>>,
+    bootstrap_room: Option<OneOrMany<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -233,6 +240,15 @@ impl Body {
                 sequences.push(Sequence::new(index, rid, prompt.clone(), max_tokens));
             }
         }
+        if config.disaggregation.disaggregation_mode != Mode::Null {
+            let rooms = self.bootstrap_room.as_ref();
+            // One room for several sequences would be one KV cache for all.
+            let has_rooms = sequences.len() == 1 || rooms.is_some_and(OneOrMany::is_many);
+            for sequence in &mut sequences {
+                let found = self.bootstrap(sequence.index).filter(|_| has_rooms);
+                sequence.bootstrap = Some(found.ok_or_else(|| invalid_value(NO_ROOM))?);
+            }
+        }
         let options = self.stream_options;
         let model = self.model.filter(|_| !is_generate);
         Ok(GenerationRequest {
@@ -244,6 +260,15 @@ impl Body {
             is_list,
             n,
             sequences,
+        })
+    }
+
+    /// Returns the room of a sequence; each of its parts is one value for all sequences, or one a sequence.
+    fn bootstrap(&self, index: usize) -> Option<Bootstrap> {
+        Some(Bootstrap {
+            host: self.bootstrap_host.as_ref()?.get(index)?.clone(),
+            port: (*self.bootstrap_port.as_ref()?.get(index)?)?,
+            room: *self.bootstrap_room.as_ref()?.get(index)?,
         })
     }
 
@@ -333,7 +358,7 @@ fn new_rid() -> String {
 }
 
 impl<T> OneOrMany<T> {
-    /// The value of the prompt at `index`.
+    /// The value of the prompt or sequence at `index`.
     fn get(&self, index: usize) -> Option<&T> {
         match self {
             OneOrMany::One(one) => Some(one),

@@ -14,13 +14,12 @@ use serde_json::{Value, json};
 
 use crate::request::endpoint::Endpoint;
 
-use super::disaggregation::Mode;
 use super::generate::{DONE, error_body};
+use super::info;
 use super::reply::Reply;
 use super::request_body::GenerationRequest;
 use super::sequence::QUEUE_FULL;
 use super::shared::Shared;
-use super::{handover, info};
 
 /// The longest request body, bytes.
 const MAX_BODY: usize = 256 << 20;
@@ -98,14 +97,7 @@ async fn generation(
     };
     let received = shared.clock.now();
     let is_generate = endpoint == Endpoint::Generate;
-    let parsed =
-        GenerationRequest::parse(endpoint, &body, &shared.config).and_then(|mut request| {
-            if shared.mode() != Mode::Null {
-                handover::parse_rooms(&mut request, &body)?;
-            }
-            Ok(request)
-        });
-    let request = match parsed {
+    let request = match GenerationRequest::parse(endpoint, &body, &shared.config) {
         Ok(request) => request,
         Err(refusal) => {
             if refusal.stream && is_generate {

@@ -70,23 +70,10 @@ impl Lines {
             return None;
         }
         let timings = found.meta.timings(None);
-        let queue = timings.queue(None);
-        let count = |count: Option<u32>| count.map(u64::from);
         Some(EngineReport {
             rid: Some(found.id.clone()?),
-            received: timings.received,
-            queue_start: queue.map(|(start, _)| start),
-            queue_end: queue.map(|(_, end)| end),
-            queue_nanos: timings.queue_total(None),
-            prefill_end: timings.prefill_finished,
-            first_token: timings.first_token,
-            finished: timings.finished,
-            prompt_tokens: count(timings.prompt_tokens),
-            cached_tokens: count(timings.cached_tokens),
             output_tokens: found.tokens,
-            num_retractions: count(timings.num_retractions),
-            dp_rank: count(timings.dp_rank),
-            ..EngineReport::of(TimingSource::Log)
+            ..EngineReport::of_meta_info(TimingSource::Log, &timings, None)
         })
     }
 }

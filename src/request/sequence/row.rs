@@ -1,10 +1,9 @@
 //! Writes a sequence into its row.
 
-use crate::clock::Stamp;
 use crate::request::columns::Row;
+use crate::request::engine_report::EngineReport;
 use crate::request::generation::Generation;
-use crate::request::meta_info::Timings;
-use crate::request::timeline::{Moment, Timeline};
+use crate::request::timeline::Moment;
 
 use super::{SequenceObserver, TimingSource};
 
@@ -12,37 +11,31 @@ impl SequenceObserver {
     /// Writes the sequence into its row, which already holds the request's part.
     pub fn put(mut self, row: &mut Row) {
         self.close_uncounted();
-        self.mark(&mut row.timeline);
-        let first = self.first.map(|(timings, _)| timings);
-        let either = |get: fn(&Timings) -> Option<u32>| {
-            let last = self.last.as_ref().and_then(get);
-            let count = last.or_else(|| first.as_ref().and_then(get));
-            count.map(u64::from)
-        };
-        let last = self.last.as_ref();
-        let without_moments = first.filter(|first| first.queue(last).is_none());
-        let by_scheduler = first.is_some_and(|first| first.prefill_finished.is_some());
+        row.timeline.set(Moment::FirstToken, self.first_token);
+        row.timeline.set(Moment::LastToken, self.last_token);
+        let (first, last) = (self.first.as_ref(), self.last.as_ref());
+        if let Some((timings, read)) = first {
+            let source = TimingSource::MetaInfo;
+            let mut report = EngineReport::of_meta_info(source, timings, last);
+            // The API server's first output of a reply may be its last token.
+            if self.fields.first_is_output() && self.first_token.is_none() {
+                report.first_token = None;
+            }
+            row.actual_prompt_tokens = report.prompt_tokens;
+            report.put(row);
+            row.internal.first_write = timings.response_sent.map(|sent| (sent, *read));
+        }
+        let by_scheduler = first.is_some_and(|(timings, _)| timings.prefill_finished.is_some());
         // What never ran (a full queue, an abort in the queue) has hardly any field, in all versions.
         let has_run = last.filter(|last| last.prompt_tokens.is_some());
-        row.internal.first_write = self
-            .first
-            .and_then(|(first, read)| Some((first.response_sent?, read)));
         row.internal.generation = has_run.map(|_| Generation::of(self.fields, by_scheduler));
         let is_body_read = self.has_text || row.unread.is_none();
         row.has_generated_text = is_body_read.then_some(self.has_text);
-        row.actual_prompt_tokens = either(|timings| timings.prompt_tokens);
         row.actual_output_tokens = self.tokens;
         row.token_count_source = self.token_source;
         row.first_event_tokens = self.first_tokens.filter(|_| !self.has_uncounted);
         row.token_chunks = Some(self.token_events).filter(|events| *events > 0);
         row.internal.stall_nanos = self.stalls.map_or(0, |(before, by_last)| by_last - before);
-        row.cached_tokens = either(|timings| timings.cached_tokens);
-        row.num_retractions = either(|timings| timings.num_retractions);
-        row.dp_rank = either(|timings| timings.dp_rank);
-        row.pure_queue_time = without_moments.and_then(|first| first.queue_total(last));
-        let mut timings = first.iter().chain(last);
-        let has_moments = timings.any(Timings::has_moments);
-        row.timing_source = has_moments.then_some(TimingSource::MetaInfo);
         [row.itl_mean, row.itl_p99, row.itl_max] = self.token_gaps.mean_p99_max();
         [row.chunk_gap_mean, row.chunk_gap_p99, row.chunk_gap_max] = self.chunk_gaps.mean_p99_max();
         row.internal.gaps = match self.has_uncounted {
@@ -51,37 +44,12 @@ impl SequenceObserver {
         };
         row.engine_id = self.engine_id;
     }
-
-    /// Sets the sequence's own moments on a timeline that holds the request's.
-    fn mark(&self, timeline: &mut Timeline) {
-        let mut set = |moment, at: Option<Stamp>| timeline.set(moment, at);
-        set(Moment::FirstToken, self.first_token);
-        set(Moment::LastToken, self.last_token);
-        let first = self.first.as_ref().map(|(timings, _)| timings);
-        let last = self.last.as_ref();
-        let queue = first.and_then(|first| first.queue(last));
-        set(Moment::QueueStart, queue.map(|(start, _)| start));
-        set(Moment::QueueEnd, queue.map(|(_, end)| end));
-        let prefill_end = first.and_then(|timings| timings.prefill_finished);
-        set(Moment::PrefillEnd, prefill_end);
-        let either =
-            |get: fn(&Timings) -> Option<Stamp>| last.and_then(get).or(first.and_then(get));
-        set(Moment::ServerCreated, either(|timings| timings.received));
-        // The API server's first output of a reply may be its last token.
-        let is_late = self.fields.first_is_output() && self.first_token.is_none();
-        let first_token = last.or(first).and_then(|timings| timings.first_token);
-        let first_token = first_token.filter(|_| !is_late).or(prefill_end);
-        set(Moment::ServerFirstToken, first_token);
-        set(
-            Moment::ServerFinish,
-            last.and_then(|timings| timings.finished),
-        );
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Stamp;
     use crate::request::sequence::TokenEvent;
 
     const MS: i64 = 1_000_000;
