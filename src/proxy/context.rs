@@ -441,11 +441,11 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let end = match *self.shared.phase.borrow() {
-            Phase::Aborting => End::Shutdown,
-            _ => End::ProxyError("the request's task ended early".into()),
+        let reason = match *self.shared.phase.borrow() {
+            Phase::Aborting => "the process shut down",
+            _ => "the request's task ended early",
         };
-        self.end(end);
+        self.end(End::Failed(Outcome::ProxyError, reason.to_owned()));
     }
 }
 

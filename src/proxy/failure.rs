@@ -1,11 +1,12 @@
 //! Why a request failed: the response to its client and what its record says, in one table.
 
-use std::fmt::Display;
-
 use pingora::{Error, ErrorType};
 
 use crate::client::error_response::{ErrorResponse, Refusal};
 use crate::request::observer::End;
+use crate::request::outcome::Outcome::{
+    self, ClientError, ProxyError, Rejected, Timeout, UpstreamDied,
+};
 use crate::telemetry::prometheus::Limit;
 
 /// Why a request did not come to its end.
@@ -58,48 +59,48 @@ impl Failure {
     /// Returns the response to a client that has received none yet, and how the exchange with `upstream` ended. `None` if the
     /// client is gone or is to see a broken connection. The response names no hosts.
     pub fn response_and_end(&self, upstream: &str) -> (Option<ErrorResponse>, End) {
-        let client_timeout = |reason: &str| End::Timeout(format!("the client: {reason}"));
-        let ours = |reason: &dyn Display| End::ProxyError(format!("the proxy {reason}"));
-        match self {
+        let client = |reason: &str| (Timeout, format!("the client: {reason}"));
+        let (response, (outcome, reason)) = match self {
             Failure::Refused(why) => {
                 let response = why.response();
                 let text = format!("{} {}", response.status, response.message);
-                let end = match why {
-                    Refusal::BodyTooSlow => client_timeout("sent its body too slowly"),
-                    Refusal::BodySilent => client_timeout("silent for too long"),
-                    Refusal::TooManyConnections | Refusal::QueuedTooLong => End::Rejected(text),
-                    _ => End::BadRequest(text),
+                let failed = match why {
+                    Refusal::BodyTooSlow => client("sent its body too slowly"),
+                    Refusal::BodySilent => client("silent for too long"),
+                    Refusal::TooManyConnections | Refusal::QueuedTooLong => (Rejected, text),
+                    _ => (ClientError, text),
                 };
-                (Some(response), end)
+                (Some(response), failed)
             }
-            Failure::ClientGone => (None, End::ClientGone),
+            Failure::ClientGone => return (None, End::ClientGone),
             Failure::BrokenBody(error) => {
                 let text = format!("400 the request: {}", error_text(error));
-                (Some(Refusal::BrokenHead.response()), End::BadRequest(text))
+                (Some(Refusal::BrokenHead.response()), (ClientError, text))
             }
-            Failure::ClientTookNothing => (None, client_timeout("took no bytes for too long")),
-            Failure::ClientStalled => (None, client_timeout("held up the response for too long")),
+            Failure::ClientTookNothing => (None, client("took no bytes for too long")),
+            Failure::ClientStalled => (None, client("held up the response for too long")),
             Failure::Shortage(why) => {
                 let message = "the proxy could not open a connection to the upstream";
-                let reason = format!("could not open a connection: {why}");
-                (response(500, message), ours(&reason))
+                let text = format!("the proxy could not open a connection: {why}");
+                (response(500, message), (ProxyError, text))
             }
             Failure::NoConnection(error) | Failure::Upstream(error) => {
                 let is_connected = matches!(self, Failure::Upstream(_));
-                let (status, message, end) = of_upstream(error.etype(), is_connected);
+                let (status, message, outcome) = of_upstream(error.etype(), is_connected);
                 let text = format!("{upstream}: {}", error_text(error));
-                (response(status, message), end(text))
+                (response(status, message), (outcome, text))
             }
             Failure::UpstreamSilent => {
-                let end = End::Timeout(format!("{upstream}: silent for too long"));
-                (response(504, NO_ANSWER), end)
+                let text = format!("{upstream}: silent for too long");
+                (response(504, NO_ANSWER), (Timeout, text))
             }
-            Failure::Injected => (None, End::ProxyError("an injected fault".into())),
+            Failure::Injected => (None, (ProxyError, "an injected fault".to_owned())),
             Failure::Internal(reason) => {
-                let reason = format!("failed: {reason}");
-                (response(500, "the proxy failed"), ours(&reason))
+                let text = format!("the proxy failed: {reason}");
+                (response(500, "the proxy failed"), (ProxyError, text))
             }
-        }
+        };
+        (response, End::Failed(outcome, reason))
     }
 }
 
@@ -121,23 +122,23 @@ fn response(status: u16, message: &'static str) -> Option<ErrorResponse> {
     Some(ErrorResponse { status, message })
 }
 
-/// Returns status, message and end for an error of an upstream, which was connected to or was not.
-fn of_upstream(etype: &ErrorType, is_connected: bool) -> (u16, &'static str, fn(String) -> End) {
+/// Returns status, message and outcome for an error of an upstream, which was connected to or was not.
+fn of_upstream(etype: &ErrorType, is_connected: bool) -> (u16, &'static str, Outcome) {
     use ErrorType::{ConnectRefused, ConnectTimedout, WriteTimedout};
     let broke = "the upstream broke the connection before its answer";
     match etype {
-        WriteTimedout if is_connected => (504, NO_ANSWER, End::Timeout),
-        _ if is_connected => (502, broke, End::UpstreamDied),
+        WriteTimedout if is_connected => (504, NO_ANSWER, Timeout),
+        _ if is_connected => (502, broke, UpstreamDied),
         ConnectTimedout => {
             let message = "the connection to the upstream timed out";
-            (504, message, End::Timeout)
+            (504, message, Timeout)
         }
         ConnectRefused => {
             let message = "the upstream refused the connection";
-            (502, message, End::ProxyError)
+            (502, message, ProxyError)
         }
-        etype if is_tls(etype) => (502, "no TLS connection to the upstream", End::ProxyError),
-        _ => (502, "no connection to the upstream", End::ProxyError),
+        etype if is_tls(etype) => (502, "no TLS connection to the upstream", ProxyError),
+        _ => (502, "no connection to the upstream", ProxyError),
     }
 }
 
@@ -188,7 +189,7 @@ mod tests {
         let text = format!("h:1: the TLS connection failed: {context}");
         assert_eq!(
             (response.unwrap().status, end),
-            (502, End::ProxyError(text))
+            (502, End::Failed(ProxyError, text))
         );
     }
 }

@@ -57,20 +57,8 @@ pub enum End {
     ClientGone,
     /// The generator, which is the client, gave the request up because its run was stopped.
     GivenUp,
-    /// The client sent an invalid request.
-    BadRequest(String),
-    /// A proxy of ours was overloaded.
-    Rejected(String),
-    /// The upstream connection broke after the request was sent.
-    UpstreamDied(String),
-    /// No upstream took the request, or we failed ourselves.
-    ProxyError(String),
-    /// The generator got no connection.
-    NoConnection(String),
-    /// A time limit of ours ran out.
-    Timeout(String),
-    /// This process shut down before the end.
-    Shutdown,
+    /// It failed in a way that has this outcome, and this reason.
+    Failed(Outcome, String),
 }
 
 /// The error of a request that the generator gave up because its run was stopped.
@@ -143,26 +131,17 @@ impl ResponseFacts<'_> {
 /// Judges how a request ended: returns its outcome and, unless it succeeded, a short error.
 pub fn judge(end: End, facts: &ResponseFacts<'_>) -> (Outcome, String) {
     let has_ended = facts.generation_end == GenerationEnd::Whole;
-    let cut = |reason: String| match has_ended {
-        true => format!("{reason}, after the generation's end"),
-        false => reason,
-    };
     match end {
         End::Complete => of_response(facts),
         // A client that leaves after the last event has the whole response.
         End::ClientGone | End::GivenUp if has_ended => of_response(facts),
-        End::UpstreamDied(_) | End::Timeout(_) | End::Shutdown if has_ended && facts.is_whole => {
-            of_response(facts)
-        }
+        End::Failed(..) if has_ended && facts.is_whole => of_response(facts),
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
         End::GivenUp => (Outcome::ClientAbort, GIVEN_UP.to_owned()),
-        End::BadRequest(reason) => (Outcome::ClientError, reason),
-        End::Rejected(reason) => (Outcome::Rejected, reason),
-        End::UpstreamDied(reason) => (Outcome::UpstreamDied, cut(reason)),
-        End::ProxyError(reason) => (Outcome::ProxyError, reason),
-        End::NoConnection(reason) => (Outcome::ConnectError, reason),
-        End::Timeout(reason) => (Outcome::Timeout, cut(reason)),
-        End::Shutdown => (Outcome::ProxyError, cut("the process shut down".to_owned())),
+        End::Failed(outcome, reason) if has_ended => {
+            (outcome, format!("{reason}, after the generation's end"))
+        }
+        End::Failed(outcome, reason) => (outcome, reason),
     }
 }
 

@@ -168,7 +168,8 @@ impl Client {
         let end = tokio::select! {
             biased;
             end = timeout(limit, self.attempts(&mut in_flight, &job)) => end.unwrap_or_else(|_| {
-                End::Timeout(format!("no end after {} s", limit.as_secs_f64()))
+                let reason = format!("no end after {} s", limit.as_secs_f64());
+                End::Failed(Outcome::Timeout, reason)
             }),
             () = stop => End::GivenUp,
         };
@@ -256,7 +257,7 @@ impl Client {
                 Some(connection) => connection,
                 None => match self.connect().await {
                     Ok(connection) => connection,
-                    Err(cause) => return End::NoConnection(cause),
+                    Err(cause) => return End::Failed(Outcome::ConnectError, cause),
                 },
             };
             let request = self.recorded_request(job, &traceparent);
@@ -277,7 +278,7 @@ impl Client {
                     let is_tls = error.is_parse() && self.options.tls.is_none();
                     let hint = "; if the server speaks TLS there, give https://";
                     let hint = if is_tls { hint } else { "" };
-                    return End::UpstreamDied(error_with_causes(&error) + hint);
+                    return died(&error, hint);
                 }
             }
         }
@@ -301,7 +302,7 @@ impl Client {
                         reply.push(&data);
                     }
                 }
-                Some(Err(error)) => return End::UpstreamDied(error_with_causes(&error)),
+                Some(Err(error)) => return died(&error, ""),
                 None => break,
             }
         }
@@ -420,6 +421,11 @@ impl Client {
             idle.push((self.clock.now(), connection));
         }
     }
+}
+
+/// The end of a request whose connection broke.
+fn died(error: &hyper::Error, hint: &str) -> End {
+    End::Failed(Outcome::UpstreamDied, error_with_causes(error) + hint)
 }
 
 impl Exchange {

@@ -1,6 +1,6 @@
 //! How late the generator itself sent: a saturated client must not be taken for a slow server.
 
-use crate::clock::{NANOS, Stamp};
+use crate::clock::{NANOS, Stamp, seconds};
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
@@ -128,10 +128,6 @@ pub(super) fn count_later(delays: &Histogram, Bounds { slight, gross }: Bounds) 
     let counts = delays.counts(&bounds);
     let from = |index: usize| counts.iter().skip(index).map(|count| u64::from(*count));
     [from(1).sum(), from(2).sum()]
-}
-
-fn seconds(nanos: i64) -> f64 {
-    nanos as f64 / NANOS as f64
 }
 
 #[cfg(test)]

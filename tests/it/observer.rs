@@ -50,14 +50,18 @@ fn sequences_are_rows_where_somebody_spoke_of_them_and_those_beyond_the_limit_ar
 fn after_its_last_event_an_answer_is_whole_for_the_client_and_once_the_message_is() {
     let cut = event(0, 1);
     let whole = format!("{cut}data: [DONE]\n\n");
-    let died = End::UpstreamDied("closed".to_owned());
-    let silent = End::Timeout("silent".to_owned());
+    let died = End::Failed(Outcome::UpstreamDied, "closed".to_owned());
+    let silent = End::Failed(Outcome::Timeout, "silent".to_owned());
     for (end, of_part, of_cut) in [
         (End::Complete, Outcome::Ok, Outcome::UpstreamDied),
         (End::ClientGone, Outcome::Ok, Outcome::ClientAbort),
         (died, Outcome::UpstreamDied, Outcome::UpstreamDied),
         (silent, Outcome::Timeout, Outcome::Timeout),
-        (End::Shutdown, Outcome::ProxyError, Outcome::ProxyError),
+        (
+            End::Failed(Outcome::ProxyError, "closing".to_owned()),
+            Outcome::ProxyError,
+            Outcome::ProxyError,
+        ),
     ] {
         let is_whole = Some(end == End::Complete);
         for (body, outcome, generation) in [(&whole, of_part, true), (&cut, of_cut, false)] {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use prometheus::Histogram;
 
-use crate::clock::NANOS;
+use crate::clock;
 use crate::request::endpoint::Endpoint;
 use crate::request::headers::label_pairs;
 use crate::request::impossible::Impossible;
@@ -119,9 +119,10 @@ impl Metrics {
             ),
         ] {
             if let (Some(offset), Some(error), Some(name)) = (offset, error, name) {
-                let in_seconds = |nanos: i64| nanos as f64 / NANOS as f64;
-                self.clock_offset.with(&[name]).set(in_seconds(offset));
-                self.clock_offset_error.with(&[name]).set(in_seconds(error));
+                self.clock_offset.with(&[name]).set(clock::seconds(offset));
+                self.clock_offset_error
+                    .with(&[name])
+                    .set(clock::seconds(error));
             }
         }
     }
@@ -203,7 +204,7 @@ fn observe(family: &Family<Histogram>, labels: &[&str], values: impl Iterator<It
 
 /// Converts a duration to seconds. A negative one, due to the error of a clock offset, becomes 0.
 pub(super) fn seconds(nanos: i64) -> f64 {
-    nanos.max(0) as f64 / NANOS as f64
+    clock::seconds(nanos.max(0))
 }
 
 /// Returns the reasons that [`missing_reason`] may return for an endpoint.

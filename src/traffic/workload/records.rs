@@ -37,19 +37,13 @@ pub trait Format {
 /// The longest record of JSON, which is held in memory. Enough for a prompt of some million tokens.
 const MAX_RECORD_BYTES: usize = 1 << 24;
 
-/// A file of JSON. Counts lines, and limits the length of a record.
-struct JsonFile<R> {
+/// A file of records. Counts lines, and limits the length of a record.
+struct RecordFile<R> {
     file: BufReader<R>,
     line: u64,
     /// Bytes of the current record so far.
-    record_bytes: usize,
-}
-
-/// A file of CSV. Limits the length of a line.
-struct CsvFile<R> {
-    file: R,
-    /// Bytes of the current line so far.
     bytes: usize,
+    max_bytes: usize,
 }
 
 /// Reads a data set.
@@ -69,11 +63,7 @@ pub fn read<F: Format>(file: impl Read, mut format: F) -> Result<(Dataset, Strin
 type LineError = (u64, String);
 
 fn read_json<F: Format>(file: impl Read, format: &mut F) -> Result<(), LineError> {
-    let mut json = JsonFile {
-        file: BufReader::with_capacity(1 << 16, file),
-        line: 1,
-        record_bytes: 0,
-    };
+    let mut json = RecordFile::new(file, MAX_RECORD_BYTES);
     let is_array = json.peek()? == Some(b'[');
     if is_array {
         json.skip();
@@ -95,7 +85,7 @@ fn read_json<F: Format>(file: impl Read, format: &mut F) -> Result<(), LineError
         }
         last = is_array.then_some(b'}');
         let line = json.line;
-        json.record_bytes = 0;
+        json.bytes = 0;
         let mut deserializer = serde_json::Deserializer::from_reader(&mut json);
         let record = serde_path_to_error::deserialize(&mut deserializer);
         let record = record.map_err(|error| (line, problem(&error)))?;
@@ -119,7 +109,16 @@ fn problem(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
     }
 }
 
-impl<R: Read> JsonFile<R> {
+impl<R: Read> RecordFile<R> {
+    fn new(file: R, max_bytes: usize) -> RecordFile<R> {
+        RecordFile {
+            file: BufReader::with_capacity(1 << 16, file),
+            line: 1,
+            bytes: 0,
+            max_bytes,
+        }
+    }
+
     /// Skips white space and returns the byte after it, without consuming that.
     fn peek(&mut self) -> Result<Option<u8>, LineError> {
         loop {
@@ -142,32 +141,19 @@ impl<R: Read> JsonFile<R> {
     }
 }
 
-impl<R: Read> Read for JsonFile<R> {
+impl<R: Read> Read for RecordFile<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(into)?;
         let read = into.get(..count).unwrap_or_default();
         self.line += memchr::memchr_iter(b'\n', read).count() as u64;
-        self.record_bytes += count;
-        check_length(self.record_bytes, MAX_RECORD_BYTES).map(|()| count)
-    }
-}
-
-impl<R: Read> Read for CsvFile<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read(into)?;
-        let read = into.get(..count).unwrap_or_default();
-        self.bytes = match memchr::memrchr(b'\n', read) {
-            Some(end) => count - end,
-            None => self.bytes + count,
-        };
-        check_length(self.bytes, MAX_LINE_BYTES).map(|()| count)
-    }
-}
-
-fn check_length(length: usize, max: usize) -> io::Result<()> {
-    match length > max {
-        true => Err(io::Error::other(format!("has more than {max} bytes"))),
-        false => Ok(()),
+        self.bytes += count;
+        match self.bytes > self.max_bytes {
+            true => {
+                let max = self.max_bytes;
+                Err(io::Error::other(format!("has more than {max} bytes")))
+            }
+            false => Ok(count),
+        }
     }
 }
 
@@ -176,7 +162,7 @@ fn read_csv<F: Format>(
     columns: &[[&str; 2]],
     format: &mut F,
 ) -> Result<(), LineError> {
-    let file = CsvFile { file, bytes: 0 };
+    let file = RecordFile::new(file, MAX_LINE_BYTES);
     let mut rows = ReaderBuilder::new();
     // With the terminator `\r\n` its count of lines would lag behind.
     rows.terminator(Terminator::Any(b'\n')).trim(Trim::All);
@@ -199,6 +185,8 @@ fn read_csv<F: Format>(
         if !read.map_err(|error| (line, error.to_string()))? {
             return Ok(());
         }
+        // What has been read ahead, a few KB, belongs to the next rows.
+        rows.get_mut().bytes = 0;
         if row.iter().all(str::is_empty) {
             continue;
         }

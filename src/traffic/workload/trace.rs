@@ -24,19 +24,6 @@ pub struct Limits {
     pub speed: Option<f64>,
 }
 
-/// A request of a trace.
-#[derive(Debug)]
-struct Request {
-    /// Nanoseconds from the first request; while the trace is read, as in the file.
-    at_nanos: i64,
-    /// Tokens of the prompt.
-    input: u32,
-    /// Tokens of the response.
-    output: u32,
-    /// The blocks that the prompt begins with.
-    blocks: Box<[u64]>,
-}
-
 /// A trace that is being read: JSON lines of Mooncake, or CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024
 /// (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT, with or without sessions.
 #[derive(Debug, Default)]
@@ -45,7 +32,8 @@ pub struct Trace {
     limits: Limits,
     /// The limits of requests (150 bytes each) and blocks (8 bytes each) that are kept in memory.
     max: (usize, usize),
-    requests: Vec<Request>,
+    /// Each with its time, nanoseconds from the first; while the trace is read, as in the file.
+    requests: Vec<(i64, Arc<Entry>)>,
     blocks: usize,
     /// The time of the earliest request so far. Lines may be out of order, so times are made relative to it at the end.
     earliest: Option<i64>,
@@ -135,19 +123,15 @@ impl Format for Trace {
             Time::Date(date) => format!("`{date}` is no time"),
             Time::Number(number) => format!("`{number:?}` is no time"),
         };
-        let request = Request {
-            at_nanos: at.ok_or_else(no_time)?,
-            input: line.input_length,
-            output: line.output_length,
-            blocks: line.hash_ids,
-        };
-        let longest = request.input.max(request.output);
+        let at = at.ok_or_else(no_time)?;
+        let (input, output) = (line.input_length, line.output_length);
+        let longest = input.max(output);
         if longest > MAX_TOKENS {
             return Err(format!(
                 "a length of {longest} tokens; must be up to {MAX_TOKENS}"
             ));
         }
-        let (at, limits) = (request.at_nanos, self.limits);
+        let limits = self.limits;
         let from_earliest = at.saturating_sub(self.earliest.unwrap_or(at));
         let beyond = limits
             .end
@@ -157,14 +141,24 @@ impl Format for Trace {
             self.is_part = true;
             return Ok(!is_over);
         }
-        if request.input == 0 || request.output == 0 {
+        if input == 0 || output == 0 {
             self.left_out += 1;
             return Ok(true);
         }
-        self.blocks += request.blocks.len();
+        self.blocks += line.hash_ids.len();
         self.is_too_long = self.requests.len() == self.max.0 || self.blocks > self.max.1;
         self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
-        self.requests.push(request);
+        let content = Content::Words {
+            shared_parts: line.hash_ids,
+            words_per_part: BLOCK_TOKENS,
+            has_own_paragraph: false,
+        };
+        let entry = Entry {
+            input: Some(input.into()),
+            output: Some(output.into()),
+            ..Entry::random(content)
+        };
+        self.requests.push((at, Arc::new(entry)));
         Ok(!self.is_too_long)
     }
 
@@ -180,12 +174,12 @@ impl Format for Trace {
         let empty = "holds no request with a prompt and an answer";
         let (first, limits) = (self.earliest.ok_or(empty)?, self.limits);
         let mut requests = self.requests;
-        for request in &mut requests {
-            request.at_nanos = request.at_nanos.saturating_sub(first);
+        for (at, _) in &mut requests {
+            *at = at.saturating_sub(first);
         }
         let read = requests.len();
-        requests.retain(|request| limits.end.is_none_or(|end| request.at_nanos < end));
-        requests.sort_by_key(|request| request.at_nanos);
+        requests.retain(|(at, _)| limits.end.is_none_or(|end| *at < end));
+        requests.sort_by_key(|(at, _)| *at);
         let part = match self.is_part || requests.len() < read {
             true => "first ",
             false => "",
@@ -195,26 +189,11 @@ impl Format for Trace {
             taken += &format!(", {} without tokens left out", self.left_out);
         }
         let times = limits.speed.map(|speed| {
-            let times = requests.iter().map(|request| request.at_nanos);
-            times.map(|at| (at as f64 / speed).round() as i64).collect()
+            let times = requests.iter().map(|(at, _)| *at as f64 / speed);
+            times.map(|at| at.round() as i64).collect()
         });
-        let dataset = Dataset::of(requests.into_iter().map(Request::entry));
+        let dataset = Dataset::of(requests.into_iter().map(|(_, entry)| entry));
         Ok((Dataset { times, ..dataset }, taken))
-    }
-}
-
-impl Request {
-    fn entry(self) -> Arc<Entry> {
-        let content = Content::Words {
-            shared_parts: self.blocks,
-            words_per_part: BLOCK_TOKENS,
-            has_own_paragraph: false,
-        };
-        Arc::new(Entry {
-            input: Some(self.input.into()),
-            output: Some(self.output.into()),
-            ..Entry::random(content)
-        })
     }
 }
 
