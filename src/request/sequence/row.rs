@@ -27,6 +27,7 @@ impl SequenceObserver {
         row.internal.first_write = self
             .first
             .and_then(|(first, read)| Some((first.response_sent?, read)));
+        row.internal.begins_with_token = self.begins_with_token;
         row.internal.generation = has_run.map(|_| Generation::of(self.fields, by_scheduler));
         let is_body_read = self.has_text || row.unread.is_none();
         row.has_generated_text = is_body_read.then_some(self.has_text);
