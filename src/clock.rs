@@ -56,6 +56,9 @@ impl TryFrom<i64> for Stamp {
 }
 
 impl Stamp {
+    /// Later than any other.
+    pub const MAX: Stamp = Stamp::from_nanos(i64::MAX);
+
     /// From nanoseconds since the Unix epoch; `i64::MIN` becomes `i64::MIN + 1`.
     pub const fn from_nanos(nanos: i64) -> Stamp {
         match NonZeroU64::new(nanos as u64 ^ SIGN) {

@@ -281,19 +281,17 @@ impl Upstreams {
             chosen.peer = self.peer(&upstream.address, *next);
             return true;
         }
-        if upstream.mark_out() {
-            let limit = self.rules.upstream_connect_timeout_s.get();
-            let connect = async move |upstream: Arc<Upstream>| {
+        let limit = self.rules.upstream_connect_timeout_s.get();
+        upstream.mark_out(
+            self.rules.upstream_out_s.get(),
+            move |upstream| async move {
                 if let Some(look_up) = upstream.look_up_again() {
                     // It fails only if the runtime ends.
                     let _ = look_up.await;
                 }
                 upstream.can_connect(limit).await
-            };
-            let first_pause = self.rules.upstream_out_s.get();
-            let upstream = Arc::downgrade(upstream);
-            tokio::spawn(Upstream::probe(upstream, first_pause, connect));
-        }
+            },
+        );
         false
     }
 

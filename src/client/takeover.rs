@@ -11,6 +11,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::Path;
+use std::pin::Pin;
+use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use listenfd::ListenFd;
@@ -19,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
+use tokio::time::{Sleep, sleep};
 
 use crate::secret::Secret;
 
@@ -55,12 +58,16 @@ pub struct Successor {
     /// The process id.
     pub id: u32,
     line: Line,
+    /// When it has taken too long.
+    limit: Pin<Box<Sleep>>,
 }
 
 /// The environment variable that is set for a process that takes over.
 const TAKES_OVER: &str = "QUEUESCOPE_TAKES_OVER";
 /// The first inherited file descriptor: sd_listen_fds(3).
 const FIRST_FD: i32 = 3;
+/// How long a successor may take until it accepts. A start looks names up, and takes a second or two.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Inherited {
     /// Takes what this process inherited. To be called once, while there is one thread: it removes environment variables.
@@ -181,10 +188,11 @@ impl Successor {
             id: process.id().unwrap_or_default(),
             process,
             line: Line::over(line)?,
+            limit: Box::pin(sleep(START_TIMEOUT)),
         })
     }
 
-    /// Waits until it accepts. May be dropped and called again.
+    /// Waits until it accepts. May be dropped and called again. One that takes too long is killed.
     ///
     /// # Errors
     /// It ended before, and how.
@@ -194,6 +202,12 @@ impl Successor {
             biased;
             Ok(_) = self.line.0.read_u8() => self.process.try_wait().transpose(),
             ended = self.process.wait() => Some(ended),
+            () = &mut self.limit => {
+                // It may not even see a SIGTERM. This fails if it has ended.
+                let _ = self.process.kill().await;
+                let limit = START_TIMEOUT.as_secs();
+                return Err(format!("the successor was not ready after {limit} s: killed"));
+            }
         };
         match ended {
             None => Ok(()),
@@ -218,7 +232,7 @@ impl Successor {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::os::unix::process::ExitStatusExt as _;
 
     use super::*;
 
@@ -264,6 +278,16 @@ mod tests {
             let error = Err("the successor ended: exit status: 3".into());
             assert_eq!(ended.await, Ok(error), "{script}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_successor_that_hangs_is_killed() {
+        // It would not end by itself, nor by SIGTERM.
+        let mut successor = start("trap '' TERM; exec sleep 1000");
+        let error = successor.ready().await.unwrap_err();
+        assert!(error.contains("not ready after 60 s"), "{error}");
+        let ended = successor.process.try_wait().unwrap();
+        assert_eq!(ended.map(|status| status.signal()), Some(Some(9)));
     }
 
     #[tokio::test]

@@ -97,7 +97,7 @@ impl Joiner {
             }
             std::thread::sleep(PAUSE);
         }
-        self.record_due(Stamp::from_nanos(i64::MAX));
+        self.record_due(Stamp::MAX);
     }
 
     /// Handles the messages that have arrived, and records the requests that are complete or due.

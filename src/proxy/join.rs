@@ -130,7 +130,7 @@ impl Joins {
     /// The process before this one has a front too, until `end` if that is known: attempts that belong to no request here may be
     /// in its rows.
     pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
-        self.table.lock().predecessor_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
+        self.table.lock().predecessor_until = Some(end.unwrap_or(Stamp::MAX));
     }
 
     /// The same of the process after this one.
@@ -304,7 +304,8 @@ impl Joins {
         Some(rows)
     }
 
-    /// Forgets what is old, sets the metrics of the tables' sizes, and returns the rows that have waited long enough.
+    /// Forgets what is old, sets the metrics of the tables' sizes, and returns the rows that have waited long enough:
+    /// all of them at [`Stamp::MAX`].
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Row>> {
         let mut table = self.table.lock();
         for (name, entries) in [
@@ -324,14 +325,6 @@ impl Joins {
             rows.extend(table.release_oldest(self));
         }
         rows
-    }
-
-    /// Returns all rows that wait.
-    pub fn flush(&self) -> Vec<Vec<Row>> {
-        let mut table = self.table.lock();
-        (0..table.waiting.len())
-            .filter_map(|_| table.release_oldest(self))
-            .collect()
     }
 }
 

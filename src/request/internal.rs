@@ -39,6 +39,8 @@ pub struct Internal {
     pub usage_prompt_tokens: Option<u64>,
     /// `usage.completion_tokens` of the whole request.
     pub usage_completion_tokens: Option<u64>,
+    /// The response's first event brought its first token.
+    pub begins_with_token: bool,
     /// How long writes to the client were held up between the first and the last token event, nanoseconds.
     pub stall_nanos: i64,
     /// When the server wrote its first output, on its own clock, and when that was read.

@@ -48,8 +48,6 @@ struct Document {
     parsed: ParsedBody,
     /// The number of bytes of [`DONE`] matched so far; `None` once the event's data is something else.
     done: Option<usize>,
-    /// An event other than [`DONE`] has arrived.
-    has_event: bool,
 }
 
 const DONE: &[u8] = b"[DONE]";
@@ -85,7 +83,6 @@ impl ResponseBody {
                 },
                 parsed: ParsedBody::new(is_reply),
                 done: Some(0),
-                has_event: false,
             },
         }
     }
@@ -116,7 +113,7 @@ impl ResponseBody {
     pub fn generation_end(&self) -> GenerationEnd {
         let has_begun = self.document.parsed.first_event.is_some();
         match &self.framing {
-            Framing::Events(_) if !self.document.has_event => GenerationEnd::Empty,
+            Framing::Events(_) if !self.document.parsed.has_event => GenerationEnd::Empty,
             _ if self.document.parsed.done => GenerationEnd::Whole,
             Framing::Opaque(_) if !has_begun => GenerationEnd::Absent,
             Framing::Opaque(_) => GenerationEnd::Unknown,
@@ -185,7 +182,7 @@ impl EventSink for Document {
     fn event_end(&mut self) {
         match self.done.replace(0) == Some(DONE.len()) {
             true => self.parsed.done = true,
-            false => self.has_event = true,
+            false => self.parsed.has_event = true,
         }
         self.parsed.event_end();
         self.scanner.reset(self.root);

@@ -58,6 +58,8 @@ pub struct SequenceObserver {
     /// The largest `completion_tokens` seen; after a retraction counts may repeat.
     tokens: Option<u64>,
     token_source: Option<TokenCountSource>,
+    /// The response's first event brought a token.
+    pub(super) begins_with_token: bool,
     /// The number of tokens that the first token event brought.
     first_tokens: Option<u64>,
     /// When the latest token event was read, less the client's stall, while its number of tokens is unknown.

@@ -13,7 +13,7 @@ use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
 use crate::client::shortage;
 use crate::client::takeover::{Inherited, Line, Successor};
-use crate::clock::{Clock, NANOS};
+use crate::clock::{Clock, NANOS, Stamp};
 use crate::config::proxy::Config;
 use crate::config_error::ConfigError;
 use crate::engine::Engine;
@@ -166,7 +166,7 @@ impl Proxy {
         self.background.iter().for_each(AbortHandle::abort);
         let shared = self.shared.clone();
         let close = move || {
-            for rows in shared.joins.flush() {
+            for rows in shared.joins.sweep(Stamp::MAX) {
                 shared.record(rows);
             }
             if let Some(engine) = &shared.engine {

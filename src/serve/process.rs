@@ -144,7 +144,7 @@ async fn serve(
             _ = signals.usr2.recv() => match &successor {
                 Some(successor) => {
                     let id = successor.id;
-                    log::warn!("SIGUSR2: process {id} is starting already; end it if it hangs");
+                    log::warn!("SIGUSR2: process {id} is starting already");
                 }
                 None => successor = start_successor(proxy, program),
             },

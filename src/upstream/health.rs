@@ -3,9 +3,11 @@
 //! A probe is a connect of our own, for which no client waits. An upstream that accepts a probe may still fail requests (by its
 //! TLS): only a request that connects resets the pause before the next probe.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinHandle};
 
 use super::Upstream;
 
@@ -14,54 +16,59 @@ use super::Upstream;
 pub(super) struct Health {
     /// How often it went out since a request last connected, and how many probes failed.
     failures: u32,
-    /// Whether a task probes it, which may be about to end.
-    is_probed: bool,
+    /// The task that probes it while it is out.
+    probing: Option<AbortHandle>,
 }
 
 /// The longest pause between two probes, unless the first is longer.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 impl Upstream {
-    /// Marks the upstream as out, as a request could not connect. Returns whether the caller has to start
-    /// [probing](Upstream::probe).
-    #[must_use]
-    pub(super) fn mark_out(&self) -> bool {
+    /// A request could not connect: marks the upstream as out and has it probed with `connect`, after a pause of `first` and then
+    /// longer ones, until it connects or is used no more. Does nothing if it is out already.
+    pub(super) fn mark_out<C: Future<Output = bool> + Send>(
+        self: &Arc<Self>,
+        first: Duration,
+        connect: impl Fn(Arc<Upstream>) -> C + Send + Sync + 'static,
+    ) -> Option<JoinHandle<()>> {
         let mut health = self.health.lock();
-        if !self.counts.is_out.swap(true, Relaxed) {
-            health.failures += 1;
-            log::warn!("upstream {}: cannot be connected to, left out", self.name());
+        if self.counts.is_out.swap(true, Relaxed) {
+            return None;
         }
-        !std::mem::replace(&mut health.is_probed, true)
+        health.failures += 1;
+        log::warn!("upstream {}: cannot be connected to, left out", self.name());
+        let upstream = Arc::downgrade(self);
+        let probing = tokio::spawn(async move {
+            while let Some(pause) = upstream.upgrade().map(|upstream| upstream.pause(first)) {
+                tokio::time::sleep(pause).await;
+                let Some(upstream) = upstream.upgrade() else {
+                    return;
+                };
+                if connect(upstream.clone()).await {
+                    return upstream.restore("a probe connected");
+                }
+                upstream.health.lock().failures += 1;
+            }
+        });
+        health.probing = Some(probing.abort_handle());
+        Some(probing)
     }
 
     /// A request has connected.
     pub(super) fn request_connected(&self) {
         let mut health = self.health.lock();
         health.failures = 0;
+        if let Some(probing) = health.probing.take() {
+            probing.abort();
+        }
         self.restore("a request has connected");
     }
 
-    /// A probe has ended.
-    fn probed(&self, is_connected: bool) {
-        let mut health = self.health.lock();
-        match is_connected {
-            true => self.restore("a probe connected"),
-            false => health.failures += 1,
-        }
-    }
-
-    /// Ends that it is out. The caller holds the lock on `health`.
+    /// Ends that it is out.
     fn restore(&self, why: &str) {
         if self.counts.is_out.swap(false, Relaxed) {
             log::info!("upstream {}: is back: {why}", self.name());
         }
-    }
-
-    /// Whether it needs more probes; if not, the next failure starts probing again.
-    fn needs_probe(&self) -> bool {
-        let mut health = self.health.lock();
-        health.is_probed = self.counts.is_out.load(Relaxed);
-        health.is_probed
     }
 
     /// Returns the pause before the next probe: `first`, doubled with each failure.
@@ -69,32 +76,11 @@ impl Upstream {
         let doublings = self.health.lock().failures.saturating_sub(1).min(16);
         (first * 2_u32.pow(doublings)).min(first.max(MAX_PAUSE))
     }
-
-    /// Probes with `connect` after a pause of `first` and then longer ones, until it connects or the upstream is used no more.
-    pub(super) async fn probe(
-        upstream: Weak<Upstream>,
-        first: Duration,
-        connect: impl AsyncFn(Arc<Upstream>) -> bool,
-    ) {
-        while let Some(pause) = upstream.upgrade().map(|upstream| upstream.pause(first)) {
-            tokio::time::sleep(pause).await;
-            let Some(upstream) = upstream.upgrade().filter(|one| one.needs_probe()) else {
-                return;
-            };
-            let is_connected = connect(upstream.clone()).await;
-            upstream.probed(is_connected);
-            if !upstream.needs_probe() {
-                return;
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-    use tokio::task::JoinHandle;
 
     use super::super::{Address, system_resolver};
     use super::*;
@@ -122,13 +108,10 @@ mod tests {
         /// Has a request fail, and starts probing if that is needed.
         fn fail(&self) -> Option<JoinHandle<()>> {
             let (accepts, probes) = (self.accepts.clone(), self.probes.clone());
-            let connect = async move |_| {
+            self.upstream.mark_out(FIRST, move |_| {
                 probes.fetch_add(1, Ordering::Relaxed);
-                accepts.load(Ordering::Relaxed)
-            };
-            let weak = Arc::downgrade(&self.upstream);
-            let starts = self.upstream.mark_out();
-            starts.then(|| tokio::spawn(Upstream::probe(weak, FIRST, connect)))
+                std::future::ready(accepts.load(Ordering::Relaxed))
+            })
         }
     }
 
@@ -176,10 +159,7 @@ mod tests {
         let probing = one.fail().unwrap();
         one.upstream.request_connected();
         assert!(!one.upstream.counts.is_out.load(Relaxed));
-        // It fails again before the probing task wakes, which goes on.
-        assert!(one.fail().is_none());
-        one.upstream.request_connected();
-        probing.await.unwrap();
+        assert!(probing.await.unwrap_err().is_cancelled());
         assert_eq!(one.probes.load(Ordering::Relaxed), 0);
         assert!(one.fail().is_some(), "the next failure starts again");
     }

@@ -184,13 +184,12 @@ impl Context {
             Role::Hop(_) => (BodyTiming::default(), self.body_timing),
             Role::Front => (self.body_timing, at_hop),
         };
-        let is_in_first_bytes =
-            |row: &Row| here.first.is_some() && row.timeline.raw(Moment::FirstToken) == here.first;
-        // Then the token was in the hop's first bytes too. Of several sequences, the hop may have read only one that early.
-        let is_known = rows.iter().filter(|row| is_in_first_bytes(row)).count() == 1;
         for row in rows {
             row.set_body_timings(here, at_hop);
-            if let Some(at) = at_hop.first.filter(|_| is_known && is_in_first_bytes(row)) {
+            // The first event came in the first bytes, here as at the hop. Of a later one read with it that is not known.
+            let is_at_first = row.internal.begins_with_token
+                && row.timeline.raw(Moment::FirstToken) == here.first;
+            if let Some(at) = at_hop.first.filter(|_| is_at_first) {
                 row.timeline.set(Moment::WorkerFirstToken, at);
             }
         }

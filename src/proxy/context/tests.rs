@@ -196,20 +196,25 @@ fn what_the_router_held_back_is_found_to_the_nanosecond() {
     }
 }
 
-/// The hop reads the first tokens of two sequences one after the other. Only its first piece has a time in the front's rows.
+/// The hop reads the first tokens of two sequences one after the other. Only its first piece has a time in the front's rows: that
+/// of the first event.
 #[test]
-fn a_first_token_read_together_with_anothers_has_no_time_at_the_hop() {
+fn only_a_first_token_in_the_first_event_has_a_time_at_the_hop() {
     let [first, second] = [0, 1].map(|index| {
         let meta_info = format!("{{\"id\":\"{index}\",\"completion_tokens\":1}}");
         format!("data: {{\"text\":\"a\",\"meta_info\":{meta_info},\"index\":{index}}}\n\n")
     });
+    // The first event has no token; the front reads it together with the one that has.
+    let no_token = b"data: {\"text\":\"\",\"meta_info\":{}}\n\n";
+    let without = rows([no_token, EVENT], false, true);
+    assert_eq!(without[0].timeline.mark(Moment::WorkerFirstToken), None);
     let at = |ms: i64| Some(Stamp::from_nanos(ms * MS));
-    for (is_split, expected) in [(true, [at(95), None]), (false, [None, None])] {
+    for is_split in [true, false] {
         let rows = rows([first.as_bytes(), second.as_bytes()], is_split, true);
         let tokens = rows
             .iter()
             .map(|row| row.timeline.mark(Moment::WorkerFirstToken));
-        assert_eq!(tokens.collect::<Vec<_>>(), expected, "{is_split}");
+        assert_eq!(tokens.collect::<Vec<_>>(), [at(95), None], "{is_split}");
     }
 }
 

@@ -238,7 +238,7 @@ fn while_two_processes_share_the_hops_attempts_of_the_other_have_no_rows() {
     joins.shared_with_successor();
     // That the predecessor has ended changes nothing about the successor.
     joins.shared_with_predecessor(Some(at(105)));
-    assert!(joins.flush().is_empty());
+    assert!(joins.sweep(Stamp::MAX).is_empty());
     let counts = ["nothing", "elsewhere"].map(|by| tables.counted(by));
     assert_eq!(counts, [3, 3]);
 }
@@ -255,15 +255,12 @@ fn a_row_waits_for_its_other_leg() {
     ended.lock().ended = Some(at(2));
     assert_eq!(host(joins.with_leg(&ended, row(), at(2))), "server:1");
     // It may report until the limit or the process's end.
-    for (number, is_over) in [(2, false), (3, true)] {
+    for (number, end) in [(2, at(8)), (3, Stamp::MAX)] {
         let leg = tables.leg(number, number, None).data;
         assert!(joins.with_leg(&leg, row(), at(2)).is_none());
         assert!(joins.sweep(at(7)).is_empty());
         leg.lock().host = "reported later".to_owned();
-        let mut rows = match is_over {
-            true => joins.flush(),
-            false => joins.sweep(at(8)),
-        };
+        let mut rows = joins.sweep(end);
         assert_eq!((rows.len(), &*host(rows.pop())), (1, "reported later"));
     }
 }

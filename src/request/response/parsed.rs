@@ -22,6 +22,8 @@ pub struct ParsedBody {
     pub sequences: Vec<SequenceObserver>,
     /// When the first event, or the first byte of a body without events, was read.
     pub first_event: Option<Stamp>,
+    /// An event other than `[DONE]` has ended.
+    pub(super) has_event: bool,
     /// `[DONE]`, or the event that ends a stream of the endpoint, was read.
     pub done: bool,
     /// The first error that the body reported.
@@ -132,6 +134,7 @@ impl ParsedBody {
             is_reply: self.is_reply,
             keep_histogram: index < MAX_HISTOGRAMS,
         });
+        sequence.begins_with_token |= !self.has_event && sequence.first_token.is_some();
         if item.has_meta {
             // A reply is its own last event.
             let is_last = item.is_finished || self.is_reply;

@@ -28,6 +28,7 @@ impl SequenceObserver {
         let by_scheduler = first.is_some_and(|(timings, _)| timings.prefill_finished.is_some());
         // What never ran (a full queue, an abort in the queue) has hardly any field, in all versions.
         let has_run = last.filter(|last| last.prompt_tokens.is_some());
+        row.internal.begins_with_token = self.begins_with_token;
         row.internal.generation = has_run.map(|_| Generation::of(self.fields, by_scheduler));
         let is_body_read = self.has_text || row.unread.is_none();
         row.has_generated_text = is_body_read.then_some(self.has_text);
