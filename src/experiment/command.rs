@@ -8,7 +8,7 @@ use toml::Table;
 use super::launch::EngineName;
 use super::plan::deploy::{self, ineffective_keys};
 use super::plan::error::PlanError;
-use super::plan::keys::Kind;
+use super::plan::keys::ExperimentKind;
 use super::plan::read::{self, Entry};
 use super::plan::settings::{KeyFlags, flag_text};
 use super::plan::{Plan, Run, masked};
@@ -53,7 +53,7 @@ impl Args {
     ///
     /// # Errors
     /// The plan is invalid, the folder must not be used, or files cannot be written.
-    pub fn run(&self, kind: Kind) -> anyhow::Result<Option<Finished>> {
+    pub fn run(&self, kind: ExperimentKind) -> anyhow::Result<Option<Finished>> {
         let (plan, headline) = self.plan(kind)?;
         if self.print_plan {
             terminal::print(&plan.to_text());
@@ -74,7 +74,7 @@ impl Args {
     }
 
     /// Reads the plan. Returns it with a headline that names its source.
-    fn plan(&self, kind: Kind) -> anyhow::Result<(Plan, String)> {
+    fn plan(&self, kind: ExperimentKind) -> anyhow::Result<(Plan, String)> {
         let flags: Vec<Entry> = self.keys.0.iter().chain(&self.set).cloned().collect();
         if let Some(dir) = &self.resume {
             let shown = dir.display();
@@ -173,7 +173,7 @@ fn estimated_time(runs: &[Run]) -> Option<String> {
 }
 
 /// Returns the given folder, or a new one in `results/`.
-pub(super) fn new_folder(kind: Kind, given: Option<&Path>) -> OutputDir {
+pub(super) fn new_folder(kind: ExperimentKind, given: Option<&Path>) -> OutputDir {
     let results = format!("results/{}", kind.name());
     OutputDir::New(Folder::new(given, false, &results))
 }

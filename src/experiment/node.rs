@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 use super::api::{Test, TestConfig, plan_keys};
-use super::plan::keys::Kind;
+use super::plan::keys::ExperimentKind;
 
 plan_keys! {
 /// One server and its load. Fields are keys of a plan (docs/EXPERIMENTS.md), with the plan's defaults.
@@ -74,7 +74,7 @@ NodeConfig {
 pub type NodeTest = Test<NodeConfig>;
 
 impl TestConfig for NodeConfig {
-    const KIND: Kind = Kind::Node;
+    const KIND: ExperimentKind = ExperimentKind::Node;
 
     fn more_keys_and_folder(&self) -> (&Table, Option<&Path>) {
         (&self.more, self.output_dir.as_deref())

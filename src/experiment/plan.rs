@@ -14,7 +14,7 @@ pub mod settings;
 
 use error::PlanError;
 use grid::Sweep;
-use keys::{Kind, PRESETS, STARTED};
+use keys::{ExperimentKind, PRESETS, STARTED};
 use read::Entry;
 use settings::{KEYS, SIM, Settings, flag_text};
 
@@ -25,7 +25,7 @@ use crate::secret;
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// `node` or `routing`.
-    pub kind: Kind,
+    pub kind: ExperimentKind,
     /// Its keys in order: those of the built-in example, overridden by the given ones. A list of values is varied.
     keys: Table,
     /// The names of the keys that a file or flags gave.
@@ -64,7 +64,7 @@ impl Plan {
     /// # Errors
     /// A key is unknown, a value is invalid, or values contradict each other.
     pub fn new(
-        kind: Kind,
+        kind: ExperimentKind,
         example: impl IntoIterator<Item = Entry>,
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, PlanError> {
@@ -276,7 +276,10 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
 }
 
 /// Checks entries one by one and normalizes their values. Whether values are valid shows with all settings of a run.
-fn checked(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, PlanError> {
+fn checked(
+    kind: ExperimentKind,
+    entries: impl IntoIterator<Item = Entry>,
+) -> Result<Table, PlanError> {
     let mut all = Table::new();
     for (name, value) in entries {
         if name == EXPERIMENT {
@@ -317,7 +320,7 @@ fn is_table(name: &str) -> bool {
     TABLES.split(", ").any(|table| table == name)
 }
 
-fn check_entry(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
+fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), PlanError> {
     let is_known = match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
         Some((table, _)) => is_table(table),
@@ -361,7 +364,7 @@ fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
     }
 }
 
-fn unknown_key(kind: Kind, name: &str, value: &Value) -> PlanError {
+fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> PlanError {
     // It may contain a line break.
     let shown = name.escape_debug().to_string();
     if is_table(name) {

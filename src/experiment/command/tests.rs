@@ -3,7 +3,7 @@
 use super::*;
 
 fn announced(text: &str) -> String {
-    let plan = Plan::new(Kind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
+    let plan = Plan::new(ExperimentKind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
     announcement(&plan)
 }
 
@@ -62,7 +62,7 @@ fn tables_have_the_same_order_of_keys_in_an_announcement_and_in_labels() {
         ),
     ] {
         let plan = Plan::new(
-            Kind::Node,
+            ExperimentKind::Node,
             Vec::new(),
             read::file(&format!("{key}{rest}")).unwrap(),
         );
