@@ -130,7 +130,7 @@ pub async fn run_with_progress(
         never = shown => never,
     };
     if run.lag.given_up > 0 {
-        print_line(&format!("giving up {} in flight", run.lag.given_up));
+        print_line(&format!("gave up {}", run.lag.given_up));
     }
     let delays = delays.lock().clone();
     listening.abort();

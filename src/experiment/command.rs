@@ -15,6 +15,7 @@ use super::plan::{Plan, Run, masked};
 use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
+use crate::traffic::arrival::curve::Curve;
 use crate::traffic::folder::Folder;
 use crate::units::count;
 use crate::{report, terminal, traffic};
@@ -158,10 +159,16 @@ fn estimated_time(runs: &[Run]) -> Option<String> {
         let load = &settings.load;
         let is_sglang = settings.keys.engine == EngineName::Sglang;
         let start = if is_sglang { 60.0 } else { 2.0 };
-        let rate = Some(load.request_rate).filter(|rate| rate.is_finite());
-        let count = load.num_prompts.or(load.duration.is_none().then_some(1000));
-        let by_rate = rate.zip(count).map(|(rate, count)| count as f64 / rate);
         let duration = load.duration.map(|duration| duration.as_secs_f64());
+        let (curve, count) = (load.rate_curve.as_ref(), load.num_prompts);
+        let duration = duration.or(curve.filter(|_| count.is_none()).map(Curve::end));
+        let count = count.or(duration.is_none().then_some(1000));
+        let flat = load
+            .request_rate
+            .is_finite()
+            .then(|| Curve::flat(load.request_rate));
+        let rate = curve.or(flat.as_ref()).zip(count);
+        let by_rate = rate.and_then(|(rate, count)| rate.time_of(count as f64));
         let load = by_rate.into_iter().chain(duration).reduce(f64::min);
         Some(start + load?)
     };

@@ -345,14 +345,12 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
     };
     let is_replaced = |name: &str| settings.keys.has_pairs() && name == "num_gpus";
     let is_idle = |name: &&String| {
-        let key = settings::key(name);
         let group = match name.split_once('.') {
             Some((table, _)) => Some(table),
-            None => key.and_then(|key| key.get_help_heading()),
+            None => settings::key(name).and_then(|key| key.get_help_heading()),
         };
         // A plan that --print-plan wrote contains all defaults.
-        let default = key.and_then(|key| settings::default_of(plan.kind, key));
-        let is_default = default.is_some() && settings.get(name) == default.as_ref();
+        let is_default = settings.get(name) == plan.defaults.get(name.as_str());
         let is_idle = group.is_some_and(|group| idle.contains(&group)) || is_replaced(name);
         is_idle && !is_default
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
-use toml::Value;
+use toml::{Table, Value};
 
 use super::error::PlanError;
 use super::keys::{ExperimentKind, Keys};
@@ -89,7 +89,7 @@ pub fn is_own(key: &Arg) -> bool {
 }
 
 /// The default of a key, if plans of this kind show it.
-pub fn default_of(kind: ExperimentKind, key: &Arg) -> Option<Value> {
+fn default_of(kind: ExperimentKind, key: &Arg) -> Option<Value> {
     match (kind, key.get_id().as_str(), key.get_default_values()) {
         (ExperimentKind::Routing, "num_gpus", _) => Some(4.into()),
         (ExperimentKind::Routing, "router", _) => Some("builtin".into()),
@@ -98,6 +98,12 @@ pub fn default_of(kind: ExperimentKind, key: &Arg) -> Option<Value> {
         }
         _ => None,
     }
+}
+
+/// The keys that have a default which plans of this kind show.
+pub fn defaults(kind: ExperimentKind) -> Table {
+    let named = |key: &Arg| Some((key.get_id().to_string(), default_of(kind, key)?));
+    KEYS.iter().filter_map(named).collect()
 }
 
 /// The end of a key's help: its default in plans of this kind, and its possible values.

@@ -134,6 +134,22 @@ fn a_printed_plan_makes_the_same_runs() {
 }
 
 #[test]
+fn a_plan_shows_no_rate_where_something_else_says_when_requests_are_sent() {
+    let example = || read::file(ExperimentKind::Node.example()).unwrap();
+    for given in [
+        "rate_curve = '0:5,60:50'",
+        "arrival = 'trace'\ndataset_name = 'mooncake'\ndataset_path = 'x'",
+    ] {
+        for example in [Vec::new(), example()] {
+            let given = read::file(given).unwrap();
+            let plan = Plan::new(ExperimentKind::Node, example, given).unwrap();
+            let shown = plan.to_text();
+            assert!(!shown.contains("request_rate"), "{shown}");
+        }
+    }
+}
+
+#[test]
 fn equal_values_are_one_setting_however_they_are_written() {
     for (key, equal, label) in [
         ("duration", "'1min', 60, 60.0, '60'", "60"),
