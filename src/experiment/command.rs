@@ -78,13 +78,8 @@ impl Args {
     fn plan(&self, kind: ExperimentKind) -> anyhow::Result<(Plan, String)> {
         let flags: Vec<Entry> = self.keys.0.iter().chain(&self.set).cloned().collect();
         if let Some(dir) = &self.resume {
-            let shown = dir.display();
-            if !flags.is_empty() {
-                let problem = "goes on with the plan of its experiment.toml; leave other flags out, or begin anew";
-                return Err(PlanError(format!("--resume {shown}: {problem}")).into());
-            }
             let plan = Plan::new(kind, Vec::new(), read::file(&run::read_plan(dir)?)?)?;
-            return Ok((plan, format!("goes on with {shown}")));
+            return Ok((plan, format!("goes on with {}", dir.display())));
         }
         let Some(path) = &self.file else {
             let headline = match flags.is_empty() {

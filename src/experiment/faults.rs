@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use toml::{Table, Value};
 
 use crate::clock::{Clock, Stamp};
-use crate::fault::{Fault, Kind};
+use crate::fault::Fault;
 use crate::report::files::FaultRow;
 use crate::units;
 
@@ -118,22 +118,18 @@ impl FaultKind {
     /// # Errors
     /// Names the problem and what would be valid.
     pub fn parse(text: &str) -> Result<FaultKind, String> {
-        let with_hint = |problem: String| format!("{problem}; {KINDS}");
-        let fields = match inline_table(text) {
-            Ok(fields) => fields,
-            Err(problem) if text.starts_with('{') => return Err(with_hint(problem)),
-            Err(_) => Table::from_iter([("kind".to_owned(), text.into())]),
+        let fields = match text.starts_with('{') {
+            true => inline_table(text),
+            false => Ok(Table::from_iter([("kind".to_owned(), text.into())])),
         };
-        match fields.get("kind").and_then(Value::as_str) {
-            Some(KILL) if fields.len() == 1 => return Ok(FaultKind::Kill),
-            Some(KILL) => return Err(with_hint("kill: takes no other field".to_owned())),
-            Some(kind) if Kind::named(kind).is_none() => return Err(KINDS.to_owned()),
-            _ => {}
-        }
-        let fields = fields.try_into().map_err(|_| KINDS.to_owned())?;
-        Fault::from_fields(fields)
-            .map(FaultKind::Hop)
-            .map_err(with_hint)
+        let kind = fields.and_then(|fields| match fields.get("kind").and_then(Value::as_str) {
+            Some(KILL) if fields.len() == 1 => Ok(FaultKind::Kill),
+            _ => {
+                let fields = fields.try_into().map_err(|error| error.to_string())?;
+                Fault::from_fields(fields).map(FaultKind::Hop)
+            }
+        });
+        kind.map_err(|problem| format!("{problem}; {KINDS}"))
     }
 
     fn name(&self) -> &str {
@@ -148,8 +144,8 @@ impl FaultKind {
 fn inline_table(text: &str) -> Result<Table, String> {
     match text.parse() {
         Ok(Value::Table(table)) => Ok(table),
-        Err(error) if error.message() == read::DUPLICATE => Err(read::syntax_problem(text, &error)),
-        _ => Err("is no table".to_owned()),
+        Ok(_) => Err("is no table".to_owned()),
+        Err(error) => Err(read::syntax_problem(text, &error)),
     }
 }
 
@@ -239,8 +235,7 @@ pub async fn run(
     clock: &Clock,
     file: &Path,
 ) -> anyhow::Result<()> {
-    let columns = ["time", "server", "kind", "event"];
-    let log = TimedRows::new(file, &columns, began, clock)?;
+    let log = TimedRows::new(file, began, clock)?;
     let servers = servers.iter().enumerate();
     try_join_all(servers.map(|(index, server)| inject(plan, server, index, &log))).await?;
     Ok(())

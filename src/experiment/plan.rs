@@ -366,17 +366,12 @@ fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
 fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> PlanError {
     // It may contain a line break.
     let shown = name.escape_debug().to_string();
-    if is_table(name) {
-        let hint = format!("is a table; write [{name}] above its keys, or {name}.KEY = VALUE");
-        return PlanError::of(name, hint);
-    }
-    if value.is_table() {
-        let hint = format!("is no key and no table; tables are {TABLES}");
-        return PlanError::of(&shown, hint);
-    }
     let keys = KEYS.iter().map(|key| key.get_id().as_str());
     let all = keys.chain(SIM.iter().map(String::as_str));
     let hint = match nearest(name, all) {
+        _ if is_table(name) || value.is_table() => {
+            format!("tables (write [sim] above its keys) are {TABLES}")
+        }
         Some(near) => format!("{near} is one"),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };

@@ -28,8 +28,6 @@ const PAGE_TIMEOUT: Duration = Duration::from_millis(900);
 const SMI_TIMEOUT: Duration = Duration::from_secs(10);
 /// The arguments of `nvidia-smi`.
 const QUERY: &str = "--query-gpu=index,utilization.gpu,memory.used --format=csv,noheader,nounits";
-/// The header of [`SERIES`].
-const COLUMNS: [&str; 5] = ["time", "source", "server", "metric", "value"];
 
 /// Scrapes a run's servers and GPUs.
 #[derive(Debug, Default)]
@@ -93,7 +91,7 @@ impl Scraper {
         if self.targets.is_empty() {
             return Ok(());
         }
-        let rows = TimedRows::new(&dir.join(SERIES), &COLUMNS, began, clock)?;
+        let rows = TimedRows::new(&dir.join(SERIES), began, clock)?;
         let targets = self.targets.iter_mut();
         try_join_all(targets.map(|target| target.run(&self.access, &rows))).await?;
         Ok(())

@@ -44,7 +44,7 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     let upstream = "http://server.invalid:1".to_owned();
     let hops = if spec.hops { spec.servers.len() } else { 0 };
     let hops = vec![(ANY, upstream.clone()); hops];
-    let text = text(spec, ANY, ANY, std::slice::from_ref(&upstream), &hops);
+    let text = text(spec, [ANY; 2], None, std::slice::from_ref(&upstream), &hops);
     let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
     match config::problems(&text).first() {
         // The proxy's `policy` is the plan's `routing_policy`.
@@ -54,14 +54,14 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the config file of a proxy whose front and admin listener are at these addresses.
+/// Returns the config file of a proxy whose front, admin listener and listener for traces are at these addresses.
 ///
 /// # Errors
 /// TOML cannot represent a key or value.
 pub(super) fn text(
     spec: &DeploymentSpec,
-    front: SocketAddr,
-    admin: SocketAddr,
+    [front, admin]: [SocketAddr; 2],
+    traces: Option<SocketAddr>,
     upstream: &[String],
     hops: &[Hop],
 ) -> anyhow::Result<String> {
@@ -79,7 +79,12 @@ pub(super) fn text(
         proxy.insert("policy".to_owned(), spec.policy.as_str().into());
     }
     let mut file = Table::new();
-    for (key, value) in &spec.proxy {
+    let traces = traces.map(|addr| ("engine.traces.listen".to_owned(), addr.to_string().into()));
+    for (key, value) in spec
+        .proxy
+        .iter()
+        .chain(traces.as_ref().map(|(k, v)| (k, v)))
+    {
         let first = key.split('.').next();
         let is_section = SECTIONS.iter().any(|name| first == Some(name));
         let table = if is_section { &mut file } else { &mut proxy };

@@ -32,26 +32,23 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
     let (keys, router) = (&settings.keys, settings.keys.router);
     let spec = spec(settings, Path::new(""), Path::new(""))?;
     let is_external = keys.engine == EngineName::External;
+    let may_lack_servers = !is_external || router == Router::External;
     ensure!(
-        is_external || keys.servers.is_empty(),
-        "servers: goes with engine = \"external\""
+        if keys.servers.is_empty() {
+            may_lack_servers
+        } else {
+            is_external
+        },
+        "engine = \"external\" and servers go together; servers are URLs, such as [\"http://127.0.0.1:30000\"]"
     );
     check_pairs(settings)?;
-    ensure!(
-        !is_external || !keys.servers.is_empty() || router == Router::External,
-        "engine = \"external\": needs servers, such as [\"http://127.0.0.1:30000\"]"
-    );
     ensure!(
         router == Router::SglangRouter || settings.table("sglang_router").next().is_none(),
         "[sglang_router] has flags of sglang-router; give router = \"sglang-router\""
     );
     ensure!(
-        router == Router::External || keys.router_url.is_none(),
-        "router_url: goes with router = \"external\""
-    );
-    ensure!(
-        router != Router::External || keys.router_url.is_some(),
-        "router = \"external\": needs router_url, such as http://127.0.0.1:30000"
+        (router == Router::External) == keys.router_url.is_some(),
+        "router = \"external\" and router_url, such as http://127.0.0.1:30000, go together"
     );
     if keys.engine == EngineName::Sglang {
         ensure!(
@@ -73,18 +70,12 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
     if keys.engine == EngineName::Sim {
         check_sim(settings)?;
     }
-    for (key, is_set) in [
-        (
-            "enable_node_failures",
-            keys.enable_node_failures == Some(true),
-        ),
-        ("failure_kind", keys.failure_kind != FaultKind::Kill),
-    ] {
-        ensure!(
-            !is_set || keys.failure_schedule.is_some(),
-            "{key}: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
-        );
-    }
+    let wants_faults =
+        keys.enable_node_failures == Some(true) || keys.failure_kind != FaultKind::Kill;
+    ensure!(
+        keys.failure_schedule.is_some() || !wants_faults,
+        "enable_node_failures, failure_kind: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
+    );
     ensure!(
         !keys.find_max_rate || !settings.load.goodput.is_empty(),
         "find_max_rate: needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]"

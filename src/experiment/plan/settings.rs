@@ -139,6 +139,8 @@ fn plan_flag(kind: ExperimentKind, key: &'static Arg) -> Arg {
         .long_help(with_values(key.get_long_help().unwrap_or(&help)));
     let arg = arg.short(key.get_short());
     let arg = arg.help_heading(heading.or(Some(GENERATOR)).filter(|_| !is_common));
+    // It goes on with a plan that is complete.
+    let arg = arg.conflicts_with("resume");
     let arg = arg.hide_short_help(!is_common && !is_own(key));
     let arg = arg.action(ArgAction::Append).allow_negative_numbers(true);
     let arg = arg.allow_hyphen_values(key.is_allow_hyphen_values_set());
