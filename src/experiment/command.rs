@@ -158,12 +158,11 @@ fn estimated_time(runs: &[Run]) -> Option<String> {
         let (curve, count) = (load.rate_curve.as_ref(), load.num_prompts);
         let duration = duration.or(curve.filter(|_| count.is_none()).map(Curve::end));
         let count = count.or(duration.is_none().then_some(1000));
-        let flat = load
-            .request_rate
-            .is_finite()
-            .then(|| Curve::flat(load.request_rate));
-        let rate = curve.or(flat.as_ref()).zip(count);
-        let by_rate = rate.and_then(|(rate, count)| rate.time_of(count as f64));
+        let flat = Curve::flat(load.request_rate);
+        let rate = curve.or(load.request_rate.is_finite().then_some(&flat));
+        let by_rate = rate
+            .zip(count)
+            .and_then(|(rate, count)| rate.time_of(count as f64));
         let load = by_rate.into_iter().chain(duration).reduce(f64::min);
         Some(start + load?)
     };

@@ -79,16 +79,14 @@ pub(super) fn text(
         proxy.insert("policy".to_owned(), spec.policy.as_str().into());
     }
     let mut file = Table::new();
-    let traces = traces.map(|addr| ("engine.traces.listen".to_owned(), addr.to_string().into()));
-    for (key, value) in spec
-        .proxy
-        .iter()
-        .chain(traces.as_ref().map(|(k, v)| (k, v)))
-    {
+    for (key, value) in &spec.proxy {
         let first = key.split('.').next();
         let is_section = SECTIONS.iter().any(|name| first == Some(name));
         let table = if is_section { &mut file } else { &mut proxy };
         insert(table, key, value.clone());
+    }
+    if let Some(addr) = traces {
+        insert(&mut file, "engine.traces.listen", addr.to_string().into());
     }
     file.insert("proxy".to_owned(), proxy.into());
     let worker = |(number, (listen, upstream)): (usize, &Hop)| {
