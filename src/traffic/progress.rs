@@ -80,7 +80,8 @@ pub(super) async fn show<T>(
          again drops them"
     ));
     stop.aborted().await;
-    print_line(&format!("giving up {} in flight", live.counts().in_flight));
+    // Without their number: some may have ended in the meantime.
+    print_line("giving up the requests in flight");
     std::future::pending().await
 }
 
