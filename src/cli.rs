@@ -17,7 +17,7 @@ use crate::config;
 use crate::config::topology;
 use crate::config_error::ConfigError;
 use crate::experiment::launch::process::{KEEPER, keep};
-use crate::experiment::plan::keys::Kind;
+use crate::experiment::plan::keys::ExperimentKind;
 use crate::experiment::plan::settings::invalid_value;
 use crate::experiment::run::Finished;
 use crate::experiment::run::single::RunResult;
@@ -145,9 +145,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => return traffic_exit(demo::run(&args)?),
         Command::Traffic(args) => return run_traffic(&args),
-        Command::Node(args) => args.run(Kind::Node)?.iter().try_for_each(check_results)?,
+        Command::Node(args) => args
+            .run(ExperimentKind::Node)?
+            .iter()
+            .try_for_each(check_results)?,
         Command::Routing(args) => args
-            .run(Kind::Routing)?
+            .run(ExperimentKind::Routing)?
             .iter()
             .try_for_each(check_results)?,
         Command::Proxy(args) => return run_proxy(&args),

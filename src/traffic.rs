@@ -126,11 +126,13 @@ pub async fn run_with_progress(
     let drain = args.drain_timeout_s;
     let shown = progress::show(live.clone(), facts.scheduled, clock, &stop, drain);
     let run = tokio::select! {
-        run = prepared.run(live, stop.clone(), outputs) => run?,
+        // So that it is shown that requests are given up before they have ended.
+        biased;
         never = shown => never,
+        run = prepared.run(live, stop.clone(), outputs) => run?,
     };
     if run.lag.given_up > 0 {
-        print_line(&format!("giving up {} in flight", run.lag.given_up));
+        print_line(&format!("gave up {}", run.lag.given_up));
     }
     let delays = delays.lock().clone();
     listening.abort();

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::command::{new_folder, run_and_report};
 use super::launch::router::in_path;
 use super::plan::Plan;
-use super::plan::keys::Kind;
+use super::plan::keys::ExperimentKind;
 use super::run::Finished;
 use super::run::single::RunResult;
 use crate::report::files::MaxRate;
@@ -18,7 +18,7 @@ use crate::report::files::MaxRate;
 /// The configuration of a test, whose fields are keys of a plan.
 pub trait TestConfig: Serialize {
     /// What it tests.
-    const KIND: Kind;
+    const KIND: ExperimentKind;
 
     /// Further keys, which override the fields; and the folder for all files, `None` for a new one.
     fn more_keys_and_folder(&self) -> (&toml::Table, Option<&Path>);

@@ -8,13 +8,14 @@ use toml::Table;
 use super::launch::EngineName;
 use super::plan::deploy::{self, ineffective_keys};
 use super::plan::error::PlanError;
-use super::plan::keys::Kind;
+use super::plan::keys::ExperimentKind;
 use super::plan::read::{self, Entry};
 use super::plan::settings::{KeyFlags, flag_text};
 use super::plan::{Plan, Run, masked};
 use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
+use crate::traffic::arrival::curve::Curve;
 use crate::traffic::folder::Folder;
 use crate::units::count;
 use crate::{report, terminal, traffic};
@@ -53,7 +54,7 @@ impl Args {
     ///
     /// # Errors
     /// The plan is invalid, the folder must not be used, or files cannot be written.
-    pub fn run(&self, kind: Kind) -> anyhow::Result<Option<Finished>> {
+    pub fn run(&self, kind: ExperimentKind) -> anyhow::Result<Option<Finished>> {
         let (plan, headline) = self.plan(kind)?;
         if self.print_plan {
             terminal::print(&plan.to_text());
@@ -74,16 +75,11 @@ impl Args {
     }
 
     /// Reads the plan. Returns it with a headline that names its source.
-    fn plan(&self, kind: Kind) -> anyhow::Result<(Plan, String)> {
+    fn plan(&self, kind: ExperimentKind) -> anyhow::Result<(Plan, String)> {
         let flags: Vec<Entry> = self.keys.0.iter().chain(&self.set).cloned().collect();
         if let Some(dir) = &self.resume {
-            let shown = dir.display();
-            if !flags.is_empty() {
-                let problem = "goes on with the plan of its experiment.toml; leave other flags out, or begin anew";
-                return Err(PlanError(format!("--resume {shown}: {problem}")).into());
-            }
             let plan = Plan::new(kind, Vec::new(), read::file(&run::read_plan(dir)?)?)?;
-            return Ok((plan, format!("goes on with {shown}")));
+            return Ok((plan, format!("goes on with {}", dir.display())));
         }
         let Some(path) = &self.file else {
             let headline = match flags.is_empty() {
@@ -158,10 +154,15 @@ fn estimated_time(runs: &[Run]) -> Option<String> {
         let load = &settings.load;
         let is_sglang = settings.keys.engine == EngineName::Sglang;
         let start = if is_sglang { 60.0 } else { 2.0 };
-        let rate = Some(load.request_rate).filter(|rate| rate.is_finite());
-        let count = load.num_prompts.or(load.duration.is_none().then_some(1000));
-        let by_rate = rate.zip(count).map(|(rate, count)| count as f64 / rate);
         let duration = load.duration.map(|duration| duration.as_secs_f64());
+        let (curve, count) = (load.rate_curve.as_ref(), load.num_prompts);
+        let duration = duration.or(curve.filter(|_| count.is_none()).map(Curve::end));
+        let count = count.or(duration.is_none().then_some(1000));
+        let flat = Curve::flat(load.request_rate);
+        let rate = curve.or(load.request_rate.is_finite().then_some(&flat));
+        let by_rate = rate
+            .zip(count)
+            .and_then(|(rate, count)| rate.time_of(count as f64));
         let load = by_rate.into_iter().chain(duration).reduce(f64::min);
         Some(start + load?)
     };
@@ -173,7 +174,7 @@ fn estimated_time(runs: &[Run]) -> Option<String> {
 }
 
 /// Returns the given folder, or a new one in `results/`.
-pub(super) fn new_folder(kind: Kind, given: Option<&Path>) -> OutputDir {
+pub(super) fn new_folder(kind: ExperimentKind, given: Option<&Path>) -> OutputDir {
     let results = format!("results/{}", kind.name());
     OutputDir::New(Folder::new(given, false, &results))
 }

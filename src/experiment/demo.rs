@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Parser;
 
 use super::launch::{Deployment, DeploymentSpec, PROXY_CONFIG};
-use super::plan::keys::Kind;
+use super::plan::keys::ExperimentKind;
 use super::plan::{Plan, deploy, read};
 use crate::clock::Clock;
 use crate::report::files::{LOGS, PROXY_ROWS, ROWS};
@@ -97,7 +97,7 @@ fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
          max_running_requests = {MAX_RUNNING}\nproxy.max_concurrent_requests = {MAX_CONCURRENT}\n\
          sim.enable_trace = true\nsim.trace_level = 2\nsim.tokenize_ms = 1"
     );
-    let plan = Plan::new(Kind::Routing, Vec::new(), read::file(&plan)?)?;
+    let plan = Plan::new(ExperimentKind::Routing, Vec::new(), read::file(&plan)?)?;
     let program = std::env::current_exe().context("the program's own file")?;
     let mut spec = deploy::spec(&plan.runs()[0].settings, dir, &program)?;
     spec.traces = true;

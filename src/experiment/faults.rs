@@ -1,6 +1,6 @@
 //! Fault injection: kills servers or has their hops inject faults, by a schedule, and logs each fault that worked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::iter;
 use std::path::Path;
@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
+use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 use toml::{Table, Value};
 
 use crate::clock::{Clock, Stamp};
-use crate::fault::{Fault, Kind};
+use crate::fault::Fault;
 use crate::report::files::FaultRow;
 use crate::units;
 
@@ -42,7 +43,7 @@ pub enum FaultKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule(Vec<Phase>);
 
-/// A time, in seconds since the run began, and the servers (by index) that are down from then on; all others are up.
+/// A time, in seconds since the run began, and the servers (counted from 1) that are down from then on; all others are up.
 type Phase = (f64, BTreeSet<usize>);
 
 /// The kind that needs no hop.
@@ -66,15 +67,13 @@ impl Schedule {
 
 fn parse_phases(text: &str) -> Result<Vec<Phase>, String> {
     let mut phases: Vec<Phase> = Vec::new();
-    for (at, servers) in &inline_table(text)? {
-        let seconds = units::seconds(at).filter(|at| at.is_finite() && *at >= 0.0);
+    let table: BTreeMap<String, BTreeSet<usize>> = inline_table(text)?;
+    for (at, down) in table {
+        let seconds = units::seconds(&at).filter(|at| at.is_finite() && *at >= 0.0);
         let seconds = seconds.ok_or_else(|| format!("`{at}` is no time, 0 or more"))?;
         if phases.iter().any(|(at, _)| *at == seconds) {
             return Err(format!("{seconds} s is given twice"));
         }
-        let list = servers.as_array();
-        let down = list.and_then(|servers| servers.iter().map(server_index).collect());
-        let down = down.ok_or_else(|| format!("{at} = {servers}: is no list of servers"))?;
         phases.push((seconds, down));
     }
     if phases.is_empty() {
@@ -88,7 +87,7 @@ impl fmt::Display for Schedule {
     /// As in a plan.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let phase = |(at, down): &Phase| {
-            let servers = down.iter().map(|server| Value::Integer(*server as i64 + 1));
+            let servers = down.iter().map(|server| Value::Integer(*server as i64));
             (at.to_string(), servers.collect::<Vec<_>>().into())
         };
         let phases: Table = self.0.iter().map(phase).collect();
@@ -118,22 +117,18 @@ impl FaultKind {
     /// # Errors
     /// Names the problem and what would be valid.
     pub fn parse(text: &str) -> Result<FaultKind, String> {
-        let with_hint = |problem: String| format!("{problem}; {KINDS}");
-        let fields = match inline_table(text) {
-            Ok(fields) => fields,
-            Err(problem) if text.starts_with('{') => return Err(with_hint(problem)),
-            Err(_) => Table::from_iter([("kind".to_owned(), text.into())]),
+        let fields = match text.starts_with('{') {
+            true => inline_table(text),
+            false => Ok(serde_json::Map::from_iter([(
+                "kind".to_owned(),
+                text.into(),
+            )])),
         };
-        match fields.get("kind").and_then(Value::as_str) {
-            Some(KILL) if fields.len() == 1 => return Ok(FaultKind::Kill),
-            Some(KILL) => return Err(with_hint("kill: takes no other field".to_owned())),
-            Some(kind) if Kind::named(kind).is_none() => return Err(KINDS.to_owned()),
-            _ => {}
-        }
-        let fields = fields.try_into().map_err(|_| KINDS.to_owned())?;
-        Fault::from_fields(fields)
-            .map(FaultKind::Hop)
-            .map_err(with_hint)
+        let kind = fields.and_then(|fields| match fields.get("kind") {
+            Some(kind) if kind == KILL && fields.len() == 1 => Ok(FaultKind::Kill),
+            _ => Fault::from_fields(fields).map(FaultKind::Hop),
+        });
+        kind.map_err(|problem| format!("{problem}; {KINDS}"))
     }
 
     fn name(&self) -> &str {
@@ -145,12 +140,10 @@ impl FaultKind {
 }
 
 /// Reads an inline table of TOML.
-fn inline_table(text: &str) -> Result<Table, String> {
-    match text.parse() {
-        Ok(Value::Table(table)) => Ok(table),
-        Err(error) if error.message() == read::DUPLICATE => Err(read::syntax_problem(text, &error)),
-        _ => Err("is no table".to_owned()),
-    }
+fn inline_table<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let value: Result<Value, _> = text.parse();
+    let table = value.and_then(Value::try_into);
+    table.map_err(|error| read::syntax_problem(text, &error))
 }
 
 impl FaultPlan {
@@ -171,8 +164,8 @@ impl FaultPlan {
     pub fn check(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
         let count = spec.servers.len();
         for (at, down) in &self.schedule.0 {
-            if let Some(server) = down.iter().find(|server| **server >= count) {
-                let (server, servers) = (server + 1, units::count(count, "server"));
+            if let Some(server) = down.iter().find(|server| !(1..=count).contains(server)) {
+                let servers = units::count(count, "server");
                 bail!("failure_schedule: {at} s: there is no server {server}, but {servers}");
             }
         }
@@ -212,19 +205,14 @@ impl FaultPlan {
         })
     }
 
-    /// Returns when a server goes down or up: seconds since the run began, and whether it is down from then on.
+    /// Returns when the server of this index goes down or up: seconds since the run began, and whether it is down from then on.
     fn changes(&self, server: usize) -> Vec<(f64, bool)> {
         let phases = self.schedule.0.iter();
-        let phases = phases.map(|(at, down)| (*at, down.contains(&server)));
+        let phases = phases.map(|(at, down)| (*at, down.contains(&(server + 1))));
         let mut changes: Vec<_> = iter::once((0.0, false)).chain(phases).collect();
         changes.dedup_by_key(|(_, is_down)| *is_down);
         changes.split_off(1)
     }
-}
-
-/// Converts a server's number, counted from 1, into its index.
-fn server_index(server: &Value) -> Option<usize> {
-    usize::try_from(server.as_integer()?).ok()?.checked_sub(1)
 }
 
 /// Injects the planned faults into a run's servers and logs them in `file`. Ends when the last server that is up again is ready. When
@@ -239,8 +227,7 @@ pub async fn run(
     clock: &Clock,
     file: &Path,
 ) -> anyhow::Result<()> {
-    let columns = ["time", "server", "kind", "event"];
-    let log = TimedRows::new(file, &columns, began, clock)?;
+    let log = TimedRows::new(file, began, clock)?;
     let servers = servers.iter().enumerate();
     try_join_all(servers.map(|(index, server)| inject(plan, server, index, &log))).await?;
     Ok(())

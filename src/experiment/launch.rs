@@ -57,12 +57,12 @@ impl Deployment {
     /// the likely cause and a remedy.
     pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
         spec.check()?;
-        let spec = &spec.with_traces()?;
+        let traces = spec.traces.then(|| spec.port()).transpose()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
         let mut deployment = Deployment {
             target: String::new(),
-            servers: servers(spec)?,
+            servers: servers(spec, traces)?,
             kept_caches: Vec::new(),
             others: Vec::new(),
         };
@@ -71,7 +71,7 @@ impl Deployment {
         deployment.kept_caches = flush_caches(spec).await;
         let (upstream, router) = deployment.upstream(spec)?;
         deployment.target = match spec.has_proxy() {
-            true => deployment.proxy(spec, &upstream).await?,
+            true => deployment.proxy(spec, &upstream, traces).await?,
             false => upstream[0].clone(),
         };
         if let Some(router) = router {
@@ -176,11 +176,12 @@ impl Deployment {
         flags
     }
 
-    /// Starts the proxy in front of `upstream`. Returns its front's URL.
+    /// Starts the proxy in front of `upstream`, with its listener for traces at `traces`. Returns its front's URL.
     async fn proxy(
         &mut self,
         spec: &DeploymentSpec,
         upstream: &[String],
+        traces: Option<SocketAddr>,
     ) -> anyhow::Result<String> {
         let (front, admin) = (spec.port()?, spec.port()?);
         let servers = self.servers.iter_mut();
@@ -188,7 +189,7 @@ impl Deployment {
         let hop = |server: &Server| Some((server.hop?, server.file.url.clone()));
         let hops: Vec<Hop> = self.servers.iter().filter_map(hop).collect();
         let path = spec.dir.join(PROXY_CONFIG);
-        let text = proxy_file::text(spec, front, admin, upstream, &hops)?;
+        let text = proxy_file::text(spec, [front, admin], traces, upstream, &hops)?;
         // It may hold secrets.
         disk::write(&path, text.as_bytes(), true).with_context(|| path.display().to_string())?;
         let line = CommandLine::new(&spec.program, &["proxy", "--config"]);
@@ -211,8 +212,9 @@ impl Drop for Deployment {
     }
 }
 
-/// Makes the servers, without starting them.
-fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
+/// Makes the servers, without starting them. They are to send traces to the address `traces`.
+fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<Vec<Server>> {
+    let traces = traces.map(|addr| format!("--otlp-traces-endpoint={addr}"));
     let free_if = |is_wanted: bool| is_wanted.then(|| spec.port()).transpose();
     let server = |(number, server): (usize, &ServerSpec)| {
         let name = spec.server_name(number);
@@ -226,7 +228,7 @@ fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
                     None => spec.port()?,
                 };
                 let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));
-                let line = line.clone().listening_on(addr).with(port);
+                let line = line.clone().listening_on(addr).with(port).with(&traces);
                 let process = Process::new(name.clone(), line, spec);
                 (format!("http://{addr}"), Some(process))
             }
@@ -269,21 +271,5 @@ impl DeploymentSpec {
     pub fn port(&self) -> anyhow::Result<SocketAddr> {
         let base = self.base_port.map_or(0, u32::from);
         ports::free_outside(&(base..base + self.servers.len() as u32))
-    }
-
-    /// Returns the same, with the address to which servers send traces, if they are to.
-    fn with_traces(&self) -> anyhow::Result<DeploymentSpec> {
-        let mut spec = self.clone();
-        if spec.traces {
-            let addr = spec.port()?.to_string();
-            for server in &mut spec.servers {
-                if let ServerSpec::Started(line) = server {
-                    *line = line.clone().with(["--otlp-traces-endpoint", &addr]);
-                }
-            }
-            let key = "engine.traces.listen".to_owned();
-            spec.proxy.insert(key, addr.into());
-        }
-        Ok(spec)
     }
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 use super::api::{Test, TestConfig, plan_keys};
-use super::plan::keys::Kind;
+use super::plan::keys::ExperimentKind;
 
 plan_keys! {
 /// One server and its load. Fields are keys of a plan (docs/EXPERIMENTS.md), with the plan's defaults.
@@ -48,7 +48,8 @@ NodeConfig {
     enable_torch_compile: bool = false,
     /// Whether the server reports times; otherwise nothing is known of its queue.
     enable_metrics: bool = true,
-    /// Requests per second.
+    /// Requests per second. If it is infinite, a rate curve or a trace may say when they are sent.
+    #[serde(skip_serializing_if = "is_infinite")]
     request_rate: f64 = f64::INFINITY,
     /// The number of requests.
     num_prompts: u32 = 1000,
@@ -74,9 +75,13 @@ NodeConfig {
 pub type NodeTest = Test<NodeConfig>;
 
 impl TestConfig for NodeConfig {
-    const KIND: Kind = Kind::Node;
+    const KIND: ExperimentKind = ExperimentKind::Node;
 
     fn more_keys_and_folder(&self) -> (&Table, Option<&Path>) {
         (&self.more, self.output_dir.as_deref())
     }
+}
+
+fn is_infinite(rate: &f64) -> bool {
+    rate.is_infinite()
 }

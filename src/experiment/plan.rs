@@ -14,7 +14,7 @@ pub mod settings;
 
 use error::PlanError;
 use grid::Sweep;
-use keys::{Kind, PRESETS, STARTED};
+use keys::{ExperimentKind, PRESETS, STARTED};
 use read::Entry;
 use settings::{KEYS, SIM, Settings, flag_text};
 
@@ -25,9 +25,11 @@ use crate::secret;
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// `node` or `routing`.
-    pub kind: Kind,
+    pub kind: ExperimentKind,
     /// Its keys in order: those of the built-in example, overridden by the given ones. A list of values is varied.
     keys: Table,
+    /// The keys that have a default which a plan shows.
+    pub defaults: Table,
     /// The names of the keys that a file or flags gave.
     pub given: Vec<String>,
     runs: Vec<Run>,
@@ -64,7 +66,7 @@ impl Plan {
     /// # Errors
     /// A key is unknown, a value is invalid, or values contradict each other.
     pub fn new(
-        kind: Kind,
+        kind: ExperimentKind,
         example: impl IntoIterator<Item = Entry>,
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, PlanError> {
@@ -75,14 +77,20 @@ impl Plan {
                 given.entry(key).or_insert(value);
             }
         }
-        // With a curve there is no rate: `inf` is the default, as a printed plan has it.
-        let has_curve = given.contains_key("rate_curve");
-        let is_infinite = |value: &Value| value.as_float() == Some(f64::INFINITY);
-        given.retain(|key, value| !(has_curve && key == "request_rate" && is_infinite(value)));
         let mut keys = checked(kind, example)?;
+        let mut defaults = settings::defaults(kind);
         let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
-        let has_other_router = given.contains_key("num_prefill")
-            || texts(&given, "router").iter().any(|name| name != "builtin");
+        // Then it says when requests are sent.
+        if given.contains_key("rate_curve") || has("arrival", "trace") {
+            keys.remove("request_rate");
+            defaults.remove("request_rate");
+        }
+        let has_pairs = given.contains_key("num_prefill");
+        if has_pairs {
+            defaults.insert("router".to_owned(), "sglang-router".into());
+        }
+        let has_other_router =
+            has_pairs || texts(&given, "router").iter().any(|name| name != "builtin");
         let (is_search, is_external) = (has("find_max_rate", "true"), has("engine", "external"));
         // A search takes one setting, and the example's sweeps are of our own servers and balancer.
         keys.retain(|key, value| {
@@ -90,13 +98,13 @@ impl Plan {
             let is_idle = is_external && heading == Some(STARTED);
             let drops_sweep = is_search || has_other_router || is_idle;
             let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);
-            let is_rate = key == "request_rate" && has_curve;
-            !(drops_sweep && value.is_array() || is_of_builtin || is_rate)
+            !(drops_sweep && value.is_array() || is_of_builtin)
         });
         keys.extend(given.clone());
         let mut plan = Plan {
             kind,
             keys,
+            defaults,
             given: given.keys().cloned().collect(),
             runs: Vec::new(),
         };
@@ -132,17 +140,21 @@ impl Plan {
         for repeat in 0..repeats {
             for varied in &combinations {
                 let settings = self.run_settings(varied, repeat);
-                let settings = settings.map_err(|error| match &varied[..] {
-                    [] => error,
-                    varied => {
-                        let label = grid::label(varied);
-                        PlanError(format!("{error} (in the run with {label})"))
-                    }
-                })?;
+                let settings =
+                    settings.map_err(|error| self.in_run(error, varied, &combinations))?;
                 runs.push(Run::new(runs.len() + 1, varied.clone(), repeat, settings));
             }
         }
         Ok(runs)
+    }
+
+    /// Names the run in its error, unless the first and the last run, which differ in every varied key, have the same.
+    fn in_run(&self, error: PlanError, run: &[Entry], all: &[Vec<Entry>]) -> PlanError {
+        let mut ends = all.first().into_iter().chain(all.last());
+        match ends.all(|end| self.run_settings(end, 0).err().as_ref() == Some(&error)) {
+            true => error,
+            false => PlanError(format!("{error} (in the run with {})", grid::label(run))),
+        }
     }
 
     /// Whether the plan searches for the highest request rate.
@@ -190,7 +202,8 @@ impl Plan {
             (key.clone(), first.unwrap_or_else(|| value.clone()))
         };
         let own = self.keys.iter().map(first).chain(varied.iter().cloned());
-        let mut all: BTreeMap<String, Value> = self.defaults().chain(own).collect();
+        let defaults = self.defaults.clone().into_iter();
+        let mut all: BTreeMap<String, Value> = defaults.chain(own).collect();
         if let Some(Value::Integer(seed)) = all.get_mut("seed") {
             *seed = seed.saturating_add(i64::from(repeat));
         }
@@ -215,32 +228,18 @@ impl Plan {
     }
 
     fn render(&self, shown: fn(&str, &Value) -> Value) -> String {
-        let line = |(key, value): Entry| format!("{} = {value}\n", toml_key(&key));
-        let given = self.keys.iter();
-        let given = given.map(|(key, value)| (key.clone(), shown(key, value)));
-        let defaults = self.defaults();
-        let defaults = defaults.filter(|(key, _)| !self.keys.contains_key(key));
-        let given: String = given.map(line).collect();
+        let line = |(key, value): (&String, &Value)| {
+            format!("{} = {}\n", toml_key(key), shown(key, value))
+        };
+        let defaults = self.defaults.iter();
+        let defaults = defaults.filter(|(key, _)| !self.keys.contains_key(*key));
+        let given: String = self.keys.iter().map(line).collect();
         let defaults: String = defaults.map(line).collect();
         let kind = self.kind.name();
         format!(
             "{EXPERIMENT} = \"{kind}\"\n\n# given\n{given}\n# defaults\n{defaults}\
              # all other keys of the generator: its own defaults (config in each run's summary.json)\n"
         )
-    }
-
-    /// The keys that have a default which a plan shows.
-    fn defaults(&self) -> impl Iterator<Item = Entry> {
-        KEYS.iter().filter_map(|key| {
-            let name = key.get_id().as_str();
-            let has = |key: &str| self.keys.contains_key(key);
-            let value = match name {
-                "router" if has("num_prefill") => Some("sglang-router".into()),
-                "request_rate" if has("rate_curve") => None,
-                _ => settings::default_of(self.kind, key),
-            };
-            Some((name.to_owned(), value?))
-        })
     }
 }
 
@@ -276,7 +275,10 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
 }
 
 /// Checks entries one by one and normalizes their values. Whether values are valid shows with all settings of a run.
-fn checked(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, PlanError> {
+fn checked(
+    kind: ExperimentKind,
+    entries: impl IntoIterator<Item = Entry>,
+) -> Result<Table, PlanError> {
     let mut all = Table::new();
     for (name, value) in entries {
         if name == EXPERIMENT {
@@ -317,7 +319,7 @@ fn is_table(name: &str) -> bool {
     TABLES.split(", ").any(|table| table == name)
 }
 
-fn check_entry(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
+fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), PlanError> {
     let is_known = match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
         Some((table, _)) => is_table(table),
@@ -361,20 +363,15 @@ fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
     }
 }
 
-fn unknown_key(kind: Kind, name: &str, value: &Value) -> PlanError {
+fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> PlanError {
     // It may contain a line break.
     let shown = name.escape_debug().to_string();
-    if is_table(name) {
-        let hint = format!("is a table; write [{name}] above its keys, or {name}.KEY = VALUE");
-        return PlanError::of(name, hint);
-    }
-    if value.is_table() {
-        let hint = format!("is no key and no table; tables are {TABLES}");
-        return PlanError::of(&shown, hint);
-    }
     let keys = KEYS.iter().map(|key| key.get_id().as_str());
     let all = keys.chain(SIM.iter().map(String::as_str));
     let hint = match nearest(name, all) {
+        _ if is_table(name) || value.is_table() => {
+            format!("tables (write [sim] above its keys) are {TABLES}")
+        }
         Some(near) => format!("{near} is one"),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };

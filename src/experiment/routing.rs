@@ -22,7 +22,7 @@ use toml::Table;
 
 use super::api::{Test, TestConfig, plan_keys};
 use super::node::NodeConfig;
-use super::plan::keys::Kind;
+use super::plan::keys::ExperimentKind;
 
 plan_keys! {
 /// Several servers behind a router, and their load. Fields are keys of a plan (docs/EXPERIMENTS.md), with the plan's
@@ -52,7 +52,7 @@ fn by_time<S: Serializer>(schedule: &[(f64, Vec<u32>)], serializer: S) -> Result
 }
 
 impl TestConfig for RoutingConfig {
-    const KIND: Kind = Kind::Routing;
+    const KIND: ExperimentKind = ExperimentKind::Routing;
 
     fn more_keys_and_folder(&self) -> (&Table, Option<&Path>) {
         self.node.more_keys_and_folder()
@@ -71,7 +71,7 @@ mod tests {
             ..RoutingConfig::default()
         };
         let printed = |keys: Table| {
-            let plan = Plan::new(Kind::Routing, Vec::new(), keys).unwrap();
+            let plan = Plan::new(ExperimentKind::Routing, Vec::new(), keys).unwrap();
             let mut lines: Vec<String> = plan.to_toml().lines().map(str::to_owned).collect();
             lines.sort();
             lines

@@ -28,8 +28,6 @@ const PAGE_TIMEOUT: Duration = Duration::from_millis(900);
 const SMI_TIMEOUT: Duration = Duration::from_secs(10);
 /// The arguments of `nvidia-smi`.
 const QUERY: &str = "--query-gpu=index,utilization.gpu,memory.used --format=csv,noheader,nounits";
-/// The header of [`SERIES`].
-const COLUMNS: [&str; 5] = ["time", "source", "server", "metric", "value"];
 
 /// Scrapes a run's servers and GPUs.
 #[derive(Debug, Default)]
@@ -47,14 +45,16 @@ struct Target {
     name: String,
     /// The URL of a page in Prometheus's text format; or the program `nvidia-smi`.
     place: String,
-    is_smi: bool,
+    /// [`METRICS`] or [`GPU`].
+    source: &'static str,
     scrapes: u64,
     failed: u64,
-    /// Whether it responded at least once.
-    has_responded: bool,
     /// The error of the last failed scrape.
     last_error: String,
 }
+
+/// The hint where a server responds, but not with metrics.
+const NO_METRICS: &str = "start the server with --enable-metrics";
 
 /// A value: of which server or GPU, the metric's name, and its value.
 type Reading = (String, &'static str, f64);
@@ -65,12 +65,13 @@ impl Scraper {
         let page = |server: &ServerFile| Target {
             name: server.name.clone(),
             place: format!("{}/metrics", server.url),
+            source: METRICS,
             ..Target::default()
         };
         let gpus = smi.map(|program| Target {
             name: "GPUs".to_owned(),
             place: program.display().to_string(),
-            is_smi: true,
+            source: GPU,
             ..Target::default()
         });
         Scraper {
@@ -93,7 +94,7 @@ impl Scraper {
         if self.targets.is_empty() {
             return Ok(());
         }
-        let rows = TimedRows::new(&dir.join(SERIES), &COLUMNS, began, clock)?;
+        let rows = TimedRows::new(&dir.join(SERIES), began, clock)?;
         let targets = self.targets.iter_mut();
         try_join_all(targets.map(|target| target.run(&self.access, &rows))).await?;
         Ok(())
@@ -113,9 +114,9 @@ impl Target {
     async fn run(&mut self, access: &Access, rows: &TimedRows) -> csv::Result<()> {
         let mut ticks = interval(SCRAPE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let (limit, source) = match self.is_smi {
-            true => (SMI_TIMEOUT, GPU),
-            false => (PAGE_TIMEOUT, METRICS),
+        let limit = match self.source {
+            GPU => SMI_TIMEOUT,
+            _ => PAGE_TIMEOUT,
         };
         // Kept, so that the host's name is not resolved each second.
         let mut client = None;
@@ -126,19 +127,19 @@ impl Target {
             let time = rows.seconds(rows.clock.now());
             self.scrapes += 1;
             match readings.unwrap_or_else(late) {
-                Ok(readings) if !readings.is_empty() => {
+                Ok(readings) => {
                     let row = |(server, metric, value): Reading| SeriesRow {
                         time,
-                        source: source.to_owned(),
+                        source: self.source.to_owned(),
                         server,
                         metric: metric.to_owned(),
                         value,
                     };
                     rows.write(&readings.into_iter().map(row).collect::<Vec<_>>())?;
                 }
-                other => {
+                Err(error) => {
                     self.failed += 1;
-                    self.last_error = other.err().unwrap_or_else(|| "no such value".to_owned());
+                    self.last_error = error;
                 }
             }
         }
@@ -148,52 +149,50 @@ impl Target {
     fn note(&self) -> Option<String> {
         let (scrapes, failed) = (self.scrapes, self.failed);
         let (name, place, last) = (&self.name, &self.place, &self.last_error);
-        let hint = match self.is_smi {
-            true => "; it has to report utilization.gpu and memory.used",
-            // It responded, but never with metrics.
-            false if self.has_responded && failed == scrapes => {
-                "; start the server with --enable-metrics"
-            }
-            false => "",
-        };
         (failed > 0).then(|| {
             format!(
-                "{name}: {failed} of {scrapes} scrapes of {place} failed, which leaves gaps (the last: {last}){hint}"
+                "{name}: {failed} of {scrapes} scrapes of {place} failed, which leaves gaps (the last: {last})"
             )
         })
     }
 
-    /// Scrapes once.
+    /// Scrapes once. There is at least one value.
+    ///
+    /// # Errors
+    /// Why there is none.
     async fn scrape(
         &mut self,
         access: &Access,
         client: &mut Option<Client>,
     ) -> Result<Vec<Reading>, String> {
-        if self.is_smi {
+        let readings: Vec<Reading> = if self.source == GPU {
             let mut smi = Command::new(&self.place);
             let smi = smi
                 .args(QUERY.split(' '))
                 .stdin(Stdio::null())
                 .kill_on_drop(true);
             let output = smi.output().await.map_err(|error| error.to_string())?;
-            return match output.status.success() {
-                true => Ok(parse_nvidia_smi(&String::from_utf8_lossy(&output.stdout))),
-                false => Err(output.status.to_string()),
-            };
-        }
-        let client = match client {
-            Some(client) => client,
-            None => client.insert(access.client(&self.place).await?),
-        };
-        let response = client.fetch(Method::GET, "", Bytes::new()).await?;
-        self.has_responded = true;
-        match response {
-            (200, page) => {
-                let gauges = parse_gauges(&String::from_utf8_lossy(&page)).into_iter();
-                let reading = |(metric, value)| (self.name.clone(), metric, value);
-                Ok(gauges.map(reading).collect())
+            if !output.status.success() {
+                return Err(output.status.to_string());
             }
-            (status, _) => Err(format!("status {status}")),
+            parse_nvidia_smi(&String::from_utf8_lossy(&output.stdout))
+        } else {
+            let client = match client {
+                Some(client) => client,
+                None => client.insert(access.client(&self.place).await?),
+            };
+            let (status, page) = client.fetch(Method::GET, "", Bytes::new()).await?;
+            if status != 200 {
+                return Err(format!("status {status}; {NO_METRICS}"));
+            }
+            let gauges = parse_gauges(&String::from_utf8_lossy(&page)).into_iter();
+            let reading = |(metric, value)| (self.name.clone(), metric, value);
+            gauges.map(reading).collect()
+        };
+        match readings.is_empty() {
+            true if self.source == GPU => Err(format!("it reports none of {QUERY}")),
+            true => Err(format!("no such value; {NO_METRICS}")),
+            false => Ok(readings),
         }
     }
 }

@@ -18,26 +18,17 @@ pub(super) struct TimedRows {
 }
 
 impl TimedRows {
-    /// Creates the file of a run that began at `began`, with a header.
+    /// Creates the file of a run that began at `began`. Its first row is preceded by a header.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn new(
-        path: &Path,
-        columns: &[&str],
-        began: Stamp,
-        clock: &Clock,
-    ) -> anyhow::Result<TimedRows> {
-        let path_text = || path.display().to_string();
-        let mut file = csv::WriterBuilder::new();
-        let file = file.has_headers(false).from_path(path);
-        let rows = TimedRows {
+    pub(super) fn new(path: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<TimedRows> {
+        let file = csv::Writer::from_path(path);
+        Ok(TimedRows {
             began,
             clock: clock.clone(),
-            file: Mutex::new(file.with_context(path_text)?),
-        };
-        rows.write(&[columns]).with_context(path_text)?;
-        Ok(rows)
+            file: Mutex::new(file.with_context(|| path.display().to_string())?),
+        })
     }
 
     /// Returns seconds since the run began, rounded to microseconds.

@@ -156,6 +156,8 @@ impl PreparedRun {
             std::future::pending().await
         };
         let recorder = tokio::select! {
+            // So that whoever waits for the abort is polled before the end.
+            biased;
             recorder = recorded => recorder,
             never = drained => never,
         };

@@ -62,7 +62,7 @@ pub(super) fn print_line(line: &str) {
 }
 
 /// Shows the progress of `total` requests until it is dropped. When the run is stopped, says for how long it waits for requests in
-/// flight: up to `drain`.
+/// flight (up to `drain`), and when it gives them up.
 pub(super) async fn show<T>(
     live: Arc<LiveProgress>,
     total: usize,
@@ -79,6 +79,9 @@ pub(super) async fn show<T>(
         "stopping: no further request is sent; waiting up to {drain} s for {in_flight} in flight, Ctrl-C \
          again drops them"
     ));
+    stop.aborted().await;
+    // Without their number: some may have ended in the meantime.
+    print_line("giving up the requests in flight");
     std::future::pending().await
 }
 

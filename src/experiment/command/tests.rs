@@ -3,7 +3,7 @@
 use super::*;
 
 fn announced(text: &str) -> String {
-    let plan = Plan::new(Kind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
+    let plan = Plan::new(ExperimentKind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
     announcement(&plan)
 }
 
@@ -32,8 +32,14 @@ fn an_announcement_has_the_number_of_runs_their_time_and_the_varied_keys() {
         ),
         (
             "rate_curve = '0:5,60:50'\nseed = 2",
-            "1 run, ",
+            "1 run, about 62 s\n",
             "  engine = sim, num_gpus = 1, router = none, dataset_name = random\n",
+        ),
+        // The integral of the rate is 100 after 11 s.
+        (
+            "rate_curve = '0:5,60:50'\nnum_prompts = 100",
+            "1 run, about 13 s\n",
+            "",
         ),
         (
             "find_max_rate = true\ngoodput = ['ttft:500']\ngoodput_share = '95%'",
@@ -62,7 +68,7 @@ fn tables_have_the_same_order_of_keys_in_an_announcement_and_in_labels() {
         ),
     ] {
         let plan = Plan::new(
-            Kind::Node,
+            ExperimentKind::Node,
             Vec::new(),
             read::file(&format!("{key}{rest}")).unwrap(),
         );

@@ -22,14 +22,6 @@ pub struct Access {
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// The result of one poll: ready, or why not yet or why never.
-#[derive(Debug)]
-pub(super) enum Poll {
-    Ready,
-    NotYet(String),
-    Never(String),
-}
-
 /// A path, and the statuses with which a ready server responds to it.
 pub(super) type ReadyPath = (&'static str, RangeInclusive<u16>);
 
@@ -85,52 +77,57 @@ impl Access {
         response.map(|(status, _)| status)
     }
 
-    /// Whether the server at `url` responds to each of the paths with one of its statuses.
-    pub(super) async fn responds(&self, url: &str, paths: &[ReadyPath]) -> Poll {
+    /// Checks that the server at `url` responds to each of the paths with one of its statuses.
+    ///
+    /// # Errors
+    /// Why it is not ready.
+    pub(super) async fn responds(&self, url: &str, paths: &[ReadyPath]) -> Result<(), String> {
         for (path, statuses) in paths {
-            match self.get(url, path).await {
-                Ok(status) if statuses.contains(&status) => {}
-                Ok(status) => return Poll::NotYet(format!("{path} answers {status}")),
-                Err(error) => return Poll::NotYet(error),
+            let status = self.get(url, path).await?;
+            if !statuses.contains(&status) {
+                return Err(format!("{path} answers {status}"));
             }
         }
-        Poll::Ready
+        Ok(())
     }
 
-    /// Whether the router at `url` has `count` healthy workers.
-    pub(super) async fn has_workers(&self, url: &str, count: usize) -> Poll {
+    /// Checks that the router at `url` has `count` healthy workers.
+    ///
+    /// # Errors
+    /// How many it has.
+    pub(super) async fn has_workers(&self, url: &str, count: usize) -> Result<(), String> {
         let response = self.request(url, Method::GET, "/workers", Bytes::new());
         let workers = match response.await {
             Ok((200, body)) => serde_json::from_slice(&body).unwrap_or_default(),
             _ => Value::Null,
         };
         match count_healthy(&workers) {
-            found if found == count => Poll::Ready,
-            found => Poll::NotYet(format!("{found} of {count} workers are healthy")),
+            found if found == count => Ok(()),
+            found => Err(format!("{found} of {count} workers are healthy")),
         }
     }
 }
 
-/// Polls until it is ready.
+/// Repeats a check until it succeeds.
 ///
 /// # Errors
-/// The last reason, once `limit` has passed or it can never be ready.
-pub(super) async fn poll(limit: Duration, check: impl AsyncFn() -> Poll) -> Result<(), String> {
+/// Why it failed last, once `limit` has passed.
+pub(super) async fn poll<T>(
+    limit: Duration,
+    check: impl AsyncFn() -> Result<T, String>,
+) -> Result<T, String> {
     let mut last = "no answer".to_owned();
     let polled = async {
         loop {
             match check().await {
-                Poll::Ready => return Ok(()),
-                Poll::NotYet(reason) => last = reason,
-                Poll::Never(reason) => return Err(reason),
+                Ok(result) => return result,
+                Err(reason) => last = reason,
             }
             sleep(POLL_INTERVAL).await;
         }
     };
-    match timeout(limit, polled).await {
-        Ok(result) => result,
-        Err(_) => Err(format!("{last}, for {} s", limit.as_secs_f64())),
-    }
+    let polled = timeout(limit, polled).await;
+    polled.map_err(|_| format!("{last}, for {} s", limit.as_secs_f64()))
 }
 
 /// Counts the healthy workers in a router's response, wherever they stand in it.
@@ -166,15 +163,13 @@ mod tests {
         for (states, expected, polls) in [
             (&["", "", "yes"][..], Ok(()), 3..4),
             (&["busy"], Err("busy, for 30 s".to_owned()), 300..700),
-            (&["", "never", "yes"], Err("never".to_owned()), 2..3),
         ] {
             let count = Cell::new(0);
             let result = poll(Duration::from_secs(30), async || {
                 let n = count.replace(count.get() + 1);
                 match states[n.min(states.len() - 1)] {
-                    "yes" => Poll::Ready,
-                    "never" => Poll::Never("never".to_owned()),
-                    reason => Poll::NotYet(reason.to_owned()),
+                    "yes" => Ok(()),
+                    reason => Err(reason.to_owned()),
                 }
             });
             assert_eq!(result.await, expected);

@@ -21,7 +21,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::access::{Poll, poll};
+use super::access::poll;
 use super::command::CommandLine;
 use super::failure::{cannot_listen, failure};
 use super::spec::DeploymentSpec;
@@ -139,7 +139,7 @@ impl Process {
     pub(super) async fn ready(
         &self,
         limit: Duration,
-        check: impl AsyncFn() -> Poll,
+        check: impl AsyncFn() -> Result<(), String>,
     ) -> anyhow::Result<()> {
         tokio::select! {
             biased;

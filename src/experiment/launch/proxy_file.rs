@@ -44,7 +44,7 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     let upstream = "http://server.invalid:1".to_owned();
     let hops = if spec.hops { spec.servers.len() } else { 0 };
     let hops = vec![(ANY, upstream.clone()); hops];
-    let text = text(spec, ANY, ANY, std::slice::from_ref(&upstream), &hops);
+    let text = text(spec, [ANY; 2], None, std::slice::from_ref(&upstream), &hops);
     let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
     match config::problems(&text).first() {
         // The proxy's `policy` is the plan's `routing_policy`.
@@ -54,14 +54,14 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the config file of a proxy whose front and admin listener are at these addresses.
+/// Returns the config file of a proxy whose front, admin listener and listener for traces are at these addresses.
 ///
 /// # Errors
 /// TOML cannot represent a key or value.
 pub(super) fn text(
     spec: &DeploymentSpec,
-    front: SocketAddr,
-    admin: SocketAddr,
+    [front, admin]: [SocketAddr; 2],
+    traces: Option<SocketAddr>,
     upstream: &[String],
     hops: &[Hop],
 ) -> anyhow::Result<String> {
@@ -84,6 +84,9 @@ pub(super) fn text(
         let is_section = SECTIONS.iter().any(|name| first == Some(name));
         let table = if is_section { &mut file } else { &mut proxy };
         insert(table, key, value.clone());
+    }
+    if let Some(addr) = traces {
+        insert(&mut file, "engine.traces.listen", addr.to_string().into());
     }
     file.insert("proxy".to_owned(), proxy.into());
     let worker = |(number, (listen, upstream)): (usize, &Hop)| {

@@ -10,7 +10,7 @@ use http::Method;
 use crate::fault::Fault;
 use crate::report::files::ServerFile;
 
-use super::access::{Access, Poll, ReadyPath, poll};
+use super::access::{Access, ReadyPath, poll};
 use super::process::Process;
 
 /// How long flushing a cache is retried. A server refuses while requests run, which may be of an earlier run.
@@ -109,15 +109,13 @@ impl Server {
 pub(super) async fn flush_cache(access: &Access, url: &str) -> Result<(), String> {
     let flush = async || {
         let response = access.request(url, Method::POST, "/flush_cache", Bytes::new());
-        match response.await {
-            Ok((200, _)) => Poll::Ready,
-            Ok((status @ (401 | 403 | 404 | 405), _)) => {
-                Poll::Never(format!("it answered {status}"))
-            }
-            Ok((status, _)) => Poll::NotYet(format!("it answered {status}")),
-            Err(error) => Poll::NotYet(error),
+        match response.await? {
+            (200, _) => Ok(Ok(())),
+            // It will never do it.
+            (status @ (401 | 403 | 404 | 405), _) => Ok(Err(format!("it answered {status}"))),
+            (status, _) => Err(format!("it answered {status}")),
         }
     };
-    let flushed = poll(FLUSH_TIMEOUT, flush).await;
+    let flushed = poll(FLUSH_TIMEOUT, flush).await.flatten();
     flushed.map_err(|reason| format!("the cache of {url} was not emptied before the run: {reason}"))
 }

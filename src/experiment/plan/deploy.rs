@@ -32,26 +32,23 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
     let (keys, router) = (&settings.keys, settings.keys.router);
     let spec = spec(settings, Path::new(""), Path::new(""))?;
     let is_external = keys.engine == EngineName::External;
+    let may_lack_servers = !is_external || router == Router::External;
     ensure!(
-        is_external || keys.servers.is_empty(),
-        "servers: goes with engine = \"external\""
+        if keys.servers.is_empty() {
+            may_lack_servers
+        } else {
+            is_external
+        },
+        "engine = \"external\" and servers go together; servers are URLs, such as [\"http://127.0.0.1:30000\"]"
     );
     check_pairs(settings)?;
-    ensure!(
-        !is_external || !keys.servers.is_empty() || router == Router::External,
-        "engine = \"external\": needs servers, such as [\"http://127.0.0.1:30000\"]"
-    );
     ensure!(
         router == Router::SglangRouter || settings.table("sglang_router").next().is_none(),
         "[sglang_router] has flags of sglang-router; give router = \"sglang-router\""
     );
     ensure!(
-        router == Router::External || keys.router_url.is_none(),
-        "router_url: goes with router = \"external\""
-    );
-    ensure!(
-        router != Router::External || keys.router_url.is_some(),
-        "router = \"external\": needs router_url, such as http://127.0.0.1:30000"
+        (router == Router::External) == keys.router_url.is_some(),
+        "router = \"external\" and router_url, such as http://127.0.0.1:30000, go together"
     );
     if keys.engine == EngineName::Sglang {
         ensure!(
@@ -73,18 +70,12 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
     if keys.engine == EngineName::Sim {
         check_sim(settings)?;
     }
-    for (key, is_set) in [
-        (
-            "enable_node_failures",
-            keys.enable_node_failures == Some(true),
-        ),
-        ("failure_kind", keys.failure_kind != FaultKind::Kill),
-    ] {
-        ensure!(
-            !is_set || keys.failure_schedule.is_some(),
-            "{key}: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
-        );
-    }
+    let wants_faults =
+        keys.enable_node_failures == Some(true) || keys.failure_kind != FaultKind::Kill;
+    ensure!(
+        keys.failure_schedule.is_some() || !wants_faults,
+        "enable_node_failures, failure_kind: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
+    );
     ensure!(
         !keys.find_max_rate || !settings.load.goodput.is_empty(),
         "find_max_rate: needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]"
@@ -345,14 +336,12 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
     };
     let is_replaced = |name: &str| settings.keys.has_pairs() && name == "num_gpus";
     let is_idle = |name: &&String| {
-        let key = settings::key(name);
         let group = match name.split_once('.') {
             Some((table, _)) => Some(table),
-            None => key.and_then(|key| key.get_help_heading()),
+            None => settings::key(name).and_then(|key| key.get_help_heading()),
         };
         // A plan that --print-plan wrote contains all defaults.
-        let default = key.and_then(|key| settings::default_of(plan.kind, key));
-        let is_default = default.is_some() && settings.get(name) == default.as_ref();
+        let is_default = settings.get(name) == plan.defaults.get(name.as_str());
         let is_idle = group.is_some_and(|group| idle.contains(&group)) || is_replaced(name);
         is_idle && !is_default
     };

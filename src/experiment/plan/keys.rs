@@ -13,7 +13,7 @@ use crate::units::{at_least, between, share};
 
 /// What an experiment tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ExperimentKind {
     /// One server.
     Node,
     /// Several servers behind a router.
@@ -174,20 +174,20 @@ impl Keys {
     }
 }
 
-impl Kind {
+impl ExperimentKind {
     /// Its name, which is also its subcommand.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Node => "node",
-            Kind::Routing => "routing",
+            ExperimentKind::Node => "node",
+            ExperimentKind::Routing => "routing",
         }
     }
 
     /// The built-in plan, which is used if no file is given.
     pub fn example(self) -> &'static str {
         match self {
-            Kind::Node => include_str!("../node/example.toml"),
-            Kind::Routing => include_str!("../routing/example.toml"),
+            ExperimentKind::Node => include_str!("../node/example.toml"),
+            ExperimentKind::Routing => include_str!("../routing/example.toml"),
         }
     }
 }

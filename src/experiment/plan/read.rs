@@ -32,16 +32,12 @@ pub fn file(text: &str) -> Result<Vec<Entry>, PlanError> {
     Ok(entries)
 }
 
-/// The TOML parser's message for a key that is given twice.
-pub const DUPLICATE: &str = "duplicate key";
-
-/// Returns why `text` is not TOML, with the name of a key that is given twice.
+/// Returns why `text` is not TOML, with the place, such as a key that is given twice.
 pub fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
-    let place = error.span().and_then(|span| text.get(span));
-    match (error.message().trim(), place) {
-        (DUPLICATE, Some(key)) => format!("{key}: is given twice"),
-        (message, _) => message.to_owned(),
-    }
+    let place = error.span().and_then(|span| text.get(span)?.lines().next());
+    let place = place.filter(|place| !place.trim().is_empty());
+    let place = place.map(|place| format!(" `{place}`")).unwrap_or_default();
+    format!("{}{place}", error.message().trim())
 }
 
 /// Returns the value of a flag that was given with these texts. Several make a list, which is varied unless the key itself takes

@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
-use toml::Value;
+use toml::{Table, Value};
 
 use super::error::PlanError;
-use super::keys::{Keys, Kind};
+use super::keys::{ExperimentKind, Keys};
 use super::read::{self, Entry};
 use crate::experiment::faults::{FaultKind, Schedule};
 use crate::report::load::Goal;
@@ -89,10 +89,10 @@ pub fn is_own(key: &Arg) -> bool {
 }
 
 /// The default of a key, if plans of this kind show it.
-pub fn default_of(kind: Kind, key: &Arg) -> Option<Value> {
+fn default_of(kind: ExperimentKind, key: &Arg) -> Option<Value> {
     match (kind, key.get_id().as_str(), key.get_default_values()) {
-        (Kind::Routing, "num_gpus", _) => Some(4.into()),
-        (Kind::Routing, "router", _) => Some("builtin".into()),
+        (ExperimentKind::Routing, "num_gpus", _) => Some(4.into()),
+        (ExperimentKind::Routing, "router", _) => Some("builtin".into()),
         (_, _, [default]) if is_own(key) || is_one_of(key, SHOWN) => {
             Some(read::scalar(&default.to_string_lossy()))
         }
@@ -100,8 +100,14 @@ pub fn default_of(kind: Kind, key: &Arg) -> Option<Value> {
     }
 }
 
+/// The keys that have a default which plans of this kind show.
+pub fn defaults(kind: ExperimentKind) -> Table {
+    let named = |key: &Arg| Some((key.get_id().to_string(), default_of(kind, key)?));
+    KEYS.iter().filter_map(named).collect()
+}
+
 /// The end of a key's help: its default in plans of this kind, and its possible values.
-fn help_of_values(kind: Kind, key: &Arg) -> String {
+fn help_of_values(kind: ExperimentKind, key: &Arg) -> String {
     let own = || Some(key.get_default_values().first()?.to_str()?.to_owned());
     let default = default_of(kind, key)
         .map(|value| flag_text(&value))
@@ -118,7 +124,7 @@ fn help_of_values(kind: Kind, key: &Arg) -> String {
 
 /// A key's flag of `queuescope node` and `queuescope routing`. It takes any text, because a value may be a list that is varied; each
 /// value is checked with the other settings of its run.
-fn plan_flag(kind: Kind, key: &'static Arg) -> Arg {
+fn plan_flag(kind: ExperimentKind, key: &'static Arg) -> Arg {
     let is_switch = !key.get_action().takes_values();
     let names = key.get_value_names().unwrap_or_default();
     let is_bool = is_switch || names.first().is_some_and(|name| name == "BOOL");
@@ -133,6 +139,8 @@ fn plan_flag(kind: Kind, key: &'static Arg) -> Arg {
         .long_help(with_values(key.get_long_help().unwrap_or(&help)));
     let arg = arg.short(key.get_short());
     let arg = arg.help_heading(heading.or(Some(GENERATOR)).filter(|_| !is_common));
+    // It goes on with a plan that is complete.
+    let arg = arg.conflicts_with("resume");
     let arg = arg.hide_short_help(!is_common && !is_own(key));
     let arg = arg.action(ArgAction::Append).allow_negative_numbers(true);
     let arg = arg.allow_hyphen_values(key.is_allow_hyphen_values_set());
@@ -267,8 +275,8 @@ impl Settings {
 impl Args for KeyFlags {
     fn augment_args(command: Command) -> Command {
         let kind = match command.get_name() {
-            "routing" => Kind::Routing,
-            _ => Kind::Node,
+            "routing" => ExperimentKind::Routing,
+            _ => ExperimentKind::Node,
         };
         command.args(KEYS.iter().map(|key| plan_flag(kind, key)))
     }

@@ -3,12 +3,12 @@ use std::path::Path;
 use super::*;
 use crate::experiment::launch::{DeploymentSpec, ServerSpec};
 
-fn plan(kind: Kind, text: &str) -> Result<Plan, PlanError> {
+fn plan(kind: ExperimentKind, text: &str) -> Result<Plan, PlanError> {
     Plan::new(kind, Vec::new(), read::file(text)?)
 }
 
 fn node(text: &str) -> Plan {
-    plan(Kind::Node, text).unwrap()
+    plan(ExperimentKind::Node, text).unwrap()
 }
 
 fn only(plan: &Plan) -> Settings {
@@ -25,7 +25,7 @@ fn spec(settings: &Settings) -> DeploymentSpec {
 /// Valid plans, each followed by its runs: what is started for them, and how they are loaded.
 const VALID: &str = "tests/data/experiment/right-plans.txt";
 
-fn describe(kind: Kind, text: &str) -> String {
+fn describe(kind: ExperimentKind, text: &str) -> String {
     let plan = plan(kind, text).unwrap_or_else(|error| panic!("{text}: {error}"));
     let runs = plan.runs().iter().map(|run| {
         let (found, load) = (spec(&run.settings), &run.settings.load);
@@ -62,14 +62,14 @@ fn describe(kind: Kind, text: &str) -> String {
 }
 
 /// Compares a file of plans, `KIND: TEXT` where `\\n` ends a line, with what `describe` returns for each.
-fn golden(file: &str, describe: impl Fn(Kind, &str) -> String) {
+fn golden(file: &str, describe: impl Fn(ExperimentKind, &str) -> String) {
     let expected = std::fs::read_to_string(file).unwrap();
     let plans = expected.lines().filter(|line| !line.starts_with(' '));
     let now = plans.map(|line| {
         let (kind, text) = line.split_once(": ").unwrap();
         let kind = match kind {
-            "node" => Kind::Node,
-            _ => Kind::Routing,
+            "node" => ExperimentKind::Node,
+            _ => ExperimentKind::Routing,
         };
         let found = describe(kind, &text.replace("\\n", "\n"));
         format!("{line}\n    {}\n", found.trim_end().replace('\n', "\n    "))
@@ -119,8 +119,8 @@ fn a_printed_plan_makes_the_same_runs() {
         // Keys that need quotes.
         "engine = 'sglang'\nmodel_path = 'm'\nsglang.'a b' = 1\nsglang.'c.d' = 2\nsglang.'' = 3\nsglang.\"e\\nf\" = 5",
     ] {
-        let before = plan(Kind::Routing, text).unwrap();
-        let after = plan(Kind::Routing, &before.to_toml()).unwrap();
+        let before = plan(ExperimentKind::Routing, text).unwrap();
+        let after = plan(ExperimentKind::Routing, &before.to_toml()).unwrap();
         let runs = |plan: &Plan| {
             let runs = plan.runs().iter();
             let runs = runs.map(|run| (run.dir.clone(), format!("{:?}", run.settings)));
@@ -130,6 +130,22 @@ fn a_printed_plan_makes_the_same_runs() {
         // Printed defaults are no reason for notes.
         let settings = &after.runs()[0].settings;
         assert_eq!(deploy::ineffective_keys(&after, settings), [""; 0]);
+    }
+}
+
+#[test]
+fn a_plan_shows_no_rate_where_something_else_says_when_requests_are_sent() {
+    let example = || read::file(ExperimentKind::Node.example()).unwrap();
+    for given in [
+        "rate_curve = '0:5,60:50'",
+        "arrival = 'trace'\ndataset_name = 'mooncake'\ndataset_path = 'x'",
+    ] {
+        for example in [Vec::new(), example()] {
+            let given = read::file(given).unwrap();
+            let plan = Plan::new(ExperimentKind::Node, example, given).unwrap();
+            let shown = plan.to_text();
+            assert!(!shown.contains("request_rate"), "{shown}");
+        }
     }
 }
 
@@ -171,7 +187,7 @@ fn equal_values_are_one_setting_however_they_are_written() {
             "proxy.upstream_connect_timeout_s" => "\nhops = true",
             _ => "",
         };
-        let twice = plan(Kind::Routing, &format!("{key} = [{equal}]{rest}"));
+        let twice = plan(ExperimentKind::Routing, &format!("{key} = [{equal}]{rest}"));
         let twice = twice.unwrap_err().to_string();
         let names_it = twice.contains(&format!("{key} = {label}: is given twice"));
         assert!(names_it, "{equal}: {twice}");
@@ -213,25 +229,33 @@ fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
     let router = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
     // Runs, max_running_requests, and the front's max_concurrent_requests.
     for (kind, given, expected) in [
-        (Kind::Node, "", (3, 8, None)),
-        (Kind::Node, search, (1, 256, None)),
+        (ExperimentKind::Node, "", (3, 8, None)),
+        (ExperimentKind::Node, search, (1, 256, None)),
         // The sweep would have no effect on servers that run already.
-        (Kind::Node, server, (1, 256, None)),
+        (ExperimentKind::Node, server, (1, 256, None)),
         // Given keys stay.
-        (Kind::Node, &narrow_search, (1, 8, None)),
-        (Kind::Node, "preset = 'low-latency'", (1, 32, None)),
-        (Kind::Routing, "", (4, 4, Some("16"))),
-        (Kind::Routing, search, (1, 4, Some("16"))),
-        // The front's queue would be taken for the router's.
-        (Kind::Routing, "router = 'sglang-router'", (1, 4, None)),
-        (Kind::Routing, router, (1, 4, None)),
+        (ExperimentKind::Node, &narrow_search, (1, 8, None)),
         (
-            Kind::Routing,
+            ExperimentKind::Node,
+            "preset = 'low-latency'",
+            (1, 32, None),
+        ),
+        (ExperimentKind::Routing, "", (4, 4, Some("16"))),
+        (ExperimentKind::Routing, search, (1, 4, Some("16"))),
+        // The front's queue would be taken for the router's.
+        (
+            ExperimentKind::Routing,
+            "router = 'sglang-router'",
+            (1, 4, None),
+        ),
+        (ExperimentKind::Routing, router, (1, 4, None)),
+        (
+            ExperimentKind::Routing,
             "num_prefill = 1\nnum_decode = 1",
             (1, 4, None),
         ),
         // Policies can be compared on servers that run already, too.
-        (Kind::Routing, servers, (4, 4, Some("16"))),
+        (ExperimentKind::Routing, servers, (4, 4, Some("16"))),
     ] {
         let example = read::file(kind.example()).unwrap();
         let found = Plan::new(kind, example, read::file(given).unwrap()).unwrap();

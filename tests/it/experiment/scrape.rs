@@ -1,4 +1,4 @@
-//! What servers and GPUs tell while a run goes on.
+//! Metrics of servers and GPUs during a run.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ async fn scraped(
 }
 
 #[tokio::test]
-async fn what_servers_and_gpus_tell_is_written_with_its_time() {
+async fn metrics_of_servers_and_gpus_are_written_with_their_time() {
     let page = "sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_queue_reqs{tp_rank=\"0\"} 1\n";
     let upstream = Upstream::always(json_response(page)).await;
     let servers = [server("server-1", format!("http://{}", upstream.addr))];
@@ -60,18 +60,18 @@ async fn what_servers_and_gpus_tell_is_written_with_its_time() {
     // Each asks for itself: one may tell twice before the other does.
     let have_both = |text: String| text.contains(",gpu,") && text.contains(",metrics,");
     let (rows, notes) = scraped(&servers, Access::default(), gpus, have_both).await;
-    let said = rows.iter().map(|row| {
+    let values = rows.iter().map(|row| {
         let (source, server, metric) = (&row.source, &row.server, &row.metric);
         format!("{} {source} {server} {metric} {}", row.time, row.value)
     });
-    let said: BTreeSet<String> = said.collect();
+    let values: BTreeSet<String> = values.collect();
     let expected = [
         "2 gpu gpu-0 gpu_memory 1073741824",
         "2 gpu gpu-0 gpu_use 0.37",
         "2 metrics server-1 queued 1",
         "2 metrics server-1 running 3",
     ];
-    assert!(said.iter().eq(&expected), "{said:?}");
+    assert!(values.iter().eq(&expected), "{values:?}");
     assert_eq!(notes, [""; 0]);
     let flags = std::fs::read_to_string(dir.path().join("nvidia-smi.flags")).unwrap();
     assert_says(&flags, "utilization.gpu,memory.used");
@@ -94,7 +94,7 @@ async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
 }
 
 #[tokio::test]
-async fn who_does_not_tell_leaves_a_gap_and_is_spoken_of() {
+async fn a_failed_scrape_leaves_a_gap_and_has_a_note() {
     let off = Upstream::always("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await;
     let silent = Upstream::always(json_response("up 1\n")).await;
     let down = refusing().await;
@@ -108,13 +108,13 @@ async fn who_does_not_tell_leaves_a_gap_and_is_spoken_of() {
     let (rows, notes) = scraped(&servers, Access::default(), gpus, twice).await;
     assert_eq!(rows, []);
     let metrics = "start the server with --enable-metrics";
-    for (note, said) in notes.iter().zip([
-        "GPUs: |(the last: exit status: 9); it has to report utilization.gpu",
+    for (note, pieces) in notes.iter().zip([
+        "GPUs: |(the last: exit status: 9)",
         "down: |failed, which leaves gaps (the last: ",
-        &format!("off: |(the last: status 404); {metrics}"),
-        &format!("silent: |(the last: no such value); {metrics}"),
+        &format!("off: |(the last: status 404; {metrics})"),
+        &format!("silent: |(the last: no such value; {metrics})"),
     ]) {
-        for piece in said.split('|') {
+        for piece in pieces.split('|') {
             assert_says(note, piece);
         }
     }

@@ -193,7 +193,10 @@ async fn the_terminal_counts_the_given_up_requests_as_the_rows_do() {
     signal(&child, Signal::SIGINT);
     let done = ended(child).await;
     done.assert_status(&[130]);
-    assert_says(&done.err, "\ngiving up 200 in flight\n");
+    assert_says(
+        &done.err,
+        "\ngiving up the requests in flight\ngave up 200\n",
+    );
     assert_says(&done.out, "200 given up");
     assert_eq!(column(root.path(), "outcome"), ["client_abort"; 200]);
 }

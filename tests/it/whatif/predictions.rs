@@ -1,7 +1,7 @@
 //! The command `whatif`: what it prints, for people and programs, and what it refuses.
 
 use clap::Parser;
-use queuescope::experiment::plan::keys::Kind;
+use queuescope::experiment::plan::keys::ExperimentKind;
 use queuescope::experiment::plan::{Plan, read};
 use queuescope::report;
 use queuescope::sim::engine::Profile;
@@ -61,7 +61,7 @@ fn a_profile_is_what_the_simulator_and_plans_take() {
     }
     let made = Simulated::try_parse_from(command).unwrap().profile;
     assert_ne!(made, Profile::default());
-    Plan::new(Kind::Node, Vec::new(), plan).unwrap();
+    Plan::new(ExperimentKind::Node, Vec::new(), plan).unwrap();
 }
 
 /// The limits that were found, and the share of a GPU, are part of the engine: a simulator with the profile is a server of LOAD.
@@ -104,7 +104,7 @@ fn a_profile_has_the_slots_and_the_share_of_a_gpu() {
     assert!(!shared.contains("max_running_requests ="), "{shared}");
     let both = kept(&[&pair, &quiet], &line);
     assert_says(&both, "\n# gpu_share differs between the loads\n");
-    Plan::new(Kind::Node, Vec::new(), read::file(&both).unwrap()).unwrap();
+    Plan::new(ExperimentKind::Node, Vec::new(), read::file(&both).unwrap()).unwrap();
 }
 
 /// What was measured is marked as the report marks it.
