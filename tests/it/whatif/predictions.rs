@@ -162,7 +162,7 @@ fn an_error_of_a_load_names_its_file() {
     }
     // Beside others it is left out, and that is said.
     let shown = said(&[&load, &failed], "--set rate=2");
-    assert_says(&shown, &format!("note: {failed}: no request went well"));
+    assert_says(&shown, "note: failed.csv: no request went well");
     // As is the load for which nothing is found.
     let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
     let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();
