@@ -19,7 +19,6 @@ pub mod rotated;
 pub mod rows;
 mod store;
 pub mod window;
-pub mod workers;
 
 use store::Store;
 
@@ -291,6 +290,18 @@ impl Table {
     pub fn arrival(&self, row: usize) -> Option<i64> {
         let sent = self.integer(ColumnId::sent_time, row);
         sent.or_else(|| self.integer(ColumnId::arrival_time, row))
+    }
+
+    /// When the request of a row was scheduled, or arrived if there was no schedule; nanoseconds.
+    pub fn began(&self, row: usize) -> Option<i64> {
+        let scheduled = self.integer(ColumnId::scheduled_time, row);
+        scheduled.or_else(|| self.arrival(row))
+    }
+
+    /// When the request of a row ended, whoever ended it; nanoseconds.
+    pub fn ended(&self, row: usize) -> Option<i64> {
+        let end = self.integer(ColumnId::end_time, row);
+        end.or_else(|| self.integer(ColumnId::finish_time, row))
     }
 
     /// The index of a row's request in the schedule: the number after the last `-` of its id (before `#`). By it a comparison

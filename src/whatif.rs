@@ -42,9 +42,6 @@ pub enum Error {
          only what the first recorded"
     )]
     Twice(String, String, usize),
-    /// A load in the folder of another.
-    #[error("{0} lies in {1}, and its load would be doubled; give one of the two")]
-    Inside(String, String),
     /// One shard of several.
     #[error(
         "{0}: is shard {1} of a load, whose servers had the other shards, too: put all of them together by `queuescope report \

@@ -1,6 +1,7 @@
 //! Comparison of settings, request by request: the same place in the schedule is the same prompt at the same time.
 
 use serde::{Serialize, Serializer};
+use statrs::distribution::{ContinuousCDF as _, Normal};
 
 use crate::request::columns::ColumnId;
 pub use crate::stats::Statistic;
@@ -161,27 +162,18 @@ impl Difference {
 
 /// Sets which differences are significant among all: by Holm's rule, the chance that any is shown where nothing differs is 5 %.
 fn apply_holm(differences: &mut [Difference]) {
-    /// Two-sided 95 % of the normal distribution.
-    const ONE: f64 = 1.959_964;
+    let normal = Normal::standard();
     let count = differences.len();
     let mut order: Vec<&mut Difference> = differences.iter_mut().collect();
     order.sort_by(|x, y| y.strength().total_cmp(&x.strength()));
     let mut holds = true;
     for (n, difference) in order.into_iter().enumerate() {
-        let needed = normal_quantile(0.05 / 2.0 / (count - n) as f64) / ONE;
-        holds &= difference.strength() >= needed;
+        let [needed, alone] = [count - n, 1].map(|of| -normal.inverse_cdf(0.025 / of as f64));
+        holds &= difference.strength() >= needed / alone;
         difference.comparisons = count;
         difference.holds = holds;
         difference.shown = difference.is_shown();
     }
-}
-
-/// The value that a normal variable exceeds with a probability below one half, within 0.0005 (Abramowitz and Stegun 26.2.23).
-fn normal_quantile(beyond: f64) -> f64 {
-    let t = (-2.0 * beyond.ln()).sqrt();
-    let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
-    let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
-    t - above / below
 }
 
 #[cfg(test)]

@@ -70,11 +70,9 @@ fn facts(run: &Run) -> RunFacts {
 /// When the first request arrived, and when the last one ended; nanoseconds.
 fn ends(table: &Table) -> (Option<i64>, Option<i64>) {
     let known = |column| (0..table.len()).filter_map(move |row| table.integer(column, row));
+    let arrived = known(ColumnId::arrival_time).min();
     // A hop's rows have no arrival.
-    let first = known(ColumnId::arrival_time).min();
-    let first = first.or_else(|| known(ColumnId::router_send_time).min());
-    let last = known(ColumnId::end_time)
-        .max()
-        .or_else(|| known(ColumnId::finish_time).max());
+    let first = arrived.or_else(|| known(ColumnId::router_send_time).min());
+    let last = (0..table.len()).filter_map(|row| table.ended(row)).max();
     (first, last.or(first))
 }

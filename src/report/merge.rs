@@ -136,8 +136,7 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
         ));
     }
     let began = || shards.iter().map(|shard| shard.began);
-    let apart = began().max().unwrap_or(0) - began().min().unwrap_or(0);
-    let apart = seconds(apart);
+    let apart = seconds(began().max().unwrap_or(0) - began().min().unwrap_or(0));
     if apart > MAX_APART_S {
         notes.push(format!(
             "the shards began {apart:.3} s apart by their own clocks: together they did not send the schedule of one \

@@ -66,16 +66,13 @@ pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(),
 /// # Errors
 /// It has or is.
 pub fn check_folder(dir: &Path, files: &[&str]) -> Result<(), Error> {
-    let mut names = files.to_vec();
-    names.push(EXPERIMENT);
-    names.retain(|name| dir.join(name).symlink_metadata().is_ok());
-    names.dedup();
-    match names.is_empty() {
-        true => Ok(()),
-        false => Err(Error::read(
-            dir,
-            format!("holds {} already; name another folder", names.join(", ")),
-        )),
+    let mut names = files.iter().chain([&EXPERIMENT]);
+    match names.find(|name| dir.join(name).symlink_metadata().is_ok()) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("holds {name} already; name another folder");
+            Err(Error::read(dir, message))
+        }
     }
 }
 

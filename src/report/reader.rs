@@ -26,7 +26,6 @@ use crate::table::parquet::Source;
 use crate::table::rotated;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
 use crate::table::window::Window;
-use crate::table::workers::fill_in_workers;
 use crate::table::{Error, Table};
 
 /// The runs that were read.
@@ -344,10 +343,6 @@ impl Run {
         match rows::read(&self.files, self.began(), &SKIPPED_COLUMNS) {
             Ok((table, read)) => {
                 self.table = sanitize(table);
-                if !self.faults.is_empty() {
-                    let done = fill_in_workers(&mut self.table, &self.dir.join(PROXY_ROWS));
-                    self.notes.extend(done.err().map(|error| error.to_string()));
-                }
                 let is_epoch = read.origin.is_some_and(|zero| zero.base == Base::Epoch);
                 self.epoch = read.began.filter(|_| is_epoch);
                 self.add_notes(&read);
@@ -410,17 +405,12 @@ fn make_names_unique(runs: &mut [Run]) {
     let all: Vec<(String, PathBuf)> = runs.iter().map(name_and_dir).collect();
     let mut known: HashMap<String, u32> = HashMap::new();
     for (run, (name, dir)) in runs.iter_mut().zip(&all) {
-        let others = all.iter().filter(|of| of.0 == *name && of.1 != *dir);
-        let others: Vec<&Path> = others.map(|of| of.1.as_path()).collect();
-        let is_unique = |end: &&Path| !others.iter().any(|other| other.ends_with(end));
+        let mut others = all.iter().filter(|of| of.0 == *name && of.1 != *dir);
         let parts: Vec<_> = dir.components().collect();
-        let ends = (0..parts.len())
-            .rev()
-            .map(|from| parts[from..].iter().collect::<PathBuf>());
-        if let Some(end) = ends
-            .filter(|_| !others.is_empty())
-            .find(|end| is_unique(&end.as_path()))
-        {
+        let ends = (0..=parts.len()).rev();
+        let mut ends = ends.map(|from| parts[from..].iter().collect::<PathBuf>());
+        let end = ends.find(|end| !others.clone().any(|of| of.1.ends_with(end)));
+        if let Some(end) = end.filter(|_| others.next().is_some()) {
             run.name = format!("{name} ({})", one_line(&end.to_string_lossy()));
         }
         let number = known.entry(run.name.clone()).or_default();

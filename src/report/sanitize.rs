@@ -133,10 +133,12 @@ impl Suspect {
         let mean = |of: ColumnId| means[of as usize].get(host).copied().unwrap_or(0.0);
         let is_poor = |(of, error): &mut (ColumnId, i64)| *error as f64 > mean(*of);
         let poor = self.durations.extract_if(.., is_poor);
-        let poor: Vec<ColumnId> = poor.map(|(of, _)| of).collect();
+        let mut poor: Vec<ColumnId> = poor.map(|(of, _)| of).collect();
         if poor.is_empty() {
             return false;
         }
+        let is_ttft = poor.contains(&ColumnId::ttft);
+        poor.extend(is_ttft.then_some(ColumnId::ttft_source));
         // Made anew: kept for all suspects, rows would take more memory than the table.
         let (_, without) = with_and_without(table, self.at, &self.clocks);
         table.put_row(self.at, &without, |of| poor.contains(&of.id));
@@ -417,6 +419,26 @@ mod tests {
         assert_eq!(json["total_output_tokens"], json!(29 * 201));
         let unseen = with.all.spent.unseen_notes().join("; ");
         assert_says(&unseen, "it reported impossible times, which are left out");
+    }
+
+    /// The source of a TTFT that fell back to what was read changes with it.
+    #[test]
+    fn the_source_of_a_removed_ttft_is_not_kept() {
+        let mut table = Table::default();
+        let rows: Vec<Row> = many()
+            .into_iter()
+            .chain([row(300, 180.0, 1000.0)])
+            .collect();
+        let rows = crate::request::sample::rows(&rows);
+        rows.iter().for_each(|row| table.push_row(row));
+        let read = sanitize(table.clone());
+        let source = |table: &Table| table.text(ColumnId::ttft_source, 200).to_owned();
+        assert_ne!(
+            read.integer(ColumnId::ttft, 200),
+            table.integer(ColumnId::ttft, 200)
+        );
+        assert_eq!(source(&table), "server_first_token");
+        assert_eq!(source(&read), "first_token");
     }
 
     /// Durations of a front or hop whose clock is 90 s off are removed; its times stay on the row's clock.

@@ -10,6 +10,7 @@
 
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use super::{interpolated, ranks};
 
@@ -149,17 +150,13 @@ const SHORTER: usize = 3;
 /// Half the width of Student's interval from the differences of single repeats: these are independent, whatever the correlation
 /// within a run. `None` of fewer than three: two differ too little or too much by chance.
 fn by_repeats(differences: &[f64]) -> Option<f64> {
-    /// Student's 97.5 % quantile for 2, 3, … degrees of freedom.
-    const STUDENT: [f64; 9] = [
-        4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    ];
     let count = differences.len();
-    let student = STUDENT.get(count.checked_sub(3)?).copied();
+    let freedom = (count - 1) as f64;
+    let student = StudentsT::new(0.0, 1.0, freedom).ok();
+    let student = student.filter(|_| count > 2)?.inverse_cdf(0.975);
     let mean = differences.iter().sum::<f64>() / count as f64;
     let squares: f64 = differences.iter().map(|d| (d - mean).powi(2)).sum();
-    let error = (squares / (count - 1) as f64 / count as f64).sqrt();
-    // Beyond the table, the quantile is about 2.5 / degrees of freedom above the normal one.
-    Some(student.unwrap_or(Z_95 + 2.5 / (count - 1) as f64) * error)
+    Some(student * (squares / freedom / count as f64).sqrt())
 }
 
 /// Values, and their indices in ascending order.

@@ -4,7 +4,7 @@
 //! ranks contain the quantile with a probability that is known exactly. For correlated values the effective sample size
 //! replaces `n`; [`effective_count`] estimates it.
 
-use std::iter::successors;
+use statrs::distribution::{Binomial, DiscreteCDF as _};
 
 use super::quantile;
 
@@ -24,9 +24,6 @@ const MIN_EFFECTIVE: usize = 4;
 /// The 95 % quantile of the normal distribution: blocks of independent values differ by more in one of twenty samples, so a
 /// smaller difference is no correlation.
 const Z_ONE_SIDED_95: f64 = 1.644_854;
-
-/// Probabilities below this share of the largest do not change a sum of them in a double.
-const NEGLIGIBLE: f64 = 1e-20;
 
 /// The bounds of a quantile; `None` of too few values, or of too strong a correlation.
 pub type Bounds = Option<(f64, f64)>;
@@ -120,46 +117,9 @@ fn ranks(count: u64, q: f64) -> Option<(u64, u64)> {
     if count < needed(q) {
         return None;
     }
-    let weights = weights(count, q);
-    let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
-    let low = edge(weights.iter(), total)?;
-    let high = edge(weights.iter().rev(), total)? + 1;
+    let below = Binomial::new(q, count).ok()?;
+    let (low, high) = (below.inverse_cdf(TAIL), below.inverse_cdf(1.0 - TAIL) + 1);
     (low >= 1 && high <= count).then_some((low, high))
-}
-
-/// The first number up to which the probability exceeds [`TAIL`].
-fn edge<'w>(mut weights: impl Iterator<Item = &'w (u64, f64)>, total: f64) -> Option<u64> {
-    let mut beyond = 0.0;
-    let edge = weights.find(|(_, weight)| {
-        beyond += weight;
-        beyond > TAIL * total
-    });
-    edge.map(|(of, _)| *of)
-}
-
-/// The binomial probabilities of `count` and `q`, not normalized, each after its number; negligible ones are left out.
-fn weights(count: u64, q: f64) -> Vec<(u64, f64)> {
-    let mode = ((count + 1) as f64 * q).floor().min(count as f64) as u64;
-    let odds = q / (1.0 - q);
-    let down = |(of, weight): &(u64, f64)| {
-        let less = of.checked_sub(1)?;
-        Some((less, weight * (*of as f64 / ((count - less) as f64 * odds))))
-    };
-    let up = |(of, weight): &(u64, f64)| {
-        let left = (count - of) as f64;
-        (*of < count).then(|| (of + 1, weight * (left * odds / (of + 1) as f64)))
-    };
-    let matters = |(_, weight): &(u64, f64)| *weight > NEGLIGIBLE;
-    let mut weights: Vec<(u64, f64)> = successors(Some((mode, 1.0)), down)
-        .take_while(matters)
-        .collect();
-    weights.reverse();
-    weights.extend(
-        successors(Some((mode, 1.0)), up)
-            .take_while(matters)
-            .skip(1),
-    );
-    weights
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 //! Each process has its own clock. Messages between them bound the clock offset: a hop cannot have read what the front had not
 //! sent, nor the front what the hop had not read. The remaining error is in each row (`hop_clock_offset_error`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
 use crate::disk::NewFile;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
+use crate::request::cell::Value;
 use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::csv::{Base, TimeBase};
 use crate::request::row::Row;
@@ -102,12 +103,12 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     Ok(joined)
 }
 
-/// Adds to a generator's file of rows what its front's rows report about pairs of servers. `began`: the start of the run, Unix
-/// seconds. Returns which of the front's rows could not be read.
+/// Adds to a generator's file of rows what its front's rows report about pairs of servers, and the hops that held requests without a
+/// response. `began`: the start of the run, Unix seconds. Returns which of the front's rows could not be read.
 ///
 /// # Errors
 /// If a file cannot be read, or the generator's cannot be written.
-pub fn add_pair_reports(
+pub fn add_front_reports(
     path: &Path,
     front: &Path,
     began: Option<f64>,
@@ -117,16 +118,25 @@ pub fn add_pair_reports(
         // Writing the file anew would lose these rows.
         return Err(Error::read(path, message));
     }
-    let (front, front_stats) = rows::read(&[front.to_owned()], began, &[])?;
+    let files = rotated::with_rotated(front).map_err(|cause| Error::read(front, cause))?;
+    let (front, front_stats) = rows::read(&files, began, &[])?;
+    let known = [ColumnId::host, ColumnId::worker, ColumnId::router_send_time];
+    let is_unserved = |at: &usize| known.iter().all(|of| rows.value(*of, *at) == Value::Empty);
+    let unserved = rows.first_rows().filter(is_unserved);
+    let unserved: HashSet<&str> = unserved.map(|at| rows.text(ColumnId::req_id, at)).collect();
     let all = front.first_rows().flat_map(|first| front.request(first));
-    let all = all.filter(|row| row.disaggregated == Some(true));
-    let by_id: HashMap<String, Row> = all
-        .filter_map(|row| Some((row.req_id.clone()?, row)))
-        .collect();
-    let with_pair = |(at, mut row): (usize, Row)| {
+    let all = all.filter_map(|row| Some((row.req_id.clone()?, row)));
+    let is_reported = |(id, row): &(String, Row)| {
+        row.disaggregated == Some(true) || row.worker.is_some() && unserved.contains(id.as_str())
+    };
+    let by_id: HashMap<String, Row> = all.filter(is_reported).collect();
+    let with_report = |(at, mut row): (usize, Row)| {
         let front = row.req_id.as_ref().and_then(|id| by_id.get(id));
         let row = front.map(|front| {
-            server_pair::add_front(&mut row, front);
+            match front.disaggregated {
+                Some(true) => server_pair::add_front(&mut row, front),
+                _ => row.worker = front.worker.clone(),
+            }
             row
         });
         (at, row)
@@ -136,7 +146,7 @@ pub fn add_pair_reports(
         .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
     let origin_nanos = stats.origin.map_or(0, |origin| origin.nanos);
     let file = NewFile::replacing(path)
-        .and_then(|file| write(file, origin_nanos, &rows, all.map(with_pair)));
+        .and_then(|file| write(file, origin_nanos, &rows, all.map(with_report)));
     file.map_err(|cause| Error::write(path, cause))?;
     Ok(front_stats.left_out())
 }

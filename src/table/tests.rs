@@ -192,3 +192,24 @@ fn missing_cells_are_empty_in_any_row() {
     assert_eq!(table.code(ColumnId::host, 1), 1);
     assert_eq!(rows.map(|row| table.is_ok(row)), [false, true, true, false]);
 }
+
+/// The generator knows no server of a request that a hop held and that got no response; its proxy does, in all its files.
+#[test]
+fn hops_that_held_requests_are_added_from_the_fronts_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let own = "req_id,arrival_time,outcome,host\n\
+        x-0,1.4,timeout,\nx-1,1.5,ok,b:1\nx-2,1.6,timeout,\nx-3,1.1,timeout,\n";
+    std::fs::write(at("requests.csv"), own).unwrap();
+    let front = "req_id,arrival_time,outcome,host,worker\n\
+        x-0,1.5,client_abort,,server-1\nx-1,1.6,ok,a:1,server-2\nx-2,1.7,client_abort,,\n";
+    std::fs::write(at("proxy.csv"), front).unwrap();
+    let rotated = "req_id,arrival_time,outcome,host,worker\nx-3,1.2,client_abort,,server-3\n";
+    std::fs::write(at("proxy.csv.20261120T144800Z"), rotated).unwrap();
+    let (rows, front) = (at("requests.csv"), at("proxy.csv"));
+    assert_eq!(join::add_front_reports(&rows, &front, None).unwrap(), None);
+    let table = Table::read(&rows).unwrap();
+    let workers = (0..4).map(|row| table.text(ColumnId::worker, row));
+    let workers: Vec<&str> = workers.collect();
+    assert_eq!(workers, ["server-1", "", "", "server-3"]);
+}

@@ -213,36 +213,19 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 
 /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
 fn read(given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
-    if let Some([inner, outer]) = nested(given) {
-        return Err(Error::Inside(inner, outer));
-    }
     let runs = merged(reader::load(given)?.runs)?;
     let loads = runs.iter().map(Load::of);
     let loads = loads.collect::<Result<Vec<Load>, Error>>()?;
     let all = runs.into_iter().zip(loads);
     let (all, empty): (Vec<_>, Vec<_>) = all.partition(|(_, load)| !load.requests.is_empty());
     let (runs, mut loads): (Vec<Run>, Vec<Load>) = all.into_iter().unzip();
-    let mut empty = empty.into_iter().map(|(_, load)| Error::Empty(load.path));
+    let mut empty = empty.into_iter().map(|(_, load)| Error::Empty(load.name));
     match loads.first_mut() {
         Some(first) => first.notes.extend(empty.map(|error| error.to_string())),
         // An experiment may be without runs.
         None => return Err(empty.next().unwrap_or(Error::Empty("LOAD".to_owned()))),
     }
     Ok((runs, loads))
-}
-
-/// A given path that lies in a given folder, and that folder.
-fn nested(given: &[PathBuf]) -> Option<[String; 2]> {
-    let real = |path: &PathBuf| Some((path.canonicalize().ok()?, path.display().to_string()));
-    let all: Vec<(PathBuf, String)> = given.iter().filter_map(real).collect();
-    let mut both = all
-        .iter()
-        .flat_map(|one| all.iter().map(move |other| (one, other)));
-    let is_in = |(one, other): &(&(PathBuf, _), &(PathBuf, _))| {
-        one.0 != other.0 && one.0.starts_with(&other.0)
-    };
-    let (inner, outer) = both.find(is_in)?;
-    Some([inner.1.clone(), outer.1.clone()])
 }
 
 impl<'a> Results<'a> {

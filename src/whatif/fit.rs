@@ -57,8 +57,8 @@ impl Fit {
             std::mem::swap(&mut fitted, &mut shared);
         }
         if fitted.is_empty() {
-            let paths: Vec<&str> = loads.iter().map(|load| &*load.path).collect();
-            return Err(Error::NothingToLearn(paths.join(", ")));
+            let names: Vec<&str> = loads.iter().map(|load| &*load.name).collect();
+            return Err(Error::NothingToLearn(names.join(", ")));
         }
         let (model, estimates) = learn(&fitted);
         shared.sort_by_key(|sample| sample.servers.len());

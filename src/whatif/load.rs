@@ -1,6 +1,6 @@
 //! The requests of a run, from its rows: when each arrived, what it asked for, and its times at the server.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use crate::report::reader::Run;
 use crate::report::why::WaitReport;
@@ -15,8 +15,6 @@ use super::Error;
 pub struct Load {
     /// The run's name.
     pub name: String,
-    /// Its file, for errors.
-    pub path: String,
     /// The requests. All times are seconds since the run began.
     pub requests: Vec<Request>,
     /// The hosts that served them.
@@ -90,7 +88,7 @@ pub fn merged(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
         };
         let mut shared = all.iter().map(|one| (one, shared_requests(one, &run)));
         if let Some((one, count)) = shared.find(|(_, count)| *count > 0) {
-            return Err(Error::Twice(path_of(&run), path_of(one), count));
+            return Err(Error::Twice(run.name.clone(), one.name.clone(), count));
         }
         match all.iter_mut().find(is_one) {
             Some(one) => one.append(run)?,
@@ -100,58 +98,35 @@ pub fn merged(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
     Ok(all)
 }
 
-/// The (first) file of a run's rows; its folder if it has none.
-fn path_of(run: &Run) -> String {
-    run.files.first().unwrap_or(&run.dir).display().to_string()
-}
-
-/// The number of requests that are in both runs: either with the same id and arrival, as in copies, or with an id that is unique in
-/// both and overlapping times, as in the records of proxies behind each other. Ids alone prove nothing, as clients may number
-/// their requests alike, so the time in the engine's queue must be the same. A small number of matches may be chance: 0.
+/// The number of requests that are in both runs, as in copies and in the records of proxies behind each other. Clients may number their
+/// requests alike, so the time in the engine's queue and the tokens must be the same, too. A small number may be chance: 0.
 fn shared_requests(one: &Run, other: &Run) -> usize {
-    let has_clock = one.zero().and(other.zero()).is_some();
+    let spans = one.span().zip(other.span());
     // Runs one after another, as in a sweep, have none in common.
-    if let Some((one, other)) = one.span().zip(other.span())
-        && !overlap(one, other)
-    {
+    if spans.is_some_and(|(one, other)| !overlap(one, other)) {
         return 0;
     }
-    let spans = |run: &Run| {
-        let (table, zero) = (&run.table, run.zero().filter(|_| has_clock));
-        let zero = zero.unwrap_or(0.0);
-        let mut spans: HashMap<(String, Option<i64>), Vec<Span>> = HashMap::new();
-        for row in table.first_rows() {
-            let at = |column| Some(zero + table.number(column, row)?);
-            let end = at(ColumnId::end_time).or_else(|| at(ColumnId::finish_time));
+    let requests = |run: &Run| -> HashSet<(String, [Option<i64>; 3])> {
+        let table = &run.table;
+        let request = |row| {
+            let integer = |column| table.integer(column, row);
+            let queued = integer(ColumnId::pure_queue_time);
+            // Runs of a sweep may send the same requests at unknown times.
+            let arrival = || integer(ColumnId::arrival_time).filter(|_| spans.is_none());
+            let [prompt, output] = [
+                ColumnId::actual_prompt_tokens,
+                ColumnId::actual_output_tokens,
+            ]
+            .map(integer);
             let id = table.text(ColumnId::req_id, row).to_owned();
-            let queued = table.integer(ColumnId::pure_queue_time, row);
-            let all = spans.entry((id, queued)).or_default();
-            all.extend(at(ColumnId::arrival_time).zip(end));
-        }
-        spans
+            (id, [queued.or_else(arrival), prompt, output])
+        };
+        table.first_rows().map(request).collect()
     };
-    let (one, other) = (spans(one), spans(other));
-    let requests = |spans: &HashMap<_, Vec<_>>| spans.values().map(Vec::len).sum::<usize>();
-    let few = requests(&one).min(requests(&other)).div_ceil(2);
-    let (mut same, mut at_one_time) = (0, 0);
-    let alike = one
-        .iter()
-        .filter_map(|(id, all)| Some((all, other.get(id)?)));
-    for (all, others) in alike {
-        let moments: HashSet<u64> = others.iter().map(|(from, _)| from.to_bits()).collect();
-        let is_same = |(from, _): &&Span| moments.contains(&from.to_bits());
-        same += all.iter().filter(is_same).count();
-        if let ([a], [b]) = (&all[..], &others[..]) {
-            at_one_time += usize::from(overlap(*a, *b));
-        }
-    }
-    match has_clock {
-        true if at_one_time >= few => same.max(at_one_time),
-        // Epoch seconds are exact to 0.2 µs in an f64, so a few may be equal by chance.
-        true if same * 10 >= few => same,
-        false if same >= few => same,
-        _ => 0,
-    }
+    let (one, other) = (requests(one), requests(other));
+    let same = one.intersection(&other).count();
+    let is_chance = same * 20 < one.len().min(other.len());
+    if is_chance { 0 } else { same }
 }
 
 /// A beginning and an end, seconds.
@@ -170,19 +145,18 @@ impl Load {
         let table = &run.table;
         let is_hop = |row| table.text(ColumnId::seen_by, row) == "hop";
         if !table.is_empty() && (0..table.len()).all(is_hop) {
-            return Err(Error::Hops(path_of(run)));
+            return Err(Error::Hops(run.name.clone()));
         }
         if let Some(shard) = run.summary_as::<String>("/config/shard")
             && !shard.ends_with("/1")
         {
-            return Err(Error::Shard(path_of(run), shard));
+            return Err(Error::Shard(run.name.clone(), shard));
         }
         if table.has(ColumnId::disaggregated) {
-            return Err(Error::Pairs(path_of(run)));
+            return Err(Error::Pairs(run.name.clone()));
         }
         let mut load = Load {
             name: run.name.clone(),
-            path: path_of(run),
             ..Load::default()
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);

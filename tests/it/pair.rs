@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use queuescope::proxy::shared::ServerRole;
 use queuescope::request::stages::Breakdown;
 use queuescope::table::Table;
-use queuescope::table::join::{add_pair_reports, join};
+use queuescope::table::join::{add_front_reports, join};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -373,7 +373,7 @@ fn rows_of_a_pair_that_cannot_be_read_stay_and_are_told() {
     for (own_bytes, front_bytes) in [(&broken, &whole), (&whole, &broken)] {
         std::fs::write(&own, own_bytes).unwrap();
         std::fs::write(&of_front, front_bytes).unwrap();
-        let told = match add_pair_reports(&own, &of_front, None) {
+        let told = match add_front_reports(&own, &of_front, None) {
             Ok(left_out) => left_out.unwrap(),
             Err(error) => {
                 assert_eq!(&std::fs::read_to_string(&own).unwrap(), own_bytes);

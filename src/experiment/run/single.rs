@@ -95,17 +95,17 @@ impl RunResult {
     }
 }
 
-/// Copies moments of pairs of servers from the proxy's rows into the run's. Pairs report them by traces, to the proxy, which must
-/// have ended.
-fn add_pair_moments(run: &mut RunResult) {
+/// Copies into the run's rows what only its proxy, which must have ended, knows: moments of pairs of servers, which report them by traces,
+/// and the hops that held requests until they were given up.
+fn add_front_reports(run: &mut RunResult) {
     let mut rows = [ROWS, PARTIAL].into_iter().map(|name| run.dir.join(name));
     let front = run.dir.join(PROXY_ROWS);
-    let Some(rows) = rows.find(|rows| rows.is_file()) else {
+    let Some(rows) = rows.find(|rows| rows.is_file() && front.is_file()) else {
         return;
     };
-    let note = match join::add_pair_reports(&rows, &front, run.file.began) {
+    let note = match join::add_front_reports(&rows, &front, run.file.began) {
         Ok(problem) => problem.map(|problem| format!("{PROXY_ROWS}: {problem}")),
-        Err(error) => Some(format!("{error}: most waits of a pair are not known")),
+        Err(error) => Some(format!("{error}: what only the proxy saw is not known")),
     };
     run.file.notes.extend(note);
 }
@@ -154,8 +154,8 @@ impl RunContext {
             // At a second signal: dropping the deployment kills its processes.
             () = self.stop.aborted() => {}
         }
-        if spec.prefill > 0 {
-            add_pair_moments(run);
+        if spec.prefill > 0 || run.dir.join(FAULTS).is_file() {
+            add_front_reports(run);
         }
         state
     }

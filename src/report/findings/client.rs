@@ -19,11 +19,13 @@ pub fn verdict(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let verdict = facts.run.verdict()?;
     let reasons = verdict.reasons.iter();
     let reasons: Vec<String> = reasons.map(|reason| capitalized(reason) + ".").collect();
-    // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing. Files of older versions have no
-    // causes.
+    // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing. Files of older versions have
+    // reasons only.
     let is_generators = |cause: &Cause| !matches!(cause, Cause::Failed | Cause::Stopped);
+    let is_failed = |reason: &String| reason.contains(" failed: ");
     let causes = &verdict.causes;
-    let is_its_doing = causes.is_empty() || causes.iter().any(is_generators);
+    let is_its_doing = causes.iter().any(is_generators)
+        || causes.is_empty() && !verdict.reasons.iter().all(is_failed);
     if !is_its_doing || causes.contains(&Cause::LateSends) {
         finding.advice.clear();
     }

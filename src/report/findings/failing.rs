@@ -10,10 +10,11 @@ use crate::report::reader::Run;
 use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::{OWN_SHORTAGES, Outcome};
+use crate::request::wait::Wait;
+use crate::stats::waits::Cause;
 use crate::units;
 use crate::units::duration;
 
-use super::servers::ended;
 use super::{ENOUGH, Facts, Finding};
 
 /// The smallest share of a server's requests that must fail for the server to count as failed.
@@ -60,68 +61,108 @@ pub fn server(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     Some(format!("{what}."))
 }
 
+/// A request that went well, or that was given up while a hop had it.
+struct Ended {
+    row: usize,
+    /// Seconds.
+    arrival: f64,
+    total: f64,
+    /// For how long no fault of a hop may have held it, seconds; `None` if it was given up while it decoded, and that is unknown.
+    inside: Option<f64>,
+    /// Whether that is all its time in the server, not only its wait in the queue.
+    has_server_time: bool,
+}
+
 /// Requests that spent longer outside the server during a fault than any request that ended before it. Requests that were given up
-/// count while a hop held them, so that no server had them; other failures are findings of their own.
+/// count while a hop held them, so that no server had them, or while they decoded; other failures are findings of their own.
 pub fn waited_for_fault(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
-    let table = &facts.run.table;
-    // The time in a decode server includes the wait for the prefill server, so only the queue counts then.
-    let has_server_time =
-        table.has(ColumnId::server_finish_time) && !table.has(ColumnId::disaggregated);
-    let what = if has_server_time {
-        "time in the server"
-    } else {
-        "wait in the server queue"
-    };
-    let [created, finished] = [ColumnId::server_created_time, ColumnId::server_finish_time];
-    // When a request arrived and ended, and how long it was outside the server, less the error of the front's clock.
-    let times = |row| {
-        let at = table.number(ColumnId::arrival_time, row)?;
-        let until_end = || table.between(ColumnId::arrival_time, ColumnId::end_time, row);
-        let total = match table.is_ok(row) {
-            true => table.number(ColumnId::total_latency, row)?,
-            false => seconds(until_end()?),
-        };
-        let inside = match has_server_time && table.is_ok(row) {
-            true => seconds(table.between(created, finished, row)?),
-            false => table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0),
-        };
-        let error = table.number(ColumnId::front_clock_offset_error, row);
-        Some((at, at + total, total - inside - error.unwrap_or(0.0)))
-    };
-    let is_held = |row: &usize| {
-        let is_given_up =
-            [Outcome::Timeout, Outcome::ClientAbort].contains(&outcome_of(table, *row));
-        is_given_up && held_by(table, *row).is_some()
-    };
-    let which = match facts.run.counted().any(|row| is_held(&row)) {
-        true => "went well or were given up",
-        false => "went well",
-    };
-    let rows = facts.run.counted();
-    let rows = rows.filter(|row| table.is_ok(*row) || is_held(row));
-    let all: Vec<(f64, f64, f64)> = rows.filter_map(times).collect();
-    let sentences = facts.episodes.iter().filter_map(|Episode { faults, phases }| {
-        let [before, during, _] = phases;
-        let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
-        let before = all.iter().filter(|of| before.from <= of.0 && of.1 <= down);
-        let longest = before.clone().map(|of| of.1 - of.0).reduce(f64::max)?;
-        let usual = before.clone().map(|of| of.2).reduce(f64::max);
-        let usual = usual.filter(|_| before.count() as u64 * 2 >= ENOUGH)?;
-        let limit = usual + (longest * LONGER.0).max(LONGER.1);
-        let arrived = all.iter().filter(|of| (down..over).contains(&of.0));
-        let waited = arrived.clone().map(|of| of.2).filter(|took| *took >= limit);
-        let longest = waited.clone().reduce(f64::max)?;
-        let servers: BTreeSet<&str> = faults.iter().map(|of| &*of.server).collect();
-        let servers = Vec::from_iter(servers).join(", ");
-        let (kind, count, arrived) = (&faults.first()?.kind, waited.count(), arrived.count());
-        let [limit, longest, usual] = [limit, longest, usual].map(duration);
-        Some(format!(
-            "While {servers} had the fault {kind}, {count} of the {arrived} requests that {which} took {limit} or longer, up to {longest}, without \
-             their {what}; none that ended before took more than {usual}."
-        ))
-    });
-    let sentences: Vec<String> = sentences.collect();
+    let (run, mut sentences) = (facts.run, Vec::new());
+    let all = run.counted().filter_map(|row| Ended::of(run, row));
+    // Only times with the same stages in them compare.
+    let (timed, others): (Vec<Ended>, Vec<Ended>) = all.partition(|of| of.has_server_time);
+    for episode in facts.episodes {
+        sentences.extend(held_by_fault(run, episode, &timed, "time in the server"));
+        sentences.extend(held_by_fault(
+            run,
+            episode,
+            &others,
+            "wait in the server queue",
+        ));
+    }
     (!sentences.is_empty()).then(|| sentences.join(" "))
+}
+
+impl Ended {
+    fn of(run: &Run, row: usize) -> Option<Ended> {
+        let table = &run.table;
+        let number = |column| table.number(column, row);
+        let (is_ok, is_held) = (table.is_ok(row), held_by(table, row).is_some());
+        let is_given_up =
+            [Outcome::Timeout, Outcome::ClientAbort].contains(&outcome_of(table, row));
+        let is_decoding = is_given_up && number(ColumnId::first_token_time).is_some();
+        let total = match is_ok {
+            true => number(ColumnId::total_latency)?,
+            false if is_given_up && (is_held || is_decoding) => {
+                seconds(table.between(ColumnId::arrival_time, ColumnId::end_time, row)?)
+            }
+            false => return None,
+        };
+        let [created, finished] = [ColumnId::server_created_time, ColumnId::server_finish_time];
+        // The time in a decode server includes the wait for the prefill server, so only the queue counts then.
+        let has_server_time = table.has(finished) && !table.has(ColumnId::disaggregated);
+        let in_server = table
+            .between(created, finished, row)
+            .filter(|_| has_server_time && is_ok);
+        let in_queue = table.integer(ColumnId::pure_queue_time, row);
+        // An attempt that failed at a server with a fault makes a request wait in the router, a full router does so without any fault.
+        let before = Wait::before_server(&|column| table.value(column, row));
+        let before = match before.of(Cause::Down) {
+            0 => before.total(),
+            _ => 0,
+        };
+        // As much of it is due to the error of the front's clock at most.
+        let error = table.integer(ColumnId::front_clock_offset_error, row);
+        let inside = in_server.or(in_queue).unwrap_or(0) + before + error.unwrap_or(0);
+        Some(Ended {
+            row,
+            arrival: number(ColumnId::arrival_time)?,
+            total,
+            inside: (is_ok || !is_decoding).then_some(seconds(inside)),
+            has_server_time: has_server_time && (!is_ok || in_server.is_some()),
+        })
+    }
+}
+
+/// The requests that arrived during a fault and took longer than any before, without what is `inside`; `None` if there are none, or if too
+/// few ended before.
+fn held_by_fault(run: &Run, episode: &Episode, all: &[Ended], inside: &str) -> Option<String> {
+    let (faults, [before, during, _]) = (&episode.faults, &episode.phases);
+    let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
+    let is_before = |of: &&Ended| before.from <= of.arrival && of.arrival + of.total <= down;
+    let before = all.iter().filter(is_before);
+    let longest = before.clone().map(|of| of.total).reduce(f64::max)?;
+    // A request that was given up while it decoded was in the server no longer than any before.
+    let outside = |of: &Ended| of.total - of.inside.unwrap_or(longest);
+    let usual = before.clone().map(outside).reduce(f64::max);
+    let usual = usual.filter(|_| before.count() as u64 * 2 >= ENOUGH)?;
+    let limit = usual + (longest * LONGER.0).max(LONGER.1);
+    let servers: BTreeSet<&str> = faults.iter().map(|of| &*of.server).collect();
+    let had_fault = |of: &Ended| {
+        let host = run.table.text(ColumnId::host, of.row);
+        of.inside.is_some() || servers.contains(run.server(host))
+    };
+    let arrived = all
+        .iter()
+        .filter(|of| (down..over).contains(&of.arrival) && had_fault(of));
+    let waited = arrived.clone().map(outside).filter(|took| *took >= limit);
+    let longest = waited.clone().reduce(f64::max)?;
+    let (kind, count, arrived) = (&faults.first()?.kind, waited.count(), arrived.count());
+    let [limit, longest, usual] = [limit, longest, usual].map(duration);
+    let servers = Vec::from_iter(servers).join(", ");
+    Some(format!(
+        "While {servers} had the fault {kind}, {count} of the {arrived} requests that went well or were given up took {limit} or longer, up to {longest}, without \
+         waiting in the router and their {inside}; none that ended before took more than {usual}."
+    ))
 }
 
 /// Returns the servers that failed, by host, and when the last request of all ended.
@@ -129,7 +170,7 @@ fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
     let (table, mut last) = (&run.table, 0.0_f64);
     let mut servers: BTreeMap<Cow<'_, str>, Server> = BTreeMap::new();
     for row in run.counted().filter(|_| run.faults.is_empty()) {
-        let end = ended(run, row).unwrap_or(0.0);
+        let end = table.ended(row).map_or(0.0, seconds);
         let error = table.text(ColumnId::error, row);
         last = last.max(end);
         for attempt in parse_failed(table.text(ColumnId::failed_attempts, row)) {

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::clock::seconds;
 use crate::report::reader::Run;
 use crate::request::attempt::ServerRole;
 use crate::request::columns::ColumnId;
+use crate::table::Table;
 use crate::units::duration;
 
 use super::{Facts, Finding};
@@ -43,7 +45,7 @@ pub fn queue_grew(run: &Run) -> bool {
 pub fn growth(run: &Run) -> Option<String> {
     let waits = run
         .counted()
-        .filter_map(|row| Some((arrival(run, row)?, wait(run, row)?)));
+        .filter_map(|row| Some((seconds(run.table.began(row)?), wait(run, row)?)));
     let mut waits: Vec<(f64, f64)> = waits.collect();
     waits.sort_by(|a, b| a.0.total_cmp(&b.0));
     let third = waits.len() / 3;
@@ -59,7 +61,13 @@ pub fn growth(run: &Run) -> Option<String> {
         return None;
     }
     let (from, to) = (rest.first()?.0, rest.last()?.0);
-    let (arrived, ended) = arrived_and_ended(run, from, to);
+    // Also those outside the window.
+    let count = |time: fn(&Table, usize) -> Option<i64>| {
+        let times = run.table.first_rows();
+        let times = times.filter_map(|row| time(&run.table, row).map(seconds));
+        times.filter(|at| from < *at && *at <= to).count() as f64
+    };
+    let (arrived, ended) = (count(Table::began), count(Table::ended));
     // At exactly the highest rate that can be served, the backlog is a random walk that cannot go below 0. Its variance is 2 per
     // arrival, for Poisson arrivals and work that varies as much. Below that rate it stays near 0.
     if arrived - ended < Z_99 * (2.0 * arrived).sqrt() {
@@ -76,27 +84,6 @@ pub fn growth(run: &Run) -> Option<String> {
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len() as f64;
     values.sum::<f64>() / count
-}
-
-/// When a row's request was scheduled, or arrived if there was no schedule.
-fn arrival(run: &Run, row: usize) -> Option<f64> {
-    let at = run.table.number(ColumnId::scheduled_time, row);
-    at.or(run.table.number(ColumnId::arrival_time, row))
-}
-
-/// Counts the requests that arrived within a time and those that ended within it, including those outside the window.
-fn arrived_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
-    let count = |time: fn(&Run, usize) -> Option<f64>| {
-        let times = run.table.first_rows().filter_map(|row| time(run, row));
-        times.filter(|at| from < *at && *at <= to).count() as f64
-    };
-    (count(arrival), count(ended))
-}
-
-/// When a row's request ended.
-pub fn ended(run: &Run, row: usize) -> Option<f64> {
-    let end = run.table.number(ColumnId::end_time, row);
-    end.or_else(|| run.table.number(ColumnId::finish_time, row))
 }
 
 /// How long a row's request waited in the server queue, if it succeeded.

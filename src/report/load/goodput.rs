@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::table::Table;
 use crate::units;
 
-use super::latency::{LatencyId, end_to_end, first_token, later_tokens};
+use super::latency::{LatencyId, later_tokens};
 use super::request::Request;
 
 /// A goal of one request, written `name:milliseconds` or with a unit: `ttft:500`, `ttft:0.5s`. Names are those of vLLM's and SGLang's
@@ -43,7 +43,7 @@ impl FromStr for Goal {
             format!("`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500")
         })?;
         let name = name.trim();
-        if name != "e2el" && LatencyId::named(name).is_none() {
+        if LatencyId::of_goal(name).is_empty() {
             let known: Vec<&str> = LatencyId::all().map(LatencyId::name).collect();
             let known = known.join(", ");
             return Err(format!(
@@ -85,9 +85,9 @@ impl Goal {
 impl Goodput {
     /// Counts the successful requests that met all goals; `None` without goals.
     pub(super) fn of(table: &Table, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
-        let id = |goal: &Goal| LatencyId::named(&goal.name);
-        let with_id: Vec<_> = goals.iter().map(|goal| (goal, id(goal))).collect();
-        let is_good = ok.iter().map(|of| is_good(table, *of, &with_id));
+        let ids = |goal: &Goal| LatencyId::of_goal(&goal.name);
+        let with_ids: Vec<_> = goals.iter().map(|goal| (goal, ids(goal))).collect();
+        let is_good = ok.iter().map(|of| is_good(table, *of, &with_ids));
         let is_good: Vec<Option<bool>> = is_good.collect();
         let count = |value| is_good.iter().filter(|is_good| **is_good == value).count() as u64;
         (!goals.is_empty()).then(|| Goodput {
@@ -98,11 +98,11 @@ impl Goodput {
 }
 
 /// Whether every sequence of a request met all goals; `None` if a latency is missing.
-fn is_good(table: &Table, request: Request, goals: &[(&Goal, Option<LatencyId>)]) -> Option<bool> {
+fn is_good(table: &Table, request: Request, goals: &[(&Goal, Vec<LatencyId>)]) -> Option<bool> {
     let mut all = Some(true);
     for row in request.rows() {
-        for (Goal { name, limit_ms }, id) in goals {
-            match latency(table, row, name, *id) {
+        for (Goal { name, limit_ms }, ids) in goals {
+            match ids.iter().find_map(|id| id.nanos(table, row)) {
                 Some(nanos) if nanos as f64 > limit_ms * 1e6 => return Some(false),
                 Some(_) => {}
                 // A single token has no time between tokens, and meets any goal for it.
@@ -112,13 +112,4 @@ fn is_good(table: &Table, request: Request, goals: &[(&Goal, Option<LatencyId>)]
         }
     }
     all
-}
-
-/// The latency of a goal; `id`: its name looked up once for all rows.
-fn latency(table: &Table, row: usize, name: &str, id: Option<LatencyId>) -> Option<i64> {
-    match name {
-        "ttft" => first_token(table, row),
-        "e2el" => end_to_end(table, row),
-        _ => id?.nanos(table, row),
-    }
 }

@@ -46,6 +46,18 @@ pub struct Latencies {
     pub itl_max: Option<f64>,
 }
 
+/// bench_serving's end-to-end latency: from the generator's send to the last byte read; in a proxy's rows, which have no send, from the
+/// arrival.
+const E2E: [LatencyId; 2] = [
+    LatencyId::TotalFromSend,
+    LatencyId::Of(ColumnId::total_latency),
+];
+/// bench_serving's TTFT: from the same start to the first token read.
+const TTFT: [LatencyId; 2] = [
+    LatencyId::TtftFromSend,
+    LatencyId::Of(ColumnId::ttft_observed),
+];
+
 impl From<ColumnId> for LatencyId {
     fn from(column: ColumnId) -> LatencyId {
         LatencyId::Of(column)
@@ -68,6 +80,15 @@ impl LatencyId {
     /// Returns the latency with a name.
     pub fn named(name: &str) -> Option<LatencyId> {
         LatencyId::all().find(|known| known.name() == name)
+    }
+
+    /// Returns those that a goal is for, of which the first that a row has counts; none if its name is unknown.
+    pub fn of_goal(name: &str) -> Vec<LatencyId> {
+        match name {
+            "e2el" => E2E.into(),
+            "ttft" => TTFT.into(),
+            name => LatencyId::named(name).into_iter().collect(),
+        }
     }
 
     /// Its name, that of the column if it is one.
@@ -160,16 +181,14 @@ impl Latencies {
         }
     }
 
-    /// bench_serving's end-to-end latency: from the generator's send to the last byte read; in a proxy's rows from the arrival.
+    /// bench_serving's end-to-end latency.
     pub fn e2e(&self) -> Option<&Summary> {
-        let sent = self.get(LatencyId::TotalFromSend);
-        sent.or_else(|| self.get(ColumnId::total_latency))
+        E2E.into_iter().find_map(|id| self.get(id))
     }
 
-    /// bench_serving's TTFT: from the same start to the first token read.
+    /// bench_serving's TTFT.
     pub fn ttft(&self) -> Option<&Summary> {
-        let sent = self.get(LatencyId::TtftFromSend);
-        sent.or_else(|| self.get(ColumnId::ttft_observed))
+        TTFT.into_iter().find_map(|id| self.get(id))
     }
 
     /// The figures of a latency.
@@ -181,18 +200,6 @@ impl Latencies {
     pub fn latency(&self, id: LatencyId) -> Option<&Latency> {
         self.all.iter().find(|latency| latency.id == id)
     }
-}
-
-/// From the generator's send to the last byte read; in a proxy's rows from the arrival. Nanoseconds.
-pub(super) fn end_to_end(table: &Table, row: usize) -> Option<i64> {
-    let sent = LatencyId::TotalFromSend.nanos(table, row);
-    sent.or_else(|| table.integer(ColumnId::total_latency, row))
-}
-
-/// From the same start to the first token read, nanoseconds.
-pub(super) fn first_token(table: &Table, row: usize) -> Option<i64> {
-    let sent = LatencyId::TtftFromSend.nanos(table, row);
-    sent.or_else(|| table.integer(ColumnId::ttft_observed, row))
 }
 
 /// The number of tokens after those of the first event.

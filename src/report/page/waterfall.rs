@@ -41,8 +41,8 @@ fn in_order(sets: impl Iterator<Item = StageSet>) -> Vec<StageSet> {
 impl Requests {
     /// Reads the requests of a table.
     pub fn of(table: &Table) -> Requests {
-        let starts = table.first_rows().filter_map(|row| start(table, row));
-        let last = starts.fold(0.0, f64::max);
+        let starts = table.first_rows().filter_map(|row| table.began(row));
+        let last = starts.max().map_or(0.0, |at| seconds(at).max(0.0));
         let mut requests = Requests {
             slot: slot_of(last, SLOTS as f64 - 1.0),
             slots: vec![<[TimeSpent; 2]>::default(); SLOTS],
@@ -55,7 +55,7 @@ impl Requests {
                 continue;
             }
             let total = spent.each_ref().map(|spent| spent.total_nanos);
-            let start = start(table, row).unwrap_or(0.0).max(0.0);
+            let start = table.began(row).map_or(0.0, seconds).max(0.0);
             let slot = ((start / requests.slot) as usize).min(SLOTS - 1);
             if let Some(slot) = requests.slots.get_mut(slot).filter(|_| record.is_ok()) {
                 TimeSpent::add_both(slot, spent);
@@ -123,7 +123,7 @@ impl Requests {
             let cell = |column| table.number(column, *row).map_or(Value::Null, short);
             json!({
                 "id": table.text(ColumnId::req_id, *row),
-                "start": start(table, *row).map(short),
+                "start": table.began(*row).map(|at| short(seconds(at))),
                 "total": short(seconds(breakdown.total_nanos)),
                 "until_first_token": breakdown.until_first_token().map(|until| short(seconds(until.total_nanos))),
                 "host": table.text(ColumnId::host, *row),
@@ -168,10 +168,4 @@ pub fn stages(all: &TimeSpent) -> Value {
 
 fn stage(set: StageSet) -> Value {
     json!({ "name": set.name(), "label": set.label(), "place": set.place(), "order": set.order(), "is_after": set.is_after_first_token() })
-}
-
-/// When a row's request was scheduled, else sent, or arrived; seconds.
-fn start(table: &Table, row: usize) -> Option<f64> {
-    let scheduled = table.number(ColumnId::scheduled_time, row);
-    scheduled.or_else(|| Some(seconds(table.arrival(row)?)))
 }

@@ -143,26 +143,26 @@ fn an_error_of_a_load_names_its_file() {
     let plain = path("plain.csv", &format!("{head}\na,True,ok,h,1,10,10,2\n"));
     let load = file("slots16");
     for (given, wrong) in [
-        (&[&*failed][..], format!("{failed}: no request went well")),
-        (&[&plain], format!("{plain}: no server has 20 requests")),
+        (&[&*failed][..], "failed.csv: no request went well"),
+        (&[&plain], "plain.csv: no server has 20 requests"),
         (
             &[&load, "--fit", &plain],
-            format!("{plain}: no server has 20 requests"),
+            "plain.csv: no server has 20 requests",
         ),
         (
             &[&load, "--fit", &failed],
-            format!("{failed}: no request went well"),
+            "failed.csv: no request went well",
         ),
         (
             &[&load, &plain, "--set", "rate=2"],
-            "--set rate: plain.csv: its requests all come at once".to_owned(),
+            "--set rate: plain.csv: its requests all come at once",
         ),
     ] {
-        assert_says(&run(given).unwrap_err(), &wrong);
+        assert_says(&run(given).unwrap_err(), wrong);
     }
     // Beside others it is left out, and that is said.
     let shown = said(&[&load, &failed], "--set rate=2");
-    assert_says(&shown, &format!("note: {failed}: no request went well"));
+    assert_says(&shown, "note: failed.csv: no request went well");
     // As is the load for which nothing is found.
     let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
     let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();

@@ -46,7 +46,7 @@ fn requests_that_waited_for_a_fault_are_found() {
     let finding = only(&stalled(|n| n % 2 == 1, late, 1.0), "fault");
     assert_eq!(
         finding.what,
-        "While a, b had the fault stall, 5 of the 10 requests that went well took 0.26 s or longer, up to 1.51 s, without their time in the server; none that ended before took more than 13.0 ms."
+        "While a, b had the fault stall, 5 of the 10 requests that went well or were given up took 0.26 s or longer, up to 1.51 s, without waiting in the router and their time in the server; none that ended before took more than 13.0 ms."
     );
     assert_eq!(finding.level, Level::Limit);
     only(&stalled(|_| false, late, 1.0), "nothing_found");
@@ -85,6 +85,78 @@ fn requests_that_waited_for_a_fault_until_they_were_given_up_are_found() {
             assert_says(&finding.what, expected);
         }
     }
+}
+
+/// Requests that time out while a slow hop passes their tokens on count, but only at the server that has the fault.
+#[test]
+fn requests_that_a_slow_hop_kept_decoding_until_they_were_given_up_are_found() {
+    for (slow, is_found) in [("a:1", true), ("b:1", false)] {
+        let mut run = run_of(100, |sample, n, start| match n {
+            60..70 => {
+                let sample = sample.without(&[Moment::Finish, Moment::ServerFinish]);
+                let sample = sample.at(Moment::End, start + 2000);
+                sample.host("a:1").ended(Outcome::Timeout, "no end")
+            }
+            _ => sample,
+        });
+        run.faults = vec![fault(2.2, slow, "slow", "down")];
+        let all = found(&run);
+        let finding = all.iter().find(|of| of.kind == "fault");
+        assert_eq!(finding.is_some(), is_found, "{slow} {all:#?}");
+        if let Some(finding) = finding {
+            assert_says(&finding.what, "While a:1 had the fault slow, 10 of the");
+        }
+    }
+}
+
+/// A router whose queue is full makes requests wait with a fault as without one.
+#[test]
+fn a_full_router_is_not_blamed_on_a_fault() {
+    let mut run = run_of(100, |sample, n, start| match n {
+        60.. => {
+            let late = moments(HELD).into_iter();
+            let late = late
+                .map(|(moment, at)| (moment, at + 400))
+                .collect::<Vec<_>>();
+            let sample = set(sample, start, &late);
+            set(
+                sample,
+                start,
+                &moments("ServerFinish 885, LastToken 890, Finish 900"),
+            )
+        }
+        _ => sample,
+    });
+    run.faults = vec![fault(2.2, "a", "stall", "down")];
+    let kinds = super::kinds(&run);
+    assert!(!kinds.contains(&"fault"), "{kinds:?}");
+}
+
+/// Requests of servers that do not report their end are compared with each other.
+#[test]
+fn only_some_servers_report_when_they_finished() {
+    let mut run = run_of(200, |sample, n, start| {
+        let is_held = (120..130).contains(&n);
+        let sample = match is_held {
+            true => set(sample, start, &moments("LastToken 1990, Finish 2000")),
+            false => sample,
+        };
+        match n % 2 {
+            0 => sample,
+            _ => sample.without(&[Moment::ServerFinish]),
+        }
+    });
+    run.faults = vec![fault(4.4, "b:1", "stall", "down")];
+    let all = found(&run);
+    let finding = all.iter().find(|of| of.kind == "fault").unwrap();
+    assert_says(
+        &finding.what,
+        "without waiting in the router and their time in the server",
+    );
+    assert_says(
+        &finding.what,
+        "without waiting in the router and their wait in the server queue",
+    );
 }
 
 #[test]
