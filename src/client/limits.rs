@@ -1,13 +1,13 @@
 //! The limits on clients.
 
 use crate::keys::keys;
-use crate::keys::values::{Seconds, Whole};
+use crate::keys::values::{self, Seconds, Whole};
 
 keys! {
 /// The limits of a listener.
 Limits {
     /// After how much idleness a client's connection is closed; whole seconds.
-    client_idle_timeout_s: Whole<1, { u64::MAX }> = Whole::of::<75>(), Reload "--client-idle-timeout-s S" in "Limits";
+    client_idle_timeout_s: Whole<1, { u64::MAX }> as values::whole_seconds = Whole::of::<75>(), Reload "--client-idle-timeout-s S" in "Limits";
     /// Limit on the silence of a client within its request body; 408 after it.
     client_read_timeout_s: Seconds = Seconds::of::<60>(), Reload "--client-read-timeout-s S" in "Limits";
     /// How long a client may take none of the response before it is given up.
@@ -23,9 +23,9 @@ Limits {
     /// limit; one that takes nothing meets client_write_timeout_s.
     client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s S" in "Limits";
     /// Limit on the head of a request, bytes; 431 above it.
-    request_head_max_bytes: Whole<256, 1_048_575> = Whole::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";
+    request_head_max_bytes: Whole<256, 1_048_575> as values::bytes = Whole::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";
     /// Limit on the body of a request, bytes; 413 above it. Bodies are not held, so it is that of sgl-router.
-    request_body_max_bytes: Whole<1, { u64::MAX }> = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
+    request_body_max_bytes: Whole<1, { u64::MAX }> as values::bytes = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
     /// Client connections that the front takes at once; further ones get a 503. Under TLS they get a reset. The limits on heads,
     /// bodies, held-up responses and connections are those of the front's clients; in a process that has hops only,
     /// those of each hop's. Each request of HTTP/2 counts beside its connection, which carries up to 1000 at a time;

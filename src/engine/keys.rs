@@ -39,7 +39,7 @@ Traces {
     /// How they travel there: "grpc" or "http/protobuf". By default grpc to port 4317, else http/protobuf.
     forward_protocol: Option<Protocol> = None, Restart like "grpc";
     /// Bytes of them that may wait for it; further ones are lost and counted.
-    queue_bytes: Whole<65_536, 4_294_967_296> = Whole::of::<33_554_432>(), Restart;
+    queue_bytes: Whole<65_536, 4_294_967_296> as values::bytes = Whole::of::<33_554_432>(), Restart;
 }}
 
 keys! {
