@@ -219,7 +219,10 @@ fn invalid(field: &str, value: impl Display) -> String {
         "kind" => format!("one of {}", Kind::ALL.map(Kind::name).join(", ")),
         "probability" => "a share above 0 and at most 1, such as 0.05 or \"5%\"".to_owned(),
         "ms" | "after_ms" => {
-            format!("{number} or a text such as \"250ms\", from 0 to {}", u32::MAX)
+            format!(
+                "{number} or a text such as \"250ms\", from 0 to {}",
+                u32::MAX
+            )
         }
         "after_bytes" => format!("{number} or a text such as \"64KiB\", 0 or more"),
         "bytes_per_s" => format!("{number} or a text such as \"64KiB/s\", 1 or more"),

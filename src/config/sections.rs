@@ -132,8 +132,11 @@ impl FileSection {
             Value::Array(_) => "a list of texts in quotes",
             Value::String(_) => "text in quotes",
             Value::Boolean(_) => "true or false",
-            // Whatever is not a number is answered by what is.
-            _ => return self.problem(key, "".into()).unwrap_or_default(),
+            // The error of a text that is no number says what would be.
+            _ => {
+                let problem = self.problem(key, "".into()).unwrap_or_default();
+                return format!("{problem}; text goes in quotes");
+            }
         };
         format!("must be {kind}, as in {key} = {example}")
     }

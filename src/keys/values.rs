@@ -177,9 +177,7 @@ pub fn hours<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
 }
 
 /// Returns a parser of limits, of which 0 is none. A very small one is taken for a mistake.
-fn zero_or(
-    parse: impl Fn(&str) -> Result<f64, String>,
-) -> impl Fn(&str) -> Result<f64, String> {
+fn zero_or(parse: impl Fn(&str) -> Result<f64, String>) -> impl Fn(&str) -> Result<f64, String> {
     move |text| match parse(text)? {
         limit if limit == 0.0 || limit >= 0.001 => Ok(limit),
         _ => Err("must be 0 (no limit), or at least 0.001".to_owned()),
