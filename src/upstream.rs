@@ -52,11 +52,10 @@ Rules {
     /// this share of the prompt (its first 16 KiB); else to the one with the fewest requests in flight. sglang-router has the same
     /// key, and the next two.
     cache_threshold: f64 as values::share = 0.3, Reload "--cache-threshold SHARE" in "Upstreams";
-    /// With "cache_aware": prompts do not count while queues differ too much, and requests go to the upstream with the fewest in
-    /// flight. They do if the longest queue has more than this many requests more than the shortest, and also more than
-    /// `balance_rel_threshold` times as many.
+    /// With "cache_aware": by how many requests the longest queue may exceed the shortest. If it exceeds it by more, and is also
+    /// more than `balance_rel_threshold` times as long, requests go to the upstream with the fewest in flight, whatever their prompt.
     balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
-    /// With "cache_aware": how many times as long as the shortest queue the longest must be (see `balance_abs_threshold`).
+    /// With "cache_aware": how many times as long as the shortest queue the longest may be (see `balance_abs_threshold`).
     balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
     /// How long an upstream that cannot be connected to gets no requests. Then the proxy tries to connect to it; while that
     /// fails, the pause doubles, up to 30 s. When all upstreams are out, requests are sent all the same.

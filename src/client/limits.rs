@@ -18,7 +18,7 @@ Limits {
     /// upstream does not read does not count. It is checked when a piece arrives: a client that sends nothing more meets
     /// client_read_timeout_s.
     client_body_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-body-timeout-s S" in "Limits";
-    /// Limit on the total time that a response waits for its client to read; after it the connection is reset. Other time does
+    /// Limit on the total time that a response waits for its client to read; after it the response is reset. Other time does
     /// not count, so a stream may last for hours. A client that reads a byte a minute meets this limit; one that reads nothing
     /// meets client_write_timeout_s.
     client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s S" in "Limits";
