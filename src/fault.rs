@@ -129,12 +129,10 @@ impl Fault {
     /// See [`Fault::parse`].
     pub fn from_fields(mut fields: Map<String, Value>) -> Result<Fault, String> {
         for (field, value) in &mut fields {
-            let number = value.as_str();
-            let number = number.and_then(|text| units::parse_in_unit_of(field, text));
-            // A rate per minute is mostly not whole per second.
-            let is_rate = field == "bytes_per_s";
-            let whole = number.filter(|of| (is_rate || of.fract() == 0.0) && *of >= 0.0);
-            *value = whole.map_or_else(|| value.take(), |whole| (whole.round() as u64).into());
+            let text = value.as_str().filter(|text| text.parse::<f64>().is_err());
+            if let Some(number) = text.and_then(|text| number(field, text)) {
+                *value = number;
+            }
         }
         let fields = Value::Object(fields);
         let read: Result<Fault, _> = serde_path_to_error::deserialize(&fields);
@@ -201,17 +199,35 @@ impl<'de> Visitor<'de> for Fields {
     }
 }
 
+/// Parses a field's text with a unit.
+fn number(field: &str, text: &str) -> Option<Value> {
+    let whole = match field {
+        "probability" => return units::fraction(text).map(Value::from),
+        "ms" | "after_ms" => units::seconds(text)? / units::MS,
+        "after_bytes" => units::bytes(text)?,
+        // A rate per minute is mostly not whole per second.
+        "bytes_per_s" => units::byte_rate(text)?.round(),
+        _ => return None,
+    };
+    (whole >= 0.0 && whole.fract() == 0.0).then(|| (whole as u64).into())
+}
+
 /// Returns the message for a field's invalid value.
 fn invalid(field: &str, value: impl Display) -> String {
-    let text =
-        units::unit_of_key(field).map(|(.., text)| format!(" or a text such as \"{text}\","));
-    let number = format!("a whole number,{}", text.unwrap_or_default());
+    let number = "a whole number,";
     let expected = match field {
         "kind" => format!("one of {}", Kind::ALL.map(Kind::name).join(", ")),
-        "probability" => "a number above 0 and at most 1".to_owned(),
-        "ms" | "after_ms" => format!("{number} from 0 to {}", u32::MAX),
-        "count" | "bytes_per_s" => number + " 1 or more",
-        _ => number + " 0 or more",
+        "probability" => "a share above 0 and at most 1, such as 0.05 or \"5%\"".to_owned(),
+        "ms" | "after_ms" => {
+            format!(
+                "{number} or a text such as \"250ms\", from 0 to {}",
+                u32::MAX
+            )
+        }
+        "after_bytes" => format!("{number} or a text such as \"64KiB\", 0 or more"),
+        "bytes_per_s" => format!("{number} or a text such as \"64KiB/s\", 1 or more"),
+        "count" => format!("{number} 1 or more"),
+        _ => format!("{number} 0 or more"),
     };
     format!("{field} = {value}: must be {expected}")
 }
@@ -250,9 +266,9 @@ mod tests {
 {"kind":"reset","ms":1} | reset | no field of its own
 {"kind":"stall","bytes_per_s":1} | stall | takes ms
 {"kind":"reset","speed":1} | `speed` | `seed`
-{"kind":"reset","probability":0} | probability = 0: must be a number above 0
+{"kind":"reset","probability":0} | probability = 0: must be a share above 0
 {"kind":"reset","probability":1.5} | probability = 1.5
-{"kind":"reset","probability":"p"} | probability = "p": must be a number above 0
+{"kind":"reset","probability":"p"} | probability = "p": must be a share above 0
 {"kind":"reset","count":0} | count = 0: must be a whole number, 1 or more
 {"kind":"reset","seed":-5} | seed = -5: must be"#;
 
@@ -285,6 +301,10 @@ mod tests {
                 r#""cut","after_bytes":1500"#,
             ),
             (r#""cut","after_ms":"2s""#, r#""cut","after_ms":2000"#),
+            (
+                r#""reset","probability":"5%""#,
+                r#""reset","probability":0.05"#,
+            ),
         ] {
             let [read, same] =
                 [with_units, plain].map(|rest| parse(&format!("{{\"kind\":{rest}}}")));

@@ -153,20 +153,17 @@ fn wrapped(line: &str, width: usize) -> String {
 
 /// Joins each figure and its unit to one word.
 fn joined(line: &str) -> String {
-    let (mut is_figure, mut is_in_unit) = (false, false);
-    let char = |(at, c): (usize, char)| {
-        let rest = line.get(at + 1..).filter(|_| c == ' ');
-        let Some(rest) = rest else {
-            is_figure = c.is_ascii_digit() && !is_in_unit;
-            return c;
-        };
-        let next = rest.split(' ').next().unwrap_or_default();
-        let bare = next.trim_end_matches(|c: char| !c.is_alphabetic() && c != '%');
-        is_in_unit = is_figure && UNITS.contains(&bare);
-        is_figure = false;
-        if is_in_unit { NO_BREAK_SPACE } else { c }
+    let words = line.split(' ').map(str::to_owned);
+    let join = |line: String, word: String| {
+        let bare = word.trim_end_matches(|c: char| !c.is_alphabetic() && c != '%');
+        let last = line.rsplit(' ').next().unwrap_or_default();
+        let is_figure = last.ends_with(|c: char| c.is_ascii_digit());
+        // A unit may end with a digit, too.
+        let is_unit = is_figure && !last.contains(NO_BREAK_SPACE) && UNITS.contains(&bare);
+        let space = if is_unit { NO_BREAK_SPACE } else { ' ' };
+        format!("{line}{space}{word}")
     };
-    line.char_indices().map(char).collect()
+    words.reduce(join).unwrap_or_default()
 }
 
 /// The indentation of continuation lines: after the label, which two blanks end, unless that leaves no room.

@@ -32,31 +32,6 @@ const SIZE_UNITS: [(&str, f64); 7] = [
     ("GiB", 1_073_741_824.0),
 ];
 
-type Parse = fn(&str) -> Option<f64>;
-/// The unit that the end of a key's name states: that end, the parser of a text with any unit, the key's unit in the parser's
-/// (seconds or bytes), the number that the key takes (for messages), and an example of a text.
-pub type Unit = (&'static str, Parse, f64, &'static str, &'static str);
-
-const KEY_UNITS: [Unit; 6] = [
-    ("bytes_per_s", byte_rate, 1.0, "whole number", "64KiB/s"),
-    ("ms", seconds, MS, "whole number", "250ms"),
-    ("_s", seconds, 1.0, "number of seconds", "250ms"),
-    ("_hours", seconds, 3600.0, "number of hours", "90min"),
-    ("_bytes", bytes, 1.0, "whole number", "64KiB"),
-    ("_mb", bytes, 1e6, "number of MB", "1.5GB"),
-];
-
-/// Returns the unit that the name of a key ends with, if any.
-pub fn unit_of_key(key: &str) -> Option<&'static Unit> {
-    KEY_UNITS.iter().find(|(suffix, ..)| key.ends_with(suffix))
-}
-
-/// Parses a text with a unit into a number of the key's own unit; `None` for a number in quotes, which has no unit.
-pub fn parse_in_unit_of(key: &str, text: &str) -> Option<f64> {
-    let (_, parse, scale, ..) = unit_of_key(key).filter(|_| text.parse::<f64>().is_err())?;
-    Some(parse(text)? / scale)
-}
-
 /// Parses a duration in seconds: `90`, `1.5`, `90s`, `250ms`, `2min`, `1h`.
 pub fn seconds(text: &str) -> Option<f64> {
     with_unit(text, &TIME_UNITS)
@@ -73,11 +48,11 @@ pub fn per_second(text: &str) -> Option<f64> {
 }
 
 /// Parses a rate in bytes per second: `65536`, `64KiB/s`, `1.5MB/min`.
-fn byte_rate(text: &str) -> Option<f64> {
+pub fn byte_rate(text: &str) -> Option<f64> {
     rate_of(text, bytes)
 }
 
-fn rate_of(text: &str, parse: Parse) -> Option<f64> {
+fn rate_of(text: &str, parse: fn(&str) -> Option<f64>) -> Option<f64> {
     let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
     let (_, seconds) = TIME_UNITS.iter().find(|(name, _)| *name == unit.trim())?;
     Some(parse(number.trim())? / seconds)
@@ -186,12 +161,18 @@ pub fn at_least<T: FromStr + Display + PartialOrd + Copy>(
 /// Returns a parser of durations from `low` to `high` in a flag's own unit, which is `unit` seconds long: a plain number counts in
 /// that unit, a text may name another.
 pub fn time(unit: f64, low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
-    move |text| {
-        let number = text.parse().ok();
-        let number = number.or_else(|| Some(seconds(text)? / unit));
-        let hint = ", or one with its unit, such as 250ms";
-        within(number, low, high, "number", hint)
-    }
+    let hint = ", or one with its unit, such as 250ms";
+    move |text| within(in_unit(text, seconds, unit), low, high, "number", hint)
+}
+
+/// As [`time`], of sizes: the unit is so many bytes.
+pub fn size(unit: f64, low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    let hint = ", or one with its unit, such as 1.5GB";
+    move |text| within(in_unit(text, bytes, unit), low, high, "number", hint)
+}
+
+fn in_unit(text: &str, parse: fn(&str) -> Option<f64>, unit: f64) -> Option<f64> {
+    text.parse().ok().or_else(|| Some(parse(text)? / unit))
 }
 
 /// Checks a parsed value (`None`: it could not be parsed) against a range. NaN is in no range.

@@ -48,22 +48,23 @@ Rules {
     /// its prefix cache has it. Only this one waits for the prompt (at most 32 KiB of the body) before it chooses: column
     /// `prompt_wait`.
     policy: Policy = Policy::RoundRobin, Reload "--policy POLICY" in "Upstreams";
-    /// With "cache_aware": by the prompt if an upstream has had more than this share of it. Of its first 16 KiB, that is; else a
-    /// request goes to the one with the fewest in flight. This and the next two are as sglang-router has them.
+    /// With "cache_aware": a request goes to the upstream that has had the longest beginning of its prompt, if that is more than
+    /// this share of the prompt (its first 16 KiB); else to the one with the fewest requests in flight. sglang-router has the same
+    /// key, and the next two.
     cache_threshold: f64 as values::share = 0.3, Reload "--cache-threshold SHARE" in "Upstreams";
-    /// With "cache_aware": by the fewest in flight while the longest queue is ahead by more than this. It must be ahead of the
-    /// shortest by more than `balance_rel_threshold`, too.
+    /// With "cache_aware": by how many requests the longest queue may exceed the shortest. If it exceeds it by more, and is also
+    /// more than `balance_rel_threshold` times as long, requests go to the upstream with the fewest in flight, whatever their prompt.
     balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
-    /// With "cache_aware": the longest queue must also be more than this many times the shortest.
+    /// With "cache_aware": how many times as long as the shortest queue the longest may be (see `balance_abs_threshold`).
     balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
-    /// How long an upstream that cannot be connected to gets no requests. Then we probe it by a connect of our own. The pause
-    /// doubles up to 30 s while it fails. When all are out, they are tried all the same.
+    /// How long an upstream that cannot be connected to gets no requests. Then the proxy tries to connect to it; while that
+    /// fails, the pause doubles, up to 30 s. When all upstreams are out, requests are sent all the same.
     upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s S" in "Upstreams";
     /// Whether a request is sent once more if its upstream connection broke before a response came. It goes to another
     /// upstream where there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
     /// Requests that may be repeated by their method (GET) are sent again over a fresh connection anyway.
     resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
-    /// PEM file with the certificates of those who may sign an https:// upstream's; without it the system's roots.
+    /// PEM file with the CA certificates by which https:// upstreams are verified; without it the system's roots.
     upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
     /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has
     /// ended; the others wait in the front, in order of arrival, as in a router with a limit.

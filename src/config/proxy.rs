@@ -45,7 +45,7 @@ Config {
     /// A records file that would grow beyond this many MB is moved aside; 0: never. It is then records.csv.20261120T144800Z (UTC;
     /// a number follows when that name is taken), and a new one is begun. A MB is 1,000,000 bytes; a row takes about 700.
     records_rotate_mb: f64 as values::megabytes = 0.0, Restart "--records-rotate-mb MB" in "Running it";
-    /// It is also moved aside at the first row that comes this many hours after its first; 0: never.
+    /// A records file is also moved aside at the first row that comes this many hours after its first row; 0: never.
     records_rotate_hours: f64 as values::hours = 0.0, Restart "--records-rotate-hours HOURS" in "Running it";
     /// How many records files that were moved aside stay; 0: all. The oldest are removed.
     records_keep: Whole<0, { u64::MAX }> = Whole::of::<0>(), Restart "--records-keep N" in "Running it";
@@ -59,12 +59,12 @@ Config {
     admin_token: Option<Secret> = None, Restart like "16 characters or more";
     /// File that holds the token alone, in place of `admin_token`.
     admin_token_file: Option<PathBuf> = None, Restart "--admin-token-file FILE" in "Running it" like "/run/secrets/admin-token";
-    /// Names by which the live page and /faults may be asked for, where there is no token. They are the `Host` of a request,
-    /// without its port; localhost and IP addresses always may: another site's page in a browser could ask by its own.
+    /// Without a token: the host names, without a port, by which browsers may open the live page and /faults; localhost and IP
+    /// addresses always may. By any other name a page of another site could read them (DNS rebinding).
     admin_hosts: Vec<String> as values::names = Vec::new(), Reload "--admin-hosts NAME" in "Running it" like ["gpu1.example"];
-    /// Headers of requests, at most 4, that label them: what they say is in the column `labels`, in metrics (`queuescope_label_requests_total`)
-    /// and in what a report says of who waited, and who held up others. As a tenant's name that a gateway before this one sets: a
-    /// client may send any. None that holds a secret.
+    /// Names of at most 4 request headers whose values label a request, such as a tenant's name: in the column `labels`, in metrics
+    /// (`queuescope_label_requests_total`), and where a report says who waited and who held up others. A gateway should set them, as
+    /// a client may send any value. Headers that hold a secret are refused.
     label_headers: Vec<String> as values::header_names = Vec::new(), Reload "--label-headers NAME" in "Running it" like ["x-tenant"];
     /// Whether the admin listener takes faults to inject at the worker hops, at /faults. For experiments only. On an
     /// admin address that is not this machine's own it needs a token.
@@ -82,13 +82,13 @@ Config {
     threads: Whole<1, 1024> = Whole::of::<2>(), Restart "--threads N" in "Running it";
     /// Requests whose rows may wait for the file; further rows are lost and counted.
     record_queue: Whole<1, 16_777_216> = Whole::of::<65_536>(), Restart "--record-queue N" in "Running it";
-    /// Label sets of a metric of /metrics. Beyond them, new models, workers, servers and clocks show as
-    /// "other", so that nobody can fill Prometheus by inventing names. A worker takes about 10 of them (its stages): with
-    /// more than 4 workers, take 12 a worker.
+    /// The most label sets of one metric of /metrics. Beyond them, new models, workers, servers and clocks show as "other", so
+    /// that nobody can fill Prometheus by inventing names. A worker needs about 10 (its stages): with more than 4 workers, set 12
+    /// for each.
     metrics_label_sets: Whole<8, 4096> = Whole::of::<64>(), Restart "--metrics-label-sets N" in "Running it";
-    /// By what a front knows the stamps of its hops in other processes, which sign them: give the same to the front and
-    /// to each of them. At least 16 characters, as from `openssl rand -hex 32`; or a file that holds it alone. Hops in the
-    /// front's own process need none. Stamps that no hop of ours signed are taken off and not used.
+    /// The secret by which hops in other processes sign their stamps: give the same to the front and to each of them; hops in
+    /// the front's own process need none. At least 16 characters, as from `openssl rand -hex 32`. The front takes off stamps
+    /// with another signature and does not use them.
     hop_secret: Option<Secret> = None, Restart like "16 characters or more";
     /// File that holds the secret alone, in place of `hop_secret`.
     hop_secret_file: Option<PathBuf> = None, Restart "--hop-secret-file FILE" like "/run/secrets/hop-secret";

@@ -3,7 +3,6 @@
 use toml::Value;
 
 use crate::keys::{Key, Lines, Section};
-use crate::units;
 
 use super::proxy::{Config, Worker};
 
@@ -100,7 +99,7 @@ impl FileSection {
         let Some(part) = (self.select)(config) else {
             return Ok(());
         };
-        let set = part.set(key, self.in_key_unit(key, value));
+        let set = part.set(key, value);
         set.map_err(|error| match error.message().split_once(", expected ") {
             // Messages of our value types are for users. Serde's own are not, except for its list of names.
             Some((_, one)) if error.message().starts_with("unknown variant") => {
@@ -124,39 +123,20 @@ impl FileSection {
         }
     }
 
-    /// Converts a text with a unit into a number in the key's unit.
-    fn in_key_unit(&self, key: &str, value: Value) -> Value {
-        let number = value
-            .as_str()
-            .and_then(|text| units::parse_in_unit_of(key, text));
-        match (number, self.example(key)) {
-            (Some(whole), Some(Value::Integer(_))) if whole.fract() == 0.0 => {
-                Value::Integer(whole as i64)
-            }
-            (Some(number), Some(Value::Float(_))) => Value::Float(number),
-            _ => value,
-        }
-    }
-
     /// Says what a key takes, with an example.
     pub(super) fn expected(&self, key: &str) -> String {
         let Some(example) = self.example(key) else {
             return "has a value that cannot be used".to_owned();
         };
-        let of_unit =
-            |(.., of, text): &units::Unit| format!("a {of}, or a text such as \"{text}\"");
-        let of_unit = units::unit_of_key(key).map(of_unit);
         let kind = match &example {
             Value::Array(_) => "a list of texts in quotes",
             Value::String(_) => "text in quotes",
             Value::Boolean(_) => "true or false",
-            Value::Float(_) => of_unit.as_deref().unwrap_or("a number"),
-            _ if key.ends_with("_bytes") => of_unit.as_deref().unwrap_or_default(),
-            // The error of a number below every range names the range.
-            _ => match self.problem(key, i64::MIN.into()) {
-                Some(range) => &range.replacen("must be", "a whole number,", 1),
-                None => "a whole number",
-            },
+            // The error of a text that is no number says what would be.
+            _ => {
+                let problem = self.problem(key, "".into()).unwrap_or_default();
+                return format!("{problem}; text goes in quotes");
+            }
         };
         format!("must be {kind}, as in {key} = {example}")
     }

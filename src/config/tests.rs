@@ -94,7 +94,7 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
     assert!(flags.len() > 30 && flags.contains(&"--newest"), "{flags:?}");
     let (mut config, proxy) = (Config::default(), &SECTIONS[0]);
     let problem = proxy.set(&mut config, "newest", "x".into()).unwrap_err();
-    let expected = "must be a whole number, from 1 to 9, as in newest = 9";
+    let expected = "must be a whole number from 1 to 9";
     assert_eq!(problem, expected);
     let before = config.clone();
     config.new.newest = Whole::of::<8>();

@@ -14,9 +14,9 @@ keys! {
 /// (docs/ENGINE.md). Where one of the two sections below is given, a request's rows wait for that after its end, and are then
 /// written with what has come. Requests themselves do not wait. Changed keys take effect at a restart.
 Keys {
-    /// How long they wait, seconds.
+    /// How long rows wait.
     wait_s: Seconds<0> = Seconds::of::<2>(), Restart;
-    /// The same where the client has left, which a server may notice seconds later.
+    /// How long they wait where the client has left, which a server may notice seconds later.
     wait_abort_s: Seconds<0> = Seconds::of::<5>(), Restart;
     /// Requests whose rows may wait, a few KB each, and sequences whose spans or log lines came before their request ended.
     /// Beyond it rows are written at once.
@@ -33,13 +33,13 @@ keys! {
 Traces {
     /// Where servers send their spans, IP:PORT. Whoever reaches it can tell us times of requests: not for the world.
     listen: Option<SocketAddr> as listen = None, Restart "--engine-traces IP:PORT" like "127.0.0.1:4327";
-    /// The collector that gets all of them as they came: an endpoint as in [telemetry.otlp], or "none". By default that of
-    /// [telemetry.otlp], with its headers; to one that is given here none are sent.
+    /// The collector that gets all of them unchanged: an endpoint as in [telemetry.otlp], or "none". By default that of
+    /// [telemetry.otlp], with its headers; a collector that is given here gets no headers.
     forward_to: Option<String> = None, Restart like "http://127.0.0.1:4317";
-    /// How they travel there: "grpc" or "http/protobuf". By default grpc to port 4317, else http/protobuf.
+    /// How they are sent to `forward_to`: "grpc" or "http/protobuf". By default grpc to port 4317, else http/protobuf.
     forward_protocol: Option<Protocol> = None, Restart like "grpc";
-    /// Bytes of them that may wait for it; further ones are lost and counted.
-    queue_bytes: Whole<65_536, 4_294_967_296> = Whole::of::<33_554_432>(), Restart;
+    /// Bytes of spans that may wait for `forward_to`; further ones are lost and counted.
+    queue_bytes: Whole<65_536, 4_294_967_296> as values::bytes = Whole::of::<33_554_432>(), Restart;
 }}
 
 keys! {

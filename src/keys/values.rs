@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
+use toml::Value;
+
+use crate::units;
 
 /// A whole number within a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "i64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Whole<const MIN: u64, const MAX: u64>(u64);
 
 /// A duration in seconds, of at most a day.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-#[serde(try_from = "f64", into = "f64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(into = "f64")]
 pub struct Seconds<const MIN_MS: u64 = 1>(Duration);
 
 /// A day. No time limit needs more.
@@ -42,17 +44,31 @@ impl<const MIN: u64, const MAX: u64> Whole<MIN, MAX> {
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// Parses a number; `in_unit` parses one that has a unit.
+    fn parse(text: &str, in_unit: fn(&str) -> Option<f64>, hint: &str) -> Result<Self, String> {
+        let is_whole = |number: &f64| *number >= 0.0 && number.fract() == 0.0;
+        let in_unit = || Some(in_unit(text).filter(is_whole)? as u64);
+        let number = text.parse().ok().or_else(in_unit);
+        let number = number.filter(|number| (MIN..=MAX).contains(number));
+        number.map(Whole).ok_or_else(|| match MAX {
+            u64::MAX => format!("must be a whole number, {MIN} or more{hint}"),
+            _ => format!("must be a whole number from {MIN} to {MAX}{hint}"),
+        })
+    }
 }
 
 impl<const MIN: u64, const MAX: u64> TryFrom<i64> for Whole<MIN, MAX> {
     type Error = String;
 
     fn try_from(number: i64) -> Result<Self, String> {
-        match (u64::try_from(number), MAX) {
-            (Ok(number), _) if (MIN..=MAX).contains(&number) => Ok(Whole(number)),
-            (_, u64::MAX) => Err(format!("must be at least {MIN}")),
-            _ => Err(format!("must be from {MIN} to {MAX}")),
-        }
+        Whole::parse(&number.to_string(), |_| None, "")
+    }
+}
+
+impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Whole<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        number(value, |text| Whole::parse(text, |_| None, ""))
     }
 }
 
@@ -70,6 +86,12 @@ impl<const MIN_MS: u64> Seconds<MIN_MS> {
     pub const fn get(self) -> Duration {
         self.0
     }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let min = Duration::from_millis(MIN_MS).as_secs_f64();
+        let seconds = units::time(1.0, min, MAX_SECONDS as f64)(text)?;
+        Ok(Seconds(Duration::from_secs_f64(seconds)))
+    }
 }
 
 impl<const MIN_MS: u64> From<Seconds<MIN_MS>> for f64 {
@@ -78,16 +100,31 @@ impl<const MIN_MS: u64> From<Seconds<MIN_MS>> for f64 {
     }
 }
 
+impl<'de, const MIN_MS: u64> Deserialize<'de> for Seconds<MIN_MS> {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        number(value, Seconds::parse)
+    }
+}
+
 impl<const MIN_MS: u64> TryFrom<f64> for Seconds<MIN_MS> {
     type Error = String;
 
     fn try_from(seconds: f64) -> Result<Self, String> {
-        let min = Duration::from_millis(MIN_MS).as_secs_f64();
-        if (min..=MAX_SECONDS as f64).contains(&seconds) {
-            return Ok(Seconds(Duration::from_secs_f64(seconds)));
-        }
-        Err(format!("must be from {min} to {MAX_SECONDS} seconds"))
+        Seconds::parse(&seconds.to_string())
     }
+}
+
+/// Deserializes a number, or a text with a unit, by a parser of texts. A number without a unit is not in quotes.
+fn number<'de, D: Deserializer<'de>, T>(
+    value: D,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, D::Error> {
+    let text = match Value::deserialize(value)? {
+        Value::String(text) if text.parse::<f64>().is_ok() => String::new(),
+        Value::String(text) => text,
+        number => number.to_string(),
+    };
+    parse(&text).map_err(D::Error::custom)
 }
 
 /// Deserializes a value and checks it.
@@ -103,30 +140,48 @@ fn checked<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     }
 }
 
+/// Deserializes a whole number of bytes.
+pub fn bytes<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
+    value: D,
+) -> Result<Whole<MIN, MAX>, D::Error> {
+    let hint = ", or one with its unit, such as 64KiB";
+    number(value, |text| Whole::parse(text, units::bytes, hint))
+}
+
+/// Deserializes a whole number of seconds.
+pub fn whole_seconds<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
+    value: D,
+) -> Result<Whole<MIN, MAX>, D::Error> {
+    let hint = ", or one with its unit, such as 2min";
+    number(value, |text| Whole::parse(text, units::seconds, hint))
+}
+
 /// Deserializes a share.
 pub fn share<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    let is_valid = |value: &f64| (0.0..=1.0).contains(value);
-    checked(value, is_valid, "must be from 0 to 1")
+    number(value, units::share(0.0, 1.0))
 }
 
 /// Deserializes a factor of at least 1.
 pub fn ratio<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    let is_valid = |value: &f64| (1.0..=1e6).contains(value);
-    checked(value, is_valid, "must be from 1 to 1000000")
+    number(value, units::between(1.0, 1e6))
 }
 
 /// Deserializes megabytes, or 0 for no limit.
 pub fn megabytes<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    let is_valid = |value: &f64| *value == 0.0 || (0.001..=1e6).contains(value);
-    let problem = "must be 0 (no limit), or from 0.001 to 1000000 MB";
-    checked(value, is_valid, problem)
+    number(value, zero_or(units::size(1e6, 0.0, 1e6)))
 }
 
 /// Deserializes hours, or 0 for no limit.
 pub fn hours<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    let is_valid = |value: &f64| *value == 0.0 || (0.001..=87_600.0).contains(value);
-    let problem = "must be 0 (no limit), or from 0.001 to 87600 hours";
-    checked(value, is_valid, problem)
+    number(value, zero_or(units::time(3600.0, 0.0, 87_600.0)))
+}
+
+/// Returns a parser of limits, of which 0 is none. A very small one is taken for a mistake.
+fn zero_or(parse: impl Fn(&str) -> Result<f64, String>) -> impl Fn(&str) -> Result<f64, String> {
+    move |text| match parse(text)? {
+        limit if limit == 0.0 || limit >= 0.001 => Ok(limit),
+        _ => Err("must be 0 (no limit), or at least 0.001".to_owned()),
+    }
 }
 
 /// Deserializes an address to listen on, `IP:PORT`, or `localhost:PORT` for 127.0.0.1.

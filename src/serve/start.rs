@@ -62,6 +62,8 @@ pub(super) struct BoundListener {
     role: Role,
     pub(super) socket: ListenSocket,
     upstreams: Arc<Upstreams>,
+    /// The running listener that it is, which goes on.
+    kept: Option<Arc<RunningListener>>,
 }
 
 /// Takes over the socket for this address from another process, if there is one, or binds a new one. `ours`: the sockets of this process,
@@ -114,15 +116,16 @@ pub(super) async fn bind(
                 (name.clone(), name + ": upstream")
             }
         };
-        let at_address = running.iter().map(|running| (running, &running.socket));
-        let mut at_address = at_address.filter(|(_, socket)| socket.configured == address);
-        let same = at_address.clone().find(|(_, socket)| socket.name == name);
+        let mut at_address = running
+            .iter()
+            .filter(|one| one.socket.configured == address);
+        let kept = at_address.clone().find(|one| one.socket.name == name);
         // A worker that was renamed keeps its socket.
         let renamed = || at_address.find(|_| address.port() != 0);
-        let socket = match same.or_else(renamed) {
-            Some((_, socket)) => ListenSocket {
+        let socket = match kept.or_else(renamed) {
+            Some(one) => ListenSocket {
                 name,
-                ..socket.clone()
+                ..one.socket.clone()
             },
             None => {
                 let ours = running.iter().map(|running| &running.socket);
@@ -130,7 +133,7 @@ pub(super) async fn bind(
                 listen(&name, address, inherited, ours)?
             }
         };
-        let before = same.map(|(running, _)| running.service.upstreams.load_full());
+        let before = kept.map(|kept| kept.service.upstreams.load_full());
         let metrics = metrics.clone();
         let connectivity = Connectivity {
             trust: trust.clone(),
@@ -146,6 +149,7 @@ pub(super) async fn bind(
             role,
             socket,
             upstreams: Arc::new(upstreams),
+            kept: kept.cloned(),
         });
     }
     Ok(all)
@@ -170,10 +174,7 @@ impl Listeners {
         for one in bound {
             let (name, at, now) = (&one.socket.name, one.socket.address, one.upstreams.names());
             let to = now.join(", ");
-            let is_it = |old: &&Arc<RunningListener>| {
-                (&old.socket.name, old.socket.configured) == (name, one.socket.configured)
-            };
-            let Some(kept) = old.iter().find(is_it) else {
+            let Some(kept) = one.kept else {
                 changes.push(match (&one.role, &shared.tls) {
                     (Role::Hop(_), _) => format!("{name} on http://{at} to {to}"),
                     (Role::Front, None) => format!("front on http://{at} to {to}"),
@@ -186,7 +187,7 @@ impl Listeners {
                 changes.push(format!("{name} to {to}"));
             }
             kept.service.upstreams.store(one.upstreams);
-            running.push(kept.clone());
+            running.push(kept);
         }
         let stays = |old: &Arc<RunningListener>| running.iter().any(|one| Arc::ptr_eq(one, old));
         let gone = old.iter().filter(|old| !stays(old));

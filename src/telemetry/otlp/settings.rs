@@ -55,7 +55,7 @@ Otlp {
     headers: Vec<Secret> as checked = Vec::new(), Restart like ["x-api-key: KEY"];
     /// File with such lines, in place of `headers` or beside it.
     headers_file: Option<PathBuf> = None, Restart like "/run/secrets/otlp-headers";
-    /// PEM file with the certificates of those who may sign that of an https:// collector; without it the system's roots.
+    /// PEM file with the CA certificates by which an https:// collector is verified; without it the system's roots.
     ca: Option<PathBuf> = None, Restart like "ca.pem";
     /// service.name of the spans; "queuescope" by default.
     service_name: Option<String> = None, Restart like "queuescope";
@@ -66,15 +66,16 @@ Otlp {
     /// Rows of requests (a request with n sequences has n) whose traces may wait, a few KB each. Further ones are lost and
     /// counted.
     queue: Whole<1, 1_048_576> = Whole::of::<4096>(), Restart;
-    /// What is kept is decided when a request has ended. All that did not go well:
+    /// Whether traces of all requests that did not go well are kept. What is kept is decided when a request has ended.
     keep_errors: bool = true, Restart;
-    /// All that took longer to its first token; 0: no such limit.
+    /// Traces of requests that took longer than this to the first token are kept; 0: no such limit.
     keep_ttft_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
-    /// All that took longer in all; 0: no such limit.
+    /// Traces of requests that took longer than this in all are kept; 0: no such limit.
     keep_total_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
-    /// All that a client had sampled, or that went upstream sampled, is kept. Of the rest this share, by trace id.
+    /// The share of all other traces that is kept, chosen by trace id. Traces that the client marked as sampled, or that went
+    /// upstream so, are all kept.
     ratio: f64 as values::share = 1.0, Restart;
-    /// Whether requests whose client sent a trace that is not sampled are left out of that share.
+    /// Whether traces that the client marked as not sampled are left out of the share `ratio`.
     follow_client: bool = true, Restart;
     /// Whether the sampled flag goes upstream, where it turns on the tracing of a router or engine that was started with it,
     /// which costs them time: "client" (as the client sent it; a trace that begins here goes without), "ratio" (in a

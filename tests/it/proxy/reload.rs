@@ -162,7 +162,7 @@ async fn a_reload_that_is_refused_changes_nothing() {
     for _ in 0..6 {
         process.signal(Signal::SIGHUP);
         for told in [
-            "threads = 0: must be from 1 to 1024",
+            "threads = 0: must be a whole number from 1 to 1024",
             "name: belongs under `[[worker]]`",
         ] {
             assert_says(&process.says("reload refused, nothing has changed: "), told);
