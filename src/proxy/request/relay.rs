@@ -353,7 +353,12 @@ impl Request<'_> {
         match &mut part {
             Part::Head(head, _) => {
                 is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-                if is_switch || !head.status.is_informational() {
+                let is_final = is_switch || !head.status.is_informational();
+                if !is_final && self.response.version < Version::HTTP_11 {
+                    // RFC 9110, section 15.2.
+                    return Ok(());
+                }
+                if is_final {
                     self.response.has_begun = true;
                     self.upload.kept = None;
                     let closes = self.service.listener.is_closing() || self.response.ends_by_close;
