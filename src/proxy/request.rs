@@ -14,7 +14,7 @@ use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::error_response::{ErrorResponse, Refusal};
-use crate::client::exchange::Exchange;
+use crate::client::exchange::{Exchange, WriteLimits};
 use crate::client::limits::Limits;
 use crate::client::shortage;
 use crate::config::proxy::StampsPolicy;
@@ -420,12 +420,12 @@ impl<'a> Request<'a> {
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
-        let (stall, write) = (
-            self.limits.client_stall_timeout_s,
-            self.limits.client_write_timeout_s,
-        );
+        let limits = WriteLimits {
+            total: self.limits.client_stall_timeout_s.get(),
+            silence: self.limits.client_write_timeout_s.get(),
+        };
         self.response.has_begun = true;
-        client.answer(head, body, stall.min(write).get()).await;
+        client.answer(head, body, limits).await;
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.

@@ -15,7 +15,7 @@ use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
 use crate::client::error_response::Refusal;
-use crate::client::exchange::{Exchange, NotWritten, Part};
+use crate::client::exchange::{Exchange, NotWritten, Part, WriteLimits};
 use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
@@ -394,7 +394,7 @@ impl Request<'_> {
         }
         if is_switch {
             // What the client sends from now on is no body: no limit of one holds.
-            self.limits = self.limits.clone().lifted();
+            self.limits = self.limits.clone().upgraded();
             self.upload.is_over = false;
             self.upload.waiting_since = self.shared.clock.now();
         }
@@ -410,21 +410,23 @@ impl Request<'_> {
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<Vec<u8>, Failure> {
-        let write_limit = self.limits.client_write_timeout_s.get();
-        let waited = u64::try_from(self.context.timing.past_write_wait()).unwrap_or(0);
-        let stall_limit =
-            (self.limits.client_stall_timeout_s.get()).saturating_sub(Duration::from_nanos(waited));
+        let past = self.context.timing.past_write_wait();
+        let stall_limit = self.limits.client_stall_timeout_s.get();
+        let waited = Duration::from_nanos(u64::try_from(past).unwrap_or(0));
+        let limits = WriteLimits {
+            total: stall_limit.saturating_sub(waited),
+            silence: self.limits.client_write_timeout_s.get(),
+        };
         let read_ahead = self.read_ahead(up);
-        let written = client.write(part, stall_limit.min(write_limit), read_ahead);
-        let written = written.await;
+        let written = client.write(part, limits, read_ahead).await;
         if self.context.timing.is_write_pending() {
             let now = self.shared.clock.now();
             self.context.timing.write_over(now);
             self.response.last_activity = now;
         }
         written.map_err(|error| match error {
-            NotWritten::TimedOut if stall_limit <= write_limit => Failure::ClientStalled,
-            NotWritten::TimedOut => Failure::ClientTookNothing,
+            NotWritten::Stalled => Failure::ClientStalled,
+            NotWritten::TookNothing => Failure::ClientTookNothing,
             NotWritten::Interrupted(failure) => failure,
             NotWritten::ClientGone => Failure::ClientGone,
         })
