@@ -15,6 +15,8 @@ step() { echo "== $*" && "$@"; }
 step cargo fmt --check
 step cargo clippy --locked --all-targets -- -D warnings
 step cargo test --locked
+# The table of framing cases and a few random ones are in the step before.
+step env DIFFERENTIAL=10000 cargo test --locked --test it differential::random
 step bash scripts/report-shots.sh all
 step bash scripts/live-shots.sh
 step bash scripts/deploy.sh

@@ -170,12 +170,16 @@ mod tests {
     use pingora::http::ResponseHeader;
 
     use super::*;
-    use crate::client::exchange::Part;
+    use crate::client::exchange::{NotWritten, Part, WriteLimits};
 
     #[tokio::test]
     async fn a_connection_ends_only_once_what_is_buffered_of_broken_streams_was_sent() {
         const BYTES: usize = 20_000;
-        let second = Duration::from_secs(60);
+        let minute = Duration::from_secs(60);
+        let within = WriteLimits {
+            total: minute,
+            silence: minute,
+        };
         let limits = Limits::default();
         // Little is buffered that the client has not read.
         let (near, far) = tokio::io::duplex(100);
@@ -190,7 +194,7 @@ mod tests {
                 let head = ResponseHeader::build(200, None).unwrap();
                 let body = vec![b'x'; BYTES];
                 for part in [Part::Head(Box::new(head), false), Part::Body(body, false)] {
-                    let written = request.write(part, second, pending::<()>()).await;
+                    let written = request.write(part, within, pending::<()>()).await;
                     written.unwrap();
                 }
                 request.break_off().await;
@@ -214,5 +218,52 @@ mod tests {
             read
         };
         assert_eq!(tokio::join!(serves, reads).1, BYTES);
+    }
+    /// Writes much to a client that rests for `pause` after each frame.
+    async fn written(within: WriteLimits, pause: Duration) -> Result<(), NotWritten<()>> {
+        let (near, far) = tokio::io::duplex(100_000);
+        let phase = watch::Sender::new(Phase::Serving);
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let (tells, told) = tokio::sync::oneshot::channel();
+        let serves = async {
+            let (far, limits) = (Box::new(far), Limits::default());
+            let client = Http2Client::open(far, peer, &limits, phase.subscribe(), Clock::system());
+            let mut client = client.await.unwrap();
+            let mut request = client.next().await.unwrap().unwrap();
+            client.serve(async move {
+                let head = Box::new(ResponseHeader::build(200, None).unwrap());
+                let head = request.write(Part::Head(head, false), within, pending::<()>());
+                head.await.unwrap();
+                let body = Part::Body(vec![b'x'; 200_000], true);
+                let written = request.write(body, within, pending::<()>()).await;
+                tells.send(written.map(drop)).unwrap();
+            });
+            let _ = client.next().await;
+        };
+        let reads = async {
+            let (mut requests, connection) = h2::client::handshake(near).await.unwrap();
+            let driver = tokio::spawn(connection);
+            let request = Request::get("http://h/").body(()).unwrap();
+            let (response, _) = requests.send_request(request, true).unwrap();
+            let mut body = response.await.unwrap().into_body();
+            while let Some(Ok(piece)) = body.data().await {
+                tokio::time::sleep(pause).await;
+                body.flow_control().release_capacity(piece.len()).unwrap();
+            }
+            drop((requests, driver));
+        };
+        let (written, (), ()) = tokio::join!(told, serves, reads);
+        written.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_piece_may_take_longer_than_a_client_may_take_nothing() {
+        let [second, minute, hour] = [1, 60, 3600].map(Duration::from_secs);
+        let within = |total, silence| WriteLimits { total, silence };
+        assert!(written(within(hour, minute), 10 * second).await.is_ok());
+        let stalled = written(within(minute, hour), 10 * second).await;
+        assert!(matches!(stalled, Err(NotWritten::Stalled)));
+        let nothing = written(within(hour, minute), hour).await;
+        assert!(matches!(nothing, Err(NotWritten::TookNothing)));
     }
 }

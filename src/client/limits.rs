@@ -33,6 +33,15 @@ Limits {
 }}
 
 impl Limits {
+    /// Returns the limits for a client that sends no body any more, but what an upgraded connection carries.
+    #[must_use]
+    pub fn upgraded(self) -> Limits {
+        Limits {
+            client_read_timeout_s: Seconds::UNLIMITED,
+            ..self.lifted()
+        }
+    }
+
     /// Returns the limits for a client that may be slow and large, as a router behind a front of ours. The head's timeout stays: a
     /// client that stops within a head is of no use.
     #[must_use]

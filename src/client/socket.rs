@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -23,13 +24,15 @@ use tokio::net::TcpStream;
 #[derive(Clone, Debug)]
 pub struct Socket {
     tcp: Arc<TcpStream>,
+    /// How many bytes were written.
+    written: Arc<AtomicU64>,
     /// Bytes that were read before and are read again first.
     prefix: Bytes,
 }
 
 /// The most unsent bytes in a client's socket. By default a kernel takes megabytes and reports room only once a third of
 /// them was sent: a client that reads steadily would look stalled.
-const MAX_UNSENT_BYTES: u32 = 131_072;
+const MAX_UNSENT_BYTES: u32 = 32_768;
 
 impl Socket {
     /// Sets up the socket of a client that was just accepted.
@@ -40,14 +43,22 @@ impl Socket {
         let _ = SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
         Socket {
             tcp: Arc::new(socket),
+            written: Arc::default(),
             prefix: Bytes::new(),
         }
     }
 
     /// Returns the same socket with bytes that were read from it to be read again.
     pub fn with_prefix(&self, prefix: Bytes) -> Socket {
-        let tcp = self.tcp.clone();
-        Socket { tcp, prefix }
+        Socket {
+            prefix,
+            ..self.clone()
+        }
+    }
+
+    /// How many bytes the kernel has taken for the client.
+    pub fn written(&self) -> u64 {
+        self.written.load(Relaxed)
     }
 
     /// Waits until the client has closed its side, or its connection broke. Reads nothing.
@@ -93,7 +104,11 @@ impl Socket {
             ready!(self.tcp.poll_write_ready(cx))?;
             match write(&self.tcp) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
+                written => {
+                    let bytes = *written.as_ref().unwrap_or(&0);
+                    self.written.fetch_add(bytes as u64, Relaxed);
+                    return Poll::Ready(written);
+                }
             }
         }
     }

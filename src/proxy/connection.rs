@@ -95,6 +95,8 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let mut is_first = true;
     let mut phase = service.listener.phase.clone();
     loop {
+        // A reload may have changed them.
+        let limits = service.shared.limits(&service.role);
         match client.next(&limits, &mut phase).await {
             Next::Request(mut exchange) => {
                 exchange.is_first = std::mem::take(&mut is_first);

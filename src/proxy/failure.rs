@@ -86,7 +86,7 @@ impl Failure {
             }
             Failure::NoConnection(error) | Failure::Upstream(error) => {
                 let is_connected = matches!(self, Failure::Upstream(_));
-                let (status, message, outcome) = of_upstream(error.etype(), is_connected);
+                let (status, message, outcome) = of_upstream(error, is_connected);
                 let text = format!("{upstream}: {}", error_text(error));
                 (response(status, message), (outcome, text))
             }
@@ -123,11 +123,17 @@ fn response(status: u16, message: &'static str) -> Option<ErrorResponse> {
 }
 
 /// Returns status, message and outcome for an error of an upstream, which was connected to or was not.
-fn of_upstream(etype: &ErrorType, is_connected: bool) -> (u16, &'static str, Outcome) {
+fn of_upstream(error: &Error, is_connected: bool) -> (u16, &'static str, Outcome) {
     use ErrorType::{ConnectRefused, ConnectTimedout, WriteTimedout};
     let broke = "the upstream broke the connection before its answer";
-    match etype {
+    let (invalid, large) = (
+        "the upstream's response is not valid HTTP",
+        "the head of the upstream's response is too large",
+    );
+    match error.etype() {
         WriteTimedout if is_connected => (504, NO_ANSWER, Timeout),
+        _ if is_connected && is_large(error) => (502, large, UpstreamDied),
+        etype if is_connected && is_invalid(etype) => (502, invalid, UpstreamDied),
         _ if is_connected => (502, broke, UpstreamDied),
         ConnectTimedout => {
             let message = "the connection to the upstream timed out";
@@ -148,6 +154,18 @@ fn is_tls(etype: &ErrorType) -> bool {
     [TLSHandshakeFailure, TLSHandshakeTimedout, InvalidCert].contains(etype)
 }
 
+/// Whether what was received is not valid HTTP.
+fn is_invalid(etype: &ErrorType) -> bool {
+    let of_body = ["InvalidChunk", "InvalidTrailerEnd"].contains(&etype.as_str());
+    of_body || matches!(etype, ErrorType::InvalidHTTPHeader | ErrorType::H1Error)
+}
+
+/// Whether a response's head has more bytes than Pingora takes.
+fn is_large(error: &Error) -> bool {
+    let context = error.context.as_ref().map_or("", |text| text.as_str());
+    context.starts_with("Response header larger")
+}
+
 /// The hint where the server's certificate may sign others, as those that `openssl req -x509` makes.
 const CA_ITSELF: &str = "; its certificate is a CA's own: give the server one that the CA of upstream_ca has signed, or one without \
                          CA:TRUE, for upstream_ca too";
@@ -162,7 +180,8 @@ fn error_text(error: &Error) -> String {
         ErrorType::ConnectError => "the connection failed",
         ErrorType::ConnectionClosed => "connection closed before the end of the response",
         ErrorType::ReadError | ErrorType::WriteError => "connection broke",
-        ErrorType::InvalidHTTPHeader | ErrorType::H1Error => "not valid HTTP/1.1",
+        _ if is_large(error) => "the head of the response is too large",
+        etype if is_invalid(etype) => "not valid HTTP/1.1",
         etype if is_tls(etype) => {
             // Pingora keeps only the text of the TLS library's error.
             let context = error.context.as_ref().map_or("", |text| text.as_str());

@@ -57,6 +57,11 @@ pub fn check(request: &RequestHeader) -> Result<(), Refusal> {
     if has_control(request.raw_path()) {
         return Err(Refusal::BadTarget);
     }
+    // RFC 9112, section 3.2; an absolute target names the host.
+    let has_host = request.headers.contains_key(HOST) || authority(request).is_some();
+    if !has_host && request.version == Version::HTTP_11 {
+        return Err(Refusal::NoHost);
+    }
     let mut codings = request.headers.get_all(TRANSFER_ENCODING).iter();
     let is_chunked = |coding: &HeaderValue| {
         let coding = coding.as_bytes().trim_ascii();
@@ -113,9 +118,7 @@ pub fn to_upstream(received: &RequestHeader, has_body: bool) -> pingora::Result<
 /// Sets a missing `Host` to the authority of HTTP/2 or of an absolute target; Pingora has refused one that differs. A request
 /// received over HTTP/2 gets an empty one if it has neither.
 fn set_host(head: &mut RequestHeader, received: Version) -> pingora::Result<()> {
-    let authority = head.uri.authority().map(|a| a.as_str().as_bytes());
-    let authority = authority.or_else(|| raw_target_authority(head.raw_path()).authority());
-    let host = match authority {
+    let host = match authority(head) {
         Some(authority) => HeaderValue::from_bytes(authority)
             .map_err(|_| Error::new(ErrorType::InvalidHTTPHeader))?,
         None if received == Version::HTTP_2 => HeaderValue::from_static(""),
@@ -125,6 +128,12 @@ fn set_host(head: &mut RequestHeader, received: Version) -> pingora::Result<()> 
         head.insert_header(HOST, host)?;
     }
     Ok(())
+}
+
+/// Returns the authority that a request's target names.
+fn authority(head: &RequestHeader) -> Option<&[u8]> {
+    let authority = head.uri.authority().map(|a| a.as_str().as_bytes());
+    authority.or_else(|| raw_target_authority(head.raw_path()).authority())
 }
 
 /// Returns the names in a request's `Connection`.
@@ -168,6 +177,13 @@ fn repeated_length(headers: &HeaderMap) -> Option<HeaderValue> {
     (!is_single).then(|| HeaderValue::from_bytes(length).ok())?
 }
 
+/// Returns the last transfer coding.
+fn last_coding(headers: &HeaderMap) -> Option<&[u8]> {
+    let last = headers.get_all(TRANSFER_ENCODING).iter().next_back()?;
+    let coding = last.as_bytes().rsplit(|byte| *byte == b',').next();
+    coding.map(<[u8]>::trim_ascii)
+}
+
 /// Makes the final head of a response fit for the client: removes the fields of the upstream's connection, and the announcement
 /// of trailers, which Pingora drops. Pingora writes its own `Connection`. `is_end` says that there is no body; `method` and
 /// `version` are the request's. Returns whether the body ends with the client's connection.
@@ -184,17 +200,17 @@ pub fn to_client(
             head.status,
             StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
         );
-    let is_framed = head.headers.contains_key(TRANSFER_ENCODING)
-        || head.headers.contains_key(CONTENT_LENGTH)
-        || is_bodiless
-        || is_end;
-    if !is_framed {
+    let has_body = !is_bodiless && !is_end;
+    let coding = last_coding(&head.headers);
+    // RFC 9112, section 6.3.
+    let is_unchunked = coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
+    if has_body && coding.is_none() && !head.headers.contains_key(CONTENT_LENGTH) {
         head.set_version(Version::HTTP_11);
         head.insert_header(TRANSFER_ENCODING, "chunked")?;
     }
     // HTTP/1.0 has no chunks.
-    let ends_by_close =
-        version < Version::HTTP_11 && head.remove_header(&TRANSFER_ENCODING).is_some();
+    let is_old = version < Version::HTTP_11 && head.remove_header(&TRANSFER_ENCODING).is_some();
+    let ends_by_close = is_old || (has_body && is_unchunked);
     let framing = [TRANSFER_ENCODING, CONTENT_LENGTH];
     let named = tokens(&head.headers).filter_map(|token| HeaderName::from_bytes(token).ok());
     let named: Vec<_> = named

@@ -14,7 +14,7 @@ use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::error_response::{ErrorResponse, Refusal};
-use crate::client::exchange::Exchange;
+use crate::client::exchange::{Exchange, WriteLimits};
 use crate::client::limits::Limits;
 use crate::client::shortage;
 use crate::config::proxy::StampsPolicy;
@@ -24,6 +24,7 @@ use crate::request::endpoint::{Endpoint, passed};
 use crate::request::headers::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
+use crate::upstream::connection::Connection;
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
@@ -71,9 +72,7 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         drop(request);
         return client.finish().await;
     };
-    if let Some(limit) = failure.limit() {
-        service.shared.metrics.client_limit(limit);
-    }
+    request.count(&failure);
     let (response, end) = failure.response_and_end(&request.context.upstream);
     if let Failure::NoConnection(_)
     | Failure::Upstream(_)
@@ -135,6 +134,13 @@ impl<'a> Request<'a> {
             fault: None,
             upload: Upload::new(client.arrival),
             response: Response::new(client, client.arrival),
+        }
+    }
+
+    /// Counts a failure by which a client reached a limit.
+    fn count(&self, failure: &Failure) {
+        if let Some(limit) = failure.limit() {
+            self.shared.metrics.client_limit(limit);
         }
     }
 
@@ -330,6 +336,8 @@ impl<'a> Request<'a> {
             let error = match connecting {
                 Ok((session, _)) => {
                     chosen.connected();
+                    let stream = Connection::wrap(session.into_inner());
+                    let session = HttpSession::new_with_options(stream, &*chosen.peer);
                     return Ok((session, false));
                 }
                 Err(error) => error.into_up(),
@@ -420,12 +428,12 @@ impl<'a> Request<'a> {
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
-        let (stall, write) = (
-            self.limits.client_stall_timeout_s,
-            self.limits.client_write_timeout_s,
-        );
+        let limits = WriteLimits {
+            total: self.limits.client_stall_timeout_s.get(),
+            silence: self.limits.client_write_timeout_s.get(),
+        };
         self.response.has_begun = true;
-        client.answer(head, body, stall.min(write).get()).await;
+        client.answer(head, body, limits).await;
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.

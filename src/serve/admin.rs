@@ -259,7 +259,8 @@ async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ad
                         true => "; it holds requests until it is removed or their clients leave",
                         false => "",
                     };
-                    log::warn!("worker {worker}: fault {fault:?}{lasts}");
+                    let set = serde_json::json!(fault);
+                    log::warn!("worker {worker}: fault {set}{lasts}");
                     faults.set(worker, Some(fault));
                     json(&faults.to_json())
                 }

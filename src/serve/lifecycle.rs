@@ -146,7 +146,7 @@ impl Proxy {
     /// returns.
     pub async fn drain(&self) {
         self.stop_accepting(Phase::Draining);
-        let open = count(self.metrics().in_flight(), "request");
+        let open = count(self.metrics().in_flight(), "generation request");
         log::info!("draining: {open} in flight; another signal ends at once");
         let rest = async {
             let _ = tokio::time::timeout(IDLE_GRACE, self.listeners.connections.closed()).await;
@@ -297,7 +297,7 @@ impl Proxy {
     /// `upstream_read_timeout_s`, and ends. All records are on disk then. Idle connections stay open until their next request, so that none
     /// is closed while a client is about to use it.
     pub async fn finish_requests(&self) {
-        let open = count(self.metrics().in_flight(), "request");
+        let open = count(self.metrics().in_flight(), "generation request");
         log::info!("handed over: {open} in flight here");
         let all = async {
             self.listeners.connections.closed().await;

@@ -29,4 +29,5 @@ mod restart;
 mod secure;
 mod slow;
 mod tls;
+mod uploads;
 mod wrong;

@@ -5,7 +5,6 @@ use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{HeaderValue, Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -15,14 +14,16 @@ use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
 use crate::client::error_response::Refusal;
-use crate::client::exchange::{Exchange, NotWritten, Part};
+use crate::client::exchange::{Exchange, NotWritten, Part, WriteLimits};
 use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
 use crate::proxy::identity::{self, REQUEST_ID};
 use crate::proxy::shared::Role;
 use crate::request::stamps::{HOP_HEADER, Stamps};
+use crate::upstream::connection::Unsent;
 
+use super::upload::body_or_close;
 use super::{Request, hold};
 
 /// A response, as far as it was read and written.
@@ -37,7 +38,7 @@ pub(super) struct Response {
     /// Whether its final head was passed on, or ours was sent.
     pub(super) has_begun: bool,
     /// Whether all of it was read.
-    is_read: bool,
+    pub(super) is_read: bool,
     /// Whether its body ends with the client's connection.
     pub(super) ends_by_close: bool,
     /// What was read while a write was pending, and its bytes.
@@ -130,7 +131,10 @@ impl Request<'_> {
         // The loop has one timer for all reads.
         up.read_timeout = None;
         up.write_timeout = peer.options.write_timeout;
+        let write_limit = up.write_timeout.unwrap_or(Duration::MAX);
         let max_silence = peer.options.read_timeout.unwrap_or(Duration::MAX);
+        let unsent = Unsent::of(up.stream());
+        unsent.set_waits(false);
         up.write_request_header(Box::new(head))
             .await
             .map_err(|error| Failure::Upstream(error.into_up()))?;
@@ -139,56 +143,60 @@ impl Request<'_> {
         self.send(client, &mut up, &kept).await?;
         self.note_activity();
         let mut closed = pin!(client.closed());
-        let mut timer = pin!(tokio::time::sleep(
-            max_silence.min(self.limits.client_read_timeout_s.get())
-        ));
+        let client_limit = self.limits.client_read_timeout_s.get();
+        let first = max_silence.min(client_limit).min(write_limit);
+        let mut timer = pin!(tokio::time::sleep(first));
         loop {
             if let Some(part) = self.response.read_ahead.pop_front() {
                 self.pass(part, client, Some(&mut up)).await?;
                 continue;
             }
-            let is_uploading = !self.upload.is_over;
-            if self.response.is_read && !is_uploading {
-                self.release(up, peer).await;
+            let (is_answered, is_uploading) = (self.response.is_read, !self.upload.is_over);
+            unsent.set_waits(is_answered);
+            if is_answered && !is_uploading {
+                if unsent.left() == 0 || self.send(client, &mut up, &[]).await.is_ok() {
+                    self.release(up, peer).await;
+                }
                 return Ok(());
             }
-            tokio::select! {
+            let is_held = unsent.left() > 0 && !is_answered && self.response.upload_error.is_none();
+            let takes_body = is_uploading && !is_held;
+            let done = tokio::select! {
                 biased;
-                read = self.response.read(&mut up, self.fault.is_none()), if !self.response.is_read => {
+                read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
                     let at = self.shared.clock.now();
                     let part = self.take_response(read, up.was_upgraded(), at)?;
-                    if self.response.is_read && self.upload.is_over {
+                    if self.response.is_read && self.upload.is_over && unsent.left() == 0 {
                         // Before the client has all of it, so that its next request finds the connection.
                         self.release(up, peer).await;
                         return self.pass(part, client, None).await;
                     }
-                    self.pass(part, client, Some(&mut up)).await?;
+                    self.pass(part, client, Some(&mut up)).await
                 }
-                piece = body_or_close(client, is_uploading) => {
-                    let is_answered = self.response.is_read;
-                    let sent = match piece {
-                        Ok(piece) => self.send_piece(piece, client, &mut up).await,
-                        Err(failure) => Err(failure),
-                    };
-                    match sent {
-                        // The response did not wait for the rest of the body.
-                        Err(_) if is_answered => return Ok(()),
-                        sent => sent?,
-                    }
+                () = unsent.sent(), if is_held => {
+                    self.note_activity();
+                    continue;
                 }
-                () = &mut closed, if !is_uploading => return Err(Failure::ClientGone),
+                piece = body_or_close(client, takes_body) => self.send_piece(piece, client, &mut up).await,
+                () = &mut closed, if !takes_body => Err(Failure::ClientGone),
                 () = &mut timer => {
-                    let next = match self.time_left(max_silence, is_uploading) {
-                        Err(_) if self.response.is_read => return Ok(()),
-                        next => next?,
-                    };
-                    timer.set(tokio::time::sleep(next));
+                    let held = is_held.then(|| (unsent.left(), write_limit));
+                    let next = self.time_left(max_silence, takes_body, held);
+                    next.map(|next| timer.set(tokio::time::sleep(next.min(write_limit))))
                 }
+            };
+            match done {
+                // The response did not wait for the rest of the body.
+                Err(failure) if is_answered => {
+                    self.count(&failure);
+                    return Ok(());
+                }
+                done => done?,
             }
         }
     }
 
-    fn note_activity(&mut self) {
+    pub(super) fn note_activity(&mut self) {
         let now = self.shared.clock.now();
         (self.response.last_activity, self.upload.waiting_since) = (now, now);
     }
@@ -205,8 +213,14 @@ impl Request<'_> {
         }
     }
 
-    /// Returns how long client and upstream may still be silent, or which of them was for too long.
-    fn time_left(&self, max_silence: Duration, is_uploading: bool) -> Result<Duration, Failure> {
+    /// Returns how long client and upstream may still be silent, or which of them was for too long. While something of the body is
+    /// `held`, so much within such a limit, nothing more of it is waited for, and the upstream need not speak.
+    fn time_left(
+        &mut self,
+        max_silence: Duration,
+        takes_body: bool,
+        held: Option<(usize, Duration)>,
+    ) -> Result<Duration, Failure> {
         let now = self.shared.clock.now();
         let left = |since: Stamp, limit: Duration| {
             let silent = u64::try_from(now.nanos_since(since)).unwrap_or(0);
@@ -214,9 +228,16 @@ impl Request<'_> {
                 .checked_sub(Duration::from_nanos(silent))
                 .filter(|left| !left.is_zero())
         };
+        if let Some((unsent, limit)) = held {
+            if std::mem::replace(&mut self.upload.unsent, unsent) != unsent {
+                self.response.last_activity = now;
+            }
+            let timed_out = || Failure::Upstream(Error::new_up(ErrorType::WriteTimedout));
+            return left(self.response.last_activity, limit).ok_or_else(timed_out);
+        }
         let last_activity = self.response.last_activity;
         let mut next = Duration::MAX;
-        if is_uploading {
+        if takes_body {
             let since = last_activity.max(self.upload.waiting_since);
             next = left(since, self.limits.client_read_timeout_s.get())
                 .ok_or(Failure::Refused(Refusal::BodySilent))?;
@@ -225,25 +246,6 @@ impl Request<'_> {
             next = next.min(left(last_activity, max_silence).ok_or(Failure::UpstreamSilent)?);
         }
         Ok(next)
-    }
-
-    /// Takes a piece of the request's body, and sends it on.
-    async fn send_piece(
-        &mut self,
-        piece: Option<Bytes>,
-        client: &mut Exchange,
-        up: &mut HttpSession,
-    ) -> Result<(), Failure> {
-        let piece = self.take_piece(piece, client)?;
-        if client.session.was_upgraded() {
-            up.maybe_upgrade_body_writer();
-            // The client's end of an upgraded connection is the end of both.
-            self.response.is_read |= self.upload.is_over;
-        }
-        self.send(client, up, std::slice::from_ref(&piece)).await?;
-        self.upload.keep_sent(piece);
-        self.note_activity();
-        Ok(())
     }
 
     /// Takes what was read from upstream at `at`.
@@ -353,7 +355,12 @@ impl Request<'_> {
         match &mut part {
             Part::Head(head, _) => {
                 is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-                if is_switch || !head.status.is_informational() {
+                let is_final = is_switch || !head.status.is_informational();
+                if !is_final && self.response.version < Version::HTTP_11 {
+                    // RFC 9110, section 15.2.
+                    return Ok(());
+                }
+                if is_final {
                     self.response.has_begun = true;
                     self.upload.kept = None;
                     let closes = self.service.listener.is_closing() || self.response.ends_by_close;
@@ -389,7 +396,7 @@ impl Request<'_> {
         }
         if is_switch {
             // What the client sends from now on is no body: no limit of one holds.
-            self.limits = self.limits.clone().lifted();
+            self.limits = self.limits.clone().upgraded();
             self.upload.is_over = false;
             self.upload.waiting_since = self.shared.clock.now();
         }
@@ -405,21 +412,26 @@ impl Request<'_> {
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<Vec<u8>, Failure> {
-        let write_limit = self.limits.client_write_timeout_s.get();
-        let waited = u64::try_from(self.context.timing.past_write_wait()).unwrap_or(0);
-        let stall_limit =
-            (self.limits.client_stall_timeout_s.get()).saturating_sub(Duration::from_nanos(waited));
+        let past = self.context.timing.past_write_wait();
+        let stall_limit = self.limits.client_stall_timeout_s.get();
+        let waited = Duration::from_nanos(u64::try_from(past).unwrap_or(0));
+        let limits = WriteLimits {
+            total: stall_limit.saturating_sub(waited),
+            silence: self.limits.client_write_timeout_s.get(),
+        };
         let read_ahead = self.read_ahead(up);
-        let written = client.write(part, stall_limit.min(write_limit), read_ahead);
-        let written = written.await;
+        let written = client.write(part, limits, read_ahead).await;
         if self.context.timing.is_write_pending() {
             let now = self.shared.clock.now();
             self.context.timing.write_over(now);
             self.response.last_activity = now;
+            // Nothing of the request's body was read meanwhile.
+            let pending = self.context.timing.past_write_wait() - past;
+            self.upload.waiting_since = self.upload.waiting_since.plus_nanos(pending);
         }
         written.map_err(|error| match error {
-            NotWritten::TimedOut if stall_limit <= write_limit => Failure::ClientStalled,
-            NotWritten::TimedOut => Failure::ClientTookNothing,
+            NotWritten::Stalled => Failure::ClientStalled,
+            NotWritten::TookNothing => Failure::ClientTookNothing,
             NotWritten::Interrupted(failure) => failure,
             NotWritten::ClientGone => Failure::ClientGone,
         })
@@ -457,17 +469,4 @@ impl Request<'_> {
         }
         pending().await
     }
-}
-
-/// Reads the next piece of the request's body; or, where that is over, waits until the client closes the stream.
-async fn body_or_close(
-    client: &mut Exchange,
-    is_uploading: bool,
-) -> Result<Option<Bytes>, Failure> {
-    if is_uploading {
-        let piece = client.session.read_request_body().await;
-        return piece.map_err(Failure::of_body);
-    }
-    client.stream_closed().await;
-    Err(Failure::ClientGone)
 }

@@ -30,6 +30,8 @@ pub(super) struct Upload {
     pub(super) is_over: bool,
     /// Whether that is because an upstream failed before the body's end.
     pub(super) is_cut: bool,
+    /// How much of it the upstream had still to take when that was last looked at.
+    pub(super) unsent: usize,
 }
 
 /// The most bytes that are kept to be sent again.
@@ -48,6 +50,7 @@ impl Upload {
             waiting_since: at,
             is_over: false,
             is_cut: false,
+            unsent: 0,
         }
     }
 
@@ -151,8 +154,27 @@ impl Request<'_> {
         Ok(piece)
     }
 
-    /// Sends pieces of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may still
-    /// come.
+    /// Takes a piece of the request's body, and sends it on.
+    pub(super) async fn send_piece(
+        &mut self,
+        piece: Result<Option<Bytes>, Failure>,
+        client: &mut Exchange,
+        up: &mut HttpSession,
+    ) -> Result<(), Failure> {
+        let piece = self.take_piece(piece?, client)?;
+        if client.session.was_upgraded() {
+            up.maybe_upgrade_body_writer();
+            // The client's end of an upgraded connection is the end of both.
+            self.response.is_read |= self.upload.is_over;
+        }
+        self.send(client, up, std::slice::from_ref(&piece)).await?;
+        self.upload.keep_sent(piece);
+        self.note_activity();
+        Ok(())
+    }
+
+    /// Sends pieces of the body upstream, and its end once it is over. Waits only if the response was read: else what the upstream
+    /// does not take is sent while that is read. If sending fails, no more is sent, but a response may still come.
     pub(super) async fn send(
         &mut self,
         client: &mut Exchange,
@@ -188,4 +210,17 @@ impl Request<'_> {
         }
         Ok(())
     }
+}
+
+/// Reads the next piece of the request's body; or, where nothing of it is to be read, waits until the client closes the stream.
+pub(super) async fn body_or_close(
+    client: &mut Exchange,
+    takes_body: bool,
+) -> Result<Option<Bytes>, Failure> {
+    if takes_body {
+        let piece = client.session.read_request_body().await;
+        return piece.map_err(Failure::of_body);
+    }
+    client.stream_closed().await;
+    Err(Failure::ClientGone)
 }

@@ -1,6 +1,8 @@
 //! Clients that send more than their request before it is answered: they are still seen to leave, and what they sent
 //! has its turn.
 
+use std::time::Duration;
+
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::support::proxy::{Front, assert_outcome};
@@ -118,12 +120,15 @@ async fn an_upgraded_connection_goes_both_ways() {
     })
     .await;
     // What goes that way is no body: its limits are not held.
-    let front = Front::keyed(&[upstream.addr], "request_body_max_bytes = 8").await;
+    let keys = "request_body_max_bytes = 8\nclient_read_timeout_s = 0.2";
+    let front = Front::keyed(&[upstream.addr], keys).await;
     let ask = "GET /ws HTTP/1.1\r\nhost: h\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
     let mut client = front.sent(ask).await;
     let head = client.read_until(|reader| reader.head.is_some()).await;
     assert_eq!(head.status(), 101);
     for word in [b"first ping", b"other ping"] {
+        // It may be silent for long.
+        tokio::time::sleep(Duration::from_millis(600)).await;
         client.post("/of/the/tunnel", "", word).await;
         let mut echo = [0; 10];
         let echoed = client.stream.read_exact(&mut echo);

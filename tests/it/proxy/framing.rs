@@ -1,7 +1,7 @@
 //! Heads that could be understood in two ways: refused, or passed on with one meaning.
 
-use crate::support::proxy::{Front, Row, answering, assert_outcome};
-use crate::support::upstream::Upstream;
+use crate::support::proxy::{Front, Row, answering, assert_outcome, playing};
+use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{Response, until};
 
 /// Sends a POST with these further header lines to a front before `upstream`, and gives the response and the row.
@@ -105,4 +105,77 @@ async fn trailers_are_not_announced_as_they_do_not_pass() {
     let (response, _) = post(&upstream, "content-length: 2", "{}").await;
     assert!(response.whole && response.body == b"data: [DONE]\n\n");
     assert_eq!(response.header("trailer"), None);
+}
+
+/// What is no HTTP is told so: nothing broke.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_not_valid_http_is_told_so() {
+    let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(2_000_000));
+    for (answer, reason) in [
+        ("nonsense\r\n\r\n", "not valid HTTP"),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}",
+            "not valid HTTP",
+        ),
+        (&large, "too large"),
+    ] {
+        let upstream = Upstream::always(answer).await;
+        let (response, row) = post(&upstream, "content-length: 2", "{}").await;
+        assert_eq!(response.status(), 502);
+        let message = response.json()["error"]["message"].to_string();
+        assert!(message.contains(reason), "{message}");
+        assert_outcome(&row, "upstream_died", reason);
+    }
+    let chunk = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n";
+    let upstream = Upstream::always(chunk).await;
+    let (_, row) = post(&upstream, "content-length: 2", "{}").await;
+    assert_outcome(&row, "upstream_died", "not valid HTTP");
+}
+
+/// RFC 9110, section 15.2.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_http_1_0_gets_no_1xx() {
+    let answer =
+        "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+    let upstream = Upstream::always(answer).await;
+    let front = Front::start(upstream.addr).await;
+    for (version, interim) in [("1.0", 0), ("1.1", 1)] {
+        let head = format!("GET /x HTTP/{version}\r\nhost: h\r\nconnection: close\r\n\r\n");
+        let raw = front.sent(head).await.read_to_close().await;
+        let raw = String::from_utf8(raw).unwrap();
+        assert_eq!(raw.matches(" 103 ").count(), interim, "{raw}");
+        assert!(raw.ends_with("\r\n\r\n{}"), "{raw}");
+    }
+}
+
+/// RFC 9112, section 6.3: such a body ends with its connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_whose_last_coding_is_not_chunked_ends_with_the_connection() {
+    for coding in ["gzip", "identity", "chunked, gzip"] {
+        let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\nabc");
+        let answer = vec![Step::Send(answer.into()), Step::Close];
+        let (_upstream, front) = playing(answer, "").await;
+        let mut client = front.asked("/x", "", b"{}").await;
+        let raw = String::from_utf8(client.read_to_close().await).unwrap();
+        assert!(
+            raw.to_ascii_lowercase().contains("\r\nconnection: close"),
+            "{raw}"
+        );
+        assert!(raw.ends_with("\r\n\r\nabc"), "{raw}");
+    }
+}
+
+/// RFC 9112, section 3.2.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_1_1_without_host_is_refused() {
+    let (upstream, front) = answering("").await;
+    for (head, status) in [
+        ("GET /x HTTP/1.1\r\n\r\n", 400),
+        ("GET /x HTTP/1.0\r\n\r\n", 200),
+        ("GET http://h/x HTTP/1.1\r\n\r\n", 200),
+    ] {
+        let response = front.sent(head).await.response().await;
+        assert_eq!(response.status(), status, "{head}");
+    }
+    assert_eq!(upstream.seen().len(), 2);
 }

@@ -189,6 +189,21 @@ async fn a_reload_that_is_refused_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_kept_connection_has_the_limits_of_the_last_reload_from_its_next_request_on() {
+    let (upstream, front) = playing(vec![Step::ok()], "client_idle_timeout_s = 3600").await;
+    let mut client = front.client().await;
+    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+    let mut new = Config {
+        records: Some(front.records()),
+        ..config(&[upstream.addr])
+    };
+    new.limits.client_idle_timeout_s = 1.try_into().unwrap();
+    front.proxy.reload(new).await.unwrap();
+    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
 async fn limits_are_those_of_the_last_reload() {
     let (upstream, front) = playing(vec![Step::Silence], "").await;
     let mut new = Config {

@@ -193,7 +193,7 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     }
     service.write_config(&config(addr, ""));
     let old = service.restart();
-    service.first.says("handed over: 1 request ");
+    service.first.says("handed over: 1 generation request ");
     let refuses = || std::net::TcpStream::connect(gone).is_err();
     until("the listener that is no more asked for closes", refuses).await;
     assert!(answers(stays).await);
@@ -312,7 +312,7 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_
     let mut idle = Client::connect(front).await;
     assert!(idle.ask("/generate", "", b"{}").await.whole);
     let old = service.restart();
-    service.first.says("handed over: 2 requests");
+    service.first.says("handed over: 2 generation requests");
     // Far longer than no time at all.
     for _ in 0..50 {
         assert!(answers(front).await);
@@ -325,7 +325,7 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_
     let third = Process::start(upstream.addr, &["--listen", &front.to_string()]);
     assert!(answers(third.front).await);
     kill(old, Signal::SIGTERM).unwrap();
-    service.first.says("draining: 2 requests");
+    service.first.says("draining: 2 generation requests");
     assert!(idle.is_closed().await);
     service.first.says("still open after drain_timeout_s");
     assert!(service.first.exit().await.success());
