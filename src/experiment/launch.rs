@@ -235,6 +235,7 @@ fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
         Ok(Server {
             process,
             file: ServerFile {
+                max_running_requests: None,
                 engine: traffic::value_name(spec.engine),
                 role,
                 name,

@@ -85,6 +85,13 @@ impl Access {
         response.map(|(status, _)| status)
     }
 
+    /// The most requests that each data-parallel rank of the server at `url` runs at once; `None` if it does not say so.
+    pub async fn max_running_requests(&self, url: &str) -> Option<u32> {
+        let response = self.request(url, Method::GET, "/get_server_info", Bytes::new());
+        let (_, body) = response.await.ok()?;
+        read_max_running_requests(&body)
+    }
+
     /// Whether the server at `url` responds to each of the paths with one of its statuses.
     pub(super) async fn responds(&self, url: &str, paths: &[ReadyPath]) -> Poll {
         for (path, statuses) in paths {
@@ -133,6 +140,14 @@ pub(super) async fn poll(limit: Duration, check: impl AsyncFn() -> Poll) -> Resu
     }
 }
 
+/// Reads it in a response of SGLang's `/get_server_info`.
+fn read_max_running_requests(body: &[u8]) -> Option<u32> {
+    let info: Value = serde_json::from_slice(body).ok()?;
+    let rank = info.get("internal_states")?.get(0)?;
+    let slots = rank.get("effective_max_running_requests_per_dp")?;
+    slots.as_u64()?.try_into().ok()
+}
+
 /// Counts the healthy workers in a router's response, wherever they stand in it.
 fn count_healthy(json: &Value) -> usize {
     match json {
@@ -159,6 +174,16 @@ mod tests {
             json!({"workers": [{"is_healthy": true}, {"is_healthy": false}, {"is_healthy": true}]});
         let pretty = serde_json::to_string_pretty(&workers).unwrap();
         assert_eq!(count_healthy(&serde_json::from_str(&pretty).unwrap()), 2);
+    }
+
+    #[test]
+    fn the_slots_of_a_server_are_read() {
+        let info = include_bytes!("../../../tests/data/sglang-0.5.23/info_server_info.body");
+        assert_eq!(read_max_running_requests(info), Some(4));
+        assert_eq!(
+            read_max_running_requests(b"{\"internal_states\": []}"),
+            None
+        );
     }
 
     #[tokio::test(start_paused = true)]
