@@ -35,7 +35,8 @@ pub struct Telemetry {
     counted_side: Side,
     /// The requests and figures that the live page shows.
     pub recent: Recent,
-    waits: WaitLog,
+    /// Why they waited.
+    pub waits: WaitLog,
     /// Exports traces, if there is a collector.
     pub traces: Option<Traces>,
     /// When the sampled flag is sent upstream.

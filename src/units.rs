@@ -121,6 +121,28 @@ pub fn milliseconds(seconds: f64) -> String {
     }
 }
 
+/// Formats a count, large ones in thousands: `4096`, `96k`.
+pub fn thousands(count: u64) -> String {
+    match count {
+        ..1_000 => count.to_string(),
+        ..10_000 if !count.is_multiple_of(1_000) => count.to_string(),
+        _ => format!("{}k", (count + 500) / 1_000),
+    }
+}
+
+/// Returns between which ascending bounds a number is, and formats these: `8k to 32k`.
+pub fn class(edges: &[u64], number: u64) -> (usize, String) {
+    let at = edges.partition_point(|edge| *edge < number);
+    let edge = |at: usize| edges.get(at).map(|edge| thousands(*edge));
+    let name = match (at.checked_sub(1).and_then(edge), edge(at)) {
+        (Some(low), Some(high)) => format!("{low} to {high}"),
+        (Some(low), None) => format!("above {low}"),
+        (None, Some(high)) => format!("up to {high}"),
+        (None, None) => String::new(),
+    };
+    (at, name)
+}
+
 /// Formats a share in percent: `0.4 %`, `9.9 %`, `12 %`.
 pub fn percent(share: f64) -> String {
     match share * 100.0 {

@@ -237,6 +237,7 @@ fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<
         Ok(Server {
             process,
             file: ServerFile {
+                max_running_requests: None,
                 engine: traffic::value_name(spec.engine),
                 role,
                 name,

@@ -12,8 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 
 pub use groups::{Group, dominant_group};
-use server::Queue;
-pub use server::Server;
+pub use server::{CHANGED, Server};
 
 use super::reader::Run;
 use crate::clock::seconds;
@@ -23,7 +22,7 @@ use crate::request::wait::Wait;
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
-use crate::units::duration;
+use crate::units::{duration, thousands};
 
 /// The waiting of a run's requests, by cause, server and kind of request.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +41,8 @@ pub struct WaitReport {
     pub groups: Vec<Group>,
     /// Seconds of waiting at servers that are attributed to no sequence.
     unattributed_s: f64,
+    /// Nanoseconds of decoding, and those of them while others were prefilled on the same server.
+    pub decoding: [f64; 2],
 }
 
 /// The most holders that are named for a wait.
@@ -101,6 +102,8 @@ impl WaitReport {
         for server in &why.servers {
             why.causes.add_all(&server.causes);
             why.unattributed_s += server.unattributed_s();
+            let of = server.queue(None).map_or([0.0; 2], |of| of.waits.decoding);
+            why.decoding = [0, 1].map(|which: usize| why.decoding[which] + of[which]);
         }
         why
     }
@@ -141,13 +144,11 @@ impl WaitReport {
 
     /// The slots of its servers, and ` of each server` if there are several; `None` if unknown or different.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
-        let slots = |server: &Server| Some(server.slots()?.0);
+        let slots = |server: &Server| Some(server.slots().filter(|of| of.1 != CHANGED)?.0);
         let first = self.servers.first().and_then(slots)?;
         let is_one = self.servers.iter().all(|of| slots(of) == Some(first));
-        let of = match self.servers.len() {
-            ..2 => "",
-            _ => " of each server",
-        };
+        let is_alone = self.servers.len() < 2;
+        let of = if is_alone { "" } else { " of each server" };
         is_one.then_some((first, of))
     }
 
@@ -170,26 +171,23 @@ impl WaitReport {
         };
         let (cause, slots, holders) = match queue_of(longest) {
             Some((queue, stay)) => {
+                let slots = queue.waits.slots_at(stay.queued);
                 let holders = queue.holders(&stay, MAX_HOLDERS);
-                let Queue { waits, .. } = queue;
-                (waits.causes(&stay).main(), waits.limits.slots, holders)
+                (queue.waits.causes(&stay).main(), slots, holders)
             }
             // At an unknown time.
             None => (Some(longest.cause?), None, Vec::new()),
         };
         let waited_s = seconds(waits.iter().map(|wait| wait.nanos).sum());
-        let part = match waits.len() {
-            1 => String::new(),
-            _ => format!("for {} ", duration(seconds(longest.nanos))),
-        };
-        let by = holders.first().map_or(String::new(), |(row, _)| {
+        let part = format!("for {} ", duration(seconds(longest.nanos)));
+        let part = part.repeat((waits.len() > 1).into());
+        let has_holders = cause.is_some_and(Cause::has_holders);
+        let by = holders.first().filter(|_| has_holders).map(|(row, _)| {
             let tokens = table.integer(ColumnId::actual_prompt_tokens, *row);
-            let tokens = tokens.map(|tokens| groups::short(tokens.unsigned_abs()));
-            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
-            let id = table.text(ColumnId::req_id, *row);
-            format!("; longest by {id}{}", tokens.unwrap_or_default())
+            let tokens = tokens.map(i64::unsigned_abs);
+            (table.text(ColumnId::req_id, *row), tokens)
         });
-        let text = cause.map(|cause| description(cause, slots.map(|slots| (slots, ""))));
+        let text = cause.map(|cause| part + &cause.described(slots.map(|slots| (slots, ""))));
         let held_up = waits.iter().filter_map(queue_of);
         let held_up = held_up.map(|(queue, stay)| queue.waits.held_up(&stay));
         let holders = holders.into_iter();
@@ -198,7 +196,7 @@ impl WaitReport {
             "req_id": table.text(ColumnId::req_id, row),
             "waited_s": waited_s,
             "cause": cause.map(Cause::name),
-            "words": text.map(|text| format!("waited {}: {part}{text}{by}", duration(waited_s))),
+            "words": text.map(|text| sentence(waited_s, &text, by)),
             "held_up_by": holders.collect::<Value>(),
             "held_up_others_s": held_up.sum::<f64>(),
         }))
@@ -269,12 +267,27 @@ impl WaitReport {
     }
 }
 
-/// Why the sequence of the first row waited, as a sentence; the other rows are of requests that ran at about the same time.
+/// Why the sequence of the first row waited, as a sentence; the other rows are of requests that ran at about the same time. They are not
+/// all, so nothing is concluded from what they leave free.
 pub fn wait_sentence<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
     let json = WaitReport::of_servers(&run).of_row(&run.table, 0)?;
+    let is_unsure = |of: Cause| json["cause"] == of.name();
+    if is_unsure(Cause::NotSeen) || is_unsure(Cause::Memory) {
+        let unknown = Cause::Unknown.description();
+        return Some(sentence(json["waited_s"].as_f64()?, unknown, None));
+    }
     json["words"].as_str().map(str::to_owned)
+}
+
+/// `by`: the id and the prompt tokens of the sequence that held it up longest.
+pub fn sentence(waited_s: f64, why: &str, by: Option<(&str, Option<u64>)>) -> String {
+    let by = by.map_or(String::new(), |(id, tokens)| match tokens {
+        Some(tokens) => format!("; longest by {id} ({}-token prompt)", thousands(tokens)),
+        None => format!("; longest by {id}"),
+    });
+    format!("waited {}: {why}{by}", duration(waited_s))
 }
 
 /// A sequence that held up others, as JSON.
@@ -284,15 +297,6 @@ fn holder(table: &Table, row: usize, seconds: f64) -> Value {
         "prompt_tokens": table.integer(ColumnId::actual_prompt_tokens, row),
         "seconds": seconds,
     })
-}
-
-/// The description of a cause; of slots with their number and ` of each server`.
-pub fn description(cause: Cause, slots: Option<(u32, &str)>) -> String {
-    match (cause, slots) {
-        (Cause::Slots, Some((1, of))) => format!("the only slot{of} was taken"),
-        (Cause::Slots, Some((slots, of))) => format!("all {slots} slots{of} were taken"),
-        (cause, _) => cause.description().to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -128,8 +128,9 @@ async fn respond(request: Request<Incoming>, listeners: &Listeners) -> AdminResp
         let recent = &shared.telemetry.recent;
         let ended = number.and_then(|number| recent.find(number));
         let lately = recent.view(0, shared.clock.now()).requests;
+        let shared = shared.clone();
         return large(move || match ended {
-            Some(ended) => json(&live::request(&ended, &lately)),
+            Some(ended) => json(&live::request(&ended, &lately, &shared.telemetry.waits)),
             None => text(
                 StatusCode::NOT_FOUND,
                 "no such request among the last ones; /live.json has their numbers\n",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::proxy::shared::Shared;
 use crate::report::page::{BASE, DOM, fill, stages};
 use crate::report::timeline::{clock_error, clock_lines, unseen};
-use crate::report::why::wait_sentence;
+use crate::report::why::{sentence, wait_sentence};
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::without_impossible;
@@ -20,6 +20,7 @@ use crate::request::timeline::{Moment, Side};
 use crate::stats::Histogram;
 use crate::telemetry::prometheus::RequestPhase;
 use crate::telemetry::recent::{Figures, RecentRequest, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+use crate::telemetry::waits::WaitLog;
 
 const PAGE: &str = include_str!("live/page.html");
 /// The phase of requests that were sent on and have no token yet.
@@ -190,18 +191,29 @@ fn bar(ended: &RecentRequest) -> Option<Value> {
     }))
 }
 
-/// Returns all that is known of one request. Why it waited follows from those that ended `lately` too.
-pub fn request(ended: &RecentRequest, lately: &[RecentRequest]) -> Value {
+/// Returns all that is known of one request. Why it waited follows from all that were at its server; at a pair of servers from those that
+/// ended `lately`.
+pub fn request(ended: &RecentRequest, lately: &[RecentRequest], waits: &WaitLog) -> Value {
     let others = lately.iter().filter(|other| other.number != ended.number);
-    let others = others.flat_map(|other| other.rows.iter());
+    let mut others = others.flat_map(|other| other.rows.iter());
     let first = ended.rows.first();
+    let waited = match first.map(|row| (row, waits.judge(row))) {
+        Some((row, Some(judged))) => {
+            let holder = others.find(|row| judged.is_holder(row));
+            let by = holder.map(|by| (by.request_id(), by.actual_prompt_tokens));
+            let slots = judged.slots.map(|slots| (slots, ""));
+            let waited = row.pure_queue_time.map(seconds);
+            waited.map(|waited| sentence(waited, &judged.cause.described(slots), by))
+        }
+        _ => wait_sentence(ended.rows.iter().chain(others)),
+    };
     let rows = ended.rows.iter().map(columns);
     json!({
         "bar": bar(ended),
         "trace_id": first.and_then(|row| row.trace_id.as_deref()),
         "unseen": first.map(unseen).unwrap_or_default(),
         "clocks": first.map(clock_lines).unwrap_or_default(),
-        "waited": wait_sentence(ended.rows.iter().chain(others)),
+        "waited": waited,
         "rows": rows.collect::<Vec<Value>>(),
     })
 }
@@ -286,7 +298,7 @@ mod tests {
         let recent = Recent::default();
         let rows = vec![Sample::whole().row()].into();
         recent.record(&rows, Some(&CountedRequest::of(&rows)));
-        let json = request(&recent.find(1).unwrap(), &[]);
+        let json = request(&recent.find(1).unwrap(), &[], &WaitLog::default());
         let (_, gone) = PAGE.split_once("detail({").unwrap();
         let (gone, _) = gone.split_once("});").unwrap();
         // Null if it did not wait.

@@ -18,10 +18,12 @@ use sweep::{Piece, Sweep};
 /// The waiting at a server, by cause and by the sequences that held others up.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
-    /// The limits of the server.
-    pub limits: Limits,
+    /// The limits of the server, each with the time from which on it holds.
+    pub limits: Vec<(i64, Limits)>,
     /// Seconds of waiting that are attributed to no stay: none ran, or unknown requests occupied the server.
     pub unattributed_s: f64,
+    /// Nanoseconds of decoding of all stays, and those of them while others were prefilled.
+    pub decoding: [f64; 2],
     /// Prefix sums at the end of each piece, in order of time: the waiting of a stay is the difference of two.
     sums: Vec<Sums>,
 }
@@ -53,10 +55,21 @@ impl Waits {
         let cuts = known.down.iter().chain(&known.untimed);
         let cuts = cuts.flat_map(|cut| [cut.start, cut.end]);
         let sweep = Sweep::of(stays, batch, cuts);
-        let limits = Limits::of(stays, &sweep, batch, known);
+        let limits = Limits::over_time(stays, &sweep, batch, known);
         let causes = match known.cause {
             Some(cause) => vec![cause; sweep.pieces.len()],
-            None => Judge { limits, known }.causes(&sweep.pieces),
+            None => {
+                let of_part = |(pieces, limits)| {
+                    let judge = Judge {
+                        limits,
+                        batch,
+                        known,
+                    };
+                    judge.causes(pieces)
+                };
+                let parts = Limits::parts(&limits, &sweep.pieces);
+                parts.flat_map(of_part).collect()
+            }
         };
         let (mut unattributed_s, mut sums) = (0.0, Sums::default());
         let attribute = |(piece, cause): (&Piece, Cause)| {
@@ -80,8 +93,21 @@ impl Waits {
         Waits {
             limits,
             unattributed_s,
+            decoding: sweep.decoding,
             sums,
         }
+    }
+
+    /// The slots at a time.
+    pub fn slots_at(&self, at: i64) -> Option<u32> {
+        Limits::at(&self.limits, at).slots
+    }
+
+    /// The slots at the end, and whether they were others before.
+    pub fn last_slots(&self) -> Option<(u32, bool)> {
+        let slots = self.limits.last()?.1.slots?;
+        let is_other = |of: &(i64, Limits)| of.1.slots.is_some_and(|of| of != slots);
+        Some((slots, self.limits.iter().any(is_other)))
     }
 
     /// The causes of the whole wait of a stay.
@@ -133,6 +159,7 @@ fn seconds(piece: &Piece) -> f64 {
 /// Finds the cause of each piece.
 struct Judge<'k> {
     limits: Limits,
+    batch: i64,
     known: &'k ServerFacts,
 }
 
@@ -184,7 +211,7 @@ impl Judge<'_> {
         let length =
             |of: &dyn Fn(&&Piece) -> bool| -> f64 { stretch.iter().filter(of).map(seconds).sum() };
         let all = length(&|_| true);
-        if all * 1e9 <= self.limits.batch as f64 {
+        if all * 1e9 <= self.batch as f64 {
             // A free slot is taken only with the next batch, so a short dip below the limit is still waiting for slots.
             let is_dip = before == Some(Cause::Slots);
             return Some(if is_dip { Cause::Slots } else { Cause::Prefill });
@@ -231,11 +258,12 @@ impl Judge<'_> {
 
     /// Whether the server could have run one more of these requests: it has run more, and held as many tokens.
     fn has_room(&self, piece: &Piece) -> bool {
-        let max = self.limits.slots.unwrap_or(0).max(self.limits.ran);
+        let limits = self.limits;
+        let max = limits.slots.unwrap_or(0).max(limits.ran);
         let is_free = self.usage(piece).is_some_and(|usage| usage < FREE_USAGE);
-        let held = self.limits.tokens.unwrap_or(0.0);
-        let fits = (piece.tokens as f64) <= held.max(self.limits.held as f64);
-        let has_memory = is_free || fits && !self.limits.may_be_memory;
+        let held = limits.tokens.unwrap_or(0.0);
+        let fits = (piece.tokens as f64) <= held.max(limits.held as f64);
+        let has_memory = is_free || fits && !limits.may_be_memory;
         piece.running < max && has_memory
     }
 }

@@ -39,6 +39,17 @@ struct WorkerStays {
     shift: Option<i64>,
 }
 
+/// Why a sequence waited in a server's queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// The cause of most of its wait.
+    pub cause: Cause,
+    /// The most requests that the server ran at once then.
+    pub slots: Option<u32>,
+    /// The one that held it up longest.
+    pub holder: Option<Stay>,
+}
+
 /// The maximum number of workers that are distinguished.
 const MAX_WORKERS: usize = 256;
 /// The maximum number of a worker's stays that are not counted yet.
@@ -104,22 +115,39 @@ impl WaitLog {
         }
     }
 
+    /// Judges the wait of a sequence by all that were at its worker; `None` if they are not known, or if it did not wait. While requests
+    /// may still run that ran then, nothing is concluded from their absence.
+    pub fn judge(&self, row: &Row) -> Option<Judged> {
+        let (worker, stay) = wait(row)?;
+        let (stays, known) = {
+            let log = self.0.lock();
+            let of = log.timed.get(&(worker.to_owned(), row.dp_rank))?;
+            let at = of.stays.iter().rposition(|(_, other)| *other == stay)?;
+            let mut known = of.facts(worker, &log.untimed);
+            if at >= of.counted {
+                known.untimed = vec![Interval::ALWAYS];
+            }
+            (of.all(), known)
+        };
+        let waits = Waits::of(&stays, &known);
+        let cause = waits.causes(&stay).main()?;
+        let is_cut = known.untimed == [Interval::ALWAYS] && cause == Cause::Memory;
+        let cause = if is_cut { Cause::Unknown } else { cause };
+        let holders = waits.holders(&stays, &stay, cause.has_holders().into());
+        Some(Judged {
+            cause,
+            slots: waits.slots_at(stay.queued),
+            holder: holders.first().map(|of| stays[of.0]),
+        })
+    }
+
     /// Counts the waits whose causes are known by `now`.
     pub fn count(&self, now: Stamp, metrics: &Metrics) {
         let mut log = self.0.lock();
         let Log { timed, untimed } = &mut *log;
         let due = |((worker, _), of): (&(String, Option<u64>), &mut WorkerStays)| {
             let (stays, due) = of.due(now)?;
-            // Requests at an unknown worker may have been here.
-            let here = [worker, ""].into_iter().filter_map(|at| untimed.get(at));
-            let on_its_clock =
-                |at: &Interval| of.shift.map_or(Interval::ALWAYS, |shift| at.shifted(shift));
-            let here = here.flatten().map(on_its_clock);
-            let known = ServerFacts {
-                untimed: Interval::union(here.collect()),
-                ..ServerFacts::default()
-            };
-            Some((worker.clone(), stays, due, known))
+            Some((worker.clone(), stays, due, of.facts(worker, untimed)))
         };
         let due: Vec<(String, Vec<Stay>, Range<usize>, ServerFacts)> =
             timed.iter_mut().filter_map(due).collect();
@@ -141,6 +169,12 @@ impl WaitLog {
             }
         }
     }
+}
+
+/// The name of the worker at which a row's sequence was, and its wait in the queue there.
+fn wait(row: &Row) -> Option<(&str, Stay)> {
+    let wait = Wait::in_server_queue(&|column| (COLUMNS[column as usize].get)(row))?;
+    Some((row.worker.as_ref().or(row.host.as_ref())?, wait.stay?))
 }
 
 impl Log {
@@ -165,6 +199,25 @@ impl Log {
 }
 
 impl WorkerStays {
+    /// What is known of the worker besides.
+    fn facts(&self, worker: &str, untimed: &BTreeMap<String, Vec<Interval>>) -> ServerFacts {
+        // Requests at an unknown worker may have been here.
+        let here = [worker, ""].into_iter().filter_map(|at| untimed.get(at));
+        let on_its_clock = |at: &Interval| {
+            let shift = self.shift;
+            shift.map_or(Interval::ALWAYS, |shift| at.shifted(shift))
+        };
+        let here = here.flatten().map(on_its_clock);
+        ServerFacts {
+            untimed: Interval::union(here.collect()),
+            ..ServerFacts::default()
+        }
+    }
+
+    fn all(&self) -> Vec<Stay> {
+        self.stays.iter().map(|(_, stay)| *stay).collect()
+    }
+
     /// Returns all stays and the range of those to be counted now: after their end, the longest run time of all has passed, so
     /// that all that ran meanwhile have ended.
     fn due(&mut self, now: Stamp) -> Option<(Vec<Stay>, Range<usize>)> {
@@ -179,14 +232,20 @@ impl WorkerStays {
         let old = self.counted.saturating_sub(MAX_COUNTED);
         self.stays.drain(..old);
         self.counted = due - old;
-        let stays = self.stays.iter().map(|(_, stay)| *stay).collect();
-        Some((stays, new.start - old..new.end - old))
+        Some((self.all(), new.start - old..new.end - old))
     }
 }
 
 /// Returns the time since `at`, nanoseconds.
 fn age(at: Stamp, now: Stamp) -> i64 {
     now.nanos_since(at)
+}
+
+impl Judged {
+    /// Whether this row's sequence is the one that held the other up longest.
+    pub fn is_holder(&self, row: &Row) -> bool {
+        self.holder.is_some() && wait(row).map(|(_, stay)| stay) == self.holder
+    }
 }
 
 #[cfg(test)]

@@ -77,6 +77,13 @@ impl Access {
         response.map(|(status, _)| status)
     }
 
+    /// The most requests that each data-parallel rank of the server at `url` runs at once; `None` if it does not say so.
+    pub async fn max_running_requests(&self, url: &str) -> Option<u32> {
+        let response = self.request(url, Method::GET, "/get_server_info", Bytes::new());
+        let (_, body) = response.await.ok()?;
+        read_max_running_requests(&body)
+    }
+
     /// Checks that the server at `url` responds to each of the paths with one of its statuses.
     ///
     /// # Errors
@@ -130,6 +137,14 @@ pub(super) async fn poll<T>(
     polled.map_err(|_| format!("{last}, for {} s", limit.as_secs_f64()))
 }
 
+/// Reads it in a response of SGLang's `/get_server_info`.
+fn read_max_running_requests(body: &[u8]) -> Option<u32> {
+    let info: Value = serde_json::from_slice(body).ok()?;
+    let rank = info.get("internal_states")?.get(0)?;
+    let slots = rank.get("effective_max_running_requests_per_dp")?;
+    slots.as_u64()?.try_into().ok()
+}
+
 /// Counts the healthy workers in a router's response, wherever they stand in it.
 fn count_healthy(json: &Value) -> usize {
     match json {
@@ -156,6 +171,16 @@ mod tests {
             json!({"workers": [{"is_healthy": true}, {"is_healthy": false}, {"is_healthy": true}]});
         let pretty = serde_json::to_string_pretty(&workers).unwrap();
         assert_eq!(count_healthy(&serde_json::from_str(&pretty).unwrap()), 2);
+    }
+
+    #[test]
+    fn the_slots_of_a_server_are_read() {
+        let info = include_bytes!("../../../tests/data/sglang-0.5.23/info_server_info.body");
+        assert_eq!(read_max_running_requests(info), Some(4));
+        assert_eq!(
+            read_max_running_requests(b"{\"internal_states\": []}"),
+            None
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,8 +10,6 @@ type Rule = fn(&Facts<'_>, &mut Finding) -> Option<String>;
 
 /// The share of a request's time from which prefill, which is normally small, is a finding.
 const PREFILL_SHARE: f64 = 0.4;
-/// The share from which decoding, which is normally the largest stage, is a finding.
-const DECODE_SHARE: f64 = 0.7;
 /// A router that holds first tokens back for this long, seconds, and for this share of the TTFT, does more than pass them on.
 const MIN_RETURN_S: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
@@ -139,14 +137,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Decoding takes most of the time",
         "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server (lower \
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
-        |facts, _| {
-            let took = facts.stage(Period::DECODE, DECODE_SHARE)?;
-            let each = facts.figures.all.latencies.get(ColumnId::tpot);
-            let each = each.map_or(String::new(), |each| {
-                format!(" An output token took {} (median).", duration(each.p50))
-            });
-            Some(format!("Making the answers took {took}.{each}"))
-        },
+        waiting::decoding,
     ),
     (
         "client_stall",
@@ -182,7 +173,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         |facts, _| {
             // A problem may be in the part of the run that is missing.
             let shares = facts.shares()?;
-            let why = match facts.is_complete() {
+            let why = match facts.is_complete() && !facts.episodes.is_empty() {
                 true => "It had faults on purpose: their table says what became of requests.",
                 false => "What is missing (see the notes) may hide something.",
             };

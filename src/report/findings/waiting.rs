@@ -1,13 +1,21 @@
 //! Waiting in server queues and in the router: its causes, and the requests that caused it.
 
-use crate::report::why::{description, dominant_group};
+use crate::report::why::dominant_group;
+use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
+use crate::units::{duration, percent};
 
-use super::{Facts, Finding, MIN_MEAN_S, QUEUE_SHARE, capitalized};
+use super::{Facts, Finding, Level, MIN_MEAN_S, QUEUE_SHARE, capitalized};
 
 /// The share of a request's time from which its wait in the router is a finding.
 const ROUTER_SHARE: f64 = 0.1;
+/// The share from which decoding, which is normally the largest stage, is a finding; and that of it with prefills on the same server from
+/// which these hold it up.
+const DECODE_SHARE: f64 = 0.7;
+const STALLED_SHARE: f64 = 0.8;
+/// The share in server queues from which a wait for room is a finding.
+const ROOM_SHARE: f64 = 0.1;
 /// The share in server queues from which the requests that caused the waiting are worth naming.
 const HELD_UP_SHARE: f64 = 0.1;
 
@@ -17,28 +25,34 @@ const MUCH: f64 = 0.2;
 /// The share of the waiting in servers from which their slots count as full.
 const FULL: f64 = 0.5;
 
+const STALLED_ADVICE: &str = "Let decoding in between (a smaller `chunked_prefill_size`, `--enable-mixed-chunk`), send requests that begin \
+                              alike to the same server (`cache_aware`), shorten prompts, or add servers.";
+
 /// How to have servers report when each request waited and ran.
 const TIMING_ADVICE: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
                        up, come by traces (`--enable-trace`, and `--engine-traces` of the proxy).";
 
 /// Waiting in server queues: its main cause and other large ones, and what helps against each.
 pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let took = facts.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
     let why = facts.why;
-    let mut what = format!("A request waited {took} for a place in a batch.");
     let shares = why.shares();
+    // Waiting for the batch under way is a part of serving.
+    let main = shares.first().map(|of| of.0);
+    let is_room = !matches!(main, None | Some(Cause::Prefill | Cause::Unknown));
+    let min_share = if is_room { ROOM_SHARE } else { QUEUE_SHARE };
+    let took = facts.stage(Period::PURE_QUEUE, min_share)?;
+    let mut what = format!("A request waited {took} for a place in a batch.");
     let Some(((main, share), others)) = shares.split_first() else {
         return Some(what);
     };
     let slots = why.slots();
-    let percent = |share: &f64| format!("{:.0} %", share * 100.0);
-    let (first, share) = (capitalized(&description(*main, slots)), percent(share));
+    let (first, share) = (capitalized(&main.described(slots)), percent(*share));
     what += &format!(" {first} for {share} of that time");
     finding.advice = main.advice().to_owned();
     let is_much = |(cause, share): &&(Cause, f64)| *share >= MUCH && *cause != Cause::Unknown;
     for (cause, share) in others.iter().filter(is_much) {
-        let share = percent(share);
-        what += &format!(", and {} for {share}", description(*cause, slots));
+        let share = percent(*share);
+        what += &format!(", and {} for {share}", cause.described(slots));
         finding.advice += &format!(" For the {share}: {}", cause.advice());
     }
     what += ".";
@@ -76,6 +90,26 @@ pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
     Some(format!(
         "{what} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
         share * 100.0
+    ))
+}
+
+/// Decoding, and whether prefills hold it up.
+pub fn decoding(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+    let took = facts.stage(Period::DECODE, DECODE_SHARE)?;
+    let each = facts.figures.all.latencies.get(ColumnId::tpot);
+    let each = each.map_or(String::new(), |each| {
+        format!(" An output token took {} (median).", duration(each.p50))
+    });
+    let what = format!("Making the answers took {took}");
+    let [all, stalled] = facts.why.decoding;
+    if stalled == 0.0 || stalled < STALLED_SHARE * all {
+        return Some(format!("{what}.{each}"));
+    }
+    (finding.level, finding.title) = (Level::Limit, "Prefills hold up decoding".to_owned());
+    finding.advice = STALLED_ADVICE.to_owned();
+    let share = percent(stalled / all);
+    Some(format!(
+        "{what}, {share} of it while others were prefilled on the same server.{each}"
     ))
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::request::columns::ColumnId;
 use crate::request::headers::label_pairs;
 use crate::table::Table;
-use crate::units::percent;
+use crate::units::{class, percent};
 
 /// Requests of one kind, with their shares of all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -131,38 +131,14 @@ fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class
     groups.into_iter().map(group).collect()
 }
 
-/// The class of a number between bounds.
-fn class(edges: &[u64], number: u64) -> (usize, String) {
-    let at = edges.partition_point(|edge| *edge < number);
-    let edge = |at: usize| edges.get(at).map(|edge| short(*edge));
-    let name = match (at.checked_sub(1).and_then(edge), edge(at)) {
-        (Some(low), Some(high)) => format!("{low} to {high}"),
-        (Some(low), None) => format!("above {low}"),
-        (None, Some(high)) => format!("up to {high}"),
-        (None, None) => String::new(),
-    };
-    (at, name)
-}
-
-/// A number of tokens, shortened: `96k`.
-pub fn short(tokens: u64) -> String {
-    match tokens {
-        ..1_000 => tokens.to_string(),
-        ..10_000 if !tokens.is_multiple_of(1_000) => tokens.to_string(),
-        _ => format!("{}k", (tokens + 500) / 1_000),
-    }
-}
-
 /// A sentence on the group that caused most of the waiting for its size, with its property; of lengths, all longer groups count with it.
 pub fn dominant_group(groups: &[Group]) -> Option<(&str, String)> {
     let known: Vec<&Group> = groups.iter().filter(|of| of.name != UNKNOWN).collect();
     let few = |at: usize| {
         let first = *known.get(at)?;
         let longer = known.iter().skip(at).take_while(|of| of.by == first.by);
-        let all: Vec<&&Group> = match first.is_length() {
-            true => longer.collect(),
-            false => longer.take(1).collect(),
-        };
+        let count = if first.is_length() { known.len() } else { 1 };
+        let all: Vec<&&Group> = longer.take(count).collect();
         let sum = |share: fn(&Group) -> f64| all.iter().map(|of| share(of)).sum::<f64>();
         let (requests, caused) = (sum(|of| of.share_of_requests), sum(|of| of.caused));
         let is_lopsided =
@@ -180,8 +156,7 @@ pub fn dominant_group(groups: &[Group]) -> Option<(&str, String)> {
         "cached" => format!("Requests of which the cache had {}", first.name),
         by => format!("Requests of the {by} {}", first.name),
     };
-    let (requests, caused) = (percent(requests), percent(caused));
-    let text =
-        format!("{subject} are {requests} of the requests and caused {caused} of the waiting.");
+    let (few, most) = (percent(requests), percent(caused));
+    let text = format!("{subject} are {few} of the requests and caused {most} of the waiting.");
     Some((&first.by, text))
 }

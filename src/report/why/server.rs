@@ -27,8 +27,8 @@ pub struct Server {
     rank: Option<i64>,
     /// By the cause of waiting, if rows have it (servers of pairs).
     queues: BTreeMap<Option<Cause>, Queue>,
-    /// Whether its slots are known from its command.
-    has_slots_flag: bool,
+    /// The source of its slots, if the run's files name them.
+    slots_source: Option<&'static str>,
     /// The tokens that its KV cache holds, and the source of that.
     pool: Option<(u64, &'static str)>,
 }
@@ -51,8 +51,11 @@ const SLOTS_FLAG: &str = "--max-running-requests";
 const POOL_FLAG: &str = "--max-total-tokens";
 /// The sources of limits.
 const COMMAND: &str = "its command";
+const SERVER_INFO: &str = "its /get_server_info";
 const METRICS_PAGE: &str = "its /metrics";
 const FOUND: &str = "found in the rows";
+/// Of slots that were others before.
+pub const CHANGED: &str = "found in the rows, at the end";
 
 /// The server at which a row's sequence waited for a cause.
 pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
@@ -93,10 +96,8 @@ impl Server {
 
     /// Seconds of waiting that are attributed to no sequence.
     pub(super) fn unattributed_s(&self) -> f64 {
-        self.queues
-            .values()
-            .map(|queue| queue.waits.unattributed_s)
-            .sum()
+        let queues = self.queues.values();
+        queues.map(|queue| queue.waits.unattributed_s).sum()
     }
 
     /// Its stays with their queues and rows.
@@ -107,12 +108,12 @@ impl Server {
         })
     }
 
-    /// The most requests that it runs at once, and the source of that.
+    /// The most requests that it runs at once, at the end, and the source of that.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
-        let mut queues = [None, Some(Cause::DecodeSlots)].into_iter();
-        let queue = queues.find_map(|of| self.queue(of))?;
-        let source = if self.has_slots_flag { COMMAND } else { FOUND };
-        Some((queue.waits.limits.slots?, source))
+        let queue = self.queue(None).or(self.queue(Some(Cause::DecodeSlots)))?;
+        let (slots, has_changed) = queue.waits.last_slots()?;
+        let found = if has_changed { CHANGED } else { FOUND };
+        Some((slots, self.slots_source.unwrap_or(found)))
     }
 
     /// The tokens that its KV cache holds.
@@ -153,8 +154,7 @@ impl Server {
         for (cause, queue) in &mut self.queues {
             known.cause = *cause;
             queue.waits = Waits::of(&queue.stays, &known);
-            let waited = queue.stays.iter().filter(|stay| stay.waited() > 0);
-            for stay in waited {
+            for stay in &queue.stays {
                 self.causes.add_all(&queue.waits.causes(stay));
             }
         }
@@ -187,9 +187,8 @@ impl Server {
             };
             run.series.iter().filter(is_it)
         };
-        let mut usage: Vec<(i64, f64)> = rows_of("token_usage")
-            .map(|row| (at(row.time), row.value))
-            .collect();
+        let usage = rows_of("token_usage").map(|row| (at(row.time), row.value));
+        let mut usage: Vec<(i64, f64)> = usage.collect();
         usage.sort_by_key(|(at, _)| *at);
         let faults = pair_events(&run.faults).into_iter();
         let kills = faults.filter(|fault| fault.server == name && fault.kind == "kill");
@@ -197,14 +196,17 @@ impl Server {
             start: at(fault.down),
             end: fault.ready.map_or(i64::MAX, at),
         });
-        let slots = flag(command, SLOTS_FLAG).map(|slots: u32| slots / ranks.max(1));
+        let slots = flag(command, SLOTS_FLAG).map(|slots: u32| (slots / ranks.max(1), COMMAND));
+        let asked = run.servers().iter().find(|server| server.name == name);
+        let asked = asked.and_then(|server| Some((server.max_running_requests?, SERVER_INFO)));
+        let slots = asked.or(slots);
         let down = Interval::union(down.collect());
         let mut scraped = rows_of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
         let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
         self.pool = pool.or(scraped.next_back());
-        self.has_slots_flag = slots.is_some();
+        self.slots_source = slots.map(|(_, source)| source);
         ServerFacts {
-            slots,
+            slots: slots.map(|(slots, _)| slots),
             pool: self.pool(),
             usage,
             down,
@@ -216,8 +218,6 @@ impl Server {
 /// The value of a flag in a command.
 fn flag<N: FromStr>(command: &str, name: &str) -> Option<N> {
     let mut words = command.split([' ', '=']).skip_while(|word| *word != name);
-    words
-        .find(|word| *word != name && !word.is_empty())?
-        .parse()
-        .ok()
+    let value = words.find(|word| *word != name && !word.is_empty())?;
+    value.parse().ok()
 }

@@ -23,9 +23,8 @@ pub fn tables(why: &WaitReport) -> Vec<Grid> {
     let causes = why.causes.all().filter(|(_, nanos)| nanos * 2000 >= whole);
     let causes: Vec<Cause> = causes.map(|(cause, _)| cause).collect();
     let line = |name: &str, slots: Option<(u32, &str)>, of: &ByCause| {
-        let slots = slots.map_or("-".to_owned(), |(slots, source)| {
-            format!("{slots}, {source}")
-        });
+        let slots = slots.map(|(slots, source)| format!("{slots}, {source}"));
+        let slots = slots.unwrap_or_else(|| "-".to_owned());
         let waited = of.total();
         let share = |cause: &Cause| percent(of.of(*cause) as f64 / waited.max(1) as f64);
         let shares = causes.iter().map(share);

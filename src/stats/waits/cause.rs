@@ -152,9 +152,23 @@ impl Cause {
         self as usize >= Cause::AT_ONE_SERVER
     }
 
+    /// Whether those that are known to have run meanwhile are what it waited for.
+    pub const fn has_holders(self) -> bool {
+        !matches!(self, Cause::NotSeen | Cause::Down | Cause::Unknown)
+    }
+
     /// Its description in a few words.
     pub const fn description(self) -> &'static str {
         TEXTS[self as usize][2]
+    }
+
+    /// The same; of slots with their number and ` of each server`.
+    pub fn described(self, slots: Option<(u32, &str)>) -> String {
+        match (self, slots) {
+            (Cause::Slots, Some((1, of))) => format!("the only slot{of} was taken"),
+            (Cause::Slots, Some((slots, of))) => format!("all {slots} slots{of} were taken"),
+            (cause, _) => cause.description().to_owned(),
+        }
     }
 
     /// Advice on how to reduce it.

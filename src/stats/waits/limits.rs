@@ -1,7 +1,9 @@
 //! Infers the limits of a server from its requests: a value at which nearly all waiting was, and which was hardly ever exceeded.
 
+use std::ops::RangeInclusive;
+
 use super::stay::{ServerFacts, Stay};
-use super::sweep::{Durations, Piece, Sweep, rounded};
+use super::sweep::{Durations, Piece, Ran, Span, Sweep, rounded};
 
 /// The limits of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,8 +18,6 @@ pub struct Limits {
     pub ran: u32,
     /// The 99th percentile of the tokens that those needed.
     pub held: u64,
-    /// About the longest time of a batch, nanoseconds.
-    pub batch: i64,
 }
 
 /// The fewest long waits that a limit is inferred from.
@@ -27,6 +27,11 @@ const MIN_AT_LIMIT: f64 = 0.85;
 const MIN_OF_ALL: f64 = 0.5;
 /// The most of the time at a limit or above that may be above it: ends are stamped after their slot is free.
 const MAX_EXCEEDED: f64 = 0.10;
+/// Slots that changed are found if at each limit so many times its number of sequences started, and at least this share of the waiting
+/// there was while exactly as many ran; and if that explains at least this share of all waiting.
+const MIN_TURNS: u32 = 4;
+const MIN_EXACT: f64 = 0.5;
+const MIN_GAIN: f64 = 0.02;
 /// If a smaller share of the running sequences decoded, prefill keeps others out, not the slots.
 const MIN_DECODING: f64 = 0.25;
 /// Values with a relative spread up to this may be at one limit; they are, if it is also this much less than the spread of the running
@@ -53,73 +58,158 @@ impl Limits {
         }
     }
 
-    /// The known limits, and those inferred from a sweep.
-    pub fn of(stays: &[Stay], sweep: &Sweep, batch: i64, known: &ServerFacts) -> Limits {
+    /// The known limits, and those inferred from a sweep: each with the begin of the time for which it holds. Only inferred slots change.
+    pub fn over_time(
+        stays: &[Stay],
+        sweep: &Sweep,
+        batch: i64,
+        known: &ServerFacts,
+    ) -> Vec<(i64, Limits)> {
         let long = stays.iter().filter(|stay| stay.waited() > batch).count();
-        let below = |slots: Option<u32>| {
-            let is_below = |piece: &&Piece| slots.is_none_or(|slots| piece.running < slots);
-            tokens(&sweep.pieces.iter().filter(is_below).collect::<Vec<_>>()).unwrap_or_default()
+        let is_enough = long >= MIN_LONG_WAITS;
+        let waited: f64 = sweep.pieces.iter().map(Piece::weight).sum();
+        let mut parts = match is_enough && known.slots.is_none() {
+            true => cut(&sweep.spans, waited * MIN_GAIN),
+            false => vec![&sweep.spans[..]],
         };
-        let found = || match below(None) {
+        if parts.len() > 1 && below(&sweep.pieces, None).0.is_some() {
+            parts = vec![&sweep.spans];
+        }
+        let of_part = |part: &&[Span]| {
+            let first = |at| sweep.pieces.partition_point(|piece| piece.from < at);
+            let (from, to) = (
+                part.first().map(|span| span.from),
+                part.last().map(|span| span.to),
+            );
+            let (from, to) = (from.unwrap_or(i64::MIN), to.unwrap_or(i64::MAX));
+            let pieces = &sweep.pieces[first(from)..first(to)];
+            (from, Limits::of(part, pieces, known, is_enough))
+        };
+        parts.iter().map(of_part).collect()
+    }
+
+    /// The limits that hold at a time.
+    pub fn at(limits: &[(i64, Limits)], at: i64) -> Limits {
+        let begun = limits.partition_point(|(from, _)| *from <= at);
+        limits
+            .get(begun.saturating_sub(1))
+            .map_or_else(Limits::default, |of| of.1)
+    }
+
+    /// The pieces of each time, with its limits.
+    pub fn parts<'p>(
+        limits: &[(i64, Limits)],
+        pieces: &'p [Piece],
+    ) -> impl Iterator<Item = (&'p [Piece], Limits)> {
+        let mut rest = pieces;
+        let ends = limits.iter().skip(1).map(|(from, _)| *from);
+        let part = move |((_, limits), end): (&(i64, Limits), i64)| {
+            let (pieces, later) = rest.split_at(rest.partition_point(|piece| piece.from < end));
+            rest = later;
+            (pieces, *limits)
+        };
+        limits.iter().zip(ends.chain([i64::MAX])).map(part)
+    }
+
+    fn of(spans: &[Span], pieces: &[Piece], known: &ServerFacts, is_enough: bool) -> Limits {
+        let (mut all, mut ran, mut held) =
+            (Span::default(), Durations::default(), Durations::default());
+        for span in spans {
+            all.join(span);
+            span.tokens
+                .all()
+                .for_each(|(tokens, time)| held.add(tokens, time));
+        }
+        let running = all.ran.range(1..);
+        running.for_each(|(running, of)| ran.add(*running, of.time));
+        let found = || match below(pieces, None) {
             // A limit of memory, of which the values vary less, is no limit of slots.
             (Some(_), _) => None,
-            _ => slots(sweep),
+            _ => Some(slots(&all)?.0),
         };
-        let is_enough = long >= MIN_LONG_WAITS;
         let slots = known.slots.or_else(|| is_enough.then(found)?);
         let from_pool = known.pool.map(|pool| pool as f64 * FULL);
         let (found, may_be_memory) = match is_enough && from_pool.is_none() {
-            true => below(slots),
+            true => below(pieces, slots),
             false => (None, false),
         };
         Limits {
             slots,
             tokens: from_pool.or(found),
             may_be_memory,
-            ran: sweep.ran.quantile(0.99).unwrap_or(0),
-            held: sweep.tokens.quantile(0.99).unwrap_or(0),
-            batch,
+            ran: ran.quantile(0.99).unwrap_or(0),
+            held: held.quantile(0.99).unwrap_or(0),
         }
     }
 }
 
-fn weight(piece: &Piece) -> f64 {
-    f64::from(piece.long) * (piece.to - piece.from) as f64
+/// Cuts spans where the slots changed, if the limits before and after explain at least `min_gain` more of the waiting.
+fn cut(spans: &[Span], min_gain: f64) -> Vec<&[Span]> {
+    let before = explained(spans.iter());
+    let after = explained(spans.iter().rev());
+    let by_both = |at: &usize| before[at - 1] + after[spans.len() - at - 1];
+    let best = (1..spans.len()).max_by(|a, b| by_both(a).total_cmp(&by_both(b)));
+    let uncut = before.last().copied().unwrap_or_default();
+    match best.filter(|at| by_both(at) >= uncut + min_gain) {
+        Some(at) => {
+            let (before, after) = spans.split_at(at);
+            [cut(before, min_gain), cut(after, min_gain)].concat()
+        }
+        None => vec![spans],
+    }
 }
 
-/// The slots: about as many ran whenever any waited long.
-fn slots(sweep: &Sweep) -> Option<u32> {
-    let mut waited = Durations::default();
-    let pieces = || sweep.pieces.iter().filter(|piece| piece.long > 0);
-    pieces().for_each(|piece| waited.add(piece.running, weight(piece)));
-    let (limit, _) = waited.all().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let band = limit.saturating_sub(limit / 16)..=limit + (limit / 8).max(1);
-    let inside: f64 = waited
-        .all()
-        .filter(|of| band.contains(&of.0))
-        .map(|of| of.1)
-        .sum();
-    // If many end at once, their slots are refilled one prefill batch at a time: waiting below the limit is for a turn of prefill.
-    let is_turn = |piece: &&Piece| piece.prefilling > 0 && piece.running < *band.start();
-    let turns: f64 = pieces().filter(is_turn).map(weight).sum();
-    let ran_from = |min: u32| -> f64 {
-        let above = sweep.ran.all().filter(|(running, _)| *running >= min);
-        above.map(|(_, time)| time).sum()
+/// The waiting at a limit of slots of the first span, of the first two, and so on.
+fn explained<'s>(spans: impl Iterator<Item = &'s Span>) -> Vec<f64> {
+    let mut all = Span::default();
+    let next = |span| {
+        all.join(span);
+        let is_sure = |(slots, waited): &(u32, f64)| {
+            let exactly = all.ran.get(slots).map_or(0.0, |ran| ran.waited);
+            all.started >= MIN_TURNS * slots && exactly >= MIN_EXACT * waited
+        };
+        let found = slots(&all).filter(is_sure);
+        found.map_or(0.0, |(_, waited)| waited)
     };
-    let is_limit = limit > 0
-        && inside >= MIN_AT_LIMIT * (waited.total() - turns)
-        && inside >= MIN_OF_ALL * waited.total()
+    spans.map(next).collect()
+}
+
+/// The slots, and the waiting at that limit: about as many ran whenever any waited long.
+fn slots(of: &Span) -> Option<(u32, f64)> {
+    let by_waiting = |a: &(_, &Ran), b: &(_, &Ran)| a.1.waited.total_cmp(&b.1.waited);
+    let (limit, at_limit) = of.ran.iter().max_by(by_waiting)?;
+    let band = limit - limit / 16..=limit + (limit / 8).max(1);
+    let sum = |range: RangeInclusive<u32>, value: fn(&Ran) -> f64| -> f64 {
+        of.ran.range(range).map(|(_, ran)| value(ran)).sum()
+    };
+    let (inside, all) = (
+        sum(band.clone(), |ran| ran.waited),
+        sum(0..=u32::MAX, |ran| ran.waited),
+    );
+    // If many end at once, their slots are refilled one prefill batch at a time: waiting below the limit is for a turn of prefill.
+    let turns = sum(0..=band.start().saturating_sub(1), |ran| ran.prefilling);
+    let ran_from = |min: u32| sum(min..=u32::MAX, |ran| ran.time);
+    let is_limit = *limit > 0
+        && at_limit.waited > 0.0
+        && inside >= MIN_AT_LIMIT * (all - turns)
+        && inside >= MIN_OF_ALL * all
         && ran_from(band.end() + 1) <= MAX_EXCEEDED * ran_from(*band.start())
-        && mostly_decodes(pieces().filter(|piece| piece.running == limit));
-    is_limit.then_some(limit)
+        && at_limit.decoding >= MIN_DECODING * at_limit.waited * f64::from(*limit);
+    is_limit.then_some((*limit, inside))
+}
+
+/// The limit of tokens of the pieces below a number of slots, and whether an unknown one is possible.
+fn below(pieces: &[Piece], slots: Option<u32>) -> (Option<f64>, bool) {
+    let is_below = |piece: &&Piece| slots.is_none_or(|slots| piece.running < slots);
+    tokens(&pieces.iter().filter(is_below).collect::<Vec<_>>()).unwrap_or_default()
 }
 
 /// Whether sequences held their slots to decode while others waited, not only for their prefill.
 fn mostly_decodes<'p>(pieces: impl Iterator<Item = &'p Piece>) -> bool {
     let (mut decoding, mut all) = (0.0, 0.0);
     for piece in pieces {
-        all += weight(piece) * f64::from(piece.running);
-        decoding += weight(piece) * f64::from(piece.running - piece.prefilling);
+        all += piece.weight() * f64::from(piece.running);
+        decoding += piece.weight() * f64::from(piece.running - piece.prefilling);
     }
     decoding >= MIN_DECODING * all
 }
@@ -129,8 +219,8 @@ fn mostly_decodes<'p>(pieces: impl Iterator<Item = &'p Piece>) -> bool {
 fn tokens(pieces: &[&Piece]) -> Option<(Option<f64>, bool)> {
     let (mut tokens, mut running) = (Durations::default(), Durations::default());
     for piece in pieces.iter().filter(|piece| piece.long > 0) {
-        tokens.add(rounded(piece.tokens), weight(piece));
-        running.add(u64::from(piece.running), weight(piece));
+        tokens.add(rounded(piece.tokens), piece.weight());
+        running.add(u64::from(piece.running), piece.weight());
     }
     let spread = |of: &Durations<u64>| {
         let [low, high] = [of.quantile(0.1)?, of.quantile(0.9)?].map(|value| value as f64);

@@ -75,6 +75,33 @@ fn waits_are_counted_once_when_the_requests_that_ran_meanwhile_have_ended() {
     assert!(log.0.lock().timed.is_empty());
 }
 
+/// Of the requests of the live page alone neither is known: the slots, and whether others still run.
+#[test]
+fn a_wait_is_judged_by_all_that_were_at_the_worker() {
+    let (log, metrics) = begin();
+    let mut at_once = Vec::new();
+    for n in 0..800 {
+        let started = f64::from(n) * 0.1;
+        let rows = rows(started - 3.0, started, started + 1.6);
+        log.record(&rows, at(started + 1.6), &metrics);
+        at_once.push(rows);
+    }
+    log.count(at(80.0), &metrics);
+    let judged = log.judge(&at_once[700][0]).unwrap();
+    assert_eq!((judged.cause, judged.slots), (Cause::Slots, Some(16)));
+    let held_up = at_once.iter().position(|rows| judged.is_holder(&rows[0]));
+    assert!((655..700).contains(&held_up.unwrap()), "{held_up:?}");
+    // One more waits while only one of them is known to run: others may still run.
+    let last = rows(100.0, 102.0, 103.0);
+    log.record(&rows(99.0, 99.0, 103.0), at(103.0), &metrics);
+    log.record(&last, at(103.0), &metrics);
+    let cause = |log: &WaitLog| log.judge(&last[0]).unwrap().cause;
+    assert_eq!(cause(&log), Cause::Unknown);
+    log.count(at(200.0), &metrics);
+    assert_eq!(cause(&log), Cause::NotSeen);
+    assert_eq!(log.judge(&rows(1.0, 2.0, 3.0)[0]), None);
+}
+
 /// A server runs four of our requests, later two while a third waits. Other clients' requests must have the slots, unless one of
 /// ours without times was there.
 #[test]
