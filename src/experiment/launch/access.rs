@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
-use crate::traffic::client::{Client, ClientOptions, Target, TlsArgs, UpstreamKind};
+use crate::traffic::client::{Client, ClientOptions, TLS_HINT, Target, TlsArgs, UpstreamKind};
 
 /// How requests to servers and routers are sent: with the same TLS options, key and headers as the load.
 #[derive(Clone, Debug, Default)]
@@ -129,7 +129,15 @@ pub(super) async fn poll(limit: Duration, check: impl AsyncFn() -> Poll) -> Resu
     };
     match timeout(limit, polled).await {
         Ok(result) => result,
-        Err(_) => Err(format!("{last}, for {} s", limit.as_secs_f64())),
+        Err(_) => Err(format!("asked for {} s: {last}", limit.as_secs_f64())),
+    }
+}
+
+/// What to do about a `server` that gave no answer, unless the reason says it already.
+pub(super) fn remedy(reason: &str, server: &str) -> String {
+    match reason.contains(TLS_HINT) {
+        true => String::new(),
+        false => format!("; start the {server}, or give its URL"),
     }
 }
 
@@ -165,7 +173,7 @@ mod tests {
     async fn polling_ends_when_ready_or_with_the_last_reason() {
         for (states, expected, polls) in [
             (&["", "", "yes"][..], Ok(()), 3..4),
-            (&["busy"], Err("busy, for 30 s".to_owned()), 300..700),
+            (&["busy"], Err("asked for 30 s: busy".to_owned()), 300..700),
             (&["", "never", "yes"], Err("never".to_owned()), 2..3),
         ] {
             let count = Cell::new(0);
