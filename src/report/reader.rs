@@ -402,10 +402,8 @@ impl Run {
 }
 
 fn name_of(path: &Path) -> String {
-    let absolute = Path::new(".")
-        .join(path)
-        .canonicalize()
-        .unwrap_or_else(|_| path.to_owned());
+    let absolute = Path::new(".").join(path).canonicalize();
+    let absolute = absolute.unwrap_or_else(|_| path.to_owned());
     absolute.file_name().map_or_else(
         || path.display().to_string(),
         |name| one_line(&name.to_string_lossy()).into_owned(),
@@ -425,13 +423,10 @@ fn make_names_unique(runs: &mut [Run]) {
         let others: Vec<&Path> = others.map(|of| of.1.as_path()).collect();
         let is_unique = |end: &&Path| !others.iter().any(|other| other.ends_with(end));
         let parts: Vec<_> = dir.components().collect();
-        let ends = (0..parts.len())
-            .rev()
-            .map(|from| parts[from..].iter().collect::<PathBuf>());
-        if let Some(end) = ends
-            .filter(|_| !others.is_empty())
-            .find(|end| is_unique(&end.as_path()))
-        {
+        let end = |from: usize| parts[from..].iter().collect::<PathBuf>();
+        let mut ends = (0..parts.len()).rev().map(end);
+        let end = ends.find(|end| is_unique(&end.as_path()));
+        if let Some(end) = end.filter(|_| !others.is_empty()) {
             run.name = format!("{name} ({})", one_line(&end.to_string_lossy()));
         }
         let number = known.entry(run.name.clone()).or_default();
@@ -472,11 +467,10 @@ fn csv_rows<T: DeserializeOwned>(
         Err(cause) => return Err(Error::read(path, cause)),
     };
     let (read, broken): (Vec<_>, Vec<_>) = rows.partition(Result::is_ok);
-    if !broken.is_empty() {
-        let all = read.len() + broken.len();
+    let (all, broken) = (read.len() + broken.len(), broken.len());
+    if broken > 0 {
         notes.push(format!(
-            "{} of {all} rows of {name} cannot be read and are left out",
-            broken.len()
+            "{broken} of {all} rows of {name} cannot be read and are left out"
         ));
     }
     Ok(read.into_iter().flatten().collect())

@@ -254,9 +254,8 @@ fn concurrency(summary: &Summary) -> Option<String> {
 fn goodput(summary: &Summary) -> Option<String> {
     let goodput = summary.all.goodput.as_ref()?;
     let goals = summary.run.goodput.iter();
-    let goals: Vec<String> = goals
-        .map(|goal| format!("{} ≤ {} ms", goal.name, goal.limit_ms))
-        .collect();
+    let goals = goals.map(|goal| format!("{} ≤ {} ms", goal.name, goal.limit_ms));
+    let goals: Vec<String> = goals.collect();
     let rate = summary.run.per_second(goodput.good as f64).unwrap_or(0.0);
     let unknown = match goodput.unknown {
         0 => String::new(),
