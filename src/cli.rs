@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::anyhow;
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -132,7 +132,7 @@ pub fn traffic_main() -> ExitCode {
 fn start(args: Vec<OsString>) -> ExitCode {
     let cli = match parse(args) {
         Ok(cli) => cli,
-        Err(code) => return code,
+        Err(code) => return exit_code(Ok(code)),
     };
     // The keeper must not change what its command inherits, such as limits and signals.
     if !matches!(cli.command, Command::EndWithParent { .. }) {
@@ -169,7 +169,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Man { folder } => {
             let command = with_help(Cli::command(), false);
             clap_mangen::generate_to(command, &folder)
-                .with_context(|| folder.display().to_string())?;
+                .map_err(|error| anyhow!("{}: {error}; make it first", folder.display()))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -180,7 +180,16 @@ fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     log::logger().flush();
     // After a signal, threads may still be writing files.
     disk::remove_drafts();
-    result.unwrap_or_else(|error| fail(&error))
+    let code = result.unwrap_or_else(|error| fail(&error));
+    let Some(error) = terminal::lost_output() else {
+        return code;
+    };
+    let lost = fail(&anyhow!("standard output cannot be written: {error}"));
+    if code == ExitCode::SUCCESS {
+        lost
+    } else {
+        code
+    }
 }
 
 /// Sets up the log, signals and the limit on open files. Only the proxy logs information; all other commands log warnings, without those
@@ -279,8 +288,7 @@ fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
         }
         _ => {
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
-            // Fails if standard output or error is closed.
-            let _ = error.format(&mut command).print();
+            terminal::note_write(error.format(&mut command).print());
             ExitCode::from(code)
         }
     })

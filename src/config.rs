@@ -7,6 +7,7 @@ use self::args::Args;
 use self::check::Credentials;
 use self::proxy::Config;
 use self::read::Reading;
+use crate::config_error::ConfigError;
 
 pub mod args;
 pub mod check;
@@ -34,6 +35,10 @@ fn load_text(
 ) -> Result<(Config, Credentials), Vec<String>> {
     let mut reading = Reading::new(text);
     reading.apply(flags);
+    let of_check = |error: &ConfigError| {
+        let line = reading.lines.get(&error.key);
+        line.and_then(|line| at(*line)).unwrap_or_default() + &error.to_string()
+    };
     let of_file = reading.file_problems.into_iter();
     let of_file = of_file.map(|(line, problem)| at(line).unwrap_or_default() + &problem);
     let mut problems: Vec<String> = of_file.chain(reading.flag_problems).collect();
@@ -41,7 +46,7 @@ fn load_text(
         Ok(credentials) if problems.is_empty() => return Ok((reading.config, credentials)),
         Err(mut errors) if reading.is_toml => {
             errors.retain(|error| !reading.invalid_keys.contains(&error.key));
-            problems.extend(errors.iter().map(ToString::to_string));
+            problems.extend(errors.iter().map(of_check));
         }
         _ => {}
     }

@@ -1,7 +1,8 @@
 //! Output to the terminal: wrapped to its width, with control characters escaped.
 
 use std::borrow::Cow;
-use std::io::{IsTerminal, Write as _};
+use std::io::{self, ErrorKind, IsTerminal, Write as _};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::termios::tcgetwinsize;
@@ -20,6 +21,29 @@ pub fn width() -> Option<usize> {
 
 /// Whether standard output is JSON for programs.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Why standard output could not be written, if so.
+static LOST: OnceLock<io::Error> = OnceLock::new();
+
+/// Notes the error of a write to standard output, for [`lost_output`]; but not that its reader has gone, as `head` does.
+pub fn note_write(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        let _ = LOST.set(error);
+    }
+}
+
+/// Why a part of the results could not be written to standard output; `None` if all was, or nobody reads it.
+pub fn lost_output() -> Option<&'static io::Error> {
+    LOST.get()
+}
+
+fn write_output(text: &str) {
+    let mut out = io::stdout();
+    // What ends within a line stays in its buffer.
+    note_write(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+}
 
 /// Sets whether the command prints its results as JSON (`--json`). Text for people then goes to standard error.
 pub fn set_json_output(is_json: bool) {
@@ -47,13 +71,12 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
 }
 
 /// Prints to standard output (with `--json` to standard error), escaped by [`escaped`] and wrapped to `width` if that is given.
-/// Errors, such as a closed pipe, are ignored.
+/// An error is kept for [`lost_output`].
 pub fn print_within(text: &str, width: Option<usize>) {
     if IS_JSON.load(Ordering::Relaxed) {
         return print_error(text);
     }
-    let text = fitted(&escaped(text), width);
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    write_output(&fitted(&escaped(text), width));
 }
 
 /// Prints as [`print_within`], wrapped to the width of the terminal.
@@ -63,12 +86,10 @@ pub fn print(text: &str) {
 
 /// Prints JSON or CSV for programs to standard output: unchanged, or on a terminal escaped by `escape`.
 pub fn print_raw(text: &str, escape: fn(&str) -> Cow<'_, str>) {
-    let mut out = std::io::stdout();
-    let text = match out.is_terminal() {
-        true => escape(text),
-        false => Cow::Borrowed(text),
-    };
-    let _ = out.write_all(text.as_bytes());
+    match io::stdout().is_terminal() {
+        true => write_output(&escape(text)),
+        false => write_output(text),
+    }
 }
 
 /// Prints to standard error, escaped by [`escaped`] and wrapped to the width of its terminal.

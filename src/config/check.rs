@@ -111,7 +111,8 @@ impl Config {
             let mut earlier = self.workers.iter().take(index);
             if earlier.clone().any(|other| other.name == worker.name) {
                 let problem = "two workers have this name; give each its own";
-                found.push(ConfigError::text("worker.name", &worker.name, problem));
+                let key = worker.key("name");
+                found.push(ConfigError::text(&key, &worker.name, problem));
             }
             let (key, host) = (worker.key("host"), worker.server_name());
             let other = earlier
@@ -295,11 +296,15 @@ fn exporting(given: &Otlp) -> Result<Option<Settings>, Vec<ConfigError>> {
             Ok(_) => return Err(found),
             Err(error) => error,
         };
+        let key = match name.starts_with("OTEL_") {
+            true => name.clone(),
+            false => format!("telemetry.otlp: {name}"),
+        };
         found.push(match (&*name, &given.headers_file) {
-            ("endpoint", _) => of_endpoint(&name, given.endpoint.as_deref(), problem),
-            ("headers_file", Some(file)) => ConfigError::text(&name, file.display(), problem),
+            ("endpoint", _) => of_endpoint(&key, given.endpoint.as_deref(), problem),
+            ("headers_file", Some(file)) => ConfigError::text(&key, file.display(), problem),
             // Any other value is in the problem, or in the environment, where it may be secret.
-            _ => ConfigError::new(&name, "…", problem),
+            _ => ConfigError::new(&key, "…", problem),
         });
         // The next problem shows without this value.
         let file = match &*name {

@@ -18,6 +18,8 @@ pub(super) struct Reading<'i> {
     /// Problems of the file, with the line, from 1.
     pub(super) file_problems: BTreeSet<(usize, String)>,
     pub(super) flag_problems: Vec<String>,
+    /// The lines of the keys, named as in the errors of a check.
+    pub(super) lines: BTreeMap<String, usize>,
     /// Keys of `[proxy]` with a problem. No further one is reported of them.
     pub(super) invalid_keys: Vec<String>,
     /// Whether the file is TOML. Otherwise nothing of it was read.
@@ -70,10 +72,11 @@ impl<'i> Reading<'i> {
         let [proxy, ..] = &SECTIONS;
         let problem = match FileSection::nearest(path) {
             Some(section) if !tables.is_empty() => {
+                let is_named = path == section.name;
                 for (at, table) in tables {
-                    self.section_keys(section, at, table);
+                    self.section_keys(section, is_named.then_some(at), table);
                 }
-                if path == section.name && is_list == section.is_list() {
+                if is_named && is_list == section.is_list() {
                     return;
                 }
                 format!("{}: write `{}`", header(path, is_list), section.header())
@@ -94,8 +97,14 @@ impl<'i> Reading<'i> {
         self.push(at, problem);
     }
 
-    /// Reads the keys of a section. A worker's missing keys get placeholders, so that the rest of it can be checked.
-    fn section_keys(&mut self, section: &'static FileSection, at: usize, table: &DeTable<'i>) {
+    /// Reads the keys of a section. A worker's missing keys get placeholders, so that the rest of it can be checked; they are a problem
+    /// if the section, at `named_at`, is surely a worker's.
+    fn section_keys(
+        &mut self,
+        section: &'static FileSection,
+        named_at: Option<usize>,
+        table: &DeTable<'i>,
+    ) {
         if !section.is_list() {
             return self.table(section.name, table);
         }
@@ -105,11 +114,20 @@ impl<'i> Reading<'i> {
             ..Worker::default()
         });
         self.table(section.name, table);
+        if let Some(worker) = self.config.workers.last() {
+            let line = |key: &Spanned<_>| line_of(self.text, key.span().start);
+            let keys = table.keys();
+            let keys = keys.map(|key| (worker.key(key.get_ref()), line(key)));
+            self.lines.extend(keys);
+        }
         let keys = table.keys();
         let meant = keys.filter_map(|key| section.unknown_key(key.get_ref()).1);
         let meant: Vec<&str> = meant.collect();
         let is_missing = |key: &&str| !table.contains_key(*key) && !meant.contains(key);
         let required = ["name", "listen", "upstream"];
+        let Some(at) = named_at else {
+            return;
+        };
         for key in required.into_iter().filter(is_missing) {
             let expected = section.expected(key);
             self.push(at, format!("this `[[worker]]` has no {key}; it {expected}"));
@@ -123,6 +141,8 @@ impl<'i> Reading<'i> {
             self.invalid_keys.extend(meant.map(str::to_owned));
             return self.push(at, problem);
         }
+        let line = line_of(self.text, at);
+        self.lines.insert(section.full_key(key), line);
         for (index, problem) in self.set(section, key, to_value(value)) {
             let items = value.get_ref().as_array();
             let item = index.and_then(|index| items?.get(index));
@@ -142,6 +162,9 @@ impl<'i> Reading<'i> {
         };
         if section.name == "proxy" {
             self.invalid_keys.push(key.to_owned());
+            // Without any, the front would not be checked.
+            let example = section.example(key).filter(|_| key == "upstream");
+            let _ = example.map(|example| section.set(&mut self.config, key, example));
         }
         let texts = value.as_array().filter(|all| all.iter().all(Value::is_str));
         let texts = texts.filter(|_| section.takes_list(key));
@@ -165,6 +188,7 @@ impl<'i> Reading<'i> {
     pub(super) fn apply(&mut self, flags: &Args) {
         for ((flag, section, key), texts) in flags.given() {
             let key = key.name;
+            self.lines.remove(&section.full_key(key));
             if key == "hop_secret_file" {
                 self.config.hop_secret = None;
             }
@@ -181,6 +205,7 @@ impl<'i> Reading<'i> {
         }
         if !flags.worker.is_empty() {
             self.config.workers.clear();
+            self.lines.retain(|key, _| !key.starts_with("worker "));
         }
         for text in &flags.worker {
             match text.parse() {

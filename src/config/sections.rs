@@ -40,6 +40,14 @@ impl FileSection {
         header(self.name, self.is_list())
     }
 
+    /// A key of it as errors name it.
+    pub(super) fn full_key(&self, key: &str) -> String {
+        match self.name {
+            "proxy" => key.to_owned(),
+            name => format!("{name}: {key}"),
+        }
+    }
+
     /// Whether a file may have several of it.
     pub(super) fn is_list(&self) -> bool {
         self.name == "worker"
@@ -195,7 +203,7 @@ pub(super) fn shown(key: &str, value: &str) -> String {
     let key: String = key.chars().take(MAX_SHOWN_CHARS).collect();
     let words = ["token", "secret", "header"];
     let may_be_secret = |text: &str| words.iter().any(|word| text.contains(word));
-    if may_be_secret(&key) || line.is_empty() {
+    if (may_be_secret(&key) && key != "label_headers") || line.is_empty() {
         return key;
     }
     // The user or query of a URL may contain a secret; and another key may be on the same line.

@@ -218,7 +218,9 @@ fn closing_lines(finished: &Finished) -> String {
         format!("failed: {}: {reason}\n", run.file.label)
     };
     let (kind, dir) = (&finished.file.kind, finished.dir.display());
-    let mut text: String = finished.failed().map(failed).collect();
+    // That of a single run was the last line of its progress.
+    let failures = finished.failed().filter(|_| finished.runs.len() > 1);
+    let mut text: String = failures.map(failed).collect();
     text.extend(finished.notes.iter().map(|note| format!("note: {note}\n")));
     text += &format!("files: {dir}\n");
     let stopped = finished

@@ -130,7 +130,8 @@ impl Deployment {
             // Any status will do, as its servers may not be ready yet.
             let status = spec.access.get(url, "/health").await;
             status.map_err(|error| {
-                anyhow!("router_url: {error}; start the router, or give its URL")
+                let remedy = access::remedy(&error, "router");
+                anyhow!("router_url: {error}{remedy}")
             })?;
         }
         Ok(())

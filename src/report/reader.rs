@@ -67,8 +67,9 @@ pub struct Run {
 }
 
 /// The files of runs and experiments, other than reports.
-const RUN_FILES: [&str; 12] = [
+const RUN_FILES: [&str; 13] = [
     ROWS,
+    PACKED_ROWS,
     PARTIAL,
     SUMMARY,
     BEGUN,
@@ -81,6 +82,8 @@ const RUN_FILES: [&str; 12] = [
     PROXY_ROWS,
     "proxy.toml",
 ];
+/// [`ROWS`] as `gzip` leaves it.
+const PACKED_ROWS: &str = "requests.csv.gz";
 /// The folder of the run in a demo's folder.
 const DEMO: &str = "traffic";
 
@@ -194,9 +197,10 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
         None => json(&path.join(BEGUN))?.unwrap_or_default(),
         Some(summary) => summary,
     };
-    let mut rows = [ROWS, PARTIAL].into_iter().map(|name| path.join(name));
-    let files: Vec<PathBuf> = rows.find(|path| path.is_file()).into_iter().collect();
-    if files.is_empty() && file.is_none() {
+    let is_file = |name: &&str| path.join(name).is_file();
+    let rows = [ROWS, PACKED_ROWS, PARTIAL].into_iter().find(is_file);
+    let is_summarized = is_file(&SUMMARY);
+    if rows.is_none() && file.is_none() {
         let demo = path.join(DEMO);
         return match demo.is_dir() {
             true => read_run(&demo, None),
@@ -207,11 +211,18 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let mut notes = of_file.map_or_else(Vec::new, |file| file.notes.clone());
     let label = label.or(of_file.map(|file| file.label.as_str()));
     let label = label.filter(|label| !label.is_empty());
+    let is_partial = rows.map_or(!is_summarized, |rows| rows == PARTIAL);
+    let missing = match rows {
+        None if is_summarized => Some((ROWS, "there are no figures of it")),
+        Some(_) if !is_summarized && !is_partial => Some((SUMMARY, "there is no verdict on it")),
+        _ => None,
+    };
+    notes.extend(missing.map(|(file, what)| format!("{file} is missing: {what}")));
     Ok(Some(Run {
         dir: path.to_owned(),
         name: label.map_or_else(|| name_of(path), |label| one_line(label).into_owned()),
-        is_partial: !files.iter().any(|path| path.ends_with(ROWS)),
-        files,
+        is_partial,
+        files: rows.map(|name| path.join(name)).into_iter().collect(),
         series: csv_rows(path, SERIES, &mut notes)?,
         faults: csv_rows(path, FAULTS, &mut notes)?,
         notes,
@@ -372,7 +383,7 @@ impl Run {
             ));
         }
         self.notes.extend(read.left_out());
-        if read.rows + read.broken == 0 && !self.is_partial {
+        if read.rows + read.broken == 0 && !self.is_partial && !self.files.is_empty() {
             self.notes
                 .push("no row: not one request was recorded".to_owned());
         }
@@ -386,10 +397,8 @@ impl Run {
 }
 
 fn name_of(path: &Path) -> String {
-    let absolute = Path::new(".")
-        .join(path)
-        .canonicalize()
-        .unwrap_or_else(|_| path.to_owned());
+    let absolute = Path::new(".").join(path).canonicalize();
+    let absolute = absolute.unwrap_or_else(|_| path.to_owned());
     absolute.file_name().map_or_else(
         || path.display().to_string(),
         |name| one_line(&name.to_string_lossy()).into_owned(),
@@ -451,11 +460,10 @@ fn csv_rows<T: DeserializeOwned>(
         Err(cause) => return Err(Error::read(path, cause)),
     };
     let (read, broken): (Vec<_>, Vec<_>) = rows.partition(Result::is_ok);
-    if !broken.is_empty() {
-        let all = read.len() + broken.len();
+    let (all, broken) = (read.len() + broken.len(), broken.len());
+    if broken > 0 {
         notes.push(format!(
-            "{} of {all} rows of {name} cannot be read and are left out",
-            broken.len()
+            "{broken} of {all} rows of {name} cannot be read and are left out"
         ));
     }
     Ok(read.into_iter().flatten().collect())

@@ -11,7 +11,7 @@ use super::compare::Difference;
 use super::files::plain;
 use super::findings::Finding;
 use super::grid::Grid;
-use super::load::{Figure, Group, Summary};
+use super::load::{Figure, Goal, Group, Summary};
 use super::phases;
 use super::runs::{Report, RunReport};
 use super::verdict::Grade;
@@ -272,9 +272,11 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
         ),
         _ => String::new(),
     };
+    let parsed: Vec<Goal> = found.goodput.iter().flat_map(|goal| goal.parse()).collect();
+    let from = Goal::beginning(&parsed);
     let (goals, share) = (found.goodput.join(", "), found.share * 100.0);
     let mut lines = vec![format!(
-        "Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}."
+        "Highest rate at which {share:.1} % of requests keep {goals}{from}: {met}{missed}."
     )];
     let head = (!found.trials.is_empty()).then(|| format!("  {:>8} {:>8}", "asked/s", "drawn/s"));
     lines.extend(head);

@@ -36,7 +36,7 @@ pub use reply::Reply;
 use secret::masked;
 pub use secret::{api_key, bearer};
 pub use target::Target;
-pub use tls::{INSECURE_WARNING, Tls, TlsArgs};
+pub use tls::{INSECURE_WARNING, TLS_HINT, Tls, TlsArgs};
 
 /// How to send.
 #[derive(Clone, Debug)]

@@ -70,8 +70,11 @@ const CRITERIA: [Criterion; 6] = [
         Cause::Failed,
         &[(|e| share_of_several(e.failed, e.due), 0.03, None)],
         |e| {
-            let failed = count_of(e.failed, e.due);
-            format!("{failed} failed: latencies are those of the others")
+            let latencies = match e.failed < e.due {
+                true => "latencies are those of the others",
+                false => "there are no latencies",
+            };
+            format!("{} failed: {latencies}", count_of(e.failed, e.due))
         },
     ),
 ];

@@ -22,6 +22,16 @@ pub enum Policy {
     CacheAware,
 }
 
+impl Policy {
+    /// Whether it looks at the requests in flight.
+    pub fn is_by_load(self) -> bool {
+        match self {
+            Policy::RoundRobin | Policy::Random => false,
+            Policy::ShortestQueue | Policy::PowerOfTwo | Policy::CacheAware => true,
+        }
+    }
+}
+
 /// An upstream that may be chosen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Candidate {

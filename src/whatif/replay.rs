@@ -102,12 +102,11 @@ impl Deployment {
         let mut submissions = submissions.into_iter().peekable();
         if let Some(policy) = self.policy {
             let mut chooser = Chooser::new(policy, count, ChaCha8Rng::seed_from_u64(1));
-            let by_load = matches!(policy, Policy::ShortestQueue | Policy::PowerOfTwo);
             for id in 0..replay.requests.len() {
                 // A router knows of an end only after the return path, and a request that it sent may not have arrived yet.
                 let known_at = replay.requests[id].arrival - self.model.return_s;
                 let now = start.plus_seconds(known_at);
-                if by_load {
+                if policy.is_by_load() {
                     while let Some(next) = submissions.next_if(|next| next.0 <= now && next.1 < id)
                     {
                         replay.submit(next);

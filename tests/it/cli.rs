@@ -1,5 +1,8 @@
 //! What all commands have alike: their help, and results for programs.
 
+use std::fs::File;
+
+use queuescope::upstream::Policy;
 use serde_json::Value;
 
 use crate::support::generator::{flags, sim};
@@ -140,4 +143,57 @@ async fn json_alone_comes_out_and_words_beside_it() {
     all.sort();
     tried.sort();
     assert_eq!(tried, all);
+}
+
+/// What prints a result, beside `traffic`.
+const PRINTING: &str = "\
+completions bash
+--help
+--version
+check --upstream 127.0.0.1:1
+node --print-plan
+report tests/data/rows.csv
+report tests/data/rows.csv --json
+whatif tests/data/h200/rows/random-512-128-slots16-rate12.csv.gz --set max_running_requests=64";
+
+#[test]
+fn a_result_that_nobody_can_keep_is_a_failure_unless_nobody_wants_it() {
+    for line in PRINTING.lines() {
+        let printed_to = |out: File| {
+            let mut command = queuescope(&flags(line));
+            command.stdout(out).stderr(std::process::Stdio::piped());
+            Done::from(command.spawn().unwrap().wait_with_output().unwrap())
+        };
+        let full = printed_to(File::options().write(true).open("/dev/full").unwrap());
+        full.assert_status(&[1]);
+        let told = "error: standard output cannot be written: No space left on device";
+        assert!(full.err.contains(told), "{line}: {}", full.err);
+        // As in `| head`.
+        let (reader, closed) = std::io::pipe().unwrap();
+        drop(reader);
+        let unread = printed_to(File::from(std::os::fd::OwnedFd::from(closed)));
+        assert_eq!((unread.code, unread.err.as_str()), (Some(0), ""), "{line}");
+    }
+}
+
+/// Help and messages list the policies by hand.
+#[test]
+fn every_policy_is_named_where_one_is_chosen() {
+    let none = toml::Value::from("none").try_into::<Policy>().unwrap_err();
+    let none = none.to_string();
+    let policies: Vec<&str> = none.split('`').skip(3).step_by(2).collect();
+    assert!(policies.contains(&"round_robin"), "{none}");
+    let refused = run(queuescope(&flags(
+        "whatif tests/data/h200/rows/random-512-128-slots16-rate12.csv.gz --set routing_policy=none",
+    )));
+    let deploy = std::fs::read_to_string("docs/DEPLOY.md").unwrap();
+    let help = ["proxy", "routing", "whatif"].map(|name| help(&format!("{name} --help-all")));
+    let places = help.iter().chain([&refused.err, &deploy]);
+    for (at, text) in places.enumerate() {
+        // What prompts have in common is not predicted.
+        let known = |policy: &&&str| at != 2 || **policy != "cache_aware";
+        for policy in policies.iter().filter(known) {
+            assert!(text.contains(policy), "{policy} in place {at}:\n{text}");
+        }
+    }
 }

@@ -7,6 +7,8 @@ mod queries;
 use std::path::Path;
 use std::process::Command;
 
+use queuescope::request::timeline::STAGES;
+
 use crate::support::process::run;
 use queries::{dashboards, panels};
 
@@ -17,6 +19,29 @@ fn root() -> &'static Path {
 fn read(path: &str) -> String {
     let found = std::fs::read_to_string(root().join(path));
     found.unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Their dashboard's source lists the stages by hand: colours, and which are before the first token.
+#[test]
+fn every_stage_that_a_proxy_measures_has_a_colour_and_a_place() {
+    let source = read("grafana/panels/where.py");
+    let (_, before) = source.split_once("BEFORE = (").unwrap();
+    let (before, _) = before.split_once("\n)").unwrap();
+    let before: Vec<&str> = before.split(['|', '"', ' ', '\n']).collect();
+    let first_token = STAGES.iter().position(|stage| stage.metric == "decode");
+    for (at, stage) in STAGES.iter().enumerate() {
+        // Those of the generator.
+        let is_shown = !["client_lag", "to_proxy"].contains(&stage.metric);
+        let has_colour = source.contains(&format!("    \"{}\": ", stage.metric));
+        assert_eq!(has_colour, is_shown, "{}", stage.metric);
+        let is_before = is_shown && Some(at) < first_token;
+        assert_eq!(
+            before.contains(&stage.metric),
+            is_before,
+            "{}",
+            stage.metric
+        );
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
-use crate::traffic::client::{Client, ClientOptions, Target, TlsArgs, UpstreamKind};
+use crate::traffic::client::{Client, ClientOptions, TLS_HINT, Target, TlsArgs, UpstreamKind};
 
 /// How requests to servers and routers are sent: with the same TLS options, key and headers as the load.
 #[derive(Clone, Debug, Default)]
@@ -134,7 +134,7 @@ pub(super) async fn poll<T>(
         }
     };
     let polled = timeout(limit, polled).await;
-    polled.map_err(|_| format!("{last}, for {} s", limit.as_secs_f64()))
+    polled.map_err(|_| format!("asked for {} s: {last}", limit.as_secs_f64()))
 }
 
 /// Reads it in a response of SGLang's `/get_server_info`.
@@ -143,6 +143,14 @@ fn read_max_running_requests(body: &[u8]) -> Option<u32> {
     let rank = info.get("internal_states")?.get(0)?;
     let slots = rank.get("effective_max_running_requests_per_dp")?;
     slots.as_u64()?.try_into().ok()
+}
+
+/// What to do about a `server` that gave no answer, unless the reason says it already.
+pub(super) fn remedy(reason: &str, server: &str) -> String {
+    match reason.contains(TLS_HINT) {
+        true => String::new(),
+        false => format!("; start the {server}, or give its URL"),
+    }
 }
 
 /// Counts the healthy workers in a router's response, wherever they stand in it.
@@ -187,7 +195,7 @@ mod tests {
     async fn polling_ends_when_ready_or_with_the_last_reason() {
         for (states, expected, polls) in [
             (&["", "", "yes"][..], Ok(()), 3..4),
-            (&["busy"], Err("busy, for 30 s".to_owned()), 300..700),
+            (&["busy"], Err("asked for 30 s: busy".to_owned()), 300..700),
         ] {
             let count = Cell::new(0);
             let result = poll(Duration::from_secs(30), async || {

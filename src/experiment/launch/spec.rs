@@ -115,6 +115,15 @@ impl DeploymentSpec {
         })
     }
 
+    /// The URL that requests are sent to, if it is known before anything is started.
+    pub fn known_target(&self) -> Option<&str> {
+        match self.router {
+            _ if self.has_proxy() => None,
+            Router::External => self.router_url.as_deref(),
+            _ => self.running().next(),
+        }
+    }
+
     /// The role of the server of this number, from 0, if servers work in pairs.
     pub fn role(&self, number: usize) -> Option<ServerRole> {
         (self.prefill > 0).then_some(match number < self.prefill {
@@ -163,9 +172,13 @@ impl DeploymentSpec {
         );
         let is_started = self.running().next().is_none();
         let port = self.base_port.filter(|_| is_started).unwrap_or_default();
+        let (last, max) = (usize::from(port) + count, usize::from(u16::MAX) + 1);
         ensure!(
-            usize::from(u16::MAX - port) + 1 >= count,
-            "base_port = {port}: {count} servers need ports up to 65535; give a lower one"
+            last <= max,
+            "base_port = {port}: {count} servers need ports up to {}, and {} is the last; give {} or lower",
+            last - 1,
+            u16::MAX,
+            max - count
         );
         ensure!(
             count <= 1 || router != Router::None,

@@ -43,6 +43,8 @@ pub struct RunResult {
     pub warnings: Vec<String>,
 }
 
+/// In place of an address that is only known once its listener is there.
+const NOT_KNOWN: &str = "http://127.0.0.1:30000";
 /// The keys that name the load's files.
 const DATA: [&str; 2] = ["dataset_name", "dataset_path"];
 
@@ -283,7 +285,9 @@ pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyh
             router::find(spec.router_program.as_deref())?;
         }
         if seen.insert(DATA.map(|key| settings.text(key))) {
-            traffic::fetch_dataset(&settings.load).await?;
+            let url = spec.known_target().unwrap_or(NOT_KNOWN);
+            let args = deploy::traffic(settings, url, spec.upstream_kind(), Path::new(""))?;
+            traffic::fetch_dataset(&args).await?;
         }
     }
     Ok(())

@@ -4,6 +4,7 @@ use crate::report::load::{Counts, FailureKind};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::stages::StageSet;
+use crate::units::count;
 
 use super::{ENOUGH, Facts, Finding, Level};
 
@@ -45,9 +46,10 @@ pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
         finding.advice = advice.to_owned();
     }
     let text = all.failures.text();
-    Some(format!(
-        "{text}. The latencies are those of the requests that went well{end}"
-    ))
+    Some(match all.counts.ok() {
+        0 => format!("{text}."),
+        _ => format!("{text}. The latencies are those of the requests that went well{end}"),
+    })
 }
 
 /// What to do about the most frequent kind of failure, if its outcome suggests it.
@@ -84,18 +86,12 @@ fn advice(kind: &FailureKind, counts: &Counts) -> Option<&'static str> {
 /// Requests that servers took out of a batch again (retracted).
 pub fn retractions(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
     let table = &facts.run.table;
-    let count = |row| table.number(ColumnId::num_retractions, row).unwrap_or(0.0);
-    let is_retracted = |row: &usize| table.rows_of(*row).any(|row| count(row) > 0.0);
+    let times = |row| table.number(ColumnId::num_retractions, row).unwrap_or(0.0);
+    let is_retracted = |row: &usize| table.rows_of(*row).any(|row| times(row) > 0.0);
     let retracted = facts.run.counted().filter(is_retracted).count();
-    (retracted > 0).then(|| {
-        format!(
-            "{} taken out of a batch again to make room for others, and waited a second time.",
-            match retracted {
-                1 => "1 request was".to_owned(),
-                many => format!("{many} requests were"),
-            }
-        )
-    })
+    let requests = count(retracted, "request");
+    let what = "taken out of a batch again to make room for others, to wait a second time.";
+    (retracted > 0).then(|| format!("{requests} {what}"))
 }
 
 /// Stages that were not measured, and what to switch on to measure them.

@@ -161,9 +161,9 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         ends::unseen,
     ),
     ("fine", Level::Fine, "Nothing is wrong", "", |facts, _| {
-        let is_fine = facts.is_complete() && facts.episodes.is_empty() && facts.found.is_empty();
-        let shares = facts.shares().filter(|_| is_fine)?;
-        Some(format!("{shares}."))
+        let is_whole = facts.is_complete() && facts.episodes.is_empty();
+        (is_whole && facts.found.is_empty() && facts.is_quiet())
+            .then(|| "Every stage was measured, and no finding applies.".to_owned())
     }),
     (
         "nothing_found",
@@ -172,12 +172,14 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "",
         |facts, _| {
             // A problem may be in the part of the run that is missing.
-            let shares = facts.shares()?;
-            let why = match facts.is_complete() && !facts.episodes.is_empty() {
-                true => "It had faults on purpose: their table says what became of requests.",
-                false => "What is missing (see the notes) may hide something.",
+            let why = match (facts.is_complete(), facts.episodes.is_empty()) {
+                (false, _) => "What is missing (see the notes) may hide something.",
+                (true, true) => "What was not measured may hide something.",
+                (true, false) => {
+                    "It had faults on purpose: their table says what became of requests."
+                }
             };
-            Some(format!("{shares}. {why}"))
+            facts.is_quiet().then(|| why.to_owned())
         },
     ),
     (

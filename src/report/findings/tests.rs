@@ -6,7 +6,8 @@ use super::*;
 use crate::report::files::{FaultRow, ProcessFile, RunFile, ServerFile};
 use crate::report::load::tests::assert_says;
 use crate::report::reader::load;
-use crate::report::runs::RunReport;
+use crate::report::render;
+use crate::report::runs::{Report, RunReport};
 use crate::report::sample::{Sample, at, ms};
 use crate::request::body_timing::BodyTiming;
 use crate::request::csv;
@@ -168,7 +169,7 @@ fn stages_that_take_much_of_the_time_are_found() {
         (
             run_of(100, |sample, _, _| sample),
             "fine",
-            "Of 0.50 s a request took on average, 58 %",
+            "Every stage was measured, and no finding applies.",
         ),
         (run_of(100, with(HELD)), "router_queue", "0.30 s of 0.50 s"),
         (run_of(100, prefill), "prefill_bound", "0.33 s of 0.50 s"),
@@ -190,9 +191,9 @@ fn stages_that_take_much_of_the_time_are_found() {
             "0.10 s of a request's time (20 %)",
         ),
         (stalled(ms(5)), "fine", ""),
-        (retracted(1, 3), "retractions", "1 request was"),
+        (retracted(1, 3), "retractions", "1 request taken out"),
         // All four sequences of one request were.
-        (retracted(4, 0), "retractions", "1 request was"),
+        (retracted(4, 0), "retractions", "1 request taken out"),
         (
             run_of(100, unequal),
             "imbalance",
@@ -217,6 +218,9 @@ fn nothing_is_found_in_missing_or_impossible_values() {
         run_of(100, with("QueueStart 120")),
     ] {
         assert_eq!(kinds(&run), ["unseen", "nothing_found"]);
+        // Nothing was done to it on purpose.
+        let what = &found(&run)[1].what;
+        assert!(what.ends_with(" may hide something."), "{what}");
     }
 }
 
@@ -234,6 +238,39 @@ fn an_incomplete_run_is_not_called_fine() {
         assert_eq!(finding.title, "No problem found in what was measured");
     }
     only(&summary(json!({ "warnings": [] })), "fine");
+}
+
+#[test]
+fn where_nothing_is_wrong_no_sentence_is_said_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("requests.csv");
+    let mut rows = Vec::new();
+    csv::header(&mut rows);
+    for n in 0..100 {
+        let row = Sample::starting(n * 37).row();
+        csv::row(&row, csv::TimeBase::Since(at(0)), &mut rows);
+    }
+    std::fs::write(&path, rows).unwrap();
+    let loaded = load(&[path]).unwrap();
+    let report = Report::of(&loaded);
+    let title = &report.runs[0].findings[0].title;
+    for text in [render::to_markdown(&report), render::to_text(&report, None)] {
+        assert_says(&text, title);
+        assert_eq!(
+            text.matches("a request took on average").count(),
+            1,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn where_all_failed_there_are_no_others() {
+    let refused = |sample: Sample, _, _| sample.ended(Outcome::ConnectError, "refused");
+    let run = run_of(100, refused);
+    let all = found(&run);
+    let failed = all.iter().find(|of| of.kind == "failures").unwrap();
+    assert!(!failed.what.contains("latencies"), "{}", failed.what);
 }
 
 #[test]
@@ -268,7 +305,7 @@ fn findings_are_of_the_window() {
     let window = json!({ "from_s": 7.4, "to_s": 20.0, "left_out_first": 200, "left_out_last": 0, "rule": "asked" });
     run.summary = json!({ "window": window });
     let finding = only(&run, "retractions");
-    assert_says(&finding.what, "10 requests were");
+    assert_says(&finding.what, "10 requests taken out");
 }
 
 #[test]

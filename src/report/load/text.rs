@@ -10,6 +10,7 @@ use crate::units::{count, duration, milliseconds};
 
 use super::counts::most_frequent;
 use super::flow::InServer;
+use super::goodput::Goal;
 use super::latency::{Latencies, Latency, LatencyId};
 use super::summary::Summary;
 
@@ -102,7 +103,7 @@ impl Summary {
         let missing = (scheduled as u64).saturating_sub(self.whole.requests);
         let missing = if_any(missing, |missing| {
             format!(
-                "warning: {missing} of {scheduled} scheduled requests have no record: the run ended before them"
+                "warning: {missing} of {scheduled} scheduled requests have no row that can be read: they are in no figure"
             )
         });
         let unknown = if_any(self.all.tokens.output_unknown, |unknown| {
@@ -191,8 +192,11 @@ fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
     let drawn = all.flow.schedule_rate;
     let drawn = drawn.map_or(String::new(), |drawn| format!(" (schedule {drawn:.2})"));
+    // All else is of their turns.
+    let is_talk = run.config["turns"].as_u64() > Some(1);
+    let of = if is_talk { " conversations" } else { "" };
     let sent = match run.offered_rate {
-        Some(offered) => format!("offered {offered:.2}{drawn}, sent"),
+        Some(offered) => format!("offered {offered:.2}{of}{drawn}, sent"),
         None if !run.config.is_null() => format!("offered without limit{drawn}, sent"),
         // Rows alone have no configured rate, and a proxy's have no schedule.
         None if all.flow.is_scheduled => format!("sent{drawn}"),
@@ -250,18 +254,18 @@ fn concurrency(summary: &Summary) -> Option<String> {
 fn goodput(summary: &Summary) -> Option<String> {
     let goodput = summary.all.goodput.as_ref()?;
     let goals = summary.run.goodput.iter();
-    let goals: Vec<String> = goals
-        .map(|goal| format!("{} ≤ {} ms", goal.name, goal.limit_ms))
-        .collect();
+    let goals = goals.map(|goal| format!("{} ≤ {} ms", goal.name, goal.limit_ms));
+    let goals: Vec<String> = goals.collect();
     let rate = summary.run.per_second(goodput.good as f64).unwrap_or(0.0);
     let unknown = match goodput.unknown {
         0 => String::new(),
         unknown => format!("; unknown for {unknown}, which have no such latency"),
     };
+    let from = Goal::beginning(&summary.run.goodput);
     let (good, goals) = (goodput.good, goals.join(", "));
     Some(line(
         "goodput",
-        format!("{rate:.2}/s, {good} requests kept {goals}{unknown}"),
+        format!("{rate:.2}/s, {good} requests kept {goals}{from}{unknown}"),
     ))
 }
 

@@ -83,7 +83,7 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
         &format!("line 5: the row is cut off: 2 of {} cells; ", COLUMNS.len()),
         "line 7: byte 4 is no UTF-8, …",
     ] {
-        assert_says(&run.notes[0], expected);
+        assert_says(&run.notes[1], expected);
     }
     // Of many only the first are named.
     for (row, expected) in [
@@ -154,7 +154,55 @@ fn a_file_without_rows_is_refused() {
     // A run's folder with such a file is still a run.
     write(&empty, "requests.csv", of_run(0));
     let run = read(empty);
-    assert_eq!(run.notes, ["no row: not one request was recorded"]);
+    assert_eq!(run.notes[1..], ["no row: not one request was recorded"]);
+}
+
+#[test]
+fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &of_run(40)).unwrap();
+    write(&dir, "requests.csv.gz", packed.finish().unwrap());
+    write(
+        &dir,
+        RUN,
+        serde_json::to_string(&RunFile::default()).unwrap(),
+    );
+    write(&dir, SUMMARY, r#"{"scheduled": 40}"#);
+    let run = read(dir.clone());
+    assert_eq!((run.table.len(), run.is_partial), (40, false));
+    assert_eq!(run.notes, [""; 0]);
+    // Without its summary there is nobody's judgement of it.
+    std::fs::remove_file(dir.join(SUMMARY)).unwrap();
+    let run = read(dir.clone());
+    assert_says(
+        &run.notes[0],
+        "summary.json is missing: there is no verdict",
+    );
+    // Its summary alone is that of a whole run.
+    write(&dir, SUMMARY, r#"{"scheduled": 40}"#);
+    std::fs::remove_file(dir.join("requests.csv.gz")).unwrap();
+    let run = read(dir.clone());
+    assert_eq!((run.table.len(), run.is_partial), (0, false));
+    assert_says(&run.notes[0], "requests.csv is missing");
+    // A run that failed before its first request has neither.
+    std::fs::remove_file(dir.join(SUMMARY)).unwrap();
+    assert_says(&read(dir).notes[0], "unfinished: 0 requests had ended");
+}
+
+#[test]
+fn rows_that_cannot_be_read_are_no_early_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = lines(&of_run(40));
+    lines[3] = b"qs-2,True\n".to_vec();
+    write(folder.path(), "requests.csv", lines.concat());
+    write(folder.path(), SUMMARY, r#"{"scheduled": 40}"#);
+    let run = read(folder.path().to_owned());
+    let warnings = crate::report::figures::figures(&run).warnings();
+    let told =
+        "warning: 1 of 40 scheduled requests have no row that can be read: they are in no figure";
+    assert_eq!(warnings, [told]);
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub const INSECURE_WARNING: &str = "--insecure: the server's certificate is NOT 
     read the requests, API key included, and answer them";
 
 /// Appended to the error of a failed handshake.
-const HINT: &str = "does the server speak TLS there? give the CA that signed its certificate, or that certificate itself \
+pub const TLS_HINT: &str = "does the server speak TLS there? give the CA that signed its certificate, or that certificate itself \
     where it is a CA's own, with --ca FILE; --insecure takes any";
 
 /// The only protocol that the client speaks.
@@ -119,8 +119,20 @@ impl Tls {
     pub(super) async fn connect(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
         let connector = TlsConnector::from(self.config.clone());
         let stream = connector.connect(self.name.clone(), socket).await;
-        stream
-            .map_err(|error| io::Error::other(format!("the TLS handshake failed: {error}; {HINT}")))
+        stream.map_err(|error| {
+            let reason = reason(&error);
+            io::Error::other(format!("the TLS handshake failed: {reason}; {TLS_HINT}"))
+        })
+    }
+}
+
+/// What rustls says, without the names of the types that a certificate's error may stand in.
+fn reason(error: &io::Error) -> String {
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(cause))) => {
+            format!("invalid peer certificate: {cause}")
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -102,6 +102,14 @@ fn reasons_give_counts_and_the_worst_comes_first() {
 }
 
 #[test]
+fn where_all_failed_there_are_no_others() {
+    let told = |failed| with(|e| e.failed = failed).reasons.remove(0);
+    let due = good().due;
+    assert!(told(due - 1).ends_with("latencies are those of the others"));
+    assert!(told(due).ends_with("failed: there are no latencies"));
+}
+
+#[test]
 fn limits_of_lateness_follow_the_measured_times_within_a_range() {
     for (typical, at_once, slight, gross) in [
         (None, None, 0.01, 0.05),

@@ -9,8 +9,10 @@ use queuescope::experiment::launch::{Deployment, DeploymentSpec, EngineName, Rou
 use super::deployed::{left, running, spec};
 use super::started::{Planned, executable};
 use crate::support::assert_says;
-use crate::support::process::PROGRAM;
+use crate::support::generator::{flags, sim};
+use crate::support::process::{Done, PROGRAM, queuescope, run_aside};
 use crate::support::proxy::{assert_cells, number, rows};
+use crate::support::tls::{Authority, TlsFace};
 use crate::support::upstream::{Seen, Step, Upstream};
 use crate::support::wire::json_response;
 
@@ -135,6 +137,56 @@ fn a_run_that_kept_a_cache_is_marked_and_not_compared() {
     let compared = std::fs::read_to_string(plan.path("comparison.json")).unwrap();
     let told = "is not compared: a server kept its cache from before the run";
     assert_says(&compared, told);
+}
+
+/// `queuescope node` of five requests to a server that runs behind this face, with these flags.
+async fn node_at(face: &TlsFace, more: &str) -> Done {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, dir) = (face.addr.port(), folder.path().display());
+    let line = format!(
+        "node --engine external --servers https://localhost:{port} --num-prompts 5 --request-rate 100 \
+         --random-input-len 8 --random-output-len 4 --output-dir {dir}/out {more}"
+    );
+    run_aside(queuescope(&flags(&line))).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_under_tls_that_runs_already_is_tested_as_its_certificate_is_to_be_taken() {
+    let server = sim(|_| ());
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost"], server.addr()).await;
+    let file = ca.file();
+    let trusting = format!("--ca {}", file.display());
+    for more in ["--insecure", &trusting, &format!("{trusting} --front")] {
+        let done = node_at(&face, more).await;
+        done.assert_ran();
+        assert_says(&done.out, "5 requests in");
+    }
+    // What cannot be is said before anything is asked.
+    let done = node_at(&face, "--ca /no/such/ca.pem").await;
+    done.assert_refused("error: --ca /no/such/ca.pem: cannot be read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_is_refused_is_told_once_in_words_and_with_its_remedy() {
+    let server = sim(|_| ());
+    let ca = Authority::of_a_server("theirs", &["localhost"]);
+    let face = ca.own_face(server.addr()).await;
+    let other = Authority::new("ours");
+    let file = other.file();
+    let line = format!("--start-timeout-s 1 --ca {}", file.display());
+    let done = node_at(&face, &line).await;
+    done.assert_status(&[1]);
+    let said = format!("{} {}", done.out, done.err);
+    let told = format!(
+        "https://localhost:{} is not ready (asked for 1 s: connect to localhost:{0}: the TLS handshake failed: \
+         invalid peer certificate: CaUsedAsEndEntity; does the server speak TLS there? ",
+        face.addr.port()
+    );
+    assert_eq!(said.matches(&told).count(), 1, "{said}");
+    for wrong in ["start the server", "OtherError", "for 1 s)"] {
+        assert!(!said.contains(wrong), "{said}");
+    }
 }
 
 /// The only run of twenty chats with these keys and flags.

@@ -59,7 +59,9 @@ fn completions_and_man_pages_come_of_the_same_definitions() {
     assert!(page.contains("Where clients connect"), "{page}");
     let absent = run(queuescope(&["man", "/no/such/folder"]));
     assert!(
-        absent.code == Some(1) && absent.err.starts_with("error: /no/such/folder: "),
+        absent.code == Some(1)
+            && absent.err.starts_with("error: /no/such/folder: ")
+            && absent.err.contains("; make it first"),
         "{}",
         absent.err
     );

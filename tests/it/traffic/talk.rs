@@ -70,6 +70,8 @@ async fn a_turn_that_goes_wrong_ends_its_conversation_and_the_rest_is_counted() 
     let told = "3 turns of conversations were not sent: one before them went wrong, or";
     assert_says(&done.out, told);
     assert_says(&done.err, "15 requests of 5 conversations");
+    // The rate asked for is one of conversations.
+    assert_says(&done.out, " conversations (schedule ");
     // All turns stand in the schedule; only of the first ones is it known when.
     let schedule = read(folder.path(), "schedule.csv");
     let rows = schedule.lines().skip(1);
@@ -93,7 +95,7 @@ async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
     let keys = ["requests", "completed", "scheduled", "turns_not_sent"];
     assert_eq!(counts(&summary, keys), [1, 1, 7, 2], "{done:?}");
     assert_says(&done.out, "2 turns of conversations were not sent");
-    assert_says(&done.out, "6 of 7 scheduled requests have no record");
+    assert_says(&done.out, "6 of 7 scheduled requests have no row");
 }
 
 #[tokio::test]
