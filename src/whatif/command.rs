@@ -271,14 +271,13 @@ impl<'a> Results<'a> {
         let (settings, servers, predicted, figures) = replayed;
         let errors = self.fit.expected_errors(&servers, load, &figures);
         let note = self.extrapolation_note(&servers, &predicted);
-        let ok = predicted.timed().count();
-        let refused = predicted.requests.len() - ok;
+        let [all, ok] = predicted.counts();
         let name = format!("predicted: {}", self.label(&settings, load));
         let run = || self.run_of(&name, &settings, errors, note.as_ref(), &predicted);
         Prediction {
             run: self.args.html.is_some().then(run),
-            line: figures.line(name, &predicted, [ok, refused]),
-            refused,
+            line: figures.line(name, &predicted),
+            refused: all - ok,
             figures,
             settings,
             errors,

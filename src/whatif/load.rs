@@ -15,7 +15,7 @@ use super::Error;
 pub struct Load {
     /// The run's name.
     pub name: String,
-    /// The requests. All times are seconds since the run began.
+    /// The requests, one for each sequence. All times are seconds since the run began.
     pub requests: Vec<Request>,
     /// The hosts that served them.
     pub servers: Vec<String>,
@@ -27,9 +27,11 @@ pub struct Load {
     pub notes: Vec<String>,
 }
 
-/// A request.
+/// A request, or one sequence of a request with several.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
+    /// Whether it continues the request before it: both are sequences of one.
+    pub is_more: bool,
     /// The time of its arrival.
     pub arrival: f64,
     /// Tokens of its prompt.
@@ -160,9 +162,11 @@ impl Load {
             ..Load::default()
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
+        let mut begins = false;
         let mut indices = vec![None; table.code_count(ColumnId::host)];
         let why = WaitReport::of_servers(run);
         for row in 0..table.len() {
+            begins |= table.is_first(row);
             let Some(request) = request(table, row) else {
                 left_out += 1;
                 continue;
@@ -177,7 +181,11 @@ impl Load {
                 load.pool = load.pool.or(server.and_then(|server| server.pool()));
                 load.slots.len() - 1
             });
-            load.requests.push(Request { server, ..request });
+            load.requests.push(Request {
+                is_more: !std::mem::take(&mut begins),
+                server,
+                ..request
+            });
         }
         if left_out > 0 {
             notes.push(format!(
@@ -192,7 +200,19 @@ impl Load {
         Ok(load)
     }
 
-    /// The requests with known times at the server, and these.
+    /// Each request's sequences.
+    pub fn by_request(&self) -> impl Iterator<Item = &[Request]> {
+        self.requests.chunk_by(|_, next| next.is_more)
+    }
+
+    /// The number of requests, and how many of them have known times.
+    pub fn counts(&self) -> [usize; 2] {
+        let is_timed = |of: &&[Request]| of.iter().all(|one| one.times.is_some());
+        let timed = self.by_request().filter(is_timed).count();
+        [self.by_request().count(), timed]
+    }
+
+    /// The sequences with known times at the server, and these.
     pub fn timed(&self) -> impl Iterator<Item = (&Request, Times)> + Clone {
         let requests = self.requests.iter();
         requests.filter_map(|request| Some((request, request.times?)))
@@ -202,7 +222,7 @@ impl Load {
     pub fn rate(&self) -> f64 {
         let [first, last] =
             [self.requests.first(), self.requests.last()].map(|of| of.map_or(0.0, |of| of.arrival));
-        (self.requests.len().max(2) - 1) as f64 / (last - first).max(1e-9)
+        (self.counts()[0].max(2) - 1) as f64 / (last - first).max(1e-9)
     }
 
     /// The requests that ran at once on a server: the most on any, and the mean of all servers.
@@ -273,6 +293,7 @@ fn request(table: &Table, row: usize) -> Option<Request> {
     let prompt = tokens(ColumnId::actual_prompt_tokens)?.max(1);
     let made = tokens(ColumnId::actual_output_tokens);
     let request = Request {
+        is_more: false,
         arrival,
         prompt,
         cached: tokens(ColumnId::cached_tokens).unwrap_or(0).min(prompt),

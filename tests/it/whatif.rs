@@ -123,6 +123,7 @@ fn a_kv_cache_of_known_size_is_replayed() {
 /// A server that is twice as slow as the usual one in prefill and three times in decode, with what it made of some requests.
 fn simulated(model: &Model, pace: f64) -> Load {
     let request = |n: u32| Request {
+        is_more: false,
         arrival: f64::from(n) / pace + f64::from(n * 7_919 % 97) / 50.0,
         prompt: 200 + n * 7_919 % 3_000,
         cached: 0,
@@ -174,6 +175,7 @@ fn a_policy_chooses_when_requests_arrive() {
     model.profile.tokenize_token_us = 1_000.0;
     let pair = |n: u32| {
         let request = |late, prompt| Request {
+            is_more: false,
             arrival: f64::from(n) * 4.0 + late,
             prompt,
             cached: 0,
@@ -317,4 +319,28 @@ fn an_engine_that_explains_nothing_predicts_nothing() {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["no_prediction"], refused);
     assert_eq!(shown["predictions"], json!([]));
+}
+
+/// All sequences of a request go to the server that is chosen for it, and the response ends with the last.
+#[test]
+fn sequences_of_a_request_stay_together() {
+    let mut load = simulated(&Model::default(), 5.0);
+    for at in (1..load.requests.len()).step_by(2) {
+        load.requests[at].is_more = true;
+        load.requests[at].arrival = load.requests[at - 1].arrival;
+    }
+    for policy in [Policy::RoundRobin, Policy::ShortestQueue] {
+        let servers = Deployment {
+            policy: Some(policy),
+            ..Deployment::of(&Model::default(), &of_slots(&[8, 8]))
+        };
+        let made = servers.serve(&load);
+        assert_eq!(made.counts(), [75, 75]);
+        for pair in made.by_request() {
+            let [one, other] = [0, 1].map(|at| (pair[at].server, pair[at].times.unwrap().finish));
+            assert_eq!(one, other, "{policy:?}");
+        }
+        let first = made.by_request().filter(|of| of[0].server == 0).count();
+        assert!((20..55).contains(&first), "{policy:?}: {first}");
+    }
 }

@@ -31,7 +31,7 @@ impl Results<'_> {
             })
         });
         let loads = self.loads.iter().map(|LoadResult { load, measured, mark, notes, .. }| {
-            json!({ "name": load.name, "mark": mark, "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots,
+            json!({ "name": load.name, "mark": mark, "requests": load.counts()[0], "servers": load.servers, "max_running_requests": load.slots,
                 "measured": measured, "notes": notes })
         });
         let predicted = |of: &LoadResult<'_>, prediction: &Prediction| {
@@ -141,7 +141,7 @@ impl Results<'_> {
             let off = ["  ±", "", "", &throughput, &ttft_p50, &ttft_p99, &total_p99];
             lines.push(off.map(str::to_owned).into());
             if refused > 0 {
-                let all = of.load.requests.len();
+                let [all, _] = of.load.counts();
                 note(&format!(
                     "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
                 ));
