@@ -321,6 +321,18 @@ fn an_engine_that_explains_nothing_predicts_nothing() {
     assert_eq!(shown["predictions"], json!([]));
 }
 
+/// A queue that is short beside the TTFT does not decide whether a load is explained.
+#[test]
+fn a_short_queue_weighs_little() {
+    let load = simulated(&Model::default(), 5.0);
+    let mut later = load.clone();
+    let times = later.requests.iter_mut().filter_map(|of| of.times.as_mut());
+    times.for_each(|times| times.admitted += 0.004);
+    let [was, is] = [&load, &later].map(|of| Figures::of(of, &[]));
+    let error = is.errors_against(&was)[4];
+    assert!(0.0 < error && error < 0.1, "{error}: {was:?}");
+}
+
 /// All sequences of a request go to the server that is chosen for it, and the response ends with the last.
 #[test]
 fn sequences_of_a_request_stay_together() {
