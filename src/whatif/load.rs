@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use crate::report::reader::Run;
 use crate::report::why::WaitReport;
 use crate::request::columns::ColumnId;
+use crate::stats::waits::Cause;
 use crate::table::Table;
 use crate::units::count;
 
@@ -19,10 +20,12 @@ pub struct Load {
     pub requests: Vec<Request>,
     /// The hosts that served them.
     pub servers: Vec<String>,
-    /// The most requests that each server runs at once, from its command or inferred from waiting; `None` if unknown.
+    /// The most requests that each server runs at once: as given, of its command, or inferred from waiting; `None` if unknown.
     pub slots: Vec<Option<usize>>,
     /// Tokens that a server's KV cache holds, if known.
     pub pool: Option<u64>,
+    /// The main cause of waiting at servers, and its share, if requests waited.
+    pub wait: Option<(Cause, f64)>,
     /// Warnings, each prefixed with the load's name.
     pub notes: Vec<String>,
 }
@@ -65,6 +68,8 @@ pub struct Times {
 
 /// A sample of fewer requests is not used.
 const MIN_REQUESTS: usize = 20;
+/// With a shorter mean wait at servers, seconds, its cause does not matter.
+const MIN_WAIT_S: f64 = 0.01;
 /// The most requests of a server's sample, and generated tokens of all samples together: replaying takes time.
 const MAX_REQUESTS: usize = 2_000;
 const MAX_TOKENS: u64 = 400_000;
@@ -165,6 +170,8 @@ impl Load {
         let mut begins = false;
         let mut indices = vec![None; table.code_count(ColumnId::host)];
         let why = WaitReport::of_servers(run);
+        let waited = why.mean() >= Some(MIN_WAIT_S);
+        load.wait = why.shares().first().copied().filter(|_| waited);
         for row in 0..table.len() {
             begins |= table.is_first(row);
             let Some(request) = request(table, row) else {
@@ -198,6 +205,21 @@ impl Load {
         load.requests
             .sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
         Ok(load)
+    }
+
+    /// What requests mainly waited for, if a replay does not know of it.
+    pub fn unexplained_wait(&self) -> Option<String> {
+        let (cause, share) = self.wait?;
+        let hint = match cause {
+            Cause::Slots | Cause::Prefill => return None,
+            Cause::Memory if self.pool.is_some() => return None,
+            Cause::Memory => {
+                ", and how large it is is not known: give its tokens by --max-total-tokens"
+            }
+            _ => ", which is not replayed",
+        };
+        let (cause, share) = (cause.description(), share * 100.0);
+        Some(format!("{cause} for {share:.0} % of the waiting{hint}"))
     }
 
     /// Each request's sequences.

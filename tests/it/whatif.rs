@@ -321,6 +321,65 @@ fn an_engine_that_explains_nothing_predicts_nothing() {
     assert_eq!(shown["predictions"], json!([]));
 }
 
+/// Rows of a load with these times.
+fn written(load: &Load) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = "req_id,success,outcome,host,actual_prompt_tokens,actual_output_tokens,arrival_time,server_created_time,\
+        queue_time_start,queue_time_end,server_first_token_time,finish_time,pure_queue_time\n"
+        .to_owned();
+    for (n, (of, times)) in load.timed().enumerate() {
+        let Request { prompt, output, .. } = of;
+        let _ = write!(text, "{n},True,ok,a,{prompt},{output}");
+        let [queued, admitted] = [times.queued, times.admitted];
+        let waited = admitted - queued;
+        for time in [
+            of.arrival,
+            times.created,
+            queued,
+            admitted,
+            times.first,
+            times.finish,
+            waited,
+        ] {
+            let _ = write!(text, ",{time:.9}");
+        }
+        text += "\n";
+    }
+    std::fs::write(folder.path().join("rows.csv"), text).unwrap();
+    folder
+}
+
+/// What requests waited for is named where it is not explained, and nothing else is; once its size is given, it is replayed.
+#[test]
+fn a_full_kv_cache_is_named_and_its_size_can_be_given() {
+    let load = Load {
+        slots: vec![None],
+        pool: Some(12_000),
+        ..simulated(&Model::default(), 5.0)
+    };
+    let folder = written(&Deployment::of(&Model::default(), &load).serve(&load));
+    let [rows, profile] = ["rows.csv", "learnt.toml"].map(|name| folder.path().join(name));
+    let [path, kept] = [&rows, &profile].map(|path| path.to_str().unwrap());
+    let (shown, refused) = run(&[path, "--profile", kept]).unwrap();
+    let refused = refused.unwrap();
+    for text in [&shown, &refused] {
+        assert_says(text, "rows.csv: the KV memory was full for ");
+        assert_says(text, "--max-total-tokens");
+    }
+    assert!(!shown.contains("no request waited"), "{shown}");
+    assert_says(&shown, "\nMeasured; nothing is predicted:\n");
+    assert!(!profile.exists());
+    let line =
+        "--max-running-requests 100 --max-total-tokens 12000 --set max_total_tokens=12000,400000";
+    let all = told(&[path], &format!("{line} --profile {kept}"));
+    let queue = |at: usize| all["predictions"][at]["pure_queue_time_ms"]["mean"].as_f64();
+    assert!(queue(0) > queue(1).map(|ms| 10.0 * ms), "{all:#}");
+    assert_eq!(all["loads"][0]["notes"], json!([]));
+    let kept = std::fs::read_to_string(profile).unwrap();
+    assert_says(&kept, "max_total_tokens = 12000\n");
+    assert_says(&kept, "max_running_requests = 100\n");
+}
+
 /// A queue that is short beside the TTFT does not decide whether a load is explained.
 #[test]
 fn a_short_queue_weighs_little() {

@@ -108,9 +108,15 @@ impl Results<'_> {
         for row in &mut predicted.rows {
             row.resize(predicted.heads.len(), String::new());
         }
+        let is_empty = |of: &LoadResult<'_>| of.predictions.is_empty();
+        let head = match self.loads.iter().all(is_empty) {
+            true => "Measured; nothing is predicted",
+            false => {
+                "Predicted (±: the error of the replays, and what servers 5 % slower would change)"
+            }
+        };
         format!(
-            "Learnt from {} requests:\n{}\n{}\n\
-             Predicted (±: the error of the replays, and what servers 5 % slower would change):\n{}{notes}",
+            "Learnt from {} requests:\n{}\n{}\n{head}:\n{}{notes}",
             fit.requests,
             learnt.to_text(None),
             replayed.to_text(None),
