@@ -214,7 +214,7 @@ impl Load {
             Cause::Slots | Cause::Prefill => return None,
             Cause::Memory if self.pool.is_some() => return None,
             Cause::Memory => {
-                ", and how large it is is not known: give its tokens by --max-total-tokens"
+                ", and its size is not known: give it, in tokens, by --max-total-tokens"
             }
             _ => ", which is not replayed",
         };
