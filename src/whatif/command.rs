@@ -14,7 +14,6 @@ use crate::report::figures::figures;
 use crate::report::load::Goal;
 use crate::report::reader::{self, Run, inputs};
 use crate::report::{outputs, render};
-use crate::stats::waits::Cause;
 use crate::table;
 use crate::units::{at_least, round_to_four_digits, share};
 
@@ -389,10 +388,9 @@ impl<'a> Results<'a> {
         let needs_slots = !grid.iter().all(|of| value(of, SLOTS).is_some());
         let mut notes: Vec<String> = Vec::new();
         if needs_slots && load.slots.iter().all(Option::is_none) {
-            let none = match load.wait {
-                None | Some((Cause::Prefill, _)) => "no request waited for a slot: ",
-                Some(_) => "",
-            };
+            let none = wait
+                .as_ref()
+                .map_or("no request waited for a slot: ", |_| "");
             notes.push(format!(
                 "{none}how many requests the servers run at once is not known, and no limit is assumed; give it by \
                  --max-running-requests, or what it is to be by --set max_running_requests=N"
@@ -407,9 +405,8 @@ impl<'a> Results<'a> {
                     .to_owned(),
             );
         }
-        let sets_servers = grid.iter().any(|of| value(of, SERVERS).is_some())
-            || self.args.find == Some(Find::Servers);
-        if self.fit.may_share && sets_servers {
+        let is_set = grid.iter().any(|of| value(of, SERVERS).is_some());
+        if self.fit.may_share && (is_set || self.args.find == Some(Find::Servers)) {
             notes.push(
                 "no run of --fit has a single server: if its servers shared a GPU, those of num_gpus are as slow as with a share of one"
                     .to_owned(),
