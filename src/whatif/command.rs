@@ -15,14 +15,16 @@ use crate::report::load::Goal;
 use crate::report::reader::{self, Run, inputs};
 use crate::report::{outputs, render};
 use crate::table;
-use crate::units::{round_to_four_digits, share};
+use crate::units::{at_least, round_to_four_digits, share};
 
 use super::Error;
 use super::figures::{Compared, Figures, goal};
 use super::fit::Fit;
 use super::load::{Load, merged};
 use super::replay::{Deployment, Model};
-use super::settings::{MAX_RATE, MAX_SERVERS, MIN_RATE, RATE, SERVERS, SLOTS, deployment, sweeps};
+use super::settings::{
+    MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, sweeps,
+};
 
 /// Arguments of `queuescope whatif`.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -34,16 +36,22 @@ pub struct Args {
     /// Runs to learn the servers' speed from [default: LOAD]
     #[arg(long, value_name = "ROWS", num_args = 1..)]
     pub fit: Vec<PathBuf>,
+    /// The most requests that each server of LOAD and --fit ran at once [default: what their commands or the rows tell]
+    #[arg(long, value_name = "N", value_parser = at_least(1_usize))]
+    pub max_running_requests: Option<usize>,
+    /// Tokens that the KV cache of each of them held [default: what their commands or /metrics tell]
+    #[arg(long, value_name = "N", value_parser = at_least(1_u64))]
+    pub max_total_tokens: Option<u64>,
     /// What is to be changed; several values, A,B, make a grid. Keys: rate (a factor on the request rate),
     /// request_rate (requests a second), num_gpus (servers), routing_policy (round_robin, random,
     /// shortest_queue, power_of_two), and flags of queuescope sim: max_running_requests, chunked_prefill_size, …
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// File for what was learnt, as a plan's table of the simulator
+    /// File for what was learnt, as a plan's table of the simulator; not written if nothing can be predicted
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// Look for the fewest servers, or the highest rate, that keep --goodput under each combination of --set
-    #[arg(long, value_enum, value_name = "WHAT", requires = "goodput")]
+    #[arg(long, value_enum, value_name = "WHAT")]
     pub find: Option<Find>,
     /// What a good request keeps: NAME:MILLISECONDS, such as ttft:500 e2el:4000
     #[arg(long, value_name = "GOAL", num_args = 1.., value_parser = goal)]
@@ -69,6 +77,29 @@ impl Args {
     /// Whether the output is JSON.
     pub fn is_json(&self) -> bool {
         self.json || self.format == "json"
+    }
+
+    /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
+    fn read(&self, given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
+        let runs = merged(reader::load(given)?.runs)?;
+        let loads = runs.iter().map(Load::of);
+        let loads = loads.collect::<Result<Vec<Load>, Error>>()?;
+        let all = runs.into_iter().zip(loads);
+        let (all, empty): (Vec<_>, Vec<_>) = all.partition(|(_, load)| !load.requests.is_empty());
+        let (runs, mut loads): (Vec<Run>, Vec<Load>) = all.into_iter().unzip();
+        for load in &mut loads {
+            load.pool = self.max_total_tokens.or(load.pool);
+            for slots in &mut load.slots {
+                *slots = self.max_running_requests.or(*slots);
+            }
+        }
+        let mut empty = empty.into_iter().map(|(_, load)| Error::Empty(load.name));
+        match loads.first_mut() {
+            Some(first) => first.notes.extend(empty.map(|error| error.to_string())),
+            // An experiment may be without runs.
+            None => return Err(empty.next().unwrap_or(Error::Empty("LOAD".to_owned()))),
+        }
+        Ok((runs, loads))
     }
 }
 
@@ -151,13 +182,17 @@ const MIN_FITTED: f64 = 0.7;
 /// An argument is wrong, or a file cannot be read or written.
 pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     Goal::each_once(&args.goodput).map_err(Error::Setting)?;
+    if args.find.is_some() && args.goodput.is_empty() {
+        let hint = "--find: give what must be kept by --goodput, such as --goodput ttft:500";
+        return Err(Error::Setting(hint.to_owned()));
+    }
     let sweeps = sweeps(&args.set)?;
     let grid = grid::combinations(&sweeps, 1)
         .map_err(|error| Error::Setting(format!("--set: {error}")))?;
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
-    let (runs, loads) = read(&args.loads)?;
+    let (runs, loads) = args.read(&args.loads)?;
     // Wrong settings are reported before the fit, which takes long, and even if nothing is predicted.
     let looked_for = args.find.map(|of| (of.key().to_owned(), Value::from(1)));
     for load in &loads {
@@ -169,11 +204,12 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     }
     let fitted = match args.fit.as_slice() {
         [] => None,
-        given => Some(read(given)?.1),
+        given => Some(args.read(given)?.1),
     };
-    let fit = Fit::of(fitted.as_deref().unwrap_or(&loads))?;
+    let of_fit = fitted.as_deref().unwrap_or(&loads);
+    let fit = Fit::of(of_fit)?;
     let mut results = Results {
-        no_prediction: fit.no_prediction(),
+        no_prediction: fit.no_prediction(of_fit),
         args,
         fit,
         are_several: loads.len() > 1,
@@ -187,7 +223,8 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
             .notes
             .extend(fitted.iter().flat_map(|of| of.notes.clone()));
     }
-    if let Some(path) = &args.profile {
+    let is_good = results.no_prediction.is_none();
+    if let Some(path) = args.profile.as_ref().filter(|_| is_good) {
         write(path, &results.fit.profile(&loads))?;
     }
     let shown = match args.is_json() {
@@ -211,23 +248,6 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
     Ok(written.map_err(|cause| table::Error::write(path, cause))?)
 }
 
-/// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
-fn read(given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
-    let runs = merged(reader::load(given)?.runs)?;
-    let loads = runs.iter().map(Load::of);
-    let loads = loads.collect::<Result<Vec<Load>, Error>>()?;
-    let all = runs.into_iter().zip(loads);
-    let (all, empty): (Vec<_>, Vec<_>) = all.partition(|(_, load)| !load.requests.is_empty());
-    let (runs, mut loads): (Vec<Run>, Vec<Load>) = all.into_iter().unzip();
-    let mut empty = empty.into_iter().map(|(_, load)| Error::Empty(load.name));
-    match loads.first_mut() {
-        Some(first) => first.notes.extend(empty.map(|error| error.to_string())),
-        // An experiment may be without runs.
-        None => return Err(empty.next().unwrap_or(Error::Empty("LOAD".to_owned()))),
-    }
-    Ok((runs, loads))
-}
-
 impl<'a> Results<'a> {
     /// Predicts the load of a run under every combination of settings.
     fn predict(
@@ -236,10 +256,9 @@ impl<'a> Results<'a> {
         load: &'a Load,
         grid: &[Vec<Entry>],
     ) -> Result<LoadResult<'a>, Error> {
-        let sets_slots = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
         let of_run = figures(run);
         let mut result = LoadResult {
-            notes: notes(load, !grid.iter().all(sets_slots)),
+            notes: self.notes(load, grid),
             line: render::line_of(format!("measured: {}", run.marked_name()), &of_run),
             mark: run.mark(),
             measured: Figures::measured(&of_run, load, &self.args.goodput),
@@ -271,14 +290,13 @@ impl<'a> Results<'a> {
         let (settings, servers, predicted, figures) = replayed;
         let errors = self.fit.expected_errors(&servers, load, &figures);
         let note = self.extrapolation_note(&servers, &predicted);
-        let ok = predicted.timed().count();
-        let refused = predicted.requests.len() - ok;
+        let [all, ok] = predicted.counts();
         let name = format!("predicted: {}", self.label(&settings, load));
         let run = || self.run_of(&name, &settings, errors, note.as_ref(), &predicted);
         Prediction {
             run: self.args.html.is_some().then(run),
-            line: figures.line(name, &predicted, [ok, refused]),
-            refused,
+            line: figures.line(name, &predicted),
+            refused: all - ok,
             figures,
             settings,
             errors,
@@ -364,6 +382,40 @@ impl<'a> Results<'a> {
         }
     }
 
+    /// What the reader of a load's predictions must know.
+    fn notes(&self, load: &Load, grid: &[Vec<Entry>]) -> Vec<String> {
+        let wait = load.unexplained_wait();
+        let needs_slots = !grid.iter().all(|of| value(of, SLOTS).is_some());
+        let mut notes: Vec<String> = Vec::new();
+        if needs_slots && load.slots.iter().all(Option::is_none) {
+            let none = wait
+                .as_ref()
+                .map_or("no request waited for a slot: ", |_| "");
+            notes.push(format!(
+                "{none}how many requests the servers run at once is not known, and no limit is assumed; give it by \
+                 --max-running-requests, or what it is to be by --set max_running_requests=N"
+            ));
+        }
+        notes.extend(wait);
+        let has_cache = |of: &Vec<Entry>| value(of, NO_CACHE) != Some(&Value::from(true));
+        if load.shares_prefixes() && grid.iter().any(has_cache) {
+            notes.push(
+                "cached tokens are taken as measured: rows do not tell which prompts share a beginning, so what more servers or another \
+                 policy would do to the prefix cache is not predicted"
+                    .to_owned(),
+            );
+        }
+        let is_set = grid.iter().any(|of| value(of, SERVERS).is_some());
+        if self.fit.may_share && (is_set || self.args.find == Some(Find::Servers)) {
+            notes.push(
+                "no run of --fit has a single server: if its servers shared a GPU, those of num_gpus are as slow as with a share of one"
+                    .to_owned(),
+            );
+        }
+        let named = notes.iter().map(|note| format!("{}: {note}", load.name));
+        load.notes.iter().cloned().chain(named).collect()
+    }
+
     /// Why `--find` found nothing for a load.
     fn not_found_reason(&self, load: &Load) -> String {
         let goals: Vec<String> = self.args.goodput.iter().map(Goal::to_string).collect();
@@ -377,28 +429,13 @@ impl<'a> Results<'a> {
     }
 }
 
+/// The value of a key.
+fn value<'s>(settings: &'s [Entry], wanted: &str) -> Option<&'s Value> {
+    let entry = settings.iter().find(|(key, _)| key == wanted);
+    entry.map(|(_, value)| value)
+}
+
 /// The lowest rate that `--find` tries, requests a second.
 fn min_rate(load: &Load) -> f64 {
     (load.rate() / MAX_SERVERS as f64).max(MIN_RATE)
-}
-
-/// What the reader of a load's predictions must know.
-fn notes(load: &Load, needs_slots: bool) -> Vec<String> {
-    let mut notes = Vec::new();
-    if needs_slots && load.slots.iter().all(Option::is_none) {
-        notes.push(
-            "no request waited for a slot: how many the servers run at once is not known, and no limit is assumed; \
-             give it by --set max_running_requests=N"
-                .to_owned(),
-        );
-    }
-    if load.shares_prefixes() {
-        notes.push(
-            "cached tokens are taken as measured: rows do not tell which prompts share a beginning, so what more servers or another \
-             policy would do to the prefix cache is not predicted"
-                .to_owned(),
-        );
-    }
-    let named = notes.iter().map(|note| format!("{}: {note}", load.name));
-    load.notes.iter().cloned().chain(named).collect()
 }

@@ -117,28 +117,32 @@ impl LatencyFigures {
 impl Figures {
     /// Of the requests with known times.
     pub fn of(load: &Load, goals: &[Goal]) -> Figures {
-        let all = |latency: Latency| {
-            let all = load.timed();
+        let all = |latency: Latency, is_counted: fn(&Request) -> bool| {
+            let all = load.timed().filter(|(request, _)| is_counted(request));
             let all = all.map(|(request, times)| latency(request, times));
             LatencyFigures::of(Summary::of(all).as_ref())
         };
-        let (mut first, mut last, mut done, mut good) = (f64::INFINITY, 0.0_f64, 0.0, 0.0);
+        let (mut first, mut last) = (f64::INFINITY, 0.0_f64);
         for (request, times) in load.timed() {
             (first, last) = (first.min(request.arrival), last.max(times.finish));
-            done += 1.0;
+        }
+        let keeps = |request: &Request| {
             let keeps = |goal: &Goal| {
-                let latency = latency(&goal.name).map(|of| of(request, times) * 1e3);
+                let latency = latency(&goal.name).zip(request.times);
+                let latency = latency.map(|(of, times)| of(request, times) * 1e3);
                 latency.is_some_and(|ms| ms <= goal.limit_ms)
             };
-            good += f64::from(goals.iter().all(keeps));
-        }
-        let of_all = good / load.requests.len().max(1) as f64;
+            goals.iter().all(keeps)
+        };
+        let good = load.by_request().filter(|of| of.iter().all(keeps));
+        let of_all = || good.count() as f64 / load.counts()[0].max(1) as f64;
         Figures {
-            ttft_ms: all(TTFT),
-            total_latency_ms: all(TOTAL),
-            pure_queue_time_ms: all(QUEUE),
-            request_throughput: done / (last - first).max(1e-9),
-            goodput_share: (!goals.is_empty()).then_some(of_all),
+            ttft_ms: all(TTFT, |_| true),
+            // The response ends once, whatever the number of its sequences.
+            total_latency_ms: all(TOTAL, |request| !request.is_more),
+            pure_queue_time_ms: all(QUEUE, |_| true),
+            request_throughput: load.counts()[1] as f64 / (last - first).max(1e-9),
+            goodput_share: (!goals.is_empty()).then(of_all),
         }
     }
 
@@ -155,16 +159,17 @@ impl Figures {
         }
     }
 
-    /// Its row in the table of runs; `counts` are the requests that went well and that failed.
-    pub fn line(&self, name: String, load: &Load, counts: [usize; 2]) -> Vec<String> {
+    /// Its row in the table of runs.
+    pub fn line(&self, name: String, load: &Load) -> Vec<String> {
+        let [all, ok] = load.counts();
         let tokens = load.timed().map(|(request, _)| f64::from(request.output));
-        let tokens = tokens.sum::<f64>() / load.timed().count() as f64 * self.request_throughput;
+        let tokens = tokens.sum::<f64>() / ok as f64 * self.request_throughput;
         let several = load.timed().filter(|(request, _)| request.output > 1);
         let each = Summary::of(several.map(|(request, times)| TPOT(request, times)));
         let [ttft, total, queue] = [self.ttft_ms, self.total_latency_ms, self.pure_queue_time_ms];
         let each = each.map_or(f64::NAN, |each| each.p50 * 1e3);
         let latencies = [ttft.p50, ttft.p99, total.p99, queue.p50, each].map(|ms| Some(ms / 1e3));
-        let counts = counts.map(|count| count as u64);
+        let counts = [ok, all - ok].map(|count| count as u64);
         let rate = Some(self.request_throughput);
         render::line(name, counts, rate, latencies, Some(tokens))
     }
@@ -176,10 +181,15 @@ impl Figures {
 
     /// The error of each figure against that of others, as a share of these.
     pub fn errors_against(&self, others: &Figures) -> Compared {
+        let ttft_ms = others.ttft_ms.mean;
         let (own, others) = (self.compared(), others.compared());
         std::array::from_fn(|at| {
-            let is_time = at < COMPARED.len() - 1;
-            let min = if is_time { MIN_TIME_MS } else { 0.0 };
+            let min = match COMPARED[at].0 {
+                "request_throughput" => 0.0,
+                // A part of the TTFT: where that is long, a short queue does not matter.
+                "pure_queue_time_ms.mean" => MIN_TIME_MS.max(ttft_ms),
+                _ => MIN_TIME_MS,
+            };
             let error = (own[at] - others[at]) / others[at].max(min);
             // `NaN`, as if all requests are refused, becomes −1.
             error.max(-1.0)

@@ -22,6 +22,8 @@ pub struct Fit {
     pub requests: usize,
     /// The requests that ran at once on a server: the most, and the highest mean of a run.
     pub running: (usize, f64),
+    /// Whether no run was of a single server: if the servers of each shared a GPU, the model is of such a share.
+    pub may_share: bool,
     /// The runs, replayed.
     pub validation: Vec<Replayed>,
 }
@@ -53,7 +55,8 @@ impl Fit {
         let is_own = |sample: &Load| sample.servers.len() == 1;
         let (mut fitted, mut shared): (Vec<Load>, Vec<Load>) =
             samples(loads).into_iter().partition(is_own);
-        if fitted.is_empty() {
+        let may_share = fitted.is_empty();
+        if may_share {
             std::mem::swap(&mut fitted, &mut shared);
         }
         if fitted.is_empty() {
@@ -67,11 +70,12 @@ impl Fit {
             |samples: &[Load]| Some((samples.first()?.servers.len(), gpu_share(&model, samples)));
         let running = loads.iter().map(Load::running);
         let mut fit = Fit {
-            requests: fitted.iter().map(|sample| sample.timed().count()).sum(),
+            requests: fitted.iter().map(|sample| sample.counts()[1]).sum(),
             gpu_shares: shares.filter_map(of_shares).collect(),
             running: running.fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
             model,
             estimates,
+            may_share,
             validation: Vec::new(),
         };
         let timed = loads.iter().filter(|load| load.timed().next().is_some());
@@ -103,15 +107,17 @@ impl Fit {
         Deployment::of(&model, load)
     }
 
-    /// Why nothing is predicted from this fit: its error is too large. `None` if it is good enough.
-    pub fn no_prediction(&self) -> Option<String> {
+    /// Why nothing is predicted from this fit to `loads`: its error is too large. `None` if it is good enough.
+    pub fn no_prediction(&self, loads: &[Load]) -> Option<String> {
         let error = self.error();
         let by_name = COMPARED.iter().zip(self.errors());
         let ((name, _), worst) = by_name.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let wait = |load: &Load| Some(format!("; {}: {}", load.name, load.unexplained_wait()?));
+        let waits: String = loads.iter().filter_map(wait).collect();
         (error > MAX_ERROR || error.is_nan()).then(|| {
             format!(
                 "no prediction is possible: replayed, the rows of --fit are off by {:.0} %, more than {:.0} % ({name} most, by {:.0} %): \
-                 the engine does not explain what these servers did",
+                 the engine does not explain what these servers did{waits}",
                 error * 100.0,
                 MAX_ERROR * 100.0,
                 worst * 100.0

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use crate::report::reader::Run;
 use crate::report::why::WaitReport;
 use crate::request::columns::ColumnId;
+use crate::stats::waits::Cause;
 use crate::table::Table;
 use crate::units::count;
 
@@ -15,21 +16,25 @@ use super::Error;
 pub struct Load {
     /// The run's name.
     pub name: String,
-    /// The requests. All times are seconds since the run began.
+    /// The requests, one for each sequence. All times are seconds since the run began.
     pub requests: Vec<Request>,
     /// The hosts that served them.
     pub servers: Vec<String>,
-    /// The most requests that each server runs at once, from its command or inferred from waiting; `None` if unknown.
+    /// The most requests that each server runs at once: as given, of its command, or inferred from waiting; `None` if unknown.
     pub slots: Vec<Option<usize>>,
     /// Tokens that a server's KV cache holds, if known.
     pub pool: Option<u64>,
+    /// The main cause of waiting at servers, and its share, if requests waited.
+    pub wait: Option<(Cause, f64)>,
     /// Warnings, each prefixed with the load's name.
     pub notes: Vec<String>,
 }
 
-/// A request.
+/// A request, or one sequence of a request with several.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
+    /// Whether it continues the request before it: both are sequences of one.
+    pub is_more: bool,
     /// The time of its arrival.
     pub arrival: f64,
     /// Tokens of its prompt.
@@ -63,6 +68,8 @@ pub struct Times {
 
 /// A sample of fewer requests is not used.
 const MIN_REQUESTS: usize = 20;
+/// With a shorter mean wait at servers, seconds, its cause does not matter.
+const MIN_WAIT_S: f64 = 0.01;
 /// The most requests of a server's sample, and generated tokens of all samples together: replaying takes time.
 const MAX_REQUESTS: usize = 2_000;
 const MAX_TOKENS: u64 = 400_000;
@@ -160,9 +167,13 @@ impl Load {
             ..Load::default()
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
+        let mut begins = false;
         let mut indices = vec![None; table.code_count(ColumnId::host)];
         let why = WaitReport::of_servers(run);
+        let waited = why.mean() >= Some(MIN_WAIT_S);
+        load.wait = why.shares().first().copied().filter(|_| waited);
         for row in 0..table.len() {
+            begins |= table.is_first(row);
             let Some(request) = request(table, row) else {
                 left_out += 1;
                 continue;
@@ -177,7 +188,11 @@ impl Load {
                 load.pool = load.pool.or(server.and_then(|server| server.pool()));
                 load.slots.len() - 1
             });
-            load.requests.push(Request { server, ..request });
+            load.requests.push(Request {
+                is_more: !std::mem::take(&mut begins),
+                server,
+                ..request
+            });
         }
         if left_out > 0 {
             notes.push(format!(
@@ -192,7 +207,34 @@ impl Load {
         Ok(load)
     }
 
-    /// The requests with known times at the server, and these.
+    /// What requests mainly waited for, if a replay does not know of it.
+    pub fn unexplained_wait(&self) -> Option<String> {
+        let (cause, share) = self.wait?;
+        let hint = match cause {
+            Cause::Slots | Cause::Prefill => return None,
+            Cause::Memory if self.pool.is_some() => return None,
+            Cause::Memory => {
+                ", and its size is not known: give it, in tokens, by --max-total-tokens"
+            }
+            _ => ", which is not replayed",
+        };
+        let (cause, share) = (cause.description(), share * 100.0);
+        Some(format!("{cause} for {share:.0} % of the waiting{hint}"))
+    }
+
+    /// Each request's sequences.
+    pub fn by_request(&self) -> impl Iterator<Item = &[Request]> {
+        self.requests.chunk_by(|_, next| next.is_more)
+    }
+
+    /// The number of requests, and how many of them have known times.
+    pub fn counts(&self) -> [usize; 2] {
+        let is_timed = |of: &&[Request]| of.iter().all(|one| one.times.is_some());
+        let timed = self.by_request().filter(is_timed).count();
+        [self.by_request().count(), timed]
+    }
+
+    /// The sequences with known times at the server, and these.
     pub fn timed(&self) -> impl Iterator<Item = (&Request, Times)> + Clone {
         let requests = self.requests.iter();
         requests.filter_map(|request| Some((request, request.times?)))
@@ -202,7 +244,7 @@ impl Load {
     pub fn rate(&self) -> f64 {
         let [first, last] =
             [self.requests.first(), self.requests.last()].map(|of| of.map_or(0.0, |of| of.arrival));
-        (self.requests.len().max(2) - 1) as f64 / (last - first).max(1e-9)
+        (self.counts()[0].max(2) - 1) as f64 / (last - first).max(1e-9)
     }
 
     /// The requests that ran at once on a server: the most on any, and the mean of all servers.
@@ -273,6 +315,7 @@ fn request(table: &Table, row: usize) -> Option<Request> {
     let prompt = tokens(ColumnId::actual_prompt_tokens)?.max(1);
     let made = tokens(ColumnId::actual_output_tokens);
     let request = Request {
+        is_more: false,
         arrival,
         prompt,
         cached: tokens(ColumnId::cached_tokens).unwrap_or(0).min(prompt),

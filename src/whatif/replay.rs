@@ -113,7 +113,10 @@ impl Deployment {
                     }
                     (0..count).for_each(|server| replay.run(server, now));
                 }
-                if let Some(chosen) = chooser.choose(&replay.servers) {
+                // All sequences of a request go to one server.
+                if replay.requests[id].is_more && id > 0 {
+                    replay.requests[id].server = replay.requests[id - 1].server;
+                } else if let Some(chosen) = chooser.choose(&replay.servers) {
                     replay.requests[id].server = chosen;
                     replay.servers[chosen].in_flight += 1;
                 }
@@ -125,7 +128,14 @@ impl Deployment {
                 replay.run(server, next.plus_seconds(1.0));
             }
         }
-        replay.requests
+        let mut requests = replay.requests;
+        for of_one in requests.chunk_by_mut(|_, next| next.is_more) {
+            let ends = of_one.iter().filter_map(|one| Some(one.times?.finish));
+            let end = ends.fold(0.0, f64::max);
+            let times = of_one.iter_mut().filter_map(|one| one.times.as_mut());
+            times.for_each(|times| times.finish = end);
+        }
+        requests
     }
 }
 
@@ -164,7 +174,8 @@ impl Replay<'_> {
     /// Advances a server to a time.
     fn run(&mut self, server: usize, until: Stamp) {
         for event in self.engines[server].advance(until) {
-            let of_request = &mut self.requests[event.id as usize].times;
+            let request = &mut self.requests[event.id as usize];
+            let of_request = &mut request.times;
             let Some(times) = of_request else {
                 continue;
             };
@@ -180,7 +191,7 @@ impl Replay<'_> {
             }
             if event.kind.is_end() {
                 let in_flight = &mut self.servers[server].in_flight;
-                *in_flight = in_flight.saturating_sub(1);
+                *in_flight = in_flight.saturating_sub(usize::from(!request.is_more));
                 times.finish = at + self.model.return_s;
             }
             if event.kind == EventKind::Rejected {

@@ -31,6 +31,9 @@ pub const MAX_SERVERS: usize = 1024;
 /// The key of the most requests that a server runs at once.
 pub const SLOTS: &str = "max_running_requests";
 
+/// The key that turns the prefix cache off.
+pub const NO_CACHE: &str = "disable_radix_cache";
+
 /// The keys of `--set`, as flags.
 #[derive(Clone, Debug, Default, clap::Args)]
 struct Changed {

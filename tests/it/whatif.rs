@@ -123,6 +123,7 @@ fn a_kv_cache_of_known_size_is_replayed() {
 /// A server that is twice as slow as the usual one in prefill and three times in decode, with what it made of some requests.
 fn simulated(model: &Model, pace: f64) -> Load {
     let request = |n: u32| Request {
+        is_more: false,
         arrival: f64::from(n) / pace + f64::from(n * 7_919 % 97) / 50.0,
         prompt: 200 + n * 7_919 % 3_000,
         cached: 0,
@@ -174,6 +175,7 @@ fn a_policy_chooses_when_requests_arrive() {
     model.profile.tokenize_token_us = 1_000.0;
     let pair = |n: u32| {
         let request = |late, prompt| Request {
+            is_more: false,
             arrival: f64::from(n) * 4.0 + late,
             prompt,
             cached: 0,
@@ -317,4 +319,99 @@ fn an_engine_that_explains_nothing_predicts_nothing() {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["no_prediction"], refused);
     assert_eq!(shown["predictions"], json!([]));
+}
+
+/// Rows of a load with these times.
+fn written(load: &Load) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = "req_id,success,outcome,host,actual_prompt_tokens,actual_output_tokens,arrival_time,server_created_time,\
+        queue_time_start,queue_time_end,server_first_token_time,finish_time,pure_queue_time\n"
+        .to_owned();
+    for (n, (of, times)) in load.timed().enumerate() {
+        let Request { prompt, output, .. } = of;
+        let _ = write!(text, "{n},True,ok,a,{prompt},{output}");
+        let [queued, admitted] = [times.queued, times.admitted];
+        let waited = admitted - queued;
+        for time in [
+            of.arrival,
+            times.created,
+            queued,
+            admitted,
+            times.first,
+            times.finish,
+            waited,
+        ] {
+            let _ = write!(text, ",{time:.9}");
+        }
+        text += "\n";
+    }
+    std::fs::write(folder.path().join("rows.csv"), text).unwrap();
+    folder
+}
+
+/// What requests waited for is named where it is not explained, and nothing else is; once its size is given, it is replayed.
+#[test]
+fn a_full_kv_cache_is_named_and_its_size_can_be_given() {
+    let load = Load {
+        slots: vec![None],
+        pool: Some(12_000),
+        ..simulated(&Model::default(), 5.0)
+    };
+    let folder = written(&Deployment::of(&Model::default(), &load).serve(&load));
+    let [rows, profile] = ["rows.csv", "learnt.toml"].map(|name| folder.path().join(name));
+    let [path, kept] = [&rows, &profile].map(|path| path.to_str().unwrap());
+    let (shown, refused) = run(&[path, "--profile", kept]).unwrap();
+    let refused = refused.unwrap();
+    for text in [&shown, &refused] {
+        assert_says(text, "rows.csv: the KV memory was full for ");
+        assert_says(text, "--max-total-tokens");
+    }
+    assert!(!shown.contains("no request waited"), "{shown}");
+    assert_says(&shown, "\nMeasured; nothing is predicted:\n");
+    assert!(!profile.exists());
+    let line =
+        "--max-running-requests 100 --max-total-tokens 12000 --set max_total_tokens=12000,400000";
+    let all = told(&[path], &format!("{line} --profile {kept}"));
+    let queue = |at: usize| all["predictions"][at]["pure_queue_time_ms"]["mean"].as_f64();
+    assert!(queue(0) > queue(1).map(|ms| 10.0 * ms), "{all:#}");
+    assert_eq!(all["loads"][0]["notes"], json!([]));
+    let kept = std::fs::read_to_string(profile).unwrap();
+    assert_says(&kept, "max_total_tokens = 12000\n");
+    assert_says(&kept, "max_running_requests = 100\n");
+}
+
+/// A queue that is short beside the TTFT does not decide whether a load is explained.
+#[test]
+fn a_short_queue_weighs_little() {
+    let load = simulated(&Model::default(), 5.0);
+    let mut later = load.clone();
+    let times = later.requests.iter_mut().filter_map(|of| of.times.as_mut());
+    times.for_each(|times| times.admitted += 0.004);
+    let [was, is] = [&load, &later].map(|of| Figures::of(of, &[]));
+    let error = is.errors_against(&was)[4];
+    assert!(0.0 < error && error < 0.1, "{error}: {was:?}");
+}
+
+/// All sequences of a request go to the server that is chosen for it, and the response ends with the last.
+#[test]
+fn sequences_of_a_request_stay_together() {
+    let mut load = simulated(&Model::default(), 5.0);
+    for at in (1..load.requests.len()).step_by(2) {
+        load.requests[at].is_more = true;
+        load.requests[at].arrival = load.requests[at - 1].arrival;
+    }
+    for policy in [Policy::RoundRobin, Policy::ShortestQueue] {
+        let servers = Deployment {
+            policy: Some(policy),
+            ..Deployment::of(&Model::default(), &of_slots(&[8, 8]))
+        };
+        let made = servers.serve(&load);
+        assert_eq!(made.counts(), [75, 75]);
+        for pair in made.by_request() {
+            let [one, other] = [0, 1].map(|at| (pair[at].server, pair[at].times.unwrap().finish));
+            assert_eq!(one, other, "{policy:?}");
+        }
+        let first = made.by_request().filter(|of| of[0].server == 0).count();
+        assert!((20..55).contains(&first), "{policy:?}: {first}");
+    }
 }

@@ -81,14 +81,21 @@ impl Results<'_> {
                 .collect(),
             ..Run::default()
         };
-        for (n, (request, times)) in made.timed().enumerate() {
-            run.table.push_row(&row(n, request, times, made));
+        for (n, sequences) in made.by_request().enumerate() {
+            for (index, request) in sequences.iter().enumerate() {
+                let id = match sequences.len() {
+                    1 => n.to_string(),
+                    _ => format!("{n}#{index}"),
+                };
+                let row = request.times.map(|times| row(id, request, times, made));
+                row.iter().for_each(|row| run.table.push_row(row));
+            }
         }
         run
     }
 }
 
-fn row(n: usize, request: &Request, times: Times, load: &Load) -> Row {
+fn row(id: String, request: &Request, times: Times, load: &Load) -> Row {
     let mut timeline = Timeline::new(Side::Traffic);
     // The generator sends straight to the server.
     timeline.upstream_is_server(true);
@@ -110,7 +117,7 @@ fn row(n: usize, request: &Request, times: Times, load: &Load) -> Row {
     }
     let [prompt, output] = [request.prompt, request.output].map(u64::from);
     let mut row = Row {
-        req_id: Some(n.to_string()),
+        req_id: Some(id),
         success: Some(true),
         host: load.servers.get(request.server).cloned(),
         actual_prompt_tokens: Some(prompt),

@@ -31,7 +31,7 @@ impl Results<'_> {
             })
         });
         let loads = self.loads.iter().map(|LoadResult { load, measured, mark, notes, .. }| {
-            json!({ "name": load.name, "mark": mark, "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots,
+            json!({ "name": load.name, "mark": mark, "requests": load.counts()[0], "servers": load.servers, "max_running_requests": load.slots,
                 "measured": measured, "notes": notes })
         });
         let predicted = |of: &LoadResult<'_>, prediction: &Prediction| {
@@ -108,9 +108,15 @@ impl Results<'_> {
         for row in &mut predicted.rows {
             row.resize(predicted.heads.len(), String::new());
         }
+        let is_empty = |of: &LoadResult<'_>| of.predictions.is_empty();
+        let head = match self.loads.iter().all(is_empty) {
+            true => "Measured; nothing is predicted",
+            false => {
+                "Predicted (±: the error of the replays, and what servers 5 % slower would change)"
+            }
+        };
         format!(
-            "Learnt from {} requests:\n{}\n{}\n\
-             Predicted (±: the error of the replays, and what servers 5 % slower would change):\n{}{notes}",
+            "Learnt from {} requests:\n{}\n{}\n{head}:\n{}{notes}",
             fit.requests,
             learnt.to_text(None),
             replayed.to_text(None),
@@ -141,7 +147,7 @@ impl Results<'_> {
             let off = ["  ±", "", "", &throughput, &ttft_p50, &ttft_p99, &total_p99];
             lines.push(off.map(str::to_owned).into());
             if refused > 0 {
-                let all = of.load.requests.len();
+                let [all, _] = of.load.counts();
                 note(&format!(
                     "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
                 ));

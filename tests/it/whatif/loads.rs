@@ -136,3 +136,51 @@ fn requests_are_not_doubled_and_hops_are_joined_first() {
     let error = run(&few.each_ref().map(|path| &**path)).unwrap_err();
     assert_says(&error, "few.csv + more.csv: no server has 20 requests");
 }
+
+/// A request of several sequences arrives once and is answered once, but all of them have to be made.
+#[test]
+fn a_request_of_several_sequences_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, fit) = (folder.path(), file("slots16"));
+    let one = recorded(dir, "one.csv", "front", |row| row % 2 == 0);
+    let text = std::fs::read_to_string(&one).unwrap();
+    let (head, rows) = text.split_once('\n').unwrap();
+    let mut several = format!("{head}\n");
+    for row in rows.lines() {
+        let (id, rest) = row.split_once(',').unwrap();
+        for index in 0..3 {
+            several += &format!("{id}#{index},{rest}\n");
+        }
+    }
+    let path = dir.join("several.csv");
+    std::fs::write(&path, several).unwrap();
+    let path = path.to_str().unwrap();
+    let page = dir.join("page.html").display().to_string();
+    let line = format!("--set max_running_requests=128 --fit {fit}");
+    let of = |path: &str, set: &str| told(&[path], &format!("--set {set} {line}"));
+    let rate = |all: &serde_json::Value| {
+        all["predictions"][0]["request_throughput"]
+            .as_f64()
+            .unwrap()
+    };
+    let (was, is) = (of(&one, "rate=1"), of(path, "rate=1"));
+    assert_eq!(is["loads"][0]["requests"], 120);
+    assert!((rate(&is) / rate(&was) - 1.0).abs() < 0.05, "{is:#}");
+    let slower = of(path, "request_rate=2");
+    assert!((rate(&slower) / 2.0 - 1.0).abs() < 0.05, "{slower:#}");
+    let p50 = |all: &serde_json::Value| all["predictions"][0]["total_latency_ms"]["p50"].as_f64();
+    assert!(p50(&is) > p50(&was), "{is:#}");
+    let shown = said(
+        &[path],
+        &format!("--set rate=1 {line} --html {page} --goodput ttft:60000"),
+    );
+    for of in ["measured: ", "predicted: "] {
+        let cells = shown
+            .lines()
+            .find_map(|line| line.strip_prefix(of))
+            .unwrap();
+        let cells: Vec<&str> = cells.split_whitespace().collect();
+        assert_eq!(cells[1..3], ["120", "0"], "{shown}");
+        assert_says(&cells.join(" "), " 100.0 %");
+    }
+}

@@ -255,6 +255,8 @@ const REFUSED: &str = "\
 --goodput ttft:500 tpot:9 ttft:300 | --goodput: ttft must have one limit
 --format csv | possible values: text, json
 --goodput-share 0.9 | --goodput <GOAL>
+--find servers | --find: give what must be kept by --goodput
+--max-total-tokens 0 | must be a whole number, 1 or more
 --goodput ttft:9 --goodput-share 2 | must be a share from 0 to 1, such as 0.05 or 5%
 FIND request_rate=3 | --set request_rate: must be given once, not with --find of the same
 FIND rate=3 | must be given once, not with --find of the same, and rate not with request_rate";
@@ -267,6 +269,30 @@ fn what_cannot_be_predicted_is_named() {
         let given = given.replace("FIND", find);
         let line = [vec![load.as_str()], flags(&given)].concat();
         assert_says(&run(&line).expect_err(&given), said);
+    }
+}
+
+/// What is not so is not said: no cache has no cached tokens; and servers that may have shared a GPU are no others.
+#[test]
+fn notes_fit_the_settings() {
+    let load = file("shared");
+    for (set, has_note) in [("true", false), ("false", true), ("true,false", true)] {
+        let shown = said(&[&load], &format!("--set disable_radix_cache={set}"));
+        assert_eq!(
+            shown.contains("cached tokens are taken"),
+            has_note,
+            "{shown}"
+        );
+    }
+    let pair = file("two-servers");
+    let note = "no run of --fit has a single server";
+    assert_says(&said(&[&pair], "--set num_gpus=2"), note);
+    for line in [
+        "--set rate=1".to_owned(),
+        format!("--set num_gpus=2 --fit {pair} {load}"),
+    ] {
+        let shown = said(&[&pair], &line);
+        assert!(!shown.contains(note), "{shown}");
     }
 }
 
