@@ -89,9 +89,10 @@ pub fn retractions(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
     let times = |row| table.number(ColumnId::num_retractions, row).unwrap_or(0.0);
     let is_retracted = |row: &usize| table.rows_of(*row).any(|row| times(row) > 0.0);
     let retracted = facts.run.counted().filter(is_retracted).count();
-    let requests = count(retracted, "request");
-    let what = "taken out of a batch again to make room for others, to wait a second time.";
-    (retracted > 0).then(|| format!("{requests} {what}"))
+    (retracted > 0).then(|| {
+        let requests = count(retracted, "request");
+        format!("To make room for others, {requests} left a batch again and waited a second time.")
+    })
 }
 
 /// Stages that were not measured, and what to switch on to measure them.

@@ -95,7 +95,7 @@ async fn workers_come_move_change_their_name_and_go() {
     // Under another name it keeps its socket, which another address of that port cannot have.
     assert_says(&reloads("v", hop, &two, "worker v on"), "worker w gone");
     // The old name's task may still take a connection as it ends; that one closes after its response.
-    let mut new = loop {
+    let new = loop {
         let mut new = Client::connect(hop).await;
         let (server, closes) = is(&mut new).await;
         assert_eq!(server, 2);
