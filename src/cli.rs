@@ -26,7 +26,7 @@ use crate::report;
 use crate::report::files::SUMMARY;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE_WARNING;
-use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
+use crate::{disk, secret, serve, sim, table, terminal, traffic, whatif};
 
 mod health;
 mod logging;
@@ -430,7 +430,9 @@ fn code(error: &anyhow::Error) -> u8 {
     let is_usage = command::is_usage(error)
         || error.downcast_ref().is_some_and(sim::Error::is_usage)
         || error.downcast_ref().is_some_and(whatif::Error::is_usage)
-        || error.downcast_ref().is_some_and(report::command::is_usage)
+        || error
+            .downcast_ref()
+            .is_some_and(|error: &table::Error| !error.is_written)
         || error.is::<ConfigError>();
     match error.downcast_ref() {
         Some(traffic::Error::Interrupted(signal)) => SIGNALLED + *signal,

@@ -81,11 +81,6 @@ const TABLE: &str = "summary.csv";
 /// The report as JSON, in an experiment's folder.
 pub const COMPARISON: &str = "comparison.json";
 
-/// Whether the caller's arguments or files are to blame, and not the writing of a result.
-pub fn is_usage(error: &Error) -> bool {
-    !error.is_written
-}
-
 /// Makes a report, and returns the text for the terminal, of `width` columns if known.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use crate::request::cell::shown_text;
 
 use super::compare::{Comparison, comparison};
 use super::figures::figures;
-use super::files::{RunFile, RunState, plain};
+use super::files::{RunState, plain};
 use super::findings::{Finding, findings};
 use super::load::Summary;
 use super::phases::{Episode, episodes};
@@ -169,17 +169,11 @@ impl<'a> RunReport<'a> {
             plain(&self.state()),
             verdict.map_or("", Grade::name).to_owned(),
         ];
-        let mut cells: Vec<(String, String)> = FIRST_COLUMNS
-            .map(str::to_owned)
-            .into_iter()
-            .zip(known)
-            .collect();
-        if let Some(RunFile {
-            settings, repeat, ..
-        }) = &self.run.file
-        {
-            cells.push(("repeat".to_owned(), repeat.to_string()));
-            let settings = settings.iter();
+        let names = FIRST_COLUMNS.map(str::to_owned).into_iter();
+        let mut cells: Vec<(String, String)> = names.zip(known).collect();
+        if let Some(file) = &self.run.file {
+            cells.push(("repeat".to_owned(), file.repeat.to_string()));
+            let settings = file.settings.iter();
             cells.extend(settings.map(|(key, value)| (format!("settings.{key}"), plain(value))));
         }
         flatten("", &self.summary.to_json(), &mut cells);

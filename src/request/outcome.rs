@@ -135,12 +135,7 @@ pub fn judge(end: End, facts: &ResponseFacts<'_>) -> (Outcome, String) {
         End::Complete => of_response(facts),
         // A client that leaves after the last event has the whole response.
         End::ClientGone | End::GivenUp if has_ended => of_response(facts),
-        // What the proxy itself broke off, as by an injected fault, did not reach the client whole.
-        End::Failed(outcome, _)
-            if has_ended && facts.is_whole && outcome != Outcome::ProxyError =>
-        {
-            of_response(facts)
-        }
+        End::Failed(..) if has_ended && facts.is_whole => of_response(facts),
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
         End::GivenUp => (Outcome::ClientAbort, GIVEN_UP.to_owned()),
         End::Failed(outcome, reason) if has_ended => {

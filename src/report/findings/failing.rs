@@ -52,8 +52,7 @@ pub fn server(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
         let [served, end] = [server.served, end].map(duration);
         what += &format!("; it served nothing after {served} of {end}");
     }
-    let others = all.keys().filter(|other| *other != host);
-    let others: Vec<&str> = others.map(|of| &**of).collect();
+    let others: Vec<&str> = all.keys().map(|of| &**of).filter(|of| of != host).collect();
     if !others.is_empty() {
         what += &format!("; {} failed too", others.join(", "));
     }
@@ -80,14 +79,13 @@ pub fn waited_for_fault(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
     let all = run.counted().filter_map(|row| Ended::of(run, row));
     // Only times with the same stages in them compare.
     let (timed, others): (Vec<Ended>, Vec<Ended>) = all.partition(|of| of.has_server_time);
+    let compared = [
+        (timed, "time in the server"),
+        (others, "wait in the server queue"),
+    ];
     for episode in facts.episodes {
-        sentences.extend(held_by_fault(run, episode, &timed, "time in the server"));
-        sentences.extend(held_by_fault(
-            run,
-            episode,
-            &others,
-            "wait in the server queue",
-        ));
+        let found = |(all, inside): &(Vec<Ended>, &str)| held_by_fault(run, episode, all, inside);
+        sentences.extend(compared.iter().filter_map(found));
     }
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
@@ -199,11 +197,9 @@ fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
 /// The server that an error names: `a:1: connection refused`, `connect to a:1: Connection refused (os error 111)`.
 fn tried(error: &str) -> &str {
     let error = error.strip_prefix("connect to ").unwrap_or(error);
-    let host = error.split_once(": ").map_or("", |(host, _)| host);
-    match host.contains(':') && !host.contains(' ') {
-        true => host,
-        false => "",
-    }
+    let host = error.split_once(": ").map(|(host, _)| host);
+    let host = host.filter(|host| host.contains(':') && !host.contains(' '));
+    host.unwrap_or_default()
 }
 
 /// Whether a connection failed because the generator had no more files or ports.

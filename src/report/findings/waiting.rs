@@ -8,16 +8,12 @@ use crate::units::{duration, percent};
 
 use super::{Facts, Finding, Level, MIN_MEAN_S, QUEUE_SHARE, capitalized};
 
-/// The share of a request's time from which its wait in the router is a finding.
-const ROUTER_SHARE: f64 = 0.1;
+/// The share of a request's time from which its wait is a finding: in the router, for room in a server, or for few other requests.
+const WAIT_SHARE: f64 = 0.1;
 /// The share from which decoding, which is normally the largest stage, is a finding; and that of it with prefills on the same server from
 /// which these hold it up.
 const DECODE_SHARE: f64 = 0.7;
 const STALLED_SHARE: f64 = 0.8;
-/// The share in server queues from which a wait for room is a finding.
-const ROOM_SHARE: f64 = 0.1;
-/// The share in server queues from which the requests that caused the waiting are worth naming.
-const HELD_UP_SHARE: f64 = 0.1;
 
 /// The share of the waiting from which a second cause is named.
 const MUCH: f64 = 0.2;
@@ -39,7 +35,7 @@ pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
     // Waiting for the batch under way is a part of serving.
     let main = shares.first().map(|of| of.0);
     let is_room = !matches!(main, None | Some(Cause::Prefill | Cause::Unknown));
-    let min_share = if is_room { ROOM_SHARE } else { QUEUE_SHARE };
+    let min_share = if is_room { WAIT_SHARE } else { QUEUE_SHARE };
     let took = facts.stage(Period::PURE_QUEUE, min_share)?;
     let mut what = format!("A request waited {took} for a place in a batch.");
     let Some(((main, share), others)) = shares.split_first() else {
@@ -72,7 +68,7 @@ pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
 
 /// Waiting in the router. A higher limit of the router does not help if the servers have no free slot either.
 pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let took = facts.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
+    let took = facts.stage(Period::QUEUE_IN_ROUTER, WAIT_SHARE)?;
     let what = format!("The router held a request {took} before it sent it on.");
     let waited = facts.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
     let mut causes = facts.why.shares().into_iter().filter(|_| waited);
@@ -115,7 +111,7 @@ pub fn decoding(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
 
 /// Few requests that held up the others.
 pub fn held_up(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    facts.stage(Period::PURE_QUEUE, HELD_UP_SHARE)?;
+    facts.stage(Period::PURE_QUEUE, WAIT_SHARE)?;
     let (by, text) = dominant_group(&facts.why.groups)?;
     let advice = match by {
         "prompt" => {
