@@ -191,9 +191,9 @@ fn stages_that_take_much_of_the_time_are_found() {
             "0.10 s of a request's time (20 %)",
         ),
         (stalled(ms(5)), "fine", ""),
-        (retracted(1, 3), "retractions", "1 request taken out"),
+        (retracted(1, 3), "retractions", "1 request left a batch again"),
         // All four sequences of one request were.
-        (retracted(4, 0), "retractions", "1 request taken out"),
+        (retracted(4, 0), "retractions", "1 request left a batch again"),
         (
             run_of(100, unequal),
             "imbalance",
@@ -305,7 +305,7 @@ fn findings_are_of_the_window() {
     let window = json!({ "from_s": 7.4, "to_s": 20.0, "left_out_first": 200, "left_out_last": 0, "rule": "asked" });
     run.summary = json!({ "window": window });
     let finding = only(&run, "retractions");
-    assert_says(&finding.what, "10 requests taken out");
+    assert_says(&finding.what, "10 requests left a batch again");
 }
 
 #[test]
