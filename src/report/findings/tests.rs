@@ -191,9 +191,17 @@ fn stages_that_take_much_of_the_time_are_found() {
             "0.10 s of a request's time (20 %)",
         ),
         (stalled(ms(5)), "fine", ""),
-        (retracted(1, 3), "retractions", "1 request left a batch again"),
+        (
+            retracted(1, 3),
+            "retractions",
+            "1 request left a batch again",
+        ),
         // All four sequences of one request were.
-        (retracted(4, 0), "retractions", "1 request left a batch again"),
+        (
+            retracted(4, 0),
+            "retractions",
+            "1 request left a batch again",
+        ),
         (
             run_of(100, unequal),
             "imbalance",
