@@ -102,9 +102,13 @@ fn seconds(nanos: i64, block: &mut Vec<u8>) {
     }
     let (nanos, second) = (nanos.unsigned_abs(), NANOS.unsigned_abs());
     let mut digits = itoa::Buffer::new();
-    block.extend_from_slice(digits.format(nanos / second).as_bytes());
+    match nanos / second {
+        // Nearly all durations: a look-up of their only digit would cost as much as the other nine.
+        whole @ ..10 => block.push(b'0' + whole as u8),
+        whole => block.extend_from_slice(digits.format(whole).as_bytes()),
+    }
     // Leading zeros belong to the part: a whole second is added, whose digit the point replaces.
-    let part = digits.format(second + nanos % second);
+    let part = digits.format((second + nanos % second) as u32);
     block.push(b'.');
     block.extend_from_slice(&part.as_bytes()[1..]);
 }

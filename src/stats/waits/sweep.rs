@@ -83,8 +83,9 @@ pub struct Ran {
     pub decoding: f64,
 }
 
-/// The most parts into which a sweep's time is divided.
+/// The most parts into which a sweep's time is divided, and the fewest events of each.
 const MAX_SPANS: usize = 200;
+const MIN_EVENTS: usize = 32;
 
 impl Span {
     /// Adds a piece.
@@ -194,7 +195,7 @@ impl Sweep {
         let origin = events.first().map_or(0, |event| event.0);
         let (mut now, mut reserved) = (Piece::default(), Reserved::default());
         now.from = origin;
-        for events in events.chunks(events.len() / MAX_SPANS + 1) {
+        for events in events.chunks(MIN_EVENTS.max(events.len() / MAX_SPANS + 1)) {
             let mut span = Span {
                 from: now.from,
                 ..Span::default()
