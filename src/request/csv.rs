@@ -109,8 +109,9 @@ fn seconds(nanos: i64, block: &mut Vec<u8>) {
     }
     // Leading zeros belong to the part: a whole second is added, whose digit the point replaces.
     let part = digits.format((second + nanos % second) as u32);
-    block.push(b'.');
-    block.extend_from_slice(&part.as_bytes()[1..]);
+    let point = block.len();
+    block.extend_from_slice(part.as_bytes());
+    block[point] = b'.';
 }
 
 #[cfg(test)]
