@@ -57,8 +57,6 @@ struct Ring<const REQUESTS: usize>(VecDeque<RecentRequest>);
 
 /// The maximum number of rows kept of a request.
 const MAX_ROWS: usize = 16;
-/// Of a request with a longer id only one row is kept, since each row holds the id.
-const LONG_ID_BYTES: usize = 1024;
 
 impl Recent {
     /// Adds an ended request. `counted`: `None` if it is not part of the figures, as an attempt at a hop that belongs to no
@@ -127,13 +125,8 @@ impl<const REQUESTS: usize> Ring<REQUESTS> {
 
 /// Returns the rows that are kept of a request.
 fn first_rows(rows: &Rows) -> Rows {
-    let is_long = rows
-        .iter()
-        .flat_map(|row| &row.req_id)
-        .any(|id| id.len() > LONG_ID_BYTES);
-    let max_rows = if is_long { 1 } else { MAX_ROWS };
-    match rows.get(..max_rows) {
-        Some(first) if rows.len() > max_rows => first.to_vec().into(),
+    match rows.get(..MAX_ROWS) {
+        Some(first) if rows.len() > MAX_ROWS => first.to_vec().into(),
         _ => rows.clone(),
     }
 }
