@@ -62,17 +62,18 @@ names! {
     }
 }
 
-/// The clock that a moment is read from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ClockOf {
-    /// The generator.
-    Traffic,
-    /// The front proxy.
-    Front,
-    /// The worker hop.
-    Hop,
-    /// The serving engine.
-    Engine,
+names! {
+    /// The clock that a moment is read from, by the name of whose it is.
+    pub enum ClockOf {
+        /// The generator.
+        Traffic = "generator",
+        /// The front proxy.
+        Front = "proxy",
+        /// The worker hop.
+        Hop = "hop",
+        /// The serving engine.
+        Engine = "server",
+    }
 }
 
 names! {
