@@ -204,7 +204,7 @@ impl Upstreams {
 
     /// Whether the choice depends on a request's prompt.
     pub fn needs_prompt(&self) -> bool {
-        self.rules.policy == Policy::CacheAware && self.all.len() > 1
+        self.rules.policy.is_by_prompt() && self.all.len() > 1
     }
 
     /// Waits for a slot for one more request, first come first served; `None` if there is no limit.

@@ -46,12 +46,8 @@ COLORS = {
     "client_stall": "yellow",
 }
 
-
-# The stages before the first token.
-BEFORE = (
-    "proxy|router_queue|server|network|tokenize|decode_memory|prefill_queue|server_queue|prefill|kv_transfer|decode_slot|return|"
-    "router_hold|router_return"
-)
+# The stages after the first token.
+AFTER = "decode|client_stall"
 
 
 def stage(name):
@@ -118,7 +114,7 @@ PANELS = [
         "limit is too low, or all workers are full). Wide red: they wait in the server queue. Mostly blue: nobody waits for "
         "anything but the prefill of the own prompt. Grey, `server`: unseen in the server, which tells no timings "
         "(streamed chat, where the proxy has no --engine-traces); of a reply that is no stream this holds its decoding too.",
-        (total(STAGE + "_sum", "stage", f'stage=~"{BEFORE}", {WORKER}'), "{{stage}}"),
+        (total(STAGE + "_sum", "stage", f'stage!~"{AFTER}", {WORKER}'), "{{stage}}"),
         unit="s",
         size=(12, 9),
         stack="percent",

@@ -7,10 +7,12 @@ mod over_time;
 mod waterfall;
 
 use ring::digest;
+use serde_json::{Value, json};
 
 pub use waterfall::stages;
 
 use super::runs::Report;
+use crate::request::timeline::STAGES;
 use crate::terminal::escaped_in_json;
 
 const FRAME: &str = include_str!("page/frame.html");
@@ -18,11 +20,9 @@ const FRAME: &str = include_str!("page/frame.html");
 pub const BASE: &str = include_str!("page/base.css");
 const STYLE: &str = include_str!("page/style.css");
 const CHARTS: &str = include_str!("page/echarts.common.min.js");
-/// The script that this page and the live page share: how text is put into them, the colours of stages.
-pub const DOM: &str = include_str!("page/dom.js");
-/// The page's scripts; each uses only those before it.
-const SCRIPTS: [&str; 6] = [
-    DOM,
+const DOM: &str = include_str!("page/dom.js");
+/// The page's scripts; each uses only those before it, and [`dom`].
+const SCRIPTS: [&str; 5] = [
     include_str!("page/widgets.js"),
     include_str!("page/charts.js"),
     include_str!("page/chart_options.js"),
@@ -45,11 +45,20 @@ pub fn render(report: &Report<'_>) -> String {
         ("base", BASE),
         ("style", STYLE),
         ("charts", CHARTS),
-        ("script", &SCRIPTS.concat()),
+        ("script", &(dom() + &SCRIPTS.concat())),
         ("nonce", &nonce),
         ("data", &data),
     ];
     fill(FRAME, &parts)
+}
+
+/// Returns the script that this page and the live page share: how text is put into them, the colours of stages.
+pub fn dom() -> String {
+    let colors = [0, 1].map(|theme| -> Value {
+        let colors = STAGES.map(|stage| (stage.name, stage.colors[theme]));
+        colors.into_iter().collect()
+    });
+    fill(DOM, &[("colors", &json!(colors).to_string())])
 }
 
 /// Fills the placeholders of a frame (`{{data}}`) with the named parts, which are not searched for placeholders themselves.

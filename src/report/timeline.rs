@@ -3,7 +3,7 @@
 use crate::clock::seconds;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, Part, StageSet, place};
-use crate::request::timeline::{ClockOf, Period, TOLERANCE_NANOS};
+use crate::request::timeline::{Period, TOLERANCE_NANOS};
 use crate::request::unseen::Unseens;
 use crate::units::duration;
 
@@ -48,12 +48,7 @@ pub fn unseen(row: &Row) -> Vec<String> {
 pub fn clock_lines(row: &Row) -> Vec<String> {
     let clocks = row.timeline.other_clocks();
     let lines = clocks.map(|(clock, offset)| {
-        let whose = match clock {
-            ClockOf::Traffic => "generator",
-            ClockOf::Front => "proxy",
-            ClockOf::Hop => "hop",
-            ClockOf::Engine => "server",
-        };
+        let whose = clock.name();
         let [apart, error] =
             [offset.nanos, offset.error_nanos].map(|of| duration(seconds(of.saturating_abs())));
         let direction = if offset.nanos < 0 {
@@ -151,7 +146,7 @@ mod tests {
     use crate::report::sample::{Sample, ms};
     use crate::request::endpoint::Endpoint;
     use crate::request::outcome::Outcome;
-    use crate::request::timeline::{ENGINE, Moment, Relation};
+    use crate::request::timeline::{ClockOf, ENGINE, Moment, Relation};
 
     #[test]
     fn a_complete_request_has_a_line_per_stage() {

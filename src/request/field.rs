@@ -51,50 +51,8 @@ pub enum Field {
     FinishMessage,
     /// `meta_info.completion_tokens`, cumulative.
     CompletionTokens,
-    /// `meta_info.prompt_tokens`. This and the fields up to `QueueTimeEnd` are those that [`super::meta_info`] keeps.
-    PromptTokens,
-    /// `meta_info.cached_tokens`.
-    CachedTokens,
-    /// `meta_info.num_retractions`.
-    NumRetractions,
-    /// `meta_info.dp_rank`.
-    DpRank,
-    /// `meta_info.forward_entry_time`, epoch seconds.
-    ForwardEntryTime,
-    /// `meta_info.prefill_finished_time`, epoch seconds.
-    PrefillFinishedTime,
-    /// `meta_info.queue_time`, seconds.
-    QueueTime,
-    /// `meta_info.request_received_ts`, epoch seconds.
-    RequestReceived,
-    /// `meta_info.first_token_latency`, seconds.
-    FirstTokenLatency,
-    /// `meta_info.request_finished_ts`, epoch seconds.
-    RequestFinished,
-    /// `meta_info.response_sent_to_client_ts` (0.5.5: `response_sent_ts`), epoch seconds.
-    ResponseSent,
-    /// `meta_info.e2e_latency`, seconds.
-    EndToEnd,
-    /// `meta_info.storage_prefetch_wait`, seconds.
-    StorageWait,
-    /// `meta_info.total_retractions`: `num_retractions` until 0.5.11.
-    TotalRetractions,
-    /// `meta_info.inference_time` (0.5.5: `forward_time`), seconds from the first batch to the end.
-    InferenceTime,
-    /// `meta_info.prefill_finished_ts`, epoch seconds.
-    PrefillFinishedTs,
-    /// `meta_info.decode_finished_ts`, epoch seconds.
-    DecodeFinished,
-    /// `meta_info.request_scheduled_ts`, epoch seconds.
-    RequestScheduled,
-    /// `meta_info.server_created_time` of a fork, epoch seconds.
-    ServerCreated,
-    /// `meta_info.server_first_token_time` of a fork, epoch seconds.
-    ServerFirstToken,
-    /// `meta_info.queue_time_start` of a fork, seconds of the epoch or of `perf_counter`.
-    QueueTimeStart,
-    /// `meta_info.queue_time_end` of a fork, on the same clock.
-    QueueTimeEnd,
+    /// One of the numbers in it: a [`Member`](super::meta_info::Member).
+    Meta(u8),
 
     /// `usage.prompt_tokens` of the whole request.
     UsagePromptTokens,

@@ -2,8 +2,7 @@
 //!
 //! Responses do not name the version, and forks carry any number.
 
-use super::field::Field;
-use super::meta_info::FieldSet;
+use super::meta_info::{Member, MemberSet};
 use super::names::names;
 
 names! {
@@ -46,33 +45,33 @@ names! {
 impl Generation {
     /// Returns the versions that write these fields: those of a sequence's first and last `meta_info`. `prefill_by_scheduler`:
     /// the scheduler wrote `prefill_finished_ts`.
-    pub fn of(fields: FieldSet, prefill_by_scheduler: bool) -> Generation {
+    pub fn of(fields: MemberSet, prefill_by_scheduler: bool) -> Generation {
         let has = |field| fields.has(field);
-        if has(Field::ServerCreated) {
+        if has(Member::ServerCreated) {
             Generation::Fork
-        } else if has(Field::RequestFinished) {
+        } else if has(Member::RequestFinished) {
             match () {
-                () if has(Field::StorageWait) => Generation::From0_5_22,
-                () if has(Field::FirstTokenLatency) && has(Field::PrefillFinishedTime) => {
+                () if has(Member::StorageWait) => Generation::From0_5_22,
+                () if has(Member::FirstTokenLatency) && has(Member::PrefillFinishedTime) => {
                     Generation::V0_5_21
                 }
-                () if has(Field::FirstTokenLatency) => Generation::Decode0_5_21,
-                () if has(Field::InferenceTime) => Generation::From0_5_10,
+                () if has(Member::FirstTokenLatency) => Generation::Decode0_5_21,
+                () if has(Member::InferenceTime) => Generation::From0_5_10,
                 () => Generation::From0_5_12,
             }
-        } else if has(Field::DecodeFinished) {
+        } else if has(Member::DecodeFinished) {
             match () {
-                () if has(Field::RequestScheduled) => Generation::V0_5_5,
+                () if has(Member::RequestScheduled) => Generation::V0_5_5,
                 () if prefill_by_scheduler => Generation::From0_5_7,
                 () => Generation::V0_5_6,
             }
-        } else if has(Field::ResponseSent) {
+        } else if has(Member::ResponseSent) {
             match () {
-                () if has(Field::NumRetractions) => Generation::From0_5_12MetricsOff,
-                () if has(Field::DpRank) => Generation::From0_5_10MetricsOff,
+                () if has(Member::NumRetractions) => Generation::From0_5_12MetricsOff,
+                () if has(Member::DpRank) => Generation::From0_5_10MetricsOff,
                 () => Generation::From0_5_6MetricsOff,
             }
-        } else if has(Field::EndToEnd) {
+        } else if has(Member::EndToEnd) {
             Generation::From0_4_6
         } else {
             Generation::Before0_4_6

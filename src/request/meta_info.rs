@@ -1,4 +1,4 @@
-//! The timings in SGLang's `meta_info`, of all versions: which fields are present tells what they mean.
+//! SGLang's `meta_info`, of all versions: its members, and its timings. Which members are present tells what they mean.
 //!
 //! What each version reports, and where it takes the time: docs/dev/GENERATIONS.md.
 
@@ -6,21 +6,133 @@ use crate::clock::{NANOS, Stamp};
 
 use super::field::Field;
 use super::scalar::Scalar;
+use super::scan::rule::{Rule, members, object, scalar};
 
-/// The fields of one `meta_info`, kept as text until they are needed: an event in the middle of a stream costs copies of a few
+/// A number in `meta_info`, in any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// `prompt_tokens`.
+    PromptTokens,
+    /// `cached_tokens`.
+    CachedTokens,
+    /// `num_retractions`.
+    NumRetractions,
+    /// `dp_rank`.
+    DpRank,
+    /// `forward_entry_time`, epoch seconds.
+    ForwardEntryTime,
+    /// `prefill_finished_time`, epoch seconds.
+    PrefillFinishedTime,
+    /// `queue_time`, seconds.
+    QueueTime,
+    /// `request_received_ts`, epoch seconds.
+    RequestReceived,
+    /// `first_token_latency`, seconds.
+    FirstTokenLatency,
+    /// `request_finished_ts`, epoch seconds.
+    RequestFinished,
+    /// `response_sent_to_client_ts` (0.5.5: `response_sent_ts`), epoch seconds.
+    ResponseSent,
+    /// `e2e_latency`, seconds.
+    EndToEnd,
+    /// `storage_prefetch_wait`, seconds.
+    StorageWait,
+    /// `total_retractions`: `num_retractions` until 0.5.11.
+    TotalRetractions,
+    /// `inference_time` (0.5.5: `forward_time`), seconds from the first batch to the end.
+    InferenceTime,
+    /// `prefill_finished_ts`, epoch seconds.
+    PrefillFinishedTs,
+    /// `decode_finished_ts`, epoch seconds.
+    DecodeFinished,
+    /// `request_scheduled_ts`, epoch seconds.
+    RequestScheduled,
+    /// `server_created_time` of a fork, epoch seconds.
+    ServerCreated,
+    /// `server_first_token_time` of a fork, epoch seconds.
+    ServerFirstToken,
+    /// `queue_time_start` of a fork, seconds of the epoch or of `perf_counter`.
+    QueueTimeStart,
+    /// `queue_time_end` of a fork, on the same clock.
+    QueueTimeEnd,
+}
+
+/// The number of members that are kept.
+const MEMBERS: usize = Member::QueueTimeEnd as usize + 1;
+
+const fn number(member: Member) -> Rule {
+    scalar(Field::Meta(member as u8))
+}
+
+const FINISH_REASON: Rule = object(
+    Field::FinishReason,
+    &[
+        ("type", scalar(Field::FinishType)),
+        ("status_code", scalar(Field::FinishStatus)),
+        ("message", scalar(Field::FinishMessage)),
+    ],
+);
+
+/// The members of `meta_info` that are read, and between them those that every event has: keys in the order of this list are
+/// found without a search. It is the order of 0.5.23; members of older versions are at the end.
+const META_MEMBERS: &[(&str, Rule)] = &[
+    ("id", scalar(Field::EngineId)),
+    ("finish_reason", FINISH_REASON),
+    ("prompt_tokens", number(Member::PromptTokens)),
+    ("weight_version", Rule::SKIP),
+    ("num_retractions", number(Member::NumRetractions)),
+    ("storage_prefetch_wait", number(Member::StorageWait)),
+    ("storage_staging_wait", Rule::SKIP),
+    ("forward_entry_time", number(Member::ForwardEntryTime)),
+    ("prefill_finished_time", number(Member::PrefillFinishedTime)),
+    ("queue_time", number(Member::QueueTime)),
+    ("reasoning_tokens", Rule::SKIP),
+    ("completion_tokens", scalar(Field::CompletionTokens)),
+    ("cached_tokens", number(Member::CachedTokens)),
+    ("cached_tokens_details", Rule::SKIP),
+    ("dp_rank", number(Member::DpRank)),
+    ("e2e_latency", number(Member::EndToEnd)),
+    ("request_received_ts", number(Member::RequestReceived)),
+    ("first_token_latency", number(Member::FirstTokenLatency)),
+    ("response_sent_to_client_ts", number(Member::ResponseSent)),
+    ("request_finished_ts", number(Member::RequestFinished)),
+    // Until 0.5.11.
+    ("total_retractions", number(Member::TotalRetractions)),
+    ("inference_time", number(Member::InferenceTime)),
+    // 0.5.5 to 0.5.9.
+    ("prefill_finished_ts", number(Member::PrefillFinishedTs)),
+    ("decode_finished_ts", number(Member::DecodeFinished)),
+    // 0.5.5.
+    ("request_scheduled_ts", number(Member::RequestScheduled)),
+    ("response_sent_ts", number(Member::ResponseSent)),
+    ("forward_time", number(Member::InferenceTime)),
+    // A fork of about 0.4.9.
+    ("server_created_time", number(Member::ServerCreated)),
+    ("server_first_token_time", number(Member::ServerFirstToken)),
+    ("queue_time_start", number(Member::QueueTimeStart)),
+    ("queue_time_end", number(Member::QueueTimeEnd)),
+];
+
+/// `meta_info`, wherever it stands.
+pub const META_INFO: Rule = object(Field::MetaInfo, META_MEMBERS);
+
+/// A line of the request log (`--export-metrics-to-file`): the same members at the top, besides the request, which is skipped.
+pub static LOG_LINE: Rule = members(META_MEMBERS);
+
+/// The members of one `meta_info`, kept as text until they are needed: an event in the middle of a stream costs copies of a few
 /// bytes, and no number is parsed.
 #[derive(Clone, Debug, Default)]
 pub struct MetaInfo {
-    /// The fields that are present.
-    pub(super) fields: FieldSet,
-    numbers: [NumberText; KEPT_FIELDS],
+    /// Those that are present.
+    pub(super) fields: MemberSet,
+    numbers: [NumberText; MEMBERS],
     /// `prefill_finished_ts` follows `request_received_ts`: the API server wrote it.
     is_prefill_by_server: bool,
 }
 
-/// A set of `meta_info`'s fields.
+/// A set of members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FieldSet(u32);
+pub struct MemberSet(u32);
 
 /// The text of a number: long enough for any time that Python prints; longer ones are no timings.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,9 +140,6 @@ struct NumberText {
     len: u8,
     bytes: [u8; 23],
 }
-
-/// The number of fields that are kept; they are consecutive variants of [`Field`].
-const KEPT_FIELDS: usize = Field::QueueTimeEnd as usize - Field::PromptTokens as usize + 1;
 
 /// A billion seconds, nanoseconds: September 2001 as epoch time.
 const BILLION: i64 = 1_000_000_000 * NANOS;
@@ -54,7 +163,7 @@ pub struct Timings {
     pub queue_nanos: Option<i64>,
     /// The server received the request.
     pub received: Option<Stamp>,
-    /// The first token was made; see [`FieldSet::first_is_output`].
+    /// The first token was made; see [`MemberSet::first_is_output`].
     pub first_token: Option<Stamp>,
     /// The engine's own end.
     pub finished: Option<Stamp>,
@@ -63,21 +172,21 @@ pub struct Timings {
 }
 
 impl MetaInfo {
-    /// Forgets all fields, for the next event.
+    /// Forgets all, for the next event.
     pub fn clear(&mut self) {
-        self.fields = FieldSet::default();
+        self.fields = MemberSet::default();
     }
 
-    /// Keeps the text of a field, if it is one of `meta_info`'s numbers.
-    pub fn keep(&mut self, field: Field, value: Scalar<'_>) {
-        let (Some(index), Scalar::Bare(bytes)) = (index(field), value) else {
+    /// Keeps the text of a [`Member`].
+    pub fn keep(&mut self, member: u8, value: Scalar<'_>) {
+        let number = self.numbers.get_mut(usize::from(member));
+        let (Some(number), Scalar::Bare(bytes)) = (number, value) else {
             return;
         };
-        if field == Field::PrefillFinishedTs {
-            self.is_prefill_by_server = self.fields.has(Field::RequestReceived);
+        if member == Member::PrefillFinishedTs as u8 {
+            self.is_prefill_by_server = self.fields.has(Member::RequestReceived);
         }
-        self.fields.0 |= 1 << index;
-        let number = &mut self.numbers[index];
+        self.fields.0 |= 1 << member;
         number.len = 0;
         if let Some(room) = number.bytes.get_mut(..bytes.len()) {
             room.copy_from_slice(bytes);
@@ -85,104 +194,99 @@ impl MetaInfo {
         }
     }
 
-    /// Whether fields of this name are kept.
-    pub fn keeps(field: Field) -> bool {
-        index(field).is_some()
-    }
-
-    /// Parses the fields. The queue and prefill times of the sequence's `first` `meta_info`, if given, are taken over: those of
+    /// Parses them. The queue and prefill times of the sequence's `first` `meta_info`, if given, are taken over: those of
     /// later ones are not used.
     pub fn timings(&self, first: Option<&Timings>) -> Timings {
-        let received = self.epoch(Field::RequestReceived);
-        let prefill_ts = self.epoch(Field::PrefillFinishedTs);
+        let received = self.epoch(Member::RequestReceived);
+        let prefill_ts = self.epoch(Member::PrefillFinishedTs);
         let by_scheduler = prefill_ts.filter(|_| !self.is_prefill_by_server);
         let by_server = prefill_ts.filter(|_| self.is_prefill_by_server);
-        let latency = || Some(received?.plus_nanos(self.nanos(Field::FirstTokenLatency)?));
+        let latency = || Some(received?.plus_nanos(self.nanos(Member::FirstTokenLatency)?));
         let first_output = latency().or(by_server);
-        let retractions = self.count(Field::NumRetractions);
+        let retractions = self.count(Member::NumRetractions);
         let entry = first.and_then(|first| first.forward_entry);
-        let entry = entry.or_else(|| self.epoch(Field::ForwardEntryTime));
+        let entry = entry.or_else(|| self.epoch(Member::ForwardEntryTime));
         let entry = entry.or_else(|| self.entry_from_end(received?));
         let prefill = first.and_then(|first| first.prefill_finished);
-        let prefill = prefill.or_else(|| self.epoch(Field::PrefillFinishedTime));
+        let prefill = prefill.or_else(|| self.epoch(Member::PrefillFinishedTime));
         let queue = first.and_then(|first| first.queue_nanos);
-        let finished = self.epoch(Field::RequestFinished);
+        let finished = self.epoch(Member::RequestFinished);
         Timings {
-            prompt_tokens: self.count(Field::PromptTokens),
-            cached_tokens: self.count(Field::CachedTokens),
-            num_retractions: retractions.or_else(|| self.count(Field::TotalRetractions)),
-            dp_rank: self.count(Field::DpRank),
-            forward_entry: entry.or_else(|| self.epoch(Field::QueueTimeEnd)),
+            prompt_tokens: self.count(Member::PromptTokens),
+            cached_tokens: self.count(Member::CachedTokens),
+            num_retractions: retractions.or_else(|| self.count(Member::TotalRetractions)),
+            dp_rank: self.count(Member::DpRank),
+            forward_entry: entry.or_else(|| self.epoch(Member::QueueTimeEnd)),
             prefill_finished: prefill.or(by_scheduler),
             queue_nanos: queue
-                .or_else(|| self.nanos(Field::QueueTime))
+                .or_else(|| self.nanos(Member::QueueTime))
                 .or_else(|| self.queue_from_ends()),
-            received: received.or_else(|| self.epoch(Field::ServerCreated)),
-            first_token: first_output.or_else(|| self.epoch(Field::ServerFirstToken)),
-            finished: finished.or_else(|| self.epoch(Field::DecodeFinished)),
-            response_sent: self.epoch(Field::ResponseSent),
+            received: received.or_else(|| self.epoch(Member::ServerCreated)),
+            first_token: first_output.or_else(|| self.epoch(Member::ServerFirstToken)),
+            finished: finished.or_else(|| self.epoch(Member::DecodeFinished)),
+            response_sent: self.epoch(Member::ResponseSent),
         }
     }
 
     /// The entry into the first batch for 0.5.5 to 0.5.9: the end minus the time between them, both taken at once. If it never
     /// entered a batch, that time is the raw counter, which starts with the machine.
     fn entry_from_end(&self, received: Stamp) -> Option<Stamp> {
-        let end = self.epoch(Field::DecodeFinished)?;
-        let entry = end.plus_nanos(-self.nanos(Field::InferenceTime)?);
+        let end = self.epoch(Member::DecodeFinished)?;
+        let entry = end.plus_nanos(-self.nanos(Member::InferenceTime)?);
         (entry >= received).then_some(entry)
     }
 
     /// The queue time from its two ends, which are of one clock; `perf_counter` gives nothing else.
     fn queue_from_ends(&self) -> Option<i64> {
-        let (start, end) = (Field::QueueTimeStart, Field::QueueTimeEnd);
+        let (start, end) = (Member::QueueTimeStart, Member::QueueTimeEnd);
         match (self.epoch(start), self.epoch(end)) {
             (Some(start), Some(end)) => Some(end.nanos_since(start)),
             _ => self.nanos(end)?.checked_sub(self.nanos(start)?),
         }
     }
 
-    fn count(&self, field: Field) -> Option<u32> {
-        u32::try_from(self.scalar(field)?.count()?).ok()
+    fn count(&self, member: Member) -> Option<u32> {
+        u32::try_from(self.scalar(member)?.count()?).ok()
     }
 
     /// Numbers from 1e9 on are epoch seconds; smaller ones are of another clock, or no timestamp.
-    fn epoch(&self, field: Field) -> Option<Stamp> {
-        let nanos = self.scalar(field)?.nanos()?;
+    fn epoch(&self, member: Member) -> Option<Stamp> {
+        let nanos = self.scalar(member)?.nanos()?;
         (BILLION..6 * BILLION)
             .contains(&nanos)
             .then(|| Stamp::from_nanos(nanos))
     }
 
     /// A duration of less than 30 years.
-    fn nanos(&self, field: Field) -> Option<i64> {
-        let nanos = self.scalar(field)?.nanos()?;
+    fn nanos(&self, member: Member) -> Option<i64> {
+        let nanos = self.scalar(member)?.nanos()?;
         (nanos.saturating_abs() < BILLION).then_some(nanos)
     }
 
-    fn scalar(&self, field: Field) -> Option<Scalar<'_>> {
-        let index = index(field).filter(|_| self.fields.has(field))?;
-        let number = &self.numbers[index];
+    fn scalar(&self, member: Member) -> Option<Scalar<'_>> {
+        let number = self.numbers.get(member as usize);
+        let number = number.filter(|_| self.fields.has(member))?;
         let bytes = number.bytes.get(..usize::from(number.len))?;
         (!bytes.is_empty()).then_some(Scalar::Bare(bytes))
     }
 }
 
-impl FieldSet {
-    /// Whether it has the field.
-    pub fn has(self, field: Field) -> bool {
-        index(field).is_some_and(|index| self.0 >> index & 1 == 1)
+impl MemberSet {
+    /// Whether it has the member.
+    pub fn has(self, member: Member) -> bool {
+        self.0 >> member as u32 & 1 == 1
     }
 
     /// Whether the first token's time is that of the API server's first output. For a reply the scheduler may have held back 50
     /// tokens by then, or all.
     pub fn first_is_output(self) -> bool {
-        !self.has(Field::ServerFirstToken)
+        !self.has(Member::ServerFirstToken)
     }
 
-    /// The fields of both sets.
+    /// The members of both sets.
     #[must_use]
-    pub fn union(self, other: FieldSet) -> FieldSet {
-        FieldSet(self.0 | other.0)
+    pub fn union(self, other: MemberSet) -> MemberSet {
+        MemberSet(self.0 | other.0)
     }
 }
 
@@ -207,20 +311,14 @@ impl Timings {
     }
 }
 
-/// The index of a field's text, and of its bit in [`FieldSet`].
-fn index(field: Field) -> Option<usize> {
-    let index = (field as usize).checked_sub(Field::PromptTokens as usize);
-    index.filter(|index| *index < KEPT_FIELDS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn timings(fields: &[(Field, &str)]) -> Timings {
+    fn timings(members: &[(Member, &str)]) -> Timings {
         let mut meta = MetaInfo::default();
-        for (field, value) in fields {
-            meta.keep(*field, Scalar::Bare(value.as_bytes()));
+        for (member, value) in members {
+            meta.keep(*member as u8, Scalar::Bare(value.as_bytes()));
         }
         meta.timings(None)
     }
@@ -228,28 +326,28 @@ mod tests {
     #[test]
     fn a_queue_time_needs_parts_of_one_clock_and_one_wait() {
         let retracted = |name, time| {
-            let entry = (Field::ForwardEntryTime, "1795168579.5");
-            timings(&[entry, (Field::QueueTime, time), (name, "1")])
+            let entry = (Member::ForwardEntryTime, "1795168579.5");
+            timings(&[entry, (Member::QueueTime, time), (name, "1")])
         };
-        for name in [Field::NumRetractions, Field::TotalRetractions] {
+        for name in [Member::NumRetractions, Member::TotalRetractions] {
             let parted = retracted(name, "0.25");
             assert_eq!(parted.queue(None), None);
             assert_eq!(parted.queue_total(None), Some(250_000_000));
         }
         // The raw counter, as it never entered a batch: the machine has run for an hour.
         let aborted = timings(&[
-            (Field::QueueTime, "-3600.0"),
-            (Field::RequestReceived, "1795168579.5"),
-            (Field::DecodeFinished, "1795168580.0"),
-            (Field::InferenceTime, "3600.5"),
+            (Member::QueueTime, "-3600.0"),
+            (Member::RequestReceived, "1795168579.5"),
+            (Member::DecodeFinished, "1795168580.0"),
+            (Member::InferenceTime, "3600.5"),
         ]);
         assert_eq!(aborted.forward_entry, None);
         let two_clocks = timings(&[
-            (Field::QueueTimeStart, "5321.25"),
-            (Field::QueueTimeEnd, "1795168579.5"),
+            (Member::QueueTimeStart, "5321.25"),
+            (Member::QueueTimeEnd, "1795168579.5"),
         ]);
         // Before 0.5.21: the first entry, less a later entry into the queue.
-        let negative = retracted(Field::NumRetractions, "-0.25");
+        let negative = retracted(Member::NumRetractions, "-0.25");
         for none in [aborted, two_clocks, negative] {
             assert_eq!((none.queue(None), none.queue_total(None)), (None, None));
         }
@@ -260,10 +358,10 @@ mod tests {
         // Longer than any number that Python prints.
         let long = "1795168579.5000000000000000000000000000000";
         let timings = timings(&[
-            (Field::ForwardEntryTime, "5321.25"),
-            (Field::RequestReceived, "0.0"),
-            (Field::DpRank, "null"),
-            (Field::RequestFinished, long),
+            (Member::ForwardEntryTime, "5321.25"),
+            (Member::RequestReceived, "0.0"),
+            (Member::DpRank, "null"),
+            (Member::RequestFinished, long),
         ]);
         let stamps = [timings.forward_entry, timings.received, timings.finished];
         assert_eq!((stamps, timings.dp_rank), ([None; 3], None));

@@ -3,8 +3,9 @@
 //! Streams carry no timings; a reply has `choices[].meta_info` if the request set `return_meta_info`.
 
 use super::field::Field;
+use super::meta_info::META_INFO;
 use super::scan::rule::{Rule, elements, members, object, scalar, text};
-use super::sglang::{ERROR, META_INFO};
+use super::sglang::ERROR;
 
 /// The generated message: `delta` of a chunk, `message` of a reply.
 const MESSAGE: Rule = members(&[

@@ -2,9 +2,8 @@
 
 use crate::clock::Stamp;
 
-use super::field::Field;
 use super::gaps::Gaps;
-use super::meta_info::{FieldSet, MetaInfo, Timings};
+use super::meta_info::{Member, MemberSet, MetaInfo, Timings};
 use super::names::names;
 use super::token_count::TokenCountSource;
 
@@ -75,7 +74,7 @@ pub struct SequenceObserver {
     /// The latest `meta_info` with a finish reason, or of a reply.
     last: Option<Timings>,
     /// The fields that these two have.
-    fields: FieldSet,
+    fields: MemberSet,
 }
 
 /// What one event says of a sequence.
@@ -158,17 +157,17 @@ impl SequenceObserver {
     /// prefill. (SGLang before 0.5.12 reports its prefill otherwise.)
     pub fn is_decoded_elsewhere(&self) -> bool {
         let has = |field| self.fields.has(field);
-        let ran = has(Field::ForwardEntryTime) && has(Field::QueueTime) && self.tokens > Some(0);
-        ran && has(Field::NumRetractions) && !self.has_prefilled()
+        let ran = has(Member::ForwardEntryTime) && has(Member::QueueTime) && self.tokens > Some(0);
+        ran && has(Member::NumRetractions) && !self.has_prefilled()
     }
 
     /// Whether the server that reported this did the prefill.
     pub fn has_prefilled(&self) -> bool {
         let prefill = [
-            Field::PrefillFinishedTime,
-            Field::PrefillFinishedTs,
-            Field::StorageWait,
-            Field::InferenceTime,
+            Member::PrefillFinishedTime,
+            Member::PrefillFinishedTs,
+            Member::StorageWait,
+            Member::InferenceTime,
         ];
         prefill.into_iter().any(|field| self.fields.has(field))
     }

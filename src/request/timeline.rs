@@ -1,75 +1,17 @@
-//! The moments of a request, each on the clock that measured it, and the durations between them.
+//! The timeline of a request: its moments, each on the clock that measured it, and the durations between them.
 //!
 //! A duration within one clock is exact. Between two clocks it needs their offset; without one it is unknown.
 
+mod moment;
 mod pair;
-mod stage;
 
+pub use moment::{ClockOf, ENGINE, Moment, Period, STAGES, Side, Stage};
 pub use pair::{ENGINE_OF_PAIR, PrefillTimes};
-pub use stage::{STAGES, Stage};
 
 use crate::clock::Stamp;
 use crate::offset::Offset;
 
 use super::names::names;
-
-names! {
-    /// A moment of a request, in the order of a request's life.
-    pub enum Moment {
-        /// The generator's schedule had it sent.
-        Scheduled = "scheduled",
-        /// The generator began to send.
-        Sent = "sent",
-        /// The front read the request's head; without a proxy of ours the same as `sent`.
-        Arrival = "arrival",
-        /// The front read the last byte of the request body.
-        RequestEnd = "request_end",
-        /// The front sent the head upstream, of the attempt that answered.
-        Forwarded = "forwarded",
-        /// The worker hop read the head that the router sent.
-        WorkerArrival = "worker_arrival",
-        /// The worker hop sent the head to the server.
-        WorkerForwarded = "worker_forwarded",
-        /// The router sent the request to the server: `worker_arrival`; without a hop, and only where the upstream is the
-        /// server itself, our own last send.
-        RouterSend = "router_send",
-        /// The server received the request.
-        ServerCreated = "server_created",
-        /// It entered the server queue; of a pair of prefill and decode servers, decode's queue for memory.
-        QueueStart = "queue_start",
-        /// Decode had reserved memory for it and told prefill so.
-        KvReserved = "kv_reserved",
-        /// It left the server queue into its first batch.
-        QueueEnd = "queue_end",
-        /// Its prefill finished.
-        PrefillEnd = "prefill_end",
-        /// Its KV cache had come from prefill: it waits for a slot of decode's batch.
-        KvArrived = "kv_arrived",
-        /// It entered decode's batch.
-        DecodeStart = "decode_start",
-        /// The server made its first token.
-        ServerFirstToken = "server_first_token",
-        /// The engine's own end.
-        ServerFinish = "server_finish",
-        /// The first status line that is not 1xx was read.
-        ResponseHead = "response_head",
-        /// The first event of the stream was read; of other bodies, the first byte.
-        FirstEvent = "first_event",
-        /// The worker hop read the first token; seen where the response's first bytes brought it. Else the same as
-        /// `first_token`.
-        WorkerFirstToken = "worker_first_token",
-        /// The router, which held the first token until then, had all of prefill's reply: its hop read the last of it.
-        PrefillReplied = "prefill_replied",
-        /// The first event that carries a generated token was read.
-        FirstToken = "first_token",
-        /// The last event that carries a generated token was read.
-        LastToken = "last_token",
-        /// The last byte of the response was read.
-        Finish = "finish",
-        /// The request was over: its whole response read, or its watcher saw that somebody had given it up.
-        End = "end",
-    }
-}
 
 names! {
     /// The clock that the engine's times are on.
@@ -88,31 +30,6 @@ names! {
         Server = "server_first_token",
         /// The first token read.
         Read = "first_token",
-    }
-}
-
-/// The clock that a moment is read from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ClockOf {
-    /// The generator.
-    Traffic,
-    /// The front proxy.
-    Front,
-    /// The worker hop.
-    Hop,
-    /// The serving engine.
-    Engine,
-}
-
-names! {
-    /// The process that observes the response, and on whose clock a row's times therefore are.
-    pub enum Side {
-        /// The traffic generator.
-        Traffic = "traffic",
-        /// The front proxy.
-        Front = "front",
-        /// The worker hop, where no front of its process saw the request.
-        Hop = "hop",
     }
 }
 
@@ -142,88 +59,6 @@ pub struct Timeline {
     upstream_is_server: bool,
     /// Times at the prefill server, if prefill and decode were two servers.
     prefill: Option<PrefillTimes>,
-}
-
-/// The time from one moment to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Period {
-    /// Where it starts.
-    pub from: Moment,
-    /// Where it ends.
-    pub to: Moment,
-}
-
-impl Period {
-    /// Arrival to the engine's first token.
-    pub const TTFT_ENGINE: Period = Period::new(Moment::Arrival, Moment::ServerFirstToken);
-    /// The decode server's whole wait for prefill.
-    pub const PREFILL_WAIT: Period = Period::new(Moment::KvReserved, Moment::KvArrived);
-    /// Arrival to the first token read.
-    pub const TTFT_OBSERVED: Period = Period::new(Moment::Arrival, Moment::FirstToken);
-    /// Arrival to the end, whoever ended the request.
-    pub const ELAPSED: Period = Period::new(Moment::Arrival, Moment::End);
-    /// The router's send to the end, whoever ended the request.
-    pub const ELAPSED_AT_HOP: Period = Period::new(Moment::RouterSend, Moment::End);
-    /// First to last token read.
-    pub const TOKENS: Period = Period::new(Moment::FirstToken, Moment::LastToken);
-
-    const fn new(from: Moment, to: Moment) -> Period {
-        Period { from, to }
-    }
-}
-
-/// The moments of a server that prefills and decodes, in the order of a request's life.
-pub const ENGINE: [Moment; 6] = [
-    Moment::ServerCreated,
-    Moment::QueueStart,
-    Moment::QueueEnd,
-    Moment::PrefillEnd,
-    Moment::ServerFirstToken,
-    Moment::ServerFinish,
-];
-
-impl Moment {
-    /// The number of moments.
-    pub const COUNT: usize = Moment::ALL.len();
-
-    /// Returns the clock that this moment is read from if `side` observes the response.
-    pub const fn clock(self, side: Side) -> ClockOf {
-        match self {
-            Moment::Scheduled | Moment::Sent => ClockOf::Traffic,
-            Moment::Arrival | Moment::RequestEnd | Moment::Forwarded => ClockOf::Front,
-            Moment::WorkerArrival
-            | Moment::WorkerForwarded
-            | Moment::RouterSend
-            | Moment::WorkerFirstToken
-            | Moment::PrefillReplied => ClockOf::Hop,
-            Moment::ServerCreated
-            | Moment::QueueStart
-            | Moment::KvReserved
-            | Moment::QueueEnd
-            | Moment::PrefillEnd
-            | Moment::KvArrived
-            | Moment::DecodeStart
-            | Moment::ServerFirstToken
-            | Moment::ServerFinish => ClockOf::Engine,
-            Moment::ResponseHead
-            | Moment::FirstEvent
-            | Moment::FirstToken
-            | Moment::LastToken
-            | Moment::Finish
-            | Moment::End => side.clock(),
-        }
-    }
-}
-
-impl Side {
-    /// Returns the clock of this observer.
-    pub const fn clock(self) -> ClockOf {
-        match self {
-            Side::Traffic => ClockOf::Traffic,
-            Side::Front => ClockOf::Front,
-            Side::Hop => ClockOf::Hop,
-        }
-    }
 }
 
 impl Default for Timeline {
@@ -298,19 +133,11 @@ impl Timeline {
 
     /// Returns the other clocks of moments here that compare with ours, with their offsets.
     pub fn other_clocks(&self) -> impl Iterator<Item = (ClockOf, Offset)> {
-        let all = [
-            ClockOf::Traffic,
-            ClockOf::Front,
-            ClockOf::Hop,
-            ClockOf::Engine,
-        ];
-        all.into_iter().filter_map(|clock| {
+        ClockOf::ALL.into_iter().filter_map(|clock| {
             let offset = self.offset(clock)?;
             let is_of = |moment: Moment| self.raw(moment).is_some() && self.clock(moment) == clock;
-            Moment::ALL
-                .into_iter()
-                .any(is_of)
-                .then_some((clock, offset))
+            let mut moments = Moment::ALL.into_iter();
+            moments.any(is_of).then_some((clock, offset))
         })
     }
 
@@ -341,9 +168,7 @@ impl Timeline {
 
     /// Returns the moment for a time column: on the observer's clock if the clocks compare, else as its own clock gave it.
     pub fn time(&self, moment: Moment) -> Option<Stamp> {
-        let moment = self.resolve(moment)?;
-        let ours = self.ours(moment).map(|(at, _)| at);
-        ours.or_else(|| self.mark(moment))
+        self.on_own_clock(moment).or_else(|| self.raw(moment))
     }
 
     /// Returns the length of a period, nanoseconds; negative if the order is wrong. Exact within one clock, by the offset between

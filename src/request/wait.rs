@@ -7,6 +7,7 @@ use super::attempt;
 use super::cell::Value;
 use super::columns::ColumnId;
 use super::response::Unread;
+use super::timeline::{Moment, STAGES};
 
 /// A sequence's wait at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +30,6 @@ pub const OF_PAIR: [ColumnId; 4] = [
     ColumnId::prefill_queue_time,
     ColumnId::kv_transfer_time,
     ColumnId::decode_queue_time,
-];
-/// Stages of column `ended_in` before a request reaches a server.
-const STAGES_BEFORE_SERVER: [&str; 6] = [
-    "client lag",
-    "connecting",
-    "to proxy",
-    "proxy",
-    "router",
-    "network",
 ];
 /// When a request was sent to a server: the first of these that is known.
 const SEND_COLUMNS: [ColumnId; 5] = [
@@ -133,7 +125,11 @@ impl Wait {
     /// sending to its end. `None` if one of its waits has a stay, or it did not reach a server.
     pub fn untimed<'a>(waits: &[Wait], cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Interval> {
         let is_timed = waits.iter().any(|wait| wait.stay.is_some());
-        if is_timed || STAGES_BEFORE_SERVER.contains(&&*text(cell(ColumnId::ended_in))) {
+        let ended_in = text(cell(ColumnId::ended_in));
+        let stages = STAGES.iter();
+        let mut before = stages.take_while(|stage| stage.period.to <= Moment::ServerCreated);
+        let is_before = before.any(|stage| stage.name == ended_in);
+        if is_timed || is_before || ["connecting", "proxy"].contains(&&*ended_in) {
             return None;
         }
         let first = |columns: &[ColumnId]| columns.iter().find_map(|column| whole(cell(*column)));

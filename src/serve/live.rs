@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::{Value, json};
 
 use crate::proxy::shared::Shared;
-use crate::report::page::{BASE, DOM, fill, stages};
+use crate::report::page::{BASE, dom, fill, stages};
 use crate::report::timeline::{clock_error, clock_lines, unseen};
 use crate::report::why::{sentence, wait_sentence};
 use crate::request::column::Unit;
@@ -33,7 +33,7 @@ pub fn page() -> (String, String) {
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    let parts = [("base", BASE), ("dom", DOM), ("nonce", &nonce)];
+    let parts = [("base", BASE), ("dom", &dom()), ("nonce", &nonce)];
     (fill(PAGE, &parts), policy)
 }
 
@@ -310,12 +310,13 @@ mod tests {
 
     #[test]
     fn every_stage_has_a_colour() {
-        let others = ["proxy", "connecting", "client_stall", "prompt_wait"];
-        let (_, colours) = DOM.split_once("const STAGES = {").unwrap();
+        let dom = dom();
+        let (_, colours) = dom.split_once("const COLORS = ").unwrap();
         let (colours, _) = colours.split_once("\n};").unwrap();
+        let others = ["proxy", "connecting", "client_stall", "prompt_wait"];
         for name in STAGES.iter().map(|stage| stage.name).chain(others) {
             let plain = colours.matches(&format!(" {name}: \"#")).count();
-            let quoted = colours.matches(&format!("\"{name}\": \"#")).count();
+            let quoted = colours.matches(&format!("\"{name}\":\"#")).count();
             // In the light and the dark theme.
             assert_eq!(plain + quoted, 2, "{name}");
         }

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
@@ -23,6 +22,7 @@ mod data;
 pub mod values;
 
 pub use data::{ArrivalSource, DataArgs, DatasetName};
+pub use values::value_name;
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
 #[derive(Clone, Debug, clap::Parser)]
@@ -212,10 +212,4 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
     #[arg(help_heading = "What is written")]
     pub request_id_prefix: Option<String>,
-}
-
-/// Returns the name of a value on the command line.
-pub fn value_name(value: impl ValueEnum) -> String {
-    let possible = value.to_possible_value();
-    possible.map_or_else(String::new, |value| value.get_name().to_owned())
 }

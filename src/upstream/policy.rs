@@ -3,32 +3,42 @@
 use rand::SeedableRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
 
-/// How requests are distributed over the upstreams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// The one whose last turn is longest ago.
-    RoundRobin,
-    /// Any, with the same chance.
-    Random,
-    /// The one with the fewest requests in flight; among equals any, with the same chance.
-    ShortestQueue,
-    /// Of two taken at random the one with fewer requests in flight (Mitzenmacher, 2001).
-    PowerOfTwo,
-    /// The one that got the longest part of the prompt before ([`super::affinity`]), the least loaded of several; where
-    /// that does not decide, the one with the fewest requests in flight, then the one with the least in its cache.
-    CacheAware,
+use crate::request::names::names;
+
+names! {
+    /// How requests are distributed over the upstreams.
+    #[serde(rename_all = "snake_case")]
+    pub enum Policy {
+        /// The one whose last turn is longest ago.
+        RoundRobin = "round_robin",
+        /// Any, with the same chance.
+        Random = "random",
+        /// The one with the fewest requests in flight; among equals any, with the same chance.
+        ShortestQueue = "shortest_queue",
+        /// Of two taken at random the one with fewer requests in flight (Mitzenmacher, 2001).
+        PowerOfTwo = "power_of_two",
+        /// The one that got the longest part of the prompt before ([`super::affinity`]), the least loaded of several; where
+        /// that does not decide, the one with the fewest requests in flight, then the one with the least in its cache.
+        CacheAware = "cache_aware",
+    }
 }
 
 impl Policy {
+    /// Whether it looks at the prompt.
+    pub fn is_by_prompt(&self) -> bool {
+        *self == Policy::CacheAware
+    }
+
+    /// Lists their names, for helps and messages.
+    pub fn listed(is_listed: impl Fn(&Policy) -> bool) -> String {
+        let listed = Policy::ALL.into_iter().filter(is_listed);
+        listed.map(Policy::name).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether it looks at the requests in flight.
     pub fn is_by_load(self) -> bool {
-        match self {
-            Policy::RoundRobin | Policy::Random => false,
-            Policy::ShortestQueue | Policy::PowerOfTwo | Policy::CacheAware => true,
-        }
+        !matches!(self, Policy::RoundRobin | Policy::Random)
     }
 }
 

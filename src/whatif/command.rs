@@ -16,6 +16,7 @@ use crate::report::reader::{self, Run, inputs};
 use crate::report::{outputs, render};
 use crate::table;
 use crate::units::{at_least, round_to_four_digits, share};
+use crate::upstream::Policy;
 
 use super::Error;
 use super::figures::{Compared, Figures, goal};
@@ -23,7 +24,7 @@ use super::fit::Fit;
 use super::load::{Load, merged};
 use super::replay::{Deployment, Model};
 use super::settings::{
-    MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, sweeps,
+    MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, predicted, sweeps,
 };
 
 /// Arguments of `queuescope whatif`.
@@ -42,10 +43,11 @@ pub struct Args {
     /// Tokens that the KV cache of each of them held [default: what their commands or /metrics tell]
     #[arg(long, value_name = "N", value_parser = at_least(1_u64))]
     pub max_total_tokens: Option<u64>,
-    /// What is to be changed; several values, A,B, make a grid. Keys: rate (a factor on the request rate),
-    /// request_rate (requests a second), num_gpus (servers), routing_policy (round_robin, random,
-    /// shortest_queue, power_of_two), and flags of queuescope sim: max_running_requests, chunked_prefill_size, …
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    /// What is to be changed
+    #[arg(long = "set", value_name = "KEY=VALUE", help = format!(
+        "What is to be changed; several values, A,B, make a grid. Keys: rate (a factor on the request rate), request_rate \
+         (requests a second), num_gpus (servers), routing_policy ({}), and flags of queuescope sim: max_running_requests, \
+         chunked_prefill_size, …", Policy::listed(predicted)))]
     pub set: Vec<String>,
     /// File for what was learnt, as a plan's table of the simulator; not written if nothing can be predicted
     #[arg(long, value_name = "FILE")]

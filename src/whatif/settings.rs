@@ -165,13 +165,18 @@ fn explained(error: &clap::Error) -> Error {
     }
 }
 
+/// Whether a policy can be predicted.
+pub fn predicted(policy: &Policy) -> bool {
+    !policy.is_by_prompt()
+}
+
 fn policy(name: &str) -> Result<Policy, String> {
-    let policy = Value::from(name).try_into().ok();
-    let policy = policy.filter(|policy| *policy != Policy::CacheAware);
+    let policy = Policy::named(name).filter(predicted);
     policy.ok_or_else(|| {
-        "must be round_robin, random, shortest_queue or power_of_two (rows do not tell which prompts share a beginning, \
-         which cache_aware goes by)"
-            .to_owned()
+        let all = Policy::listed(predicted);
+        format!(
+            "must be one of {all} (rows do not tell which prompts share a beginning, which cache_aware goes by)"
+        )
     })
 }
 

@@ -21,27 +21,28 @@ fn read(path: &str) -> String {
     found.unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Their dashboard's source lists the stages by hand: colours, and which are before the first token.
+/// Their dashboard's source names those after the first token, and those with a colour of their own.
 #[test]
-fn every_stage_that_a_proxy_measures_has_a_colour_and_a_place() {
+fn the_stages_that_a_dashboard_names_are_there() {
     let source = read("grafana/panels/where.py");
-    let (_, before) = source.split_once("BEFORE = (").unwrap();
-    let (before, _) = before.split_once("\n)").unwrap();
-    let before: Vec<&str> = before.split(['|', '"', ' ', '\n']).collect();
-    let first_token = STAGES.iter().position(|stage| stage.metric == "decode");
-    for (at, stage) in STAGES.iter().enumerate() {
-        // Those of the generator.
-        let is_shown = !["client_lag", "to_proxy"].contains(&stage.metric);
-        let has_colour = source.contains(&format!("    \"{}\": ", stage.metric));
-        assert_eq!(has_colour, is_shown, "{}", stage.metric);
-        let is_before = is_shown && Some(at) < first_token;
-        assert_eq!(
-            before.contains(&stage.metric),
-            is_before,
-            "{}",
-            stage.metric
-        );
+    let between = |from, to| {
+        let (_, rest) = source.split_once(from).unwrap();
+        rest.split_once(to).unwrap().0
+    };
+    let others = ["proxy", "server", "client_stall"];
+    let is_known = |name: &str| {
+        let mut stages = STAGES.iter().map(|stage| stage.metric).chain(others);
+        stages.any(|known| known == name)
+    };
+    let colours = between("\nCOLORS = {", "\n}").lines().skip(1);
+    for line in colours {
+        let name = line.split('"').nth(1).unwrap();
+        assert!(is_known(name), "{name}");
     }
+    let mut after = STAGES.iter().map(|stage| stage.metric);
+    after.find(|metric| *metric == "router_return");
+    let after: Vec<&str> = after.chain(["client_stall"]).collect();
+    assert_eq!(between("\nAFTER = \"", "\"\n"), after.join("|"));
 }
 
 #[test]

@@ -2,11 +2,10 @@
 
 use crate::request::engine_report::EngineReport;
 use crate::request::field::Field;
-use crate::request::meta_info::MetaInfo;
+use crate::request::meta_info::{LOG_LINE, MetaInfo};
 use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::sequence::TimingSource;
-use crate::request::sglang::LOG_LINE;
 
 /// Parses one line after another.
 #[derive(Debug)]
@@ -29,7 +28,8 @@ impl Sink for Found {
         match field {
             Field::EngineId => self.id = value.string(),
             Field::CompletionTokens => self.tokens = value.count(),
-            _ => self.meta.keep(field, value),
+            Field::Meta(member) => self.meta.keep(member, value),
+            _ => {}
         }
     }
 

@@ -10,6 +10,7 @@ use crate::experiment::launch::{EngineName, Router};
 use crate::traffic;
 use crate::traffic::client::Target;
 use crate::units::{at_least, between, share};
+use crate::upstream::Policy;
 
 /// What an experiment tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +121,9 @@ pub struct Keys {
     /// Program of --router sglang-router [default: smg of PATH, or what scripts/router.sh installed]
     #[arg(long, help_heading = ROUTER)]
     pub router_program: Option<PathBuf>,
-    /// Who gets the next request: cache_aware, round_robin, random, shortest_queue, power_of_two; or what the router knows
-    #[arg(long, default_value = "cache_aware", help_heading = ROUTER)]
+    /// Who gets the next request
+    #[arg(long, default_value = "cache_aware", help_heading = ROUTER, help = format!(
+        "Who gets the next request: {}; or what the router knows", Policy::listed(|_| true)))]
     pub routing_policy: String,
     /// Put queuescope's proxy in front of all [default: where there is a router]
     #[arg(long, value_name = "BOOL", help_heading = ROUTER)]

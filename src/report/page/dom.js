@@ -48,14 +48,11 @@ function row(cells, isHead) {
 }
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
-/** The colors of stages. */
+/** The colors of stages, and of time that is no stage. */
+const COLORS = {{colors}};
 const STAGES = {
-  light: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#8b5fbf", network: "#8c959f", tokenize: "#56b4e9", queue: "#d55e00",
-    "decode memory": "#b03a2e", "prefill queue": "#e67e22", "KV transfer": "#1f60c4", "decode slot": "#c2185b", "router hold": "#5b3f8c",
-    prefill: "#f0e442", return: "#6e7781", "router return": "#b79bd9", decode: "#009e73", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
-  dark: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#a884d9", network: "#9aa4af", tokenize: "#56b4e9", queue: "#e0702a",
-    "decode memory": "#c8503f", "prefill queue": "#e67e22", "KV transfer": "#4f86e8", "decode slot": "#d84a80", "router hold": "#7d5fc0",
-    prefill: "#e6d93c", return: "#7d8590", "router return": "#8f7ab0", decode: "#12a57c", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
+  light: { ...COLORS[0], client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
+  dark: { ...COLORS[1], client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
 };
 /** Paints an element in the color of a stage, or hatched for several stages that are not known separately, with readable text. */
 function paint(element, name) {

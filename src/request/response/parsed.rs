@@ -254,7 +254,7 @@ fn copy_id(id: &mut Vec<u8>, value: Scalar<'_>) {
 
 impl Sink for ParsedBody {
     fn is_optional(field: Field) -> bool {
-        MetaInfo::keeps(field)
+        matches!(field, Field::Meta(_))
     }
 
     fn wants_optional(&self) -> bool {
@@ -307,7 +307,8 @@ impl Sink for ParsedBody {
             }
             Field::ErrorType => self.error.code = self.error.code.or(overload_code(value)),
             Field::ObjectKind => self.has_flat_error |= value == Scalar::Quoted(b"error"),
-            other => self.meta.keep(other, value),
+            Field::Meta(member) => self.meta.keep(member, value),
+            _ => {}
         }
     }
 

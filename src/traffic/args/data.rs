@@ -1,22 +1,27 @@
-//! The flags of data sets: where prompts and lengths come from, and when requests are sent.
+//! The data sets: their names and flags, what goes with each and who makes it; when requests are sent.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
 use crate::traffic::arrival::Arrival;
 use crate::traffic::error::Error;
+use crate::traffic::workload::custom;
+use crate::traffic::workload::dataset::{Content, Dataset};
 use crate::traffic::workload::shared_prefix::SharedPrefixArgs;
-use crate::traffic::workload::sharegpt::SharegptArgs;
-
+use crate::traffic::workload::sharegpt::{Sample, SharegptArgs};
+use crate::traffic::workload::source::{self, Source};
+use crate::traffic::workload::trace::{Limits, Trace};
 use crate::units::between;
+
+use super::values::value_name;
 
 /// Where prompts come from.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "What is sent")]
 pub struct DataArgs {
     /// Where prompts come from
     #[arg(long, value_enum, value_name = "NAME", default_value = "random")]
-    #[arg(help_heading = "What is sent")]
     pub dataset_name: DatasetName,
     /// File of the data set, required for custom, mooncake, azure and burstgpt
     ///
@@ -25,7 +30,6 @@ pub struct DataArgs {
     #[arg(long, value_name = "FILE", required_if_eq_any = [
         ("dataset_name", "custom"), ("dataset_name", "mooncake"), ("dataset_name", "azure"), ("dataset_name", "burstgpt"),
     ])]
-    #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
     /// When requests are sent [default: poisson, or gamma with --burstiness]
     #[arg(long, value_enum, help_heading = "When requests are sent")]
@@ -54,8 +58,7 @@ pub enum DatasetName {
     /// The entries of --dataset-path
     Custom,
     /// A sample of ShareGPT's conversations, first turns (or more, --turns)
-    #[value(name = "sharegpt")]
-    ShareGpt,
+    Sharegpt,
     /// Conversations of random words: each turn is sent with the replies to those before it (--turns, …)
     Conversations,
     /// Groups of prompts of random words that begin alike (--gsp-…)
@@ -65,8 +68,7 @@ pub enum DatasetName {
     /// Azure's LLM inference trace (AzureLLMInferenceTrace_*.csv of github.com/Azure/AzurePublicDataset): lengths and times
     Azure,
     /// BurstGPT's trace (BurstGPT_*.csv of github.com/HPMLL/BurstGPT): lengths and times
-    #[value(name = "burstgpt")]
-    BurstGpt,
+    Burstgpt,
 }
 
 /// `--arrival`.
@@ -82,6 +84,9 @@ pub enum ArrivalSource {
     Trace,
 }
 
+/// The default of `--turns` for the data set `conversations`.
+const DEFAULT_TURNS: usize = 4;
+
 impl DataArgs {
     /// Returns the speed of a trace whose times are used; `None` for any other arrival. `arrival` is the process that the flags of
     /// rate and burstiness describe.
@@ -90,8 +95,8 @@ impl DataArgs {
     /// [`Error::Usage`]: flags that do not go together.
     pub(in crate::traffic) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
         let usage = |message: &str| Err(Error::Usage(message.to_owned()));
-        use DatasetName::{Azure, BurstGpt, Mooncake};
-        let is_trace = matches!(self.dataset_name, Mooncake | Azure | BurstGpt);
+        use DatasetName::{Azure, Burstgpt, Mooncake};
+        let is_trace = matches!(self.dataset_name, Mooncake | Azure | Burstgpt);
         match (self.arrival, is_trace) {
             (Some(ArrivalSource::Trace), false) => {
                 usage("--arrival trace: goes with --dataset-name mooncake, azure or burstgpt")
@@ -103,6 +108,60 @@ impl DataArgs {
             (Some(ArrivalSource::Trace), true) => Ok(Some(self.trace_speed.unwrap_or(1.0))),
             _ if self.trace_speed.is_some() => usage("--trace-speed: goes with --arrival trace"),
             _ => Ok(None),
+        }
+    }
+
+    /// Returns the turns of each conversation, at most; `given` is `--turns`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: the data set has no conversations.
+    pub(in crate::traffic) fn turns(&self, given: Option<usize>) -> Result<usize, Error> {
+        match (self.dataset_name, given) {
+            (DatasetName::Conversations, turns) => Ok(turns.unwrap_or(DEFAULT_TURNS)),
+            (DatasetName::Sharegpt, turns) => Ok(turns.unwrap_or(1)),
+            (_, None | Some(1)) => Ok(1),
+            (_, Some(turns)) => Err(Error::Usage(format!(
+                "--turns {turns}: goes with --dataset-name conversations or sharegpt"
+            ))),
+        }
+    }
+
+    /// Reads or generates the data set: `count` requests with conversations of at most `turns`, or so much of a trace. Token ids
+    /// are below `vocab_size`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
+    pub(in crate::traffic) fn dataset(
+        &self,
+        seed: u64,
+        vocab_size: u32,
+        turns: usize,
+        count: Result<usize, Error>,
+        limits: Limits,
+    ) -> Result<(Dataset, Option<Source>), Error> {
+        use DatasetName::*;
+        // Clap has checked that those which need a file have one.
+        let path = self.dataset_path.as_deref();
+        let file = path.unwrap_or(Path::new(""));
+        let generated = match self.dataset_name {
+            Custom => return source::read(file, custom::Custom::default()),
+            Sharegpt => {
+                let sample = Sample::new(&self.sharegpt, count?, turns, seed);
+                return source::read(file, sample);
+            }
+            Mooncake => return source::read(file, Trace::new(false, limits)),
+            Azure | Burstgpt => return source::read(file, Trace::new(true, limits)),
+            Random | Conversations => Dataset::endless(Content::words()),
+            RandomIds => Dataset::endless(Content::Ids(vocab_size)),
+            GeneratedSharedPrefix => self.shared_prefix.dataset(seed)?,
+        };
+        match path {
+            Some(_) => Err(Error::Usage(format!(
+                "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
+                file.display(),
+                value_name(self.dataset_name)
+            ))),
+            None => Ok((generated, None)),
         }
     }
 }

@@ -1,13 +1,20 @@
-//! Value parsers of the command line. An error says what is expected; clap puts flag and value in front.
+//! Value parsers of the command line, and the names of values. An error says what is expected; clap puts flag and value in front.
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use crate::clock::Stamp;
 use crate::traffic::client::OWN_HEADERS;
 use crate::units::{self, between};
+
+/// Returns the name of a value on the command line.
+pub fn value_name(value: impl ValueEnum) -> String {
+    let possible = value.to_possible_value();
+    possible.map_or_else(String::new, |value| value.get_name().to_owned())
+}
 
 /// Parses a rate: requests per second, or per another unit of time.
 pub fn rate(text: &str) -> Result<f64, String> {

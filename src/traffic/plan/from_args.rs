@@ -1,26 +1,20 @@
 //! Makes a plan from flags: data set, arrival process, client.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::report::load::Goal;
-use crate::traffic::args::{Args, ArrivalSource, DatasetName, value_name};
+use crate::traffic::args::{Args, ArrivalSource, DatasetName};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::arrival::{Arrival, Gaps};
 use crate::traffic::client::{ClientOptions, Target, api_key};
 use crate::traffic::download;
 use crate::traffic::error::Error;
-use crate::traffic::workload::custom::Custom;
-use crate::traffic::workload::dataset::{Content, Dataset};
-use crate::traffic::workload::sharegpt::Sample;
-use crate::traffic::workload::source::{self, Source};
-use crate::traffic::workload::trace::{Limits, Trace};
+use crate::traffic::workload::dataset::Dataset;
+use crate::traffic::workload::source::Source;
+use crate::traffic::workload::trace::Limits;
 
 use super::{DEFAULT_REQUESTS, RunPlan, nanos};
-
-/// The default of `--turns` for the data set `conversations`.
-const DEFAULT_TURNS: usize = 4;
 
 impl Args {
     /// Makes the plan.
@@ -34,7 +28,7 @@ impl Args {
         args.duration = self.duration.or(end.map(Duration::from_secs_f64));
         Goal::each_once(&args.goodput).map_err(Error::Usage)?;
         let arrival = args.arrival()?;
-        let turns = args.turns()?;
+        let turns = args.data.turns(args.conversation.turns)?;
         let (mut dataset, source) = args.dataset(&arrival, turns)?;
         let plan = RunPlan {
             client: self.client()?,
@@ -58,7 +52,7 @@ impl Args {
         let mut args = self.clone();
         // Wrong flags are reported at once, not after a download.
         self.data.speed(&self.arrival()?)?;
-        if self.data.dataset_name == DatasetName::ShareGpt && self.data.dataset_path.is_none() {
+        if self.data.dataset_name == DatasetName::Sharegpt && self.data.dataset_path.is_none() {
             self.requested_count(&self.arrival()?)?;
             let cache = download::cache().ok_or_else(|| {
                 let message = "--dataset-name sharegpt: there is no folder to keep it in: set HOME or \
@@ -123,28 +117,12 @@ impl Args {
         }
     }
 
-    /// The turns of each conversation, at most.
-    ///
-    /// # Errors
-    /// [`Error::Usage`]: the data set has no conversations.
-    fn turns(&self) -> Result<usize, Error> {
-        match (self.data.dataset_name, self.conversation.turns) {
-            (DatasetName::Conversations, turns) => Ok(turns.unwrap_or(DEFAULT_TURNS)),
-            (DatasetName::ShareGpt, turns) => Ok(turns.unwrap_or(1)),
-            (_, None | Some(1)) => Ok(1),
-            (_, Some(turns)) => Err(Error::Usage(format!(
-                "--turns {turns}: goes with --dataset-name conversations or sharegpt"
-            ))),
-        }
-    }
-
     /// Reads or generates the data set, with conversations of at most `turns`. `arrival` is the process that the flags describe.
     ///
     /// # Errors
     /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
     fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<(Dataset, Option<Source>), Error> {
-        let (data, seed) = (&self.data, self.seed);
-        let speed = data.speed(arrival)?;
+        let speed = self.data.speed(arrival)?;
         let end = speed.zip(self.duration);
         let limits = Limits {
             count: self.num_prompts,
@@ -152,36 +130,9 @@ impl Args {
             end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
             speed,
         };
-        // Clap has checked that those which need a file have one.
-        let path = data.dataset_path.as_deref();
-        let file = path.unwrap_or(Path::new(""));
-        let read = match data.dataset_name {
-            DatasetName::Custom => source::read(file, Custom::default()),
-            DatasetName::ShareGpt => {
-                let count = self.requested_count(arrival)?.unwrap_or(DEFAULT_REQUESTS);
-                source::read(file, Sample::new(&data.sharegpt, count, turns, seed))
-            }
-            DatasetName::Mooncake => source::read(file, Trace::new(false, limits)),
-            DatasetName::Azure | DatasetName::BurstGpt => {
-                source::read(file, Trace::new(true, limits))
-            }
-            generated if path.is_some() => {
-                return Err(Error::Usage(format!(
-                    "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
-                    file.display(),
-                    value_name(generated)
-                )));
-            }
-            DatasetName::Random | DatasetName::Conversations => {
-                return Ok((Dataset::endless(Content::words()), None));
-            }
-            DatasetName::RandomIds => {
-                return Ok((Dataset::endless(Content::Ids(self.vocab_size)), None));
-            }
-            DatasetName::GeneratedSharedPrefix => {
-                return Ok((data.shared_prefix.dataset(seed)?, None));
-            }
-        };
-        read.map(|(dataset, source)| (dataset, Some(source)))
+        let count = self.requested_count(arrival);
+        let count = count.map(|count| count.unwrap_or(DEFAULT_REQUESTS));
+        let (seed, vocab_size) = (self.seed, self.vocab_size);
+        self.data.dataset(seed, vocab_size, turns, count, limits)
     }
 }

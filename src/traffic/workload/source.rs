@@ -60,7 +60,7 @@ pub(in crate::traffic) fn sha256(path: &Path) -> io::Result<String> {
 pub(in crate::traffic) fn read(
     path: &Path,
     format: impl Format,
-) -> Result<(Dataset, Source), Error> {
+) -> Result<(Dataset, Option<Source>), Error> {
     let usage = |problem: &dyn Display| {
         let path = path.display();
         Error::Usage(format!("--dataset-path {path}{problem}"))
@@ -78,7 +78,7 @@ pub(in crate::traffic) fn read(
         sha256: file.sum().map_err(read_error)?,
         taken,
     };
-    Ok((dataset, source))
+    Ok((dataset, Some(source)))
 }
 
 impl HashedFile {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::request::field::Field;
 use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Rule, Scanner, Sink};
-use crate::request::{meta_info, openai, sglang};
+use crate::request::{openai, sglang};
 
 /// The calls of a scan, as text. Of `meta_info`, the fields held when its parent closes.
 #[derive(Debug, Default, PartialEq)]
@@ -17,7 +17,7 @@ struct Log {
 
 impl Sink for Log {
     fn is_optional(field: Field) -> bool {
-        meta_info::MetaInfo::keeps(field)
+        matches!(field, Field::Meta(_))
     }
     fn wants_optional(&self) -> bool {
         !self.is_content
