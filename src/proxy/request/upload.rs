@@ -31,7 +31,7 @@ pub(super) struct Upload {
     /// Whether that is because an upstream failed before the body's end.
     pub(super) is_cut: bool,
     /// How much of it the upstream had still to take when that was last looked at.
-    pub(super) unsent: usize,
+    pub(super) held: usize,
 }
 
 /// The most bytes that are kept to be sent again.
@@ -50,7 +50,7 @@ impl Upload {
             waiting_since: at,
             is_over: false,
             is_cut: false,
-            unsent: 0,
+            held: 0,
         }
     }
 
