@@ -14,7 +14,7 @@ use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
 use crate::client::error_response::Refusal;
-use crate::client::exchange::{Exchange, NotWritten, Part, WriteLimits};
+use crate::client::exchange::{Exchange, NotWritten, Part};
 use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
@@ -414,12 +414,7 @@ impl Request<'_> {
         up: Option<&mut HttpSession>,
     ) -> Result<Vec<u8>, Failure> {
         let past = self.context.timing.past_write_wait();
-        let stall_limit = self.limits.client_stall_timeout_s.get();
-        let waited = Duration::from_nanos(u64::try_from(past).unwrap_or(0));
-        let limits = WriteLimits {
-            total: stall_limit.saturating_sub(waited),
-            silence: self.limits.client_write_timeout_s.get(),
-        };
+        let limits = self.write_limits();
         let read_ahead = self.read_ahead(up);
         let written = client.write(part, limits, read_ahead).await;
         if self.context.timing.is_write_pending() {
