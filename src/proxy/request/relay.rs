@@ -137,8 +137,10 @@ impl Request<'_> {
             .await
             .map_err(|error| Failure::Upstream(error.into_up()))?;
         self.upload.resume();
-        let kept = self.upload.kept.clone().unwrap_or_default();
-        self.send(client, &mut up, &kept).await?;
+        let kept = self.upload.kept.take();
+        let begun = kept.as_deref().unwrap_or_default();
+        self.send(client, &mut up, begun).await?;
+        self.upload.kept = kept;
         self.note_activity();
         let mut closed = pin!(client.closed());
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false, None)?));
