@@ -168,6 +168,7 @@ mod tests {
 
     use http::Request;
     use pingora::http::ResponseHeader;
+    use tokio::io::DuplexStream;
 
     use super::*;
     use crate::client::exchange::{NotWritten, Part, WriteLimits};
@@ -203,22 +204,27 @@ mod tests {
             assert!(matches!(client.next().await, Ok(None)));
             client.close().await;
         };
-        let reads = async {
-            let (mut requests, connection) = h2::client::handshake(near).await.unwrap();
-            let driver = tokio::spawn(connection);
-            let request = Request::get("http://h/").body(()).unwrap();
-            let (response, _) = requests.send_request(request, true).unwrap();
-            let mut body = response.await.unwrap().into_body();
-            let mut read = 0;
-            while let Some(Ok(piece)) = body.data().await {
-                body.flow_control().release_capacity(piece.len()).unwrap();
-                read += piece.len();
-            }
-            drop((requests, driver));
-            read
-        };
+        let reads = read(near, Duration::ZERO);
         assert_eq!(tokio::join!(serves, reads).1, BYTES);
     }
+
+    /// Plays a client that sends a request and rests for `pause` after each frame of the response. Returns how many bytes of it came.
+    async fn read(near: DuplexStream, pause: Duration) -> usize {
+        let (mut requests, connection) = h2::client::handshake(near).await.unwrap();
+        let driver = tokio::spawn(connection);
+        let request = Request::get("http://h/").body(()).unwrap();
+        let (response, _) = requests.send_request(request, true).unwrap();
+        let mut body = response.await.unwrap().into_body();
+        let mut read = 0;
+        while let Some(Ok(piece)) = body.data().await {
+            tokio::time::sleep(pause).await;
+            body.flow_control().release_capacity(piece.len()).unwrap();
+            read += piece.len();
+        }
+        drop((requests, driver));
+        read
+    }
+
     /// Writes much to a client that rests for `pause` after each frame.
     async fn written(within: WriteLimits, pause: Duration) -> Result<(), NotWritten<()>> {
         let (near, far) = tokio::io::duplex(100_000);
@@ -240,19 +246,7 @@ mod tests {
             });
             let _ = client.next().await;
         };
-        let reads = async {
-            let (mut requests, connection) = h2::client::handshake(near).await.unwrap();
-            let driver = tokio::spawn(connection);
-            let request = Request::get("http://h/").body(()).unwrap();
-            let (response, _) = requests.send_request(request, true).unwrap();
-            let mut body = response.await.unwrap().into_body();
-            while let Some(Ok(piece)) = body.data().await {
-                tokio::time::sleep(pause).await;
-                body.flow_control().release_capacity(piece.len()).unwrap();
-            }
-            drop((requests, driver));
-        };
-        let (written, (), ()) = tokio::join!(told, serves, reads);
+        let (written, (), _) = tokio::join!(told, serves, read(near, pause));
         written.unwrap()
     }
 

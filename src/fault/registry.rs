@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
@@ -72,6 +71,8 @@ struct LogEntry {
 pub struct Injected {
     /// The fault.
     pub fault: Fault,
+    /// Whether the response's body was cut.
+    pub is_cut: bool,
     entry: LogEntry,
     removal: watch::Receiver<()>,
     log: Arc<Mutex<Log>>,
@@ -156,6 +157,7 @@ impl Faults {
         self.metrics.faults_injected.with(&[kind, worker]).inc();
         Some(Injected {
             fault: active.fault.clone(),
+            is_cut: false,
             entry: LogEntry {
                 worker: worker.to_owned(),
                 kind,
@@ -180,17 +182,16 @@ impl Injected {
         while self.removal.changed().await.is_ok() {}
     }
 
-    /// Applies the fault to a piece of the response's body, which is shortened to a cut. Returns its delay, and whether the
-    /// response ends with it.
-    pub fn apply(&mut self, piece: &mut Vec<u8>) -> (Option<Duration>, bool) {
+    /// Counts a piece of the response's body, and shortens it to the cut, if the body is cut there.
+    pub fn cut(&mut self, piece: &mut Vec<u8>) {
         if piece.is_empty() {
-            return (None, false);
+            return;
         }
         let LogEntry { bytes, pieces, .. } = &mut self.entry;
         let left = self.fault.bytes_to_cut(*bytes, *pieces, piece.len() as u64);
+        self.is_cut = left.is_some();
         piece.truncate(left.map_or(piece.len(), |left| left as usize));
         (*bytes, *pieces) = (*bytes + piece.len() as u64, *pieces + 1);
-        (self.fault.delay(piece.len()), left.is_some())
     }
 }
 

@@ -428,12 +428,18 @@ impl<'a> Request<'a> {
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
-        let limits = WriteLimits {
-            total: self.limits.client_stall_timeout_s.get(),
-            silence: self.limits.client_write_timeout_s.get(),
-        };
         self.response.has_begun = true;
-        client.answer(head, body, limits).await;
+        client.answer(head, body, self.write_limits()).await;
+    }
+
+    /// How long the client may hold up the next write.
+    fn write_limits(&self) -> WriteLimits {
+        let waited = u64::try_from(self.context.timing.past_write_wait()).unwrap_or(0);
+        let stall_limit = self.limits.client_stall_timeout_s.get();
+        WriteLimits {
+            total: stall_limit.saturating_sub(Duration::from_nanos(waited)),
+            silence: self.limits.client_write_timeout_s.get(),
+        }
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.

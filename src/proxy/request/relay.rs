@@ -14,7 +14,7 @@ use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
 use crate::client::error_response::Refusal;
-use crate::client::exchange::{Exchange, NotWritten, Part, WriteLimits};
+use crate::client::exchange::{Exchange, NotWritten, Part};
 use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
@@ -131,21 +131,19 @@ impl Request<'_> {
         // The loop has one timer for all reads.
         up.read_timeout = None;
         up.write_timeout = peer.options.write_timeout;
-        let write_limit = up.write_timeout.unwrap_or(Duration::MAX);
-        let max_silence = peer.options.read_timeout.unwrap_or(Duration::MAX);
         let unsent = Unsent::of(up.stream());
         unsent.set_waits(false);
         up.write_request_header(Box::new(head))
             .await
             .map_err(|error| Failure::Upstream(error.into_up()))?;
         self.upload.resume();
-        let kept = self.upload.kept.clone().unwrap_or_default();
-        self.send(client, &mut up, &kept).await?;
+        let kept = self.upload.kept.take();
+        let begun = kept.as_deref().unwrap_or_default();
+        self.send(client, &mut up, begun).await?;
+        self.upload.kept = kept;
         self.note_activity();
         let mut closed = pin!(client.closed());
-        let client_limit = self.limits.client_read_timeout_s.get();
-        let first = max_silence.min(client_limit).min(write_limit);
-        let mut timer = pin!(tokio::time::sleep(first));
+        let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false, None)?));
         loop {
             if let Some(part) = self.response.read_ahead.pop_front() {
                 self.pass(part, client, Some(&mut up)).await?;
@@ -180,9 +178,8 @@ impl Request<'_> {
                 piece = body_or_close(client, takes_body) => self.send_piece(piece, client, &mut up).await,
                 () = &mut closed, if !takes_body => Err(Failure::ClientGone),
                 () = &mut timer => {
-                    let held = is_held.then(|| (unsent.left(), write_limit));
-                    let next = self.time_left(max_silence, takes_body, held);
-                    next.map(|next| timer.set(tokio::time::sleep(next.min(write_limit))))
+                    let next = self.time_left(peer, takes_body, is_held.then(|| unsent.left()));
+                    next.map(|next| timer.set(tokio::time::sleep(next)))
                 }
             };
             match done {
@@ -213,14 +210,17 @@ impl Request<'_> {
         }
     }
 
-    /// Returns how long client and upstream may still be silent, or which of them was for too long. While something of the body is
-    /// `held`, so much within such a limit, nothing more of it is waited for, and the upstream need not speak.
+    /// Returns how long client and upstream may surely be silent yet, or which of them was for too long. While so much of the body is
+    /// `held`, nothing more of it is waited for, and the upstream need not speak, but take some.
     fn time_left(
         &mut self,
-        max_silence: Duration,
+        peer: &HttpPeer,
         takes_body: bool,
-        held: Option<(usize, Duration)>,
+        held: Option<usize>,
     ) -> Result<Duration, Failure> {
+        let limits = [peer.options.read_timeout, peer.options.write_timeout];
+        let [max_silence, write_limit] = limits.map(|limit| limit.unwrap_or(Duration::MAX));
+        let client_limit = self.limits.client_read_timeout_s.get();
         let now = self.shared.clock.now();
         let left = |since: Stamp, limit: Duration| {
             let silent = u64::try_from(now.nanos_since(since)).unwrap_or(0);
@@ -228,21 +228,21 @@ impl Request<'_> {
                 .checked_sub(Duration::from_nanos(silent))
                 .filter(|left| !left.is_zero())
         };
-        if let Some((unsent, limit)) = held {
-            if std::mem::replace(&mut self.upload.unsent, unsent) != unsent {
-                self.response.last_activity = now;
-            }
-            let timed_out = || Failure::Upstream(Error::new_up(ErrorType::WriteTimedout));
-            return left(self.response.last_activity, limit).ok_or_else(timed_out);
+        if held.is_some_and(|held| std::mem::replace(&mut self.upload.held, held) != held) {
+            self.response.last_activity = now;
         }
         let last_activity = self.response.last_activity;
-        let mut next = Duration::MAX;
+        // From now on another limit may hold.
+        let mut next = max_silence.min(write_limit).min(client_limit);
         if takes_body {
             let since = last_activity.max(self.upload.waiting_since);
-            next = left(since, self.limits.client_read_timeout_s.get())
-                .ok_or(Failure::Refused(Refusal::BodySilent))?;
+            next =
+                next.min(left(since, client_limit).ok_or(Failure::Refused(Refusal::BodySilent))?);
         }
-        if !self.response.is_read {
+        if held.is_some() {
+            let timed_out = || Failure::Upstream(Error::new_up(ErrorType::WriteTimedout));
+            next = next.min(left(last_activity, write_limit).ok_or_else(timed_out)?);
+        } else if !self.response.is_read {
             next = next.min(left(last_activity, max_silence).ok_or(Failure::UpstreamSilent)?);
         }
         Ok(next)
@@ -255,7 +255,7 @@ impl Request<'_> {
         is_upgraded: bool,
         at: Stamp,
     ) -> Result<Part, Failure> {
-        let (head, is_end) = read.map_err(|error| {
+        let (head, mut is_end) = read.map_err(|error| {
             let error = self.response.upload_error.take().unwrap_or(error);
             Failure::Upstream(error.into_up())
         })?;
@@ -264,7 +264,12 @@ impl Request<'_> {
             self.take_head(&mut head, is_end, is_upgraded, at)?;
             return Ok(Part::Head(head, is_end));
         }
-        let piece = std::mem::take(&mut self.response.buffer);
+        let mut piece = std::mem::take(&mut self.response.buffer);
+        if let Some(fault) = &mut self.fault {
+            // What is cut off counts as not read.
+            fault.cut(&mut piece);
+            is_end &= !fault.is_cut;
+        }
         self.response.is_read = is_end;
         self.context.response_body(&piece, is_end, at);
         if self.fault.is_none() {
@@ -347,12 +352,12 @@ impl Request<'_> {
     /// Passes a part of the response on to the client, with what an injected fault does to it.
     async fn pass(
         &mut self,
-        mut part: Part,
+        part: Part,
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
-        let (mut is_switch, mut is_cut, mut is_end) = (false, false, false);
-        match &mut part {
+        let (mut is_switch, mut is_end) = (false, false);
+        match &part {
             Part::Head(head, _) => {
                 is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
                 let is_final = is_switch || !head.status.is_informational();
@@ -375,15 +380,13 @@ impl Request<'_> {
                 let read_ahead = &mut self.response.read_ahead_bytes;
                 *read_ahead = read_ahead.saturating_sub(piece.len());
                 if let Some(fault) = &mut self.fault {
-                    let delay;
-                    (delay, is_cut) = fault.apply(piece);
+                    let delay = fault.fault.delay(piece.len());
                     if delay.is_some() {
                         hold(fault, delay, client).await?;
                     }
                     let now = self.shared.clock.now();
                     self.context.pass_on(piece.is_empty(), *is_last, now);
                 }
-                *is_last &= !is_cut;
                 is_end = *is_last;
             }
         }
@@ -391,7 +394,7 @@ impl Request<'_> {
         if (1..=MAX_CAPACITY).contains(&buffer.capacity()) {
             self.response.buffer = buffer;
         }
-        if is_cut {
+        if self.fault.as_ref().is_some_and(|fault| fault.is_cut) {
             return Err(Failure::Injected);
         }
         if is_switch {
@@ -413,12 +416,7 @@ impl Request<'_> {
         up: Option<&mut HttpSession>,
     ) -> Result<Vec<u8>, Failure> {
         let past = self.context.timing.past_write_wait();
-        let stall_limit = self.limits.client_stall_timeout_s.get();
-        let waited = Duration::from_nanos(u64::try_from(past).unwrap_or(0));
-        let limits = WriteLimits {
-            total: stall_limit.saturating_sub(waited),
-            silence: self.limits.client_write_timeout_s.get(),
-        };
+        let limits = self.write_limits();
         let read_ahead = self.read_ahead(up);
         let written = client.write(part, limits, read_ahead).await;
         if self.context.timing.is_write_pending() {

@@ -18,8 +18,8 @@ use super::Request;
 /// The body of a request, as far as it was read.
 #[derive(Debug)]
 pub(super) struct Upload {
-    /// All pieces so far, as long as another upstream may need them.
-    pub(super) kept: Option<Vec<Bytes>>,
+    /// All of it so far, as long as another upstream may need it.
+    pub(super) kept: Option<Vec<u8>>,
     /// The number of bytes so far.
     bytes: u64,
     /// How long pieces were waited for, in sum.
@@ -31,11 +31,11 @@ pub(super) struct Upload {
     /// Whether that is because an upstream failed before the body's end.
     pub(super) is_cut: bool,
     /// How much of it the upstream had still to take when that was last looked at.
-    pub(super) unsent: usize,
+    pub(super) held: usize,
 }
 
 /// The most bytes that are kept to be sent again.
-const MAX_KEPT_BYTES: usize = 64 * 1024;
+const MAX_KEPT_BYTES: u64 = 64 * 1024;
 /// How long the rest of a body is read that no server takes; routers send it with the head.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most bytes of a body that are read for its prompt.
@@ -50,21 +50,20 @@ impl Upload {
             waiting_since: at,
             is_over: false,
             is_cut: false,
-            unsent: 0,
+            held: 0,
         }
     }
 
     /// Keeps a piece that has not been sent.
-    fn keep_unsent(&mut self, piece: Bytes) {
-        if let Some(kept) = self.kept.as_mut().filter(|_| !piece.is_empty()) {
-            kept.push(piece);
+    fn keep_unsent(&mut self, piece: &[u8]) {
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(piece);
         }
     }
 
     /// Keeps a piece that was sent, or nothing at all if that is too much.
-    pub(super) fn keep_sent(&mut self, piece: Bytes) {
-        let kept: usize = self.kept.iter().flatten().map(Bytes::len).sum();
-        match kept + piece.len() <= MAX_KEPT_BYTES {
+    fn keep_sent(&mut self, piece: &[u8]) {
+        match self.bytes <= MAX_KEPT_BYTES {
             true => self.keep_unsent(piece),
             false => self.kept = None,
         }
@@ -96,7 +95,7 @@ impl Request<'_> {
                 let piece = piece.map_err(|_| Failure::Refused(Refusal::BodySilent))??;
                 prompt.feed(&piece);
                 read += piece.len();
-                self.upload.keep_unsent(piece);
+                self.upload.keep_unsent(&piece);
             }
             Ok(prompt.into_blocks())
         };
@@ -167,19 +166,19 @@ impl Request<'_> {
             // The client's end of an upgraded connection is the end of both.
             self.response.is_read |= self.upload.is_over;
         }
-        self.send(client, up, std::slice::from_ref(&piece)).await?;
-        self.upload.keep_sent(piece);
+        self.send(client, up, &piece).await?;
+        self.upload.keep_sent(&piece);
         self.note_activity();
         Ok(())
     }
 
-    /// Sends pieces of the body upstream, and its end once it is over. Waits only if the response was read: else what the upstream
+    /// Sends a piece of the body upstream, and its end once it is over. Waits only if the response was read: else what the upstream
     /// does not take is sent while that is read. If sending fails, no more is sent, but a response may still come.
     pub(super) async fn send(
         &mut self,
         client: &mut Exchange,
         up: &mut HttpSession,
-        pieces: &[Bytes],
+        piece: &[u8],
     ) -> Result<(), Failure> {
         if self.response.upload_error.is_some() {
             return Ok(());
@@ -187,7 +186,7 @@ impl Request<'_> {
         let is_over = self.upload.is_over;
         let sending = async {
             // An empty chunk would end the body.
-            for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+            if !piece.is_empty() {
                 up.write_body(piece).await?;
             }
             if is_over {
@@ -223,4 +222,27 @@ pub(super) async fn body_or_close(
     }
     client.stream_closed().await;
     Err(Failure::ClientGone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_of_tiny_pieces_is_kept_in_no_more_memory_than_another() {
+        let held = |size: usize| {
+            let piece = vec![b'x'; size];
+            let info = allocation_counter::measure(|| {
+                let mut upload = Upload::new(Stamp::from_nanos(1));
+                for _ in 0..16_384 / size {
+                    upload.bytes += size as u64;
+                    upload.keep_sent(&piece);
+                }
+                assert!(upload.kept.is_some());
+            });
+            info.bytes_max
+        };
+        let least = held(16_384).max(16_384);
+        assert!(held(1) <= 2 * least, "{} {least}", held(1));
+    }
 }

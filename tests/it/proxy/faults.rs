@@ -12,7 +12,9 @@ use crate::support::admin::ask;
 use crate::support::assert_says;
 use crate::support::proxy::{Front, answering, workers};
 use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{Client, Response, chunk, post, stream_head, until, until_async};
+use crate::support::wire::{
+    Client, Response, chunk, json_response, post, stream_head, until, until_async,
+};
 
 /// Two hops before one server.
 struct Hops {
@@ -293,6 +295,19 @@ async fn a_cut_comes_after_just_so_many_bytes_or_pieces() {
             (&passed.into(), &response.body.len().into())
         );
     }
+}
+
+/// A response that the hop reads whole is cut all the same: for the client, in the row, and for the server, whose connection closes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_within_the_last_piece_is_one_too() {
+    let answer =
+        json_response("{\"text\":\"x\",\"meta_info\":{\"id\":\"e\",\"completion_tokens\":1}}");
+    let fault = json!({"kind": "cut", "after_bytes": 30});
+    let hops = Hops::start(vec![Step::Send(answer)], fault).await;
+    let response = hops.request().await;
+    assert!(!response.whole && response.body.len() == 30);
+    until("the server was let go", || hops.server.gone() == 1).await;
+    assert_eq!(hops.outcomes().await, ["proxy_error"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

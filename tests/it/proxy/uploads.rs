@@ -99,6 +99,24 @@ async fn a_server_that_takes_nothing_for_too_long_is_a_504() {
     assert_outcome(&front.only_row().await, "timeout", "for too long");
 }
 
+/// A client may be silent while its server takes nothing, but not after that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_silent_once_its_server_takes_more_is_given_up() {
+    let (answers, reads) = (Gate::new(), Gate::new());
+    let (addr, _server) = early(&answers, &reads);
+    let keys = "client_read_timeout_s = 0.3\nupstream_write_timeout_s = 3600.0";
+    let front = Front::keyed(&[addr], keys).await;
+    let mut client = front.client().await;
+    client
+        .send_until_still(&post("/generate", "", &vec![b'x'; 32 << 20]))
+        .await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    answers.open();
+    client.read_until(|reader| !reader.body.is_empty()).await;
+    reads.open();
+    assert_outcome(&front.only_row().await, "timeout", "the client: silent");
+}
+
 /// The limits on bodies count what the client does not send, not what we do not read of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_is_not_late_that_is_not_read_as_the_client_reads_nothing() {
