@@ -142,8 +142,7 @@ pub(super) async fn poll<T>(
 /// Reads it in a response of SGLang's `/get_server_info`.
 fn read_max_running_requests(body: &[u8]) -> Option<u32> {
     let info: Value = serde_json::from_slice(body).ok()?;
-    let rank = info.get("internal_states")?.get(0)?;
-    let slots = rank.get("effective_max_running_requests_per_dp")?;
+    let slots = info.pointer("/internal_states/0/effective_max_running_requests_per_dp")?;
     slots.as_u64()?.try_into().ok()
 }
 
