@@ -115,12 +115,10 @@ impl FaultKind {
     /// # Errors
     /// Names the problem and what would be valid.
     pub fn parse(text: &str) -> Result<FaultKind, String> {
+        let kind_alone = || serde_json::Map::from_iter([("kind".to_owned(), text.into())]);
         let fields = match text.starts_with('{') {
             true => inline_table(text),
-            false => Ok(serde_json::Map::from_iter([(
-                "kind".to_owned(),
-                text.into(),
-            )])),
+            false => Ok(kind_alone()),
         };
         let kind = fields.and_then(|fields| match fields.get("kind") {
             Some(kind) if kind == KILL && fields.len() == 1 => Ok(FaultKind::Kill),
@@ -236,7 +234,7 @@ async fn inject(
     plan: &FaultPlan,
     server: &Server,
     index: usize,
-    log: &TimedRows,
+    log: &TimedRows<FaultRow>,
 ) -> anyhow::Result<()> {
     let mut changes = plan.changes(index).into_iter().peekable();
     let write = |at: Stamp, event: &str| {
