@@ -101,7 +101,7 @@ enum Command {
     },
     /// Write a man page a subcommand
     Man {
-        /// An existing folder for them
+        /// Folder for them
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
@@ -145,14 +145,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => return traffic_exit(demo::run(&args)?),
         Command::Traffic(args) => return run_traffic(&args),
-        Command::Node(args) => args
-            .run(ExperimentKind::Node)?
-            .iter()
-            .try_for_each(check_results)?,
-        Command::Routing(args) => args
-            .run(ExperimentKind::Routing)?
-            .iter()
-            .try_for_each(check_results)?,
+        Command::Node(args) => run_experiment(&args, ExperimentKind::Node)?,
+        Command::Routing(args) => run_experiment(&args, ExperimentKind::Routing)?,
         Command::Proxy(args) => return run_proxy(&args),
         Command::Check(args) => run_check(&args)?,
         Command::Sim(args) => sim::server::run(args)?,
@@ -168,8 +162,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Man { folder } => {
             let command = with_help(Cli::command(), false);
-            clap_mangen::generate_to(command, &folder)
-                .map_err(|error| anyhow!("{}: {error}; make it first", folder.display()))?;
+            std::fs::create_dir_all(&folder)
+                .and_then(|()| clap_mangen::generate_to(command, &folder))
+                .map_err(|error| anyhow!("{}: {error}", folder.display()))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -185,10 +180,9 @@ fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
         return code;
     };
     let lost = fail(&anyhow!("standard output cannot be written: {error}"));
-    if code == ExitCode::SUCCESS {
-        lost
-    } else {
-        code
+    match code == ExitCode::SUCCESS {
+        true => lost,
+        false => code,
     }
 }
 
@@ -335,6 +329,11 @@ fn traffic_exit(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
     let unfit = outcome.unfit.map(|unfit| unfit.to_string());
     let message = outcome.failure.or(unfit).unwrap_or_default();
     Err(Failure(message, code).into())
+}
+
+fn run_experiment(args: &command::Args, kind: ExperimentKind) -> anyhow::Result<()> {
+    let finished = args.run(kind)?;
+    Ok(finished.iter().try_for_each(check_results)?)
 }
 
 /// Prints the JSON of an experiment, and returns its failure with the exit code.

@@ -177,6 +177,13 @@ impl Clock {
         let flags = ClockNanosleepFlags::TIMER_ABSTIME;
         while clock_nanosleep(ClockId::CLOCK_MONOTONIC, flags, &target) == Err(nix::Error::EINTR) {}
     }
+
+    /// Waits until a time, without blocking the thread; may end late, but never early.
+    pub async fn wait_until(&self, until: Stamp) {
+        while let Ok(nanos @ 1..) = u64::try_from(until.nanos_since(self.now())) {
+            tokio::time::sleep(Duration::from_nanos(nanos)).await;
+        }
+    }
 }
 
 impl SystemClock {

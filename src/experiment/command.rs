@@ -223,10 +223,10 @@ fn closing_lines(finished: &Finished) -> String {
     let mut text: String = failures.map(failed).collect();
     text.extend(finished.notes.iter().map(|note| format!("note: {note}\n")));
     text += &format!("files: {dir}\n");
-    let stopped = finished
-        .signal
-        .map(|_| format!("stopped before its end; go on with: queuescope {kind} --resume {dir}\n"));
-    text + &stopped.unwrap_or_default()
+    if finished.signal.is_some() {
+        text += &format!("stopped before its end; go on with: queuescope {kind} --resume {dir}\n");
+    }
+    text
 }
 
 /// Whether the plan or a flag is invalid, as opposed to a failure while running.

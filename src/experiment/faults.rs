@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::iter;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
-use tokio::time::sleep;
 use toml::{Table, Value};
 
 use crate::clock::{Clock, Stamp};
@@ -117,12 +115,10 @@ impl FaultKind {
     /// # Errors
     /// Names the problem and what would be valid.
     pub fn parse(text: &str) -> Result<FaultKind, String> {
+        let kind_alone = || serde_json::Map::from_iter([("kind".to_owned(), text.into())]);
         let fields = match text.starts_with('{') {
             true => inline_table(text),
-            false => Ok(serde_json::Map::from_iter([(
-                "kind".to_owned(),
-                text.into(),
-            )])),
+            false => Ok(kind_alone()),
         };
         let kind = fields.and_then(|fields| match fields.get("kind") {
             Some(kind) if kind == KILL && fields.len() == 1 => Ok(FaultKind::Kill),
@@ -238,7 +234,7 @@ async fn inject(
     plan: &FaultPlan,
     server: &Server,
     index: usize,
-    log: &TimedRows,
+    log: &TimedRows<FaultRow>,
 ) -> anyhow::Result<()> {
     let mut changes = plan.changes(index).into_iter().peekable();
     let write = |at: Stamp, event: &str| {
@@ -250,8 +246,9 @@ async fn inject(
         };
         log.write(&[row]).context("faults.csv")
     };
+    let reach = async |at| log.clock.wait_until(log.began.plus_seconds(at)).await;
     while let Some((at, is_down)) = changes.next() {
-        sleep_until(log, at).await;
+        reach(at).await;
         // Taken before, as requests fail while the fault is being injected.
         let begun = log.clock.now();
         match (&plan.kind, is_down) {
@@ -268,7 +265,7 @@ async fn inject(
         // The server may go down again before it is ready.
         let next = async {
             match changes.peek() {
-                Some((next, _)) => sleep_until(log, *next).await,
+                Some((next, _)) => reach(*next).await,
                 None => std::future::pending().await,
             }
         };
@@ -282,12 +279,6 @@ async fn inject(
         }
     }
     Ok(())
-}
-
-/// Waits until `at` seconds after the run began.
-async fn sleep_until(log: &TimedRows, at: f64) {
-    let left = log.began.plus_seconds(at).since(log.clock.now());
-    sleep(Duration::from_secs_f64(left.max(0.0))).await;
 }
 
 #[cfg(test)]

@@ -69,6 +69,11 @@ impl Deployment {
         deployment.start_servers(spec).await?;
         // Before the router and the proxy start, whose probes would count as running requests.
         deployment.kept_caches = flush_caches(spec).await;
+        let servers = deployment.servers.iter_mut().map(|server| async {
+            let limit = spec.access.max_running_requests(&server.file.url);
+            server.file.max_running_requests = limit.await;
+        });
+        join_all(servers).await;
         let (upstream, router) = deployment.upstream(spec)?;
         deployment.target = match spec.has_proxy() {
             true => deployment.proxy(spec, &upstream, traces).await?,

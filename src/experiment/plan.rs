@@ -85,7 +85,7 @@ impl Plan {
             keys.remove("request_rate");
             defaults.remove("request_rate");
         }
-        let has_pairs = given.contains_key("num_prefill");
+        let has_pairs = texts(&given, "num_prefill").iter().any(|text| text != "0");
         if has_pairs {
             defaults.insert("router".to_owned(), "sglang-router".into());
         }

@@ -1,6 +1,8 @@
 //! CSV files of a run whose rows have a time, in seconds since the run began.
 
 use std::fs::File;
+use std::io::Write as _;
+use std::marker::PhantomData;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -11,23 +13,31 @@ use crate::clock::{Clock, Stamp};
 
 /// A file that rows are appended to.
 #[derive(Debug)]
-pub(super) struct TimedRows {
+pub(super) struct TimedRows<T> {
     pub(super) began: Stamp,
     pub(super) clock: Clock,
     file: Mutex<csv::Writer<File>>,
+    rows: PhantomData<T>,
 }
 
-impl TimedRows {
-    /// Creates the file of a run that began at `began`. Its first row is preceded by a header.
+impl<T: Serialize + Default> TimedRows<T> {
+    /// Creates the file of a run that began at `began`, with a header.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn new(path: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<TimedRows> {
-        let file = csv::Writer::from_path(path);
+    pub(super) fn new(path: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<TimedRows<T>> {
+        let mut header = Vec::new();
+        csv::Writer::from_writer(&mut header).serialize(T::default())?;
+        let end = header.iter().position(|byte| *byte == b'\n');
+        header.truncate(end.map_or(0, |end| end + 1));
+        let file = File::create(path).and_then(|mut file| file.write_all(&header).map(|()| file));
+        let file = file.with_context(|| path.display().to_string())?;
+        let mut rows = csv::WriterBuilder::new();
         Ok(TimedRows {
             began,
             clock: clock.clone(),
-            file: Mutex::new(file.with_context(|| path.display().to_string())?),
+            file: Mutex::new(rows.has_headers(false).from_writer(file)),
+            rows: PhantomData,
         })
     }
 
@@ -40,9 +50,27 @@ impl TimedRows {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn write(&self, rows: &[impl Serialize]) -> csv::Result<()> {
+    pub(super) fn write(&self, rows: &[T]) -> csv::Result<()> {
         let mut file = self.file.lock();
         rows.iter().try_for_each(|row| file.serialize(row))?;
         Ok(file.flush()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::files::FaultRow;
+
+    #[test]
+    fn a_file_without_a_row_has_its_header() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("faults.csv");
+        let clock = Clock::system();
+        let rows = TimedRows::new(&path, clock.now(), &clock).unwrap();
+        let read = || std::fs::read_to_string(&path).unwrap();
+        assert_eq!(read(), "time,server,kind,event\n");
+        rows.write(&[FaultRow::default()]).unwrap();
+        assert_eq!(read(), "time,server,kind,event\n0.0,,,\n");
     }
 }

@@ -1,5 +1,6 @@
 //! Types of values that are checked when they are deserialized, from the file or from a flag.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -238,7 +239,8 @@ pub fn header_names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, 
     names
         .iter_mut()
         .for_each(|name| name.make_ascii_lowercase());
-    names.dedup();
+    let mut earlier = BTreeSet::new();
+    names.retain(|name| earlier.insert(name.clone()));
     Ok(names)
 }
 

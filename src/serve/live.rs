@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::{Value, json};
 
+use crate::clock::seconds;
 use crate::proxy::shared::Shared;
 use crate::report::page::{BASE, dom, fill, stages};
 use crate::report::timeline::{clock_error, clock_lines, unseen};
@@ -147,10 +148,6 @@ fn in_order(spent: &TimeSpent) -> Vec<&PartSpent> {
     let mut parts: Vec<&PartSpent> = spent.parts.iter().collect();
     parts.sort_by_key(|part| part.spent.order());
     parts
-}
-
-fn seconds(nanos: i64) -> f64 {
-    nanos as f64 / 1e9
 }
 
 fn ok(slot: &Slot) -> u64 {

@@ -89,6 +89,12 @@ impl EngineClock {
     pub(super) fn now(&self) -> Stamp {
         self.clock.now().plus_nanos(self.skew_nanos)
     }
+
+    /// Waits until a time of the engine's clock.
+    pub(super) async fn wait_until(&self, until: Stamp) {
+        let until = until.plus_nanos(-self.skew_nanos);
+        self.clock.wait_until(until).await;
+    }
 }
 
 impl Driver {

@@ -13,8 +13,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::clock::Stamp;
-
 use super::disaggregation::Bootstrap;
 use super::driver::{Submission, Update};
 use super::engine::{EventKind, HELD};
@@ -49,7 +47,7 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
     let (id, tokens) = (submission.request.id, submission.request.prompt.tokens());
     let prepared = std::mem::replace(&mut submission.due, HELD).plus_nanos(PREPARE_NANOS);
     shared.driver.submit([submission]);
-    sleep_until(&shared, prepared).await;
+    shared.clock.wait_until(prepared).await;
     let mut waiting = Some(shared.rooms.waiting.clone());
     loop {
         let update = tokio::select! {
@@ -71,7 +69,7 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
             let _sending = shared.rooms.sending.clone();
             let (rooms, pair) = (&shared.rooms, &shared.config.disaggregation);
             let ends = rooms.transfer(pair, tokens as u32, update.reported_at);
-            sleep_until(&shared, ends).await;
+            shared.clock.wait_until(ends).await;
             room.sent.cancel();
             update.reported_at = ends;
         }
@@ -115,11 +113,4 @@ async fn wait_for_transfer(bootstrap: &Bootstrap) -> io::Result<()> {
     let mut stream = TcpStream::connect((bootstrap.host.as_str(), bootstrap.port)).await?;
     stream.write_u64(bootstrap.room).await?;
     stream.read_u8().await.map(drop)
-}
-
-/// Sleeps until a time of the engine's clock. Returns at once if it has passed.
-async fn sleep_until(shared: &Shared, at: Stamp) {
-    if let Ok(nanos @ 1..) = u64::try_from(at.nanos_since(shared.clock.now())) {
-        tokio::time::sleep(Duration::from_nanos(nanos)).await;
-    }
 }

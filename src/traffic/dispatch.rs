@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
@@ -156,7 +155,7 @@ impl Dispatch {
             }
             due = ended.plus_nanos(next.think_ns);
             tokio::select! {
-                () = sleep_until(clock, due) => {}
+                () = clock.wait_until(due) => {}
                 () = self.stop.stopped() => return,
             }
         }
@@ -190,12 +189,5 @@ impl Dispatch {
         });
         // Fails only if the run was dropped.
         let _ = self.ended.send(exchange);
-    }
-}
-
-/// Sleeps until `at`; may end late, but never early.
-pub(super) async fn sleep_until(clock: &Clock, at: Stamp) {
-    while let Ok(nanos @ 1..) = u64::try_from(at.nanos_since(clock.now())) {
-        tokio::time::sleep(Duration::from_nanos(nanos)).await;
     }
 }

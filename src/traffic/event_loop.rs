@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use crate::clock::Clock;
 use crate::stats::Histogram;
 
-use super::dispatch::sleep_until;
 use super::lag::count_later;
 use super::progress::LiveProgress;
 use super::verdict::{Delay, Evidence};
@@ -24,7 +23,7 @@ pub(super) fn measure(clock: Clock, live: Arc<LiveProgress>) -> Arc<Mutex<Histog
     let weak = Arc::downgrade(&delays);
     tokio::spawn(async move {
         // The start is announced ahead of time.
-        sleep_until(&clock, live.began().await).await;
+        clock.wait_until(live.began().await).await;
         loop {
             let due = clock.now().plus_nanos(TICK_NANOS);
             tokio::time::sleep(TICK).await;

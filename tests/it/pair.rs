@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use futures_util::future::join_all;
 use queuescope::proxy::shared::ServerRole;
 use queuescope::request::stages::Breakdown;
 use queuescope::table::Table;
@@ -264,9 +265,8 @@ async fn each_recorded_request_is_one_row_that_names_both_servers() {
     let is_given = std::env::var_os("PD_RECORDINGS").is_some();
     assert!(is_given || all.len() >= 27, "the recordings are there");
     for split in [usize::MAX, 7] {
-        for dispatch in &all {
-            check_played(dispatch, split, false).await;
-        }
+        let played = all.iter().map(|of| check_played(of, split, false));
+        join_all(played).await;
     }
 }
 

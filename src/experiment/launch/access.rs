@@ -127,21 +127,22 @@ pub(super) async fn poll<T>(
     let polled = async {
         loop {
             match check().await {
-                Ok(result) => return result,
+                Ok(result) => return Ok(result),
+                // It stays wrong.
+                Err(reason) if reason.contains(TLS_HINT) => return Err(reason),
                 Err(reason) => last = reason,
             }
             sleep(POLL_INTERVAL).await;
         }
     };
     let polled = timeout(limit, polled).await;
-    polled.map_err(|_| format!("asked for {} s: {last}", limit.as_secs_f64()))
+    polled.unwrap_or_else(|_| Err(format!("asked for {} s: {last}", limit.as_secs_f64())))
 }
 
 /// Reads it in a response of SGLang's `/get_server_info`.
 fn read_max_running_requests(body: &[u8]) -> Option<u32> {
     let info: Value = serde_json::from_slice(body).ok()?;
-    let rank = info.get("internal_states")?.get(0)?;
-    let slots = rank.get("effective_max_running_requests_per_dp")?;
+    let slots = info.pointer("/internal_states/0/effective_max_running_requests_per_dp")?;
     slots.as_u64()?.try_into().ok()
 }
 

@@ -32,15 +32,14 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
     let (keys, router) = (&settings.keys, settings.keys.router);
     let spec = spec(settings, Path::new(""), Path::new(""))?;
     let is_external = keys.engine == EngineName::External;
-    let may_lack_servers = !is_external || router == Router::External;
+    let is_routed = is_external && router == Router::External;
     ensure!(
-        if keys.servers.is_empty() {
-            may_lack_servers
-        } else {
-            is_external
-        },
+        is_routed || is_external != keys.servers.is_empty(),
         "engine = \"external\" and servers go together; servers are URLs, such as [\"http://127.0.0.1:30000\"]"
     );
+    if let Err(url) = settings::distinct(keys.servers.iter().map(|url| url.as_str().into())) {
+        bail!("servers: {url} is given twice; leave it out, or give the address of another server");
+    }
     check_pairs(settings)?;
     ensure!(
         router == Router::SglangRouter || settings.table("sglang_router").next().is_none(),

@@ -254,6 +254,12 @@ fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
             "num_prefill = 1\nnum_decode = 1",
             (1, 4, None),
         ),
+        // None of a kind is no pair.
+        (
+            ExperimentKind::Routing,
+            "num_prefill = 0",
+            (4, 4, Some("16")),
+        ),
         // Policies can be compared on servers that run already, too.
         (ExperimentKind::Routing, servers, (4, 4, Some("16"))),
     ] {

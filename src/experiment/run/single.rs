@@ -145,9 +145,6 @@ impl RunContext {
         file.start_s = Some(self.clock.now().since(began));
         let servers = deployment.servers.iter().map(|server| server.file.clone());
         file.servers = servers.collect();
-        for server in &mut file.servers {
-            server.max_running_requests = spec.access.max_running_requests(&server.url).await;
-        }
         file.processes = deployment.processes();
         file.router = spec.router_name();
         file.kept_cache = !deployment.kept_caches.is_empty();

@@ -116,7 +116,8 @@ async fn put_generates_as_post_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn named_headers_label_a_request_in_its_row_and_in_metrics() {
-    let (upstream, front) = answering("label_headers = [\"X-Tenant\", \"x-team\"]").await;
+    let (upstream, front) =
+        answering("label_headers = [\"X-Tenant\", \"x-team\", \"x-tenant\"]").await;
     let extra = "x-tenant: acme; corp\r\nx-other: no\r\nx-team: \r\n";
     ask(&front, extra).await;
     // The server gets them as they came.
