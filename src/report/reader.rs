@@ -212,9 +212,11 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let label = label.or(of_file.map(|file| file.label.as_str()));
     let label = label.filter(|label| !label.is_empty());
     let is_partial = rows.map_or(!is_summarized, |rows| rows == PARTIAL);
+    // Joined rows of proxies have no verdict.
+    let is_judged = !is_partial && (file.is_some() || is_file(&SCHEDULE));
     let missing = match rows {
         None if is_summarized => Some((ROWS, "there are no figures of it")),
-        Some(_) if !is_summarized && !is_partial => Some((SUMMARY, "there is no verdict on it")),
+        Some(_) if is_judged && !is_summarized => Some((SUMMARY, "there is no verdict on it")),
         _ => None,
     };
     notes.extend(missing.map(|(file, what)| format!("{file} is missing: {what}")));
