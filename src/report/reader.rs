@@ -22,6 +22,7 @@ use super::sanitize::sanitize;
 use super::verdict::{Grade, Verdict};
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
+use crate::stats::waits::ServerFacts;
 use crate::table::parquet::Source;
 use crate::table::rotated;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
@@ -60,6 +61,8 @@ pub struct Run {
     pub faults: Vec<FaultRow>,
     /// Whether it was cut short: its rows are those of the requests that had ended by then.
     pub is_partial: bool,
+    /// What the caller says of each of its servers; it stands before what its files say.
+    pub told: ServerFacts,
     /// Notes for the reader of its figures.
     pub notes: Vec<String>,
     /// Of a prediction: the expected errors of its figures, as shares.
