@@ -272,12 +272,8 @@ impl WaitReport {
 pub fn wait_sentence<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
+    run.told.is_incomplete = true;
     let json = WaitReport::of_servers(&run).of_row(&run.table, 0)?;
-    let is_unsure = |of: Cause| json["cause"] == of.name();
-    if is_unsure(Cause::NotSeen) || is_unsure(Cause::Memory) {
-        let unknown = Cause::Unknown.description();
-        return Some(sentence(json["waited_s"].as_f64()?, unknown, None));
-    }
     json["words"].as_str().map(str::to_owned)
 }
 

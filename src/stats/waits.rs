@@ -191,7 +191,8 @@ impl Judge<'_> {
                 causes.push(cause);
             }
         }
-        if unexplained > 0.0 && with_room >= MAJORITY * unexplained {
+        let is_sure = unexplained > 0.0 && with_room >= MAJORITY * unexplained;
+        if is_sure && !self.known.is_incomplete {
             let all = pieces.iter().zip(&mut causes);
             let all = all.filter(|(piece, cause)| self.is_unexplained(piece, **cause));
             all.for_each(|(_, cause)| *cause = Cause::NotSeen);
@@ -258,7 +259,7 @@ impl Judge<'_> {
 
     /// Whether the server could have run one more of these requests: it has run more, and held as many tokens.
     fn has_room(&self, piece: &Piece) -> bool {
-        let limits = self.limits;
+        let limits = &self.limits;
         let max = limits.slots.unwrap_or(0).max(limits.ran);
         let is_free = self.usage(piece).is_some_and(|usage| usage < FREE_USAGE);
         let held = limits.tokens.unwrap_or(0.0);

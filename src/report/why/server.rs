@@ -152,6 +152,7 @@ impl Server {
         let here = untimed.iter().filter(|(at, _)| [host, ""].contains(at));
         let here = here.map(|(_, at)| shift.map_or(Interval::ALWAYS, |shift| at.shifted(shift)));
         known.untimed = Interval::union(here.collect());
+        known.is_incomplete = run.told.is_incomplete;
         for (cause, queue) in &mut self.queues {
             known.cause = *cause;
             queue.waits = Waits::of(&queue.stays, &known);
@@ -197,11 +198,12 @@ impl Server {
             start: at(fault.down),
             end: fault.ready.map_or(i64::MAX, at),
         });
-        let slots = flag(command, SLOTS_FLAG).map(|slots: u32| (slots / ranks.max(1), COMMAND));
         let asked = run.servers().iter().find(|server| server.name == name);
         let asked = asked.and_then(|server| Some((server.max_running_requests?, SERVER_INFO)));
-        let told = run.told.slots.map(|slots| (slots, TOLD));
-        let slots = told.or(asked).or(slots);
+        let of_ranks = |slots: u32, source| (slots / ranks.max(1), source);
+        let told = run.told.slots.map(|slots| of_ranks(slots, TOLD));
+        let in_command = || Some(of_ranks(flag(command, SLOTS_FLAG)?, COMMAND));
+        let slots = told.or(asked).or_else(in_command);
         let down = Interval::union(down.collect());
         let mut scraped = rows_of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
         let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));

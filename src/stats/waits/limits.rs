@@ -129,7 +129,8 @@ impl Limits {
         };
         let slots = known.slots.or_else(|| is_enough.then(found)?);
         let from_pool = known.pool.map(|pool| pool as f64 * FULL);
-        let (found, may_be_memory) = match is_enough && from_pool.is_none() {
+        let is_told = known.is_incomplete || from_pool.is_some();
+        let (found, may_be_memory) = match is_enough && !is_told {
             true => below(pieces, slots),
             false => (None, false),
         };
