@@ -58,13 +58,14 @@ impl Limits {
         }
     }
 
-    /// The known limits, and those inferred from a sweep: each with the begin of the time for which it holds. Only inferred slots change.
-    pub fn over_time(
+    /// The known limits, and those inferred from a sweep: each with the begin of the time for which it holds, and the pieces of that time.
+    /// Only inferred slots change.
+    pub fn over_time<'s>(
         stays: &[Stay],
-        sweep: &Sweep,
+        sweep: &'s Sweep,
         batch: i64,
         known: &ServerFacts,
-    ) -> Vec<(i64, Limits)> {
+    ) -> Vec<(i64, &'s [Piece], Limits)> {
         let long = stays.iter().filter(|stay| stay.waited() > batch).count();
         let is_enough = long >= MIN_LONG_WAITS;
         let waited: f64 = sweep.pieces.iter().map(Piece::weight).sum();
@@ -75,17 +76,16 @@ impl Limits {
         if parts.len() > 1 && below(&sweep.pieces, None).0.is_some() {
             parts = vec![&sweep.spans];
         }
-        let of_part = |part: &&[Span]| {
-            let first = |at| sweep.pieces.partition_point(|piece| piece.from < at);
-            let (from, to) = (
-                part.first().map(|span| span.from),
-                part.last().map(|span| span.to),
-            );
-            let (from, to) = (from.unwrap_or(i64::MIN), to.unwrap_or(i64::MAX));
-            let pieces = &sweep.pieces[first(from)..first(to)];
-            (from, Limits::of(part, pieces, known, is_enough))
+        let mut rest = &sweep.pieces[..];
+        let of_part = |part: &[Span]| {
+            let from = part.first().map_or(i64::MIN, |span| span.from);
+            let end = part.last().map_or(i64::MAX, |span| span.to);
+            let (pieces, later) = rest.split_at(rest.partition_point(|piece| piece.from < end));
+            rest = later;
+            let limits = Limits::of(part, pieces, known, is_enough);
+            (from, pieces, limits)
         };
-        parts.iter().map(of_part).collect()
+        parts.into_iter().map(of_part).collect()
     }
 
     /// The limits that hold at a time.
@@ -94,21 +94,6 @@ impl Limits {
         limits
             .get(begun.saturating_sub(1))
             .map_or_else(Limits::default, |of| of.1)
-    }
-
-    /// The pieces of each time, with its limits.
-    pub fn parts<'p>(
-        limits: &[(i64, Limits)],
-        pieces: &'p [Piece],
-    ) -> impl Iterator<Item = (&'p [Piece], Limits)> {
-        let mut rest = pieces;
-        let ends = limits.iter().skip(1).map(|(from, _)| *from);
-        let part = move |((_, limits), end): (&(i64, Limits), i64)| {
-            let (pieces, later) = rest.split_at(rest.partition_point(|piece| piece.from < end));
-            rest = later;
-            (pieces, *limits)
-        };
-        limits.iter().zip(ends.chain([i64::MAX])).map(part)
     }
 
     fn of(spans: &[Span], pieces: &[Piece], known: &ServerFacts, is_enough: bool) -> Limits {
