@@ -304,6 +304,12 @@ impl Run {
         server.map_or(host, |server| &server.name)
     }
 
+    /// How long it lasted, seconds, if its summary says so; the duration of a window is not the run's.
+    pub fn duration(&self) -> Option<f64> {
+        let is_whole = self.window().is_none_or(|window| window.is_whole_run());
+        self.summary_as("/duration").filter(|_| is_whole)
+    }
+
     /// Whether a row counts in the figures: its request arrived in the window, or at an unknown time.
     pub fn is_counted(&self) -> impl Fn(usize) -> bool + '_ {
         let window = self.window().filter(|window| !window.is_whole_run());
