@@ -84,7 +84,7 @@ pub struct Ran {
 }
 
 /// The most parts into which a sweep's time is divided.
-const MAX_SPANS: usize = 200;
+const MAX_SPANS: usize = 64;
 
 impl Span {
     /// Adds a piece.
