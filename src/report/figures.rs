@@ -43,10 +43,7 @@ fn facts(run: &Run) -> RunFacts {
     // The run begins with its schedule, not with its first request: times count from then.
     let is_scheduled = run.table.has(ColumnId::scheduled_time);
     let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
-    // The duration of a window is not the run's.
-    let is_whole = run.window().is_none_or(|window| window.is_whole_run());
-    let duration: Option<f64> = run.summary_as("/duration");
-    let ended = match duration.filter(|_| is_whole) {
+    let ended = match run.duration() {
         Some(duration) => started.plus_seconds(duration),
         None => ended.map_or(started, Stamp::from_nanos),
     };

@@ -163,16 +163,7 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
 /// The summary of the merged rows, which are in this file.
 fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let (table, _) = rows::read(&[rows.to_owned()], None, &SKIPPED_COLUMNS)?;
-    let end = |shard: &Shard| {
-        let after = seconds(shard.began - began);
-        // The duration of a shard with a window is not that of its run.
-        let is_whole = shard
-            .run
-            .window()
-            .is_none_or(|window| window.is_whole_run());
-        let duration = shard.run.summary_as("/duration").filter(|_| is_whole);
-        duration.map(|duration: f64| duration + after)
-    };
+    let end = |shard: &Shard| Some(shard.run.duration()? + seconds(shard.began - began));
     let scheduled = shards.iter().map(|shard| shard.run.scheduled());
     let first = shards.first();
     let mut config = first.map(Shard::config).unwrap_or_default();
@@ -194,11 +185,9 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     };
     let mut summary = figures(&run).to_json();
     let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began });
-    let machines = shards
-        .iter()
-        .map(|shard| shard.run.summary_value("/machine"));
+    let machine = |of: &Shard| of.run.summary_value("/machine").cloned();
     summary["machine"] = Value::Null;
-    summary["machines"] = json!(machines.collect::<Vec<_>>());
+    summary["machines"] = shards.iter().map(machine).collect();
     summary["started_at"] = seconds(began).into();
     summary["started_at_ns"] = began.into();
     summary["merged_from"] = shards.iter().map(of_shard).collect();

@@ -22,6 +22,7 @@ use super::sanitize::sanitize;
 use super::verdict::{Grade, Verdict};
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
+use crate::stats::waits::ServerFacts;
 use crate::table::parquet::Source;
 use crate::table::rotated;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
@@ -60,6 +61,8 @@ pub struct Run {
     pub faults: Vec<FaultRow>,
     /// Whether it was cut short: its rows are those of the requests that had ended by then.
     pub is_partial: bool,
+    /// What the caller says of each of its servers; it stands before what its files say.
+    pub told: ServerFacts,
     /// Notes for the reader of its figures.
     pub notes: Vec<String>,
     /// Of a prediction: the expected errors of its figures, as shares.
@@ -212,9 +215,11 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let label = label.or(of_file.map(|file| file.label.as_str()));
     let label = label.filter(|label| !label.is_empty());
     let is_partial = rows.map_or(!is_summarized, |rows| rows == PARTIAL);
+    // Joined rows of proxies have no verdict.
+    let is_judged = !is_partial && (file.is_some() || is_file(&SCHEDULE));
     let missing = match rows {
         None if is_summarized => Some((ROWS, "there are no figures of it")),
-        Some(_) if !is_summarized && !is_partial => Some((SUMMARY, "there is no verdict on it")),
+        Some(_) if is_judged && !is_summarized => Some((SUMMARY, "there is no verdict on it")),
         _ => None,
     };
     notes.extend(missing.map(|(file, what)| format!("{file} is missing: {what}")));
@@ -297,6 +302,12 @@ impl Run {
     pub fn server<'h>(&'h self, host: &'h str) -> &'h str {
         let server = self.servers().iter().find(|server| server.host == host);
         server.map_or(host, |server| &server.name)
+    }
+
+    /// How long it lasted, seconds, if its summary says so; the duration of a window is not the run's.
+    pub fn duration(&self) -> Option<f64> {
+        let is_whole = self.window().is_none_or(|window| window.is_whole_run());
+        self.summary_as("/duration").filter(|_| is_whole)
     }
 
     /// Whether a row counts in the figures: its request arrived in the window, or at an unknown time.

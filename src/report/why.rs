@@ -172,8 +172,10 @@ impl WaitReport {
         let (cause, slots, holders) = match queue_of(longest) {
             Some((queue, stay)) => {
                 let slots = queue.waits.slots_at(stay.queued);
-                let holders = queue.holders(&stay, MAX_HOLDERS);
-                (queue.waits.causes(&stay).main(), slots, holders)
+                let cause = queue.waits.causes(&stay).main();
+                let has_holders = cause.is_some_and(Cause::has_holders);
+                let max = if has_holders { MAX_HOLDERS } else { 0 };
+                (cause, slots, queue.holders(&stay, max))
             }
             // At an unknown time.
             None => (Some(longest.cause?), None, Vec::new()),
@@ -181,8 +183,7 @@ impl WaitReport {
         let waited_s = seconds(waits.iter().map(|wait| wait.nanos).sum());
         let part = format!("for {} ", duration(seconds(longest.nanos)));
         let part = part.repeat((waits.len() > 1).into());
-        let has_holders = cause.is_some_and(Cause::has_holders);
-        let by = holders.first().filter(|_| has_holders).map(|(row, _)| {
+        let by = holders.first().map(|(row, _)| {
             let tokens = table.integer(ColumnId::actual_prompt_tokens, *row);
             let tokens = tokens.map(i64::unsigned_abs);
             (table.text(ColumnId::req_id, *row), tokens)
@@ -272,12 +273,8 @@ impl WaitReport {
 pub fn wait_sentence<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
+    run.told.is_incomplete = true;
     let json = WaitReport::of_servers(&run).of_row(&run.table, 0)?;
-    let is_unsure = |of: Cause| json["cause"] == of.name();
-    if is_unsure(Cause::NotSeen) || is_unsure(Cause::Memory) {
-        let unknown = Cause::Unknown.description();
-        return Some(sentence(json["waited_s"].as_f64()?, unknown, None));
-    }
     json["words"].as_str().map(str::to_owned)
 }
 

@@ -118,7 +118,19 @@ fn ranks(count: u64, q: f64) -> Option<(u64, u64)> {
         return None;
     }
     let below = Binomial::new(q, count).ok()?;
-    let (low, high) = (below.inverse_cdf(TAIL), below.inverse_cdf(1.0 - TAIL) + 1);
+    // The library's own search computes each probability seven times.
+    let least = |share: f64| {
+        let (mut from, mut to) = (0, count);
+        while from < to {
+            let middle = u64::midpoint(from, to);
+            match below.cdf(middle) < share {
+                true => from = middle + 1,
+                false => to = middle,
+            }
+        }
+        from
+    };
+    let (low, high) = (least(TAIL), least(1.0 - TAIL) + 1);
     (low >= 1 && high <= count).then_some((low, high))
 }
 

@@ -55,11 +55,11 @@ impl Waits {
         let cuts = known.down.iter().chain(&known.untimed);
         let cuts = cuts.flat_map(|cut| [cut.start, cut.end]);
         let sweep = Sweep::of(stays, batch, cuts);
-        let limits = Limits::over_time(stays, &sweep, batch, known);
+        let parts = Limits::over_time(stays, &sweep, batch, known);
         let causes = match known.cause {
             Some(cause) => vec![cause; sweep.pieces.len()],
             None => {
-                let of_part = |(pieces, limits)| {
+                let of_part = |(_, pieces, limits): &(i64, &[Piece], Limits)| {
                     let judge = Judge {
                         limits,
                         batch,
@@ -67,8 +67,7 @@ impl Waits {
                     };
                     judge.causes(pieces)
                 };
-                let parts = Limits::parts(&limits, &sweep.pieces);
-                parts.flat_map(of_part).collect()
+                parts.iter().flat_map(of_part).collect()
             }
         };
         let (mut unattributed_s, mut sums) = (0.0, Sums::default());
@@ -91,7 +90,7 @@ impl Waits {
         };
         let sums = sweep.pieces.iter().zip(causes).map(attribute).collect();
         Waits {
-            limits,
+            limits: parts.iter().map(|(from, _, of)| (*from, *of)).collect(),
             unattributed_s,
             decoding: sweep.decoding,
             sums,
@@ -158,7 +157,7 @@ fn seconds(piece: &Piece) -> f64 {
 
 /// Finds the cause of each piece.
 struct Judge<'k> {
-    limits: Limits,
+    limits: &'k Limits,
     batch: i64,
     known: &'k ServerFacts,
 }
@@ -191,7 +190,8 @@ impl Judge<'_> {
                 causes.push(cause);
             }
         }
-        if unexplained > 0.0 && with_room >= MAJORITY * unexplained {
+        let is_sure = unexplained > 0.0 && with_room >= MAJORITY * unexplained;
+        if is_sure && !self.known.is_incomplete {
             let all = pieces.iter().zip(&mut causes);
             let all = all.filter(|(piece, cause)| self.is_unexplained(piece, **cause));
             all.for_each(|(_, cause)| *cause = Cause::NotSeen);

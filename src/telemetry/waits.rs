@@ -124,15 +124,11 @@ impl WaitLog {
             let of = log.timed.get(&(worker.to_owned(), row.dp_rank))?;
             let at = of.stays.iter().rposition(|(_, other)| *other == stay)?;
             let mut known = of.facts(worker, &log.untimed);
-            if at >= of.counted {
-                known.untimed = vec![Interval::ALWAYS];
-            }
+            known.is_incomplete = at >= of.counted;
             (of.all(), known)
         };
         let waits = Waits::of(&stays, &known);
         let cause = waits.causes(&stay).main()?;
-        let is_cut = known.untimed == [Interval::ALWAYS] && cause == Cause::Memory;
-        let cause = if is_cut { Cause::Unknown } else { cause };
         let holders = waits.holders(&stays, &stay, cause.has_holders().into());
         Some(Judged {
             cause,

@@ -38,8 +38,8 @@ pub struct Args {
     #[arg(long, value_name = "ROWS", num_args = 1..)]
     pub fit: Vec<PathBuf>,
     /// The most requests that each server of LOAD and --fit ran at once [default: what their commands or the rows tell]
-    #[arg(long, value_name = "N", value_parser = at_least(1_usize))]
-    pub max_running_requests: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = at_least(1_u32))]
+    pub max_running_requests: Option<u32>,
     /// Tokens that the KV cache of each of them held [default: what their commands or /metrics tell]
     #[arg(long, value_name = "N", value_parser = at_least(1_u64))]
     pub max_total_tokens: Option<u64>,
@@ -83,18 +83,16 @@ impl Args {
 
     /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
     fn read(&self, given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
-        let runs = merged(reader::load(given)?.runs)?;
+        let mut runs = merged(reader::load(given)?.runs)?;
+        for run in &mut runs {
+            run.told.slots = self.max_running_requests;
+            run.told.pool = self.max_total_tokens;
+        }
         let loads = runs.iter().map(Load::of);
         let loads = loads.collect::<Result<Vec<Load>, Error>>()?;
         let all = runs.into_iter().zip(loads);
         let (all, empty): (Vec<_>, Vec<_>) = all.partition(|(_, load)| !load.requests.is_empty());
         let (runs, mut loads): (Vec<Run>, Vec<Load>) = all.into_iter().unzip();
-        for load in &mut loads {
-            load.pool = self.max_total_tokens.or(load.pool);
-            for slots in &mut load.slots {
-                *slots = self.max_running_requests.or(*slots);
-            }
-        }
         let mut empty = empty.into_iter().map(|(_, load)| Error::Empty(load.name));
         match loads.first_mut() {
             Some(first) => first.notes.extend(empty.map(|error| error.to_string())),

@@ -164,6 +164,7 @@ impl Load {
         }
         let mut load = Load {
             name: run.name.clone(),
+            pool: run.told.pool,
             ..Load::default()
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
@@ -183,8 +184,9 @@ impl Load {
                 let host = table.text(ColumnId::host, row);
                 load.servers.push(host.to_owned());
                 let server = why.server(table, row, None);
-                let slots = server.and_then(|server| server.slots());
-                load.slots.push(slots.map(|(slots, _)| slots as usize));
+                let slots = server.and_then(|server| Some(server.slots()?.0));
+                let slots = run.told.slots.or(slots);
+                load.slots.push(slots.map(|slots| slots as usize));
                 load.pool = load.pool.or(server.and_then(|server| server.pool()));
                 load.slots.len() - 1
             });

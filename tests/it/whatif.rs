@@ -380,6 +380,23 @@ fn a_full_kv_cache_is_named_and_its_size_can_be_given() {
     assert_says(&kept, "max_running_requests = 100\n");
 }
 
+/// Few waits do not show how many slots there were; the caller's number explains them.
+#[test]
+fn what_a_given_limit_explains_is_replayed() {
+    let mut load = simulated(&Model::default(), 0.2);
+    load.slots = vec![Some(1)];
+    for at in 61..65 {
+        load.requests[at].arrival = load.requests[60].arrival;
+    }
+    let folder = written(&Deployment::of(&Model::default(), &load).serve(&load));
+    let path = folder.path().join("rows.csv");
+    let path = path.to_str().unwrap();
+    let (_, refused) = run(&[path]).unwrap();
+    assert_says(&refused.unwrap(), "what it waited for is not known for ");
+    let all = told(&[path], "--max-running-requests 1");
+    assert_eq!(all["loads"][0]["notes"], json!([]));
+}
+
 /// A queue that is short beside the TTFT does not decide whether a load is explained.
 #[test]
 fn a_short_queue_weighs_little() {

@@ -60,7 +60,7 @@ pub fn server(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     Some(format!("{what}."))
 }
 
-/// A request that went well, or that was given up while a hop had it.
+/// A request that went well, or that was given up while a hop had it or it decoded.
 struct Ended {
     row: usize,
     /// Seconds.
@@ -76,7 +76,8 @@ struct Ended {
 /// count while a hop held them, so that no server had them, or while they decoded; other failures are findings of their own.
 pub fn waited_for_fault(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
     let (run, mut sentences) = (facts.run, Vec::new());
-    let all = run.counted().filter_map(|row| Ended::of(run, row));
+    let all = run.counted().filter(|_| !facts.episodes.is_empty());
+    let all = all.filter_map(|row| Ended::of(run, row));
     // Only times with the same stages in them compare.
     let (timed, others): (Vec<Ended>, Vec<Ended>) = all.partition(|of| of.has_server_time);
     let compared = [

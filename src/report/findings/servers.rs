@@ -43,9 +43,8 @@ pub fn queue_grew(run: &Run) -> bool {
 
 /// A queue that grew from the first third of the run to the last because more requests arrived than ended.
 pub fn growth(run: &Run) -> Option<String> {
-    let waits = run
-        .counted()
-        .filter_map(|row| Some((seconds(run.table.began(row)?), wait(run, row)?)));
+    let waits = run.counted();
+    let waits = waits.filter_map(|row| Some((seconds(run.table.began(row)?), wait(run, row)?)));
     let mut waits: Vec<(f64, f64)> = waits.collect();
     waits.sort_by(|a, b| a.0.total_cmp(&b.0));
     let third = waits.len() / 3;

@@ -273,15 +273,6 @@ fn where_nothing_is_wrong_no_sentence_is_said_twice() {
 }
 
 #[test]
-fn where_all_failed_there_are_no_others() {
-    let refused = |sample: Sample, _, _| sample.ended(Outcome::ConnectError, "refused");
-    let run = run_of(100, refused);
-    let all = found(&run);
-    let failed = all.iter().find(|of| of.kind == "failures").unwrap();
-    assert!(!failed.what.contains("latencies"), "{}", failed.what);
-}
-
-#[test]
 fn nothing_is_found_in_few_requests_or_none() {
     only(&run_of(5, |sample, _, _| sample), "too_few");
     only(&Run::default(), "too_few");

@@ -51,7 +51,7 @@ function whyTheyWaited(run) {
   const servers = waiting.servers.slice(0, 8).map(of => [of.server, { n: known(of.slots) ? number(of.slots) : "–", small: known(of.slots) ? of.slots_source : null }, { n: duration(of.waited_s) },
     whatFor(of)]);
   const groups = waiting.groups.map(of => [`${of.by} ${of.name}${["prompt", "output"].includes(of.by) ? " tokens" : ""}`, { n: number(of.requests), small: percent(of.share_of_requests) }, { n: percent(of.share_of_tokens) }, { n: percent(of.caused) }, { n: percent(of.bore) }]);
-  const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody seen here"]);
+  const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody known"]);
   const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
   return section("waiting", "Why they waited", words("p", sentence),
     over.causes.length ? picture({ title: "What requests waited for", mark: run.mark, option: waitingOption(over),

@@ -50,6 +50,7 @@ pub type Key<'t> = (&'t str, Option<i64>);
 const SLOTS_FLAG: &str = "--max-running-requests";
 const POOL_FLAG: &str = "--max-total-tokens";
 /// The sources of limits.
+const TOLD: &str = "given";
 const COMMAND: &str = "its command";
 const SERVER_INFO: &str = "its /get_server_info";
 const METRICS_PAGE: &str = "its /metrics";
@@ -151,6 +152,7 @@ impl Server {
         let here = untimed.iter().filter(|(at, _)| [host, ""].contains(at));
         let here = here.map(|(_, at)| shift.map_or(Interval::ALWAYS, |shift| at.shifted(shift)));
         known.untimed = Interval::union(here.collect());
+        known.is_incomplete = run.told.is_incomplete;
         for (cause, queue) in &mut self.queues {
             known.cause = *cause;
             queue.waits = Waits::of(&queue.stays, &known);
@@ -196,14 +198,17 @@ impl Server {
             start: at(fault.down),
             end: fault.ready.map_or(i64::MAX, at),
         });
-        let slots = flag(command, SLOTS_FLAG).map(|slots: u32| (slots / ranks.max(1), COMMAND));
         let asked = run.servers().iter().find(|server| server.name == name);
         let asked = asked.and_then(|server| Some((server.max_running_requests?, SERVER_INFO)));
-        let slots = asked.or(slots);
+        let of_ranks = |slots: u32, source| (slots / ranks.max(1), source);
+        let told = run.told.slots.map(|slots| of_ranks(slots, TOLD));
+        let in_command = || Some(of_ranks(flag(command, SLOTS_FLAG)?, COMMAND));
+        let slots = told.or(asked).or_else(in_command);
         let down = Interval::union(down.collect());
         let mut scraped = rows_of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
         let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
-        self.pool = pool.or(scraped.next_back());
+        let told = run.told.pool.map(|pool| (pool, TOLD));
+        self.pool = told.or(pool).or_else(|| scraped.next_back());
         self.slots_source = slots.map(|(_, source)| source);
         ServerFacts {
             slots: slots.map(|(slots, _)| slots),

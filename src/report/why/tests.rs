@@ -311,9 +311,16 @@ fn a_few_rows_do_not_tell_that_others_had_the_server() {
     // `d` waits for a slot, with all rows; of the others but one, less than before ran.
     let all = wait_sentence([&rows[5]].into_iter().chain(&rows[..5]).chain(&rows[6..]));
     assert!(all.unwrap().contains("; longest by "));
-    let last = wait_sentence([&rows[7], &rows[0], &rows[1], &rows[6]]);
+    let last = [&rows[7], &rows[0], &rows[1], &rows[6]];
+    let said = "waited 3.00 s: what it waited for is not known";
+    assert_eq!(wait_sentence(last).unwrap(), said);
+    // Nor who held it up: on the page, the words would be followed by others.
+    let mut run = Run::default();
+    last.iter().for_each(|row| run.table.push_row(row));
+    run.told.is_incomplete = true;
+    let wait = WaitReport::of(&run).of_row(&run.table, 0).unwrap();
     assert_eq!(
-        last.unwrap(),
-        "waited 3.00 s: what it waited for is not known"
+        (&wait["words"], &wait["held_up_by"]),
+        (&json!(said), &json!([]))
     );
 }

@@ -28,10 +28,12 @@ const MIN_OF_ALL: f64 = 0.5;
 /// The most of the time at a limit or above that may be above it: ends are stamped after their slot is free.
 const MAX_EXCEEDED: f64 = 0.10;
 /// Slots that changed are found if at each limit so many times its number of sequences started, and at least this share of the waiting
-/// there was while exactly as many ran; and if that explains at least this share of all waiting.
+/// there was while exactly as many ran; and if each part explains at least this share of all waiting more, and all together that share,
+/// without what they must explain more.
 const MIN_TURNS: u32 = 4;
 const MIN_EXACT: f64 = 0.5;
 const MIN_GAIN: f64 = 0.02;
+const MIN_EXPLAINED: f64 = 0.75;
 /// If a smaller share of the running sequences decoded, prefill keeps others out, not the slots.
 const MIN_DECODING: f64 = 0.25;
 /// Values with a relative spread up to this may be at one limit; they are, if it is also this much less than the spread of the running
@@ -58,34 +60,34 @@ impl Limits {
         }
     }
 
-    /// The known limits, and those inferred from a sweep: each with the begin of the time for which it holds. Only inferred slots change.
-    pub fn over_time(
+    /// The known limits, and those inferred from a sweep: each with the begin of the time for which it holds, and the pieces of that time.
+    /// Only inferred slots change.
+    pub fn over_time<'s>(
         stays: &[Stay],
-        sweep: &Sweep,
+        sweep: &'s Sweep,
         batch: i64,
         known: &ServerFacts,
-    ) -> Vec<(i64, Limits)> {
+    ) -> Vec<(i64, &'s [Piece], Limits)> {
         let long = stays.iter().filter(|stay| stay.waited() > batch).count();
         let is_enough = long >= MIN_LONG_WAITS;
         let waited: f64 = sweep.pieces.iter().map(Piece::weight).sum();
         let mut parts = match is_enough && known.slots.is_none() {
-            true => cut(&sweep.spans, waited * MIN_GAIN),
+            true => cut(&sweep.spans, waited),
             false => vec![&sweep.spans[..]],
         };
         if parts.len() > 1 && below(&sweep.pieces, None).0.is_some() {
             parts = vec![&sweep.spans];
         }
-        let of_part = |part: &&[Span]| {
-            let first = |at| sweep.pieces.partition_point(|piece| piece.from < at);
-            let (from, to) = (
-                part.first().map(|span| span.from),
-                part.last().map(|span| span.to),
-            );
-            let (from, to) = (from.unwrap_or(i64::MIN), to.unwrap_or(i64::MAX));
-            let pieces = &sweep.pieces[first(from)..first(to)];
-            (from, Limits::of(part, pieces, known, is_enough))
+        let mut rest = &sweep.pieces[..];
+        let of_part = |part: &[Span]| {
+            let from = part.first().map_or(i64::MIN, |span| span.from);
+            let end = part.last().map_or(i64::MAX, |span| span.to);
+            let (pieces, later) = rest.split_at(rest.partition_point(|piece| piece.from < end));
+            rest = later;
+            let limits = Limits::of(part, pieces, known, is_enough);
+            (from, pieces, limits)
         };
-        parts.iter().map(of_part).collect()
+        parts.into_iter().map(of_part).collect()
     }
 
     /// The limits that hold at a time.
@@ -94,21 +96,6 @@ impl Limits {
         limits
             .get(begun.saturating_sub(1))
             .map_or_else(Limits::default, |of| of.1)
-    }
-
-    /// The pieces of each time, with its limits.
-    pub fn parts<'p>(
-        limits: &[(i64, Limits)],
-        pieces: &'p [Piece],
-    ) -> impl Iterator<Item = (&'p [Piece], Limits)> {
-        let mut rest = pieces;
-        let ends = limits.iter().skip(1).map(|(from, _)| *from);
-        let part = move |((_, limits), end): (&(i64, Limits), i64)| {
-            let (pieces, later) = rest.split_at(rest.partition_point(|piece| piece.from < end));
-            rest = later;
-            (pieces, *limits)
-        };
-        limits.iter().zip(ends.chain([i64::MAX])).map(part)
     }
 
     fn of(spans: &[Span], pieces: &[Piece], known: &ServerFacts, is_enough: bool) -> Limits {
@@ -129,7 +116,8 @@ impl Limits {
         };
         let slots = known.slots.or_else(|| is_enough.then(found)?);
         let from_pool = known.pool.map(|pool| pool as f64 * FULL);
-        let (found, may_be_memory) = match is_enough && from_pool.is_none() {
+        let is_told = known.is_incomplete || from_pool.is_some();
+        let (found, may_be_memory) = match is_enough && !is_told {
             true => below(pieces, slots),
             false => (None, false),
         };
@@ -143,20 +131,30 @@ impl Limits {
     }
 }
 
-/// Cuts spans where the slots changed, if the limits before and after explain at least `min_gain` more of the waiting.
-fn cut(spans: &[Span], min_gain: f64) -> Vec<&[Span]> {
-    let before = explained(spans.iter());
-    let after = explained(spans.iter().rev());
-    let by_both = |at: &usize| before[at - 1] + after[spans.len() - at - 1];
-    let best = (1..spans.len()).max_by(|a, b| by_both(a).total_cmp(&by_both(b)));
-    let uncut = before.last().copied().unwrap_or_default();
-    match best.filter(|at| by_both(at) >= uncut + min_gain) {
-        Some(at) => {
-            let (before, after) = spans.split_at(at);
-            [cut(before, min_gain), cut(after, min_gain)].concat()
-        }
-        None => vec![spans],
+/// Cuts spans where the slots changed: into the parts whose limits explain most of what is `waited`.
+fn cut(spans: &[Span], waited: f64) -> Vec<&[Span]> {
+    // By the number of the first spans: how much their best parts explain, and where the last of these begins.
+    let mut best = vec![(0.0, 0)];
+    for end in 1..=spans.len() {
+        let last = explained(spans[..end].iter().rev());
+        let with_last =
+            |(from, gain): (usize, f64)| (best[from].0 + gain - MIN_GAIN * waited, from);
+        let all = (0..end).rev().zip(last).map(with_last);
+        // Of equal ones the longest.
+        let most = all.max_by(|a, b| a.0.total_cmp(&b.0));
+        best.push(most.unwrap_or_default());
     }
+    // Where little is explained, the parts are chance.
+    if best[spans.len()].0 < MIN_EXPLAINED * waited {
+        return vec![spans];
+    }
+    let (mut parts, mut rest) = (Vec::new(), spans);
+    while !rest.is_empty() {
+        let (before, part) = rest.split_at(best[rest.len()].1);
+        parts.insert(0, part);
+        rest = before;
+    }
+    parts
 }
 
 /// The waiting at a limit of slots of the first span, of the first two, and so on.

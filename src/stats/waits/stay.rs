@@ -33,6 +33,8 @@ pub struct ServerFacts {
     pub down: Vec<Interval>,
     /// When there were requests of unknown waiting and running times, as an [`Interval::union`].
     pub untimed: Vec<Interval>,
+    /// Whether others may have run of which nothing is known: nothing is concluded from what its requests leave free.
+    pub is_incomplete: bool,
     /// The cause of all waiting there, if rows have it (servers of pairs).
     pub cause: Option<Cause>,
 }

@@ -84,7 +84,7 @@ pub struct Ran {
 }
 
 /// The most parts into which a sweep's time is divided, and the fewest events of each.
-const MAX_SPANS: usize = 200;
+const MAX_SPANS: usize = 64;
 const MIN_EVENTS: usize = 32;
 
 impl Span {

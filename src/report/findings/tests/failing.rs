@@ -223,3 +223,12 @@ fn a_remedy_for_several_missing_stages_is_named_once() {
     assert_says(&notes[1], "(in 20 of 60 requests)");
     assert_says(&notes.concat(), "return_meta_info");
 }
+
+#[test]
+fn where_all_failed_there_are_no_others() {
+    let refused = |sample: Sample, _, _| sample.ended(Outcome::ConnectError, "refused");
+    let run = run_of(100, refused);
+    let all = found(&run);
+    let failed = all.iter().find(|of| of.kind == "failures").unwrap();
+    assert!(!failed.what.contains("latencies"), "{}", failed.what);
+}
