@@ -182,8 +182,10 @@ impl Target {
                 None => client.insert(access.client(&self.place).await?),
             };
             let (status, page) = client.fetch(Method::GET, "", Bytes::new()).await?;
-            if status != 200 {
-                return Err(format!("status {status}; {NO_METRICS}"));
+            match status {
+                200 => {}
+                404 => return Err(format!("status {status}; {NO_METRICS}")),
+                _ => return Err(format!("status {status}")),
             }
             let gauges = parse_gauges(&String::from_utf8_lossy(&page)).into_iter();
             let reading = |(metric, value)| (self.name.clone(), metric, value);

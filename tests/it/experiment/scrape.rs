@@ -97,8 +97,14 @@ async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
 async fn a_failed_scrape_leaves_a_gap_and_has_a_note() {
     let off = Upstream::always("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await;
     let silent = Upstream::always(json_response("up 1\n")).await;
+    let denied = Upstream::always("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n").await;
     let down = refusing().await;
-    let servers = [("down", down), ("off", off.addr), ("silent", silent.addr)];
+    let servers = [
+        ("denied", denied.addr),
+        ("down", down),
+        ("off", off.addr),
+        ("silent", silent.addr),
+    ];
     let servers = servers.map(|(name, addr)| server(name, format!("http://{addr}")));
     let dir = tempfile::tempdir().unwrap();
     let gpus = smi(dir.path(), "echo . >> \"$0.done\"; exit 9");
@@ -110,6 +116,7 @@ async fn a_failed_scrape_leaves_a_gap_and_has_a_note() {
     let metrics = "start the server with --enable-metrics";
     for (note, pieces) in notes.iter().zip([
         "GPUs: |(the last: exit status: 9)",
+        "denied: |(the last: status 401)",
         "down: |failed, which leaves gaps (the last: ",
         &format!("off: |(the last: status 404; {metrics})"),
         &format!("silent: |(the last: no such value; {metrics})"),
@@ -118,7 +125,7 @@ async fn a_failed_scrape_leaves_a_gap_and_has_a_note() {
             assert_says(note, piece);
         }
     }
-    assert_eq!(notes.len(), 4);
+    assert_eq!(notes.len(), 5);
     // Nobody knows how one was started that was not there.
-    assert!(!notes[1].contains(metrics), "{}", notes[1]);
+    assert!(!notes[2].contains(metrics), "{}", notes[2]);
 }
