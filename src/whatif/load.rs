@@ -1,6 +1,6 @@
 //! The requests of a run, from its rows: when each arrived, what it asked for, and its times at the server.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::report::reader::Run;
 use crate::report::why::WaitReport;
@@ -18,7 +18,7 @@ pub struct Load {
     pub name: String,
     /// The requests, one for each sequence. All times are seconds since the run began.
     pub requests: Vec<Request>,
-    /// The hosts that served them.
+    /// The servers; each data-parallel rank is one, as it has a queue and slots of its own.
     pub servers: Vec<String>,
     /// The most requests that each server runs at once: as given, of its command, or inferred from waiting; `None` if unknown.
     pub slots: Vec<Option<usize>>,
@@ -169,7 +169,7 @@ impl Load {
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
         let mut begins = false;
-        let mut indices = vec![None; table.code_count(ColumnId::host)];
+        let mut indices = HashMap::new();
         let why = WaitReport::of_servers(run);
         let waited = why.mean() >= Some(MIN_WAIT_S);
         load.wait = why.shares().first().copied().filter(|_| waited);
@@ -179,13 +179,15 @@ impl Load {
                 left_out += 1;
                 continue;
             };
-            let index = &mut indices[table.code(ColumnId::host, row)];
-            let server = *index.get_or_insert_with(|| {
-                let host = table.text(ColumnId::host, row);
-                load.servers.push(host.to_owned());
+            let rank = table.integer(ColumnId::dp_rank, row);
+            let key = (table.code(ColumnId::host, row), rank);
+            let server = *indices.entry(key).or_insert_with(|| {
                 let server = why.server(table, row, None);
+                let host = table.text(ColumnId::host, row);
+                let name = server.map_or(host, |server| &server.name);
+                load.servers.push(name.to_owned());
                 let slots = server.and_then(|server| Some(server.slots()?.0));
-                let slots = run.told.slots.or(slots);
+                let slots = slots.or(run.told.slots);
                 load.slots.push(slots.map(|slots| slots as usize));
                 load.pool = load.pool.or(server.and_then(|server| server.pool()));
                 load.slots.len() - 1

@@ -184,3 +184,33 @@ fn a_request_of_several_sequences_is_one() {
         assert_says(&cells.join(" "), " 100.0 %");
     }
 }
+
+/// Data-parallel ranks of one host have queues and slots of their own, as servers have.
+#[test]
+fn ranks_are_predicted_as_servers_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = Table::read(Path::new(&file("two-servers"))).unwrap();
+    let first = rows.text(ColumnId::host, 0).to_owned();
+    let path = folder.path().join("ranks.csv");
+    let base = TimeBase::Since(Stamp::from_nanos(0));
+    let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), base).unwrap();
+    for row in 0..rows.len() {
+        let rank = u64::from(rows.text(ColumnId::host, row) != first);
+        let cells = COLUMNS.iter().map(|column| match column.id {
+            ColumnId::host => cell::Value::Text((&*first).into()),
+            ColumnId::dp_rank => cell::Value::Count(rank),
+            id => rows.value(id, row),
+        });
+        out.write_cells(cells).unwrap();
+    }
+    out.finish().unwrap();
+    let [servers, ranks] = [&file("two-servers"), path.to_str().unwrap()]
+        .map(|path| told(&[path], "--set num_gpus=2,3"));
+    for (is, was) in ["predictions", "validation"].map(|of| (&ranks[of], &servers[of])) {
+        for (is, was) in is.as_array().unwrap().iter().zip(was.as_array().unwrap()) {
+            for name in ["ttft_ms", "request_throughput", "predicted"] {
+                assert_eq!(is[name], was[name]);
+            }
+        }
+    }
+}
