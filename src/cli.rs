@@ -61,7 +61,7 @@ struct Help {
 /// The ends of the commands' helps, each below the command's name. The first line of each is an example.
 const EXAMPLES: &str = include_str!("cli/examples.txt");
 /// The last line of each command's help.
-const MORE: &str = "--help-all says more of each flag, and lists --log-format (of all commands)";
+const MORE: &str = "--help-all says more of each flag, and has that of all commands: --log-format";
 
 #[derive(Debug, Subcommand)]
 enum Command {
