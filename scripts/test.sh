@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
 need_build_tools
-echo "format, lints, all tests: they build everything first, about 10 minutes from nothing on two cores" >&2
+echo "format, lints, all tests: they build everything first, about 25 minutes from nothing on two cores" >&2
 bash scripts/router.sh
 need curl curl
 need_prometheus

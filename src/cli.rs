@@ -65,7 +65,7 @@ const MORE: &str = "--help-all says more of each flag, and has that of all comma
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show it all by one command: two simulated servers, hops, a front and 100 requests
+    /// Show it all with one command: two simulated servers, hops, a front and 100 requests
     Demo(demo::Args),
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
@@ -73,11 +73,11 @@ enum Command {
     Node(Box<command::Args>),
     /// Test several servers behind a router: compare policies, let servers fail
     Routing(Box<command::Args>),
-    /// Stand before a router or servers and record where each request waits
+    /// Run the proxy before a router or servers and record where each request waits
     Proxy(Box<config::args::Args>),
-    /// Check a config of the proxy and draw what it makes; exit code 2 when it is wrong
+    /// Check a config of the proxy and draw its topology; exit code 2 when it is wrong
     Check(Box<config::args::Args>),
-    /// Pretend to be an SGLang server that queues as the real one does
+    /// Simulate an SGLang server that queues as the real one does
     Sim(sim::config::Config),
     /// Send one streamed request and show all that could be seen of it
     Probe(probe::Args),
@@ -92,14 +92,14 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Ask a proxy whether it lives; exit code 1 when it does not
+    /// Check that a proxy is running; exit code 1 when it is not
     Health(health::Args),
-    /// Print what a shell completes command lines by
+    /// Print the completion script of a shell
     Completions {
         /// Which shell
         shell: Shell,
     },
-    /// Write a man page a subcommand
+    /// Write a man page for each subcommand
     Man {
         /// Folder for them
         #[arg(value_name = "DIR")]

@@ -41,7 +41,7 @@ pub struct Args {
     /// Print comparison.json to standard output; the text goes to standard error
     #[arg(long)]
     pub json: bool,
-    /// A key of one of the tables sim, sglang, sglang_router, proxy and env, or any other: sim.decode_step_ms=8
+    /// A key of one of the tables sim, sglang, prefill, decode, sglang_router, proxy and env, or any other: sim.decode_step_ms=8
     #[arg(long, value_name = "KEY=VALUE", value_parser = read::assignment)]
     set: Vec<Entry>,
     /// The keys.

@@ -104,7 +104,7 @@ pub struct Args {
     pub random_range_ratio: f64,
     /// Exit with 4 when a larger share failed: 0.05, 5%
     ///
-    /// By default half; of an experiment's runs any number may fail, but not all.
+    /// By default half; in a search, and with faults on purpose, any number may fail, but not all.
     #[arg(long, value_name = "SHARE", value_parser = share(0.0, 1.0))]
     pub max_failed: Option<f64>,
     /// Folder for requests.csv, summary.json and schedule.csv [default: a new one, results/traffic/DATE-TIME; the link
@@ -193,11 +193,11 @@ pub struct Args {
     /// Count requests that keep limits: ttft:500 tpot:50 (ms)
     #[arg(long, value_name = "GOAL", num_args = 1.., help_heading = "What is written")]
     pub goodput: Vec<Goal>,
-    /// Leave the first seconds out of the figures, by arrival
+    /// Leave requests sent in the first seconds out of the figures
     #[arg(long, value_name = "SECONDS", default_value = "0",
         value_parser = values::seconds_or_zero, help_heading = "What is written")]
     pub leave_out_first: Duration,
-    /// Leave the last seconds out of the figures, by arrival
+    /// Leave requests sent in the last seconds out of the figures
     #[arg(long, value_name = "SECONDS", default_value = "0",
         value_parser = values::seconds_or_zero, help_heading = "What is written")]
     pub leave_out_last: Duration,

@@ -103,7 +103,7 @@ impl Summary {
         let missing = (scheduled as u64).saturating_sub(self.whole.requests);
         let missing = if_any(missing, |missing| {
             format!(
-                "warning: {missing} of {scheduled} scheduled requests have no row that can be read: they are in no figure"
+                "warning: {missing} of {scheduled} scheduled requests were never sent or have no row that can be read: they are in no figure"
             )
         });
         let unknown = if_any(self.all.tokens.output_unknown, |unknown| {

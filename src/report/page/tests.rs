@@ -156,7 +156,7 @@ fn warnings_of_a_run_and_its_figures_are_on_the_page() {
     let warnings = data["runs"][0]["warnings"].to_string();
     for expected in [
         "was stopped before its end",
-        "10 of 30 scheduled requests have no row",
+        "10 of 30 scheduled requests were never sent or have no row",
     ] {
         assert_says(&warnings, expected);
     }

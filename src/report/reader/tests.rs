@@ -204,8 +204,7 @@ fn rows_that_cannot_be_read_are_no_early_end() {
     write(folder.path(), SUMMARY, r#"{"scheduled": 40}"#);
     let run = read(folder.path().to_owned());
     let warnings = crate::report::figures::figures(&run).warnings();
-    let told =
-        "warning: 1 of 40 scheduled requests have no row that can be read: they are in no figure";
+    let told = "warning: 1 of 40 scheduled requests were never sent or have no row that can be read: they are in no figure";
     assert_eq!(warnings, [told]);
 }
 
