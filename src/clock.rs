@@ -70,8 +70,10 @@ impl Stamp {
     /// From seconds since the Unix epoch, rounded to the nanosecond. `None` unless the value is
     /// finite and within ± 200 years.
     pub fn from_seconds(seconds: f64) -> Option<Stamp> {
-        (seconds.is_finite() && seconds.abs() < 6.0e9)
-            .then(|| Stamp::from_nanos((seconds * NANOS as f64).round() as i64))
+        // In two parts: as one number of nanoseconds it would be rounded to 256 of them.
+        let (whole, part) = (seconds.floor(), seconds - seconds.floor());
+        let part = (part * NANOS as f64).round() as i64;
+        (seconds.abs() < 6.0e9).then(|| Stamp::from_nanos(whole as i64 * NANOS + part))
     }
 
     /// Nanoseconds since the Unix epoch.

@@ -15,7 +15,12 @@ use crate::table::{Error, Table, rows};
 
 /// Computes the figures of a run.
 pub fn figures(run: &Run) -> Summary {
-    Summary::of_table(&run.table, &facts(run), run.window())
+    let facts = facts(run);
+    let mut summary = Summary::of_table(&run.table, &facts, run.window());
+    let of_rows = || Some(Stamp::from_seconds(run.zero()?)?.nanos() + facts.started.nanos());
+    let began = run.summary_as("/started_at_ns").or_else(of_rows);
+    summary.began = began.map(Stamp::from_nanos);
+    summary
 }
 
 /// Computes the figures of a run that has just ended from its file of rows, without the first and last seconds of the run.
@@ -33,7 +38,7 @@ pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result
     (of_rows.started, of_rows.ended) = (zero, zero.plus_seconds(seconds));
     let window = Window::choose(&arrived(&table), seconds, first, last);
     let mut summary = Summary::of_table(&table, &of_rows, Some(window));
-    summary.began = facts.started;
+    summary.began = Some(facts.started);
     Ok(summary)
 }
 

@@ -182,13 +182,7 @@ impl<'a> RunReport<'a> {
 }
 
 /// Members of the summary that are not computed from rows.
-const RECORDED_MEMBERS: [&str; 5] = [
-    "config",
-    "machine",
-    "versions",
-    "started_at",
-    "started_at_ns",
-];
+const RECORDED_MEMBERS: [&str; 3] = ["config", "machine", "versions"];
 
 /// Members of the summary that are not in the CSV output.
 const NO_FIGURES: [&str; 5] = ["series", "config", "machine", "versions", "hosts"];

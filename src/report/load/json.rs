@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::clock::Stamp;
 use crate::request::columns::ColumnId;
 use crate::stats;
 
@@ -43,8 +44,8 @@ impl Summary {
         let hosts = self.hosts.iter();
         let hosts = object(hosts.map(|(host, figures)| (host, group(figures, run))));
         let mut of_the_run = json!({
-            "started_at": self.began.seconds(),
-            "started_at_ns": self.began.nanos(),
+            "started_at": self.began.map(Stamp::seconds),
+            "started_at_ns": self.began.map(Stamp::nanos),
             "duration": run.duration(),
             "scheduled": run.scheduled,
             "window": self.window,

@@ -25,8 +25,8 @@ use super::spent::TimeSpent;
 pub struct Summary {
     /// The run without its rows. If the figures cover a window, its start and end are the window's.
     pub run: RunFacts,
-    /// When the run itself began.
-    pub began: Stamp,
+    /// When the run itself began, since the epoch, if known.
+    pub began: Option<Stamp>,
     /// The figures of all requests.
     pub all: Group,
     /// The counts of all requests, including those outside the window.
@@ -161,7 +161,7 @@ impl Summary {
             other_hosts,
             all,
             whole: Counts::of(table, &requests),
-            began: run.started,
+            began: None,
             window,
             run: facts,
         }

@@ -2,12 +2,14 @@ use crate::request::columns::ColumnId;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::report::figures::figures;
 use crate::report::files::RunRef;
 use crate::report::load::tests::assert_says;
 use crate::report::sample::{Sample, at};
 use crate::request::columns::COLUMNS;
 use crate::request::csv;
 use crate::request::row::Row;
+use crate::request::timeline::Moment;
 
 impl Run {
     /// A run with these rows and nothing else.
@@ -325,4 +327,56 @@ fn an_experiment_has_its_runs_that_have_begun() {
     write(&other, "requests.csv", of_run(2));
     let loaded = load(&[folder.path().join("runs/01"), other]).unwrap();
     assert_eq!(loaded.runs[1].name, "01 (other/runs/01)");
+}
+
+#[test]
+fn the_beginning_of_a_run_is_told_since_the_epoch_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let began = || at(0).nanos();
+    let beginning = |run: &Run| figures(run).to_json()["started_at_ns"].as_i64();
+    let all: Vec<Row> = (0..2)
+        .map(|n| Sample::starting(250 + n * 100).open_row())
+        .collect();
+    for (name, base, summary, expected) in [
+        (
+            "run",
+            csv::TimeBase::Since(at(0)),
+            r#"{"started_at_ns": 1795000000000000007}"#,
+            Some(began() + 7),
+        ),
+        (
+            "old",
+            csv::TimeBase::Since(at(0)),
+            r#"{"started_at": 1795000000.25}"#,
+            Some(began() + 250_000_000),
+        ),
+        (
+            "epoch",
+            csv::TimeBase::Epoch,
+            r#"{"started_at": 1795000000.25}"#,
+            Some(began() + 250_000_000),
+        ),
+        ("unknown", csv::TimeBase::Since(at(0)), "{}", None),
+    ] {
+        write(
+            folder.path(),
+            &format!("{name}/requests.csv"),
+            rows(&all, base),
+        );
+        write(folder.path(), &format!("{name}/summary.json"), summary);
+        assert_eq!(
+            beginning(&read(folder.path().join(name))),
+            expected,
+            "{name}"
+        );
+    }
+    // A proxy's rows begin with its first request.
+    let mut of_proxy = all;
+    for row in &mut of_proxy {
+        row.timeline.clear(Moment::Scheduled);
+    }
+    let of_proxy = rows(&of_proxy, csv::TimeBase::Epoch);
+    let run = read(write(folder.path(), "proxy.csv", of_proxy));
+    let arrived = run.table.integer(ColumnId::arrival_time, 0);
+    assert_eq!(beginning(&run), arrived.map(|at| began() + at));
 }
