@@ -183,7 +183,7 @@ fn bar(ended: &RecentRequest) -> Option<Value> {
         "arrival": arrival.map(|at| at.seconds()),
         "elapsed": row.elapsed.map(seconds),
         "ttft": row.ttft.map(seconds),
-        "output_tokens": row.actual_output_tokens,
+        "output_tokens": row.request_output_tokens,
         "parts": parts(row),
     }))
 }

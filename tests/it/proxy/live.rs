@@ -43,15 +43,27 @@ async fn stages_and_columns_are_those_of_the_records() {
     }
     let sent = (0..3).map(|_| front.ask("/generate", "", body));
     futures_util::future::join_all(sent).await;
+    let two = br#"{"text":"a","sampling_params":{"max_new_tokens":8,"n":2},"stream":true}"#;
+    front.ask("/generate", "", two).await;
     let admin = front.proxy.address("admin").unwrap();
-    let news = live(admin, 5).await;
+    let news = live(admin, 6).await;
     let path = front.records();
-    until("the rows", || rows(&path).len() == 5).await;
-    let rows = rows(&path);
+    until("the rows", || rows(&path).len() == 7).await;
+    let mut rows = rows(&path);
+    let several = news["requests"][5].clone();
+    assert_eq!(
+        (&several["sequences"], &several["output_tokens"]),
+        (&json!(2), &json!(16))
+    );
+    rows.truncate(5);
 
-    for shown in news["requests"].as_array().unwrap() {
+    for shown in &news["requests"].as_array().unwrap()[..5] {
         let id = text(&shown["req_id"]);
         let row = rows.iter().find(|row| row["req_id"] == id).unwrap();
+        assert_eq!(
+            shown["output_tokens"],
+            json!(number(row, "request_output_tokens") as u64)
+        );
         assert_eq!(text(&shown["worker"]), "w0");
         assert_eq!(text(&shown["outcome"]), "ok");
         let near = |a: f64, b: f64| assert!((a - b).abs() < 2e-6, "{a} {b} {shown} {row:?}");
@@ -63,11 +75,11 @@ async fn stages_and_columns_are_those_of_the_records() {
         same_cells(admin, &shown["number"], row).await;
     }
     let window = &news["window"];
-    assert_eq!((&window["requests"], &window["ok"]), (&json!(5), &json!(5)));
+    assert_eq!((&window["requests"], &window["ok"]), (&json!(6), &json!(6)));
     let mut quantiles = window["quantiles"].as_array().unwrap().iter();
     let queue = quantiles.find(|one| one["name"] == "pure_queue_time");
     let told = rows.iter().filter(|row| !row["pure_queue_time"].is_empty());
-    assert_eq!(queue.unwrap()["count"], told.count());
+    assert_eq!(queue.unwrap()["count"], told.count() + 2);
     let sentence = text(&window["spent"]["all"]["sentence"]);
     assert_says(sentence, "% was spent");
 
@@ -75,7 +87,7 @@ async fn stages_and_columns_are_those_of_the_records() {
     let rest = get(admin, "/live.json?after=3").await.json();
     let rest = rest["requests"].as_array().unwrap();
     let numbers: Vec<&Value> = rest.iter().map(|one| &one["number"]).collect();
-    assert_eq!(numbers, [4, 5]);
+    assert_eq!(numbers, [4, 5, 6]);
 }
 
 /// Waits until metrics say that so many requests are received, wait and stream here, and wait and stream at a worker.
