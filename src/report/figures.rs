@@ -17,9 +17,9 @@ use crate::table::{Error, Table, rows};
 pub fn figures(run: &Run) -> Summary {
     let facts = facts(run);
     let mut summary = Summary::of_table(&run.table, &facts, run.window());
-    let of_rows = || Some(Stamp::from_seconds(run.zero()?)?.nanos() + facts.started.nanos());
-    let began = run.summary_as("/started_at_ns").or_else(of_rows);
-    summary.began = began.map(Stamp::from_nanos);
+    let recorded = run.summary_as("/started_at_ns").map(Stamp::from_nanos);
+    let of_rows = || Some(Stamp::from_seconds(run.zero()?)?.plus_nanos(facts.started.nanos()));
+    summary.began = recorded.or_else(of_rows);
     summary
 }
 
