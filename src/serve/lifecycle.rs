@@ -50,7 +50,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the lag of the runtime is measured.
 const LAG_INTERVAL: Duration = Duration::from_millis(200);
 /// The causes of waiting are counted at every so many sweeps.
-const SWEEPS_PER_COUNT: u64 = 5;
+const SWEEPS_PER_COUNT: u64 = 10;
 
 impl Proxy {
     /// Binds the listeners and serves, on the current runtime.

@@ -111,7 +111,7 @@ metrics! {
         the prefix cache served.";
     wait_causes: Counter = "queuescope_wait_cause_seconds_total", &["worker", "cause"];
         "What sequences waited for in the server queues, and requests on the way to them: [the causes](CAUSES.md#causes). Waits at the two \
-        servers of a pair are counted at once, prefill's queue for the worker that prefilled. Other waits are judged \
+        servers of a pair are counted at once, prefill's queue for the worker that prefilled. Other waits are judged, every 10 s, \
         when those that ran meanwhile have ended: as long after its request's end as the longest recent one ran, at most a minute. The servers' \
         limits are known from rows alone here: a wait for requests that did not come through this proxy is `not_seen_here` or `unknown`.";
     label_requests: IntCounter = "queuescope_label_requests_total", &["header", "value", "outcome"];
