@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 
 pub use groups::{Group, dominant_group};
-pub use server::{CHANGED, Server};
+pub use server::{CHANGED, Server, key};
 
 use super::reader::Run;
 use crate::clock::seconds;
@@ -79,7 +79,7 @@ impl WaitReport {
                 if let Some(cause) = wait.cause {
                     why.direct.add(cause, wait.nanos);
                 }
-                let key = server::key(table, row, wait.cause);
+                let key = key(table, row, wait.cause);
                 if let Some(stay) = wait.stay {
                     queues.entry(key).or_default().push(row, &wait, stay);
                     continue;
@@ -154,7 +154,7 @@ impl WaitReport {
 
     /// The server at which a row's sequence may have waited for a cause.
     pub fn server(&self, table: &Table, row: usize, cause: Option<Cause>) -> Option<&Server> {
-        let key = server::key(table, row, cause);
+        let key = key(table, row, cause);
         self.servers.iter().find(|server| server.key() == key)
     }
 

@@ -103,7 +103,7 @@ fn seconds(nanos: i64, block: &mut Vec<u8>) {
     let (nanos, second) = (nanos.unsigned_abs(), NANOS.unsigned_abs());
     let mut digits = itoa::Buffer::new();
     match nanos / second {
-        // Nearly all durations: a look-up of their only digit would cost as much as the other nine.
+        // Nearly all durations: to format their only digit would cost as much as the other nine.
         whole @ ..10 => block.push(b'0' + whole as u8),
         whole => block.extend_from_slice(digits.format(whole).as_bytes()),
     }

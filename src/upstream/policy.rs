@@ -26,8 +26,8 @@ names! {
 
 impl Policy {
     /// Whether it looks at the prompt.
-    pub fn is_by_prompt(&self) -> bool {
-        *self == Policy::CacheAware
+    pub fn is_by_prompt(self) -> bool {
+        self == Policy::CacheAware
     }
 
     /// Lists their names, for helps and messages.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::report::reader::Run;
-use crate::report::why::WaitReport;
+use crate::report::why::{self, WaitReport};
 use crate::request::columns::ColumnId;
 use crate::stats::waits::Cause;
 use crate::table::Table;
@@ -170,21 +170,19 @@ impl Load {
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
         let mut begins = false;
         let mut indices = HashMap::new();
-        let why = WaitReport::of_servers(run);
-        let waited = why.mean() >= Some(MIN_WAIT_S);
-        load.wait = why.shares().first().copied().filter(|_| waited);
+        let report = WaitReport::of_servers(run);
+        let waited = report.mean() >= Some(MIN_WAIT_S);
+        load.wait = report.shares().first().copied().filter(|_| waited);
         for row in 0..table.len() {
             begins |= table.is_first(row);
             let Some(request) = request(table, row) else {
                 left_out += 1;
                 continue;
             };
-            let rank = table.integer(ColumnId::dp_rank, row);
-            let key = (table.code(ColumnId::host, row), rank);
+            let key = why::key(table, row, None);
             let server = *indices.entry(key).or_insert_with(|| {
-                let server = why.server(table, row, None);
-                let host = table.text(ColumnId::host, row);
-                let name = server.map_or(host, |server| &server.name);
+                let server = report.server(table, row, None);
+                let name = server.map_or(key.0, |server| &server.name);
                 load.servers.push(name.to_owned());
                 let slots = server.and_then(|server| Some(server.slots()?.0));
                 let slots = slots.or(run.told.slots);
