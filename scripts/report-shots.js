@@ -13,6 +13,8 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   page.on("pageerror", error => wrong.push(`error: ${error.message}`));
   page.on("request", asked => { if (!/^(file|data|blob):/.test(asked.url())) wrong.push(`asks for ${asked.url()}`); });
   await page.goto("file://" + file);
+  // A script that does not run leaves nothing to look at.
+  if (wrong.length) return wrong;
   // Charts are drawn when they come into sight.
   await page.evaluate(() => PICTURES.forEach(draw));
   const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);

@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn every_stage_has_a_colour() {
         let dom = dom();
-        let (_, colours) = dom.split_once("const COLORS = ").unwrap();
+        let (_, colours) = dom.split_once("const STAGE_COLORS = ").unwrap();
         let (colours, _) = colours.split_once("\n};").unwrap();
         let others = ["proxy", "connecting", "client_stall", "prompt_wait"];
         for name in STAGES.iter().map(|stage| stage.name).chain(others) {

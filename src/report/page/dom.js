@@ -49,10 +49,10 @@ function row(cells, isHead) {
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 /** The colors of stages, and of time that is no stage. */
-const COLORS = {{colors}};
+const STAGE_COLORS = {{colors}};
 const STAGES = {
-  light: { ...COLORS[0], client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
-  dark: { ...COLORS[1], client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
+  light: { ...STAGE_COLORS[0], client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
+  dark: { ...STAGE_COLORS[1], client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
 };
 /** Paints an element in the color of a stage, or hatched for several stages that are not known separately, with readable text. */
 function paint(element, name) {
