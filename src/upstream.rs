@@ -20,7 +20,6 @@ use crate::telemetry::upstreams::UpstreamFigures;
 pub mod address;
 mod addresses;
 mod affinity;
-pub mod connection;
 mod health;
 pub mod idle;
 pub mod policy;
@@ -77,7 +76,7 @@ Rules {
     /// Limit on the silence of an upstream; 504 after it, or a cut stream. That is before its response and within it. A
     /// request that is not streamed is silent from its start to its end.
     upstream_read_timeout_s: Seconds = Seconds::of::<1800>(), Reload "--upstream-read-timeout-s S" in "Upstreams";
-    /// How long an upstream may take nothing of a request, and send nothing; 504 after it.
+    /// Limit on a single write to an upstream; 504 after it.
     upstream_write_timeout_s: Seconds = Seconds::of::<60>(), Reload "--upstream-write-timeout-s S" in "Upstreams";
     /// After how much idleness an upstream connection is closed. It must be less than the server's own limit (SGLang:
     /// 5 s), or requests run into connections that the server is closing and get a 502.

@@ -24,7 +24,6 @@ use crate::request::endpoint::{Endpoint, passed};
 use crate::request::headers::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
-use crate::upstream::connection::Connection;
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
@@ -336,8 +335,6 @@ impl<'a> Request<'a> {
             let error = match connecting {
                 Ok((session, _)) => {
                     chosen.connected();
-                    let stream = Connection::wrap(session.into_inner());
-                    let session = HttpSession::new_with_options(stream, &*chosen.peer);
                     return Ok((session, false));
                 }
                 Err(error) => error.into_up(),

@@ -30,8 +30,6 @@ pub(super) struct Upload {
     pub(super) is_over: bool,
     /// Whether that is because an upstream failed before the body's end.
     pub(super) is_cut: bool,
-    /// How much of it the upstream had still to take when that was last looked at.
-    pub(super) held: usize,
 }
 
 /// The most bytes that are kept to be sent again.
@@ -50,7 +48,6 @@ impl Upload {
             waiting_since: at,
             is_over: false,
             is_cut: false,
-            held: 0,
         }
     }
 
@@ -172,8 +169,8 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Sends a piece of the body upstream, and its end once it is over. Waits only if the response was read: else what the upstream
-    /// does not take is sent while that is read. If sending fails, no more is sent, but a response may still come.
+    /// Sends a piece of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may still
+    /// come.
     pub(super) async fn send(
         &mut self,
         client: &mut Exchange,
@@ -211,7 +208,7 @@ impl Request<'_> {
     }
 }
 
-/// Reads the next piece of the request's body; or, where nothing of it is to be read, waits until the client closes the stream.
+/// Reads the next piece of the request's body; or, where that is over, waits until the client closes the stream.
 pub(super) async fn body_or_close(
     client: &mut Exchange,
     takes_body: bool,
