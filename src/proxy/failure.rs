@@ -7,7 +7,6 @@ use crate::request::observer::End;
 use crate::request::outcome::Outcome::{
     self, ClientError, ProxyError, Rejected, Timeout, UpstreamDied,
 };
-use crate::telemetry::prometheus::Limit;
 
 /// Why a request did not come to its end.
 #[derive(Debug)]
@@ -44,15 +43,6 @@ impl Failure {
                 Failure::ClientGone
             }
             _ => Failure::BrokenBody(error),
-        }
-    }
-
-    /// Returns the limit of ours that the client reached.
-    pub fn limit(&self) -> Option<Limit> {
-        match self {
-            Failure::ClientStalled => Some(Limit::Stall),
-            Failure::Refused(why) => limit_of(*why),
-            _ => None,
         }
     }
 
@@ -101,18 +91,6 @@ impl Failure {
             }
         };
         (response, End::Failed(outcome, reason))
-    }
-}
-
-/// Returns the limit for which a client is refused.
-pub fn limit_of(why: Refusal) -> Option<Limit> {
-    match why {
-        Refusal::HeadTooLarge => Some(Limit::HeadBytes),
-        Refusal::HeadTooSlow => Some(Limit::HeadTime),
-        Refusal::BodyTooLarge => Some(Limit::BodyBytes),
-        Refusal::BodyTooSlow => Some(Limit::BodyTime),
-        Refusal::TooManyConnections => Some(Limit::Connections),
-        _ => None,
     }
 }
 

@@ -71,7 +71,6 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         drop(request);
         return client.finish().await;
     };
-    request.count(&failure);
     let (response, end) = failure.response_and_end(&request.context.upstream);
     if let Failure::NoConnection(_)
     | Failure::Upstream(_)
@@ -133,13 +132,6 @@ impl<'a> Request<'a> {
             fault: None,
             upload: Upload::new(client.arrival),
             response: Response::new(client, client.arrival),
-        }
-    }
-
-    /// Counts a failure by which a client reached a limit.
-    fn count(&self, failure: &Failure) {
-        if let Some(limit) = failure.limit() {
-            self.shared.metrics.client_limit(limit);
         }
     }
 

@@ -172,10 +172,7 @@ impl Request<'_> {
             };
             match done {
                 // The response did not wait for the rest of the body.
-                Err(failure) if is_answered => {
-                    self.count(&failure);
-                    return Ok(());
-                }
+                Err(_) if is_answered => return Ok(()),
                 done => done?,
             }
         }

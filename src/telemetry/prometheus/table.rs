@@ -9,7 +9,7 @@ use crate::request::response::Unread;
 use crate::telemetry::family::{BatchHistogram, Family};
 use crate::telemetry::metric::{Kind, Metric};
 
-use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Limit, Loss};
+use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Loss};
 
 /// Below 0.1 s our own, then SGLang's for comparison, then up to an hour.
 const LATENCY_BOUNDS: [f64; 29] = [
@@ -172,11 +172,7 @@ metrics! {
     passed_through: IntCounter = "queuescope_passed_through_total", &["endpoint"], of PASSED;
         "Requests to paths that are not recorded: SGLang's by name, any other as `other`.";
     broken_heads: IntCounter = "queuescope_broken_heads_total", &[];
-        "Connections on which bytes came that made no request.";
-    client_limits: IntCounter = "queuescope_client_limits_total", &["limit"], of Limit::ALL.map(Limit::name);
-        "Connections and requests that were given up because they came to a limit on clients.";
-    tls_failures: IntCounter = "queuescope_tls_failures_total", &[];
-        "TLS handshakes that failed, but for those that took too long.";
+        "Connections on which bytes came that made no request, or whose TLS handshake failed.";
     faults_injected: IntCounter = "queuescope_faults_injected_total", &["kind", "worker"];
         "Faults that were injected on demand.";
     joins: IntCounter = "queuescope_joins_total", &["by"];

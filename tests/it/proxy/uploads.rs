@@ -57,20 +57,3 @@ async fn a_body_is_not_late_that_is_not_read_as_the_client_reads_nothing() {
     drop(client);
     assert_outcome(&front.only_row().await, "client_abort", "");
 }
-
-/// The rest of a body whose answer is there may still meet a limit.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_that_the_rest_of_an_answered_body_meets_is_counted() {
-    let gate = Gate::new();
-    gate.open();
-    let answer = b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}";
-    let server = hasty(&gate, answer.to_vec(), false).await;
-    let front = Front::keyed(&[server], "request_body_max_bytes = 1000").await;
-    let head = "POST /generate HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n";
-    let mut client = front.sent(head).await;
-    assert_eq!(client.response().await.status(), 413);
-    client.send(chunk([b' '; 1001])).await;
-    let limit = "queuescope_client_limits_total{limit=\"body_bytes\"}";
-    front.counts(limit, 1).await;
-    assert_outcome(&front.only_row().await, "client_error", "413");
-}
