@@ -1,5 +1,5 @@
 //! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. What a fault does is decided
-//! here, purely; [`registry`] holds the faults that are set and logs each injection.
+//! here, purely; [`registry`] holds the faults that are set.
 
 use std::fmt::{self, Display};
 use std::num::NonZeroU64;

@@ -71,7 +71,7 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let socket = Socket::new(socket);
     let is_chance = |kind| kind == Kind::Refuse;
     let faults = service.faults();
-    if faults.is_some_and(|(all, worker)| all.try_inject(worker, peer, None, is_chance).is_some()) {
+    if faults.is_some_and(|(all, worker)| all.try_inject(worker, is_chance).is_some()) {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);

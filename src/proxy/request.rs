@@ -161,9 +161,7 @@ impl<'a> Request<'a> {
             _ => self.endpoint.is_some(),
         };
         let faults = self.service.faults();
-        let injected = faults.and_then(|(faults, worker)| {
-            faults.try_inject(worker, client.peer, self.id.as_deref(), is_chance)
-        });
+        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, is_chance));
         let Some(mut injected) = injected else {
             return Ok(());
         };

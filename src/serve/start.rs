@@ -328,7 +328,7 @@ pub(super) fn shared(
     let (keys, forward) = (&config.engine, credentials.forward.clone());
     let engine = || Engine::start(keys, socket, forward, output, clock.clone(), &metrics);
     let engine = keys.is_on().then(engine);
-    let faults = || Faults::new(clock.clone(), metrics.clone());
+    let faults = || Faults::new(metrics.clone());
     let hop_secret = credentials.hop_secret.clone().or(inherited);
     Ok(Shared {
         started: clock.now(),

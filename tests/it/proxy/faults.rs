@@ -1,4 +1,4 @@
-//! Faults injected at a hop: each does what it says, to the requests it says, and is written down.
+//! Faults injected at a hop: each does what it says, to the requests it says, and is counted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::support::admin::ask;
 use crate::support::assert_says;
-use crate::support::proxy::{Front, answering, workers};
+use crate::support::proxy::{Front, answering, number, workers};
 use crate::support::upstream::{Gate, Step, Upstream};
 use crate::support::wire::{
     Client, Response, chunk, json_response, post, stream_head, until, until_async,
@@ -63,19 +63,6 @@ impl Hops {
         shown["workers"]["w0"][figure].clone()
     }
 
-    /// The entries of the log, once there are so many.
-    async fn log(&self, entries: usize) -> Vec<Value> {
-        let mut found = Vec::new();
-        until_async("so many entries", async || {
-            let log = self.admin("GET", "/faults/log", "").await.json();
-            found = log["entries"].as_array().unwrap().clone();
-            found.len() >= entries
-        })
-        .await;
-        assert_eq!(found.len(), entries, "{found:?}");
-        found
-    }
-
     fn injected(&self, kind: &str) -> u64 {
         let name = "queuescope_faults_injected_total";
         let labels = format!("{{kind=\"{kind}\",worker=\"w0\"}} ");
@@ -117,12 +104,6 @@ async fn is_refused(addr: SocketAddr) -> bool {
     }
 }
 
-/// How long an entry of the log lasted, in milliseconds.
-fn lasted(entry: &Value) -> i64 {
-    let ns = |end: &str| entry[end].as_i64().unwrap();
-    (ns("ended_ns") - ns("began_ns")) / 1_000_000
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_refuses_resets_connections_unread() {
     let hops = Hops::without_fault(vec![Step::ok()]).await;
@@ -136,11 +117,6 @@ async fn a_worker_that_refuses_resets_connections_unread() {
     let other = hops.front.proxy.address("worker w1").unwrap();
     let mut other = Client::connect(other).await;
     assert_eq!(other.ask("/generate", "", b"{}").await.status(), 200);
-    let log = hops.log(2).await;
-    assert_eq!(log[0]["request_id"], Value::Null);
-    assert_eq!(log[0]["kind"], "refuse");
-    assert_says(log[0]["peer"].as_str().unwrap(), "127.0.0.1:");
-    assert_eq!(log[1]["request_id"], "kept");
     assert_eq!(hops.injected("refuse"), 2);
     hops.clear().await;
     assert_eq!(hops.request().await.status(), 200);
@@ -182,12 +158,6 @@ async fn a_reset_comes_after_the_head_and_before_the_server_and_takes_generation
         assert!(is_reset(&mut hops.asking(id).await).await, "{id}");
     }
     assert_eq!(hops.request().await.status(), 200);
-    let log = hops.log(2).await;
-    let told = log
-        .iter()
-        .map(|entry| (&entry["request_id"], &entry["chance"]));
-    let expected = [(&json!("r0"), &json!(0)), (&json!("r1"), &json!(1))];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
     assert_eq!((hops.server.seen().len(), hops.injected("reset")), (4, 2));
     let outcomes = hops.outcomes().await;
     assert_eq!(outcomes, ["proxy_error", "proxy_error", "ok"]);
@@ -213,27 +183,17 @@ fn open_stream() -> Vec<Step> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_or_stalled_response_is_whole_and_late() {
-    // A fault, and how many milliseconds it costs a piece of the 200 bytes, and in all.
-    for (fault, a_piece, in_all) in [
-        (json!({"kind": "stall", "ms": 60}), 0, 60),
-        (json!({"kind": "slow", "ms": 10}), 10, 0),
-        (json!({"kind": "slow", "bytes_per_s": 2000}), 0, 100),
-        (
-            json!({"kind": "slow", "ms": 10, "bytes_per_s": 2000}),
-            10,
-            100,
-        ),
+    // The stream takes 0.15 s by itself.
+    for fault in [
+        json!({"kind": "stall", "ms": 600}),
+        json!({"kind": "slow", "ms": 600}),
+        json!({"kind": "slow", "bytes_per_s": 333}),
     ] {
         let hops = Hops::start(open_stream(), fault.clone()).await;
         let response = hops.request().await;
         assert!(response.whole && response.body.len() == 200, "{fault}");
-        let log = hops.log(1).await;
-        let pieces = log[0]["pieces"].as_i64().unwrap_or(0);
-        assert!(lasted(&log[0]) >= a_piece * pieces + in_all - 1, "{log:?}");
-        if fault["kind"] == "slow" {
-            assert_eq!(log[0]["bytes"], 200);
-            assert!(pieces > 0, "{log:?}");
-        }
+        let rows = hops.front.rows().await;
+        assert!(number(&rows[0], "elapsed") >= 0.59, "{fault}: {rows:?}");
     }
 }
 
@@ -252,7 +212,8 @@ async fn what_is_held_goes_on_when_its_fault_is_removed_and_ends_when_its_client
             leaves.read_until(|reader| reader.head.is_some()).await;
         }
         drop(leaves);
-        hops.log(1).await;
+        let is_held = async || hops.shown("under_way").await == 1;
+        until_async("it has left", async || !is_held().await).await;
         assert_eq!(hops.server.seen().len(), usize::from(kind == "slow"));
         let stay = hops.clone();
         let stays = tokio::spawn(async move { stay.request().await });
@@ -284,16 +245,12 @@ async fn a_cut_comes_after_just_so_many_bytes_or_pieces() {
             assert!(!response.whole && response.status() == 200);
         }
     }
-    for (after, passed) in [(0, 1), (3, 3)] {
+    for after in [0, 3] {
         let fault = json!({"kind": "cut", "after_pieces": after});
         let hops = Hops::start(stream(&Gate::new()), fault).await;
         let response = hops.request().await;
         assert!(!response.whole && response.body.len() % 20 == 0);
-        let entry = &hops.log(1).await[0];
-        assert_eq!(
-            (&entry["pieces"], &entry["bytes"]),
-            (&passed.into(), &response.body.len().into())
-        );
+        assert!(response.body.len() >= 20 * after);
     }
 }
 
@@ -316,7 +273,6 @@ async fn a_cut_after_a_time_ends_a_silent_stream() {
     let hops = Hops::start(stream(&Gate::new()), cut.clone()).await;
     let response = hops.asking("cut").await.response().await;
     assert!(!response.whole && response.body.len() <= 200);
-    assert_eq!(hops.log(1).await[0]["request_id"], "cut");
     assert_eq!(hops.outcomes().await, ["proxy_error"]);
     // Before the response's head too.
     let hops = Hops::start(vec![Step::Silence], cut).await;
@@ -328,11 +284,7 @@ async fn a_cut_after_a_time_ends_a_silent_stream() {
 async fn faults_are_off_unless_they_are_turned_on_and_none_is_that_large() {
     let (_server, front) = answering("").await;
     let admin = front.proxy.address("admin").unwrap();
-    for (method, path) in [
-        ("GET", "/faults"),
-        ("PUT", "/faults/w0"),
-        ("GET", "/faults/log"),
-    ] {
+    for (method, path) in [("GET", "/faults"), ("PUT", "/faults/w0")] {
         let off = ask(admin, method, path, "", r#"{"kind":"reset"}"#).await;
         assert_eq!(off.status(), 403);
         assert_says(&off.text(), "fault_injection = true");
