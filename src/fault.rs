@@ -1,12 +1,11 @@
 //! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. What a fault does is decided
 //! here, purely; [`registry`] holds the faults that are set.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer as _, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::request::names::names;
@@ -20,12 +19,6 @@ pub mod registry;
 pub struct Fault {
     /// What it does.
     pub kind: Kind,
-    /// The probability that it is injected at a chance, 0 to 1.
-    #[serde(default = "always")]
-    pub probability: f64,
-    /// The seed of the random numbers.
-    #[serde(default)]
-    pub seed: u64,
     /// The most injections; `None` for any number.
     pub count: Option<NonZeroU64>,
     /// Milliseconds: the delay of each piece of a slow response, or how long a request is stalled; `None` there: until the fault is
@@ -65,19 +58,6 @@ names! {
 }
 
 impl Fault {
-    /// Whether it is injected at chance number `n`; depends on `n`, seed and probability only.
-    pub fn takes(&self, n: u64) -> bool {
-        // SplitMix64 from the seed; the upper 53 bits make a number from 0 to 1.
-        let mut z = self
-            .seed
-            .wrapping_add(n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-        let drawn = (z >> 11) as f64 / (1u64 << 53) as f64;
-        drawn < self.probability
-    }
-
     /// Whether it stalls requests until it is removed or their clients give up.
     pub fn stalls_until_removed(&self) -> bool {
         self.kind == Kind::Stall && self.ms.is_none()
@@ -110,9 +90,7 @@ impl Fault {
     /// # Errors
     /// The field, what is wrong with it, and a hint.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
-        let mut json = serde_json::Deserializer::from_slice(json);
-        let read = json.deserialize_map(Fields);
-        let read = read.and_then(|fields| json.end().map(|()| fields));
+        let read: Result<Map<String, Value>, _> = serde_json::from_slice(json);
         let problem = match read {
             Ok(fields) if fields.contains_key("kind") => return Fault::from_fields(fields),
             Ok(_) => "kind: is missing".to_owned(),
@@ -148,10 +126,6 @@ impl Fault {
     }
 
     fn check(self) -> Result<Fault, String> {
-        let probability = self.probability;
-        if !(probability > 0.0 && probability <= 1.0) {
-            return Err(invalid("probability", probability));
-        }
         let after_ms = self.after_ms.map(u64::from);
         let afters = [self.after_bytes, self.after_pieces, after_ms];
         let afters = afters.iter().flatten().count();
@@ -171,38 +145,14 @@ impl Fault {
             ),
         };
         let name = self.kind.name();
-        let error = || {
-            format!("kind = \"{name}\": takes {takes}; all kinds take probability, seed and count")
-        };
+        let error = || format!("kind = \"{name}\": takes {takes}; all kinds take count");
         is_valid.then_some(self).ok_or_else(error)
-    }
-}
-
-/// Reads the fields of an object, of which none may be given twice.
-struct Fields;
-
-impl<'de> Visitor<'de> for Fields {
-    type Value = Map<String, Value>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Map::new();
-        while let Some((field, value)) = object.next_entry::<String, Value>()? {
-            if fields.insert(field.clone(), value).is_some() {
-                return Err(A::Error::custom(format!("{field}: is given twice")));
-            }
-        }
-        Ok(fields)
     }
 }
 
 /// Parses a field's text with a unit.
 fn number(field: &str, text: &str) -> Option<Value> {
     let whole = match field {
-        "probability" => return units::fraction(text).map(Value::from),
         "ms" | "after_ms" => units::seconds(text)? / units::MS,
         "after_bytes" => units::bytes(text)?,
         // A rate per minute is mostly not whole per second.
@@ -217,7 +167,6 @@ fn invalid(field: &str, value: impl Display) -> String {
     let number = "a whole number,";
     let expected = match field {
         "kind" => format!("one of {}", Kind::ALL.map(Kind::name).join(", ")),
-        "probability" => "a share above 0 and at most 1, such as 0.05 or \"5%\"".to_owned(),
         "ms" | "after_ms" => {
             format!(
                 "{number} or a text such as \"250ms\", from 0 to {}",
@@ -230,10 +179,6 @@ fn invalid(field: &str, value: impl Display) -> String {
         _ => format!("{number} 0 or more"),
     };
     format!("{field} = {value}: must be {expected}")
-}
-
-fn always() -> f64 {
-    1.0
 }
 
 #[cfg(test)]
@@ -250,8 +195,6 @@ mod tests {
 {"kind":"reset"} 1 | trailing
 {} | kind: is missing; give an object
 {"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
-{"kind":"stall","ms":1,"ms":2} | ms: is given twice | ; give an object
-{"kind":"stall","ms":"1ms","kind":"reset"} | kind: is given twice
 {"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295
 {"kind":"stall","ms":5000000000} | ms = 5000000000: must be
 {"kind":"stall","ms":"1"} | ms = "1": must be
@@ -265,12 +208,8 @@ mod tests {
 {"kind":"cut","after_pieces":"2"} | after_pieces = "2": must be a whole number, 0 or more
 {"kind":"reset","ms":1} | reset | no field of its own
 {"kind":"stall","bytes_per_s":1} | stall | takes ms
-{"kind":"reset","speed":1} | `speed` | `seed`
-{"kind":"reset","probability":0} | probability = 0: must be a share above 0
-{"kind":"reset","probability":1.5} | probability = 1.5
-{"kind":"reset","probability":"p"} | probability = "p": must be a share above 0
-{"kind":"reset","count":0} | count = 0: must be a whole number, 1 or more
-{"kind":"reset","seed":-5} | seed = -5: must be"#;
+{"kind":"reset","speed":1} | `speed` | `count`
+{"kind":"reset","count":0} | count = 0: must be a whole number, 1 or more"#;
 
     #[test]
     fn an_error_names_the_field_and_what_is_valid() {
@@ -301,32 +240,11 @@ mod tests {
                 r#""cut","after_bytes":1500"#,
             ),
             (r#""cut","after_ms":"2s""#, r#""cut","after_ms":2000"#),
-            (
-                r#""reset","probability":"5%""#,
-                r#""reset","probability":0.05"#,
-            ),
         ] {
             let [read, same] =
                 [with_units, plain].map(|rest| parse(&format!("{{\"kind\":{rest}}}")));
             assert_eq!(read, same, "{with_units}");
             assert!(read.is_ok(), "{read:?}");
         }
-    }
-
-    #[test]
-    fn a_fault_is_injected_as_often_as_its_probability_and_reproducibly() {
-        let reset = |seed| format!(r#"{{"kind":"reset","probability":0.3,"seed":{seed}}}"#);
-        let fault = |seed| parse(&reset(seed)).unwrap();
-        let taken = |seed| -> Vec<u64> { (0..10_000).filter(|n| fault(seed).takes(*n)).collect() };
-        assert_eq!(taken(1), taken(1));
-        assert_ne!(taken(1), taken(2));
-        // 0.3 ± 6 standard errors: fails for one seed in 5e8.
-        let share = taken(1).len() as f64 / 10_000.0;
-        assert!((share - 0.3).abs() < 0.0275, "{share}");
-        let sure = Fault {
-            probability: 1.0,
-            ..fault(3)
-        };
-        assert!((0..10_000).all(|n| sure.takes(n)));
     }
 }

@@ -22,8 +22,6 @@ pub struct Exchange {
     pub peer: SocketAddr,
     /// When the head had been read.
     pub arrival: Stamp,
-    /// Whether it is the first of its connection.
-    pub is_first: bool,
     /// Reads the request's body, and knows whether the connection is kept.
     pub session: ServerSession,
     /// `None` for a stream of HTTP/2.
@@ -82,7 +80,6 @@ impl Exchange {
         Exchange {
             peer,
             arrival,
-            is_first: false,
             session,
             socket: None,
             is_clear: false,

@@ -94,14 +94,12 @@ impl fmt::Display for Schedule {
 }
 
 impl fmt::Display for FaultKind {
-    /// As in a plan, without fields that have their defaults.
+    /// As in a plan.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FaultKind::Hop(fault) = self else {
             return f.write_str(self.name());
         };
-        let mut fields = Table::try_from(fault).unwrap_or_default();
-        let defaults = [("probability", 1.0.into()), ("seed", 0.into())];
-        fields.retain(|field, value| !defaults.contains(&(field, value.clone())));
+        let fields = Table::try_from(fault).unwrap_or_default();
         match fields.len() {
             ..2 => f.write_str(self.name()),
             _ => Value::Table(fields).fmt(f),

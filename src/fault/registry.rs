@@ -23,7 +23,6 @@ pub struct Faults {
 #[derive(Debug, Serialize)]
 struct ActiveFault {
     fault: Fault,
-    chances: u64,
     injected: u64,
     /// Dropped with the fault, which its receivers see: one for each request that it is being injected into.
     #[serde(rename = "under_way", serialize_with = "receiver_count")]
@@ -80,7 +79,6 @@ impl Faults {
     pub fn set(&self, worker: &str, fault: Option<Fault>) -> bool {
         let active = fault.map(|fault| ActiveFault {
             fault,
-            chances: 0,
             injected: 0,
             removal: watch::channel(()).0,
         });
@@ -89,16 +87,12 @@ impl Faults {
         current.is_some_and(|current| std::mem::replace(current, active).is_some())
     }
 
-    /// Injects the worker's fault into a request or, if none was read, a connection: if `is_chance` for the fault's kind, and it is
-    /// drawn.
-    pub fn try_inject(&self, worker: &str, is_chance: impl Fn(Kind) -> bool) -> Option<Injected> {
+    /// Injects the worker's fault into a request or, if none was read, a connection, if it `takes` such.
+    pub fn try_inject(&self, worker: &str, takes: impl Fn(Kind) -> bool) -> Option<Injected> {
         let mut workers = self.workers.lock();
         let active = workers.get_mut(worker)?.as_mut();
-        let active = active.filter(|one| is_chance(one.fault.kind))?;
-        let chance = active.chances;
-        active.chances += 1;
-        let max = active.fault.count.map_or(u64::MAX, NonZeroU64::get);
-        if active.injected >= max || !active.fault.takes(chance) {
+        let active = active.filter(|one| takes(one.fault.kind))?;
+        if active.injected >= active.fault.count.map_or(u64::MAX, NonZeroU64::get) {
             return None;
         }
         active.injected += 1;

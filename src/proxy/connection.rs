@@ -69,9 +69,9 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         };
     };
     let socket = Socket::new(socket);
-    let is_chance = |kind| kind == Kind::Refuse;
+    let takes = |kind| kind == Kind::Refuse;
     let faults = service.faults();
-    if faults.is_some_and(|(all, worker)| all.try_inject(worker, is_chance).is_some()) {
+    if faults.is_some_and(|(all, worker)| all.try_inject(worker, takes).is_some()) {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
@@ -89,14 +89,12 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let takes_http2 = tls.is_none() && service.role == Role::Front;
     let clock = service.shared.clock.clone();
     let mut client = Http1Client::new(tls, socket, peer, takes_http2, clock);
-    let mut is_first = true;
     let mut phase = service.listener.phase.clone();
     loop {
         // A reload may have changed them.
         let limits = service.shared.limits(&service.role);
         match client.next(&limits, &mut phase).await {
-            Next::Request(mut exchange) => {
-                exchange.is_first = std::mem::take(&mut is_first);
+            Next::Request(exchange) => {
                 // Made on the heap, as it is large: the task of an idle connection stays small.
                 let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
                 client.take_back(Box::into_pin(served).await);

@@ -152,16 +152,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Injects the fault of its worker, if there is one and it is its turn.
+    /// Injects the fault of its worker, if there is one.
     async fn inject(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let is_chance = |kind| match kind {
-            // The connection was a chance: so is each further request on it.
-            Kind::Refuse => !client.is_first,
-            // A router's health checks are none.
-            _ => self.endpoint.is_some(),
-        };
+        // A router's health checks are spared.
+        let takes = |kind| kind == Kind::Refuse || self.endpoint.is_some();
         let faults = self.service.faults();
-        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, is_chance));
+        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, takes));
         let Some(mut injected) = injected else {
             return Ok(());
         };

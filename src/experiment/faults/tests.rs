@@ -38,10 +38,7 @@ fn a_stall_that_is_never_lifted_has_a_note() {
 
 #[test]
 fn a_hop_accepts_the_fault_that_it_is_sent() {
-    let slow = plan(
-        "{ 1 = [1] }",
-        "{ kind = \"slow\", ms = 50, probability = 0.5 }",
-    );
+    let slow = plan("{ 1 = [1] }", "{ kind = \"slow\", ms = 50, count = 5 }");
     assert!(slow.needs_hops());
     let FaultKind::Hop(fault) = &slow.kind else {
         panic!("{slow:?}")

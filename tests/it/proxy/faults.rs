@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use queuescope::fault::Fault;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use crate::support::admin::ask;
@@ -13,7 +12,7 @@ use crate::support::assert_says;
 use crate::support::proxy::{Front, answering, number, workers};
 use crate::support::upstream::{Gate, Step, Upstream};
 use crate::support::wire::{
-    Client, Response, chunk, json_response, post, stream_head, until, until_async,
+    Client, Response, chunk, json_response, stream_head, until, until_async,
 };
 
 /// Two hops before one server.
@@ -121,27 +120,6 @@ async fn a_worker_that_refuses_resets_connections_unread() {
     hops.clear().await;
     assert_eq!(hops.request().await.status(), 200);
     assert_eq!(hops.server.seen().len(), 3);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_is_spared_serves_its_first_request() {
-    let refuse = json!({"kind": "refuse", "probability": 0.5, "seed": 3});
-    let hops = Hops::start(vec![Step::ok()], refuse.clone()).await;
-    let mut served = 0;
-    for _ in 0..60 {
-        // The reset may be told of at once, or after the request was sent, or while it was.
-        let Ok(stream) = TcpStream::connect(hops.front.addr()).await else {
-            continue;
-        };
-        let mut client = Client::from_stream(stream);
-        let _ = client.stream.write_all(&post("/generate", "", b"{}")).await;
-        served += u64::from(client.response().await.whole);
-    }
-    // The seed is fixed: so many chances, and the share that is right for it.
-    let fault = Fault::parse(refuse.to_string().as_bytes()).unwrap();
-    let refused = (0..60).filter(|n| fault.takes(*n)).count() as u64;
-    assert_eq!((60 - served, hops.injected("refuse")), (refused, refused));
-    assert_eq!(hops.shown("chances").await, 60);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
