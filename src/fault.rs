@@ -1,7 +1,6 @@
 //! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. What a fault does is decided
 //! here, purely; [`registry`] holds the faults that are set.
 
-use std::fmt::Display;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -25,18 +24,9 @@ pub struct Fault {
     /// removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ms: Option<u32>,
-    /// The rate of a slow response's body, in bytes per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes_per_s: Option<NonZeroU64>,
     /// After how many bytes of the body it is cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_bytes: Option<u64>,
-    /// After how many pieces as they were read, mostly one event each.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after_pieces: Option<u64>,
-    /// After how many milliseconds since the request's head was read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after_ms: Option<u32>,
 }
 
 names! {
@@ -63,26 +53,10 @@ impl Fault {
         self.kind == Kind::Stall && self.ms.is_none()
     }
 
-    /// Returns the delay of a piece of `bytes`.
-    pub fn delay(&self, bytes: usize) -> Option<Duration> {
-        if self.kind != Kind::Slow || bytes == 0 {
-            return None;
-        }
-        let by_rate = |rate: NonZeroU64| Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
-        let fixed = self.ms.map(|ms| Duration::from_millis(ms.into()));
-        Some(self.bytes_per_s.map(by_rate).unwrap_or_default() + fixed.unwrap_or_default())
-    }
-
-    /// Returns how many bytes of a piece of `bytes` pass before the cut, after `passed` bytes in `pieces` pieces; `None` if the
-    /// body is not cut there.
-    pub fn bytes_to_cut(&self, passed: u64, pieces: u64, bytes: u64) -> Option<u64> {
-        let by_bytes = self.after_bytes.filter(|limit| passed + bytes >= *limit);
-        match (by_bytes, self.after_pieces) {
-            (Some(limit), _) => Some(limit.saturating_sub(passed)),
-            (None, Some(0)) => Some(0),
-            (None, Some(limit)) => (pieces + 1 >= limit).then_some(bytes),
-            (None, None) => None,
-        }
+    /// Returns the delay of a piece of the response's body.
+    pub fn delay(&self) -> Option<Duration> {
+        let ms = self.ms.filter(|_| self.kind == Kind::Slow);
+        ms.map(|ms| Duration::from_millis(ms.into()))
     }
 
     /// Parses a fault from JSON.
@@ -126,23 +100,13 @@ impl Fault {
     }
 
     fn check(self) -> Result<Fault, String> {
-        let after_ms = self.after_ms.map(u64::from);
-        let afters = [self.after_bytes, self.after_pieces, after_ms];
-        let afters = afters.iter().flatten().count();
-        let (has_ms, has_rate) = (self.ms.is_some(), self.bytes_per_s.is_some());
-        let (is_valid, takes) = match self.kind {
-            Kind::Refuse | Kind::Reset => {
-                (!has_ms && !has_rate && afters == 0, "no field of its own")
+        let (is_valid, takes) = match (self.kind, self.ms, self.after_bytes) {
+            (Kind::Refuse | Kind::Reset, ms, after) => {
+                (ms.is_none() && after.is_none(), "no field of its own")
             }
-            Kind::Stall => (!has_rate && afters == 0, "ms or nothing"),
-            Kind::Slow => (
-                (has_ms || has_rate) && afters == 0,
-                "ms (before each piece), bytes_per_s or both",
-            ),
-            Kind::Cut => (
-                !has_ms && !has_rate && afters == 1,
-                "exactly one of after_bytes, after_pieces and after_ms",
-            ),
+            (Kind::Stall, _, after) => (after.is_none(), "ms or nothing"),
+            (Kind::Slow, ms, after) => (ms.is_some() && after.is_none(), "ms, before each piece"),
+            (Kind::Cut, ms, after) => (ms.is_none() && after.is_some(), "after_bytes"),
         };
         let name = self.kind.name();
         let error = || format!("kind = \"{name}\": takes {takes}; all kinds take count");
@@ -153,30 +117,26 @@ impl Fault {
 /// Parses a field's text with a unit.
 fn number(field: &str, text: &str) -> Option<Value> {
     let whole = match field {
-        "ms" | "after_ms" => units::seconds(text)? / units::MS,
+        "ms" => units::seconds(text)? / units::MS,
         "after_bytes" => units::bytes(text)?,
-        // A rate per minute is mostly not whole per second.
-        "bytes_per_s" => units::byte_rate(text)?.round(),
         _ => return None,
     };
     (whole >= 0.0 && whole.fract() == 0.0).then(|| (whole as u64).into())
 }
 
 /// Returns the message for a field's invalid value.
-fn invalid(field: &str, value: impl Display) -> String {
+fn invalid(field: &str, value: &Value) -> String {
     let number = "a whole number,";
     let expected = match field {
         "kind" => format!("one of {}", Kind::ALL.map(Kind::name).join(", ")),
-        "ms" | "after_ms" => {
+        "ms" => {
             format!(
                 "{number} or a text such as \"250ms\", from 0 to {}",
                 u32::MAX
             )
         }
         "after_bytes" => format!("{number} or a text such as \"64KiB\", 0 or more"),
-        "bytes_per_s" => format!("{number} or a text such as \"64KiB/s\", 1 or more"),
-        "count" => format!("{number} 1 or more"),
-        _ => format!("{number} 0 or more"),
+        _ => format!("{number} 1 or more"),
     };
     format!("{field} = {value}: must be {expected}")
 }
@@ -200,14 +160,13 @@ mod tests {
 {"kind":"stall","ms":"1"} | ms = "1": must be
 {"kind":"stall","ms":"0.5us"} | ms = "0.5us": must be
 {"kind":"stall","ms":"1KiB"} | ms = "1KiB": must be
-{"kind":"slow"} | slow | ms | bytes_per_s
-{"kind":"slow","bytes_per_s":0} | bytes_per_s = 0: must be a whole number, or a text such as "64KiB/s", 1 or more
-{"kind":"cut"} | cut | exactly one
-{"kind":"cut","after_ms":1,"after_bytes":2} | exactly one
-{"kind":"cut","after_ms":1,"ms":2} | exactly one
-{"kind":"cut","after_pieces":"2"} | after_pieces = "2": must be a whole number, 0 or more
+{"kind":"slow"} | slow | takes ms
+{"kind":"slow","ms":1,"after_bytes":2} | slow | takes ms
+{"kind":"cut"} | cut | takes after_bytes
+{"kind":"cut","after_bytes":1,"ms":2} | cut | takes after_bytes
+{"kind":"cut","after_bytes":-2} | after_bytes = -2: must be a whole number, or a text such as "64KiB", 0 or more
 {"kind":"reset","ms":1} | reset | no field of its own
-{"kind":"stall","bytes_per_s":1} | stall | takes ms
+{"kind":"stall","after_bytes":1} | stall | takes ms
 {"kind":"reset","speed":1} | `speed` | `count`
 {"kind":"reset","count":0} | count = 0: must be a whole number, 1 or more"#;
 
@@ -228,18 +187,9 @@ mod tests {
         for (with_units, plain) in [
             (r#""stall","ms":"2min""#, r#""stall","ms":120000"#),
             (
-                r#""slow","ms":"50ms","bytes_per_s":"64KiB/s""#,
-                r#""slow","ms":50,"bytes_per_s":65536"#,
-            ),
-            (
-                r#""slow","bytes_per_s":"1MB/min""#,
-                r#""slow","bytes_per_s":16667"#,
-            ),
-            (
                 r#""cut","after_bytes":"1.5KB""#,
                 r#""cut","after_bytes":1500"#,
             ),
-            (r#""cut","after_ms":"2s""#, r#""cut","after_ms":2000"#),
         ] {
             let [read, same] =
                 [with_units, plain].map(|rest| parse(&format!("{{\"kind\":{rest}}}")));

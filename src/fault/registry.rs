@@ -38,8 +38,6 @@ pub struct Injected {
     pub is_cut: bool,
     /// Bytes of the response's body that passed so far.
     bytes: u64,
-    /// Pieces that passed so far.
-    pieces: u64,
     removal: watch::Receiver<()>,
 }
 
@@ -102,7 +100,6 @@ impl Faults {
             fault: active.fault.clone(),
             is_cut: false,
             bytes: 0,
-            pieces: 0,
             removal: active.removal.subscribe(),
         })
     }
@@ -119,13 +116,12 @@ impl Injected {
         if piece.is_empty() {
             return;
         }
-        let left = self
-            .fault
-            .bytes_to_cut(self.bytes, self.pieces, piece.len() as u64);
-        self.is_cut = left.is_some();
-        piece.truncate(left.map_or(piece.len(), |left| left as usize));
+        if let Some(after) = self.fault.after_bytes {
+            let left = after.saturating_sub(self.bytes);
+            self.is_cut = left <= piece.len() as u64;
+            piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        }
         self.bytes += piece.len() as u64;
-        self.pieces += 1;
     }
 }
 

@@ -143,13 +143,7 @@ impl<'a> Request<'a> {
         self.begin(client);
         self.check(client)?;
         self.inject(client).await?;
-        let cut = self.fault.as_ref();
-        let cut = cut.and_then(|cut| millis(cut.fault.after_ms));
-        tokio::select! {
-            biased;
-            done = self.exchange(client) => done,
-            () = sleep(cut) => Err(Failure::Injected),
-        }
+        self.exchange(client).await
     }
 
     /// Injects the fault of its worker, if there is one.
@@ -164,7 +158,8 @@ impl<'a> Request<'a> {
         match injected.fault.kind {
             Kind::Refuse | Kind::Reset => return Err(Failure::Injected),
             Kind::Stall => {
-                let time = millis(injected.fault.ms);
+                let time = injected.fault.ms;
+                let time = time.map(|ms| Duration::from_millis(ms.into()));
                 hold(&mut injected, time, client).await?;
             }
             Kind::Slow | Kind::Cut => self.fault = Some(injected),
@@ -462,10 +457,6 @@ async fn sleep(time: Option<Duration>) {
         Some(time) => tokio::time::sleep(time).await,
         None => pending().await,
     }
-}
-
-fn millis(ms: Option<u32>) -> Option<Duration> {
-    ms.map(|ms| Duration::from_millis(ms.into()))
 }
 
 /// Returns the endpoint of a generation request.

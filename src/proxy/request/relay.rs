@@ -352,7 +352,7 @@ impl Request<'_> {
                 let read_ahead = &mut self.response.read_ahead_bytes;
                 *read_ahead = read_ahead.saturating_sub(piece.len());
                 if let Some(fault) = &mut self.fault {
-                    let delay = fault.fault.delay(piece.len());
+                    let delay = fault.fault.delay().filter(|_| !piece.is_empty());
                     if delay.is_some() {
                         hold(fault, delay, client).await?;
                     }
