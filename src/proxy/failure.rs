@@ -17,8 +17,6 @@ pub enum Failure {
     ClientGone,
     /// The request's body is not framed as its head says.
     BrokenBody(Box<Error>),
-    /// A single write to the client took too long.
-    ClientTookNothing,
     /// Writes to the client took too long in sum.
     ClientStalled,
     /// The proxy has no socket or port left.
@@ -67,7 +65,6 @@ impl Failure {
                 let text = format!("400 the request: {}", error_text(error));
                 (Some(Refusal::BrokenHead.response()), (ClientError, text))
             }
-            Failure::ClientTookNothing => (None, client("took no bytes for too long")),
             Failure::ClientStalled => (None, client("held up the response for too long")),
             Failure::Shortage(why) => {
                 let message = "the proxy could not open a connection to the upstream";

@@ -14,7 +14,7 @@ use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::error_response::{ErrorResponse, Refusal};
-use crate::client::exchange::{Exchange, WriteLimits};
+use crate::client::exchange::Exchange;
 use crate::client::limits::Limits;
 use crate::client::shortage;
 use crate::config::proxy::StampsPolicy;
@@ -407,17 +407,14 @@ impl<'a> Request<'a> {
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
         self.response.has_begun = true;
-        client.answer(head, body, self.write_limits()).await;
+        client.answer(head, body, self.write_limit()).await;
     }
 
     /// How long the client may hold up the next write.
-    fn write_limits(&self) -> WriteLimits {
+    fn write_limit(&self) -> Duration {
         let waited = u64::try_from(self.context.timing.past_write_wait()).unwrap_or(0);
         let stall_limit = self.limits.client_stall_timeout_s.get();
-        WriteLimits {
-            total: stall_limit.saturating_sub(Duration::from_nanos(waited)),
-            silence: self.limits.client_write_timeout_s.get(),
-        }
+        stall_limit.saturating_sub(Duration::from_nanos(waited))
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.

@@ -388,9 +388,9 @@ impl Request<'_> {
         up: Option<&mut HttpSession>,
     ) -> Result<Vec<u8>, Failure> {
         let past = self.context.timing.past_write_wait();
-        let limits = self.write_limits();
+        let limit = self.write_limit();
         let read_ahead = self.read_ahead(up);
-        let written = client.write(part, limits, read_ahead).await;
+        let written = client.write(part, limit, read_ahead).await;
         if self.context.timing.is_write_pending() {
             let now = self.shared.clock.now();
             self.context.timing.write_over(now);
@@ -401,7 +401,6 @@ impl Request<'_> {
         }
         written.map_err(|error| match error {
             NotWritten::Stalled => Failure::ClientStalled,
-            NotWritten::TookNothing => Failure::ClientTookNothing,
             NotWritten::Interrupted(failure) => failure,
             NotWritten::ClientGone => Failure::ClientGone,
         })
