@@ -136,7 +136,6 @@ pub struct Chosen {
     at: SocketAddr,
     /// Its addresses that failed for this request.
     failed: Vec<SocketAddr>,
-    is_in_flight: bool,
 }
 
 impl Upstreams {
@@ -239,7 +238,6 @@ impl Upstreams {
             at,
             upstream,
             failed: Vec::new(),
-            is_in_flight: true,
         })
     }
 
@@ -296,17 +294,6 @@ impl Upstreams {
         false
     }
 
-    /// The client of a request left while it was being connected to `chosen`. Finds out whether that is unreachable, as otherwise
-    /// nobody would.
-    pub fn client_left(self: Arc<Self>, mut chosen: Chosen) {
-        let limit = self.rules.upstream_connect_timeout_s.get();
-        // At once, not after the connects below: policies go by it.
-        chosen.end_in_flight();
-        tokio::spawn(async move {
-            while is_unreachable(chosen.at, limit).await && self.connect_failed(&mut chosen) {}
-        });
-    }
-
     fn peer(&self, address: &Address, at: SocketAddr) -> Arc<HttpPeer> {
         let is_tls = address.is_tls();
         // Never an empty name with TLS: Pingora would verify nothing.
@@ -325,18 +312,6 @@ impl Upstreams {
         }
         Arc::new(peer)
     }
-}
-
-/// Whether no server takes connections there. Any other error is this machine's.
-async fn is_unreachable(at: SocketAddr, limit: Duration) -> bool {
-    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
-    let connected = connect(at, limit).await;
-    connected.is_err_and(|error| {
-        matches!(
-            error.kind(),
-            ConnectionRefused | HostUnreachable | NetworkUnreachable | TimedOut
-        )
-    })
 }
 
 /// Connects without Pingora, within `limit`.
@@ -399,16 +374,10 @@ impl Chosen {
     pub fn name(&self) -> &str {
         self.upstream.name()
     }
-
-    fn end_in_flight(&mut self) {
-        if std::mem::take(&mut self.is_in_flight) {
-            self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
-        }
-    }
 }
 
 impl Drop for Chosen {
     fn drop(&mut self) {
-        self.end_in_flight();
+        self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
     }
 }

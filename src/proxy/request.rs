@@ -244,10 +244,7 @@ impl<'a> Request<'a> {
             let connected = tokio::select! {
                 biased;
                 connected = self.connect(&upstreams, &mut chosen) => connected,
-                () = client.gone() => {
-                    upstreams.clone().client_left(chosen);
-                    return Err(Failure::ClientGone);
-                }
+                () = client.gone() => return Err(Failure::ClientGone),
             };
             let (up, is_reused) = match connected {
                 Ok(connected) => connected,

@@ -63,22 +63,6 @@ async fn a_client_that_leaves_while_we_connect_is_let_go() {
     }
 }
 
-/// No client waited until the limit on connecting.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upstream_that_each_client_gives_up_is_left_out_all_the_same() {
-    let full = Full::start().await;
-    let front = Front::keyed(&[full.addr()], "upstream_connect_timeout_s = 0.2").await;
-    let plain = front.asked("/generate", "", b"{}").await;
-    until("it is here", || in_flight(&front) == 1).await;
-    drop(plain);
-    until("it has left", || in_flight(&front) == 0).await;
-    let out = format!(
-        "queuescope_upstream_healthy{{upstream=\"{}\"}} 0",
-        full.addr()
-    );
-    until("it is out", || front.proxy.metrics().text().contains(&out)).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_http2_that_waits_for_its_turn_may_leave() {
     let (upstream, front) = playing(vec![Step::Silence], "max_concurrent_requests = 1").await;
