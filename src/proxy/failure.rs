@@ -101,13 +101,9 @@ fn response(status: u16, message: &'static str) -> Option<ErrorResponse> {
 fn of_upstream(error: &Error, is_connected: bool) -> (u16, &'static str, Outcome) {
     use ErrorType::{ConnectRefused, ConnectTimedout, WriteTimedout};
     let broke = "the upstream broke the connection before its answer";
-    let (invalid, large) = (
-        "the upstream's response is not valid HTTP",
-        "the head of the upstream's response is too large",
-    );
+    let invalid = "the upstream's response is not valid HTTP";
     match error.etype() {
         WriteTimedout if is_connected => (504, NO_ANSWER, Timeout),
-        _ if is_connected && is_large(error) => (502, large, UpstreamDied),
         etype if is_connected && is_invalid(etype) => (502, invalid, UpstreamDied),
         _ if is_connected => (502, broke, UpstreamDied),
         ConnectTimedout => {
@@ -135,16 +131,6 @@ fn is_invalid(etype: &ErrorType) -> bool {
     of_body || matches!(etype, ErrorType::InvalidHTTPHeader | ErrorType::H1Error)
 }
 
-/// Whether a response's head has more bytes than Pingora takes.
-fn is_large(error: &Error) -> bool {
-    let context = error.context.as_ref().map_or("", |text| text.as_str());
-    context.starts_with("Response header larger")
-}
-
-/// The hint where the server's certificate may sign others, as those that `openssl req -x509` makes.
-const CA_ITSELF: &str = "; its certificate is a CA's own: give the server one that the CA of upstream_ca has signed, or one without \
-                         CA:TRUE, for upstream_ca too";
-
 /// Returns an error's text for the record.
 fn error_text(error: &Error) -> String {
     let text = match error.etype() {
@@ -155,16 +141,11 @@ fn error_text(error: &Error) -> String {
         ErrorType::ConnectError => "the connection failed",
         ErrorType::ConnectionClosed => "connection closed before the end of the response",
         ErrorType::ReadError | ErrorType::WriteError => "connection broke",
-        _ if is_large(error) => "the head of the response is too large",
         etype if is_invalid(etype) => "not valid HTTP/1.1",
         etype if is_tls(etype) => {
             // Pingora keeps only the text of the TLS library's error.
             let context = error.context.as_ref().map_or("", |text| text.as_str());
-            let hint = match context.contains("CaUsedAsEndEntity") {
-                true => CA_ITSELF,
-                false => "",
-            };
-            return format!("the TLS connection failed: {context}{hint}");
+            return format!("the TLS connection failed: {context}");
         }
         other => other.as_str(),
     };
