@@ -20,7 +20,7 @@ use crate::client::shortage;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::Kind;
 use crate::fault::registry::Injected;
-use crate::request::endpoint::{Endpoint, passed};
+use crate::request::endpoint::Endpoint;
 use crate::request::headers::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
@@ -177,8 +177,7 @@ impl<'a> Request<'a> {
             self.id.get_or_insert_with(identity::new_request_id);
             self.sends_stamps = self.may_have_stamps(client);
             if !generates {
-                let passed_through = &self.shared.metrics.passed_through;
-                passed_through.with(&[passed(head.uri.path())]).inc();
+                self.shared.metrics.passed_through.with(&[]).inc();
             }
         }
         match self.endpoint {

@@ -2,7 +2,6 @@
 
 use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Result};
 
-use crate::request::endpoint::PASSED;
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::impossible::Impossible;
 use crate::request::response::Unread;
@@ -169,8 +168,8 @@ metrics! {
         "Reloads of the config on SIGHUP: `applied`, or `refused` with nothing changed.";
     rotations: IntCounter = "queuescope_records_rotations_total", &[];
         "Times that this process moved the records file away to begin a new one.";
-    passed_through: IntCounter = "queuescope_passed_through_total", &["endpoint"], of PASSED;
-        "Requests to paths that are not recorded: SGLang's by name, any other as `other`.";
+    passed_through: IntCounter = "queuescope_passed_through_total", &[];
+        "Requests to paths that are not recorded.";
     broken_heads: IntCounter = "queuescope_broken_heads_total", &[];
         "Connections on which bytes came that made no request, or whose TLS handshake failed.";
     faults_injected: IntCounter = "queuescope_faults_injected_total", &["kind", "worker"];
