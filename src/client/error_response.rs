@@ -41,8 +41,6 @@ pub enum Refusal {
     BodyTooSlow,
     /// Nothing of a body arrived for too long.
     BodySilent,
-    /// A request waited too long for `max_concurrent_requests`.
-    QueuedTooLong,
 }
 
 /// `Retry-After` of a 503, in seconds.
@@ -67,10 +65,6 @@ impl Refusal {
             Refusal::UnknownCoding => (
                 501,
                 "the only Transfer-Encoding that this proxy takes is chunked",
-            ),
-            Refusal::QueuedTooLong => (
-                503,
-                "the request waited for too long in the queue of this proxy; try again later",
             ),
             Refusal::TooManyConnections => (
                 503,
