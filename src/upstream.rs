@@ -60,10 +60,6 @@ Rules {
     /// How long an upstream that cannot be connected to gets no requests. Then the proxy tries to connect to it; while that
     /// fails, the pause doubles, up to 30 s. When all upstreams are out, requests are sent all the same.
     upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s S" in "Upstreams";
-    /// Whether a request is sent once more if its upstream connection broke before a response came. It goes to another
-    /// upstream where there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
-    /// Requests that may be repeated by their method (GET) are sent again over a fresh connection anyway.
-    resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
     /// PEM file with the CA certificates by which https:// upstreams are verified; without it the system's roots.
     upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
     /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has

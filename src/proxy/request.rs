@@ -259,11 +259,8 @@ impl<'a> Request<'a> {
             let Err(mut failure) = self.relay(client, (up, &chosen.peer), head).await else {
                 return Ok(());
             };
-            let resends = upstreams.rules().resend_broken;
-            let resends =
-                !is_resent && self.can_resend(&mut failure, is_reused, resends, client.head());
-            self.context.sending_failed(resends);
-            if !resends {
+            self.context.sending_failed();
+            if is_resent || !self.can_resend(&mut failure, is_reused, client.head()) {
                 return Err(failure);
             }
             (last_failure, is_resent) = (failure, true);
@@ -330,16 +327,9 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether a request whose connection failed is sent again: if none of a response arrived and all of its body is kept. An
-    /// idempotent one is if Pingora finds that the connection was closed before it arrived; any other may have run, and is only
-    /// where the config `resends`.
-    fn can_resend(
-        &self,
-        failure: &mut Failure,
-        is_reused: bool,
-        resends: bool,
-        head: &RequestHeader,
-    ) -> bool {
+    /// Whether a request whose connection failed is sent again: an idempotent one without a body, if none of a response arrived and
+    /// Pingora finds that the connection was closed before the request arrived. Any other may have run.
+    fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
         use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {
             return false;
@@ -347,8 +337,8 @@ impl<'a> Request<'a> {
         error.retry.decide_reuse(is_reused);
         let is_broken = *error.esource() == ErrorSource::Upstream
             && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
-        let may = resends || (head.method.is_idempotent() && error.retry());
-        is_broken && may && !self.response.has_arrived && self.upload.kept.is_some()
+        let may = head.method.is_idempotent() && error.retry();
+        is_broken && may && !self.response.has_arrived && self.upload.bytes == 0
     }
 
     /// Returns the head of this attempt, with our id and our span in it.

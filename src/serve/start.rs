@@ -241,8 +241,6 @@ type ListenerSpec = (Role, SocketAddr, Vec<Address>, Rules);
 fn listeners(config: &Config) -> impl Iterator<Item = ListenerSpec> {
     let hop_rules = Rules {
         policy: Policy::RoundRobin,
-        // A hop has only one server, which would get the request twice.
-        resend_broken: false,
         max_concurrent_requests: Whole::of::<0>(),
         ..config.rules.clone()
     };

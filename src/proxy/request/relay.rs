@@ -133,11 +133,9 @@ impl Request<'_> {
         up.write_request_header(Box::new(head))
             .await
             .map_err(|error| Failure::Upstream(error.into_up()))?;
-        self.upload.resume();
-        let kept = self.upload.kept.take();
-        let begun = kept.as_deref().unwrap_or_default();
-        self.send(client, &mut up, begun).await?;
-        self.upload.kept = kept;
+        let unsent = std::mem::take(&mut self.upload.unsent);
+        self.send(client, &mut up, &unsent).await?;
+        drop(unsent);
         self.note_activity();
         let mut closed = pin!(client.closed());
         let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
@@ -339,7 +337,6 @@ impl Request<'_> {
                 }
                 if is_final {
                     self.response.has_begun = true;
-                    self.upload.kept = None;
                     let closes = self.service.listener.is_closing() || self.response.ends_by_close;
                     // Set again: Pingora turns keep-alive off at a `100 Continue`.
                     let keeps = self.keeps_alive && !closes;

@@ -98,8 +98,7 @@ metrics! {
         sequence they add up to its time; only behind a router without hops the part before the first token is missing. \
         `client_stall`: writes to the client held up, after the last byte was read too. `_sum` / `_count` is the mean where a stage was seen; where it was not, its time is in `server`, never counted as 0.";
     overhead: Histogram = "queuescope_overhead_seconds", &[], buckets &OVERHEAD_BOUNDS;
-        "What this listener added to a request (column `overhead`): before the first sending, between resendings and after the \
-        last byte. Passing pieces on while an upstream has the request is not in it, nor are hops. Above a few ms at the median, the proxy is short of CPU.";
+        "What this listener added to a request (column `overhead`): before it was sent and after the last byte. Passing pieces on while an upstream has the request is not in it, nor are hops. Above a few ms at the median, the proxy is short of CPU.";
     inter_token: BatchHistogram = "queuescope_inter_token_seconds", &["worker"], buckets &GAP_BOUNDS;
         "Every gap between two tokens as read from streams, where events or `usage` tell how many tokens there were; of the \
         first sequences of a request, within 3 % of a bound. A long tail beside a good mean: prefills of others stop the decoding.";
@@ -194,7 +193,7 @@ metrics! {
     chosen: IntCounter = "queuescope_cache_aware_choices_total", &["by"], of ChosenBy::ALL.map(ChosenBy::name);
         "Choices of an upstream with the policy `cache_aware`, by what decided: `prefix` (it was given the beginning of the prompt \
         before), else the least loaded, as `load` (too little of the prompt was known), `imbalance` (the queues were too uneven) or \
-        `unread` (no prompt to go by: none of 128 bytes, no JSON, or a request that is not recorded). One that is sent again is chosen for again.";
+        `unread` (no prompt to go by: none of 128 bytes, no JSON, or a request that is not recorded). Where connecting fails it is chosen again.";
     traces_exported: IntCounter = "queuescope_traces_exported_total", &[];
         "Traces of requests that the collector took.";
     traces_dropped: IntCounter = "queuescope_traces_dropped_total", &["reason"], of Dropped::ALL.map(Dropped::name);
