@@ -177,9 +177,6 @@ fn count_refusal(service: &Service, peer: SocketAddr, why: Refusal) {
                 "client {peer}: its request's head, or its TLS handshake, took longer than client_head_timeout_s"
             );
         }
-        Refusal::BadTarget => {
-            log::warn!("client {peer}: its request's target holds a control byte");
-        }
-        _ => log::warn!("client {peer}: no request: cut off within its head, or not HTTP"),
+        _ => log::warn!("client {peer}: no request: cut off within its head, or not valid HTTP"),
     }
 }
