@@ -48,11 +48,6 @@ names! {
 }
 
 impl Fault {
-    /// Whether it stalls requests until it is removed or their clients give up.
-    pub fn stalls_until_removed(&self) -> bool {
-        self.kind == Kind::Stall && self.ms.is_none()
-    }
-
     /// Returns the delay of a piece of the response's body.
     pub fn delay(&self) -> Option<Duration> {
         let ms = self.ms.filter(|_| self.kind == Kind::Slow);
