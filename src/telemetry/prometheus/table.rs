@@ -165,8 +165,6 @@ metrics! {
         after the file's end).";
     reloads: IntCounter = "queuescope_reloads_total", &["result"], of ["applied", "refused"];
         "Reloads of the config on SIGHUP: `applied`, or `refused` with nothing changed.";
-    rotations: IntCounter = "queuescope_records_rotations_total", &[];
-        "Times that this process moved the records file away to begin a new one.";
     passed_through: IntCounter = "queuescope_passed_through_total", &[];
         "Requests to paths that are not recorded.";
     broken_heads: IntCounter = "queuescope_broken_heads_total", &[];
@@ -229,12 +227,8 @@ metrics! {
         "Processor time of this process, user and system, seconds.";
     process_resident: Gauge = "process_resident_memory_bytes", &[];
         "Memory that it holds.";
-    process_virtual: Gauge = "process_virtual_memory_bytes", &[];
-        "Addresses that it has.";
     process_open_fds: Gauge = "process_open_fds", &[];
         "Open files, sockets included: two a request under way.";
     process_max_fds: Gauge = "process_max_fds", &[];
         "How many it may have open.";
-    process_threads: Gauge = "process_threads", &[];
-        "Its threads.";
 }
