@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
@@ -35,7 +35,6 @@ pub use policy::Policy;
 pub use trust::Trust;
 
 use addresses::Addresses;
-use health::Health;
 use policy::{Candidate, Chooser};
 use prefixes::Prefixes;
 
@@ -57,8 +56,8 @@ Rules {
     balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
     /// With "cache_aware": how many times as long as the shortest queue the longest may be (see `balance_abs_threshold`).
     balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
-    /// How long an upstream that cannot be connected to gets no requests. Then the proxy tries to connect to it; while that
-    /// fails, the pause doubles, up to 30 s. When all upstreams are out, requests are sent all the same.
+    /// How long an upstream that cannot be connected to gets no requests. Then the proxy tries to connect to it, and again after
+    /// as long. When all upstreams are out, requests are sent all the same.
     upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s S" in "Upstreams";
     /// PEM file with the CA certificates by which https:// upstreams are verified; without it the system's roots.
     upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
@@ -111,7 +110,8 @@ pub struct Upstream {
     addresses: Addresses,
     is_being_looked_up: AtomicBool,
     counts: Arc<UpstreamFigures>,
-    health: Mutex<Health>,
+    /// The task that probes it while it is out.
+    probing: Mutex<Option<AbortHandle>>,
     /// Which prompts it got by [`Policy::CacheAware`].
     prefixes: Mutex<Prefixes>,
 }
@@ -323,7 +323,7 @@ impl Upstream {
                 name: address.name(),
                 ..UpstreamFigures::default()
             }),
-            health: Mutex::default(),
+            probing: Mutex::default(),
             prefixes: Mutex::default(),
         })
     }
