@@ -44,18 +44,9 @@ pub fn bytes(text: &str) -> Option<f64> {
 
 /// Parses a rate per second: `5`, `5/s`, `300/min`, `inf`.
 pub fn per_second(text: &str) -> Option<f64> {
-    rate_of(text, |number| number.parse().ok())
-}
-
-/// Parses a rate in bytes per second: `65536`, `64KiB/s`, `1.5MB/min`.
-pub fn byte_rate(text: &str) -> Option<f64> {
-    rate_of(text, bytes)
-}
-
-fn rate_of(text: &str, parse: fn(&str) -> Option<f64>) -> Option<f64> {
     let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
     let (_, seconds) = TIME_UNITS.iter().find(|(name, _)| *name == unit.trim())?;
-    Some(parse(number.trim())? / seconds)
+    Some(number.trim().parse::<f64>().ok()? / seconds)
 }
 
 /// Parses a share of a whole: `0.05`, `5%`.

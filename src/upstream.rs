@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
@@ -20,7 +20,6 @@ use crate::telemetry::upstreams::UpstreamFigures;
 pub mod address;
 mod addresses;
 mod affinity;
-pub mod connection;
 mod health;
 pub mod idle;
 pub mod policy;
@@ -36,7 +35,6 @@ pub use policy::Policy;
 pub use trust::Trust;
 
 use addresses::Addresses;
-use health::Health;
 use policy::{Candidate, Chooser};
 use prefixes::Prefixes;
 
@@ -58,26 +56,20 @@ Rules {
     balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
     /// With "cache_aware": how many times as long as the shortest queue the longest may be (see `balance_abs_threshold`).
     balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
-    /// How long an upstream that cannot be connected to gets no requests. Then the proxy tries to connect to it; while that
-    /// fails, the pause doubles, up to 30 s. When all upstreams are out, requests are sent all the same.
+    /// How long an upstream that cannot be connected to gets no requests. Then the proxy tries to connect to it, and again after
+    /// as long. When all upstreams are out, requests are sent all the same.
     upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s S" in "Upstreams";
-    /// Whether a request is sent once more if its upstream connection broke before a response came. It goes to another
-    /// upstream where there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
-    /// Requests that may be repeated by their method (GET) are sent again over a fresh connection anyway.
-    resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
     /// PEM file with the CA certificates by which https:// upstreams are verified; without it the system's roots.
     upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
     /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has
-    /// ended; the others wait in the front, in order of arrival, as in a router with a limit.
+    /// ended; the others wait in the front, in order of arrival, as in a router with a limit, and as long as their clients stay.
     max_concurrent_requests: Whole<0, 1_000_000> = Whole::of::<0>(), Reload "--max-concurrent-requests N" in "Upstreams";
-    /// How long a request may wait for `max_concurrent_requests`; then it is answered 503. 0: as long as its client stays.
-    queue_timeout_s: Seconds<0> = Seconds::of::<0>(), Reload "--queue-timeout-s S" in "Upstreams";
     /// Limit on connecting to an upstream; 504 after it.
     upstream_connect_timeout_s: Seconds = Seconds::of::<5>(), Reload "--upstream-connect-timeout-s S" in "Upstreams";
     /// Limit on the silence of an upstream; 504 after it, or a cut stream. That is before its response and within it. A
     /// request that is not streamed is silent from its start to its end.
     upstream_read_timeout_s: Seconds = Seconds::of::<1800>(), Reload "--upstream-read-timeout-s S" in "Upstreams";
-    /// How long an upstream may take nothing of a request, and send nothing; 504 after it.
+    /// Limit on a single write to an upstream; 504 after it.
     upstream_write_timeout_s: Seconds = Seconds::of::<60>(), Reload "--upstream-write-timeout-s S" in "Upstreams";
     /// After how much idleness an upstream connection is closed. It must be less than the server's own limit (SGLang:
     /// 5 s), or requests run into connections that the server is closing and get a 502.
@@ -118,7 +110,8 @@ pub struct Upstream {
     addresses: Addresses,
     is_being_looked_up: AtomicBool,
     counts: Arc<UpstreamFigures>,
-    health: Mutex<Health>,
+    /// The task that probes it while it is out.
+    probing: Mutex<Option<AbortHandle>>,
     /// Which prompts it got by [`Policy::CacheAware`].
     prefixes: Mutex<Prefixes>,
 }
@@ -137,7 +130,6 @@ pub struct Chosen {
     at: SocketAddr,
     /// Its addresses that failed for this request.
     failed: Vec<SocketAddr>,
-    is_in_flight: bool,
 }
 
 impl Upstreams {
@@ -240,7 +232,6 @@ impl Upstreams {
             at,
             upstream,
             failed: Vec::new(),
-            is_in_flight: true,
         })
     }
 
@@ -297,17 +288,6 @@ impl Upstreams {
         false
     }
 
-    /// The client of a request left while it was being connected to `chosen`. Finds out whether that is unreachable, as otherwise
-    /// nobody would.
-    pub fn client_left(self: Arc<Self>, mut chosen: Chosen) {
-        let limit = self.rules.upstream_connect_timeout_s.get();
-        // At once, not after the connects below: policies go by it.
-        chosen.end_in_flight();
-        tokio::spawn(async move {
-            while is_unreachable(chosen.at, limit).await && self.connect_failed(&mut chosen) {}
-        });
-    }
-
     fn peer(&self, address: &Address, at: SocketAddr) -> Arc<HttpPeer> {
         let is_tls = address.is_tls();
         // Never an empty name with TLS: Pingora would verify nothing.
@@ -328,18 +308,6 @@ impl Upstreams {
     }
 }
 
-/// Whether no server takes connections there. Any other error is this machine's.
-async fn is_unreachable(at: SocketAddr, limit: Duration) -> bool {
-    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
-    let connected = connect(at, limit).await;
-    connected.is_err_and(|error| {
-        matches!(
-            error.kind(),
-            ConnectionRefused | HostUnreachable | NetworkUnreachable | TimedOut
-        )
-    })
-}
-
 /// Connects without Pingora, within `limit`.
 async fn connect(at: SocketAddr, limit: Duration) -> std::io::Result<TcpStream> {
     tokio::time::timeout(limit, TcpStream::connect(at)).await?
@@ -355,7 +323,7 @@ impl Upstream {
                 name: address.name(),
                 ..UpstreamFigures::default()
             }),
-            health: Mutex::default(),
+            probing: Mutex::default(),
             prefixes: Mutex::default(),
         })
     }
@@ -400,16 +368,10 @@ impl Chosen {
     pub fn name(&self) -> &str {
         self.upstream.name()
     }
-
-    fn end_in_flight(&mut self) {
-        if std::mem::take(&mut self.is_in_flight) {
-            self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
-        }
-    }
 }
 
 impl Drop for Chosen {
     fn drop(&mut self) {
-        self.end_in_flight();
+        self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
     }
 }

@@ -41,7 +41,7 @@ PANELS = [
     ),
     figure(
         "Overhead, 99 %",
-        "What the proxy adds to a request before sending, between resendings and after the last byte. Red from 10 ms on.",
+        "What the proxy adds to a request before sending and after the last byte. Red from 10 ms on.",
         quantile(0.99, OVERHEAD, select=HERE),
         unit="s",
         colors=(("green", None), ("orange", 0.003), ("red", 0.01)),
@@ -76,7 +76,7 @@ PANELS = [
     heading("Is the proxy in the way?"),
     lines(
         "Overhead",
-        "What this process adds to a request: before it sends it on (connecting is in it), between resendings, and after the "
+        "What this process adds to a request: before it sends it on (connecting is in it), and after the "
         "last byte. Passing pieces on is not in it; neither are other processes, such as hops.",
         *quantiles(OVERHEAD),
         unit="s",

@@ -27,10 +27,6 @@ pub enum Refusal {
     HeadTooSlow,
     /// What was sent is no valid head.
     BrokenHead,
-    /// A target has a control byte.
-    BadTarget,
-    /// A request of HTTP/1.1 names no host: RFC 9112, section 3.2.
-    NoHost,
     /// A transfer coding is not `chunked`: RFC 9112, section 6.1.
     UnknownCoding,
     /// `CONNECT` asks for a tunnel.
@@ -41,8 +37,6 @@ pub enum Refusal {
     BodyTooSlow,
     /// Nothing of a body arrived for too long.
     BodySilent,
-    /// A request waited too long for `max_concurrent_requests`.
-    QueuedTooLong,
 }
 
 /// `Retry-After` of a 503, in seconds.
@@ -55,8 +49,6 @@ impl Refusal {
     pub fn response(self) -> ErrorResponse {
         let (status, message) = match self {
             Refusal::BrokenHead => (400, "the request is not valid HTTP/1.1"),
-            Refusal::BadTarget => (400, "the request target holds a control byte"),
-            Refusal::NoHost => (400, "the request has no Host"),
             Refusal::Tunnel => (405, "this proxy makes no tunnels (CONNECT)"),
             Refusal::HeadTooSlow | Refusal::BodyTooSlow => {
                 (408, "the request did not come in time")
@@ -67,10 +59,6 @@ impl Refusal {
             Refusal::UnknownCoding => (
                 501,
                 "the only Transfer-Encoding that this proxy takes is chunked",
-            ),
-            Refusal::QueuedTooLong => (
-                503,
-                "the request waited for too long in the queue of this proxy; try again later",
             ),
             Refusal::TooManyConnections => (
                 503,

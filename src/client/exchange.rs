@@ -2,7 +2,6 @@
 
 use std::future::{Future, pending, poll_fn};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,8 +21,6 @@ pub struct Exchange {
     pub peer: SocketAddr,
     /// When the head had been read.
     pub arrival: Stamp,
-    /// Whether it is the first of its connection.
-    pub is_first: bool,
     /// Reads the request's body, and knows whether the connection is kept.
     pub session: ServerSession,
     /// `None` for a stream of HTTP/2.
@@ -32,17 +29,6 @@ pub struct Exchange {
     pub(super) is_clear: bool,
     /// Whether the response's body is sent in chunks.
     is_chunked: bool,
-    /// How many steps a stream of HTTP/2 has taken of large pieces.
-    steps: AtomicU64,
-}
-
-/// How long a client may hold up a write.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteLimits {
-    /// Until all is taken.
-    pub total: Duration,
-    /// Without taking anything.
-    pub silence: Duration,
 }
 
 /// A part of a response, and whether it is the last.
@@ -61,16 +47,12 @@ pub enum NotWritten<E> {
     ClientGone,
     /// The client did not take all of it in time.
     Stalled,
-    /// The client took nothing for too long.
-    TookNothing,
     /// What ran meanwhile has failed.
     Interrupted(E),
 }
 
 /// The most bytes of a response to HTTP/2 that are buffered for the client.
 pub(super) const MAX_UNSENT_BYTES: usize = 32 * 1024;
-/// The most bytes of a piece that a stream of HTTP/2 takes at once; a frame has no more.
-const STEP_BYTES: usize = 16 * 1024;
 /// How long the client may take what was written of a response that breaks off.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the rest of a request body is read after we answered ourselves.
@@ -82,12 +64,10 @@ impl Exchange {
         Exchange {
             peer,
             arrival,
-            is_first: false,
             session,
             socket: None,
             is_clear: false,
             is_chunked: false,
-            steps: AtomicU64::new(0),
         }
     }
 
@@ -129,14 +109,14 @@ impl Exchange {
     }
 
     /// Writes a part of the response, and returns the buffer of a piece. If the client does not take it at once, it may within
-    /// `limits`, while `meanwhile` runs.
+    /// `limit`, while `meanwhile` runs.
     ///
     /// # Errors
     /// See [`NotWritten`].
     pub async fn write<E>(
         &mut self,
         part: Part,
-        limits: WriteLimits,
+        limit: Duration,
         meanwhile: impl Future<Output = E>,
     ) -> Result<Vec<u8>, NotWritten<E>> {
         if let Part::Head(head, false) = &part {
@@ -146,25 +126,24 @@ impl Exchange {
             let is_chunked = is_chunked && codings.next().is_none();
             self.is_chunked = is_chunked && !head.status.is_informational();
         }
-        let (socket, steps) = (&self.socket, &self.steps);
-        let taken = || socket.as_ref().map_or(0, Socket::written) + steps.load(Relaxed);
+        let socket = &self.socket;
         let chunks = socket.as_ref().filter(|_| self.is_clear && self.is_chunked);
         tokio::select! {
             biased;
-            written = write(&mut self.session, chunks, steps, part) => written.map_err(|_| NotWritten::ClientGone),
+            written = write(&mut self.session, chunks, part) => written.map_err(|_| NotWritten::ClientGone),
             error = meanwhile => Err(NotWritten::Interrupted(error)),
             // These futures are made only if the write is pending.
             () = async { closed(socket.clone()).await } => Err(NotWritten::ClientGone),
-            late = async { too_late(limits, taken).await } => Err(late),
+            () = async { tokio::time::sleep(limit).await } => Err(NotWritten::Stalled),
         }
     }
 
     /// Sends a whole response, and reads on for a moment: closing on unread bytes would reset the connection before the client has
     /// read it.
-    pub async fn answer(&mut self, head: ResponseHeader, body: Vec<u8>, limits: WriteLimits) {
+    pub async fn answer(&mut self, head: ResponseHeader, body: Vec<u8>, limit: Duration) {
         self.session.set_keepalive(None);
         for part in [Part::Head(Box::new(head), false), Part::Body(body, true)] {
-            let written = self.write(part, limits, pending::<()>()).await;
+            let written = self.write(part, limit, pending::<()>()).await;
             if written.is_err() {
                 return;
             }
@@ -222,26 +201,10 @@ async fn closed(socket: Option<Socket>) {
     }
 }
 
-/// Waits until a limit is reached on a write of which so much is `taken`.
-async fn too_late<E>(limits: WriteLimits, taken: impl Fn() -> u64) -> NotWritten<E> {
-    let mut left = limits.total;
-    while left > limits.silence {
-        let before = taken();
-        tokio::time::sleep(limits.silence).await;
-        if taken() == before {
-            return NotWritten::TookNothing;
-        }
-        left -= limits.silence;
-    }
-    tokio::time::sleep(left).await;
-    NotWritten::Stalled
-}
-
 /// Writes a part. Chunks go straight to the socket `chunks`: Pingora's writer would copy and allocate for each.
 async fn write(
     session: &mut ServerSession,
     chunks: Option<&Socket>,
-    steps: &AtomicU64,
     part: Part,
 ) -> pingora::Result<Vec<u8>> {
     let (mut piece, is_end) = match part {
@@ -264,12 +227,7 @@ async fn write(
             }
             (ServerSession::H1(session), None) => drop(session.write_body(&piece).await?),
             (session, None) => {
-                let mut piece = Bytes::from(std::mem::take(&mut piece));
-                while piece.len() > STEP_BYTES {
-                    let step = piece.split_to(STEP_BYTES);
-                    session.write_response_body(step, false).await?;
-                    steps.fetch_add(1, Relaxed);
-                }
+                let piece = Bytes::from(std::mem::take(&mut piece));
                 session.write_response_body(piece, is_end).await?;
             }
         }

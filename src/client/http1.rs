@@ -116,7 +116,7 @@ impl Http1Client {
                 let blank = self.buffer.iter().take_while(blank).count();
                 self.buffer.advance(blank);
                 if !is_line_clean(&self.buffer) {
-                    return Next::Refused(Refusal::BadTarget);
+                    return Next::Refused(Refusal::BrokenHead);
                 }
                 if has_whole_head(&self.buffer) {
                     return self.parse().await;

@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -24,8 +23,6 @@ use tokio::net::TcpStream;
 #[derive(Clone, Debug)]
 pub struct Socket {
     tcp: Arc<TcpStream>,
-    /// How many bytes were written.
-    written: Arc<AtomicU64>,
     /// Bytes that were read before and are read again first.
     prefix: Bytes,
 }
@@ -43,7 +40,6 @@ impl Socket {
         let _ = SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
         Socket {
             tcp: Arc::new(socket),
-            written: Arc::default(),
             prefix: Bytes::new(),
         }
     }
@@ -54,11 +50,6 @@ impl Socket {
             prefix,
             ..self.clone()
         }
-    }
-
-    /// How many bytes the kernel has taken for the client.
-    pub fn written(&self) -> u64 {
-        self.written.load(Relaxed)
     }
 
     /// Waits until the client has closed its side, or its connection broke. Reads nothing.
@@ -104,11 +95,7 @@ impl Socket {
             ready!(self.tcp.poll_write_ready(cx))?;
             match write(&self.tcp) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => {
-                    let bytes = *written.as_ref().unwrap_or(&0);
-                    self.written.fetch_add(bytes as u64, Relaxed);
-                    return Poll::Ready(written);
-                }
+                written => return Poll::Ready(written),
             }
         }
     }

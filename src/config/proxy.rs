@@ -112,7 +112,7 @@ keys! {
 /// A worker hop stands between the router and one server, and sees when the router sends and who serves. The
 /// router gets the hops' addresses as its workers. One section each; by default there is none.
 Worker {
-    /// A name for messages, headers and /faults: 1 to 64 of A-Z a-z 0-9 . _ : - and not "log".
+    /// A name for messages, headers and /faults: 1 to 64 of A-Z a-z 0-9 . _ : -.
     name: String as values::worker_name = String::new(), Reload like "w0";
     /// Where the router connects, IP:PORT.
     listen: SocketAddr as values::listen_address = local(0), Reload like "127.0.0.1:9000";

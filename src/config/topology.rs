@@ -153,16 +153,12 @@ fn warnings(config: &Config, credentials: &Credentials) -> Vec<String> {
             config.rules.upstream_idle_timeout_s.get().as_secs_f64()
         ));
     }
-    match config.rules.max_concurrent_requests.get() {
-        0 if !config.rules.queue_timeout_s.get().is_zero() => all.push(format!(
-            "queue_timeout_s = {}: nothing waits, as max_concurrent_requests is 0",
-            config.rules.queue_timeout_s.get().as_secs_f64()
-        )),
-        max if max > 0 && is_router(config) && !has_hops(config, credentials) => all.push(format!(
+    let max = config.rules.max_concurrent_requests.get();
+    if max > 0 && is_router(config) && !has_hops(config, credentials) {
+        all.push(format!(
             "max_concurrent_requests = {max}: what is beyond it waits in this front, no longer in the router, and without hops \
              `queue_time_in_router` stays empty; add a [[worker]] for each server, or leave it to the router"
-        )),
-        _ => {}
+        ));
     }
     if config.upstream.is_empty() && credentials.hop_secret.is_none() {
         all.push(

@@ -94,14 +94,12 @@ impl fmt::Display for Schedule {
 }
 
 impl fmt::Display for FaultKind {
-    /// As in a plan, without fields that have their defaults.
+    /// As in a plan.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FaultKind::Hop(fault) = self else {
             return f.write_str(self.name());
         };
-        let mut fields = Table::try_from(fault).unwrap_or_default();
-        let defaults = [("probability", 1.0.into()), ("seed", 0.into())];
-        fields.retain(|field, value| !defaults.contains(&(field, value.clone())));
+        let fields = Table::try_from(fault).unwrap_or_default();
         match fields.len() {
             ..2 => f.write_str(self.name()),
             _ => Value::Table(fields).fmt(f),
@@ -183,22 +181,6 @@ impl FaultPlan {
             }
         }
         Ok(())
-    }
-
-    /// Returns a note on a stall that is never lifted, which is probably a mistake.
-    pub fn note(&self) -> Option<String> {
-        let FaultKind::Hop(fault) = &self.kind else {
-            return None;
-        };
-        let (at, down) = self.schedule.0.last()?;
-        let is_never_lifted = fault.stalls_until_removed() && !down.is_empty();
-        is_never_lifted.then(|| {
-            format!(
-                "failure_schedule: what is stalled at {at} s is held until the generator gives it up (request_timeout_s); \
-                 to let it go on, end with a later time and no server, as in {} = []",
-                at + 30.0
-            )
-        })
     }
 
     /// Returns when the server of this index goes down or up: seconds since the run began, and whether it is down from then on.

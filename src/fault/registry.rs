@@ -1,16 +1,13 @@
-//! The faults that are set, and the log of what was injected.
+//! The faults that are set.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::clock::Clock;
 use crate::fault::{Fault, Kind};
 use crate::telemetry::prometheus::Metrics;
 
@@ -19,8 +16,6 @@ use crate::telemetry::prometheus::Metrics;
 pub struct Faults {
     /// The fault of each worker, if it has one.
     workers: Mutex<BTreeMap<String, Option<ActiveFault>>>,
-    log: Arc<Mutex<Log>>,
-    clock: Clock,
     metrics: Metrics,
 }
 
@@ -28,55 +23,22 @@ pub struct Faults {
 #[derive(Debug, Serialize)]
 struct ActiveFault {
     fault: Fault,
-    chances: u64,
     injected: u64,
     /// Dropped with the fault, which its receivers see: one for each request that it is being injected into.
     #[serde(rename = "under_way", serialize_with = "receiver_count")]
     removal: watch::Sender<()>,
 }
 
-/// What was injected, the newest last.
-#[derive(Debug, Default, Serialize)]
-struct Log {
-    entries: VecDeque<LogEntry>,
-    /// The number of older ones that were dropped.
-    dropped: u64,
-}
-
-/// An injection into one request or connection.
-#[derive(Clone, Debug, Serialize)]
-struct LogEntry {
-    /// The worker's name.
-    worker: String,
-    /// The kind's name.
-    kind: &'static str,
-    /// The number of the chance, from 0, since the fault was set.
-    chance: u64,
-    /// The request's `x-request-id`; `None` if none was read.
-    request_id: Option<String>,
-    /// The address of the other end.
-    peer: SocketAddr,
-    /// Its beginning, in nanoseconds since the epoch, on the proxy's clock.
-    began_ns: i64,
-    /// Its end.
-    ended_ns: i64,
-    /// Bytes of the response's body that passed meanwhile.
-    bytes: u64,
-    /// Pieces that passed.
-    pieces: u64,
-}
-
-/// A fault injected into a request. Logged when dropped.
+/// A fault injected into a request.
 #[derive(Debug)]
 pub struct Injected {
     /// The fault.
     pub fault: Fault,
     /// Whether the response's body was cut.
     pub is_cut: bool,
-    entry: LogEntry,
+    /// Bytes of the response's body that passed so far.
+    bytes: u64,
     removal: watch::Receiver<()>,
-    log: Arc<Mutex<Log>>,
-    clock: Clock,
 }
 
 /// Serializes the number of requests that the fault stalls, slows or is to cut.
@@ -84,16 +46,11 @@ fn receiver_count<S: Serializer>(removal: &watch::Sender<()>, to: S) -> Result<S
     removal.receiver_count().serialize(to)
 }
 
-/// The most entries; older ones are dropped and counted.
-const MAX_ENTRIES: usize = 16_384;
-
 impl Faults {
     /// Creates the registry, with no fault set.
-    pub fn new(clock: Clock, metrics: Metrics) -> Faults {
+    pub fn new(metrics: Metrics) -> Faults {
         Faults {
             workers: Mutex::default(),
-            log: Arc::default(),
-            clock,
             metrics,
         }
     }
@@ -116,16 +73,10 @@ impl Faults {
         json!({ "workers": &*self.workers.lock() })
     }
 
-    /// Returns the log, as JSON.
-    pub fn log_json(&self) -> Value {
-        json!(&*self.log.lock())
-    }
-
     /// Sets or removes the fault of a worker; requests that a previous fault stalls go on. Returns whether there was one.
     pub fn set(&self, worker: &str, fault: Option<Fault>) -> bool {
         let active = fault.map(|fault| ActiveFault {
             fault,
-            chances: 0,
             injected: 0,
             removal: watch::channel(()).0,
         });
@@ -134,44 +85,22 @@ impl Faults {
         current.is_some_and(|current| std::mem::replace(current, active).is_some())
     }
 
-    /// Injects the worker's fault into a request or, if none was read, a connection: if `is_chance` for the fault's kind, and it is
-    /// drawn.
-    pub fn try_inject(
-        &self,
-        worker: &str,
-        peer: SocketAddr,
-        request_id: Option<&str>,
-        is_chance: impl Fn(Kind) -> bool,
-    ) -> Option<Injected> {
+    /// Injects the worker's fault into a request or, if none was read, a connection, if it `takes` such.
+    pub fn try_inject(&self, worker: &str, takes: impl Fn(Kind) -> bool) -> Option<Injected> {
         let mut workers = self.workers.lock();
         let active = workers.get_mut(worker)?.as_mut();
-        let active = active.filter(|one| is_chance(one.fault.kind))?;
-        let chance = active.chances;
-        active.chances += 1;
-        let max = active.fault.count.map_or(u64::MAX, NonZeroU64::get);
-        if active.injected >= max || !active.fault.takes(chance) {
+        let active = active.filter(|one| takes(one.fault.kind))?;
+        if active.injected >= active.fault.count.map_or(u64::MAX, NonZeroU64::get) {
             return None;
         }
         active.injected += 1;
-        let (kind, now) = (active.fault.kind.name(), self.clock.now().nanos());
+        let kind = active.fault.kind.name();
         self.metrics.faults_injected.with(&[kind, worker]).inc();
         Some(Injected {
             fault: active.fault.clone(),
             is_cut: false,
-            entry: LogEntry {
-                worker: worker.to_owned(),
-                kind,
-                chance,
-                request_id: request_id.map(str::to_owned),
-                peer,
-                began_ns: now,
-                ended_ns: now,
-                bytes: 0,
-                pieces: 0,
-            },
+            bytes: 0,
             removal: active.removal.subscribe(),
-            log: self.log.clone(),
-            clock: self.clock.clone(),
         })
     }
 }
@@ -187,44 +116,21 @@ impl Injected {
         if piece.is_empty() {
             return;
         }
-        let LogEntry { bytes, pieces, .. } = &mut self.entry;
-        let left = self.fault.bytes_to_cut(*bytes, *pieces, piece.len() as u64);
-        self.is_cut = left.is_some();
-        piece.truncate(left.map_or(piece.len(), |left| left as usize));
-        (*bytes, *pieces) = (*bytes + piece.len() as u64, *pieces + 1);
-    }
-}
-
-impl Drop for Injected {
-    fn drop(&mut self) {
-        self.entry.ended_ns = self.clock.now().nanos();
-        let log = &mut *self.log.lock();
-        if log.entries.len() >= MAX_ENTRIES {
-            log.entries.pop_front();
-            log.dropped += 1;
+        if let Some(after) = self.fault.after_bytes {
+            let left = after.saturating_sub(self.bytes);
+            self.is_cut = left <= piece.len() as u64;
+            piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         }
-        log.entries.push_back(self.entry.clone());
+        self.bytes += piece.len() as u64;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddrV4};
-
     use super::*;
-    use crate::clock::Stamp;
-
-    fn faults() -> Faults {
-        let (clock, _) = Clock::manual(Stamp::from_nanos(5));
-        let faults = Faults::new(clock, Metrics::new().unwrap());
-        faults.set_workers(&["w"]);
-        faults
-    }
-
-    const PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1));
 
     fn inject(faults: &Faults, worker: &str) -> Option<Injected> {
-        faults.try_inject(worker, PEER, None, |_| true)
+        faults.try_inject(worker, |_| true)
     }
 
     fn fault(kind: &str, count: u64) -> Option<Fault> {
@@ -234,7 +140,7 @@ mod tests {
 
     #[test]
     fn only_known_workers_have_faults() {
-        let faults = faults();
+        let faults = Faults::new(Metrics::new().unwrap());
         faults.set_workers(&["stays", "goes"]);
         assert_eq!(faults.names(), ["goes", "stays"]);
         for worker in ["stays", "goes", "unknown"] {
@@ -246,18 +152,5 @@ mod tests {
         faults.set_workers(&["stays", "goes"]);
         // A worker that is added again has no fault.
         assert!(inject(&faults, "goes").is_none() && inject(&faults, "stays").is_some());
-    }
-
-    #[test]
-    fn the_log_is_bounded() {
-        let faults = faults();
-        faults.set("w", fault("reset", 99_999));
-        for _ in 0..MAX_ENTRIES + 3 {
-            inject(&faults, "w");
-        }
-        let log = faults.log_json();
-        assert_eq!(log["dropped"], 3);
-        assert_eq!(log["entries"].as_array().unwrap().len(), MAX_ENTRIES);
-        assert_eq!(log["entries"][0]["chance"], 3);
     }
 }

@@ -17,9 +17,7 @@ use crate::client::phase::Phase;
 use crate::client::socket::Socket;
 use crate::client::tls::{self, Tls};
 use crate::fault::Kind;
-use crate::telemetry::prometheus::Limit;
 
-use super::failure::limit_of;
 use super::request;
 use super::service::Service;
 use super::shared::Role;
@@ -61,9 +59,8 @@ pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
 
 /// Serves a client's connection until either side closes it, a limit is reached, or the proxy closes idle connections.
 async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
-    let metrics = &service.shared.metrics;
     let Some(_permit) = service.listener.connection_permit() else {
-        metrics.client_limit(Limit::Connections);
+        log::warn!("client {peer}: refused: there are max_connections");
         // Under TLS no response is possible before the handshake.
         let permit = service.listener.refusal_permit();
         return match permit.filter(|_| service.tls().is_none()) {
@@ -72,15 +69,15 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         };
     };
     let socket = Socket::new(socket);
-    let is_chance = |kind| kind == Kind::Refuse;
+    let takes = |kind| kind == Kind::Refuse;
     let faults = service.faults();
-    if faults.is_some_and(|(all, worker)| all.try_inject(worker, peer, None, is_chance).is_some()) {
+    if faults.is_some_and(|(all, worker)| all.try_inject(worker, takes).is_some()) {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
     let tls = match service.tls() {
         None => None,
-        Some(tls) => match handshake(service, tls, &socket, &limits).await {
+        Some(tls) => match handshake(service, tls, (&socket, peer), &limits).await {
             None => return,
             Some((stream, true)) => {
                 return Box::pin(streams(service, stream, peer, &limits)).await;
@@ -92,14 +89,12 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let takes_http2 = tls.is_none() && service.role == Role::Front;
     let clock = service.shared.clock.clone();
     let mut client = Http1Client::new(tls, socket, peer, takes_http2, clock);
-    let mut is_first = true;
     let mut phase = service.listener.phase.clone();
     loop {
         // A reload may have changed them.
         let limits = service.shared.limits(&service.role);
         match client.next(&limits, &mut phase).await {
-            Next::Request(mut exchange) => {
-                exchange.is_first = std::mem::take(&mut is_first);
+            Next::Request(exchange) => {
                 // Made on the heap, as it is large: the task of an idle connection stays small.
                 let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
                 client.take_back(Box::into_pin(served).await);
@@ -120,7 +115,7 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
 async fn handshake(
     service: &Service,
     tls: &Tls,
-    socket: &Socket,
+    (socket, peer): (&Socket, SocketAddr),
     limits: &Limits,
 ) -> Option<(Stream, bool)> {
     let mut phase = service.listener.phase.clone();
@@ -131,8 +126,9 @@ async fn handshake(
     };
     match accepted {
         Ok(Ok(accepted)) => return Some(accepted),
-        Ok(Err(_)) => service.shared.metrics.tls_failures.with(&[]).inc(),
-        Err(_) => service.shared.metrics.client_limit(Limit::HeadTime),
+        // Not logged: whoever only tries whether the port is open fails too.
+        Ok(Err(_)) => service.shared.metrics.broken_heads.with(&[]).inc(),
+        Err(_) => count_refusal(service, peer, Refusal::HeadTooSlow),
     }
     None
 }
@@ -152,7 +148,6 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                 let permit = (!is_alone).then(|| service.listener.connection_permit());
                 let permit = permit.flatten();
                 if permit.is_none() && !is_alone {
-                    service.shared.metrics.client_limit(Limit::Connections);
                     request::refuse(service, exchange);
                     continue;
                 }
@@ -172,21 +167,16 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
 /// Counts and logs a client that sent no valid request. One `log::warn!` for each kind, as the log counts repeated lines by their
 /// source line.
 fn count_refusal(service: &Service, peer: SocketAddr, why: Refusal) {
-    let metrics = &service.shared.metrics;
-    metrics.broken_heads.with(&[]).inc();
-    if let Some(limit) = limit_of(why) {
-        metrics.client_limit(limit);
-    }
+    service.shared.metrics.broken_heads.with(&[]).inc();
     match why {
         Refusal::HeadTooLarge => {
             log::warn!("client {peer}: its request's head is over request_head_max_bytes");
         }
         Refusal::HeadTooSlow => {
-            log::warn!("client {peer}: its request's head took longer than client_head_timeout_s");
+            log::warn!(
+                "client {peer}: its request's head, or its TLS handshake, took longer than client_head_timeout_s"
+            );
         }
-        Refusal::BadTarget => {
-            log::warn!("client {peer}: its request's target holds a control byte");
-        }
-        _ => log::warn!("client {peer}: no request: cut off within its head, or not HTTP"),
+        _ => log::warn!("client {peer}: no request: cut off within its head, or not valid HTTP"),
     }
 }

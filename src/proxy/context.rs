@@ -350,23 +350,9 @@ impl Context {
         self.role == Role::Front || !self.shared.joins.has_front()
     }
 
-    /// The request was sent upstream, and that failed; `is_resent` if it will be sent again.
-    pub fn sending_failed(&mut self, is_resent: bool) {
-        let now = self.shared.clock.now();
-        self.timing.upstream_ended(now);
-        let is_attempt = self.is_sent_to_server();
-        let Some(recording) = &mut self.recording else {
-            return;
-        };
-        let trace = &mut recording.observer.row_mut().internal.trace;
-        if let Some(sending) = trace.sendings.last_mut() {
-            sending.broke = Some(now);
-        }
-        if is_resent && is_attempt {
-            let outcome = Outcome::UpstreamDied.name();
-            let attempts = &self.shared.metrics.attempts;
-            attempts.with(&[&self.upstream, outcome]).inc();
-        }
+    /// The request was sent upstream, and that failed.
+    pub fn sending_failed(&mut self) {
+        self.timing.upstream_ended(self.shared.clock.now());
     }
 
     /// Whether what is sent upstream is an attempt at a server, which no hop reports.

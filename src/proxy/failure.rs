@@ -7,7 +7,6 @@ use crate::request::observer::End;
 use crate::request::outcome::Outcome::{
     self, ClientError, ProxyError, Rejected, Timeout, UpstreamDied,
 };
-use crate::telemetry::prometheus::Limit;
 
 /// Why a request did not come to its end.
 #[derive(Debug)]
@@ -18,8 +17,6 @@ pub enum Failure {
     ClientGone,
     /// The request's body is not framed as its head says.
     BrokenBody(Box<Error>),
-    /// A single write to the client took too long.
-    ClientTookNothing,
     /// Writes to the client took too long in sum.
     ClientStalled,
     /// The proxy has no socket or port left.
@@ -47,15 +44,6 @@ impl Failure {
         }
     }
 
-    /// Returns the limit of ours that the client reached.
-    pub fn limit(&self) -> Option<Limit> {
-        match self {
-            Failure::ClientStalled => Some(Limit::Stall),
-            Failure::Refused(why) => limit_of(*why),
-            _ => None,
-        }
-    }
-
     /// Returns the response to a client that has received none yet, and how the exchange with `upstream` ended. `None` if the
     /// client is gone or is to see a broken connection. The response names no hosts.
     pub fn response_and_end(&self, upstream: &str) -> (Option<ErrorResponse>, End) {
@@ -67,7 +55,7 @@ impl Failure {
                 let failed = match why {
                     Refusal::BodyTooSlow => client("sent its body too slowly"),
                     Refusal::BodySilent => client("silent for too long"),
-                    Refusal::TooManyConnections | Refusal::QueuedTooLong => (Rejected, text),
+                    Refusal::TooManyConnections => (Rejected, text),
                     _ => (ClientError, text),
                 };
                 (Some(response), failed)
@@ -77,7 +65,6 @@ impl Failure {
                 let text = format!("400 the request: {}", error_text(error));
                 (Some(Refusal::BrokenHead.response()), (ClientError, text))
             }
-            Failure::ClientTookNothing => (None, client("took no bytes for too long")),
             Failure::ClientStalled => (None, client("held up the response for too long")),
             Failure::Shortage(why) => {
                 let message = "the proxy could not open a connection to the upstream";
@@ -104,18 +91,6 @@ impl Failure {
     }
 }
 
-/// Returns the limit for which a client is refused.
-pub fn limit_of(why: Refusal) -> Option<Limit> {
-    match why {
-        Refusal::HeadTooLarge => Some(Limit::HeadBytes),
-        Refusal::HeadTooSlow => Some(Limit::HeadTime),
-        Refusal::BodyTooLarge => Some(Limit::BodyBytes),
-        Refusal::BodyTooSlow => Some(Limit::BodyTime),
-        Refusal::TooManyConnections => Some(Limit::Connections),
-        _ => None,
-    }
-}
-
 const NO_ANSWER: &str = "the upstream did not answer in time";
 
 fn response(status: u16, message: &'static str) -> Option<ErrorResponse> {
@@ -126,13 +101,9 @@ fn response(status: u16, message: &'static str) -> Option<ErrorResponse> {
 fn of_upstream(error: &Error, is_connected: bool) -> (u16, &'static str, Outcome) {
     use ErrorType::{ConnectRefused, ConnectTimedout, WriteTimedout};
     let broke = "the upstream broke the connection before its answer";
-    let (invalid, large) = (
-        "the upstream's response is not valid HTTP",
-        "the head of the upstream's response is too large",
-    );
+    let invalid = "the upstream's response is not valid HTTP";
     match error.etype() {
         WriteTimedout if is_connected => (504, NO_ANSWER, Timeout),
-        _ if is_connected && is_large(error) => (502, large, UpstreamDied),
         etype if is_connected && is_invalid(etype) => (502, invalid, UpstreamDied),
         _ if is_connected => (502, broke, UpstreamDied),
         ConnectTimedout => {
@@ -160,16 +131,6 @@ fn is_invalid(etype: &ErrorType) -> bool {
     of_body || matches!(etype, ErrorType::InvalidHTTPHeader | ErrorType::H1Error)
 }
 
-/// Whether a response's head has more bytes than Pingora takes.
-fn is_large(error: &Error) -> bool {
-    let context = error.context.as_ref().map_or("", |text| text.as_str());
-    context.starts_with("Response header larger")
-}
-
-/// The hint where the server's certificate may sign others, as those that `openssl req -x509` makes.
-const CA_ITSELF: &str = "; its certificate is a CA's own: give the server one that the CA of upstream_ca has signed, or one without \
-                         CA:TRUE, for upstream_ca too";
-
 /// Returns an error's text for the record.
 fn error_text(error: &Error) -> String {
     let text = match error.etype() {
@@ -180,16 +141,11 @@ fn error_text(error: &Error) -> String {
         ErrorType::ConnectError => "the connection failed",
         ErrorType::ConnectionClosed => "connection closed before the end of the response",
         ErrorType::ReadError | ErrorType::WriteError => "connection broke",
-        _ if is_large(error) => "the head of the response is too large",
         etype if is_invalid(etype) => "not valid HTTP/1.1",
         etype if is_tls(etype) => {
             // Pingora keeps only the text of the TLS library's error.
             let context = error.context.as_ref().map_or("", |text| text.as_str());
-            let hint = match context.contains("CaUsedAsEndEntity") {
-                true => CA_ITSELF,
-                false => "",
-            };
-            return format!("the TLS connection failed: {context}{hint}");
+            return format!("the TLS connection failed: {context}");
         }
         other => other.as_str(),
     };

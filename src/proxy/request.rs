@@ -14,17 +14,16 @@ use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::error_response::{ErrorResponse, Refusal};
-use crate::client::exchange::{Exchange, WriteLimits};
+use crate::client::exchange::Exchange;
 use crate::client::limits::Limits;
 use crate::client::shortage;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::Kind;
 use crate::fault::registry::Injected;
-use crate::request::endpoint::{Endpoint, passed};
+use crate::request::endpoint::Endpoint;
 use crate::request::headers::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
-use crate::upstream::connection::Connection;
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
@@ -72,7 +71,6 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         drop(request);
         return client.finish().await;
     };
-    request.count(&failure);
     let (response, end) = failure.response_and_end(&request.context.upstream);
     if let Failure::NoConnection(_)
     | Failure::Upstream(_)
@@ -137,13 +135,6 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Counts a failure by which a client reached a limit.
-    fn count(&self, failure: &Failure) {
-        if let Some(limit) = failure.limit() {
-            self.shared.metrics.client_limit(limit);
-        }
-    }
-
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
         let idle = self.limits.client_idle_timeout_s.get();
         client
@@ -152,34 +143,23 @@ impl<'a> Request<'a> {
         self.begin(client);
         self.check(client)?;
         self.inject(client).await?;
-        let cut = self.fault.as_ref();
-        let cut = cut.and_then(|cut| millis(cut.fault.after_ms));
-        tokio::select! {
-            biased;
-            done = self.exchange(client) => done,
-            () = sleep(cut) => Err(Failure::Injected),
-        }
+        self.exchange(client).await
     }
 
-    /// Injects the fault of its worker, if there is one and it is its turn.
+    /// Injects the fault of its worker, if there is one.
     async fn inject(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let is_chance = |kind| match kind {
-            // The connection was a chance: so is each further request on it.
-            Kind::Refuse => !client.is_first,
-            // A router's health checks are none.
-            _ => self.endpoint.is_some(),
-        };
+        // A router's health checks are spared.
+        let takes = |kind| kind == Kind::Refuse || self.endpoint.is_some();
         let faults = self.service.faults();
-        let injected = faults.and_then(|(faults, worker)| {
-            faults.try_inject(worker, client.peer, self.id.as_deref(), is_chance)
-        });
+        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, takes));
         let Some(mut injected) = injected else {
             return Ok(());
         };
         match injected.fault.kind {
             Kind::Refuse | Kind::Reset => return Err(Failure::Injected),
             Kind::Stall => {
-                let time = millis(injected.fault.ms);
+                let time = injected.fault.ms;
+                let time = time.map(|ms| Duration::from_millis(ms.into()));
                 hold(&mut injected, time, client).await?;
             }
             Kind::Slow | Kind::Cut => self.fault = Some(injected),
@@ -197,8 +177,7 @@ impl<'a> Request<'a> {
             self.id.get_or_insert_with(identity::new_request_id);
             self.sends_stamps = self.may_have_stamps(client);
             if !generates {
-                let passed_through = &self.shared.metrics.passed_through;
-                passed_through.with(&[passed(head.uri.path())]).inc();
+                self.shared.metrics.passed_through.with(&[]).inc();
             }
         }
         match self.endpoint {
@@ -264,10 +243,7 @@ impl<'a> Request<'a> {
             let connected = tokio::select! {
                 biased;
                 connected = self.connect(&upstreams, &mut chosen) => connected,
-                () = client.gone() => {
-                    upstreams.clone().client_left(chosen);
-                    return Err(Failure::ClientGone);
-                }
+                () = client.gone() => return Err(Failure::ClientGone),
             };
             let (up, is_reused) = match connected {
                 Ok(connected) => connected,
@@ -283,11 +259,8 @@ impl<'a> Request<'a> {
             let Err(mut failure) = self.relay(client, (up, &chosen.peer), head).await else {
                 return Ok(());
             };
-            let resends = upstreams.rules().resend_broken;
-            let resends =
-                !is_resent && self.can_resend(&mut failure, is_reused, resends, client.head());
-            self.context.sending_failed(resends);
-            if !resends {
+            self.context.sending_failed();
+            if is_resent || !self.can_resend(&mut failure, is_reused, client.head()) {
                 return Err(failure);
             }
             (last_failure, is_resent) = (failure, true);
@@ -308,12 +281,10 @@ impl<'a> Request<'a> {
             return Ok(None);
         }
         let began = self.context.begin_queueing();
-        let limit = Some(upstreams.rules().queue_timeout_s.get()).filter(|limit| !limit.is_zero());
         let slot = tokio::select! {
             biased;
             slot = upstreams.slot() => Ok(slot),
             () = client.gone() => Err(Failure::ClientGone),
-            () = sleep(limit) => Err(Failure::Refused(Refusal::QueuedTooLong)),
         };
         self.context.exclude_since(began);
         slot
@@ -336,8 +307,6 @@ impl<'a> Request<'a> {
             let error = match connecting {
                 Ok((session, _)) => {
                     chosen.connected();
-                    let stream = Connection::wrap(session.into_inner());
-                    let session = HttpSession::new_with_options(stream, &*chosen.peer);
                     return Ok((session, false));
                 }
                 Err(error) => error.into_up(),
@@ -358,16 +327,9 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether a request whose connection failed is sent again: if none of a response arrived and all of its body is kept. An
-    /// idempotent one is if Pingora finds that the connection was closed before it arrived; any other may have run, and is only
-    /// where the config `resends`.
-    fn can_resend(
-        &self,
-        failure: &mut Failure,
-        is_reused: bool,
-        resends: bool,
-        head: &RequestHeader,
-    ) -> bool {
+    /// Whether a request whose connection failed is sent again: an idempotent one without a body, if none of a response arrived and
+    /// Pingora finds that the connection was closed before the request arrived. Any other may have run.
+    fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
         use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {
             return false;
@@ -375,8 +337,8 @@ impl<'a> Request<'a> {
         error.retry.decide_reuse(is_reused);
         let is_broken = *error.esource() == ErrorSource::Upstream
             && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
-        let may = resends || (head.method.is_idempotent() && error.retry());
-        is_broken && may && !self.response.has_arrived && self.upload.kept.is_some()
+        let may = head.method.is_idempotent() && error.retry();
+        is_broken && may && !self.response.has_arrived && self.upload.bytes == 0
     }
 
     /// Returns the head of this attempt, with our id and our span in it.
@@ -429,17 +391,14 @@ impl<'a> Request<'a> {
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
         self.response.has_begun = true;
-        client.answer(head, body, self.write_limits()).await;
+        client.answer(head, body, self.write_limit()).await;
     }
 
     /// How long the client may hold up the next write.
-    fn write_limits(&self) -> WriteLimits {
+    fn write_limit(&self) -> Duration {
         let waited = u64::try_from(self.context.timing.past_write_wait()).unwrap_or(0);
         let stall_limit = self.limits.client_stall_timeout_s.get();
-        WriteLimits {
-            total: stall_limit.saturating_sub(Duration::from_nanos(waited)),
-            silence: self.limits.client_write_timeout_s.get(),
-        }
+        stall_limit.saturating_sub(Duration::from_nanos(waited))
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.
@@ -479,10 +438,6 @@ async fn sleep(time: Option<Duration>) {
         Some(time) => tokio::time::sleep(time).await,
         None => pending().await,
     }
-}
-
-fn millis(ms: Option<u32>) -> Option<Duration> {
-    ms.map(|ms| Duration::from_millis(ms.into()))
 }
 
 /// Returns the endpoint of a generation request.

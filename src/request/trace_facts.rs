@@ -27,8 +27,6 @@ pub struct Sending {
     pub upstream: String,
     /// When the head was about to be written, or connecting began.
     pub at: Stamp,
-    /// When it failed and the request was sent again. The last sending ends with its request.
-    pub broke: Option<Stamp>,
-    /// `false` if no connection was made, so that nothing was sent.
-    pub is_connected: bool,
+    /// When connecting failed, so that nothing was sent. Any other sending ends with its request.
+    pub failed: Option<Stamp>,
 }

@@ -233,13 +233,13 @@ fn is_get_or_head(request: &Request<Incoming>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
-/// Shows the faults or their log, or sets or removes the fault of one worker.
+/// Shows the faults, or sets or removes the fault of one worker.
 async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> AdminResponse {
-    match worker {
-        "" | "log" if !is_get_or_head(&request) => return not_allowed("GET, HEAD"),
-        "" => return json(&faults.to_json()),
-        "log" => return json(&faults.log_json()),
-        _ => {}
+    if worker.is_empty() {
+        return match is_get_or_head(&request) {
+            true => json(&faults.to_json()),
+            false => not_allowed("GET, HEAD"),
+        };
     }
     let names = faults.names();
     if !names.iter().any(|name| name == worker) {
@@ -256,12 +256,8 @@ async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ad
             };
             match Fault::parse(&body.to_bytes()) {
                 Ok(fault) => {
-                    let lasts = match fault.stalls_until_removed() {
-                        true => "; it holds requests until it is removed or their clients leave",
-                        false => "",
-                    };
                     let set = serde_json::json!(fault);
-                    log::warn!("worker {worker}: fault {set}{lasts}");
+                    log::warn!("worker {worker}: fault {set}");
                     faults.set(worker, Some(fault));
                     json(&faults.to_json())
                 }

@@ -241,8 +241,6 @@ type ListenerSpec = (Role, SocketAddr, Vec<Address>, Rules);
 fn listeners(config: &Config) -> impl Iterator<Item = ListenerSpec> {
     let hop_rules = Rules {
         policy: Policy::RoundRobin,
-        // A hop has only one server, which would get the request twice.
-        resend_broken: false,
         max_concurrent_requests: Whole::of::<0>(),
         ..config.rules.clone()
     };
@@ -328,7 +326,7 @@ pub(super) fn shared(
     let (keys, forward) = (&config.engine, credentials.forward.clone());
     let engine = || Engine::start(keys, socket, forward, output, clock.clone(), &metrics);
     let engine = keys.is_on().then(engine);
-    let faults = || Faults::new(clock.clone(), metrics.clone());
+    let faults = || Faults::new(metrics.clone());
     let hop_secret = credentials.hop_secret.clone().or(inherited);
     Ok(Shared {
         started: clock.now(),

@@ -8,7 +8,7 @@ mod table;
 mod total;
 
 pub use in_flight::InFlight;
-pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, Limit, Loss, RequestPhase};
+pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, Loss, RequestPhase};
 pub use table::{Families, METRICS};
 
 use std::ops::Deref;
@@ -71,11 +71,6 @@ impl Metrics {
             families: Arc::new(families),
             registry,
         })
-    }
-
-    /// Counts a client that reached `limit`.
-    pub fn client_limit(&self, limit: Limit) {
-        self.client_limits.with(&[limit.name()]).inc();
     }
 
     /// Adds a wait at a worker for this cause, nanoseconds.

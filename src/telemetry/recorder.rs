@@ -78,7 +78,7 @@ impl Recorder {
     /// See [`Error`]. A full disk is not an error: its rows are lost.
     pub fn start(file: RecordsFile, capacity: usize, metrics: Metrics) -> Result<Recorder, Error> {
         let (base, path) = (file.base, file.path.clone());
-        let file = FileWriter::open(file, metrics.clone());
+        let file = FileWriter::open(file);
         let file = file.map_err(|source| Error::Open { path, source })?;
         let (queue, receiver) = Queue::new(capacity);
         let unqueued: Arc<LossLog> = Arc::default();
@@ -255,7 +255,7 @@ mod tests {
         std::fs::create_dir(&inner).unwrap();
         let metrics = Metrics::new().unwrap();
         let mut writer = Writer {
-            file: FileWriter::open(file(&path), metrics.clone()).unwrap(),
+            file: FileWriter::open(file(&path)).unwrap(),
             base: TimeBase::Epoch,
             metrics: metrics.clone(),
             write_error: Arc::default(),

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use crate::clock::{Clock, Stamp};
 use crate::request::csv::{self, TimeBase};
 
-use super::prometheus::Metrics;
 use super::rotation::{self, Rotation};
 
 /// Where a process's records go.
@@ -32,7 +31,6 @@ pub struct RecordsFile {
 #[derive(Debug)]
 pub(super) struct FileWriter {
     target: RecordsFile,
-    metrics: Metrics,
     header: Vec<u8>,
     open: Option<OpenFile>,
     is_rotation_error_logged: bool,
@@ -51,12 +49,11 @@ const MAX_TRIES: usize = 100;
 
 impl FileWriter {
     /// Creates the file.
-    pub(super) fn open(target: RecordsFile, metrics: Metrics) -> io::Result<FileWriter> {
+    pub(super) fn open(target: RecordsFile) -> io::Result<FileWriter> {
         let mut header = Vec::new();
         csv::header(&mut header);
         let mut writer = FileWriter {
             target,
-            metrics,
             header,
             open: None,
             is_rotation_error_logged: false,
@@ -188,7 +185,6 @@ impl FileWriter {
         let path = std::fs::canonicalize(self.path())?;
         let at = rotation::reserve(&path, self.target.clock.now())?;
         let file = OpenOptions::new().append(true).open(at)?;
-        self.metrics.rotations.with(&[]).inc();
         Ok(OpenFile::new(file, true))
     }
 
@@ -209,7 +205,6 @@ impl FileWriter {
     fn move_aside(&self) -> io::Result<()> {
         let (rotation, now) = (self.target.rotation, self.target.clock.now());
         let away = rotation.rotate(self.path(), self.header.len() as u64, now)?;
-        self.metrics.rotations.with(&[]).inc();
         let path = self.path().display();
         log::info!("records: {path} moved aside to {}", away.display());
         Ok(())

@@ -63,7 +63,7 @@ fn tables_have_the_same_order_of_keys_in_an_announcement_and_in_labels() {
             "",
         ),
         (
-            "failure_kind = [{ kind = 'slow', probability = 0.5, ms = 50 }, 'stall']",
+            "failure_kind = [{ kind = 'slow', count = 5, ms = 50 }, 'stall']",
             "\nhops = true\nfailure_schedule = { 1 = [1], 2 = [] }",
         ),
     ] {

@@ -75,8 +75,6 @@ impl Context {
             in_flight.enter(RequestPhase::Waiting);
         }
         if self.is_sent_to_server() && self.recording.is_some() {
-            // The previous attempt ends before this one begins.
-            self.attempt_in_flight = None;
             self.attempt_in_flight = Some(self.shared.metrics.begin_attempt(&self.upstream));
         }
         if let Some(mut attempt) = self.attempt_data() {
@@ -112,8 +110,8 @@ impl Context {
         self.trace_sending(new_span_id(), self.arrival, Some(now));
     }
 
-    /// Notes a sending that began at `at`, for exported traces. One without a connection began when the previous one was over, and
-    /// `failed` then.
+    /// Notes a sending that began at `at`, for exported traces. One that got no connection began when the previous one had `failed`,
+    /// and failed then.
     fn trace_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
         let recording = self.recording.as_mut();
         let Some(recording) = recording.filter(|_| self.shared.telemetry.traces()) else {
@@ -123,13 +121,12 @@ impl Context {
         if failed.is_some() && sendings.len() >= MAX_FAILED {
             return;
         }
-        let previous = sendings.last().and_then(|last| last.broke);
+        let previous = sendings.last().and_then(|last| last.failed);
         sendings.push(Sending {
             span,
             upstream: self.upstream.clone(),
             at: previous.filter(|_| failed.is_some()).unwrap_or(at),
-            broke: failed,
-            is_connected: failed.is_none(),
+            failed,
         });
     }
 }

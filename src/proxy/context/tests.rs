@@ -100,7 +100,7 @@ fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
                 "prompt" => prompt = now,
                 "prompt_read" => context.prompt_read(prompt),
                 "send" => drop(context.begin_sending()),
-                "fail" => context.sending_failed(true),
+                "fail" => context.sending_failed(),
                 "pending" => context.timing.write_pending(now),
                 "over" => context.timing.write_over(now),
                 _ => {

@@ -21,7 +21,6 @@ use crate::proxy::heads;
 use crate::proxy::identity::{self, REQUEST_ID};
 use crate::proxy::shared::Role;
 use crate::request::stamps::{HOP_HEADER, Stamps};
-use crate::upstream::connection::Unsent;
 
 use super::upload::body_or_close;
 use super::{Request, hold};
@@ -131,63 +130,47 @@ impl Request<'_> {
         // The loop has one timer for all reads.
         up.read_timeout = None;
         up.write_timeout = peer.options.write_timeout;
-        let unsent = Unsent::of(up.stream());
-        unsent.set_waits(false);
         up.write_request_header(Box::new(head))
             .await
             .map_err(|error| Failure::Upstream(error.into_up()))?;
-        self.upload.resume();
-        let kept = self.upload.kept.take();
-        let begun = kept.as_deref().unwrap_or_default();
-        self.send(client, &mut up, begun).await?;
-        self.upload.kept = kept;
+        let unsent = std::mem::take(&mut self.upload.unsent);
+        self.send(client, &mut up, &unsent).await?;
+        drop(unsent);
         self.note_activity();
         let mut closed = pin!(client.closed());
-        let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false, None)?));
+        let mut timer = pin!(tokio::time::sleep(self.time_left(peer, false)?));
         loop {
             if let Some(part) = self.response.read_ahead.pop_front() {
                 self.pass(part, client, Some(&mut up)).await?;
                 continue;
             }
-            let (is_answered, is_uploading) = (self.response.is_read, !self.upload.is_over);
-            unsent.set_waits(is_answered);
-            if is_answered && !is_uploading {
-                if unsent.left() == 0 || self.send(client, &mut up, &[]).await.is_ok() {
-                    self.release(up, peer).await;
-                }
+            let (is_answered, takes_body) = (self.response.is_read, !self.upload.is_over);
+            if is_answered && !takes_body {
+                self.release(up, peer).await;
                 return Ok(());
             }
-            let is_held = unsent.left() > 0 && !is_answered && self.response.upload_error.is_none();
-            let takes_body = is_uploading && !is_held;
             let done = tokio::select! {
                 biased;
                 read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
                     let at = self.shared.clock.now();
                     let part = self.take_response(read, up.was_upgraded(), at)?;
-                    if self.response.is_read && self.upload.is_over && unsent.left() == 0 {
+                    if self.response.is_read && self.upload.is_over {
                         // Before the client has all of it, so that its next request finds the connection.
                         self.release(up, peer).await;
                         return self.pass(part, client, None).await;
                     }
                     self.pass(part, client, Some(&mut up)).await
                 }
-                () = unsent.sent(), if is_held => {
-                    self.note_activity();
-                    continue;
-                }
                 piece = body_or_close(client, takes_body) => self.send_piece(piece, client, &mut up).await,
                 () = &mut closed, if !takes_body => Err(Failure::ClientGone),
                 () = &mut timer => {
-                    let next = self.time_left(peer, takes_body, is_held.then(|| unsent.left()));
+                    let next = self.time_left(peer, takes_body);
                     next.map(|next| timer.set(tokio::time::sleep(next)))
                 }
             };
             match done {
                 // The response did not wait for the rest of the body.
-                Err(failure) if is_answered => {
-                    self.count(&failure);
-                    return Ok(());
-                }
+                Err(_) if is_answered => return Ok(()),
                 done => done?,
             }
         }
@@ -210,16 +193,9 @@ impl Request<'_> {
         }
     }
 
-    /// Returns how long client and upstream may surely be silent yet, or which of them was for too long. While so much of the body is
-    /// `held`, nothing more of it is waited for, and the upstream need not speak, but take some.
-    fn time_left(
-        &mut self,
-        peer: &HttpPeer,
-        takes_body: bool,
-        held: Option<usize>,
-    ) -> Result<Duration, Failure> {
-        let limits = [peer.options.read_timeout, peer.options.write_timeout];
-        let [max_silence, write_limit] = limits.map(|limit| limit.unwrap_or(Duration::MAX));
+    /// Returns how long client and upstream may surely be silent yet, or which of them was for too long.
+    fn time_left(&self, peer: &HttpPeer, takes_body: bool) -> Result<Duration, Failure> {
+        let max_silence = peer.options.read_timeout.unwrap_or(Duration::MAX);
         let client_limit = self.limits.client_read_timeout_s.get();
         let now = self.shared.clock.now();
         let left = |since: Stamp, limit: Duration| {
@@ -228,21 +204,15 @@ impl Request<'_> {
                 .checked_sub(Duration::from_nanos(silent))
                 .filter(|left| !left.is_zero())
         };
-        if held.is_some_and(|held| std::mem::replace(&mut self.upload.held, held) != held) {
-            self.response.last_activity = now;
-        }
         let last_activity = self.response.last_activity;
         // From now on another limit may hold.
-        let mut next = max_silence.min(write_limit).min(client_limit);
+        let mut next = max_silence.min(client_limit);
         if takes_body {
             let since = last_activity.max(self.upload.waiting_since);
             next =
                 next.min(left(since, client_limit).ok_or(Failure::Refused(Refusal::BodySilent))?);
         }
-        if held.is_some() {
-            let timed_out = || Failure::Upstream(Error::new_up(ErrorType::WriteTimedout));
-            next = next.min(left(last_activity, write_limit).ok_or_else(timed_out)?);
-        } else if !self.response.is_read {
+        if !self.response.is_read {
             next = next.min(left(last_activity, max_silence).ok_or(Failure::UpstreamSilent)?);
         }
         Ok(next)
@@ -367,7 +337,6 @@ impl Request<'_> {
                 }
                 if is_final {
                     self.response.has_begun = true;
-                    self.upload.kept = None;
                     let closes = self.service.listener.is_closing() || self.response.ends_by_close;
                     // Set again: Pingora turns keep-alive off at a `100 Continue`.
                     let keeps = self.keeps_alive && !closes;
@@ -380,7 +349,7 @@ impl Request<'_> {
                 let read_ahead = &mut self.response.read_ahead_bytes;
                 *read_ahead = read_ahead.saturating_sub(piece.len());
                 if let Some(fault) = &mut self.fault {
-                    let delay = fault.fault.delay(piece.len());
+                    let delay = fault.fault.delay().filter(|_| !piece.is_empty());
                     if delay.is_some() {
                         hold(fault, delay, client).await?;
                     }
@@ -416,9 +385,9 @@ impl Request<'_> {
         up: Option<&mut HttpSession>,
     ) -> Result<Vec<u8>, Failure> {
         let past = self.context.timing.past_write_wait();
-        let limits = self.write_limits();
+        let limit = self.write_limit();
         let read_ahead = self.read_ahead(up);
-        let written = client.write(part, limits, read_ahead).await;
+        let written = client.write(part, limit, read_ahead).await;
         if self.context.timing.is_write_pending() {
             let now = self.shared.clock.now();
             self.context.timing.write_over(now);
@@ -429,7 +398,6 @@ impl Request<'_> {
         }
         written.map_err(|error| match error {
             NotWritten::Stalled => Failure::ClientStalled,
-            NotWritten::TookNothing => Failure::ClientTookNothing,
             NotWritten::Interrupted(failure) => failure,
             NotWritten::ClientGone => Failure::ClientGone,
         })

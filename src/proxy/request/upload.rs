@@ -1,4 +1,4 @@
-//! A request's body as it is read: held to the limits, and kept for another upstream.
+//! A request's body as it is read: held to the limits.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use super::Request;
 /// The body of a request, as far as it was read.
 #[derive(Debug)]
 pub(super) struct Upload {
-    /// All of it so far, as long as another upstream may need it.
-    pub(super) kept: Option<Vec<u8>>,
+    /// What was read of it before an upstream was chosen.
+    pub(super) unsent: Vec<u8>,
     /// The number of bytes so far.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// How long pieces were waited for, in sum.
     wait_nanos: i64,
     /// Since when the next piece is waited for.
@@ -29,13 +29,9 @@ pub(super) struct Upload {
     /// Whether no more of it is read.
     pub(super) is_over: bool,
     /// Whether that is because an upstream failed before the body's end.
-    pub(super) is_cut: bool,
-    /// How much of it the upstream had still to take when that was last looked at.
-    pub(super) held: usize,
+    is_cut: bool,
 }
 
-/// The most bytes that are kept to be sent again.
-const MAX_KEPT_BYTES: u64 = 64 * 1024;
 /// How long the rest of a body is read that no server takes; routers send it with the head.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most bytes of a body that are read for its prompt.
@@ -44,35 +40,12 @@ const MAX_PROMPT_BYTES: usize = 32 * 1024;
 impl Upload {
     pub(super) fn new(at: Stamp) -> Upload {
         Upload {
-            kept: Some(Vec::new()),
+            unsent: Vec::new(),
             bytes: 0,
             wait_nanos: 0,
             waiting_since: at,
             is_over: false,
             is_cut: false,
-            held: 0,
-        }
-    }
-
-    /// Keeps a piece that has not been sent.
-    fn keep_unsent(&mut self, piece: &[u8]) {
-        if let Some(kept) = &mut self.kept {
-            kept.extend_from_slice(piece);
-        }
-    }
-
-    /// Keeps a piece that was sent, or nothing at all if that is too much.
-    fn keep_sent(&mut self, piece: &[u8]) {
-        match self.bytes <= MAX_KEPT_BYTES {
-            true => self.keep_unsent(piece),
-            false => self.kept = None,
-        }
-    }
-
-    /// Goes on reading for another upstream, if a failed one ended it.
-    pub(super) fn resume(&mut self) {
-        if std::mem::take(&mut self.is_cut) {
-            self.is_over = false;
         }
     }
 }
@@ -95,7 +68,7 @@ impl Request<'_> {
                 let piece = piece.map_err(|_| Failure::Refused(Refusal::BodySilent))??;
                 prompt.feed(&piece);
                 read += piece.len();
-                self.upload.keep_unsent(&piece);
+                self.upload.unsent.extend_from_slice(&piece);
             }
             Ok(prompt.into_blocks())
         };
@@ -117,7 +90,7 @@ impl Request<'_> {
             return;
         }
         let began = self.shared.clock.now();
-        self.upload.resume();
+        self.upload.is_over &= !self.upload.is_cut;
         let all = async {
             while self.context.may_have_room() && !self.upload.is_over {
                 self.read_piece(client).await?;
@@ -167,13 +140,12 @@ impl Request<'_> {
             self.response.is_read |= self.upload.is_over;
         }
         self.send(client, up, &piece).await?;
-        self.upload.keep_sent(&piece);
         self.note_activity();
         Ok(())
     }
 
-    /// Sends a piece of the body upstream, and its end once it is over. Waits only if the response was read: else what the upstream
-    /// does not take is sent while that is read. If sending fails, no more is sent, but a response may still come.
+    /// Sends a piece of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may still
+    /// come.
     pub(super) async fn send(
         &mut self,
         client: &mut Exchange,
@@ -211,7 +183,7 @@ impl Request<'_> {
     }
 }
 
-/// Reads the next piece of the request's body; or, where nothing of it is to be read, waits until the client closes the stream.
+/// Reads the next piece of the request's body; or, where that is over, waits until the client closes the stream.
 pub(super) async fn body_or_close(
     client: &mut Exchange,
     takes_body: bool,
@@ -222,27 +194,4 @@ pub(super) async fn body_or_close(
     }
     client.stream_closed().await;
     Err(Failure::ClientGone)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_body_of_tiny_pieces_is_kept_in_no_more_memory_than_another() {
-        let held = |size: usize| {
-            let piece = vec![b'x'; size];
-            let info = allocation_counter::measure(|| {
-                let mut upload = Upload::new(Stamp::from_nanos(1));
-                for _ in 0..16_384 / size {
-                    upload.bytes += size as u64;
-                    upload.keep_sent(&piece);
-                }
-                assert!(upload.kept.is_some());
-            });
-            info.bytes_max
-        };
-        let least = held(16_384).max(16_384);
-        assert!(held(1) <= 2 * least, "{} {least}", held(1));
-    }
 }

@@ -63,8 +63,7 @@ fn advice(kind: &FailureKind, counts: &Counts) -> Option<&'static str> {
              once a later check of it succeeds."
         }
         Outcome::Rejected if kind.last_seen == Some(StageSet::PROXY) => {
-            "The proxy itself held them back, as many as its `max_concurrent_requests` being under way, and refused them after \
-             `queue_timeout_s`: raise one of these, add servers, or lower the rate."
+            "The proxy itself refused them, as it had `max_connections`: raise it, or lower the rate."
         }
         Outcome::Rejected => {
             "A queue was full: add servers, lower the rate, or allow a longer queue."

@@ -398,8 +398,7 @@ const FULL: &str = "\
 503 No available servers: No decode workers available. Please check if decode servers are configured and healthy. | took no server for alive
 503 No available workers (all circuits open or unhealthy) | took no server for alive
 503 The request queue is full. | A queue was full
-503 | `max_concurrent_requests`
-503 | `queue_timeout_s`";
+503 | `max_connections`";
 
 #[test]
 fn advice_on_503_depends_on_its_source() {

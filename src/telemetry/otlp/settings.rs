@@ -175,9 +175,10 @@ impl Settings {
             (given, _) => given,
         };
         let (endpoint, protocol) = endpoint(&name, &url, protocol)?;
-        let named = given.service_name.clone().or_else(|| service_name(env));
+        let named = given.service_name.clone();
+        let named = named.or_else(|| env("OTEL_SERVICE_NAME"));
         Ok(Some(Settings {
-            roots: roots(given.ca.as_deref(), &endpoint, env)?,
+            roots: roots(given.ca.as_deref(), &endpoint)?,
             headers: headers(own_headers, env)?,
             service_name: named.unwrap_or_else(|| service.to_owned()),
             given: given.clone(),
@@ -278,18 +279,6 @@ fn headers(given: HeaderMap, env: Env<'_>) -> Result<HeaderMap, InvalidSetting> 
     Ok(headers)
 }
 
-fn service_name(env: Env<'_>) -> Option<String> {
-    let in_resource = || {
-        let attributes = env("OTEL_RESOURCE_ATTRIBUTES")?;
-        let mut pairs = attributes
-            .split(',')
-            .filter_map(|pair| pair.split_once('='));
-        let (_, name) = pairs.find(|(key, _)| key.trim() == "service.name")?;
-        Some(decoded(name))
-    };
-    env("OTEL_SERVICE_NAME").or_else(in_resource)
-}
-
 /// Completes the collector's URL and chooses the protocol. Only a complete URL keeps its path unchanged.
 fn endpoint(
     name: &str,
@@ -338,24 +327,15 @@ fn endpoint(
     Ok((url, protocol))
 }
 
-fn roots(
-    given: Option<&Path>,
-    endpoint: &str,
-    env: Env<'_>,
-) -> Result<Option<Roots>, InvalidSetting> {
+fn roots(given: Option<&Path>, endpoint: &str) -> Result<Option<Roots>, InvalidSetting> {
     if !endpoint.starts_with("https://") {
         return Ok(None);
     }
-    let given = given.map(|path| ("ca".to_owned(), path.to_owned()));
-    let named = || variable("CERTIFICATE", env).map(|(name, path)| (name, path.into()));
-    let roots = match given.or_else(named) {
-        Some((name, path)) => Roots::file(&path)
-            .map_err(|error| invalid(&name, format!("{} {error}", path.display())))?,
-        None => {
-            Roots::system().map_err(|error| invalid("ca", format!("{error}; give a PEM file")))?
-        }
+    let roots = match given {
+        Some(path) => Roots::file(path).map_err(|error| format!("{} {error}", path.display())),
+        None => Roots::system().map_err(|error| format!("{error}; give a PEM file")),
     };
-    Ok(Some(roots))
+    roots.map(Some).map_err(|error| invalid("ca", error))
 }
 
 /// Decodes percent-encoding, which the variables use as W3C baggage does.

@@ -136,17 +136,13 @@ impl Tree<'_> {
 
     fn sending(&self, sending: &Sending, index: usize, parent: SpanId, end: Stamp) -> SpanData {
         let first = self.first;
-        let is_last = index + 1 == first.internal.trace.sendings.len() && sending.is_connected;
-        let (outcome, status) = match (is_last, sending.is_connected) {
-            (true, _) => (first.outcome(), status(first)),
-            (false, true) => {
-                let message = "the connection broke before an answer; the request was sent again";
-                (Outcome::UpstreamDied, Status::error(message))
-            }
-            (false, false) => {
-                let message = "the connection failed";
-                (Outcome::ConnectError, Status::error(message))
-            }
+        let is_sent = sending.failed.is_none();
+        let (outcome, status) = match is_sent {
+            true => (first.outcome(), status(first)),
+            false => (
+                Outcome::ConnectError,
+                Status::error("the connection failed"),
+            ),
         };
         let mut attributes = self.to_server(&sending.upstream);
         if index > 0 {
@@ -154,12 +150,11 @@ impl Tree<'_> {
         }
         // Without a response head from upstream, the row's status is that of our own response.
         let head = first.timeline.raw(Moment::ResponseHead);
-        let code = head.filter(|_| is_last).and(first.status);
+        let code = head.filter(|_| is_sent).and(first.status);
         let code = code.and_then(|code| i64::try_from(code).ok());
         attributes.extend(code.map(response_status));
         attributes.extend(error_type(outcome));
-        let ended = sending.broke.filter(|_| !is_last).unwrap_or(end);
-        let times = (sending.at, ended);
+        let times = (sending.at, sending.failed.unwrap_or(end));
         SpanData {
             span_kind: SpanKind::Client,
             attributes,

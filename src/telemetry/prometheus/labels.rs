@@ -14,23 +14,6 @@ pub enum RequestPhase {
 }}
 
 names! {
-/// A limit that a client reached.
-pub enum Limit {
-    /// Bytes of a request's head.
-    HeadBytes = "head_bytes",
-    /// Time for a request's head, or for a TLS handshake.
-    HeadTime = "head_time",
-    /// Bytes of a request's body.
-    BodyBytes = "body_bytes",
-    /// Time for a request's body.
-    BodyTime = "body_time",
-    /// Time for which the client did not read its response.
-    Stall = "stall",
-    /// Connections.
-    Connections = "connections",
-}}
-
-names! {
 /// Why a row was lost.
 pub enum Loss {
     /// The recorder's queue was full.

@@ -2,14 +2,13 @@
 
 use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Result};
 
-use crate::request::endpoint::PASSED;
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::impossible::Impossible;
 use crate::request::response::Unread;
 use crate::telemetry::family::{BatchHistogram, Family};
 use crate::telemetry::metric::{Kind, Metric};
 
-use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Limit, Loss};
+use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Loss};
 
 /// Below 0.1 s our own, then SGLang's for comparison, then up to an hour.
 const LATENCY_BOUNDS: [f64; 29] = [
@@ -99,8 +98,7 @@ metrics! {
         sequence they add up to its time; only behind a router without hops the part before the first token is missing. \
         `client_stall`: writes to the client held up, after the last byte was read too. `_sum` / `_count` is the mean where a stage was seen; where it was not, its time is in `server`, never counted as 0.";
     overhead: Histogram = "queuescope_overhead_seconds", &[], buckets &OVERHEAD_BOUNDS;
-        "What this listener added to a request (column `overhead`): before the first sending, between resendings and after the \
-        last byte. Passing pieces on while an upstream has the request is not in it, nor are hops. Above a few ms at the median, the proxy is short of CPU.";
+        "What this listener added to a request (column `overhead`): before it was sent and after the last byte. Passing pieces on while an upstream has the request is not in it, nor are hops. Above a few ms at the median, the proxy is short of CPU.";
     inter_token: BatchHistogram = "queuescope_inter_token_seconds", &["worker"], buckets &GAP_BOUNDS;
         "Every gap between two tokens as read from streams, where events or `usage` tell how many tokens there were; of the \
         first sequences of a request, within 3 % of a bound. A long tail beside a good mean: prefills of others stop the decoding.";
@@ -167,16 +165,10 @@ metrics! {
         after the file's end).";
     reloads: IntCounter = "queuescope_reloads_total", &["result"], of ["applied", "refused"];
         "Reloads of the config on SIGHUP: `applied`, or `refused` with nothing changed.";
-    rotations: IntCounter = "queuescope_records_rotations_total", &[];
-        "Times that this process moved the records file away to begin a new one.";
-    passed_through: IntCounter = "queuescope_passed_through_total", &["endpoint"], of PASSED;
-        "Requests to paths that are not recorded: SGLang's by name, any other as `other`.";
+    passed_through: IntCounter = "queuescope_passed_through_total", &[];
+        "Requests to paths that are not recorded.";
     broken_heads: IntCounter = "queuescope_broken_heads_total", &[];
-        "Connections on which bytes came that made no request.";
-    client_limits: IntCounter = "queuescope_client_limits_total", &["limit"], of Limit::ALL.map(Limit::name);
-        "Connections and requests that were given up because they came to a limit on clients.";
-    tls_failures: IntCounter = "queuescope_tls_failures_total", &[];
-        "TLS handshakes that failed, but for those that took too long.";
+        "Connections on which bytes came that made no request, or whose TLS handshake failed.";
     faults_injected: IntCounter = "queuescope_faults_injected_total", &["kind", "worker"];
         "Faults that were injected on demand.";
     joins: IntCounter = "queuescope_joins_total", &["by"];
@@ -199,7 +191,7 @@ metrics! {
     chosen: IntCounter = "queuescope_cache_aware_choices_total", &["by"], of ChosenBy::ALL.map(ChosenBy::name);
         "Choices of an upstream with the policy `cache_aware`, by what decided: `prefix` (it was given the beginning of the prompt \
         before), else the least loaded, as `load` (too little of the prompt was known), `imbalance` (the queues were too uneven) or \
-        `unread` (no prompt to go by: none of 128 bytes, no JSON, or a request that is not recorded). One that is sent again is chosen for again.";
+        `unread` (no prompt to go by: none of 128 bytes, no JSON, or a request that is not recorded). Where connecting fails it is chosen again.";
     traces_exported: IntCounter = "queuescope_traces_exported_total", &[];
         "Traces of requests that the collector took.";
     traces_dropped: IntCounter = "queuescope_traces_dropped_total", &["reason"], of Dropped::ALL.map(Dropped::name);
@@ -235,12 +227,8 @@ metrics! {
         "Processor time of this process, user and system, seconds.";
     process_resident: Gauge = "process_resident_memory_bytes", &[];
         "Memory that it holds.";
-    process_virtual: Gauge = "process_virtual_memory_bytes", &[];
-        "Addresses that it has.";
     process_open_fds: Gauge = "process_open_fds", &[];
         "Open files, sockets included: two a request under way.";
     process_max_fds: Gauge = "process_max_fds", &[];
         "How many it may have open.";
-    process_threads: Gauge = "process_threads", &[];
-        "Its threads.";
 }

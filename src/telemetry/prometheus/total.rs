@@ -1,18 +1,16 @@
 //! The totals of a proxy's metrics, for the last line of its log.
 
-use prometheus::IntCounter;
-
-use crate::telemetry::family::Family;
-
 use super::{Loss, Metrics};
 
 impl Metrics {
     /// Returns the totals as a sentence. `write_error` is the last error of writing.
     pub fn totals(&self, write_error: Option<&str>) -> String {
-        let sum = |counts: &Family<IntCounter>| -> u64 {
-            let sets = counts.sets();
-            sets.iter().map(|(_, count)| count.get()).sum()
-        };
+        let served: u64 = self
+            .requests
+            .sets()
+            .iter()
+            .map(|(_, count)| count.get())
+            .sum();
         let not_written = format!("not written: {}", write_error.unwrap_or("no reason known"));
         let queue_full = "while the queue to the file was full (record_queue)".to_owned();
         let lost = [(Loss::Write, not_written), (Loss::QueueFull, queue_full)];
@@ -22,8 +20,8 @@ impl Metrics {
         let reasons: Vec<String> = reasons.collect();
         let total = format!(
             "served {} requests, passed {} others through, wrote {} rows, lost {}",
-            sum(&self.requests),
-            sum(&self.passed_through),
+            served,
+            self.passed_through.with(&[]).get(),
             self.rows_written.with(&[]).get(),
             lost.iter().map(|(rows, _)| rows).sum::<u64>()
         );

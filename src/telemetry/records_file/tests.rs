@@ -12,7 +12,6 @@ struct Folder {
     folder: tempfile::TempDir,
     manual: ManualClock,
     file: RecordsFile,
-    metrics: Metrics,
 }
 
 impl Folder {
@@ -29,7 +28,6 @@ impl Folder {
             folder,
             manual,
             file,
-            metrics: Metrics::new().unwrap(),
         }
     }
 
@@ -41,7 +39,7 @@ impl Folder {
     }
 
     fn writer(&self) -> FileWriter {
-        FileWriter::open(self.file.clone(), self.metrics.clone()).unwrap()
+        FileWriter::open(self.file.clone()).unwrap()
     }
 
     fn path(&self) -> &Path {
@@ -173,7 +171,7 @@ fn a_process_without_a_row_leaves_no_file_and_keeps_the_link_to_it() {
 fn another_kind_of_file_is_not_moved() {
     let folder = Folder::new();
     std::fs::write(folder.path(), "[proxy]\n").unwrap();
-    let refused = FileWriter::open(folder.file.clone(), Metrics::new().unwrap());
+    let refused = FileWriter::open(folder.file.clone());
     assert!(refused.unwrap_err().to_string().contains("something else"));
     assert_eq!(std::fs::read(folder.path()).unwrap(), b"[proxy]\n");
 }
@@ -223,7 +221,6 @@ fn a_full_file_is_moved_aside() {
     writer.write(&lines("f g h")).unwrap();
     write(&mut writer, "i");
     folder.has("r.csv: i, r.csv.20261120T144800Z: a b, r.csv.20261120T144801Z: c d, r.csv.20261120T144802Z: e, r.csv.20261120T144802Z.1: f g h");
-    assert_eq!(folder.metrics.rotations.with(&[]).get(), 4);
 }
 
 #[test]

@@ -85,7 +85,6 @@ async fn every_answer_is_as_ever() {
         ("GET", "/readyz", ""),
         ("GET", "/faults", ""),
         ("PUT", "/faults/w0", stall),
-        ("GET", "/faults/log", ""),
         ("PUT", "/faults/w0", "{}"),
         ("PUT", "/faults/w1", stall),
         ("DELETE", "/faults/w0", ""),

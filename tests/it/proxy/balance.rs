@@ -8,7 +8,7 @@ use crate::support::assert_says;
 use crate::support::process::Process;
 use crate::support::proxy::{Front, Row, assert_cells, assert_outcome, number};
 use crate::support::upstream::{Gate, Seen, Step, Upstream, begun};
-use crate::support::wire::{Client, chunk, stream_head, until};
+use crate::support::wire::{Client, until};
 
 /// The value of an upstream's metric.
 fn metric(front: &Front, name: &str, upstream: SocketAddr) -> u64 {
@@ -111,22 +111,6 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
         let waited = number(row, "queue_time_in_router");
         assert!(waited > 0.2 && number(row, "overhead") < waited, "{row:?}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_too_long_in_the_front_is_refused() {
-    let server = Upstream::playing(vec![Step::Silence]).await;
-    let keys = "max_concurrent_requests = 1\nqueue_timeout_s = 0.05";
-    let front = Front::balancing(&[server.addr], "round_robin", keys).await;
-    let _first = asking(&front).await;
-    until("it is sent on", || server.seen().len() == 1).await;
-    let refused = front.ask("/generate", "", b"{}").await;
-    assert_eq!(refused.status(), 503);
-    assert_eq!(refused.header("retry-after").unwrap(), "1");
-    let row = front.first_row().await;
-    assert_outcome(&row, "rejected", "503 the request waited for too long");
-    assert_cells(&row, [("router_send_time", "")]);
-    assert_eq!(server.seen().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -256,42 +240,17 @@ async fn a_server_that_goes_away_costs_only_what_it_had() {
     }
 }
 
-/// One request to a server that does these, and then to one that answers: status, what the second saw, the row.
-async fn resent(steps: Vec<Step>, body: &[u8], keys: &str) -> (u16, Vec<Vec<u8>>, Row) {
-    let breaking = Upstream::playing(steps).await;
-    let healthy = Upstream::ok().await;
-    let front = Front::balancing(&[breaking.addr, healthy.addr], "round_robin", keys).await;
-    let status = front.ask("/generate", "", body).await.status();
-    let seen = healthy.seen().into_iter().map(|seen| seen.body).collect();
-    (status, seen, front.only_row().await)
-}
-
-const ASKED: &str = "resend_broken = true";
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_request_is_sent_again_only_where_that_is_asked_for() {
-    for steps in [vec![Step::Reset], vec![Step::Close]] {
-        let body = vec![b' '; 60_000];
-        let (status, seen, row) = resent(steps.clone(), &body, ASKED).await;
-        assert_eq!((status, seen), (200, vec![body]));
-        assert_cells(&row, [("outcome", "ok"), ("attempts", "2")]);
-        // Not asked for, and more than is kept.
-        for (length, keys) in [(2, ""), (70_000, ASKED)] {
-            let (status, seen, row) = resent(steps.clone(), &vec![b' '; length], keys).await;
-            assert_eq!((status, seen.len()), (502, 0), "{length}");
-            assert_outcome(&row, "upstream_died", "");
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_sent_again_after_the_first_byte_of_an_answer() {
-    let begun = [stream_head(), chunk("data: {}\n\n")].concat();
-    let went_on = b"HTTP/1.1 100 Continue\r\n\r\n".to_vec();
-    for first in [begun, stream_head(), went_on] {
-        let (_, seen, row) = resent(vec![Step::Send(first), Step::Close], b"{}", ASKED).await;
-        assert!(seen.is_empty());
-        assert_cells(&row, [("outcome", "upstream_died"), ("attempts", "1")]);
+async fn a_broken_request_is_not_sent_again() {
+    for step in [Step::Reset, Step::Close] {
+        let breaking = Upstream::playing(vec![step]).await;
+        let healthy = Upstream::ok().await;
+        let front = Front::balancing(&[breaking.addr, healthy.addr], "round_robin", "").await;
+        assert_eq!(front.ask("/generate", "", b"{}").await.status(), 502);
+        assert!(healthy.seen().is_empty());
+        let row = front.only_row().await;
+        assert_outcome(&row, "upstream_died", "");
+        assert_cells(&row, [("attempts", "1")]);
     }
 }
 

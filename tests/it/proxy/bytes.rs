@@ -129,7 +129,7 @@ async fn an_encoded_answer_passes_byte_for_byte_and_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_generation_passes_and_is_counted_by_its_path() {
+async fn what_is_no_generation_passes_and_is_counted() {
     let answer = r#"{"data":[{"embedding":[0.1,0.2]}],"text":"a","usage":{"prompt_tokens":3}}"#;
     let (upstream, front) = playing(vec![Step::Send(json_response(answer))], "").await;
     let known =
@@ -143,14 +143,7 @@ async fn what_is_no_generation_passes_and_is_counted_by_its_path() {
         assert!(got.body == answer.as_bytes(), "{path}");
     }
     assert!(upstream.seen().iter().all(|seen| seen.body == body));
-    let counted = known
-        .split(' ')
-        .map(|path| (path, 1))
-        .chain([("other", 50)]);
-    for (path, count) in counted {
-        let name = format!("queuescope_passed_through_total{{endpoint=\"{path}\"}}");
-        assert_eq!(front.counter(&name), count, "{path}");
-    }
+    assert_eq!(front.counter("queuescope_passed_through_total "), 56);
     front.counts("queuescope_upstream_in_flight", 0).await;
     assert_eq!(front.rows().await.len(), 0);
 }

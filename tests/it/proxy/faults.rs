@@ -1,19 +1,18 @@
-//! Faults injected at a hop: each does what it says, to the requests it says, and is written down.
+//! Faults injected at a hop: each does what it says, to the requests it says, and is counted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use queuescope::fault::Fault;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use crate::support::admin::ask;
 use crate::support::assert_says;
-use crate::support::proxy::{Front, answering, workers};
+use crate::support::proxy::{Front, answering, number, workers};
 use crate::support::upstream::{Gate, Step, Upstream};
 use crate::support::wire::{
-    Client, Response, chunk, json_response, post, stream_head, until, until_async,
+    Client, Response, chunk, json_response, stream_head, until, until_async,
 };
 
 /// Two hops before one server.
@@ -63,19 +62,6 @@ impl Hops {
         shown["workers"]["w0"][figure].clone()
     }
 
-    /// The entries of the log, once there are so many.
-    async fn log(&self, entries: usize) -> Vec<Value> {
-        let mut found = Vec::new();
-        until_async("so many entries", async || {
-            let log = self.admin("GET", "/faults/log", "").await.json();
-            found = log["entries"].as_array().unwrap().clone();
-            found.len() >= entries
-        })
-        .await;
-        assert_eq!(found.len(), entries, "{found:?}");
-        found
-    }
-
     fn injected(&self, kind: &str) -> u64 {
         let name = "queuescope_faults_injected_total";
         let labels = format!("{{kind=\"{kind}\",worker=\"w0\"}} ");
@@ -117,12 +103,6 @@ async fn is_refused(addr: SocketAddr) -> bool {
     }
 }
 
-/// How long an entry of the log lasted, in milliseconds.
-fn lasted(entry: &Value) -> i64 {
-    let ns = |end: &str| entry[end].as_i64().unwrap();
-    (ns("ended_ns") - ns("began_ns")) / 1_000_000
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_refuses_resets_connections_unread() {
     let hops = Hops::without_fault(vec![Step::ok()]).await;
@@ -136,36 +116,10 @@ async fn a_worker_that_refuses_resets_connections_unread() {
     let other = hops.front.proxy.address("worker w1").unwrap();
     let mut other = Client::connect(other).await;
     assert_eq!(other.ask("/generate", "", b"{}").await.status(), 200);
-    let log = hops.log(2).await;
-    assert_eq!(log[0]["request_id"], Value::Null);
-    assert_eq!(log[0]["kind"], "refuse");
-    assert_says(log[0]["peer"].as_str().unwrap(), "127.0.0.1:");
-    assert_eq!(log[1]["request_id"], "kept");
     assert_eq!(hops.injected("refuse"), 2);
     hops.clear().await;
     assert_eq!(hops.request().await.status(), 200);
     assert_eq!(hops.server.seen().len(), 3);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_is_spared_serves_its_first_request() {
-    let refuse = json!({"kind": "refuse", "probability": 0.5, "seed": 3});
-    let hops = Hops::start(vec![Step::ok()], refuse.clone()).await;
-    let mut served = 0;
-    for _ in 0..60 {
-        // The reset may be told of at once, or after the request was sent, or while it was.
-        let Ok(stream) = TcpStream::connect(hops.front.addr()).await else {
-            continue;
-        };
-        let mut client = Client::from_stream(stream);
-        let _ = client.stream.write_all(&post("/generate", "", b"{}")).await;
-        served += u64::from(client.response().await.whole);
-    }
-    // The seed is fixed: so many chances, and the share that is right for it.
-    let fault = Fault::parse(refuse.to_string().as_bytes()).unwrap();
-    let refused = (0..60).filter(|n| fault.takes(*n)).count() as u64;
-    assert_eq!((60 - served, hops.injected("refuse")), (refused, refused));
-    assert_eq!(hops.shown("chances").await, 60);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,12 +136,6 @@ async fn a_reset_comes_after_the_head_and_before_the_server_and_takes_generation
         assert!(is_reset(&mut hops.asking(id).await).await, "{id}");
     }
     assert_eq!(hops.request().await.status(), 200);
-    let log = hops.log(2).await;
-    let told = log
-        .iter()
-        .map(|entry| (&entry["request_id"], &entry["chance"]));
-    let expected = [(&json!("r0"), &json!(0)), (&json!("r1"), &json!(1))];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
     assert_eq!((hops.server.seen().len(), hops.injected("reset")), (4, 2));
     let outcomes = hops.outcomes().await;
     assert_eq!(outcomes, ["proxy_error", "proxy_error", "ok"]);
@@ -213,27 +161,16 @@ fn open_stream() -> Vec<Step> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_or_stalled_response_is_whole_and_late() {
-    // A fault, and how many milliseconds it costs a piece of the 200 bytes, and in all.
-    for (fault, a_piece, in_all) in [
-        (json!({"kind": "stall", "ms": 60}), 0, 60),
-        (json!({"kind": "slow", "ms": 10}), 10, 0),
-        (json!({"kind": "slow", "bytes_per_s": 2000}), 0, 100),
-        (
-            json!({"kind": "slow", "ms": 10, "bytes_per_s": 2000}),
-            10,
-            100,
-        ),
+    // The stream takes 0.15 s by itself.
+    for fault in [
+        json!({"kind": "stall", "ms": 600}),
+        json!({"kind": "slow", "ms": 600}),
     ] {
         let hops = Hops::start(open_stream(), fault.clone()).await;
         let response = hops.request().await;
         assert!(response.whole && response.body.len() == 200, "{fault}");
-        let log = hops.log(1).await;
-        let pieces = log[0]["pieces"].as_i64().unwrap_or(0);
-        assert!(lasted(&log[0]) >= a_piece * pieces + in_all - 1, "{log:?}");
-        if fault["kind"] == "slow" {
-            assert_eq!(log[0]["bytes"], 200);
-            assert!(pieces > 0, "{log:?}");
-        }
+        let rows = hops.front.rows().await;
+        assert!(number(&rows[0], "elapsed") >= 0.59, "{fault}: {rows:?}");
     }
 }
 
@@ -252,7 +189,8 @@ async fn what_is_held_goes_on_when_its_fault_is_removed_and_ends_when_its_client
             leaves.read_until(|reader| reader.head.is_some()).await;
         }
         drop(leaves);
-        hops.log(1).await;
+        let is_held = async || hops.shown("under_way").await == 1;
+        until_async("it has left", async || !is_held().await).await;
         assert_eq!(hops.server.seen().len(), usize::from(kind == "slow"));
         let stay = hops.clone();
         let stays = tokio::spawn(async move { stay.request().await });
@@ -267,7 +205,7 @@ async fn what_is_held_goes_on_when_its_fault_is_removed_and_ends_when_its_client
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_comes_after_just_so_many_bytes_or_pieces() {
+async fn a_cut_comes_after_just_so_many_bytes() {
     // The server still has something to say, or has said it all at once.
     let all = open_stream().into_iter().filter_map(|step| match step {
         Step::Send(bytes) => Some(bytes),
@@ -283,17 +221,6 @@ async fn a_cut_comes_after_just_so_many_bytes_or_pieces() {
             assert_eq!(response.body.len(), after);
             assert!(!response.whole && response.status() == 200);
         }
-    }
-    for (after, passed) in [(0, 1), (3, 3)] {
-        let fault = json!({"kind": "cut", "after_pieces": after});
-        let hops = Hops::start(stream(&Gate::new()), fault).await;
-        let response = hops.request().await;
-        assert!(!response.whole && response.body.len() % 20 == 0);
-        let entry = &hops.log(1).await[0];
-        assert_eq!(
-            (&entry["pieces"], &entry["bytes"]),
-            (&passed.into(), &response.body.len().into())
-        );
     }
 }
 
@@ -311,28 +238,10 @@ async fn a_cut_within_the_last_piece_is_one_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_after_a_time_ends_a_silent_stream() {
-    let cut = json!({"kind": "cut", "after_ms": 80});
-    let hops = Hops::start(stream(&Gate::new()), cut.clone()).await;
-    let response = hops.asking("cut").await.response().await;
-    assert!(!response.whole && response.body.len() <= 200);
-    assert_eq!(hops.log(1).await[0]["request_id"], "cut");
-    assert_eq!(hops.outcomes().await, ["proxy_error"]);
-    // Before the response's head too.
-    let hops = Hops::start(vec![Step::Silence], cut).await;
-    assert!(hops.asking("cut").await.is_closed().await);
-    until("the server was let go", || hops.server.gone() == 1).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_are_off_unless_they_are_turned_on_and_none_is_that_large() {
     let (_server, front) = answering("").await;
     let admin = front.proxy.address("admin").unwrap();
-    for (method, path) in [
-        ("GET", "/faults"),
-        ("PUT", "/faults/w0"),
-        ("GET", "/faults/log"),
-    ] {
+    for (method, path) in [("GET", "/faults"), ("PUT", "/faults/w0")] {
         let off = ask(admin, method, path, "", r#"{"kind":"reset"}"#).await;
         assert_eq!(off.status(), 403);
         assert_says(&off.text(), "fault_injection = true");

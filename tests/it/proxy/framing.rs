@@ -117,7 +117,7 @@ async fn an_answer_that_is_not_valid_http_is_told_so() {
             "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}",
             "not valid HTTP",
         ),
-        (&large, "too large"),
+        (&large, "not valid HTTP"),
     ] {
         let upstream = Upstream::always(answer).await;
         let (response, row) = post(&upstream, "content-length: 2", "{}").await;

@@ -78,7 +78,7 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
     let itself = Authority::of_a_server("itself", &["localhost"]);
     let own = itself.own_face(server.addr).await;
     for (face, trusted, reason) in [
-        (&own, Some(&itself), "CA of upstream_ca"),
+        (&own, Some(&itself), "CaUsedAsEndEntity"),
         (&right, Some(&other), "UnknownIssuer"),
         (&right, None, "UnknownIssuer"),
         (&named_else, Some(&ca), "not valid for name"),

@@ -53,7 +53,6 @@ http:// | | endpoint: is no URL
 http://c/?key=secret | | endpoint: must be http:// or https:// with a host and no query
 http://c | PROTOCOL=http/json | OTEL_EXPORTER_OTLP_PROTOCOL: must be one of grpc, http/protobuf
 http://c | HEADERS=secret | OTEL_EXPORTER_OTLP_HEADERS: must be like
-https://c | CERTIFICATE=/none | OTEL_EXPORTER_OTLP_CERTIFICATE: /none cannot be
 ";
 
 #[test]
@@ -100,14 +99,8 @@ fn a_given_header_overrides_the_environments_and_none_is_shown() {
 }
 
 #[test]
-fn the_service_name_is_that_of_its_variable_or_of_the_resource() {
-    let in_resource = "OTEL_RESOURCE_ATTRIBUTES=a=b,service.name=by%20resource";
-    let own = format!("{in_resource}; OTEL_SERVICE_NAME=own");
-    for (env, expected) in [
-        ("", "queuescope"),
-        (in_resource, "by resource"),
-        (&own, "own"),
-    ] {
+fn the_service_name_is_that_of_its_variable() {
+    for (env, expected) in [("", "queuescope"), ("OTEL_SERVICE_NAME=own", "own")] {
         assert_eq!(of(&at("http://c"), env).service_name, expected);
     }
 }

@@ -72,15 +72,14 @@ fn tree(all: &[SpanData]) -> String {
     all.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A request that was sent twice over a router that tried two hops.
+/// A request that was sent at the second try, over a router that tried two hops.
 fn sent_twice() -> Row {
     let mut row = row(Side::Front);
-    let sending = |span, from, broke: Option<i64>| Sending {
+    let sending = |span, from, failed: Option<i64>| Sending {
         span: id(span),
         upstream: "router:1".into(),
         at: at(from),
-        broke: broke.map(at),
-        is_connected: true,
+        failed: failed.map(at),
     };
     row.internal.trace.sendings = vec![sending(5, 4, Some(5)), sending(2, 5, None)];
     let attempt = |span, came: Option<(u128, u64)>, status| {
@@ -130,8 +129,7 @@ fn a_sending_without_a_connection_failed_and_our_own_responses_status_is_not_sho
     row.outcome = Some(Outcome::ProxyError);
     row.status = Some(502);
     row.timeline.clear(Moment::ResponseHead);
-    row.internal.trace.sendings[1].is_connected = false;
-    row.internal.trace.sendings[1].broke = Some(at(7));
+    row.internal.trace.sendings[1].failed = Some(at(7));
     let last = |row: &Row| {
         named(
             &spans_of(std::slice::from_ref(row)),
@@ -148,7 +146,7 @@ fn a_sending_without_a_connection_failed_and_our_own_responses_status_is_not_sho
     assert_eq!(unconnected.end_time, system_time(at(7)));
     let error_type = attribute(&unconnected, "error.type");
     assert_eq!(error_type.as_deref(), Some("connect_error"));
-    row.internal.trace.sendings[1].is_connected = true;
+    row.internal.trace.sendings[1].failed = None;
     let status = "http.response.status_code";
     assert_eq!(attribute(&last(&row), status), None);
     row.timeline.set(Moment::ResponseHead, at(7));
