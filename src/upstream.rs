@@ -62,8 +62,10 @@ Rules {
     /// PEM file with the CA certificates by which https:// upstreams are verified; without it the system's roots.
     upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
     /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has
-    /// ended; the others wait in the front, in order of arrival, as in a router with a limit, and as long as their clients stay.
+    /// ended; the others wait in the front, in order of arrival, as in a router with a limit.
     max_concurrent_requests: Whole<0, 1_000_000> = Whole::of::<0>(), Reload "--max-concurrent-requests N" in "Upstreams";
+    /// How long a request may wait for `max_concurrent_requests`; then it is answered 503. 0: as long as its client stays.
+    queue_timeout_s: Seconds<0> = Seconds::of::<0>(), Reload "--queue-timeout-s S" in "Upstreams";
     /// Limit on connecting to an upstream; 504 after it.
     upstream_connect_timeout_s: Seconds = Seconds::of::<5>(), Reload "--upstream-connect-timeout-s S" in "Upstreams";
     /// Limit on the silence of an upstream; 504 after it, or a cut stream. That is before its response and within it. A

@@ -37,6 +37,8 @@ pub enum Refusal {
     BodyTooSlow,
     /// Nothing of a body arrived for too long.
     BodySilent,
+    /// A request waited too long for `max_concurrent_requests`.
+    QueuedTooLong,
 }
 
 /// `Retry-After` of a 503, in seconds.
@@ -59,6 +61,10 @@ impl Refusal {
             Refusal::UnknownCoding => (
                 501,
                 "the only Transfer-Encoding that this proxy takes is chunked",
+            ),
+            Refusal::QueuedTooLong => (
+                503,
+                "the request waited for too long in the queue of this proxy; try again later",
             ),
             Refusal::TooManyConnections => (
                 503,

@@ -55,7 +55,7 @@ impl Failure {
                 let failed = match why {
                     Refusal::BodyTooSlow => client("sent its body too slowly"),
                     Refusal::BodySilent => client("silent for too long"),
-                    Refusal::TooManyConnections => (Rejected, text),
+                    Refusal::TooManyConnections | Refusal::QueuedTooLong => (Rejected, text),
                     _ => (ClientError, text),
                 };
                 (Some(response), failed)

@@ -281,10 +281,12 @@ impl<'a> Request<'a> {
             return Ok(None);
         }
         let began = self.context.begin_queueing();
+        let limit = Some(upstreams.rules().queue_timeout_s.get()).filter(|limit| !limit.is_zero());
         let slot = tokio::select! {
             biased;
             slot = upstreams.slot() => Ok(slot),
             () = client.gone() => Err(Failure::ClientGone),
+            () = sleep(limit) => Err(Failure::Refused(Refusal::QueuedTooLong)),
         };
         self.context.exclude_since(began);
         slot

@@ -114,6 +114,22 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_too_long_in_the_front_is_refused() {
+    let server = Upstream::playing(vec![Step::Silence]).await;
+    let keys = "max_concurrent_requests = 1\nqueue_timeout_s = 0.05";
+    let front = Front::balancing(&[server.addr], "round_robin", keys).await;
+    let _first = asking(&front).await;
+    until("it is sent on", || server.seen().len() == 1).await;
+    let refused = front.ask("/generate", "", b"{}").await;
+    assert_eq!(refused.status(), 503);
+    assert_eq!(refused.header("retry-after").unwrap(), "1");
+    let row = front.first_row().await;
+    assert_outcome(&row, "rejected", "503 the request waited for too long");
+    assert_cells(&row, [("router_send_time", "")]);
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_refuses_is_left_out_and_comes_back() {
     let healthy = Upstream::ok().await;
     let (socket, away) = refusing_yet();
