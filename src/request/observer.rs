@@ -194,7 +194,6 @@ impl Observer {
         let facts = ResponseFacts {
             status: row.status.and_then(|status| u16::try_from(status).ok()),
             reported_outcome: self.reported_outcome,
-            is_whole,
             generation_end,
             failure: parsed.failure.as_ref(),
         };

@@ -78,8 +78,6 @@ pub struct ResponseFacts<'a> {
     pub status: Option<u16>,
     /// The outcome that a proxy of ours reported on a response that it gave itself.
     pub reported_outcome: Option<Outcome>,
-    /// The message was read to the end of its framing.
-    pub is_whole: bool,
     /// What the body showed of the generation's end.
     pub generation_end: GenerationEnd,
     /// An error in the body.
@@ -135,7 +133,6 @@ pub fn judge(end: End, facts: &ResponseFacts<'_>) -> (Outcome, String) {
         End::Complete => of_response(facts),
         // A client that leaves after the last event has the whole response.
         End::ClientGone | End::GivenUp if has_ended => of_response(facts),
-        End::Failed(..) if has_ended && facts.is_whole => of_response(facts),
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
         End::GivenUp => (Outcome::ClientAbort, GIVEN_UP.to_owned()),
         End::Failed(outcome, reason) if has_ended => {
