@@ -8,7 +8,7 @@ use super::field::Field;
 use super::scalar::Scalar;
 use super::scan::rule::{Rule, members, object, scalar};
 
-/// A number in `meta_info`, in any order.
+/// A number in `meta_info`, in any order but for the last, which [`MEMBERS`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Member {
     /// `prompt_tokens`.
