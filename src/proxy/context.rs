@@ -7,7 +7,7 @@ use pingora::http::ResponseHeader;
 
 use crate::client::phase::Phase;
 use crate::clock::Stamp;
-use crate::request::attempt::{FailedAttempt, SpanId};
+use crate::request::attempt::{FailedAttempt, MAX_FAILED, SpanId};
 use crate::request::body_timing::BodyTiming;
 use crate::request::endpoint::Endpoint;
 use crate::request::headers::{content_type, is_encoded, labels, reported_outcome, smg_worker};
@@ -34,8 +34,8 @@ pub struct Context {
     forwarded: Option<Stamp>,
     /// How many times its head was sent upstream.
     times_sent: u32,
-    /// How many servers could not be connected to for it.
-    times_unconnected: u32,
+    /// The servers that could not be connected to, where no hop reports that.
+    unconnected: Vec<FailedAttempt>,
     /// Counts it as in flight.
     in_flight: Option<InFlight>,
     /// Counts the current attempt at a server as in flight.
@@ -102,7 +102,7 @@ impl Context {
             request_end: None,
             forwarded: None,
             times_sent: 0,
-            times_unconnected: 0,
+            unconnected: Vec::new(),
             in_flight: None,
             attempt_in_flight: None,
             hop_stamps: None,
@@ -394,16 +394,20 @@ impl Context {
 
     /// Returns the number of attempts and the failed ones: from what hops of this process saw, what a hop elsewhere reported, and
     /// how often we tried ourselves.
-    fn attempts_of(&self, seen: u32, failed: Vec<FailedAttempt>) -> (u32, Vec<FailedAttempt>) {
-        let count = seen.max(self.times_sent + self.times_unconnected);
-        let Some(hop) = &self.hop_stamps else {
-            return (count, failed);
-        };
-        let count = count.max(hop.attempts.unwrap_or(1));
-        match failed.is_empty() {
-            true => (count, hop.failed.clone()),
-            false => (count, failed),
+    fn attempts_of(&self, seen: u32, mut failed: Vec<FailedAttempt>) -> (u32, Vec<FailedAttempt>) {
+        let own = self.times_sent + self.unconnected.len() as u32;
+        let hop = self.hop_stamps.as_ref();
+        let at_hop = hop.map_or(0, |hop| hop.attempts.unwrap_or(1));
+        if failed.is_empty() {
+            // The last one, of which the rest of the row is, is none of them.
+            let others = self
+                .unconnected
+                .iter()
+                .take((own as usize).saturating_sub(1));
+            let others = others.chain(hop.iter().flat_map(|hop| &hop.failed));
+            failed.extend(others.take(MAX_FAILED).cloned());
         }
+        (seen.max(own).max(at_hop), failed)
     }
 
     fn host(&self) -> Option<String> {

@@ -299,6 +299,7 @@ impl<'a> Request<'a> {
         chosen: &mut Chosen,
     ) -> Result<(HttpSession, bool), Failure> {
         let (connector, idle) = (&self.service.connector, &self.service.idle);
+        let began = self.shared.clock.now();
         loop {
             if let Some(kept) = idle.take(chosen.peer.reuse_hash()) {
                 let session = HttpSession::new_with_options(kept, &*chosen.peer);
@@ -323,7 +324,7 @@ impl<'a> Request<'a> {
                 return Err(Failure::Shortage(why));
             }
             if !upstreams.connect_failed(chosen) {
-                self.context.upstream_unreachable();
+                self.context.upstream_unreachable(began);
                 return Err(Failure::NoConnection(error));
             }
         }

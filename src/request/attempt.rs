@@ -97,7 +97,7 @@ pub struct FailedAttempt {
     pub outcome: Option<Outcome>,
     /// Status of its response.
     pub status: Option<u16>,
-    /// How long the hop had the request, nanoseconds.
+    /// How long it took, nanoseconds.
     pub nanos: Option<i64>,
 }
 

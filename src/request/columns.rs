@@ -208,7 +208,7 @@ columns! {
     worker_forwarded_time: Time of Request [WorkerForwarded]
     /// The head of the response was read.
     response_head_time: Time of Request [ResponseHead]
-    /// Attempts that did not answer: server, outcome, status, how long the hop had it; joined by `; `.
+    /// Attempts that did not answer: server, outcome, status, how long each took; joined by `; `.
     failed_attempts: Text of Request
     /// The worker hop's clock minus ours, where it is another process.
     hop_clock_offset: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Hop)?.nanos))

@@ -5,7 +5,8 @@ use parking_lot::MutexGuard;
 use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::{Role, ServerRole};
-use crate::request::attempt::{Attempt, MAX_FAILED, ParentSpan, SpanId};
+use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
+use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::RequestPhase;
@@ -60,9 +61,16 @@ impl Context {
         }
     }
 
-    /// The upstream cannot be connected to, at any of its addresses. That is an attempt, if no hop reports it.
-    pub fn upstream_unreachable(&mut self) {
-        self.times_unconnected += u32::from(self.is_sent_to_server());
+    /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, if no hop reports it.
+    pub fn upstream_unreachable(&mut self, began: Stamp) {
+        if self.is_sent_to_server() {
+            self.unconnected.push(FailedAttempt {
+                host: self.own_host().unwrap_or_default(),
+                outcome: Some(Outcome::ProxyError),
+                status: None,
+                nanos: Some(self.shared.clock.now().nanos_since(began)),
+            });
+        }
     }
 
     /// The head is about to be sent upstream. Returns the `traceparent` to send, if any.

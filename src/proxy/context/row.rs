@@ -80,7 +80,7 @@ impl Context {
             row.client_stall = Some(self.timing.write_wait_at(now));
         }
         row.overhead = Some(self.timing.overhead(self.arrival, now));
-        if row.host.is_none() && self.times_sent + self.times_unconnected > 0 {
+        if row.host.is_none() && (self.times_sent > 0 || !self.unconnected.is_empty()) {
             // No response came, but the server was tried.
             row.host = self.own_host();
         }

@@ -160,6 +160,12 @@ async fn one_that_refuses_is_left_out_and_comes_back() {
         panic!("{attempts:?}")
     };
     assert_eq!(*first, "2", "one server refused it, the other answered");
+    let failed: Vec<&str> = rows.iter().map(|row| &*row["failed_attempts"]).collect();
+    let refused = format!("{away} proxy_error after 0.");
+    assert!(
+        failed[0].starts_with(&refused) && failed[1..].concat().is_empty(),
+        "{failed:?}"
+    );
     assert!(rest.iter().all(|attempts| *attempts == "1"), "{rest:?}");
 }
 
@@ -179,6 +185,8 @@ async fn a_request_that_every_server_refuses_ended_on_the_way_to_the_last() {
             ("forwarded_time", String::new()),
         ];
         assert_cells(&row, cells.each_ref().map(|(name, cell)| (*name, &**cell)));
+        let others = row["failed_attempts"].matches("proxy_error").count();
+        assert_eq!(others, servers - 1, "the last is the request's own");
     }
 }
 
