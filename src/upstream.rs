@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinHandle};
 
+use crate::client::socket::limit_unsent;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
 use crate::telemetry::prometheus::{ChosenBy, Metrics};
@@ -301,6 +302,10 @@ impl Upstreams {
         options.read_timeout = Some(rules.upstream_read_timeout_s.get());
         options.write_timeout = Some(rules.upstream_write_timeout_s.get());
         options.idle_timeout = Some(rules.upstream_idle_timeout_s.get());
+        options.upstream_tcp_sock_tweak_hook = Some(Arc::new(|socket: &TcpSocket| {
+            limit_unsent(socket);
+            Ok(())
+        }));
         if let Some(trust) = self.connectivity.trust.as_ref().filter(|_| is_tls) {
             options.ca = Some(trust.roots());
             // Pingora's hash for reusing connections leaves the roots out.

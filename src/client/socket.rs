@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -27,8 +27,7 @@ pub struct Socket {
     prefix: Bytes,
 }
 
-/// The most unsent bytes in a client's socket. By default a kernel takes megabytes and reports room only once a third of
-/// them was sent: a client that reads steadily would look stalled.
+/// The most unsent bytes in a socket.
 const MAX_UNSENT_BYTES: u32 = 32_768;
 
 impl Socket {
@@ -36,8 +35,7 @@ impl Socket {
     pub fn new(socket: TcpStream) -> Socket {
         // This fails if the client is gone; the first read shows that.
         let _ = socket.set_nodelay(true);
-        // If this fails, stalls are only seen late.
-        let _ = SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
+        limit_unsent(&socket);
         Socket {
             tcp: Arc::new(socket),
             prefix: Bytes::new(),
@@ -165,6 +163,12 @@ impl UniqueID for Socket {
     fn id(&self) -> UniqueIDType {
         self.tcp.as_raw_fd()
     }
+}
+
+/// By default a kernel takes megabytes and reports room only once a third of them was sent: who reads steadily would look stalled.
+pub fn limit_unsent(socket: &impl AsFd) {
+    // If this fails, stalls are only seen late.
+    let _ = SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
 }
 
 impl Ssl for Socket {}

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::support::proxy::{Front, assert_outcome};
 use crate::support::upstream::Gate;
-use crate::support::wire::{Client, chunk, post, stream_head};
+use crate::support::wire::{Client, Reader, chunk, json_response, post, stream_head};
 
 use super::leaving::hasty;
 
@@ -33,6 +34,27 @@ async fn a_server_that_takes_nothing_for_too_long_is_a_504() {
     client.send_until_still(&all).await;
     assert_eq!(client.response().await.status(), 504);
     assert_outcome(&front.only_row().await, "timeout", "for too long");
+}
+
+/// The kernel would take megabytes, and tell of room only when a third of them has gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_a_body_steadily_gets_all() {
+    let body = vec![b'x'; 8 << 20];
+    let (listener, length) = (small(), body.len());
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let (mut reader, mut buffer) = (Reader::default(), vec![0; 40_000]);
+        while reader.body.len() < length {
+            let read = stream.read(&mut buffer).await.unwrap();
+            assert!(read > 0, "the request is cut off");
+            reader.feed(&buffer[..read]);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stream.write_all(&json_response("{}")).await.unwrap();
+    });
+    let front = Front::keyed(&[addr], "upstream_write_timeout_s = 0.5").await;
+    assert_eq!(front.ask("/generate", "", &body).await.status(), 200);
 }
 
 /// The limits on bodies count what the client does not send, not what we do not read of it.
