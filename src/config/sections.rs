@@ -169,18 +169,6 @@ impl FileSection {
     }
 }
 
-/// Returns the value of a numeric key, in the key's unit, as a config reads it. `path` is the key in a plan's `[proxy]`.
-pub fn normalized(path: &str, value: &Value) -> Option<f64> {
-    let (name, key) = path.rsplit_once('.').unwrap_or(("proxy", path));
-    let section = SECTIONS.iter().find(|section| section.name == name)?;
-    let mut config = defaults();
-    section.set(&mut config, key, value.clone()).ok()?;
-    match section.get(&mut config, key)? {
-        Value::Float(number) => Some(number),
-        value => Some(value.as_integer()? as f64),
-    }
-}
-
 /// Returns the header of a section.
 pub(super) fn header(name: &str, is_list: bool) -> String {
     match is_list {

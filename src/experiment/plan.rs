@@ -274,7 +274,7 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
     }
 }
 
-/// Checks entries one by one and normalizes their values. Whether values are valid shows with all settings of a run.
+/// Checks entries one by one. Whether values are valid shows with all settings of a run.
 fn checked(
     kind: ExperimentKind,
     entries: impl IntoIterator<Item = Entry>,
@@ -298,9 +298,10 @@ fn checked(
         if all.contains_key(&name) {
             return Err(PlanError::of(&name, "is given twice"));
         }
+        let is_key = settings::key(&name).is_some();
         let values = alternatives(&name, &value).into_iter();
-        let values = settings::distinct(values.map(|value| settings::normalized(&name, value)));
-        let values = values.map_err(|twice| {
+        let values = values.map(|value| if is_key { unquoted(value) } else { value });
+        let values = settings::distinct(values).map_err(|twice| {
             let key = format!("{name} = {}", flag_text(&masked(&name, &twice)));
             PlanError::of(&key, "is given twice; repeats = 2 does each setting again")
         })?;
@@ -312,6 +313,14 @@ fn checked(
         all.insert(name, value);
     }
     Ok(all)
+}
+
+/// A whole number or a boolean may be in quotes.
+fn unquoted(value: Value) -> Value {
+    match value.as_str().map(read::scalar) {
+        Some(plain @ (Value::Integer(_) | Value::Boolean(_))) => plain,
+        _ => value,
+    }
 }
 
 /// Whether `name` is a table of a plan.

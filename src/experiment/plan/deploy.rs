@@ -292,6 +292,8 @@ fn server_flags(
         // Each server has its own GPUs, or shares them with `servers_per_gpu - 1` others.
         let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
         set("base_gpu_id", i64::from(gpu).into());
+        // A plan may have it in percent, which SGLang does not know.
+        set("mem_fraction_static", keys.mem_fraction_static.into());
     } else {
         if let Some(model) = settings.get("model_path") {
             set("model", model.clone());
