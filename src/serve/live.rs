@@ -179,7 +179,6 @@ fn bar(ended: &RecentRequest) -> Option<Value> {
         "last_seen": row.last_seen().map(place),
         "sequences": row.sequences,
         "attempts": row.attempts,
-        "trace_id": row.trace_id,
         "arrival": arrival.map(|at| at.seconds()),
         "elapsed": row.elapsed.map(seconds),
         "ttft": row.ttft.map(seconds),
