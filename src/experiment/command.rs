@@ -6,7 +6,7 @@ use anyhow::Context;
 use toml::Table;
 
 use super::launch::EngineName;
-use super::plan::deploy::{self, ineffective_keys};
+use super::plan::deploy::ineffective_keys;
 use super::plan::error::PlanError;
 use super::plan::keys::ExperimentKind;
 use super::plan::read::{self, Entry};
@@ -139,11 +139,7 @@ fn announcement(plan: &Plan) -> String {
     let pairs = SHOWN.split(' ').filter(is_shown).filter_map(value);
     let pairs: Vec<String> = pairs.collect();
     lines.push_str(&format!("  {}\n", pairs.join(", ")));
-    let mut runs = plan.runs().iter();
-    let of_faults = runs.find_map(|run| deploy::faults(&run.settings)?.note());
-    let notes = ineffective_keys(plan, settings)
-        .into_iter()
-        .chain(of_faults);
+    let notes = ineffective_keys(plan, settings).into_iter();
     lines.extend(notes.map(|note| format!("note: {note}\n")));
     lines
 }

@@ -156,22 +156,6 @@ impl FaultPlan {
         Ok(())
     }
 
-    /// Returns a note on a stall that is never lifted, which is probably a mistake.
-    pub fn note(&self) -> Option<String> {
-        let FaultKind::Hop(fault) = &self.kind else {
-            return None;
-        };
-        let (at, down) = self.schedule.0.last()?;
-        let is_never_lifted = fault.stalls_until_removed() && !down.is_empty();
-        is_never_lifted.then(|| {
-            format!(
-                "failure_schedule: what is stalled at {at} s is held until the generator gives it up (request_timeout_s); \
-                 to let it go on, end with a later time and no server, as in {} = []",
-                at + 30.0
-            )
-        })
-    }
-
     /// Returns when the server of this index goes down or up: seconds since the run began, and whether it is down from then on.
     fn changes(&self, server: usize) -> Vec<(f64, bool)> {
         let phases = self.schedule.0.iter();

@@ -21,22 +21,6 @@ fn servers_go_down_and_up_as_the_schedule_lists_them() {
 }
 
 #[test]
-fn a_stall_that_is_never_lifted_has_a_note() {
-    for (schedule, kind, is_never) in [
-        ("{ 1 = [1], 5 = [2] }", "stall", true),
-        ("{ 1 = [1], 5 = [] }", "stall", false),
-        ("{ 5 = [1] }", "{ kind = \"stall\", ms = 50 }", false),
-        ("{ 5 = [1] }", "reset", false),
-        ("{ 5 = [1] }", "kill", false),
-    ] {
-        let note = plan(schedule, kind).note();
-        assert_eq!(note.is_some(), is_never, "{schedule} {kind}");
-        let says = |note: String| note.contains("stalled at 5 s") && note.contains("35 = []");
-        assert!(note.is_none_or(says));
-    }
-}
-
-#[test]
 fn a_hop_accepts_the_fault_that_it_is_sent() {
     let slow = plan(
         "{ 1 = [1] }",
