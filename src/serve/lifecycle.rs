@@ -75,11 +75,9 @@ impl Proxy {
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
         let trust = credentials.trust.clone();
         let bound = bind(&config, trust, &[], &metrics, inherited).await?;
-        let ours = || bound.iter().map(|bound| &bound.socket);
-        let admin = listen("admin", config.admin, inherited, ours())?;
+        let admin = listen("admin", config.admin, inherited)?;
         let traces = config.engine.traces.listen;
-        let ours = ours().chain([&admin]);
-        let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited, ours));
+        let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited));
         let traces = traces.transpose()?;
         // The last step that can fail, as it moves an existing records file aside.
         let shared = Arc::new(shared(
