@@ -1,7 +1,6 @@
 //! The live page, and the JSON that it shows.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering::Relaxed;
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
@@ -70,15 +69,10 @@ fn present(shared: &Shared) -> Value {
         .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers).max(0));
     let workers = workers.iter();
     let workers = workers.map(|(name, phases)| json!({"name": name, "phases": phases}));
-    let out = shared.metrics.upstreams.with_present(|present| {
-        let out = present.iter().filter(|one| one.is_out.load(Relaxed));
-        BTreeSet::from_iter(out.map(|one| one.name.clone()))
-    });
     json!({
         "phases": phases,
         "in_router": in_router,
         "workers": workers.collect::<Vec<Value>>(),
-        "out": out,
     })
 }
 
