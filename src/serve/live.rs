@@ -47,7 +47,6 @@ pub fn snapshot(shared: &Shared, after: u64) -> Value {
         "process": shared.clock_name,
         "version": env!("CARGO_PKG_VERSION"),
         "now": now.seconds(),
-        "has_front": shared.joins.has_front(),
         "last": view.last,
         "present": present(shared),
         "window": window(&view.figures, covered_s(shared, now)),
