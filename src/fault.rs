@@ -78,11 +78,6 @@ impl Fault {
         drawn < self.probability
     }
 
-    /// Whether it stalls requests until it is removed or their clients give up.
-    pub fn stalls_until_removed(&self) -> bool {
-        self.kind == Kind::Stall && self.ms.is_none()
-    }
-
     /// Returns the delay of a piece of `bytes`.
     pub fn delay(&self, bytes: usize) -> Option<Duration> {
         if self.kind != Kind::Slow || bytes == 0 {

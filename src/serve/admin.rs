@@ -256,12 +256,8 @@ async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ad
             };
             match Fault::parse(&body.to_bytes()) {
                 Ok(fault) => {
-                    let lasts = match fault.stalls_until_removed() {
-                        true => "; it holds requests until it is removed or their clients leave",
-                        false => "",
-                    };
                     let set = serde_json::json!(fault);
-                    log::warn!("worker {worker}: fault {set}{lasts}");
+                    log::warn!("worker {worker}: fault {set}");
                     faults.set(worker, Some(fault));
                     json(&faults.to_json())
                 }
