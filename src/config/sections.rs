@@ -149,23 +149,22 @@ impl FileSection {
         format!("must be {kind}, as in {key} = {example}")
     }
 
-    /// Returns the problem of a key that this section does not have, and the key that was probably meant.
-    pub(super) fn unknown_key(&self, key: &str) -> (String, Option<&'static str>) {
+    /// Returns the problem of a key that this section does not have.
+    pub(super) fn unknown_key(&self, key: &str) -> String {
         let plain = key.replace('-', "_");
         let mut others = SECTIONS.iter().filter(|other| other.name != self.name);
         let near = nearest(&plain, self.keys().map(|key| key.name));
         if near != Some(plain.as_str())
             && let Some(other) = others.find(|other| other.key(&plain).is_some())
         {
-            return (format!("{key}: belongs under `{}`", other.header()), None);
+            return format!("{key}: belongs under `{}`", other.header());
         }
         // It may contain a line break.
         let shown = key.escape_debug();
-        let problem = match near {
+        match near {
             Some(near) => format!("unknown key `{shown}`; did you mean `{near}`?"),
             None => format!("unknown key `{shown}`; config.toml in the repository shows every key"),
-        };
-        (problem, near)
+        }
     }
 }
 
