@@ -94,9 +94,6 @@ impl Proxy {
             running: Arc::default(),
             had_upstream: Arc::default(),
         };
-        if !shared.joins.has_front() {
-            log::info!("no upstream given: worker hops only, for a front elsewhere");
-        }
         // Connections that wait in a socket shared with another process are accepted only now, as nothing can fail any more.
         for line in listeners.apply(&config, bound) {
             log::info!("{line}");
@@ -106,9 +103,6 @@ impl Proxy {
             let forward = credentials.forward.as_ref();
             let to = forward.map_or("nobody", |to| &to.endpoint);
             log::info!("engine traces on {address}; all of them go on to {to}");
-        }
-        if let Some(logs) = &config.engine.logs.path {
-            log::info!("engine logs of {}", logs.display());
         }
         let (also_open, open) = watch::channel(());
         let serving = admin::serve(admin.socket.clone(), listeners.clone());
