@@ -194,11 +194,8 @@ fn set_up(is_proxy: bool, format: logging::Format) {
         false => "error,pingora_core::connectors=off,queuescope=warn",
     };
     logging::start(filter, format);
-    if let Err(error) = ignore_signals(is_proxy) {
-        log::warn!("signals that mean nothing here will end this process: {error}");
-    }
-    if let Err(error) = allow_many_files() {
-        log::warn!("cannot raise the limit on open files: {error}");
+    if let Err(error) = ignore_signals(is_proxy).and_then(|()| allow_many_files()) {
+        log::warn!("cannot set up signals and the limit on open files: {error}");
     }
 }
 
@@ -215,7 +212,7 @@ fn ignore_signals(is_proxy: bool) -> std::io::Result<()> {
 
 /// Raises the soft limit on open files. A request takes a socket, two in the proxy; the usual limit of 1024 is for programs that use
 /// `select`.
-fn allow_many_files() -> nix::Result<()> {
+fn allow_many_files() -> std::io::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
