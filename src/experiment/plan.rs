@@ -139,22 +139,11 @@ impl Plan {
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let settings = self.run_settings(varied, repeat);
-                let settings =
-                    settings.map_err(|error| self.in_run(error, varied, &combinations))?;
+                let settings = self.run_settings(varied, repeat)?;
                 runs.push(Run::new(runs.len() + 1, varied.clone(), repeat, settings));
             }
         }
         Ok(runs)
-    }
-
-    /// Names the run in its error, unless the first and the last run, which differ in every varied key, have the same.
-    fn in_run(&self, error: PlanError, run: &[Entry], all: &[Vec<Entry>]) -> PlanError {
-        let mut ends = all.first().into_iter().chain(all.last());
-        match ends.all(|end| self.run_settings(end, 0).err().as_ref() == Some(&error)) {
-            true => error,
-            false => PlanError(format!("{error} (in the run with {})", grid::label(run))),
-        }
     }
 
     /// Whether the plan searches for the highest request rate.
