@@ -43,14 +43,15 @@ async function look(browser, url, folder, [name, width, height, colorScheme]) {
   page.on("response", async answer => { if (answer.url().includes("/live.json")) news = await answer.json().catch(() => news); });
   await page.goto(url);
   await page.waitForSelector("#list li");
-  // Paused while a hostile request is among the last ones: on a busy machine it may be gone before the click.
-  const hostile = page.locator("#list").getByText("<script>"), pause = page.locator("#pause");
+  // Gets nothing new once a hostile request is among the last ones: on a busy machine it may soon be gone.
+  const hostile = page.locator("#list").getByText("<script>");
+  const hold = route => route.fulfill({ json: { ...news, requests: [] } });
   for (let tries = 0; tries < 20; tries++) {
     await hostile.first().waitFor({ timeout: 60_000 });
-    await pause.click();
+    await page.route(/live\.json/, hold);
     await page.waitForTimeout(300);
     if (await hostile.count()) break;
-    await pause.click();
+    await page.unroute(/live\.json/, hold);
   }
   const box = page.getByLabel("until the first token only");
   for (const isFirst of [false, true]) {
@@ -73,6 +74,7 @@ async function look(browser, url, folder, [name, width, height, colorScheme]) {
   if (made) wrong.push(`has ${made} elements that text of requests has made`);
   await page.locator("#list button").first().click();
   await page.waitForSelector("dialog[open] #cells tr");
+  await page.unroute(/live\.json/, hold);
   await page.reload();
   await page.waitForSelector("#list li");
   if (!await box.isChecked()) wrong.push("forgets what its address says");

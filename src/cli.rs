@@ -194,11 +194,8 @@ fn set_up(is_proxy: bool, format: logging::Format) {
         false => "error,pingora_core::connectors=off,queuescope=warn",
     };
     logging::start(filter, format);
-    if let Err(error) = ignore_signals(is_proxy) {
-        log::warn!("signals that mean nothing here will end this process: {error}");
-    }
-    if let Err(error) = allow_many_files() {
-        log::warn!("cannot raise the limit on open files: {error}");
+    if let Err(error) = ignore_signals(is_proxy).and_then(|()| allow_many_files()) {
+        log::warn!("cannot set up signals and the limit on open files: {error}");
     }
 }
 
@@ -215,7 +212,7 @@ fn ignore_signals(is_proxy: bool) -> std::io::Result<()> {
 
 /// Raises the soft limit on open files. A request takes a socket, two in the proxy; the usual limit of 1024 is for programs that use
 /// `select`.
-fn allow_many_files() -> nix::Result<()> {
+fn allow_many_files() -> std::io::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
@@ -237,34 +234,10 @@ fn with_help(command: clap::Command, is_brief: bool) -> clap::Command {
     command.after_help(end.unwrap_or_default())
 }
 
-/// The width of a help in which flags and their texts are two columns.
-const HELP_WIDTH: usize = 100;
-
-/// Formats a help for a narrower terminal: the text of a flag follows it directly, and there are no empty lines.
-fn narrow(help: &str) -> String {
-    let joined = |line: &str| {
-        let start = line.len() - line.trim_start().len();
-        let of_flag = line.get(start..).filter(|body| body.starts_with('-'));
-        match of_flag.and_then(|body| body.split_once("  ")) {
-            Some((flag, text)) => format!("{:start$}{flag}: {}\n", "", text.trim_start()),
-            None => format!("{line}\n"),
-        }
-    };
-    help.lines()
-        .filter(|line| !line.is_empty())
-        .map(joined)
-        .collect()
-}
-
 /// Parses the command line. The error of an invalid value is one line: flag, value, what would be valid.
 fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
     let has = |flag: &str| args.iter().any(|arg| arg == flag);
-    let width =
-        terminal::width().filter(|width| *width < HELP_WIDTH && (has("-h") || has("--help")));
     let mut command = with_help(Cli::command(), has("-h"));
-    if width.is_some() {
-        command = command.term_width(0);
-    }
     let matches = command.try_get_matches_from_mut(args);
     let parsed = matches.and_then(|mut matches| {
         let json = matches.subcommand().map(|(_, of)| of.try_get_one("json"));
@@ -275,10 +248,6 @@ fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
         Some((flag, value, hint)) if error.kind() != ErrorKind::TooManyValues => {
             let message = format!("{flag}{}: {hint}", masked(&flag, &value));
             fail(&Failure(message, USAGE).into())
-        }
-        _ if width.is_some() && error.kind() == ErrorKind::DisplayHelp => {
-            terminal::print_within(&narrow(&error.to_string()), width);
-            ExitCode::SUCCESS
         }
         _ => {
             let code = u8::try_from(error.exit_code()).unwrap_or(2);

@@ -1,6 +1,5 @@
 //! The proxy's config: a file overridden by flags.
 
-use std::io::ErrorKind;
 use std::path::Path;
 
 use self::args::Args;
@@ -61,12 +60,8 @@ pub fn problems(text: &str) -> Vec<String> {
 
 fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| {
-        let reason = match error.kind() {
-            ErrorKind::InvalidData => "it is not text in UTF-8".into(),
-            _ => error.to_string(),
-        };
         let path = path.display();
-        format!("cannot read config file {path}: {reason}; give the path of a text file, as in --config config.toml")
+        format!("cannot read config file {path}: {error}; give the path of a text file, as in --config config.toml")
     })
 }
 

@@ -12,19 +12,8 @@ use crate::experiment::launch::Access;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Its admin listener
-    #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801", value_parser = address)]
+    #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801")]
     admin: SocketAddr,
-}
-
-/// Parses an address, also with `localhost` or as a URL, as the proxy's config and log have it.
-fn address(text: &str) -> Result<SocketAddr, &'static str> {
-    let plain = text.strip_prefix("http://").unwrap_or(text);
-    let plain = plain
-        .trim_end_matches('/')
-        .replace("localhost:", "127.0.0.1:");
-    plain
-        .parse()
-        .map_err(|_| "must be IP:PORT, such as 127.0.0.1:8801")
 }
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -47,20 +36,4 @@ pub fn check(args: &Args) -> anyhow::Result<()> {
         "{admin} answers {status}, not 200; is it the proxy's admin listener?"
     );
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_parsed_as_in_the_log_and_the_config() {
-        for text in ["127.0.0.1:8801", "http://127.0.0.1:8801/", "localhost:8801"] {
-            assert_eq!(address(text), Ok(([127, 0, 0, 1], 8801).into()), "{text}");
-        }
-        for text in ["", "8801", "gpu1:8801", "https://127.0.0.1:8801"] {
-            let error = address(text).unwrap_err();
-            assert!(error.contains("must be IP:PORT"), "{text}: {error}");
-        }
-    }
 }

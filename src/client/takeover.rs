@@ -107,12 +107,6 @@ impl Inherited {
         })
     }
 
-    /// Returns keys and addresses of the sockets that are not claimed yet.
-    pub fn addresses(&self) -> impl Iterator<Item = (&str, SocketAddr)> {
-        let all = self.sockets.iter();
-        all.filter_map(|(name, at)| Some((name.as_str(), at.local_addr().ok()?)))
-    }
-
     /// Takes the socket that listens at this address; for port 0, the one with this name.
     pub fn claim(&mut self, name: &str, configured: SocketAddr) -> Option<TcpListener> {
         let is_it = |(of, socket): &(String, TcpListener)| {

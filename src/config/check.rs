@@ -215,20 +215,13 @@ fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = C
 /// Finds unusable paths.
 fn paths(config: &Config) -> Vec<ConfigError> {
     let mut found = Vec::new();
-    if let Some(path) = config.records.as_deref() {
-        let problem = match path.parent() {
-            _ if path == "" => Some("is empty; give a path, or leave it out".to_owned()),
-            Some(folder) if folder != "" && !folder.is_dir() => Some(format!(
-                "there is no folder {}; make it first",
-                folder.display()
-            )),
-            _ if path.is_dir() => {
-                Some("is a folder; give a file in it, as in records.csv".to_owned())
-            }
-            _ => None,
-        };
-        let error = |problem: String| ConfigError::text("records", path.display(), problem);
-        found.extend(problem.map(error));
+    let is_file = |path: &Path| {
+        let folder = path.parent().map(|folder| Path::new(".").join(folder));
+        folder.is_some_and(|folder| folder.is_dir()) && !path.is_dir()
+    };
+    if let Some(path) = config.records.as_deref().filter(|path| !is_file(path)) {
+        let problem = "must be a file in a folder that is there, as in records.csv";
+        found.push(ConfigError::text("records", path.display(), problem));
     }
     let logs = config.engine.logs.path.as_deref();
     if let Some(logs) = logs.filter(|logs| *logs == "" || (logs.exists() && !logs.is_dir())) {

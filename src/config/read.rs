@@ -88,7 +88,7 @@ impl<'i> Reading<'i> {
                 self.key(proxy, at, path, value);
                 format!("{path}: belongs under `[proxy]`; write that line above it")
             }
-            _ if tables.is_empty() => proxy.unknown_key(path).0,
+            _ if tables.is_empty() => proxy.unknown_key(path),
             _ => {
                 let all = SECTIONS.each_ref().map(FileSection::header).join("`, `");
                 format!("unknown section `[{path}]`; there are `{all}`")
@@ -120,10 +120,7 @@ impl<'i> Reading<'i> {
             let keys = keys.map(|key| (worker.key(key.get_ref()), line(key)));
             self.lines.extend(keys);
         }
-        let keys = table.keys();
-        let meant = keys.filter_map(|key| section.unknown_key(key.get_ref()).1);
-        let meant: Vec<&str> = meant.collect();
-        let is_missing = |key: &&str| !table.contains_key(*key) && !meant.contains(key);
+        let is_missing = |key: &&str| !table.contains_key(*key);
         let required = ["name", "listen", "upstream"];
         let Some(at) = named_at else {
             return;
@@ -137,9 +134,7 @@ impl<'i> Reading<'i> {
     /// Reads a key of a section.
     fn key(&mut self, section: &FileSection, at: usize, key: &str, value: &Spanned<DeValue<'i>>) {
         if section.key(key).is_none() {
-            let (problem, meant) = section.unknown_key(key);
-            self.invalid_keys.extend(meant.map(str::to_owned));
-            return self.push(at, problem);
+            return self.push(at, section.unknown_key(key));
         }
         let line = line_of(self.text, at);
         self.lines.insert(section.full_key(key), line);

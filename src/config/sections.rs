@@ -149,35 +149,22 @@ impl FileSection {
         format!("must be {kind}, as in {key} = {example}")
     }
 
-    /// Returns the problem of a key that this section does not have, and the key that was probably meant.
-    pub(super) fn unknown_key(&self, key: &str) -> (String, Option<&'static str>) {
+    /// Returns the problem of a key that this section does not have.
+    pub(super) fn unknown_key(&self, key: &str) -> String {
         let plain = key.replace('-', "_");
         let mut others = SECTIONS.iter().filter(|other| other.name != self.name);
         let near = nearest(&plain, self.keys().map(|key| key.name));
         if near != Some(plain.as_str())
             && let Some(other) = others.find(|other| other.key(&plain).is_some())
         {
-            return (format!("{key}: belongs under `{}`", other.header()), None);
+            return format!("{key}: belongs under `{}`", other.header());
         }
         // It may contain a line break.
         let shown = key.escape_debug();
-        let problem = match near {
+        match near {
             Some(near) => format!("unknown key `{shown}`; did you mean `{near}`?"),
             None => format!("unknown key `{shown}`; config.toml in the repository shows every key"),
-        };
-        (problem, near)
-    }
-}
-
-/// Returns the value of a numeric key, in the key's unit, as a config reads it. `path` is the key in a plan's `[proxy]`.
-pub fn normalized(path: &str, value: &Value) -> Option<f64> {
-    let (name, key) = path.rsplit_once('.').unwrap_or(("proxy", path));
-    let section = SECTIONS.iter().find(|section| section.name == name)?;
-    let mut config = defaults();
-    section.set(&mut config, key, value.clone()).ok()?;
-    match section.get(&mut config, key)? {
-        Value::Float(number) => Some(number),
-        value => Some(value.as_integer()? as f64),
+        }
     }
 }
 

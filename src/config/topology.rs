@@ -1,28 +1,18 @@
-//! The text of `queuescope check`: who sends to whom, what will be measured, and warnings. Does no IO.
-
-use std::net::IpAddr;
-use std::time::Duration;
+//! The text of `queuescope check`: who sends to whom, and which keys differ from their defaults. Does no IO.
 
 use crate::request::attempt::UpstreamKind;
-use crate::telemetry::otlp::settings::SDK_DISABLED;
+use crate::telemetry::otlp::settings::Settings;
 use crate::upstream::Address;
 
 use super::check::Credentials;
-use super::proxy::{Config, StampsPolicy, Worker};
+use super::proxy::{Config, Worker};
 use super::sections::SECTIONS;
 
-/// Describes a checked config: its topology, the keys that differ from their defaults, what can be measured, and warnings.
+/// Describes a checked config: its topology, the keys that differ from their defaults, and where traces go.
 pub fn describe(config: &Config, credentials: &Credentials) -> String {
-    let warnings = warnings(config, credentials).into_iter();
-    let warnings: String = warnings
-        .map(|warning| format!("\nwarning: {warning}\n"))
-        .collect();
-    let seen: String = coverage(config, credentials)
-        .iter()
-        .map(|line| format!("  {line}\n"))
-        .collect();
-    let (picture, changes) = (picture(config), changes(config));
-    format!("{picture}{changes}\nseen:\n{seen}{warnings}")
+    let traces = credentials.traces.as_ref();
+    let traces = traces.map_or_else(|| "none".to_owned(), Settings::target);
+    format!("{}{}\ntraces: {traces}\n", picture(config), changes(config))
 }
 
 /// Returns the keys that differ from their defaults, as in a file.
@@ -44,11 +34,6 @@ pub(super) fn changes(config: &Config) -> String {
 
 fn is_router(config: &Config) -> bool {
     config.upstream_kind == UpstreamKind::Router
-}
-
-/// Whether hops show when a router sends. With a secret there may be hops in other processes.
-fn has_hops(config: &Config, credentials: &Credentials) -> bool {
-    !config.workers.is_empty() || credentials.hop_secret.is_some()
 }
 
 /// Describes an upstream: one of our own hops, a router or a server.
@@ -87,120 +72,4 @@ fn picture(config: &Config) -> String {
     let urls = config.workers.iter().map(|worker| worker.listen);
     urls.for_each(|listen| text += &format!(" http://{listen}"));
     text + "\n"
-}
-
-/// Describes what the records will contain and what they cannot, and where traces go.
-fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
-    let seen = match (is_router(config), has_hops(config, credentials)) {
-        _ if config.upstream.is_empty() => {
-            let hops = "hops only: each attempt of the router has a row here; its request's arrival is in the front's file";
-            return vec![hops.into()];
-        }
-        (true, true) => [
-            "router queue: seen; queue_time_in_router ends when the router sends to a hop",
-            "network_time and server_latency: from the hop's sending",
-            "host: the server behind the hop that answered",
-        ],
-        (true, false) => [
-            "router queue: NOT seen; a router without hops: queue_time_in_router stays empty",
-            "network_time, server_latency and server_queue_wait: NOT seen, they stay empty; add a \
-             [[worker]] for each server",
-            "host: only where the router names the server itself (smg 1.13's \
-             x-smg-routed-worker-id), or where there is only one upstream",
-        ],
-        (false, _) => [
-            "router queue: there is no router; queue_time_in_router is the front's own time",
-            "network_time and server_latency: from the front's sending",
-            "host: the upstream that answered",
-        ],
-    };
-    let engine = match config.engine.is_on() {
-        true => "as servers tell by [engine], and with SGLang's --enable-metrics",
-        false => {
-            "with SGLang's --enable-metrics, else empty; streams of the OpenAI endpoints need [engine.traces] or [engine.logs] here"
-        }
-    };
-    let mut lines = seen.map(String::from).to_vec();
-    lines.push(format!("queue, prefill and decode of the server: {engine}"));
-    lines.push(match &credentials.traces {
-        Some(settings) => format!("traces: {}", settings.target()),
-        None => format!(
-            "traces: none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT (or {SDK_DISABLED} is true)"
-        ),
-    });
-    if config.stamps == StampsPolicy::Never {
-        lines.push("generators get no stamps: their own files have no router queue".into());
-    }
-    lines
-}
-
-/// After this time SGLang closes an idle connection.
-const SGLANG_IDLE: Duration = Duration::from_secs(5);
-
-/// Warns of values that are valid but probably mistakes.
-fn warnings(config: &Config, credentials: &Credentials) -> Vec<String> {
-    let mut all = Vec::new();
-    if !config.admin.ip().is_loopback() && credentials.admin_token.is_none() {
-        all.push(format!(
-            "admin = \"{}\": other machines can reach it, and it names servers; listen on 127.0.0.1, or set admin_token",
-            config.admin
-        ));
-    }
-    if config.rules.upstream_idle_timeout_s.get() >= SGLANG_IDLE {
-        all.push(format!(
-            "upstream_idle_timeout_s = {}: SGLang closes idle connections after 5 s, and requests that run \
-             into that get a 502; 4 is right for it",
-            config.rules.upstream_idle_timeout_s.get().as_secs_f64()
-        ));
-    }
-    let max = config.rules.max_concurrent_requests.get();
-    if max > 0 && is_router(config) && !has_hops(config, credentials) {
-        all.push(format!(
-            "max_concurrent_requests = {max}: what is beyond it waits in this front, no longer in the router, and without hops \
-             `queue_time_in_router` stays empty; add a [[worker]] for each server, or leave it to the router"
-        ));
-    }
-    if config.upstream.is_empty() && credentials.hop_secret.is_none() {
-        all.push(
-            "hop_secret: is not given, so the front will take off what these hops stamp and not use it; give the same \
-             to the front and here"
-                .into(),
-        );
-    }
-    let workers = config.workers.iter();
-    all.extend(workers.flat_map(|worker| hop_warnings(config, worker)));
-    all
-}
-
-/// Warns of one hop.
-fn hop_warnings(config: &Config, worker: &Worker) -> impl Iterator<Item = String> {
-    let (name, listen) = (&worker.name, worker.listen);
-    let is_upstream = config.upstream.iter().any(|to| to.is_at(listen));
-    let is_idle = !is_router(config) && !is_upstream;
-    let idle = is_idle.then(|| {
-        format!(
-            "nothing sends to {listen}: upstream_kind is \"server\" and upstream does not name it"
-        )
-    });
-    let is_ambiguous = config.upstream.is_empty() && may_be_local(&worker.upstream);
-    let ambiguous = (is_ambiguous && worker.host.is_none()).then(|| {
-        format!(
-            "records call its server {}, as hops on other hosts may call theirs; give it a host, as in host = \"gpu1:30000\"",
-            worker.server_name()
-        )
-    });
-    let remote = config.upstream.iter().find(|to| !may_be_local(to));
-    let remote = remote.filter(|_| is_router(config) && listen.ip().is_loopback());
-    let unreachable = remote.map(|router| {
-        let router = router.name();
-        format!("listens on {listen}, which a router at {router} cannot reach")
-    });
-    let all = [idle, ambiguous, unreachable].into_iter().flatten();
-    all.map(move |warning| format!("worker {name}: {warning}"))
-}
-
-/// Whether an address may be on this machine. A host name may.
-fn may_be_local(address: &Address) -> bool {
-    let host = address.host().parse::<IpAddr>();
-    host.map_or(true, |ip| ip.is_loopback() || ip.is_unspecified())
 }

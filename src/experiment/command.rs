@@ -82,10 +82,7 @@ impl Args {
             return Ok((plan, format!("goes on with {}", dir.display())));
         }
         let Some(path) = &self.file else {
-            let headline = match flags.is_empty() {
-                true => "the built-in example (--print-plan shows it as a file to begin from)",
-                false => "the built-in example with your flags",
-            };
+            let headline = "the built-in example (--print-plan shows it as a file to begin from)";
             let plan = Plan::new(kind, read::file(kind.example())?, flags)?;
             return Ok((plan, headline.to_owned()));
         };

@@ -25,8 +25,8 @@ pub struct Args {
     output_dir: Option<PathBuf>,
     /// Requests to send
     #[arg(short, long, value_name = "N", default_value = "100", allow_negative_numbers = true,
-        value_parser = between(1_u64, 1_000_000))]
-    num_prompts: u64,
+        value_parser = between(1_usize, 1_000_000))]
+    num_prompts: usize,
     /// Requests a second
     #[arg(short, long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
         value_parser = traffic::rate)]
@@ -47,7 +47,7 @@ const TRAFFIC: &str = "traffic";
 /// Files whose presence means that a given folder is already used: those of a demo, and the rows of a run.
 const FILES: [&str; 6] = [PROXY_ROWS, PAGE, TRAFFIC, LOGS, PROXY_CONFIG, ROWS];
 
-/// Runs the demo and prints its report and the commands that it ran.
+/// Runs the demo and prints its report and what ran.
 ///
 /// # Errors
 /// A server, the proxy or the run cannot start, or files cannot be written.
@@ -58,16 +58,12 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     runtime.block_on(async {
         let CreatedFolder { dir, note } = folder.create(&FILES, clock.now())?;
         let deployment = Deployment::start(&spec(&dir)?).await?;
-        let flags = traffic_flags(args, &deployment.target);
-        let to = dir.join(TRAFFIC).display().to_string();
-        let commands = format!("{}\n$ queuescope {flags} {to}", picture(&deployment));
-        let flags = flags.split_whitespace().filter(|flag| *flag != "\\");
-        let flags = traffic::Args::try_parse_from(flags.chain([to.as_str()]))?;
+        let picture = picture(&deployment);
+        let load = load(args, &deployment.target, &dir)?;
         let stop = traffic::Stop::new();
-        let outcome = traffic::run_with_progress(&flags, clock, Arc::default(), stop).await?;
+        let outcome = traffic::run_with_progress(&load, clock, Arc::default(), stop).await?;
         // The proxy's rows are complete once it has stopped, as servers send it traces until then.
         deployment.stop().await;
-        let shown = dir.display();
         let args = report::command::Args {
             dirs: vec![dir.join(PROXY_ROWS)],
             html: Some(dir.join(PAGE)),
@@ -80,11 +76,10 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
             Err(error) => format!("{}note: {error}\n", outcome.to_text()),
         });
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
-        let report =
-            format!("$ queuescope report {shown}/{PROXY_ROWS} \\\n    --html {shown}/{PAGE}");
-        let guide = guide(&dir);
+        let dir = dir.display();
         terminal::print(&format!(
-            "\nWhat ran:\n\n{commands}\n\n{report}\n\n{guide}\n{note}"
+            "\nWhat ran:\n\n{picture}\n{dir}/{PAGE}: the same as a page, with pictures\n\
+             {dir}: rows (docs/METRICS.md), figures and logs\n{note}"
         ));
         Ok(outcome)
     })
@@ -104,14 +99,17 @@ fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
     Ok(spec)
 }
 
-/// The generator's command as a user would type it, without the folder at its end.
-fn traffic_flags(args: &Args, base_url: &str) -> String {
-    let (request_rate, num_prompts) = (args.request_rate, args.num_prompts);
-    format!(
-        "traffic --base-url {base_url} \\\n    --backend sglang-oai-chat --request-rate {request_rate} \
-         --num-prompts {num_prompts} \\\n    --random-input-len 320 --random-output-len 40 \
-         --random-range-ratio 0.6 \\\n    --output-dir"
-    )
+/// The generator's arguments.
+fn load(args: &Args, base_url: &str, dir: &Path) -> anyhow::Result<traffic::Args> {
+    let flags = "traffic --backend sglang-oai-chat --random-input-len 320 --random-output-len 40 \
+                 --random-range-ratio 0.6 --base-url";
+    let flags = flags.split(' ').chain([base_url]);
+    Ok(traffic::Args {
+        num_prompts: Some(args.num_prompts),
+        request_rate: args.request_rate,
+        output_dir: Some(dir.join(TRAFFIC)),
+        ..traffic::Args::try_parse_from(flags)?
+    })
 }
 
 /// The port of a URL.
@@ -136,15 +134,4 @@ fn picture(deployment: &Deployment) -> String {
          queue. Chat is streamed; servers tell the proxy of it by traces.)\n"
     ));
     text
-}
-
-fn guide(dir: &Path) -> String {
-    let dir = dir.display();
-    format!(
-        "  {dir}/{PAGE}           the same as a page, with pictures\n  \
-         {dir}/{PROXY_ROWS}             a row a request (docs/METRICS.md), as the proxy saw them\n  \
-         {dir}/traffic/requests.csv  the same as their client saw them\n  \
-         {dir}/traffic/summary.json  its figures, and more (docs/SUMMARY.md)\n  \
-         {dir}/traffic/schedule.csv  what was to be sent when"
-    )
 }

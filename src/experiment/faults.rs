@@ -1,14 +1,13 @@
 //! Fault injection: kills servers or has their hops inject faults, by a schedule, and logs each fault that worked.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::iter;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
-use toml::{Table, Value};
+use toml::Value;
 
 use crate::clock::{Clock, Stamp};
 use crate::fault::Fault;
@@ -79,32 +78,6 @@ fn parse_phases(text: &str) -> Result<Vec<Phase>, String> {
     }
     phases.sort_by(|a, b| a.0.total_cmp(&b.0));
     Ok(phases)
-}
-
-impl fmt::Display for Schedule {
-    /// As in a plan.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let phase = |(at, down): &Phase| {
-            let servers = down.iter().map(|server| Value::Integer(*server as i64));
-            (at.to_string(), servers.collect::<Vec<_>>().into())
-        };
-        let phases: Table = self.0.iter().map(phase).collect();
-        Value::Table(phases).fmt(f)
-    }
-}
-
-impl fmt::Display for FaultKind {
-    /// As in a plan.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let FaultKind::Hop(fault) = self else {
-            return f.write_str(self.name());
-        };
-        let fields = Table::try_from(fault).unwrap_or_default();
-        match fields.len() {
-            ..2 => f.write_str(self.name()),
-            _ => Value::Table(fields).fmt(f),
-        }
-    }
 }
 
 impl FaultKind {

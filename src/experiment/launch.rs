@@ -134,10 +134,7 @@ impl Deployment {
         if let Some(url) = &spec.router_url {
             // Any status will do, as its servers may not be ready yet.
             let status = spec.access.get(url, "/health").await;
-            status.map_err(|error| {
-                let remedy = access::remedy(&error, "router");
-                anyhow!("router_url: {error}{remedy}")
-            })?;
+            status.map_err(|error| anyhow!("router_url: {error}"))?;
         }
         Ok(())
     }

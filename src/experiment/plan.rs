@@ -139,22 +139,11 @@ impl Plan {
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let settings = self.run_settings(varied, repeat);
-                let settings =
-                    settings.map_err(|error| self.in_run(error, varied, &combinations))?;
+                let settings = self.run_settings(varied, repeat)?;
                 runs.push(Run::new(runs.len() + 1, varied.clone(), repeat, settings));
             }
         }
         Ok(runs)
-    }
-
-    /// Names the run in its error, unless the first and the last run, which differ in every varied key, have the same.
-    fn in_run(&self, error: PlanError, run: &[Entry], all: &[Vec<Entry>]) -> PlanError {
-        let mut ends = all.first().into_iter().chain(all.last());
-        match ends.all(|end| self.run_settings(end, 0).err().as_ref() == Some(&error)) {
-            true => error,
-            false => PlanError(format!("{error} (in the run with {})", grid::label(run))),
-        }
     }
 
     /// Whether the plan searches for the highest request rate.
@@ -274,7 +263,7 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
     }
 }
 
-/// Checks entries one by one and normalizes their values. Whether values are valid shows with all settings of a run.
+/// Checks entries one by one. Whether values are valid shows with all settings of a run.
 fn checked(
     kind: ExperimentKind,
     entries: impl IntoIterator<Item = Entry>,
@@ -298,9 +287,10 @@ fn checked(
         if all.contains_key(&name) {
             return Err(PlanError::of(&name, "is given twice"));
         }
+        let is_key = settings::key(&name).is_some();
         let values = alternatives(&name, &value).into_iter();
-        let values = settings::distinct(values.map(|value| settings::normalized(&name, value)));
-        let values = values.map_err(|twice| {
+        let values = values.map(|value| if is_key { unquoted(value) } else { value });
+        let values = settings::distinct(values).map_err(|twice| {
             let key = format!("{name} = {}", flag_text(&masked(&name, &twice)));
             PlanError::of(&key, "is given twice; repeats = 2 does each setting again")
         })?;
@@ -312,6 +302,14 @@ fn checked(
         all.insert(name, value);
     }
     Ok(all)
+}
+
+/// A whole number or a boolean may be in quotes.
+fn unquoted(value: Value) -> Value {
+    match value.as_str().map(read::scalar) {
+        Some(plain @ (Value::Integer(_) | Value::Boolean(_))) => plain,
+        _ => value,
+    }
 }
 
 /// Whether `name` is a table of a plan.

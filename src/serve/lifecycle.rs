@@ -75,11 +75,9 @@ impl Proxy {
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
         let trust = credentials.trust.clone();
         let bound = bind(&config, trust, &[], &metrics, inherited).await?;
-        let ours = || bound.iter().map(|bound| &bound.socket);
-        let admin = listen("admin", config.admin, inherited, ours())?;
+        let admin = listen("admin", config.admin, inherited)?;
         let traces = config.engine.traces.listen;
-        let ours = ours().chain([&admin]);
-        let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited, ours));
+        let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited));
         let traces = traces.transpose()?;
         // The last step that can fail, as it moves an existing records file aside.
         let shared = Arc::new(shared(
@@ -96,9 +94,6 @@ impl Proxy {
             running: Arc::default(),
             had_upstream: Arc::default(),
         };
-        if !shared.joins.has_front() {
-            log::info!("no upstream given: worker hops only, for a front elsewhere");
-        }
         // Connections that wait in a socket shared with another process are accepted only now, as nothing can fail any more.
         for line in listeners.apply(&config, bound) {
             log::info!("{line}");
@@ -108,9 +103,6 @@ impl Proxy {
             let forward = credentials.forward.as_ref();
             let to = forward.map_or("nobody", |to| &to.endpoint);
             log::info!("engine traces on {address}; all of them go on to {to}");
-        }
-        if let Some(logs) = &config.engine.logs.path {
-            log::info!("engine logs of {}", logs.display());
         }
         let (also_open, open) = watch::channel(());
         let serving = admin::serve(admin.socket.clone(), listeners.clone());

@@ -1,11 +1,10 @@
 //! The live page, and the JSON that it shows.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering::Relaxed;
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::clock::seconds;
+use crate::clock::{Stamp, seconds};
 use crate::proxy::shared::Shared;
 use crate::report::page::{BASE, dom, fill, stages};
 use crate::report::timeline::{clock_error, clock_lines, unseen};
@@ -16,11 +15,11 @@ use crate::request::impossible::without_impossible;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, place};
-use crate::request::time_spent::{PartSpent, TimeSpent};
+use crate::request::time_spent::TimeSpent;
 use crate::request::timeline::{Moment, Side};
 use crate::stats::Histogram;
 use crate::telemetry::prometheus::RequestPhase;
-use crate::telemetry::recent::{Figures, RecentRequest, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+use crate::telemetry::recent::{RecentRequest, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 use crate::telemetry::waits::WaitLog;
 
 const PAGE: &str = include_str!("live/page.html");
@@ -48,12 +47,9 @@ pub fn snapshot(shared: &Shared, after: u64) -> Value {
         "process": shared.clock_name,
         "version": env!("CARGO_PKG_VERSION"),
         "now": now.seconds(),
-        "up_s": seconds(now.nanos_since(shared.started)),
-        "has_front": shared.joins.has_front(),
         "last": view.last,
         "present": present(shared),
-        "window": window(&view.figures),
-        "slots": slots(&view.figures),
+        "window": window(&view.figures, covered_s(shared, now)),
         "requests": all.filter_map(bar).collect::<Vec<Value>>(),
     })
 }
@@ -72,20 +68,20 @@ fn present(shared: &Shared) -> Value {
         .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers).max(0));
     let workers = workers.iter();
     let workers = workers.map(|(name, phases)| json!({"name": name, "phases": phases}));
-    let out = shared.metrics.upstreams.with_present(|present| {
-        let out = present.iter().filter(|one| one.is_out.load(Relaxed));
-        BTreeSet::from_iter(out.map(|one| one.name.clone()))
-    });
     json!({
         "phases": phases,
         "in_router": in_router,
         "workers": workers.collect::<Vec<Value>>(),
-        "out": out,
     })
 }
 
-fn window(figures: &Figures) -> Value {
-    let sum = &figures.sum;
+/// How many seconds the figures are of: all slots are whole but the current one.
+fn covered_s(shared: &Shared, now: Stamp) -> f64 {
+    let window = WINDOW_SECONDS as f64 + now.seconds() % SLOT_SECONDS as f64;
+    window.min(seconds(now.nanos_since(shared.started)))
+}
+
+fn window(sum: &Slot, covered_s: f64) -> Value {
     let outcomes = sum.outcomes();
     let outcomes = outcomes.map(|(outcome, count)| json!({"name": outcome.name(), "count": count}));
     let quantile = |values: &Histogram, q| values.quantile(q).map(seconds);
@@ -100,54 +96,26 @@ fn window(figures: &Figures) -> Value {
             "p99": quantile(values, 0.99),
         })
     });
+    let [all, until_first] = &sum.spent;
     json!({
-        "seconds": WINDOW_SECONDS,
+        "covered_s": covered_s,
         "requests": sum.requests(),
         "ok": ok(sum),
         "output_tokens": sum.output_tokens(),
         "outcomes": outcomes.collect::<Vec<Value>>(),
         "unseen": sum.spent[0].unseen_notes(),
-        "spent": both(&sum.spent, spent_json),
+        "spent": {
+            "all": spent_json(all, "a request took"),
+            "until_first_token": spent_json(until_first, "until the first token"),
+        },
         "quantiles": quantiles.collect::<Vec<Value>>(),
     })
-}
-
-/// The time of requests by stage: all of it, and that until their first tokens.
-fn both(spent: &[TimeSpent; 2], to_json: fn(&TimeSpent, &str) -> Value) -> Value {
-    let [all, until_first] = spent;
-    json!({"all": to_json(all, "a request took"), "until_first_token": to_json(until_first, "until the first token")})
 }
 
 /// The time as a sentence and as parts, which the page sorts.
 fn spent_json(spent: &TimeSpent, subject: &str) -> Value {
     let sentence = (spent.requests > 0).then(|| spent.shares(subject));
     json!({"sentence": sentence, "parts": stages(spent)})
-}
-
-/// The slots of the window, [`SLOT_SECONDS`] long each.
-fn slots(figures: &Figures) -> Value {
-    let slots = figures.slots.iter().map(|(ago, slot)| {
-        let parts = |spent: &TimeSpent, _: &str| {
-            let parts = in_order(spent).into_iter();
-            let parts = parts.map(|part| json!([part.spent.name(), part.nanos as f64 / 1e9]));
-            parts.collect()
-        };
-        json!({
-            "ago_s": ago,
-            "requests": slot.requests(),
-            "ok": ok(slot),
-            "output_tokens": slot.output_tokens(),
-            "parts": both(&slot.spent, parts),
-        })
-    });
-    json!({"seconds": SLOT_SECONDS, "all": slots.collect::<Vec<Value>>()})
-}
-
-/// The parts in the order of a request's stages.
-fn in_order(spent: &TimeSpent) -> Vec<&PartSpent> {
-    let mut parts: Vec<&PartSpent> = spent.parts.iter().collect();
-    parts.sort_by_key(|part| part.spent.order());
-    parts
 }
 
 fn ok(slot: &Slot) -> u64 {
@@ -179,7 +147,6 @@ fn bar(ended: &RecentRequest) -> Option<Value> {
         "last_seen": row.last_seen().map(place),
         "sequences": row.sequences,
         "attempts": row.attempts,
-        "trace_id": row.trace_id,
         "arrival": arrival.map(|at| at.seconds()),
         "elapsed": row.elapsed.map(seconds),
         "ttft": row.ttft.map(seconds),
@@ -270,7 +237,7 @@ mod tests {
             let rows = vec![sample.row()].into();
             recent.record(&rows, Some(&CountedRequest::of(&rows)));
         }
-        let json = window(&recent.view(0, at(600)).figures);
+        let json = window(&recent.view(0, at(600)).figures, 300.0);
         // 80 of 500 ms, of the one request that measured it; of the time until the first token, decoding is no part.
         for (time, share, has_decode) in [
             ("all", 0.16, true),

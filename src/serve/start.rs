@@ -66,35 +66,23 @@ pub(super) struct BoundListener {
     kept: Option<Arc<RunningListener>>,
 }
 
-/// Takes over the socket for this address from another process, if there is one, or binds a new one. `ours`: the sockets of this process,
-/// for error messages.
-pub(super) fn listen<'a>(
+/// Takes over the socket for this address from another process, if there is one, or binds a new one.
+pub(super) fn listen(
     name: &str,
     address: SocketAddr,
     inherited: &mut Inherited,
-    ours: impl IntoIterator<Item = &'a ListenSocket>,
 ) -> anyhow::Result<ListenSocket> {
     let claimed = inherited.claim(name, address);
-    let ours = ours.into_iter();
-    let ours = ours.map(|socket| (socket.name.as_str(), socket.address));
-    let mut ours = ours.chain(inherited.addresses());
-    let same_port = ours.find(|(_, at)| at.port() == address.port());
-    let key = |name: &str| match name.starts_with("worker") {
-        true => format!("{name}: listen"),
-        false => name.to_owned(),
-    };
     let error = |cause: io::Error| {
-        let hint = match (cause.kind(), same_port) {
-            (io::ErrorKind::AddrNotAvailable, _) => "give an address of this machine".into(),
-            (io::ErrorKind::AddrInUse, Some((of, at))) if of == name => format!(
-                "this proxy listens on {at}, and can change to another address of that port only by a stop and a start"
-            ),
-            (io::ErrorKind::AddrInUse, Some((of, at))) => {
-                format!("`{}` of this proxy has {at}; give each its own", key(of))
-            }
-            _ => "is another process there? Give a free address".into(),
+        let key = match name.starts_with("worker") {
+            true => format!("{name}: listen"),
+            false => name.to_owned(),
         };
-        anyhow!("{} = \"{address}\": {cause}; {hint}", key(name))
+        let hint = match cause.kind() {
+            io::ErrorKind::AddrNotAvailable => "give an address of this machine",
+            _ => "is another process or listener of this proxy there? Give a free address",
+        };
+        anyhow!("{key} = \"{address}\": {cause}; {hint}")
     };
     ListenSocket::new(name, address, claimed).map_err(error)
 }
@@ -127,11 +115,7 @@ pub(super) async fn bind(
                 name,
                 ..one.socket.clone()
             },
-            None => {
-                let ours = running.iter().map(|running| &running.socket);
-                let ours = ours.chain(all.iter().map(|bound| &bound.socket));
-                listen(&name, address, inherited, ours)?
-            }
+            None => listen(&name, address, inherited)?,
         };
         let before = kept.map(|kept| kept.service.upstreams.load_full());
         let metrics = metrics.clone();

@@ -15,7 +15,7 @@ use crate::request::timeline::Moment;
 use super::counted::CountedRequest;
 
 use window::Window;
-pub use window::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+pub use window::{SLOT_SECONDS, Slot, WINDOW_SECONDS};
 
 /// The requests that ended recently.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ pub struct View {
     /// The requests after the given number, in order.
     pub requests: Vec<RecentRequest>,
     /// The figures of the last minutes.
-    pub figures: Figures,
+    pub figures: Slot,
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ impl Recent {
         View {
             last,
             requests,
-            figures: Figures::of(slots, now),
+            figures: Slot::sum(&slots),
         }
     }
 

@@ -7,9 +7,7 @@ use toml::Value;
 
 use crate::experiment::plan::grid::Sweep;
 use crate::experiment::plan::read::{Entry, flag_value};
-use crate::experiment::plan::settings::{
-    distinct, flag_text, key_of, normalized_value, plan_error,
-};
+use crate::experiment::plan::settings::{distinct, flag_text, key_of, plan_error};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};
 use crate::upstream::policy::Policy;
@@ -68,11 +66,7 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
             Value::Array(values) => values,
             value => vec![value],
         };
-        let read = |value| {
-            let set = vec![flag_of(&key, &value)];
-            normalized_value(command(), set, &key, value)
-        };
-        match distinct(values.into_iter().map(read)) {
+        match distinct(values.into_iter()) {
             Ok(values) => Ok((key, values)),
             Err(twice) => Err(error_of(
                 &key,

@@ -6,12 +6,11 @@ use crate::support::assert_says;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::proxy::{Row, number, rows};
 
-/// The demo's files are in `dir` of `folder`, and what was shown names them.
+/// The demo's files are in `dir` of `folder`, and what was shown names it.
 fn assert_whole(folder: &Path, dir: &str, shown: &str) {
+    assert!(shown.contains(&format!("{dir}: rows")), "{shown}");
     let lines = |file: &str| {
-        let path = format!("{dir}/{file}");
-        assert!(shown.contains(&path), "{path} is not named: {shown}");
-        let text = std::fs::read_to_string(folder.join(path)).unwrap();
+        let text = std::fs::read_to_string(folder.join(dir).join(file)).unwrap();
         text.lines().count()
     };
     assert_eq!(lines("traffic/requests.csv"), 31);

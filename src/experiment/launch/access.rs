@@ -146,14 +146,6 @@ fn read_max_running_requests(body: &[u8]) -> Option<u32> {
     slots.as_u64()?.try_into().ok()
 }
 
-/// What to do about a `server` that gave no answer, unless the reason says it already.
-pub(super) fn remedy(reason: &str, server: &str) -> String {
-    match reason.contains(TLS_HINT) {
-        true => String::new(),
-        false => format!("; start the {server}, or give its URL"),
-    }
-}
-
 /// Counts the healthy workers in a router's response, wherever they stand in it.
 fn count_healthy(json: &Value) -> usize {
     match json {

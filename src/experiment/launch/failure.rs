@@ -2,12 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::ExitStatus;
 
 use anyhow::anyhow;
-use nix::sys::signal::Signal;
 
 use super::command::CommandLine;
 use crate::secret::MASK;
@@ -16,7 +13,7 @@ use crate::secret::MASK;
 type KnownFailure = (&'static str, &'static str, &'static str);
 
 /// Error messages of SGLang 0.5.23, torch, transformers, Python, the router and our own programs, the most certain causes first.
-const KNOWN_FAILURES: [KnownFailure; 10] = [
+const KNOWN_FAILURES: [KnownFailure; 11] = [
     (
         "address already in use|Address already in use|Port is already in use",
         "the port is in use",
@@ -74,6 +71,11 @@ const KNOWN_FAILURES: [KnownFailure; 10] = [
         "a Python module is missing, or of another version",
         "Install what the line names, or give the Python of the environment that SGLang was installed in.",
     ),
+    (
+        "signal: 9 (SIGKILL)",
+        "it was killed, mostly by the system when the host's memory ran out",
+        "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` shows that.",
+    ),
 ];
 
 /// The system's message for a port in use.
@@ -85,20 +87,15 @@ const MAX_LOG_BYTES: u64 = 65_536;
 /// How many characters of a line are shown with the cause.
 const MAX_LINE_CHARS: usize = 200;
 
-/// Makes the error of a process. `happened` says what happened to it; `status` is given if it ended.
-pub(super) fn failure(
-    name: &str,
-    line: &CommandLine,
-    log: &Path,
-    happened: &str,
-    status: Option<ExitStatus>,
-) -> anyhow::Error {
+/// Makes the error of a process. `happened` says what happened to it.
+pub(super) fn failure(name: &str, line: &CommandLine, log: &Path, happened: &str) -> anyhow::Error {
     let command = line.to_string();
     let mut output = output_since_start(log, &command);
     for secret in line.secrets() {
         output = output.replace(secret, MASK);
     }
-    let cause = cause(&output, status).unwrap_or_else(|| "its log may say why".to_owned());
+    let cause = cause(&format!("{happened}\n{output}"));
+    let cause = cause.unwrap_or_else(|| "its log may say why".to_owned());
     let is_text = |line: &&str| !line.trim().is_empty();
     let lines: Vec<&str> = output.lines().filter(is_text).collect();
     let tail = match &lines[lines.len().saturating_sub(MAX_LINES)..] {
@@ -136,8 +133,8 @@ fn tail(log: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the likely cause and its remedy, if the output shows a known failure.
-fn cause(output: &str, status: Option<ExitStatus>) -> Option<String> {
-    let known = KNOWN_FAILURES.iter().find_map(|(texts, cause, remedy)| {
+fn cause(output: &str) -> Option<String> {
+    KNOWN_FAILURES.iter().find_map(|(texts, cause, remedy)| {
         let has_one = |line: &&str| texts.split('|').any(|text| line.contains(text));
         // The last such line, as programs retry in other ways after a first failure.
         let line = output.lines().rev().find(has_one)?.trim();
@@ -146,12 +143,6 @@ fn cause(output: &str, status: Option<ExitStatus>) -> Option<String> {
             shown.push('…');
         }
         Some(format!("{cause} (\"{shown}\"). {remedy}"))
-    });
-    let is_killed = status.and_then(|status| status.signal()) == Some(Signal::SIGKILL as i32);
-    known.or_else(|| {
-        let killed = "it was killed, mostly by the system when the host's memory ran out. Free memory on this machine \
-                      or start fewer servers on it; `dmesg -T | grep -i oom` shows that.";
-        is_killed.then(|| killed.to_owned())
     })
 }
 
@@ -170,25 +161,21 @@ mod tests {
         let expected = std::fs::read_to_string(OUTPUTS).unwrap();
         let found = expected.trim_end().split("\n\n").map(|block| {
             let (output, _) = block.rsplit_once("\n= ").unwrap_or((block, ""));
-            format!("{output}\n= {}\n", cause(output, None).unwrap())
+            format!("{output}\n= {}\n", cause(output).unwrap())
         });
         let found = found.collect::<Vec<_>>().join("\n");
         if std::env::var_os("UPDATE_DOCS").is_some() {
             std::fs::write(OUTPUTS, &found).unwrap();
         }
         assert_eq!(found, expected, "UPDATE_DOCS=1 updates it");
-        let long = cause(&format!("CUDA out of memory {}", "ä".repeat(500)), None).unwrap();
+        let long = cause(&format!("CUDA out of memory {}", "ä".repeat(500))).unwrap();
         assert!(
             long.chars().count() < 500 && long.contains("…\"). Lower"),
             "{long}"
         );
-        let by_signal = |number| cause("loading weights", Some(ExitStatus::from_raw(number)));
-        let killed = by_signal(Signal::SIGKILL as i32).unwrap();
-        assert!(
-            killed.contains("was killed") && killed.contains("dmesg"),
-            "{killed}"
-        );
-        assert_eq!((by_signal(256), cause("", None)), (None, None));
+        let killed = cause("ended (signal: 9 (SIGKILL))\nloading weights").unwrap();
+        assert!(killed.contains("was killed"), "{killed}");
+        assert_eq!(cause("ended (exit status: 1)\n"), None);
     }
 
     #[test]

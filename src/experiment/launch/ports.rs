@@ -2,30 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
 
-/// The range in which free ports are searched. It excludes the system's ephemeral ports: an outgoing connection could take one while
-/// its server is down, even the connection of a client that tries to reach that server.
-static FREE: LazyLock<Range<u32>> = LazyLock::new(|| {
-    outside(&std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default())
-});
-/// The range if the system's is unknown or leaves too few ports.
-const DEFAULT_RANGE: Range<u32> = 10_000..32_768;
-const MIN_PORTS: usize = 1_000;
-
-/// Returns the ports below or above a range such as `32768 60999`, whichever are more.
-fn outside(range: &str) -> Range<u32> {
-    let mut ends = range.split_whitespace().map(str::parse::<u32>);
-    let (Some(Ok(low)), Some(Ok(high))) = (ends.next(), ends.next()) else {
-        return DEFAULT_RANGE;
-    };
-    let sides = [DEFAULT_RANGE.start..low, high + 1..u32::from(u16::MAX) + 1];
-    let large = sides.into_iter().filter(|side| side.len() >= MIN_PORTS);
-    large.max_by_key(Range::len).unwrap_or(DEFAULT_RANGE)
-}
+/// The range in which free ports are searched. It is below Linux's ephemeral ports: an outgoing connection could take one of those while its
+/// server is down, even the connection of a client that tries to reach that server.
+const FREE: Range<u32> = 10_000..32_768;
 
 /// Finds a free loopback port outside the `reserved` range, which is kept for servers to be started.
 ///
@@ -35,7 +18,7 @@ pub(super) fn free_outside(reserved: &Range<u32>) -> anyhow::Result<SocketAddr> 
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // So that concurrent processes begin at different ports.
     let offset = std::process::id().wrapping_mul(7919);
-    for _ in FREE.clone() {
+    for _ in FREE {
         let count = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = FREE.start + count % FREE.len() as u32;
         let addr = local(port as u16);
@@ -69,23 +52,6 @@ fn local(port: u16) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn free_ports_are_outside_the_ephemeral_range() {
-        for (range, free) in [
-            ("32768\t60999\n", 10_000..32_768),
-            ("15000 65535", 10_000..15_000),
-            ("10500 50000", 50_001..65_536),
-            ("1024 60000", 60_001..65_536),
-            // Too few are left.
-            ("1024 65535", DEFAULT_RANGE),
-            ("", DEFAULT_RANGE),
-        ] {
-            assert_eq!(outside(range), free, "{range}");
-        }
-        let port = u32::from(free_outside(&(0..0)).unwrap().port());
-        assert!(FREE.contains(&port), "{port}");
-    }
 
     #[test]
     fn reserved_ports_are_not_given_away() {

@@ -144,9 +144,9 @@ impl Process {
         tokio::select! {
             biased;
             error = self.failed() => Err(error),
-            () = self.cannot_listen() => Err(self.failure("cannot serve", None)),
+            () = self.cannot_listen() => Err(self.failure("cannot serve")),
             polled = poll(limit, check) => {
-                polled.map_err(|reason| self.failure(&format!("was not ready ({reason})"), None))
+                polled.map_err(|reason| self.failure(&format!("was not ready ({reason})")))
             }
         }
     }
@@ -163,15 +163,15 @@ impl Process {
         let mut states = self.state.subscribe();
         loop {
             if let State::Ended(status) = *states.borrow_and_update() {
-                return self.failure(&format!("ended ({status})"), Some(status));
+                return self.failure(&format!("ended ({status})"));
             }
             // Cannot fail, as `self` has the sender.
             let _ = states.changed().await;
         }
     }
 
-    fn failure(&self, happened: &str, status: Option<ExitStatus>) -> anyhow::Error {
-        failure(&self.name, &self.command, &self.log, happened, status)
+    fn failure(&self, happened: &str) -> anyhow::Error {
+        failure(&self.name, &self.command, &self.log, happened)
     }
 
     /// Kills its group and waits until it is gone. It can be started again.

@@ -10,7 +10,7 @@ use http::Method;
 use crate::fault::Fault;
 use crate::report::files::ServerFile;
 
-use super::access::{Access, ReadyPath, poll, remedy};
+use super::access::{Access, ReadyPath, poll};
 use super::process::Process;
 
 /// How long flushing a cache is retried. A server refuses while requests run, which may be of an earlier run.
@@ -77,8 +77,7 @@ impl Server {
         let polled = poll(self.start_timeout, check).await;
         polled.map_err(|reason| {
             let name = &self.file.name;
-            let remedy = remedy(&reason, "server");
-            anyhow!("{name}: {url} is not ready ({reason}){remedy}")
+            anyhow!("{name}: {url} is not ready ({reason})")
         })
     }
 

@@ -292,6 +292,8 @@ fn server_flags(
         // Each server has its own GPUs, or shares them with `servers_per_gpu - 1` others.
         let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
         set("base_gpu_id", i64::from(gpu).into());
+        // A plan may have it in percent, which SGLang does not know.
+        set("mem_fraction_static", keys.mem_fraction_static.into());
     } else {
         if let Some(model) = settings.get("model_path") {
             set("model", model.clone());
@@ -333,7 +335,6 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
         EngineName::Sglang => &["sim"],
         EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "prefill", "decode", "env"],
     };
-    let is_replaced = |name: &str| settings.keys.has_pairs() && name == "num_gpus";
     let is_idle = |name: &&String| {
         let group = match name.split_once('.') {
             Some((table, _)) => Some(table),
@@ -341,13 +342,10 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
         };
         // A plan that --print-plan wrote contains all defaults.
         let is_default = settings.get(name) == plan.defaults.get(name.as_str());
-        let is_idle = group.is_some_and(|group| idle.contains(&group)) || is_replaced(name);
+        let is_idle = group.is_some_and(|group| idle.contains(&group));
         is_idle && !is_default
     };
     let engine = traffic::value_name(settings.keys.engine);
-    let note = |name: &String| match is_replaced(name) {
-        true => format!("{name} has no effect with num_prefill and num_decode"),
-        false => format!("{name} has no effect with engine {engine}"),
-    };
+    let note = |name: &String| format!("{name} has no effect with engine {engine}");
     plan.given.iter().filter(is_idle).map(note).collect()
 }

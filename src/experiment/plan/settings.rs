@@ -1,9 +1,7 @@
 //! The settings of a run: the experiment's own keys and the generator's flags, read by clap as one command line.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -13,10 +11,8 @@ use toml::{Table, Value};
 use super::error::PlanError;
 use super::keys::{ExperimentKind, Keys};
 use super::read::{self, Entry};
-use crate::experiment::faults::{FaultKind, Schedule};
 use crate::report::load::Goal;
-use crate::traffic::arrival::curve::Curve;
-use crate::{config, secret, sim, traffic};
+use crate::{secret, sim, traffic};
 
 /// The keys of a run, each with one value.
 #[derive(Clone, Debug, Parser)]
@@ -169,43 +165,6 @@ fn parser_flags(key: &Arg, value: &Value) -> Vec<String> {
     }
 }
 
-/// Returns a value in one standard form, such as a number in its key's unit, so that equal values have equal labels. An invalid value
-/// is returned as it is: it is reported with all settings of its run.
-pub fn normalized(name: &str, value: Value) -> Value {
-    let (command, flags, name) = match (key(name), name.split_once('.')) {
-        (Some(key), _) => (&PARSERS[0], parser_flags(key, &value), name),
-        (_, Some(("sim" | "prefill" | "decode", name))) => (&PARSERS[1], flags(name, &value), name),
-        (_, Some(("proxy", name))) => {
-            let number = config::sections::normalized(name, &value);
-            return number.map_or(value, |number| read::scalar(&number.to_string()));
-        }
-        _ => return value,
-    };
-    normalized_value(command.clone(), flags, name, value)
-}
-
-/// Returns the value of the argument `name` in one standard form, as `command` parses it from `flags`; an invalid value as it is.
-pub fn normalized_value(command: Command, flags: Vec<String>, name: &str, value: Value) -> Value {
-    let Ok(matches) = command.try_get_matches_from(flags) else {
-        return value;
-    };
-    if let Ok(Some(goals)) = matches.try_get_many::<Goal>(name) {
-        return goals.map(Goal::to_string).collect::<Vec<_>>().into();
-    }
-    // Types of which one value can be written in several ways.
-    let seconds = |duration: &Duration| duration.as_secs_f64().to_string();
-    let written = formatted(&matches, name, f64::to_string)
-        .or_else(|| formatted(&matches, name, seconds))
-        .or_else(|| formatted(&matches, name, Curve::to_string))
-        .or_else(|| formatted(&matches, name, FaultKind::to_string))
-        .or_else(|| formatted(&matches, name, Schedule::to_string));
-    match read::scalar(&written.clone().unwrap_or_else(|| flag_text(&value))) {
-        // A whole number may stand in quotes.
-        standard if written.is_some() || standard.is_integer() || standard.is_bool() => standard,
-        _ => value,
-    }
-}
-
 /// Collects the values of a key.
 ///
 /// # Errors
@@ -219,15 +178,6 @@ pub fn distinct(values: impl Iterator<Item = Value>) -> Result<Vec<Value>, Value
         all.push(value);
     }
     Ok(all)
-}
-
-/// Formats the parsed value of an argument, if it is of type `T`.
-fn formatted<T: Any + Clone + Send + Sync>(
-    matches: &ArgMatches,
-    name: &str,
-    format: fn(&T) -> String,
-) -> Option<String> {
-    Some(format(matches.try_get_one(name).ok()??))
 }
 
 impl Settings {

@@ -150,56 +150,11 @@ fn a_plan_shows_no_rate_where_something_else_says_when_requests_are_sent() {
 }
 
 #[test]
-fn equal_values_are_one_setting_however_they_are_written() {
-    for (key, equal, label) in [
-        ("duration", "'1min', 60, 60.0, '60'", "60"),
-        ("request_rate", "'300/min', 5, 5.0", "5"),
-        (
-            "rate_curve",
-            "'0:300/min,1min:50', '0:5, 60:50'",
-            "0:5,60:50",
-        ),
-        ("max_failed", "'5%', 0.05", "0.05"),
-        ("random_range_ratio", "'50%', 0.5", "0.5"),
-        ("mem_fraction_static", "'80 %', 0.8", "0.8"),
-        ("request_timeout_s", "'1500ms', 1.5", "1.5"),
-        ("max_running_requests", "'8', 8", "8"),
-        ("goodput", "['ttft:0.5s'], ['ttft:500']", "[\"ttft:500\"]"),
-        ("sim.decode_step_ms", "'4ms', '0.004s', 4, 4.0", "4"),
-        ("sim.prefill_tokens_per_s", "'40/ms', 40000", "40000"),
-        ("proxy.upstream_connect_timeout_s", "'2000ms', 2, 2.0", "2"),
-        (
-            "failure_schedule",
-            "{ 2min = [2, 1], '0.5s' = [] }, { '0.5' = [], 120 = [1, 2] }",
-            "{\"0.5\":[],\"120\":[1,2]}",
-        ),
-        (
-            "failure_kind",
-            "{ kind = 'slow', ms = '50ms' }, { ms = 50, kind = 'slow', seed = 0 }",
-            "{\"kind\":\"slow\",\"ms\":50}",
-        ),
-        ("failure_kind", "{ kind = 'stall' }, 'stall'", "stall"),
-        ("failure_kind", "{ kind = 'kill' }, 'kill'", "kill"),
-        ("base_port", "'0', 0", "0"),
-    ] {
-        let rest = match key {
-            "failure_kind" => "\nfailure_schedule = { 1 = [1], 2 = [] }",
-            "proxy.upstream_connect_timeout_s" => "\nhops = true",
-            _ => "",
-        };
-        let twice = plan(ExperimentKind::Routing, &format!("{key} = [{equal}]{rest}"));
-        let twice = twice.unwrap_err().to_string();
-        let names_it = twice.contains(&format!("{key} = {label}: is given twice"));
-        assert!(names_it, "{equal}: {twice}");
-    }
-    let names = |text: &str| {
-        let plan = node(text);
-        let runs = plan.runs().iter();
-        let named = runs.map(|run| (run.label.clone(), format!("{:?}", grid::json(&run.varied))));
-        named.collect::<Vec<_>>()
-    };
-    let (in_units, plain) = ("duration = ['1min', '1.5min']", "duration = [60, 90.0]");
-    assert_eq!(names(in_units), names(plain));
+fn a_number_in_quotes_is_that_number() {
+    let plan = node("base_port = ['0', 30001]\nrepeats = '2'\nseed = '7'");
+    let seeds = plan.runs().iter().map(|run| run.settings.load.seed);
+    assert_eq!(seeds.collect::<Vec<_>>(), [7, 7, 8, 8]);
+    assert_eq!(plan.runs()[0].label, "base_port=0");
 }
 
 #[test]

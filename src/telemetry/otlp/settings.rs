@@ -121,7 +121,7 @@ const GRPC_PORT: u16 = 4317;
 const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const BASE_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// Turns traces off if a variable names the collector. An endpoint of the config is not affected.
-pub const SDK_DISABLED: &str = "OTEL_SDK_DISABLED";
+const SDK_DISABLED: &str = "OTEL_SDK_DISABLED";
 
 impl Otlp {
     /// Reads the headers of both keys.

@@ -34,7 +34,7 @@ static FIGURES: [&Column; 5] = [
 #[derive(Debug, Default)]
 pub struct Window(VecDeque<Arc<Slot>>);
 
-/// The figures of the requests that ended within one slot.
+/// The figures of the requests that ended within one slot, or within the window.
 #[derive(Clone, Debug, Default)]
 pub struct Slot {
     /// Its first second divided by [`SLOT_SECONDS`].
@@ -44,15 +44,6 @@ pub struct Slot {
     /// What the time of successful requests was spent on: in total, and until the first token.
     pub spent: [TimeSpent; 2],
     quantiles: [Histogram; FIGURES.len()],
-}
-
-/// The figures of the whole window.
-#[derive(Clone, Debug)]
-pub struct Figures {
-    /// The slots, each with its start in seconds before now.
-    pub slots: Vec<(f64, Arc<Slot>)>,
-    /// Their sum.
-    pub sum: Slot,
 }
 
 impl Window {
@@ -74,7 +65,7 @@ impl Window {
     }
 
     /// Returns the slots in the window at `now`.
-    pub fn slots(&self, now: Stamp) -> Vec<Arc<Slot>> {
+    pub(super) fn slots(&self, now: Stamp) -> Vec<Arc<Slot>> {
         let oldest = index(now) - SLOTS + 1;
         let all = self.0.iter();
         all.filter(|slot| slot.index >= oldest).cloned().collect()
@@ -117,6 +108,13 @@ impl Slot {
         }
     }
 
+    /// Returns the sum of the slots of a window.
+    pub(super) fn sum(slots: &[Arc<Slot>]) -> Slot {
+        let mut sum = Slot::default();
+        slots.iter().for_each(|slot| sum.merge(slot));
+        sum
+    }
+
     fn merge(&mut self, more: &Slot) {
         for (count, more) in self.outcomes.iter_mut().zip(more.outcomes) {
             *count += more;
@@ -148,22 +146,6 @@ impl Slot {
     /// Returns each column with quantiles and its values, nanoseconds.
     pub fn quantiles(&self) -> impl Iterator<Item = (&'static Column, &Histogram)> {
         FIGURES.iter().copied().zip(&self.quantiles)
-    }
-}
-
-impl Figures {
-    /// Sums up the slots of the window at `now`.
-    pub fn of(slots: Vec<Arc<Slot>>, now: Stamp) -> Figures {
-        let mut sum = Slot::new(index(now));
-        for slot in &slots {
-            sum.merge(slot);
-        }
-        let ago = |slot: &Slot| now.seconds() - (slot.index * SLOT_SECONDS) as f64;
-        let slots = slots.into_iter();
-        Figures {
-            slots: slots.map(|slot| (ago(&slot), slot)).collect(),
-            sum,
-        }
     }
 }
 

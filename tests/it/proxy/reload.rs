@@ -104,7 +104,7 @@ async fn workers_come_move_change_their_name_and_go() {
         }
     };
     let everywhere = SocketAddr::from(([0; 4], hop.port()));
-    reloads("v", everywhere, &two, "only by a stop and a start");
+    reloads("v", everywhere, &two, "is another process");
     // Nor can another worker have one, also where the system chose its port.
     let at = hop.to_string();
     let (v, free) = (("v", &*at, two.addr), ("free", FREE, two.addr));
@@ -113,9 +113,8 @@ async fn workers_come_move_change_their_name_and_go() {
     let taken = taken.split([';', ' ']).next().unwrap();
     let third = ("third", taken, two.addr);
     let said = reloaded(&service, &text(&keys, &[v, free, third]));
-    let why = format!("`worker free: listen` of this proxy has {taken}; give each its own");
     assert_says(&said, &format!("worker third: listen = \"{taken}\": "));
-    assert_says(&said, &why);
+    assert_says(&said, "is another process or listener of this proxy there?");
     reloads("v", hop, &two, "worker free gone");
     // Gone: no new connections, and those that are kept close with their next response.
     let said = reloaded(&service, &text(&keys, &[]));
@@ -150,7 +149,7 @@ async fn a_reload_that_is_refused_changes_nothing() {
             nowhere,
             "line 9: listen = \"nowhere\": not an address",
         ),
-        (&other, taken, "is another process there?"),
+        (&other, taken, "is another process"),
         (&threads, free, "threads, record_queue: needs a restart"),
         (&limit, free, "upstream_read_timeout_s = -1: must be"),
         (&unknown, free, "did you mean `upstream_kind`?"),
