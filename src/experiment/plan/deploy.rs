@@ -266,7 +266,7 @@ pub fn traffic(
     if !target.is_tls() {
         args.tls = TlsArgs::default();
     }
-    args.base_url = Some(target);
+    args.base_url = target;
     args.upstream_kind = upstream_kind;
     args.output_dir = Some(dir.to_owned());
     args.engine_logs = args.engine_logs.or_else(|| engine_logs(settings, dir));
