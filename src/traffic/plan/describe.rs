@@ -43,7 +43,6 @@ impl RunPlan {
             "start_at": args.start_at.map(Stamp::seconds),
             "turns": self.max_turns,
             "think_time_s": conversation.map(|args| args.think_time_s.as_secs_f64()),
-            "think_time": conversation.map(|args| value_name(args.think_time)),
             "follow_up_len": conversation.map(|args| args.follow_up_len),
             "random_input_len": args.random_input_len,
             "random_input_unit": self.input_unit(),
