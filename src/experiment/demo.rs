@@ -95,7 +95,7 @@ fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
     let plan = format!(
         "router = 'builtin'\nrouting_policy = 'round_robin'\nnum_gpus = 2\nbase_port = 0\nhops = true\n\
          max_running_requests = {MAX_RUNNING}\nproxy.max_concurrent_requests = {MAX_CONCURRENT}\n\
-         sim.enable_trace = true\nsim.trace_level = 2\nsim.tokenize_ms = 1"
+         sim.enable_trace = true\nsim.tokenize_ms = 1"
     );
     let plan = Plan::new(ExperimentKind::Routing, Vec::new(), read::file(&plan)?)?;
     let program = std::env::current_exe().context("the program's own file")?;

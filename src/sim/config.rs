@@ -84,11 +84,6 @@ pub struct Telemetry {
     /// The collector of --enable-trace
     #[arg(long, value_name = "HOST:PORT", default_value = "localhost:4317", value_parser = endpoint)]
     pub otlp_traces_endpoint: String,
-    /// Spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too
-    ///
-    /// SGLang's SGLANG_TRACE_LEVEL.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0_u8, 3))]
-    pub trace_level: u8,
     /// Append a JSON line a request to --export-metrics-to-file-dir, as SGLang does
     ///
     /// Without prompts.

@@ -24,8 +24,6 @@ pub(super) struct Tracer {
     pub(super) host: String,
     /// The tokenizer's process id; the scheduler's is the next number.
     pub(super) pid: i64,
-    /// The spans of a request: 0 none, 1 stages, 2 their parts too, 3 every token too.
-    pub(super) level: u8,
     /// By [`Process`].
     queues: [BatchSpanProcessor; 2],
 }
@@ -62,7 +60,6 @@ impl Tracer {
         Ok(Tracer {
             host: format!("{:032x}", rand::random::<u128>()),
             pid: i64::from(std::process::id()),
-            level: settings.trace_level,
             queues: [process()?, process()?],
         })
     }

@@ -299,7 +299,6 @@ fn server_flags(
         set("no_metrics", (!keys.enable_metrics).into());
         if report_channel(settings) == Some(ReportChannel::Traces) {
             set("enable_trace", true.into());
-            set("trace_level", 2.into());
         }
     }
     if let Some(role) = role {

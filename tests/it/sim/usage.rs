@@ -24,7 +24,6 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         ["--chunked-prefill-size", "0"],
         ["--default-output-len", "0"],
         ["--context-length", "1"],
-        ["--trace-level", "4"],
         ["--otlp-traces-endpoint", "localhost"],
         ["--gpu-share", "0"],
         ["--port", "70000"],
