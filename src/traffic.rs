@@ -219,7 +219,6 @@ fn finish(
         verdict,
         evidence,
         warnings,
-        dataset: plan.described(),
         output_dir: created.dir,
         unfit: None,
     })

@@ -19,8 +19,6 @@ pub struct Source {
     pub path: PathBuf,
     /// The SHA-256 of the whole file, hexadecimal.
     pub sha256: String,
-    /// A text that says what was read of it.
-    pub taken: String,
 }
 
 /// A byte order mark, which some programs write before a text.
@@ -72,11 +70,10 @@ pub(in crate::traffic) fn read(
     first.read_to_end(&mut start).map_err(read_error)?;
     let start = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start);
     let read = records::read(start.chain(&mut file), format);
-    let (dataset, taken) = read.map_err(|problem| usage(&problem))?;
+    let dataset = read.map_err(|problem| usage(&problem))?;
     let source = Source {
         path: path.to_owned(),
         sha256: file.sum().map_err(read_error)?,
-        taken,
     };
     Ok((dataset, Some(source)))
 }

@@ -30,7 +30,7 @@ fn body(sent: &Bytes) -> Value {
 }
 
 fn prompts(text: &str) -> Dataset {
-    records::read(text.as_bytes(), Custom::default()).unwrap().0
+    records::read(text.as_bytes(), Custom::default()).unwrap()
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     let trace = |text: &str| {
         let trace = Trace::new(false, Limits::default());
         let read = records::read(text.as_bytes(), trace);
-        workload(Backend::Sglang, read.unwrap().0)
+        workload(Backend::Sglang, read.unwrap())
     };
     let load = trace(file);
     let sent = |index| prompt(&load.request(index));
