@@ -92,7 +92,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
         .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, &front, rows));
     file.map_err(|cause| Error::write(out, cause))?;
-    joined.notes.extend(attempts.notes(&front, &hop_rows));
+    joined.notes.push(attempts.note(&front, &hop_rows));
     joined.notes.extend(row_ranges.into_iter().filter_map(|(path, rows)| {
         let all: Vec<usize> = rows.filter(|row| hop_rows.is_first(*row)).collect();
         let is_unused = all.iter().all(|row| attempts.is_unmatched(*row));
