@@ -46,10 +46,9 @@ const HELP: &str = include_str!("metrics.txt");
 /// The number of gauges, at the end of [`GAUGES`], that only servers of a pair have.
 const PAIR_GAUGES: usize = 4;
 
-const GAUGES: [Gauge; 13] = [
+const GAUGES: [Gauge; 12] = [
     ("num_running_reqs", |load, _, _| load.running as f64),
     ("num_queue_reqs", |load, _, _| load.waiting as f64),
-    ("num_retracted_reqs", |load, _, _| load.retracted as f64),
     ("num_used_tokens", |load, _, _| load.used_tokens as f64),
     ("token_usage", |load, capacity, _| {
         load.used_tokens as f64 / capacity as f64
