@@ -125,12 +125,8 @@ fn a_file_without_rows_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (bytes, expected) in [
         (&b""[..], "the file is empty"),
-        (b"{\"a\": 1}\n", "its first line is \"{\\\"a\\\": 1}\""),
+        (b"{\"a\": 1}\n", "has no column req_id"),
         (b"\xff\xfe\x00", "its first line is not text in UTF-8"),
-        (
-            b"req_id,arrival_time,outcome,req_id\n",
-            "its first line names req_id twice",
-        ),
         (b"req_id,success,arrival\n", "has no column arrival_time"),
         (
             b"req_id,arrival_time,ttft\nx,1,2\n",
