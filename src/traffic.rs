@@ -58,8 +58,6 @@ use verdict::{Bounds, Evidence, judge};
 
 /// The parent of a run's folder where `--output-dir` is not given.
 const RESULTS: &str = "results/traffic";
-/// From this many requests on, computing the figures takes seconds.
-const MANY_REQUESTS: usize = 50_000;
 
 /// Runs `args` to the end, or until Ctrl-C, and writes the files. Shows progress on standard error.
 ///
@@ -181,9 +179,6 @@ fn finish(
     facts: &RunFacts,
     delays: &Histogram,
 ) -> Result<FinishedRun, Error> {
-    if facts.scheduled >= MANY_REQUESTS {
-        print_line("the run is over: taking the figures of its rows; Ctrl-C leaves them out");
-    }
     let (rows, written, lost_spans) = run.recorder.finish();
     let plan = run.plan.clone();
     let args = &plan.args;
