@@ -12,7 +12,7 @@ use super::plan::{Plan, deploy, read};
 use crate::clock::Clock;
 use crate::report::files::{LOGS, PROXY_ROWS, ROWS};
 use crate::report::verdict::Grade;
-use crate::traffic::folder::{CreatedFolder, Folder};
+use crate::traffic::folder::Folder;
 use crate::units::between;
 use crate::{report, terminal, traffic};
 
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     let clock = Clock::system();
     let folder = Folder::new(args.output_dir.as_deref(), false, "results/demo");
     runtime.block_on(async {
-        let CreatedFolder { dir, note } = folder.create(&FILES, clock.now())?;
+        let dir = folder.create(&FILES, clock.now())?;
         let deployment = Deployment::start(&spec(&dir)?).await?;
         let flags = traffic_flags(args, &deployment.target);
         let to = dir.join(TRAFFIC).display().to_string();
@@ -79,12 +79,11 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
             // No request succeeded; the generator's summary says why.
             Err(error) => format!("{}note: {error}\n", outcome.to_text()),
         });
-        let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
         let report =
             format!("$ queuescope report {shown}/{PROXY_ROWS} \\\n    --html {shown}/{PAGE}");
         let guide = guide(&dir);
         terminal::print(&format!(
-            "\nWhat ran:\n\n{commands}\n\n{report}\n\n{guide}\n{note}"
+            "\nWhat ran:\n\n{commands}\n\n{report}\n\n{guide}\n"
         ));
         Ok(outcome)
     })
