@@ -106,7 +106,7 @@ fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
     std::fs::write(path("hop.csv"), hop).unwrap();
     let joined = join::join(&[path("front.csv"), path("hop.csv")], &path("out.csv")).unwrap();
     let note = "4 of 4 attempts joined to 3 of 3 requests";
-    assert!(joined.notes[0].starts_with(note), "{:?}", joined.notes);
+    assert!(joined[0].starts_with(note), "{joined:?}");
     let table = Table::read(&path("out.csv")).unwrap();
     for row in 0..3 {
         for (column, expected) in [
@@ -151,7 +151,7 @@ fn files_without_a_matching_attempt_are_named() {
         file("none.csv", &[], "hop"),
     ];
     let joined = join::join(&files, &folder.path().join("out.csv")).unwrap();
-    let notes = joined.notes.join("\n");
+    let notes = joined.join("\n");
     assert_eq!(notes.matches("matched nothing").count(), 2, "{notes}");
     for note in [
         "other.csv matched nothing: none of its 2 attempts",
@@ -169,7 +169,7 @@ fn files_without_a_matching_attempt_are_named() {
     for (given, out) in [(&named[..], "named.csv"), (&[front, hop], "last.csv")] {
         let joined = join::join(given, &folder.path().join(out)).unwrap();
         let note = "2 of 3 attempts joined to 2 of 2 requests";
-        assert!(joined.notes[0].starts_with(note), "{:?}", joined.notes);
+        assert!(joined[0].starts_with(note), "{joined:?}");
     }
 }
 
