@@ -14,6 +14,8 @@ use super::sequence::Sequence;
 
 /// The most sequences of one request. SGLang has no limit but its memory.
 const MAX_SEQUENCES: usize = 4_096;
+/// The tokens of an answer whose length was not asked for, as SGLang's `max_new_tokens`.
+const DEFAULT_OUTPUT_TOKENS: i64 = 128;
 /// The message for a body without a room.
 const NO_ROOM: &str = "A server with --disaggregation-mode needs bootstrap_host, bootstrap_port and bootstrap_room in the body, \
                        one a sequence: send it through a router of prefill and decode servers";
@@ -252,7 +254,7 @@ fn fit_context(
             "The input ({tokens} tokens) is longer than the model's context length ({context} tokens)."
         ));
     }
-    let max_tokens = max_tokens.unwrap_or(i64::from(config.default_output_len));
+    let max_tokens = max_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS);
     if max_tokens < 0 {
         return Err(format!("{field} must be at least 0, got {max_tokens}."));
     }

@@ -2,8 +2,7 @@ use super::*;
 
 fn config() -> Config {
     Config {
-        default_output_len: 7,
-        context_len: 100,
+        context_len: 200,
         ..Config::default()
     }
 }
@@ -22,20 +21,20 @@ fn endpoint(name: &str) -> Endpoint {
 }
 
 /// Endpoint, prompt and output tokens of each sequence, body.
-const LENGTHS: &str = r#"generate | 3+7 | {"text":"a b  c"}
-generate | 2+7 1+7 | {"text":["a b","c"]}
-generate | 4+7 | {"input_ids":[5,6,7,8]}
-generate | 1+7 2+7 | {"input_ids":[[5],[6,7]]}
-generate | 1+7 | {"text":"","lora_path":null,"rid":null}
-generate | 2+98 | {"text":"a b","sampling_params":{"max_new_tokens":500}}
+const LENGTHS: &str = r#"generate | 3+128 | {"text":"a b  c"}
+generate | 2+128 1+128 | {"text":["a b","c"]}
+generate | 4+128 | {"input_ids":[5,6,7,8]}
+generate | 1+128 2+128 | {"input_ids":[[5],[6,7]]}
+generate | 1+128 | {"text":"","lora_path":null,"rid":null}
+generate | 2+198 | {"text":"a b","sampling_params":{"max_new_tokens":500}}
 generate | 2+1 | {"text":"a b","sampling_params":{"max_new_tokens":0}}
 generate | 1+3 1+4 | {"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"max_new_tokens":4}]}
-completions | 2+7 | {"prompt":"a b"}
-completions | 1+7 2+7 | {"prompt":["a","b c"]}
-completions | 3+7 | {"prompt":[1,2,3]}
-completions | 1+7 2+7 | {"prompt":[[1],[2,3]],"n":1}
-chat | 3+7 | {"messages":[{"role":"system","content":"a b"},{"content":"c"}]}
-chat | 2+7 | {"messages":[{"content":[{"type":"text","text":"a b"},{"type":"image"}]}]}
+completions | 2+128 | {"prompt":"a b"}
+completions | 1+128 2+128 | {"prompt":["a","b c"]}
+completions | 3+128 | {"prompt":[1,2,3]}
+completions | 1+128 2+128 | {"prompt":[[1],[2,3]],"n":1}
+chat | 3+128 | {"messages":[{"role":"system","content":"a b"},{"content":"c"}]}
+chat | 2+128 | {"messages":[{"content":[{"type":"text","text":"a b"},{"type":"image"}]}]}
 chat | 1+3 | {"messages":[{"role":"assistant","content":null}],"max_tokens":3}
 chat | 1+4 | {"messages":[{"content":"a"}],"max_tokens":3,"max_completion_tokens":4}"#;
 
@@ -54,9 +53,9 @@ fn every_form_of_prompt_has_its_length() {
 
 #[test]
 fn a_prompt_beyond_the_context_is_refused() {
-    let body = format!(r#"{{"text":"{}","stream":true}}"#, "a ".repeat(100));
+    let body = format!(r#"{{"text":"{}","stream":true}}"#, "a ".repeat(200));
     let refusal = parse(Endpoint::Generate, &body).unwrap_err();
-    assert!(refusal.stream && refusal.message.contains("(100 tokens) is longer"));
+    assert!(refusal.stream && refusal.message.contains("(200 tokens) is longer"));
 }
 
 #[test]

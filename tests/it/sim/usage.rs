@@ -22,7 +22,6 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         ["--max-queued-requests", "0"],
         ["--max-total-tokens", "2"],
         ["--chunked-prefill-size", "0"],
-        ["--default-output-len", "0"],
         ["--context-length", "1"],
         ["--otlp-traces-endpoint", "localhost"],
         ["--gpu-share", "0"],
