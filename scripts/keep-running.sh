@@ -52,7 +52,7 @@ while read -r model flags; do
     # The slow one rejects requests beyond so many waiting ones.
     # shellcheck disable=SC2086
     begin "server-$number" "$queuescope" sim --port "${server#*:}" --model "$model" $flags --tokenize-ms 2 --max-queued-requests 30 \
-        --enable-trace --trace-level 2 --otlp-traces-endpoint "$traces"
+        --enable-trace --otlp-traces-endpoint "$traces"
     servers+=($!) workers+=(--worker "server-$number=$hop=http://$server") hops+=(--upstream "http://$hop") urls+=("http://$hop")
     shown+="    hop server-$number :${hop#*:} -> simulated SGLang http://$server ($model)"$'\n'
     targets+=", {\"targets\": [\"$server\"], \"labels\": {\"job\": \"sglang\", \"worker\": \"server-$number\"}}"

@@ -1,6 +1,7 @@
 //! The traffic generator: sends each request at its scheduled time whether or not earlier ones have ended (an open loop), and
 //! writes a row for every request.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -44,7 +45,7 @@ pub use driver::{Run, drive};
 use engine_logs::EngineLogs;
 pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
-use folder::{CreatedFolder, Folder};
+use folder::Folder;
 use machine::Machine;
 use output::{FILES, Files};
 pub use plan::RunPlan;
@@ -58,8 +59,6 @@ use verdict::{Bounds, Evidence, judge};
 
 /// The parent of a run's folder where `--output-dir` is not given.
 const RESULTS: &str = "results/traffic";
-/// From this many requests on, computing the figures takes seconds.
-const MANY_REQUESTS: usize = 50_000;
 
 /// Runs `args` to the end, or until Ctrl-C, and writes the files. Shows progress on standard error.
 ///
@@ -105,7 +104,7 @@ pub async fn run_with_progress(
         return Err(Error::Interrupted(stop.signal()));
     }
     let (plan, schedule, now) = (&prepared.plan, &prepared.schedule, clock.now());
-    let created = output::begin(&folder, plan, schedule, now)?;
+    let dir = output::begin(&folder, plan, schedule, now)?;
     let mut facts = RunFacts {
         started: now,
         ended: now,
@@ -115,10 +114,10 @@ pub async fn run_with_progress(
         goodput: args.goodput.clone(),
         machine: json!(Machine::read()),
     };
-    let (announcement, dir) = (plan.announcement(schedule), created.dir.display());
-    print_line(&format!("{announcement}; rows go to {dir}"));
+    let announcement = plan.announcement(schedule);
+    print_line(&format!("{announcement}; rows go to {}", dir.display()));
     let outputs = Outputs {
-        files: Some(Files::new(&created.dir, &facts, args.time_base)?),
+        files: Some(Files::new(&dir, &facts, args.time_base)?),
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
@@ -139,7 +138,7 @@ pub async fn run_with_progress(
     let stopped = run.stopped;
     (facts.started, facts.ended) = (run.started, run.ended);
     facts.scheduled -= run.turns_not_sent.unwrap_or_default();
-    let mut finished = unless_signalled(move || finish(run, created, &facts, &delays)).await??;
+    let mut finished = unless_signalled(move || finish(run, dir, &facts, &delays)).await??;
     match stopped {
         true => finished.unfit = Some(Unfit::Stopped(stop.signal())),
         false => finished.judge(args.max_failed),
@@ -177,13 +176,10 @@ async fn prepare(
 /// Completes the file of rows, computes the figures from it and writes `summary.json`.
 fn finish(
     mut run: Run,
-    created: CreatedFolder,
+    dir: PathBuf,
     facts: &RunFacts,
     delays: &Histogram,
 ) -> Result<FinishedRun, Error> {
-    if facts.scheduled >= MANY_REQUESTS {
-        print_line("the run is over: taking the figures of its rows; Ctrl-C leaves them out");
-    }
     let (rows, written, lost_spans) = run.recorder.finish();
     let plan = run.plan.clone();
     let args = &plan.args;
@@ -202,8 +198,7 @@ fn finish(
     let window = summary.window.as_ref();
     warnings.extend(window.and_then(Window::warning));
     let insecure = args.tls.insecure.then(|| INSECURE_WARNING.to_owned());
-    let more = [insecure, created.note, lost_spans];
-    warnings.extend(more.into_iter().flatten());
+    warnings.extend(insecure.into_iter().chain(lost_spans));
     let mut json = summary.to_json();
     json["warnings"] = json!(warnings);
     json["turns_not_sent"] = json!(run.turns_not_sent);
@@ -212,15 +207,14 @@ fn finish(
     json["config"]["workload_sha256"] = plan.workload_sha256().ok().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
-    let summarized = output::write_summary(&created.dir, &json).map_err(|error| error.to_string());
+    let summarized = output::write_summary(&dir, &json).map_err(|error| error.to_string());
     Ok(FinishedRun {
         failure: summary.failure().or(written.and(summarized).err()),
         summary,
         verdict,
         evidence,
         warnings,
-        dataset: plan.described(),
-        output_dir: created.dir,
+        output_dir: dir,
         unfit: None,
     })
 }

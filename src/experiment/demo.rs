@@ -12,7 +12,7 @@ use super::plan::{Plan, deploy, read};
 use crate::clock::Clock;
 use crate::report::files::{LOGS, PROXY_ROWS, ROWS};
 use crate::report::verdict::Grade;
-use crate::traffic::folder::{CreatedFolder, Folder};
+use crate::traffic::folder::Folder;
 use crate::units::between;
 use crate::{report, terminal, traffic};
 
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     let clock = Clock::system();
     let folder = Folder::new(args.output_dir.as_deref(), false, "results/demo");
     runtime.block_on(async {
-        let CreatedFolder { dir, note } = folder.create(&FILES, clock.now())?;
+        let dir = folder.create(&FILES, clock.now())?;
         let deployment = Deployment::start(&spec(&dir)?).await?;
         let picture = picture(&deployment);
         let load = load(args, &deployment.target, &dir)?;
@@ -75,11 +75,10 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
             // No request succeeded; the generator's summary says why.
             Err(error) => format!("{}note: {error}\n", outcome.to_text()),
         });
-        let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
         let dir = dir.display();
         terminal::print(&format!(
             "\nWhat ran:\n\n{picture}\n{dir}/{PAGE}: the same as a page, with pictures\n\
-             {dir}: rows (docs/METRICS.md), figures and logs\n{note}"
+             {dir}: rows (docs/METRICS.md), figures and logs\n"
         ));
         Ok(outcome)
     })
@@ -90,7 +89,7 @@ fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
     let plan = format!(
         "router = 'builtin'\nrouting_policy = 'round_robin'\nnum_gpus = 2\nbase_port = 0\nhops = true\n\
          max_running_requests = {MAX_RUNNING}\nproxy.max_concurrent_requests = {MAX_CONCURRENT}\n\
-         sim.enable_trace = true\nsim.trace_level = 2\nsim.tokenize_ms = 1"
+         sim.enable_trace = true\nsim.tokenize_ms = 1"
     );
     let plan = Plan::new(ExperimentKind::Routing, Vec::new(), read::file(&plan)?)?;
     let program = std::env::current_exe().context("the program's own file")?;

@@ -111,7 +111,7 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
     let timeout = args.request_timeout_s;
     let load = traffic::Args {
         backend: args.backend,
-        base_url: Some(args.target.clone()),
+        base_url: args.target.clone(),
         upstream_kind: args.upstream_kind,
         model: args.model.clone(),
         random_input_len: args.input_len,

@@ -14,7 +14,7 @@ use crate::report::files::{
     Trial, TrialFile,
 };
 use crate::traffic::Stop;
-use crate::traffic::folder::{CreatedFolder, Folder};
+use crate::traffic::folder::Folder;
 use crate::units::count;
 
 pub mod search;
@@ -111,20 +111,20 @@ fn completed(dir: &Path, run: &Run) -> Option<RunResult> {
 impl ExperimentRunner {
     fn begin(plan: Plan, output: OutputDir, context: RunContext) -> anyhow::Result<Self> {
         let now = context.clock.now();
-        let (dir, began, lock, note) = match output {
+        let (dir, began, lock) = match output {
             OutputDir::New(folder) => {
-                let CreatedFolder { dir, note } = folder.create(&[], now)?;
+                let dir = folder.create(&[], now)?;
                 let lock = lock(&dir)?;
                 // Another experiment may have written here between the first check and the lock.
                 folder.check(&FILES)?;
                 write_plan(&dir, &plan)?;
-                (dir, now.seconds(), lock, note)
+                (dir, now.seconds(), lock)
             }
             OutputDir::Resumed(dir) => {
                 let lock = lock(&dir)?;
                 let began = |file: ExperimentFile| file.began;
                 let began = read_json(&dir.join(EXPERIMENT)).map_or(now.seconds(), began);
-                (dir, began, lock, None)
+                (dir, began, lock)
             }
         };
         let file = ExperimentFile {
@@ -136,7 +136,6 @@ impl ExperimentRunner {
         let finished = Finished {
             dir,
             file,
-            notes: note.into_iter().collect(),
             ..Finished::default()
         };
         Ok(ExperimentRunner {

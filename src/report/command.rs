@@ -13,7 +13,6 @@ use super::page;
 use super::reader::{inputs, load, sources};
 use super::render::{to_markdown, to_text};
 use super::runs::Report;
-use crate::units::duration;
 
 /// Arguments of `queuescope report`.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -156,15 +155,7 @@ fn merge_or_join(args: &Args) -> Result<Vec<String>, Error> {
         // Its notes are in the summary that it writes.
         Some(dir) if args.merge => merge(&args.dirs, dir)?,
         Some(dir) if args.join => {
-            let joined = join(&args.dirs, &dir.join(ROWS))?;
-            notes = joined.notes;
-            notes.extend(joined.offset_errors.map(|errors| {
-                format!(
-                    "clocks of hops are known to ± {} (median; at worst ± {}): so far may router and network times be off",
-                    duration(errors.p50),
-                    duration(errors.max)
-                )
-            }));
+            notes = join(&args.dirs, &dir.join(ROWS))?;
         }
         _ => {}
     }

@@ -8,7 +8,7 @@ use super::dialect::Dialect;
 use super::disaggregation::Disaggregation;
 use super::engine::Profile;
 use super::flags;
-use crate::units::{at_least, between, time};
+use crate::units::{between, time};
 
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -27,10 +27,6 @@ pub struct Config {
     /// The engine's flags.
     #[command(flatten)]
     pub profile: Profile,
-    /// Tokens made for a request that names no length
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least(1_u32))]
-    #[arg(help_heading = None)]
-    pub default_output_len: u32,
     /// Prompt and answer together hold at most this many tokens
     #[arg(long = "context-length", value_name = "N", default_value_t = 32_768)]
     #[arg(value_parser = between(2_u32, 4_000_000), help_heading = None)]
@@ -84,11 +80,6 @@ pub struct Telemetry {
     /// The collector of --enable-trace
     #[arg(long, value_name = "HOST:PORT", default_value = "localhost:4317", value_parser = endpoint)]
     pub otlp_traces_endpoint: String,
-    /// Spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too
-    ///
-    /// SGLang's SGLANG_TRACE_LEVEL.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0_u8, 3))]
-    pub trace_level: u8,
     /// Append a JSON line a request to --export-metrics-to-file-dir, as SGLang does
     ///
     /// Without prompts.

@@ -11,7 +11,7 @@ use crate::clock::Stamp;
 
 use super::dialect::Dialect;
 use super::meta_info;
-use super::request_body::{Refusal, RefusalKind};
+use super::request_body::Refusal;
 use super::sequence::Sequence;
 use super::shared::Exchange;
 
@@ -84,15 +84,11 @@ pub(super) fn error_body(message: &str, kind: &str, code: u16) -> String {
 impl Refusal {
     /// The body of the 400 response.
     pub(super) fn body(&self, is_generate: bool) -> String {
-        match self.kind {
-            RefusalKind::Schema => error_body(&self.message, "Bad Request", 400),
-            RefusalKind::Unsupported => error_body(&self.message, "BadRequest", 400),
-            RefusalKind::Value if is_generate => {
-                let message = serde_json::Value::from(self.message.as_str());
-                format!("{{\"error\":{{\"message\":{message}}}}}")
-            }
-            RefusalKind::Value => error_body(&self.message, "BadRequestError", 400),
+        if is_generate {
+            let message = serde_json::Value::from(self.message.as_str());
+            return format!("{{\"error\":{{\"message\":{message}}}}}");
         }
+        error_body(&self.message, "BadRequestError", 400)
     }
 
     /// The error event of a `/generate` stream, whose status is 200.

@@ -40,16 +40,13 @@ type Gauge = (&'static str, fn(&Load, u64, &Rooms) -> f64);
 
 const STREAMING: [&str; 1] = ["is_streaming"];
 const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
-/// Lines of a family and SGLang's help text for it.
-const HELP: &str = include_str!("metrics.txt");
 
 /// The number of gauges, at the end of [`GAUGES`], that only servers of a pair have.
 const PAIR_GAUGES: usize = 4;
 
-const GAUGES: [Gauge; 13] = [
+const GAUGES: [Gauge; 12] = [
     ("num_running_reqs", |load, _, _| load.running as f64),
     ("num_queue_reqs", |load, _, _| load.waiting as f64),
-    ("num_retracted_reqs", |load, _, _| load.retracted as f64),
     ("num_used_tokens", |load, _, _| load.used_tokens as f64),
     ("token_usage", |load, capacity, _| {
         load.used_tokens as f64 / capacity as f64
@@ -87,9 +84,7 @@ impl Metrics {
         };
         let registry = Registry::new();
         let opts = |name: &str| {
-            let mut helps = HELP.lines().filter_map(|line| line.split_once(' '));
-            let help = helps.find(|(family, _)| *family == name);
-            Opts::new(format!("sglang:{name}"), help.map_or("", |(_, help)| help))
+            Opts::new(format!("sglang:{name}"), name)
                 .const_label("engine_type", engine_type)
                 .const_label("model_name", config.model.clone())
         };

@@ -1,11 +1,9 @@
 //! Parses request bodies of `/generate` and the OpenAI endpoints, as far as the simulation needs. Unknown fields are ignored, as
 //! by SGLang.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::request::endpoint::Endpoint;
@@ -16,6 +14,8 @@ use super::sequence::Sequence;
 
 /// The most sequences of one request. SGLang has no limit but its memory.
 const MAX_SEQUENCES: usize = 4_096;
+/// The tokens of an answer whose length was not asked for, as SGLang's `max_new_tokens`.
+const DEFAULT_OUTPUT_TOKENS: i64 = 128;
 /// The message for a body without a room.
 const NO_ROOM: &str = "A server with --disaggregation-mode needs bootstrap_host, bootstrap_port and bootstrap_room in the body, \
                        one a sequence: send it through a router of prefill and decode servers";
@@ -42,22 +42,8 @@ pub(super) struct GenerationRequest {
 pub(super) struct Refusal {
     /// Whether the client requested a stream.
     pub stream: bool,
-    pub kind: RefusalKind,
     pub message: String,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RefusalKind {
-    /// Not JSON, or not of the schema.
-    Schema,
-    /// No prompt, too long, or out of range.
-    Value,
-    /// A combination that the endpoint does not support.
-    Unsupported,
-}
-
-/// The kind and message of a [`Refusal`].
-type Reason = (RefusalKind, String);
 
 /// A field with one value, or with one value per prompt or sequence.
 #[derive(Deserialize)]
@@ -124,19 +110,14 @@ impl GenerationRequest {
         body: &[u8],
         config: &Config,
     ) -> Result<GenerationRequest, Refusal> {
-        let body = parse_body(body, endpoint).map_err(|message| Refusal {
+        let body = parse_body(body).map_err(|message| Refusal {
             // Invalid JSON is refused before `stream` is known.
             stream: false,
-            kind: RefusalKind::Schema,
             message,
         })?;
         let stream = body.stream.unwrap_or(false);
         body.validate(endpoint, config)
-            .map_err(|(kind, message)| Refusal {
-                stream,
-                kind,
-                message,
-            })
+            .map_err(|message| Refusal { stream, message })
     }
 
     /// The number of tokens of its prompts, each prompt counted once.
@@ -152,63 +133,26 @@ impl GenerationRequest {
     }
 }
 
-/// Parses a body. The error is FastAPI's message.
-fn parse_body(body: &[u8], endpoint: Endpoint) -> Result<Body, String> {
+fn parse_body(body: &[u8]) -> Result<Body, String> {
     // Serde would take a list's values for the fields, in their order.
-    let is_object = body.trim_ascii_start().starts_with(b"{");
-    if !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
-        let (kind, expected) = match endpoint {
-            Endpoint::Generate => (
-                "dataclass_type",
-                "a dictionary or an instance of GenerateReqInput",
-            ),
-            _ => (
-                "model_attributes_type",
-                "a valid dictionary or object to extract fields from",
-            ),
-        };
-        return Err(invalid(&format!(
-            "'type': '{kind}', 'loc': ('body',), 'msg': 'Input should be {expected}'"
-        )));
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err("The body must be a JSON object.".to_owned());
     }
-    let invalid_json = |error: &serde_json::Error, message: &dyn Display| {
-        let column = body.len().min(error.column());
-        let message = message.to_string().replace('\'', "`");
-        invalid(&format!(
-            "'type': 'json_invalid', 'loc': ('body', {column}), 'msg': 'JSON decode error', 'input': {{}}, \
-             'ctx': {{'error': '{message}'}}"
-        ))
-    };
     let mut json = serde_json::Deserializer::from_slice(body);
-    let parsed = serde_path_to_error::deserialize(&mut json);
-    let parsed = parsed.map_err(|error| invalid_json(error.inner(), &error))?;
-    json.end().map_err(|error| invalid_json(&error, &error))?;
+    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string())?;
+    json.end().map_err(|error| error.to_string())?;
     Ok(parsed)
 }
 
-/// FastAPI's message for a body that is not of the schema.
-fn invalid(error: &str) -> String {
-    format!("1 validation error:\n  {{{error}}}")
-}
-
-fn missing(field: &str) -> Reason {
-    let error = format!("'type': 'missing', 'loc': ('body', '{field}'), 'msg': 'Field required'");
-    (RefusalKind::Schema, invalid(&error))
-}
-
-fn invalid_value(message: impl Into<String>) -> Reason {
-    (RefusalKind::Value, message.into())
-}
-
 impl Body {
-    fn validate(self, endpoint: Endpoint, config: &Config) -> Result<GenerationRequest, Reason> {
+    fn validate(self, endpoint: Endpoint, config: &Config) -> Result<GenerationRequest, String> {
         let is_generate = endpoint == Endpoint::Generate;
         let stream = self.stream.unwrap_or(false);
         let wants_meta_info = endpoint == Endpoint::Chat && self.return_meta_info.unwrap_or(false);
         if stream && wants_meta_info {
             let message = "return_meta_info is not supported with streaming. \
                            Please set stream=false when using return_meta_info=true.";
-            return Err((RefusalKind::Unsupported, message.to_owned()));
+            return Err(message.to_owned());
         }
         let (prompts, is_batch) = self.prompts(endpoint)?;
         let openai = OneOrMany::One(Sampling {
@@ -221,13 +165,12 @@ impl Body {
         };
         let sampling = |prompt| sampling.and_then(|sampling| sampling.get(prompt));
         let n = sampling(0).and_then(|sampling| sampling.n);
-        let n = sequences_per_prompt(prompts.len(), n.unwrap_or(1)).map_err(invalid_value)?;
+        let n = sequences_per_prompt(prompts.len(), n.unwrap_or(1))?;
         let is_list = is_batch || prompts.len() * n > 1;
         let mut sequences = Vec::new();
         for (index, tokens) in prompts.into_iter().enumerate() {
             let max_tokens = sampling(index).and_then(|sampling| sampling.max_new_tokens);
-            let (prompt, max_tokens) =
-                fit_context(field, tokens, max_tokens, config).map_err(invalid_value)?;
+            let (prompt, max_tokens) = fit_context(field, tokens, max_tokens, config)?;
             let rid = match &self.rid {
                 // With several sequences per prompt the server makes its own ids.
                 Some(_) if n > 1 => None,
@@ -246,7 +189,7 @@ impl Body {
             let has_rooms = sequences.len() == 1 || rooms.is_some_and(OneOrMany::is_many);
             for sequence in &mut sequences {
                 let found = self.bootstrap(sequence.index).filter(|_| has_rooms);
-                sequence.bootstrap = Some(found.ok_or_else(|| invalid_value(NO_ROOM))?);
+                sequence.bootstrap = Some(found.ok_or(NO_ROOM)?);
             }
         }
         let options = self.stream_options;
@@ -273,28 +216,23 @@ impl Body {
     }
 
     /// Returns the tokens of each prompt, and whether the prompts are a list.
-    fn prompts(&self, endpoint: Endpoint) -> Result<(Vec<Vec<u32>>, bool), Reason> {
+    fn prompts(&self, endpoint: Endpoint) -> Result<(Vec<Vec<u32>>, bool), &'static str> {
         match endpoint {
             Endpoint::Generate => match (&self.text, &self.input_ids) {
                 (Some(texts), None) => Ok((texts.tokens(), texts.is_many())),
                 (None, Some(ids)) => Ok((ids.tokens(), ids.is_many())),
-                (Some(_), Some(_)) => Err(invalid_value(
-                    "Either text or input_ids should be provided, not both.",
-                )),
-                (None, None) => Err(invalid_value(
-                    "Either text, input_ids or input_embeds should be provided.",
-                )),
+                (Some(_), Some(_)) => Err("Either text or input_ids should be provided, not both."),
+                (None, None) => Err("Either text, input_ids or input_embeds should be provided."),
             },
             Endpoint::Chat => match self.messages.as_deref() {
-                None => Err(missing("messages")),
-                Some([]) => Err(invalid_value("Messages cannot be empty.")),
+                None | Some([]) => Err("Messages cannot be empty."),
                 Some(messages) => {
                     let tokens = messages.iter().flat_map(Message::tokens);
                     Ok((vec![tokens.collect()], false))
                 }
             },
             _ => match &self.prompt {
-                None => Err(missing("prompt")),
+                None => Err("A prompt should be provided."),
                 Some(Prompt::Texts(texts)) => Ok((texts.tokens(), texts.is_many())),
                 Some(Prompt::Ids(ids)) => Ok((ids.tokens(), ids.is_many())),
             },
@@ -316,7 +254,7 @@ fn fit_context(
             "The input ({tokens} tokens) is longer than the model's context length ({context} tokens)."
         ));
     }
-    let max_tokens = max_tokens.unwrap_or(i64::from(config.default_output_len));
+    let max_tokens = max_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS);
     if max_tokens < 0 {
         return Err(format!("{field} must be at least 0, got {max_tokens}."));
     }

@@ -52,41 +52,8 @@ fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
     );
     let mut out = BytesMut::new();
     meta_info::write(&mut out, exchange, sequence, now);
-    let members = spaced(&String::from_utf8_lossy(&out));
+    let members = String::from_utf8_lossy(&out);
     let members = members.strip_prefix('{').unwrap_or_default();
-    let parameters = Value::from(spaced(&parameters));
-    format!("{{\"request_parameters\": {parameters}, {members}\n")
-}
-
-/// Formats JSON as Python does: a space after `,` and `:`, and only ASCII.
-fn spaced(json: &str) -> String {
-    let mut out = String::with_capacity(json.len() + json.len() / 8);
-    let (mut in_string, mut escaped) = (false, false);
-    for c in json.chars() {
-        if c.is_ascii() {
-            out.push(c);
-        } else {
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                out.push_str(&format!("\\u{unit:04x}"));
-            }
-        }
-        if !in_string && matches!(c, ',' | ':') {
-            out.push(' ');
-        }
-        in_string ^= c == '"' && !escaped;
-        escaped = in_string && c == '\\' && !escaped;
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_is_spaced_outside_of_strings_only() {
-        let json = r#"{"a":"b,c:\"d\\","e":[1,2.5],"ü":"😀"}"#;
-        let python = r#"{"a": "b,c:\"d\\", "e": [1, 2.5], "\u00fc": "\ud83d\ude00"}"#;
-        assert_eq!(spaced(json), python);
-    }
+    let parameters = Value::from(parameters);
+    format!("{{\"request_parameters\":{parameters},{members}\n")
 }

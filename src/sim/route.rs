@@ -1,10 +1,10 @@
-//! Routes a request by path and method to its response.
+//! Routes a request by its path to its response.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER, VARY};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER, VARY};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
@@ -34,18 +34,6 @@ pub(super) async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> R
     let path = request.uri().path();
     let served = [Endpoint::Generate, Endpoint::Completions, Endpoint::Chat];
     let endpoint = Endpoint::from_path(path).filter(|endpoint| served.contains(endpoint));
-    let Some(allowed) = methods(path, endpoint, &shared) else {
-        return detail(StatusCode::NOT_FOUND, "Not Found");
-    };
-    let method = request.method().as_str();
-    // HEAD is handled like GET, but not named in `Allow`.
-    let is_head = (allowed, method) == ("GET", "HEAD");
-    if !is_head && allowed.split(", ").all(|one| one != method) {
-        let mut response = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-        let allowed = HeaderValue::from_static(allowed);
-        response.headers_mut().insert(ALLOW, allowed);
-        return response;
-    }
     if let Some(endpoint) = endpoint {
         return generation(shared, endpoint, request).await;
     }
@@ -54,7 +42,7 @@ pub(super) async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> R
     match path {
         "/abort_request" => abort(&shared, request).await,
         "/flush_cache" => flush(&shared),
-        "/metrics" => {
+        "/metrics" if config.metrics => {
             let text = shared.metrics.text(&shared.driver.load(), &shared.rooms);
             respond(StatusCode::OK, METRICS, text)
         }
@@ -62,22 +50,12 @@ pub(super) async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> R
         "/server_info" | "/get_server_info" => json(info::server_info(&shared)),
         "/v1/models" => json(info::models(config, now)),
         "/v1/loads" => json(info::loads(config, &shared.driver.load())),
-        // `/health` and `/health_generate`.
-        _ => respond(StatusCode::OK, "", ""),
+        "/health" | "/health_generate" => respond(StatusCode::OK, "", ""),
+        _ => {
+            let body = json!({ "detail": "Not Found" });
+            respond(StatusCode::NOT_FOUND, JSON, body.to_string())
+        }
     }
-}
-
-/// The methods that a path allows; `None` if there is no such path.
-fn methods(path: &str, endpoint: Option<Endpoint>, shared: &Shared) -> Option<&'static str> {
-    Some(match path {
-        _ if endpoint.is_some() => "POST, PUT",
-        "/abort_request" => "POST",
-        "/flush_cache" => "GET, POST",
-        "/metrics" if !shared.config.metrics => return None,
-        "/health" | "/health_generate" | "/model_info" | "/get_model_info" | "/server_info"
-        | "/get_server_info" | "/v1/models" | "/v1/loads" | "/metrics" => "GET",
-        _ => return None,
-    })
 }
 
 async fn generation(
@@ -158,10 +136,6 @@ fn flush(shared: &Shared) -> Response<Body> {
     let text = "Cache flushed.\nPlease check backend logs for more details. (When there are running or \
                 waiting requests, the operation will not be performed.)\n";
     respond(status, "", text)
-}
-
-fn detail(status: StatusCode, text: &str) -> Response<Body> {
-    respond(status, JSON, json!({ "detail": text }).to_string())
 }
 
 /// Makes a response with a whole body; an empty `content_type` is left out.

@@ -1,5 +1,5 @@
-//! The spans of a request, as recorded from SGLang 0.5.23 with `--enable-trace`. They are made from a sequence's timestamps when
-//! it has ended.
+//! The spans of a request, as recorded from SGLang 0.5.23 with `--enable-trace`, without one a token. They are made from a
+//! sequence's timestamps when it has ended.
 //!
 //! Two processes of the server report spans: `Tokenizer`, which receives requests, and `Scheduler`. Children are sent before
 //! their parent, as SGLang sends a span when it has ended.
@@ -42,14 +42,9 @@ struct Spans<'a> {
     threads: [SpanId; 2],
 }
 
-/// A stage: its name, the least trace level that reports it, its end, and the end to report if it did not finish (`None`: then it
-/// is not reported).
-type Stage = (&'static str, u8, Option<Stamp>, Option<Stamp>);
+/// A stage: its name, its end, and the end to report if it did not finish (`None`: then it is not reported).
+type Stage = (&'static str, Option<Stamp>, Option<Stamp>);
 
-/// The trace level from which the parts of stages are reported.
-const PARTS: u8 = 2;
-/// The trace level from which every token is reported.
-const TOKENS: u8 = 3;
 /// SGLang's `reason` on a thread's span that was never closed.
 const UNCLOSED: &str = "have unclosed span, auto closed";
 
@@ -75,12 +70,7 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
     let retracted = retracted.map(|one| Event::new("retract", system_time(one.at), Vec::new(), 0));
     thread.events.events.extend(retracted);
     spans.tracer.send(Scheduler, thread);
-    let closes = match spans.tracer.level >= PARTS {
-        true => exchange.dispatched,
-        // Else nothing closes the thread's span earlier, as that would be a part.
-        false => finish,
-    };
-    let thread = spans.thread(Tokenizer, exchange.received, closes);
+    let thread = spans.thread(Tokenizer, exchange.received, exchange.dispatched);
     spans.tracer.send(Tokenizer, thread);
     spans.tracer.send(Tokenizer, spans.root());
 }
@@ -93,7 +83,7 @@ impl<'a> Spans<'a> {
         let remote = TraceContextPropagator::new().extract(&headers);
         let remote = remote.span().span_context().clone();
         let parent = Some(&remote).filter(|parent| parent.is_valid());
-        if tracer.level == 0 || parent.is_some_and(|parent| !parent.is_sampled()) {
+        if parent.is_some_and(|parent| !parent.is_sampled()) {
             return None;
         }
         // A trace id of SGLang's own has 64 bits.
@@ -118,29 +108,27 @@ impl<'a> Spans<'a> {
         // Nine tenths of the time until the scheduler gets the request are tokenizing.
         let tokenized = received.plus_nanos(dispatched.nanos_since(received) / 10 * 9);
         let tokenizer: [Stage; 2] = [
-            ("tokenize", 1, Some(tokenized), None),
-            ("api_server_dispatch", PARTS, Some(dispatched), None),
+            ("tokenize", Some(tokenized), None),
+            ("api_server_dispatch", Some(dispatched), None),
         ];
         let tokenizer = tokenizer.map(|stage| (Tokenizer, stage)).into_iter();
         let scheduler = self.scheduler_stages().into_iter();
         let stages = tokenizer.chain(scheduler.map(|stage| (Scheduler, stage)));
         let (mut from, mut before) = (received, None);
-        for (process, (name, level, to, unfinished_to)) in stages {
+        for (process, (name, to, unfinished_to)) in stages {
             let Some(end) = to.or(unfinished_to) else {
                 break;
             };
-            if level <= self.tracer.level {
-                let id = new_id();
-                let parent = self.threads[process as usize];
-                let mut span = self.span(name, id, Some(parent), from, end);
-                // Each is linked to the one before.
-                let link = before.replace(id).map(|id| self.context(id));
-                span.links.links.extend(link.map(Link::with_context));
-                if name == "decode_forward" {
-                    self.send_tokens(id);
-                }
-                self.tracer.send(process, span);
+            let id = new_id();
+            let parent = self.threads[process as usize];
+            let mut span = self.span(name, id, Some(parent), from, end);
+            // Each is linked to the one before.
+            let link = before.replace(id).map(|id| self.context(id));
+            span.links.links.extend(link.map(Link::with_context));
+            if name == "decode_forward" {
+                self.send_later_prefills(id);
             }
+            self.tracer.send(process, span);
             if to.is_none() {
                 break;
             }
@@ -157,47 +145,38 @@ impl<'a> Spans<'a> {
         let prepared = moments.bootstrap_start.or(queued);
         match self.mode {
             Mode::Null => vec![
-                ("request_process", PARTS, queued, None),
-                ("prefill_waiting", 1, admitted, None),
-                ("prefill_forward", 1, prefilled, end),
+                ("request_process", queued, None),
+                ("prefill_waiting", admitted, None),
+                ("prefill_forward", prefilled, end),
                 (
                     "decode_forward",
-                    1,
                     decoded.filter(|_| sequence.generated() > 1),
                     None,
                 ),
             ],
             Mode::Prefill => vec![
-                ("prefill_prepare", 1, prepared, None),
-                ("prefill_bootstrap", 1, queued, end),
-                ("prefill_waiting", 1, admitted, None),
-                ("prefill_forward", 1, prefilled, end),
-                ("prefill_transfer_kv_cache", 1, moments.first_token, None),
+                ("prefill_prepare", prepared, None),
+                ("prefill_bootstrap", queued, end),
+                ("prefill_waiting", admitted, None),
+                ("prefill_forward", prefilled, end),
+                ("prefill_transfer_kv_cache", moments.first_token, None),
             ],
             Mode::Decode => vec![
-                ("decode_prepare", 1, prepared, None),
-                ("decode_bootstrap", 1, moments.reserved, end),
-                ("decode_transferred", 1, queued, end),
-                ("decode_waiting", 1, admitted, None),
-                ("decode_forward", 1, decoded, None),
+                ("decode_prepare", prepared, None),
+                ("decode_bootstrap", moments.reserved, end),
+                ("decode_transferred", queued, end),
+                ("decode_waiting", admitted, None),
+                ("decode_forward", decoded, None),
             ],
         }
     }
 
-    /// Sends a span for each token but the first, and for each prefill after a retraction.
-    fn send_tokens(&self, decode: SpanId) {
-        let mut count = 0_i64;
-        for (index, pair) in self.sequence.tokens.windows(2).enumerate() {
-            let (from, to, generated) = (pair[0], pair[1], index + 1);
-            let mut again = self.sequence.retractions.iter().rev();
-            let again = again.find(|one| one.generated == generated);
-            if let Some(from) = again.and_then(|one| one.readmitted) {
+    /// Sends a span for each prefill after a retraction.
+    fn send_later_prefills(&self, decode: SpanId) {
+        for one in &self.sequence.retractions {
+            let token = self.sequence.tokens.get(one.generated);
+            if let Some((from, to)) = one.readmitted.zip(token.copied()) {
                 let span = self.span("prefill_forward", new_id(), Some(decode), from, to);
-                self.tracer.send(Scheduler, span);
-            } else if self.tracer.level >= TOKENS {
-                let mut span = self.span("decode_loop", new_id(), Some(decode), from, to);
-                span.attributes = vec![KeyValue::new("decode_ct", count)];
-                count += 1;
                 self.tracer.send(Scheduler, span);
             }
         }

@@ -1,11 +1,9 @@
 //! Exports spans to a collector as two processes of the server, each with a bounded queue of its own.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter as _, SpanProcessor as _,
 };
@@ -26,18 +24,8 @@ pub(super) struct Tracer {
     pub(super) host: String,
     /// The tokenizer's process id; the scheduler's is the next number.
     pub(super) pid: i64,
-    /// The spans of a request: 0 none, 1 stages, 2 their parts too, 3 every token too.
-    pub(super) level: u8,
     /// By [`Process`].
     queues: [BatchSpanProcessor; 2],
-}
-
-/// Sends each batch once. A batch that cannot be sent is lost; the first of several in a row is logged.
-#[derive(Debug)]
-struct LoggedExporter {
-    endpoint: String,
-    exporter: SpanExporter,
-    is_down: AtomicBool,
 }
 
 /// Spans queued in a process. More are lost, as in SGLang, whose queue holds 2,048; here enough that none is lost while the
@@ -66,35 +54,18 @@ impl Tracer {
                 .with_max_queue_size(MAX_QUEUED_SPANS)
                 .with_max_export_batch_size(MAX_BATCH_SPANS)
                 .with_scheduled_delay(BATCH_INTERVAL);
-            let processor = BatchSpanProcessor::builder(LoggedExporter {
-                endpoint: settings.otlp_traces_endpoint.clone(),
-                exporter,
-                is_down: AtomicBool::new(false),
-            });
+            let processor = BatchSpanProcessor::builder(exporter);
             Ok(processor.with_batch_config(batches.build()).build())
         };
         Ok(Tracer {
             host: format!("{:032x}", rand::random::<u128>()),
             pid: i64::from(std::process::id()),
-            level: settings.trace_level,
             queues: [process()?, process()?],
         })
     }
 
-    /// Queues a span of a process; never blocks.
+    /// Queues a span of a process; never blocks. A batch that cannot be sent is lost.
     pub(super) fn send(&self, process: Process, span: SpanData) {
         self.queues[process as usize].on_end(span);
-    }
-}
-
-impl opentelemetry_sdk::trace::SpanExporter for LoggedExporter {
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let sent = self.exporter.export(batch).await;
-        let was_down = self.is_down.swap(sent.is_err(), Ordering::Relaxed);
-        if let (Err(error), false) = (&sent, was_down) {
-            let endpoint = &self.endpoint;
-            log::warn!("--otlp-traces-endpoint {endpoint}: spans are lost: {error}");
-        }
-        sent
     }
 }

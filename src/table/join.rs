@@ -15,7 +15,6 @@ use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::csv::{Base, TimeBase};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
-use crate::stats::Summary;
 
 use super::cells::RowWriter;
 use super::{Error, Table};
@@ -26,36 +25,26 @@ mod server_pair;
 
 use attempts::JoinedAttempts;
 
-/// The result of a join.
-#[derive(Clone, Debug, Default)]
-pub struct Joined {
-    /// Messages for the user, a line each.
-    pub notes: Vec<String>,
-    /// The errors of the hops' clock offsets in the joined rows, seconds.
-    pub offset_errors: Option<Summary>,
-}
-
 /// Clock bounds from requests up to this long after a request count for it too, nanoseconds: half of a bound's validity.
 const LOOKAHEAD_NANOS: i64 = crate::offset::VALIDITY / 2;
 
 /// Joins the rows of hops with those of their front, whose file is the first, and writes them to `out`, like the file of a front that
-/// received its hops' timestamps.
+/// received its hops' timestamps. Returns messages for the user, a line each.
 ///
 /// # Errors
 /// If no hop's file is given, a file cannot be read, is of another kind of process or has another time base, or `out` cannot be
 /// written.
-pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
+pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     let files = rotated::without_duplicates(files);
     let [front, hops @ ..] = files.as_slice() else {
-        return Ok(Joined::default());
+        return Ok(Vec::new());
     };
     if hops.is_empty() {
         let message =
             "--join takes the front's file first and then those of its hops, at least one";
         return Err(Error::read(front, message));
     }
-    let mut joined = Joined::default();
-    let mut origin = None;
+    let (mut notes, mut origin) = (Vec::new(), None);
     let mut read = |path: &Path, side| {
         let began = origin.map(|(began, _)| began);
         let files = rotated::with_rotated(path).map_err(|cause| Error::read(path, cause))?;
@@ -63,7 +52,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
         let base = stats.origin.map(|origin| origin.base);
         check(&rows, base, path, side)?;
         origin = origin.or(stats.began.zip(stats.origin));
-        joined.notes.extend(stats.left_out());
+        notes.extend(stats.left_out());
         Ok::<Table, Error>(rows)
     };
     let front = read(front, "front")?;
@@ -76,31 +65,24 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     let origin_nanos = origin.map_or(0, |(_, origin)| origin.nanos);
     let attempts = JoinedAttempts::find(&front, &hop_rows);
     let mut joining = Joining::new(&front, &hop_rows, &attempts);
-    let mut errors = Vec::new();
     let rows = front.first_rows().flat_map(|first| {
         let joined = joining.joined(first).into_iter().flatten().map(Some);
-        let all = front
+        front
             .rows_of(first)
-            .zip(joined.chain(std::iter::repeat(None)));
-        let all: Vec<(usize, Option<Row>)> = all.collect();
-        let nanos = all.iter();
-        let nanos = nanos.filter_map(|(_, row)| row.as_ref()?.hop_clock_offset_error);
-        errors.extend(nanos.map(|nanos| nanos as f64 / 1e9));
-        all
+            .zip(joined.chain(std::iter::repeat(None)))
     });
     // Created only now, so that a failed join leaves no folder.
     let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
         .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, &front, rows));
     file.map_err(|cause| Error::write(out, cause))?;
-    joined.notes.extend(attempts.notes(&front, &hop_rows));
-    joined.notes.extend(row_ranges.into_iter().filter_map(|(path, rows)| {
+    notes.push(attempts.note(&front, &hop_rows));
+    notes.extend(row_ranges.into_iter().filter_map(|(path, rows)| {
         let all: Vec<usize> = rows.filter(|row| hop_rows.is_first(*row)).collect();
         let is_unused = all.iter().all(|row| attempts.is_unmatched(*row));
         let (path, count) = (path.display(), all.len());
         is_unused.then(|| format!("{path} matched nothing: none of its {count} attempts belongs to a request of the front"))
     }));
-    joined.offset_errors = Summary::of(errors);
-    Ok(joined)
+    Ok(notes)
 }
 
 /// Adds to a generator's file of rows what its front's rows report about pairs of servers, and the hops that held requests without a

@@ -29,8 +29,6 @@ pub struct ReadStats {
     pub broken: u64,
     /// The first of those: file, line (from 1) and message.
     pub examples: Vec<String>,
-    /// Messages about compressed files whose end is missing.
-    pub truncated: Vec<String>,
     /// Columns that this version does not know.
     pub unknown_columns: Vec<String>,
     /// The origin of the table's times.
@@ -78,18 +76,16 @@ impl Table {
 impl ReadStats {
     /// Returns which rows are left out and why, `None` if none are.
     pub fn left_out(&self) -> Option<String> {
-        let mut messages = self.truncated.clone();
-        if self.broken > 0 {
-            let is_all = self.broken == self.examples.len() as u64;
-            messages.push(format!(
+        let is_all = self.broken == self.examples.len() as u64;
+        (self.broken > 0).then(|| {
+            format!(
                 "{} of {} rows cannot be read and are left out: {}{}",
                 self.broken,
                 self.rows + self.broken,
                 self.examples.join("; "),
                 if is_all { "" } else { ", …" }
-            ));
-        }
-        (!messages.is_empty()).then(|| messages.join("; "))
+            )
+        })
     }
 }
 
@@ -169,27 +165,8 @@ const GZIP_MAGIC: &[u8] = b"\x1f\x8b";
 /// An open file of rows.
 struct RowFile<'a> {
     path: &'a Path,
-    lines: BufReader<Contents>,
+    lines: BufReader<Box<dyn Read>>,
     header: Header,
-}
-
-/// The uncompressed contents of a file.
-struct Contents {
-    file: Box<dyn Read>,
-    /// Whether the end of a compressed file is missing, as when its writer was killed. What there is of it can be read.
-    is_truncated: bool,
-}
-
-impl Read for Contents {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.file.read(buffer) {
-            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
-                self.is_truncated = true;
-                Ok(0)
-            }
-            result => result,
-        }
-    }
 }
 
 /// The columns of a file in their order; `None` for a column that is not read.
@@ -204,18 +181,10 @@ impl<'a> RowFile<'a> {
         let error = |cause| Error::read(path, cause);
         let file = disk::open(path).map_err(error)?;
         let mut file = BufReader::new(file);
-        let start = file.fill_buf().map_err(error)?;
-        let is_named_gz = || path.extension().is_some_and(|end| end == "gz");
-        // Decided by its content; by its name only if it is too short.
-        let is_gzip =
-            start.starts_with(GZIP_MAGIC) || start.len() < GZIP_MAGIC.len() && is_named_gz();
-        let file: Box<dyn Read> = match is_gzip {
+        let is_gzip = file.fill_buf().map_err(error)?.starts_with(GZIP_MAGIC);
+        let contents: Box<dyn Read> = match is_gzip {
             true => Box::new(MultiGzDecoder::new(file)),
             false => Box::new(file),
-        };
-        let contents = Contents {
-            file,
-            is_truncated: false,
         };
         let mut lines = BufReader::with_capacity(1 << 18, contents);
         let mut line = Vec::new();
@@ -223,10 +192,6 @@ impl<'a> RowFile<'a> {
             .take(MAX_LINE_BYTES)
             .read_until(b'\n', &mut line);
         let read = read.map_err(error)?;
-        if lines.get_ref().is_truncated && !line.ends_with(b"\n") {
-            let message = "the file is cut off within its first line: no row of it is left";
-            return Err(Error::read(path, message));
-        }
         if read == 0 {
             let message = "the file is empty: a file of rows begins with the names of its columns (req_id,success,…)";
             return Err(Error::read(path, message));
@@ -269,12 +234,6 @@ impl<'a> RowFile<'a> {
                 chunks.push((first_line, text));
             }
             if chunks.is_empty() {
-                if self.lines.get_ref().is_truncated {
-                    stats.truncated.push(format!(
-                        "{name} is cut off behind line {}: the rows that followed are missing",
-                        next_line - 1
-                    ));
-                }
                 return Ok(());
             }
             let mut times = chunks
@@ -344,17 +303,7 @@ fn parse_header(
     let required = [&["req_id"][..], &["arrival_time"], &["outcome", "success"]];
     let is_missing = |any: &&&[&str]| !any.iter().any(|name| names.contains(name));
     if let Some([name, ..]) = required.iter().find(is_missing) {
-        if names.iter().any(|name| ColumnId::named(name).is_some()) {
-            return Err(format!("has no column {name}"));
-        }
-        let start: String = line.chars().take(40).collect();
-        return Err(format!("is {start:?}"));
-    }
-    let is_repeated = |(index, name): &(usize, &&str)| {
-        ColumnId::named(name).is_some() && names[..*index].contains(name)
-    };
-    if let Some((_, name)) = names.iter().enumerate().find(is_repeated) {
-        return Err(format!("names {name} twice"));
+        return Err(format!("has no column {name}"));
     }
     let column = |name: &&str| {
         let column = ColumnId::named(name);

@@ -105,8 +105,8 @@ fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
     std::fs::write(path("front.csv"), front).unwrap();
     std::fs::write(path("hop.csv"), hop).unwrap();
     let joined = join::join(&[path("front.csv"), path("hop.csv")], &path("out.csv")).unwrap();
-    let note = "4 attempts at 3 of 3 requests joined";
-    assert!(joined.notes[0].starts_with(note), "{:?}", joined.notes);
+    let note = "4 of 4 attempts joined to 3 of 3 requests";
+    assert!(joined[0].starts_with(note), "{joined:?}");
     let table = Table::read(&path("out.csv")).unwrap();
     for row in 0..3 {
         for (column, expected) in [
@@ -151,13 +151,12 @@ fn files_without_a_matching_attempt_are_named() {
         file("none.csv", &[], "hop"),
     ];
     let joined = join::join(&files, &folder.path().join("out.csv")).unwrap();
-    let notes = joined.notes.join("\n");
+    let notes = joined.join("\n");
     assert_eq!(notes.matches("matched nothing").count(), 2, "{notes}");
     for note in [
         "other.csv matched nothing: none of its 2 attempts",
         "none.csv matched nothing: none of its 0 attempts",
-        "1 requests of the front without a row of a hop: 1 ok",
-        "3 attempts at a hop without a request of the front: 3 ok",
+        "1 of 4 attempts joined to 1 of 2 requests: 3 belong to no request of the front",
     ] {
         assert!(notes.contains(note), "{notes}");
     }
@@ -169,8 +168,8 @@ fn files_without_a_matching_attempt_are_named() {
     let named = [front.clone(), hop.clone(), older, hop.clone()];
     for (given, out) in [(&named[..], "named.csv"), (&[front, hop], "last.csv")] {
         let joined = join::join(given, &folder.path().join(out)).unwrap();
-        let note = "2 attempts at 2 of 2 requests joined";
-        assert!(joined.notes[0].starts_with(note), "{:?}", joined.notes);
+        let note = "2 of 3 attempts joined to 2 of 2 requests";
+        assert!(joined[0].starts_with(note), "{joined:?}");
     }
 }
 

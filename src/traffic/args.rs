@@ -32,16 +32,10 @@ pub struct Args {
     /// API to speak
     #[arg(long, value_enum, default_value = "sglang")]
     pub backend: Backend,
-    /// Where to send [default: http://127.0.0.1:30000, by --host and --port]
+    /// Where to send
     #[arg(short = 'u', long, value_name = "URL", value_parser = Target::parse)]
-    pub base_url: Option<Target>,
-    /// Host to send to
-    #[arg(long, default_value = "127.0.0.1", help_heading = "Where and to whom")]
-    pub host: String,
-    /// Port to send to
-    #[arg(long, default_value = "30000", value_parser = between(1_u16, u16::MAX))]
-    #[arg(help_heading = "Where and to whom")]
-    pub port: u16,
+    #[arg(default_value = "http://127.0.0.1:30000")]
+    pub base_url: Target,
     /// What answers there, or behind our proxy if one does
     #[arg(long, value_enum, value_name = "KIND", default_value = "router")]
     #[arg(help_heading = "Where and to whom")]

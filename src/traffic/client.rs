@@ -274,12 +274,7 @@ impl Client {
             match connection.send(request).await {
                 Ok(response) => return self.response(in_flight, connection, response).await,
                 Err(_) if was_idle && connection.reads.is_empty() => {}
-                Err(error) => {
-                    let is_tls = error.is_parse() && self.options.tls.is_none();
-                    let hint = "; if the server speaks TLS there, give https://";
-                    let hint = if is_tls { hint } else { "" };
-                    return died(&error, hint);
-                }
+                Err(error) => return died(&error),
             }
         }
     }
@@ -302,7 +297,7 @@ impl Client {
                         reply.push(&data);
                     }
                 }
-                Some(Err(error)) => return died(&error, ""),
+                Some(Err(error)) => return died(&error),
                 None => break,
             }
         }
@@ -424,8 +419,8 @@ impl Client {
 }
 
 /// The end of a request whose connection broke.
-fn died(error: &hyper::Error, hint: &str) -> End {
-    End::Failed(Outcome::UpstreamDied, error_with_causes(error) + hint)
+fn died(error: &hyper::Error) -> End {
+    End::Failed(Outcome::UpstreamDied, error_with_causes(error))
 }
 
 impl Exchange {

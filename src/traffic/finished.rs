@@ -36,8 +36,6 @@ pub struct FinishedRun {
     pub evidence: Evidence,
     /// What a reader of the figures must know: requests waited for slots, the run was cut short, …
     pub warnings: Vec<String>,
-    /// The data set, if it is more than random lengths.
-    pub dataset: Option<String>,
     /// The folder of the files.
     pub output_dir: PathBuf,
     /// Why scripts must not take the run for a complete and valid one.
@@ -89,9 +87,6 @@ impl FinishedRun {
     pub fn to_text(&self) -> String {
         let mut text = self.verdict.marked(&self.summary.to_text());
         text.push_str(&self.verdict.to_text(&self.evidence));
-        if let Some(dataset) = &self.dataset {
-            text.push_str(&format!("data set: {dataset}\n"));
-        }
         for warning in &self.warnings {
             text.push_str(&format!("note: {warning}\n"));
         }

@@ -22,15 +22,6 @@ pub enum Folder {
     Own(PathBuf),
 }
 
-/// A folder that was created for a run.
-#[derive(Debug)]
-pub struct CreatedFolder {
-    /// The folder.
-    pub dir: PathBuf,
-    /// A warning for the user: `latest` could not be updated.
-    pub note: Option<String>,
-}
-
 /// The name of the link to the folder of the most recent run.
 const LATEST: &str = "latest";
 
@@ -66,8 +57,8 @@ impl Folder {
     /// Creates the folder of a run that begins `now`. Removes `files`, and nothing else, from a given one that may be replaced.
     ///
     /// # Errors
-    /// As [`Folder::check`], or the folder cannot be created.
-    pub fn create(&self, files: &[&str], now: Stamp) -> Result<CreatedFolder, Error> {
+    /// As [`Folder::check`], or the folder or the link to it cannot be created.
+    pub fn create(&self, files: &[&str], now: Stamp) -> Result<PathBuf, Error> {
         self.check(files)?;
         match self {
             Folder::Given { dir, .. } => {
@@ -80,17 +71,14 @@ impl Folder {
                         _ => {}
                     }
                 }
-                Ok(CreatedFolder {
-                    dir: dir.clone(),
-                    note: None,
-                })
+                Ok(dir.clone())
             }
             Folder::Own(parent) => create_in(parent, now),
         }
     }
 }
 
-fn create_in(parent: &Path, now: Stamp) -> Result<CreatedFolder, Error> {
+fn create_in(parent: &Path, now: Stamp) -> Result<PathBuf, Error> {
     std::fs::create_dir_all(parent).map_err(|cause| create_error(parent, cause))?;
     let date = now.compact_utc();
     // `create_dir` is atomic: of two runs that begin in the same second, the second takes the next name.
@@ -104,12 +92,8 @@ fn create_in(parent: &Path, now: Stamp) -> Result<CreatedFolder, Error> {
         }
         name = format!("{date}-{number}");
     };
-    let linked = link(parent, &name);
-    let note = linked.err().map(|cause| {
-        let latest = parent.join(LATEST);
-        format!("{} does not lead to this run: {cause}", latest.display())
-    });
-    Ok(CreatedFolder { dir, note })
+    link(parent, &name).map_err(|cause| create_error(&parent.join(LATEST), cause))?;
+    Ok(dir)
 }
 
 /// The error for a folder or file that cannot be created or replaced.
@@ -157,9 +141,8 @@ mod tests {
         });
         assert!(parent.join("20261121T212000Z").is_dir());
         let last = create();
-        assert_eq!(last.note, None);
         let latest = parent.join(LATEST).canonicalize().unwrap();
-        assert_eq!(latest, last.dir.canonicalize().unwrap());
+        assert_eq!(latest, last.canonicalize().unwrap());
         let left = std::fs::read_dir(&parent).unwrap().count();
         assert_eq!(left, 10, "nine runs and the link");
     }
@@ -168,9 +151,12 @@ mod tests {
     fn a_file_named_latest_that_is_no_link_stays() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join(LATEST), "mine").unwrap();
-        let created = Folder::Own(root.path().into()).create(&FILES, NOW).unwrap();
-        assert!(created.dir.is_dir());
-        assert!(created.note.unwrap().contains("does not lead to this run"));
+        let error = Folder::Own(root.path().into()).create(&FILES, NOW);
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("latest: cannot be made: it is no link"),
+            "{error}"
+        );
         let kept = std::fs::read_to_string(root.path().join(LATEST)).unwrap();
         assert_eq!(kept, "mine");
     }

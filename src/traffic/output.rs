@@ -16,7 +16,7 @@ use crate::request::row::Row;
 use crate::table::cells::RowWriter;
 
 use super::error::Error;
-use super::folder::{CreatedFolder, Folder};
+use super::folder::Folder;
 use super::plan::{Planned, RunPlan};
 
 /// The files that are opened before a run begins.
@@ -57,9 +57,9 @@ pub(super) fn begin(
     plan: &RunPlan,
     schedule: &[Planned],
     now: Stamp,
-) -> Result<CreatedFolder, Error> {
-    let created = folder.create(&FILES, now)?;
-    let path = created.dir.join(SCHEDULE);
+) -> Result<PathBuf, Error> {
+    let dir = folder.create(&FILES, now)?;
+    let path = dir.join(SCHEDULE);
     let written = File::create_new(&path).and_then(|file| {
         let mut rows = csv::Writer::from_writer(file);
         rows.write_record(SCHEDULE_COLUMNS)?;
@@ -79,7 +79,7 @@ pub(super) fn begin(
         rows.flush()
     });
     written.map_err(|cause| Error::file(&path, cause))?;
-    Ok(created)
+    Ok(dir)
 }
 
 /// Writes `summary.json`.

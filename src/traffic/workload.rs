@@ -124,11 +124,6 @@ impl RunPlan {
     /// Returns the lengths of a turn of conversation `number`; of a later turn, without the turns and replies before it.
     pub fn turn_lengths(&self, number: u64, turn: usize) -> Lengths {
         let mut lengths = self.lengths(number);
-        if self.max_turns > 1 {
-            let name = lengths.data_id;
-            let name = name.unwrap_or_else(|| format!("conversation-{number}"));
-            lengths.data_id = Some(format!("{name}/turn-{}", turn + 1));
-        }
         if let Some(next) = self.follow_up(number, turn) {
             lengths.input = custom::count_words(&next.text);
             lengths.output = next.output_length;

@@ -266,7 +266,7 @@ pub fn traffic(
     if !target.is_tls() {
         args.tls = TlsArgs::default();
     }
-    args.base_url = Some(target);
+    args.base_url = target;
     args.upstream_kind = upstream_kind;
     args.output_dir = Some(dir.to_owned());
     args.engine_logs = args.engine_logs.or_else(|| engine_logs(settings, dir));
@@ -301,7 +301,6 @@ fn server_flags(
         set("no_metrics", (!keys.enable_metrics).into());
         if report_channel(settings) == Some(ReportChannel::Traces) {
             set("enable_trace", true.into());
-            set("trace_level", 2.into());
         }
     }
     if let Some(role) = role {

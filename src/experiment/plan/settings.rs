@@ -34,7 +34,8 @@ pub struct Settings {
 pub struct KeyFlags(pub Vec<Entry>);
 
 /// Flags of the generator that the experiment sets, that have no effect in one, or (`api_key`) that must not be in a file.
-const NOT_OF_PLANS: &str = "api_key base_url host port output_dir force json upstream_kind time_base help version shard start_at";
+const NOT_OF_PLANS: &str =
+    "api_key base_url output_dir force json upstream_kind time_base help version shard start_at";
 const NOT_OF_SIM: &str = "host port help version";
 /// Flags of the generator whose defaults a plan shows.
 const SHOWN: &str = "request_rate dataset_name seed";

@@ -99,7 +99,7 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
 }
 
 #[test]
-fn a_truncated_gzip_file_is_read_up_to_its_end() {
+fn a_gzip_file_is_read_and_a_truncated_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, &of_run(2000)).unwrap();
@@ -107,21 +107,17 @@ fn a_truncated_gzip_file_is_read_up_to_its_end() {
     let named = |name: &str, bytes: &[u8]| write(folder.path(), name, bytes);
     let whole = read(named("a.csv.gz", &packed));
     assert_eq!((whole.table.len(), whole.notes.len()), (2000, 0));
-    // With any file name. If only the checksum is missing, there are all rows.
+    // With any file name.
     for (name, bytes, rows) in [
         ("packed.csv", &packed[..], 2000),
         ("plain.csv.gz", &of_run(3), 3),
-        ("unsummed.csv.gz", &packed[..packed.len() - 1], 2000),
     ] {
         assert_eq!(read(named(name, bytes)).table.len(), rows, "{name}");
     }
-    let cut = read(named("cut.csv.gz", &packed[..packed.len() / 2]));
-    let rows = cut.table.len();
-    assert!((500..1500).contains(&rows), "{rows}");
-    let expected = format!("cut.csv.gz is cut off behind line {}: ", rows + 1);
-    assert!(cut.notes[0].starts_with(&expected), "{:?}", cut.notes);
-    let none = load(&[named("none.csv.gz", &packed[..40])]).unwrap_err();
-    assert_says(&none.to_string(), "cut off within its first line");
+    for bytes in [40, packed.len() / 2, packed.len() - 1] {
+        let cut = load(&[named("cut.csv.gz", &packed[..bytes])]).unwrap_err();
+        assert_says(&cut.to_string(), "cut.csv.gz: ");
+    }
 }
 
 #[test]
@@ -129,12 +125,8 @@ fn a_file_without_rows_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (bytes, expected) in [
         (&b""[..], "the file is empty"),
-        (b"{\"a\": 1}\n", "its first line is \"{\\\"a\\\": 1}\""),
+        (b"{\"a\": 1}\n", "has no column req_id"),
         (b"\xff\xfe\x00", "its first line is not text in UTF-8"),
-        (
-            b"req_id,arrival_time,outcome,req_id\n",
-            "its first line names req_id twice",
-        ),
         (b"req_id,success,arrival\n", "has no column arrival_time"),
         (
             b"req_id,arrival_time,ttft\nx,1,2\n",

@@ -99,8 +99,6 @@ pub struct Load {
     pub running: usize,
     /// Requests in the waiting queue, and those that the scheduler has not picked up yet.
     pub waiting: usize,
-    /// How many of them were retracted.
-    pub retracted: usize,
     /// Decode server of a pair: requests that wait for memory.
     pub unreserved: usize,
     /// Decode server of a pair: requests with memory whose KV cache has not arrived.

@@ -257,7 +257,6 @@ impl Scheduler {
             waiting: waiting().count(),
             unreserved: prefilled.map_or(0, |_| self.waiting.len()),
             in_transfer: prefilled.map_or(0, |prefilled| prefilled.in_transfer.len()),
-            retracted: waiting().filter(|task| task.retractions > 0).count(),
             waiting_tokens: waiting().map(Task::tokens).sum(),
             used_tokens: self.memory.used(),
             evictable_tokens: self.memory.evictable(),

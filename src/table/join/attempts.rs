@@ -14,10 +14,6 @@ use crate::table::Table;
 pub struct JoinedAttempts {
     /// By the request's first row.
     requests: HashMap<usize, Attempts>,
-    /// The number of attempts matched by the front's span.
-    by_span: usize,
-    /// The number of attempts matched by the request's id.
-    by_id: usize,
     /// First rows of attempts that belong to no request.
     unmatched: Vec<usize>,
 }
@@ -54,13 +50,11 @@ impl JoinedAttempts {
                 .get(hops.text(ColumnId::parent_span_id, hop))
                 .copied();
             let by_id = || by_id.get(id(hops, hop)).copied().flatten();
-            joined.by_span += usize::from(by_span.is_some());
             match by_span.or_else(by_id) {
                 Some(row) => found.entry(row).or_default().push(hop),
                 None => joined.unmatched.push(hop),
             }
         }
-        joined.by_id = found.values().map(Vec::len).sum::<usize>() - joined.by_span;
         let requests = found.into_iter();
         let requests = requests.map(|(row, hop)| (row, Attempts::new(front, row, hops, hop)));
         joined.requests = requests.collect();
@@ -83,31 +77,15 @@ impl JoinedAttempts {
         self.unmatched.binary_search(&hop).is_ok()
     }
 
-    /// Returns messages: how many attempts were matched, and which requests and attempts were not.
-    pub fn notes(&self, front: &Table, hops: &Table) -> Vec<String> {
-        let requests = front.first_rows();
-        let (matched, unmatched): (Vec<usize>, Vec<usize>) =
-            requests.partition(|row| self.requests.contains_key(row));
-        let attempts = self.by_span + self.by_id;
-        let mut notes = vec![format!(
-            "{attempts} attempts at {} of {} requests joined: {} by the front's span, {} by the request's id",
-            matched.len(),
-            matched.len() + unmatched.len(),
-            self.by_span,
-            self.by_id
-        )];
-        let of_front = "requests of the front without a row of a hop";
-        let of_hops = "attempts at a hop without a request of the front";
-        for (rows, table, label) in [
-            (&unmatched, front, of_front),
-            (&self.unmatched, hops, of_hops),
-        ] {
-            if !rows.is_empty() {
-                let outcomes = outcomes(table, rows);
-                notes.push(format!("{} {label}: {outcomes}", rows.len()));
-            }
-        }
-        notes
+    /// Returns a message: how many attempts and requests were matched, and how many were not.
+    pub fn note(&self, front: &Table, hops: &Table) -> String {
+        let (attempts, unmatched) = (hops.first_rows().count(), self.unmatched.len());
+        format!(
+            "{} of {attempts} attempts joined to {} of {} requests: {unmatched} belong to no request of the front",
+            attempts - unmatched,
+            self.requests.len(),
+            front.first_rows().count()
+        )
     }
 }
 
@@ -119,16 +97,6 @@ fn id(table: &Table, row: usize) -> &str {
         Some(id) if row + 1 < table.len() && !table.is_first(row + 1) => id,
         _ => id,
     }
-}
-
-/// Formats the number of rows of each outcome.
-fn outcomes(table: &Table, rows: &[usize]) -> String {
-    let counts = Outcome::ALL.into_iter().filter_map(|outcome| {
-        let is = |row: &&usize| table.text(ColumnId::outcome, **row) == outcome.name();
-        let count = rows.iter().filter(is).count();
-        (count > 0).then(|| format!("{count} {}", outcome.name()))
-    });
-    counts.collect::<Vec<_>>().join(", ")
 }
 
 impl Attempts {

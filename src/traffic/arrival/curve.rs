@@ -21,7 +21,8 @@ struct Point {
     due: f64,
 }
 
-const EXPECTED: &str = "must be SECONDS:RATE points with commas between them, such as 0:5,60:50,180:5 or 0:300/min,1min:50";
+const EXPECTED: &str = "must be SECONDS:RATE points with commas between them, such as 0:5,60:50,180:5 or 0:300/min,1min:50: \
+    two or more, from 0 s on, in order of time, within a year, up to a million requests a second";
 /// A higher rate is taken for a typing error.
 const MAX_RATE: f64 = 1e6;
 
@@ -51,27 +52,20 @@ impl Curve {
     pub fn new(points: &[(f64, f64)]) -> Result<Curve, String> {
         let mut curve: Vec<Point> = Vec::with_capacity(points.len());
         for &(at, rate) in points {
-            let error = |expected: &str| Err(format!("point {at}:{rate}: {expected}"));
-            if !(0.0..=MAX_SECONDS).contains(&at) {
-                return error("the time must be a number of seconds, 0 or more, a year at most");
-            }
-            if !(0.0..=MAX_RATE).contains(&rate) {
-                return error("the rate must be a number from 0 to a million requests a second");
-            }
+            let is_valid = (0.0..=MAX_SECONDS).contains(&at) && (0.0..=MAX_RATE).contains(&rate);
             let due = match curve.last() {
-                None if at != 0.0 => return error("the first point must be at 0 seconds"),
-                None => 0.0,
-                Some(before) if at < before.at => {
-                    return error("the times must be in order");
+                None if is_valid && at == 0.0 => 0.0,
+                Some(before) if is_valid && at >= before.at => {
+                    before.due + (at - before.at) * (before.rate + rate) / 2.0
                 }
-                Some(before) => before.due + (at - before.at) * (before.rate + rate) / 2.0,
+                _ => return Err(format!("point {at}:{rate}: {EXPECTED}")),
             };
             curve.push(Point { at, rate, due });
         }
         match curve.last() {
             Some(last) if last.at > 0.0 && last.due > 0.0 => Ok(Curve(curve.into())),
             Some(last) if last.at > 0.0 => Err("no request is due: a rate must be above 0".into()),
-            _ => Err(format!("needs two points or more: {EXPECTED}")),
+            _ => Err(EXPECTED.to_owned()),
         }
     }
 

@@ -9,15 +9,11 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
-use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_name};
 use tokio_rustls::rustls::crypto::{
     CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
 };
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio_rustls::rustls::server::ParsedCertificate;
-use tokio_rustls::rustls::{
-    self, CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme,
-};
+use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, SignatureScheme};
 
 use crate::trust::Roots;
 
@@ -51,8 +47,8 @@ pub const INSECURE_WARNING: &str = "--insecure: the server's certificate is NOT 
     read the requests, API key included, and answer them";
 
 /// Appended to the error of a failed handshake.
-pub const TLS_HINT: &str = "does the server speak TLS there? give the CA that signed its certificate, or that certificate itself \
-    where it is a CA's own, with --ca FILE; --insecure takes any";
+pub const TLS_HINT: &str = "does the server speak TLS there? give the CA that signed its certificate with --ca FILE; \
+    --insecure takes any";
 
 /// The only protocol that the client speaks.
 const ALPN: &[u8] = b"http/1.1";
@@ -80,6 +76,9 @@ impl TlsArgs {
 
     fn config(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
         let roots = match &self.ca {
             _ if self.insecure => None,
             Some(path) => Some(
@@ -90,22 +89,13 @@ impl TlsArgs {
                 Some(Roots::system().map_err(|error| format!("{error}; {hint}"))?)
             }
         };
-        let by_roots = roots.as_ref().map(|roots| {
-            let roots = Arc::new(roots.store());
-            let builder = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
-            builder.build().map_err(|error| error.to_string())
-        });
-        let verifier = Verifier {
-            by_roots: by_roots.transpose()?,
-            roots,
-            provider: provider.clone(),
+        let builder = match roots {
+            Some(roots) => builder.with_root_certificates(roots.store()),
+            None => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Unverified(provider))),
         };
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_no_client_auth();
+        let mut config = builder.with_no_client_auth();
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(config)
     }
@@ -120,60 +110,25 @@ impl Tls {
         let connector = TlsConnector::from(self.config.clone());
         let stream = connector.connect(self.name.clone(), socket).await;
         stream.map_err(|error| {
-            let reason = reason(&error);
-            io::Error::other(format!("the TLS handshake failed: {reason}; {TLS_HINT}"))
+            io::Error::other(format!("the TLS handshake failed: {error}; {TLS_HINT}"))
         })
     }
 }
 
-/// What rustls says, without the names of the types that a certificate's error may stand in.
-fn reason(error: &io::Error) -> String {
-    match error.get_ref().and_then(|error| error.downcast_ref()) {
-        Some(rustls::Error::InvalidCertificate(CertificateError::Other(cause))) => {
-            format!("invalid peer certificate: {cause}")
-        }
-        _ => error.to_string(),
-    }
-}
-
-/// Whether a server's certificate was refused because it is a CA's.
-fn is_ca_certificate(error: &CertificateError) -> bool {
-    matches!(error, CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity"))
-}
-
-/// Verifies a server's certificate; the signatures of the handshake are always verified.
+/// Accepts every certificate (`--insecure`); the signatures of the handshake are verified all the same.
 #[derive(Debug)]
-struct Verifier {
-    /// `None` accepts every certificate.
-    by_roots: Option<Arc<WebPkiServerVerifier>>,
-    /// A server may present one of these itself: `openssl req -x509` makes certificates that are a server's and a CA's at once, which
-    /// rustls alone refuses.
-    roots: Option<Roots>,
-    provider: Arc<CryptoProvider>,
-}
+struct Unverified(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for Unverified {
     fn verify_server_cert(
         &self,
-        presented: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let Some((verifier, roots)) = self.by_roots.as_ref().zip(self.roots.as_ref()) else {
-            return Ok(ServerCertVerified::assertion());
-        };
-        match verifier.verify_server_cert(presented, others, name, ocsp, now) {
-            // rustls has checked the dates by then, but not the name.
-            Err(rustls::Error::InvalidCertificate(error))
-                if is_ca_certificate(&error) && roots.certificates().contains(presented) =>
-            {
-                verify_server_name(&ParsedCertificate::try_from(presented)?, name)?;
-                Ok(ServerCertVerified::assertion())
-            }
-            verified => verified,
-        }
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -182,7 +137,7 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
+        let algorithms = &self.0.signature_verification_algorithms;
         verify_tls12_signature(message, certificate, signed, algorithms)
     }
 
@@ -192,13 +147,12 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
+        let algorithms = &self.0.signature_verification_algorithms;
         verify_tls13_signature(message, certificate, signed, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
+        let algorithms = &self.0.signature_verification_algorithms;
+        algorithms.supported_schemes()
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::clock::Stamp;
 use crate::traffic::args::{ArrivalSource, DatasetName, value_name};
 use crate::traffic::arrival::curve::Curve;
+use crate::traffic::workload::source::Source;
 use crate::traffic::workload::words::length_range;
 
 use super::{Planned, RunPlan};
@@ -43,7 +44,6 @@ impl RunPlan {
             "start_at": args.start_at.map(Stamp::seconds),
             "turns": self.max_turns,
             "think_time_s": conversation.map(|args| args.think_time_s.as_secs_f64()),
-            "think_time": conversation.map(|args| value_name(args.think_time)),
             "follow_up_len": conversation.map(|args| args.follow_up_len),
             "random_input_len": args.random_input_len,
             "random_input_unit": self.input_unit(),
@@ -66,7 +66,6 @@ impl RunPlan {
             "dataset_name": value_name(data.dataset_name),
             "dataset_path": source.map(|source| &source.path),
             "dataset_sha256": source.map(|source| &source.sha256),
-            "dataset_taken": source.map(|source| &source.taken),
             "trace_speed": has_times.then(|| data.trace_speed.unwrap_or(1.0)),
             "sharegpt_output_len": data.sharegpt.sharegpt_output_len,
             "sharegpt_context_len": data.sharegpt.sharegpt_context_len,
@@ -89,15 +88,22 @@ impl RunPlan {
     /// The line that is printed at the start of a run.
     pub(in crate::traffic) fn announcement(&self, schedule: &[Planned]) -> String {
         let args = &self.args;
-        let content = self.described().unwrap_or_else(|| {
-            let unit = self.input_unit();
-            let lengths = |max| match length_range(max, args.random_range_ratio).into_inner() {
-                (low, high) if low == high => high.to_string(),
-                (low, high) => format!("{low} to {high}"),
-            };
-            let [input, output] = [args.random_input_len, args.random_output_len].map(lengths);
-            format!("prompts of {input} {unit}, outputs of {output} tokens")
-        });
+        let name = value_name(args.data.dataset_name);
+        let content = match &self.source {
+            Some(Source { path, sha256 }) => {
+                format!("{name} {} (SHA-256 {sha256})", path.display())
+            }
+            None if args.data.dataset_name == DatasetName::GeneratedSharedPrefix => name,
+            None => {
+                let unit = self.input_unit();
+                let lengths = |max| match length_range(max, args.random_range_ratio).into_inner() {
+                    (low, high) if low == high => high.to_string(),
+                    (low, high) => format!("{low} to {high}"),
+                };
+                let [input, output] = [args.random_input_len, args.random_output_len].map(lengths);
+                format!("prompts of {input} {unit}, outputs of {output} tokens")
+            }
+        };
         let first = schedule.first().map_or(0, |planned| planned.number);
         let first = self.req_id(self.request_index(first, 0));
         let of = match self.max_turns {
@@ -111,26 +117,5 @@ impl RunPlan {
         let start = args.start_at;
         let start = start.map_or_else(String::new, |at| format!(", from {} on", at.utc()));
         format!("{count} requests{of}{shard}{start}, {content}; ids from {first} on")
-    }
-
-    /// Describes the data set; `None` if it is one of random lengths.
-    pub(in crate::traffic) fn described(&self) -> Option<String> {
-        let data = &self.args.data;
-        let name = value_name(data.dataset_name);
-        let Some(source) = &self.source else {
-            let is_shared = data.dataset_name == DatasetName::GeneratedSharedPrefix;
-            return is_shared.then(|| format!("{name}: {}", data.shared_prefix.described()));
-        };
-        let times = match (data.arrival, data.trace_speed.unwrap_or(1.0)) {
-            (Some(ArrivalSource::Trace), 1.0) => "; sent at its times".to_owned(),
-            (Some(ArrivalSource::Trace), speed) => {
-                format!("; sent at its times, {speed} × as fast")
-            }
-            _ => String::new(),
-        };
-        let (path, sum, taken) = (source.path.display(), &source.sha256, &source.taken);
-        Some(format!(
-            "{name} {path} (SHA-256 {sum}): read {taken}{times}"
-        ))
     }
 }

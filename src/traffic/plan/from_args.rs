@@ -7,7 +7,7 @@ use crate::report::load::Goal;
 use crate::traffic::args::{Args, ArrivalSource, DatasetName};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::arrival::{Arrival, Gaps};
-use crate::traffic::client::{ClientOptions, Target, api_key};
+use crate::traffic::client::{ClientOptions, api_key};
 use crate::traffic::download;
 use crate::traffic::error::Error;
 use crate::traffic::workload::dataset::Dataset;
@@ -89,14 +89,9 @@ impl Args {
     }
 
     fn client(&self) -> Result<ClientOptions, Error> {
-        let target = match &self.base_url {
-            Some(target) => target.clone(),
-            None => Target::parse(&format!("http://{}:{}", self.host, self.port))
-                .map_err(|error| Error::Usage(format!("--host {}: {error}", self.host)))?,
-        };
         Ok(ClientOptions {
-            tls: self.tls.tls(&target).map_err(Error::Usage)?,
-            target,
+            tls: self.tls.tls(&self.base_url).map_err(Error::Usage)?,
+            target: self.base_url.clone(),
             upstream: self.upstream_kind,
             api_key: api_key(self.api_key.as_deref()).map_err(Error::Usage)?,
             headers: self.header.clone(),

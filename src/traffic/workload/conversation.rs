@@ -18,28 +18,16 @@ pub struct ConversationArgs {
     /// Turns, at most [default: 4 of conversations, 1 of sharegpt]
     #[arg(long, value_name = "N", value_parser = between(1, MAX_TURNS))]
     pub turns: Option<usize>,
-    /// Mean time from the end of a reply to the next turn
+    /// Mean time from the end of a reply to the next turn, exponentially distributed
     #[arg(long, value_name = "SECONDS", default_value = "1",
         value_parser = values::seconds_or_zero)]
     pub think_time_s: Duration,
-    /// How think times are spread
-    #[arg(long, value_enum, value_name = "SPREAD", default_value = "exponential")]
-    pub think_time: Spread,
     /// Words of a later turn, at most
     ///
     /// --random-range-ratio holds for it too.
     #[arg(long, value_name = "N", default_value = "64",
         value_parser = values::length)]
     pub follow_up_len: u64,
-}
-
-/// How think times are spread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Spread {
-    /// Exponential, with the given mean
-    Exponential,
-    /// Always as given
-    Fixed,
 }
 
 /// A turn after the first.
@@ -59,10 +47,7 @@ pub const MAX_TURNS: usize = 1000;
 impl ConversationArgs {
     /// Draws a think time in nanoseconds.
     pub(super) fn think_nanos(&self, rng: &mut ChaCha8Rng) -> i64 {
-        let factor = match self.think_time {
-            Spread::Exponential => Distribution::<f64>::sample(&Exp1, rng),
-            Spread::Fixed => 1.0,
-        };
+        let factor: f64 = Exp1.sample(rng);
         (self.think_time_s.as_secs_f64() * factor * NANOS as f64).round() as i64
     }
 }

@@ -27,11 +27,11 @@ pub trait Format {
     /// What is wrong with the record.
     fn add(&mut self, record: Self::Record) -> Result<bool, String>;
 
-    /// Returns the data set, and a text that says what was read.
+    /// Returns the data set.
     ///
     /// # Errors
     /// Why the records are not a data set.
-    fn finish(self) -> Result<(Dataset, String), String>;
+    fn finish(self) -> Result<Dataset, String>;
 }
 
 /// The longest record of JSON, which is held in memory. Enough for a prompt of some million tokens.
@@ -50,7 +50,7 @@ struct RecordFile<R> {
 ///
 /// # Errors
 /// The number of the line and what is wrong there; to be appended to the file's name.
-pub fn read<F: Format>(file: impl Read, mut format: F) -> Result<(Dataset, String), String> {
+pub fn read<F: Format>(file: impl Read, mut format: F) -> Result<Dataset, String> {
     let read = match format.columns() {
         Some(columns) => read_csv(file, columns, &mut format),
         None => read_json(file, &mut format),

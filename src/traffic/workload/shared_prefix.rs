@@ -67,18 +67,6 @@ impl SharedPrefixArgs {
         Ok(Dataset::of(order))
     }
 
-    /// Describes the groups.
-    pub fn described(&self) -> String {
-        format!(
-            "{} groups of {} prompts, {} words shared and {} of their own, outputs of {} tokens",
-            self.gsp_num_groups,
-            self.gsp_prompts_per_group,
-            self.gsp_system_prompt_len,
-            self.gsp_question_len,
-            self.gsp_output_len
-        )
-    }
-
     fn entry(&self, group: u64) -> Entry {
         let content = Content::Words {
             shared_parts: [group].into(),

@@ -52,8 +52,6 @@ pub struct Sample {
     rng: ChaCha8Rng,
     /// Conversations read so far.
     read: u64,
-    /// Those of them that can be sent.
-    usable: u64,
     /// The sample, by random number and index in the file.
     drawn: BTreeMap<(u64, u64), Entry>,
 }
@@ -84,7 +82,6 @@ impl Sample {
             max_turns,
             rng,
             read: 0,
-            usable: 0,
             drawn: BTreeMap::new(),
         }
     }
@@ -129,7 +126,6 @@ impl Format for Sample {
         let rank = (self.rng.next_u64(), self.read);
         self.read += 1;
         if let Some(entry) = self.entry(conversation) {
-            self.usable += 1;
             self.drawn.insert(rank, entry);
         }
         if self.drawn.len() > self.count {
@@ -138,17 +134,15 @@ impl Format for Sample {
         Ok(true)
     }
 
-    fn finish(self) -> Result<(Dataset, String), String> {
-        let (drawn, usable, read) = (self.drawn.len(), self.usable, self.read);
-        if usable == 0 {
+    fn finish(self) -> Result<Dataset, String> {
+        if self.drawn.is_empty() {
             return Err(format!(
-                "none of its {read} conversations can be sent: one must have two turns, each of {MIN_TOKENS} tokens or \
-                 more, and fit --sharegpt-context-len"
+                "none of its {} conversations can be sent: one must have two turns, each of {MIN_TOKENS} tokens or \
+                 more, and fit --sharegpt-context-len",
+                self.read
             ));
         }
-        let taken = format!("{drawn} of {usable} conversations that can be sent, of {read}");
-        let entries = self.drawn.into_values().map(Arc::new);
-        Ok((Dataset::of(entries), taken))
+        Ok(Dataset::of(self.drawn.into_values().map(Arc::new)))
     }
 }
 

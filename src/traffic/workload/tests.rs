@@ -30,7 +30,7 @@ fn body(sent: &Bytes) -> Value {
 }
 
 fn prompts(text: &str) -> Dataset {
-    records::read(text.as_bytes(), Custom::default()).unwrap().0
+    records::read(text.as_bytes(), Custom::default()).unwrap()
 }
 
 #[test]
@@ -195,26 +195,6 @@ fn an_error_names_file_line_and_field() {
     }
 }
 
-#[test]
-fn a_byte_order_mark_is_ignored() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("data");
-    for (name, file) in [
-        ("custom", "custom.jsonl"),
-        ("sharegpt", "sharegpt.json"),
-        ("mooncake", "mooncake.jsonl"),
-        ("azure", "azure-2023.csv"),
-    ] {
-        let text = std::fs::read_to_string(format!("tests/data/datasets/{file}")).unwrap();
-        let line = format!("--dataset-name {name} --dataset-path {}", path.display());
-        let sent = ["", "\u{feff}"].map(|mark| {
-            std::fs::write(&path, format!("{mark}{text}")).unwrap();
-            planned(&line).request(0)
-        });
-        assert_eq!(sent[0], sent[1], "{name}");
-    }
-}
-
 /// The words of a request's prompt.
 fn prompt(sent: &Bytes) -> Vec<String> {
     let text = body(sent)["text"].as_str().unwrap().to_owned();
@@ -252,7 +232,7 @@ fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     let trace = |text: &str| {
         let trace = Trace::new(false, Limits::default());
         let read = records::read(text.as_bytes(), trace);
-        workload(Backend::Sglang, read.unwrap().0)
+        workload(Backend::Sglang, read.unwrap())
     };
     let load = trace(file);
     let sent = |index| prompt(&load.request(index));

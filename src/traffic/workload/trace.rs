@@ -37,10 +37,6 @@ pub struct Trace {
     blocks: usize,
     /// The time of the earliest request so far. Lines may be out of order, so times are made relative to it at the end.
     earliest: Option<i64>,
-    /// Requests without tokens.
-    left_out: usize,
-    /// Whether requests beyond the limits were left out.
-    is_part: bool,
     is_too_long: bool,
 }
 
@@ -137,13 +133,9 @@ impl Format for Trace {
             .end
             .map_or(-1, |end| from_earliest.saturating_sub(end));
         let is_over = limits.count == Some(self.requests.len()) || beyond > DISORDER_NANOS;
-        if is_over || beyond >= 0 {
-            self.is_part = true;
+        let has_tokens = input > 0 && output > 0;
+        if is_over || beyond >= 0 || !has_tokens {
             return Ok(!is_over);
-        }
-        if input == 0 || output == 0 {
-            self.left_out += 1;
-            return Ok(true);
         }
         self.blocks += line.hash_ids.len();
         self.is_too_long = self.requests.len() == self.max.0 || self.blocks > self.max.1;
@@ -163,7 +155,7 @@ impl Format for Trace {
     }
 
     /// Sorts the requests by time.
-    fn finish(self) -> Result<(Dataset, String), String> {
+    fn finish(self) -> Result<Dataset, String> {
         if self.is_too_long {
             let (requests, blocks) = self.max;
             return Err(format!(
@@ -177,23 +169,14 @@ impl Format for Trace {
         for (at, _) in &mut requests {
             *at = at.saturating_sub(first);
         }
-        let read = requests.len();
         requests.retain(|(at, _)| limits.end.is_none_or(|end| *at < end));
         requests.sort_by_key(|(at, _)| *at);
-        let part = match self.is_part || requests.len() < read {
-            true => "first ",
-            false => "",
-        };
-        let mut taken = format!("its {part}{} requests", requests.len());
-        if self.left_out > 0 {
-            taken += &format!(", {} without tokens left out", self.left_out);
-        }
         let times = limits.speed.map(|speed| {
             let times = requests.iter().map(|(at, _)| *at as f64 / speed);
             times.map(|at| at.round() as i64).collect()
         });
         let dataset = Dataset::of(requests.into_iter().map(|(_, entry)| entry));
-        Ok((Dataset { times, ..dataset }, taken))
+        Ok(Dataset { times, ..dataset })
     }
 }
 

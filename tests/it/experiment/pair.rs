@@ -117,9 +117,8 @@ fn killed_decode_server(which: Which) {
 /// Simulated servers by what they do, the first of which prefill, behind a router, each with a hop.
 fn pair_of(which: Which, modes: &[&str], flags: &str, folder: &Path) -> DeploymentSpec {
     let server = |mode: &&str| {
-        let line = format!(
-            "sim --disaggregation-mode {mode} --enable-trace --trace-level 1 --tokenize-ms 0 {flags}"
-        );
+        let line =
+            format!("sim --disaggregation-mode {mode} --enable-trace --tokenize-ms 0 {flags}");
         started(PROGRAM, &line)
     };
     DeploymentSpec {

@@ -173,52 +173,46 @@ pub(super) fn trace_of(number: u32) -> [String; 2] {
 #[tokio::test]
 async fn spans_and_log_lines_are_what_they_were() {
     let mut out = String::new();
-    for level in [3, 2, 1] {
-        writeln!(out, "## level {level}").unwrap();
-        let config = super::with(config(), |config| {
-            config.context_len = 100;
-            config.telemetry.trace_level = level;
-        });
-        let (clock, manual) = Clock::manual(START);
-        let it = Told::with(config, clock).await;
-        let sim = &it.sim;
-        let parents: Vec<[String; 2]> = (1..=5).map(trace_of).collect();
-        let headers: Vec<[&str; 2]> = parents.iter().map(|[a, b]| [a.as_str(), b]).collect();
-        let traced = async |number: usize, rid: &str, tokens, load| {
-            let body = generate(rid, tokens, true);
-            sent(sim, "/generate", &headers[number], &body, load).await
-        };
-        let mut stream = traced(0, "made-1234", 3, (0, 1)).await;
-        stream.head().await;
-        for at in [7, 17, 27] {
-            manual.set(ms(at));
-            stream.chunk().await.unwrap();
-        }
-        until_served(sim, 1).await;
-        manual.set(ms(200));
-        let chat = r#"{"messages":[{"content":"a b"}],"max_tokens":1,"temperature":0,"top_p":0.5,"rid":"x_chat-0001"}"#;
-        let mut chat = sent(sim, "/v1/chat/completions", &headers[1], chat, (0, 1)).await;
-        manual.set(ms(202));
-        until_load(sim.addr(), 1, 0).await;
-        let mut waiting = traced(2, "wait-1234", 9, (1, 1)).await;
-        let mut rejected = traced(3, "full-1234", 9, (1, 2)).await;
-        manual.set(ms(204));
-        chat.response().await.unwrap();
-        rejected.response().await.unwrap();
-        waiting.head().await;
-        // Now it runs; who comes after it leaves while it waits.
-        until_load(sim.addr(), 1, 0).await;
-        let leaves = traced(4, "left-1234", 9, (1, 1)).await;
-        manual.set(ms(209));
-        waiting.chunk().await.unwrap();
-        // The driver has told all of that round: who leaves knows that it was queued.
-        until_load(sim.addr(), 1, 1).await;
-        drop(leaves);
-        until_load(sim.addr(), 1, 0).await;
-        exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"wait"}"#).await;
-        waiting.chunk().await.unwrap();
-        until_served(sim, 5).await;
-        told(&it, 5, &mut out).await;
+    let config = super::with(config(), |config| config.context_len = 100);
+    let (clock, manual) = Clock::manual(START);
+    let it = Told::with(config, clock).await;
+    let sim = &it.sim;
+    let parents: Vec<[String; 2]> = (1..=5).map(trace_of).collect();
+    let headers: Vec<[&str; 2]> = parents.iter().map(|[a, b]| [a.as_str(), b]).collect();
+    let traced = async |number: usize, rid: &str, tokens, load| {
+        let body = generate(rid, tokens, true);
+        sent(sim, "/generate", &headers[number], &body, load).await
+    };
+    let mut stream = traced(0, "made-1234", 3, (0, 1)).await;
+    stream.head().await;
+    for at in [7, 17, 27] {
+        manual.set(ms(at));
+        stream.chunk().await.unwrap();
     }
+    until_served(sim, 1).await;
+    manual.set(ms(200));
+    let chat = r#"{"messages":[{"content":"a b"}],"max_tokens":1,"temperature":0,"top_p":0.5,"rid":"x_chat-0001"}"#;
+    let mut chat = sent(sim, "/v1/chat/completions", &headers[1], chat, (0, 1)).await;
+    manual.set(ms(202));
+    until_load(sim.addr(), 1, 0).await;
+    let mut waiting = traced(2, "wait-1234", 9, (1, 1)).await;
+    let mut rejected = traced(3, "full-1234", 9, (1, 2)).await;
+    manual.set(ms(204));
+    chat.response().await.unwrap();
+    rejected.response().await.unwrap();
+    waiting.head().await;
+    // Now it runs; who comes after it leaves while it waits.
+    until_load(sim.addr(), 1, 0).await;
+    let leaves = traced(4, "left-1234", 9, (1, 1)).await;
+    manual.set(ms(209));
+    waiting.chunk().await.unwrap();
+    // The driver has told all of that round: who leaves knows that it was queued.
+    until_load(sim.addr(), 1, 1).await;
+    drop(leaves);
+    until_load(sim.addr(), 1, 0).await;
+    exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"wait"}"#).await;
+    waiting.chunk().await.unwrap();
+    until_served(sim, 5).await;
+    told(&it, 5, &mut out).await;
     same("spans.txt", &out);
 }

@@ -12,14 +12,12 @@ use crate::support::recordings::{Recording, named};
 use crate::support::wire::{Response, headers};
 
 /// Cases whose body is the recorded one to the letter.
-const SAME: [&str; 7] = [
+const SAME: [&str; 5] = [
     "err_404",
-    "err_generate_get",
     "err_generate_missing_text",
     "err_generate_missing_text_stream",
     "err_generate_too_long",
     "err_completions_too_long_stream",
-    "chat_stream_return_meta_info",
 ];
 
 /// Status, headers and the shape of the body; and a chunk for each event.
@@ -74,8 +72,8 @@ const CASES: [(&str, &str); 5] = [
     ),
     (
         "short",
-        "err_404 err_generate_get err_generate_bad_json err_generate_missing_text err_generate_missing_text_stream \
-         err_generate_too_long err_completions_too_long_stream err_chat_bad_json err_chat_unknown_model info_get_load \
+        "err_404 err_generate_missing_text err_generate_missing_text_stream \
+         err_generate_too_long err_completions_too_long_stream err_chat_unknown_model info_get_load \
          info_version info_health info_health_generate",
     ),
     (

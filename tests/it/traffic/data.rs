@@ -50,11 +50,8 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
     let sum = "be1425403dc78c4e573d783e4f75de36916617c5876bef7f05ca7417c27a436c";
     let config = &summary["config"];
     assert_eq!(config["dataset_sha256"], sum);
-    assert_eq!(config["dataset_taken"], "its 3 requests");
     assert_eq!(config["dataset_path"], path.to_str().unwrap());
-    let told = format!("(SHA-256 {sum}): read its 3 requests; sent at its times, 20 × as fast");
-    assert_says(&done.err, &told);
-    assert_says(&done.out, &told);
+    assert_says(&done.err, &format!("(SHA-256 {sum})"));
     let offered = summary["offered_rate"].as_f64().unwrap();
     assert!((offered - 2.0 / 0.200000035).abs() < 1e-6, "{offered}");
 }
@@ -144,10 +141,6 @@ async fn sharegpt_is_taken_from_the_cache_or_told_how_to_get_there() {
     done.assert_ran();
     let summary = summary(&root.path().join("there"), &done);
     assert_eq!(summary["config"]["dataset_path"], *kept.to_str().unwrap());
-    assert_says(
-        &done.out,
-        "): read 3 of 4 conversations that can be sent, of 7",
-    );
     let seen = server.seen();
     assert_eq!(seen.len(), 3);
     for seen in &seen {

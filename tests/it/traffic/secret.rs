@@ -56,12 +56,12 @@ async fn a_server_that_says_them_back_is_not_repeated() {
 
 /// Lines in which KEY stands for it (and NL for a line's end), and what is said of them.
 const REFUSED: &str = "\
-traffic --base-url http://me:KEY@a:1 | --base-url: needs a host and no user
-traffic --base-url http://a:1/?key=KEY | --base-url: has a query
+traffic --base-url http://me:KEY@a:1 | --base-url: must be like
+traffic --base-url http://a:1/?key=KEY | --base-url: must be like
 traffic --header Authorization_Bearer_KEY | --header ***: must be NAME:VALUE
 traffic --header traceparent:KEY | --header traceparent:***: traceparent is set
 traffic --api-key KEY\u{e4} | must be printable ASCII
-probe http://me:KEY@a:1 | URL: needs a host and no user
+probe http://me:KEY@a:1 | URL: must be like
 probe http://a:1 --api-key KEYNL | must be printable ASCII
 proxy --upstream http://me:KEY@a:1 | only a host and a port
 check --upstream http://me:KEY@a:1 | only a host and a port

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::support::assert_says;
 
-const TALK: &str = "--dataset-name conversations --turns 3 --think-time fixed --think-time-s 0.03 --num-prompts 5 \
+const TALK: &str = "--dataset-name conversations --turns 3 --think-time-s 0.03 --num-prompts 5 \
                     --request-rate 100 --follow-up-len 4 --random-output-len 6 --request-id-prefix talk";
 
 const BROKEN: &[u8] = b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n";
@@ -43,13 +43,14 @@ async fn a_turn_holds_the_replies_before_it_and_waits_for_them() {
             continue;
         };
         let said = sent[&before]["text"].as_str().unwrap();
-        let next = workload.follow_up(number, turn).unwrap().text;
-        let text = format!("{said} this is my reply {before}\n\n{next}");
+        let next = workload.follow_up(number, turn).unwrap();
+        let text = format!("{said} this is my reply {before}\n\n{}", next.text);
         assert_eq!(body["text"], text);
-        // Due when the reply had ended and 30 ms had passed, and not sent before that.
+        // Due when the reply had ended and the think time had passed, and not sent before that.
         let due = at(rows[place], Moment::Scheduled);
         let ended = at(rows[&before], Moment::Finish);
-        assert!(due.since(ended) >= 0.03, "{place}: {} s", due.since(ended));
+        let waited = due.nanos_since(ended);
+        assert!(waited >= next.think_ns, "{place}: {waited} ns");
         assert!(at(rows[place], Moment::Sent) >= due);
     }
 }
@@ -84,7 +85,7 @@ async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
     let server = Upstream::start(|_, _| answer(" fine")).await;
     let root = tempfile::tempdir().unwrap();
     // Three conversations of three turns: one begins at once, the others much later.
-    let line = "--dataset-name conversations --turns 3 --think-time fixed --think-time-s 3000 --num-prompts 3 \
+    let line = "--dataset-name conversations --turns 3 --think-time-s 3000 --num-prompts 3 \
                 --arrival constant --rate-curve 0:10,0.05:10,0.05:0.001 --follow-up-len 4 --random-output-len 6 --disable-stream";
     let child = command(server.addr, root.path(), line).spawn().unwrap();
     until("one arrived", || server.seen().len() == 1).await;

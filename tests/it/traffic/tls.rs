@@ -102,37 +102,6 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
     assert_says(&error.to_string(), "does the server speak TLS there?");
 }
 
-#[tokio::test]
-async fn a_certificate_that_is_its_own_ca_is_taken_when_it_is_given() {
-    let server = Upstream::always(recorded("generate_stream")).await;
-    let own = |names: &[&str]| Authority::of_a_server("self", names);
-    let ours = own(&["localhost"]);
-    let face = ours.own_face(server.addr).await;
-    let run = one(face.addr, &trusting(&ours)).await.unwrap();
-    assert_eq!(outcomes(&run), [Outcome::Ok]);
-    // Its name counts all the same, and another's is another's.
-    let named_else = own(&["elsewhere"]);
-    let face = named_else.own_face(server.addr).await;
-    for (given, said) in [
-        (&named_else, "not valid for name \"localhost\""),
-        (&ours, "CaUsedAsEndEntity"),
-    ] {
-        let error = one(face.addr, &trusting(given)).await.unwrap_err();
-        assert_says(&error.to_string(), said);
-    }
-}
-
-#[tokio::test]
-async fn http_to_a_server_under_tls_is_told_to_take_https() {
-    let server = Upstream::always(recorded("generate_stream")).await;
-    let ca = Authority::new("ours");
-    let face = ca.face(&["localhost"], server.addr).await;
-    let run = drive(plan(face.addr, &["--num-prompts", "1"])).await;
-    let error = run.unwrap().rows[0].error.clone().unwrap();
-    let said = "speaks TLS there, give https://";
-    assert!(error.ends_with(said), "{error}");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_commands_trust_the_systems_roots_and_say_loudly_when_they_verify_nothing() {
     let server = Upstream::always(recorded("generate_stream")).await;

@@ -19,7 +19,7 @@ fn sample(count: usize, seed: u64) -> Sample {
 }
 
 fn drawn(text: &str, sample: Sample) -> Vec<Arc<Entry>> {
-    records::read(text.as_bytes(), sample).unwrap().0.entries
+    records::read(text.as_bytes(), sample).unwrap().entries
 }
 
 fn ids(entries: &[Arc<Entry>]) -> Vec<&str> {
@@ -29,10 +29,9 @@ fn ids(entries: &[Arc<Entry>]) -> Vec<&str> {
 
 #[test]
 fn first_turns_of_conversations_with_two_turns_are_sent() {
-    let (dataset, taken) = records::read(SYNTHETIC.as_bytes(), sample(10, 1)).unwrap();
+    let dataset = records::read(SYNTHETIC.as_bytes(), sample(10, 1)).unwrap();
     let all: BTreeSet<&str> = ids(&dataset.entries).into_iter().collect();
     assert_eq!(all, ["4", "syn_0", "syn_3", "syn_6"].into());
-    assert_eq!(taken, "4 of 4 conversations that can be sent, of 7");
     let is_first = |entry: &&Arc<Entry>| entry.data_id.as_deref() == Some("syn_0");
     let first = dataset.entries.iter().find(is_first).unwrap();
     let tokens = "The Nile, the Ob and the Yenisei all flow north.".len() as u64 / 4;
