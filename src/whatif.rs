@@ -36,12 +36,6 @@ pub enum Error {
          `queuescope report --join`, and give that folder"
     )]
     Hops(String),
-    /// Two loads that have requests in common.
-    #[error(
-        "{0} and {1}: {2} requests are in both, and the load would be doubled; give each once, and of proxies behind each other \
-         only what the first recorded"
-    )]
-    Twice(String, String, usize),
     /// One shard of several.
     #[error(
         "{0}: is shard {1} of a load, whose servers had the other shards, too: put all of them together by `queuescope report \

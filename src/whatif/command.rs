@@ -21,7 +21,7 @@ use crate::upstream::Policy;
 use super::Error;
 use super::figures::{Compared, Figures, goal};
 use super::fit::Fit;
-use super::load::{Load, merged};
+use super::load::Load;
 use super::replay::{Deployment, Model};
 use super::settings::{
     MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, predicted, sweeps,
@@ -30,8 +30,7 @@ use super::settings::{
 /// Arguments of `queuescope whatif`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
-    /// Folders of runs, or files of rows (also .gz): what is to be served, and when; each is predicted by itself, but records of
-    /// several proxies of one time are one load
+    /// Folders of runs, or files of rows (also .gz): what is to be served, and when; each is predicted by itself
     #[arg(value_name = "LOAD", required = true)]
     pub loads: Vec<PathBuf>,
     /// Runs to learn the servers' speed from [default: LOAD]
@@ -83,7 +82,7 @@ impl Args {
 
     /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
     fn read(&self, given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
-        let mut runs = merged(reader::load(given)?.runs)?;
+        let mut runs = reader::load(given)?.runs;
         for run in &mut runs {
             run.told.slots = self.max_running_requests;
             run.told.pool = self.max_total_tokens;
