@@ -2,7 +2,6 @@
 
 mod client;
 mod ends;
-mod failing;
 mod kinds;
 mod pair;
 mod servers;
@@ -88,7 +87,7 @@ pub fn findings(
     };
     for (kind, level, title, advice, rule) in kinds::KINDS {
         // No setting helps against a stage that a fault on purpose made long.
-        let is_advised = !(kind.ends_with("_bound") && facts.has("fault"));
+        let is_advised = !kind.ends_with("_bound") || run.faults.is_empty();
         let mut finding = Finding {
             kind,
             level,

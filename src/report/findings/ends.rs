@@ -10,12 +10,6 @@ use super::{ENOUGH, Facts, Finding, Level};
 
 /// The share of failed requests from which the latencies of the others mislead: the slowest requests may be among those that failed.
 const FAILED_SHARE: f64 = 0.01;
-/// The outcomes of requests to a server that is down.
-const NO_CONNECTION: [Outcome; 3] = [
-    Outcome::UpstreamDied,
-    Outcome::ConnectError,
-    Outcome::ProxyError,
-];
 /// In the error of a router (sglang-router, smg) that has no server to send to.
 const NO_SERVER: &str = "No available ";
 
@@ -35,10 +29,7 @@ pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let percent = share * 100.0;
     finding.title = format!("{failed} of {requests} requests failed ({percent:.1} %)");
     let first = all.failures.kinds.first();
-    let is_of_server =
-        |kind: &&FailureKind| facts.has("server_failed") && NO_CONNECTION.contains(&kind.outcome);
     let advice = match facts.run.faults.is_empty() {
-        true if first.filter(is_of_server).is_some() => Some("See the server that failed."),
         true => first.and_then(|kind| advice(kind, &all.counts)),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };

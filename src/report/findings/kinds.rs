@@ -1,6 +1,6 @@
 //! The kinds of findings, each with its level, title, advice and rule.
 
-use super::{ENOUGH, Facts, Finding, Level, client, ends, failing, pair, servers, waiting};
+use super::{ENOUGH, Facts, Finding, Level, client, ends, pair, servers, waiting};
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::units::duration;
@@ -15,7 +15,7 @@ const MIN_RETURN_S: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
 
 /// Kind, level, title, advice (empty: nothing to do), rule. The rules at the end apply only if those before them found nothing.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
     (
         "verdict",
         Level::Problem,
@@ -32,14 +32,6 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         client::slots,
     ),
     (
-        "server_failed",
-        Level::Problem,
-        "A server failed",
-        "Is it up? The end of its log says why it ended. Where connections are refused, nothing listens at its address: it is down, \
-         still loading its model, or listens elsewhere.",
-        failing::server,
-    ),
-    (
         "not_served",
         Level::Limit,
         "A server was not used again",
@@ -53,13 +45,6 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Requests failed",
         "Read the column `error` of these rows.",
         ends::failures,
-    ),
-    (
-        "fault",
-        Level::Limit,
-        "A fault that was done on purpose made requests wait",
-        "The table of faults shows what each fault cost.",
-        failing::waited_for_fault,
     ),
     (
         "server_queue",

@@ -9,7 +9,7 @@ use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::{Facts, Finding};
+use super::{Facts, Finding, Level};
 
 /// The fewest requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
@@ -105,7 +105,8 @@ type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
 pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let run = facts.run;
     // A server that was down got fewer requests.
-    if !run.faults.is_empty() || facts.has("server_failed") {
+    let has_problem = facts.found.iter().any(|of| of.level == Level::Problem);
+    if has_problem || !run.faults.is_empty() {
         return None;
     }
     let table = &run.table;
