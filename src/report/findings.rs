@@ -31,8 +31,6 @@ pub enum Level {
     Limit,
     /// Good to know.
     Note,
-    /// Nothing is wrong.
-    Fine,
 }
 
 /// A conclusion from a run's figures.
@@ -70,7 +68,7 @@ struct Facts<'a> {
     found: Vec<Finding>,
 }
 
-/// Returns the findings of a run, those that matter most first; at least one.
+/// Returns the findings of a run, those that matter most first.
 pub fn findings(
     run: &Run,
     figures: &Summary,
@@ -132,19 +130,6 @@ impl Facts<'_> {
     /// Whether an earlier rule made a finding of this kind.
     fn has(&self, kind: &str) -> bool {
         self.found.iter().any(|finding| finding.kind == kind)
-    }
-
-    /// Whether nothing is known to be missing from the figures: the run is complete, and it has no warnings and no notes.
-    fn is_complete(&self) -> bool {
-        let run = self.run;
-        let is_quiet = run.warnings().next().is_none() && run.notes.is_empty();
-        is_quiet && !run.is_partial && self.figures.warnings().is_empty()
-    }
-
-    /// Whether nothing else was found, in enough requests.
-    fn is_quiet(&self) -> bool {
-        let mut found = self.found.iter();
-        self.spent.requests >= ENOUGH && found.all(|finding| finding.kind == "unseen")
     }
 }
 

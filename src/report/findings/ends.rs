@@ -97,17 +97,3 @@ pub fn unseen(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
         )
     })
 }
-
-/// Nothing else was found, and there were too few requests.
-pub fn too_few(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let (timed, ok) = (facts.spent.requests, facts.figures.all.counts.ok());
-    if !facts.figures.all.flow.is_scheduled || timed != ok {
-        finding.advice.clear();
-    }
-    let untimed = match timed == ok {
-        true => String::new(),
-        false => format!(", {timed} of them with an arrival and an end"),
-    };
-    let is_first = facts.found.is_empty();
-    is_first.then(|| format!("{ok} requests went well{untimed}; findings need at least {ENOUGH}."))
-}

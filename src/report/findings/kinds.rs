@@ -14,8 +14,8 @@ const PREFILL_SHARE: f64 = 0.4;
 const MIN_RETURN_S: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
 
-/// Kind, level, title, advice (empty: nothing to do), rule. The rules at the end apply only if those before them found nothing.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
+/// Kind, level, title, advice (empty: nothing to do), rule.
+pub const KINDS: [(&str, Level, &str, &str, Rule); 16] = [
     (
         "verdict",
         Level::Problem,
@@ -144,34 +144,5 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
         "Some stages were not measured",
         "",
         ends::unseen,
-    ),
-    ("fine", Level::Fine, "Nothing is wrong", "", |facts, _| {
-        let is_whole = facts.is_complete() && facts.episodes.is_empty();
-        (is_whole && facts.found.is_empty() && facts.is_quiet())
-            .then(|| "Every stage was measured, and no finding applies.".to_owned())
-    }),
-    (
-        "nothing_found",
-        Level::Note,
-        "No problem found in what was measured",
-        "",
-        |facts, _| {
-            // A problem may be in the part of the run that is missing.
-            let why = match (facts.is_complete(), facts.episodes.is_empty()) {
-                (false, _) => "What is missing (see the notes) may hide something.",
-                (true, true) => "What was not measured may hide something.",
-                (true, false) => {
-                    "It had faults on purpose: their table says what became of requests."
-                }
-            };
-            facts.is_quiet().then(|| why.to_owned())
-        },
-    ),
-    (
-        "too_few",
-        Level::Note,
-        "Too few requests to say anything",
-        "Send more (`--num-prompts`).",
-        ends::too_few,
     ),
 ];

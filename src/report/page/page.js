@@ -54,7 +54,7 @@ function allFindings() {
       others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${briefOf(run)}: ${of.what}`))) : null);
     return findingOf(of, where);
   });
-  return section("findings", "What this says", box("ul", "findings", ...items));
+  return section("findings", "What this says", items.length ? box("ul", "findings", ...items) : make("p", "No finding applies to what was measured."));
 }
 
 /** The comparison of settings; the table has those against the first setting. */

@@ -6,7 +6,7 @@ function section(id, title, ...inner) {
   return element;
 }
 
-const LEVELS = { problem: "problem", limit: "limit", note: "note", fine: "all well" };
+const LEVELS = { problem: "problem", limit: "limit", note: "note" };
 
 function findingOf(of, where) {
   const title = box("h3", "", make("small", LEVELS[of.level]), of.title);
