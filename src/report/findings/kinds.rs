@@ -15,14 +15,7 @@ const MIN_RETURN_S: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
 
 /// Kind, level, title, advice (empty: nothing to do), rule.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 16] = [
-    (
-        "verdict",
-        Level::Problem,
-        "INVALID: do not use these figures",
-        "Give the generator a machine or cores of its own, or ask for a lower rate.",
-        client::verdict,
-    ),
+pub const KINDS: [(&str, Level, &str, &str, Rule); 15] = [
     (
         "slots",
         Level::Limit,

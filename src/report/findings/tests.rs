@@ -393,35 +393,6 @@ fn advice_on_503_depends_on_its_source() {
 }
 
 #[test]
-fn the_verdict_of_an_invalid_run_comes_first() {
-    let mut run = run_of(100, |sample, _, start| queued(sample, start));
-    let verdict = |grade: &str| json!({ "verdict": { "grade": grade, "reasons": ["the generator was late by 2 s"] } });
-    run.summary = verdict("INVALID");
-    let all = found(&run);
-    assert_eq!((all[0].kind, all[0].level), ("verdict", Level::Problem));
-    assert_eq!(all[0].what, "The generator was late by 2 s.");
-    assert_says(&all[0].advice, "Give the generator a machine");
-    // Whatever the reasons say: late sends say what helps, failed requests and a stop are not the generator's doing.
-    for (causes, is_advised) in [
-        (vec!["low_rate"], true),
-        (vec!["late_event_loop", "failed"], true),
-        (vec!["late_sends", "low_rate"], false),
-        (vec!["failed", "stopped"], false),
-    ] {
-        run.summary["verdict"]["causes"] = json!(causes);
-        let advice = &found(&run)[0].advice;
-        assert_eq!(!advice.is_empty(), is_advised, "{causes:?}: {advice}");
-    }
-    // Files of older versions have no causes, but the same reasons.
-    run.summary = verdict("DEGRADED");
-    run.summary["verdict"]["reasons"] =
-        json!(["12 of 100 requests (12.0 %) failed: latencies are those of the others"]);
-    assert_eq!(found(&run)[0].advice, "");
-    run.summary = verdict("VALID");
-    only(&run, "server_queue");
-}
-
-#[test]
 fn the_generators_own_limit_is_found() {
     let late = with(
         "Sent 100, Arrival 101, Forwarded 102, WorkerArrival 103, WorkerForwarded 104, \

@@ -17,7 +17,8 @@ function headline() {
   if (mark) {
     const which = RUNS.filter(run => run.mark === mark);
     const text = mark === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : mark === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
-    $("head").append(box("p", `box verdict ${mark}`, markOf(mark), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text} Why is said below.`));
+    const why = RUNS.flatMap(run => (run.summary.verdict?.reasons ?? []).map(reason => `${RUNS.length === 1 ? "" : `${briefOf(run)}: `}${upper(reason)}.`));
+    $("head").append(box("div", `box verdict ${mark}`, box("p", "", markOf(mark), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text}`), ...why.map(reason => words("p", reason))));
   }
   if (RUNS.length === 1) facts(RUNS[0]);
 }
@@ -40,9 +41,8 @@ function facts(run) {
 function allFindings() {
   const kinds = new Map();
   for (const run of RUNS) for (const of of run.findings) {
-    const kind = of.kind === "verdict" ? of.title : of.kind;
-    if (!kinds.has(kind)) kinds.set(kind, []);
-    kinds.get(kind).push([run, of]);
+    if (!kinds.has(of.kind)) kinds.set(of.kind, []);
+    kinds.get(of.kind).push([run, of]);
   }
   const rank = Object.keys(LEVELS);
   const sorted = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank.indexOf(of.level))) - Math.min(...b.map(([, of]) => rank.indexOf(of.level))));
