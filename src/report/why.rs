@@ -41,8 +41,6 @@ pub struct WaitReport {
     pub groups: Vec<Group>,
     /// Seconds of waiting at servers that are attributed to no sequence.
     unattributed_s: f64,
-    /// Nanoseconds of decoding, and those of them while others were prefilled on the same server.
-    pub decoding: [f64; 2],
 }
 
 /// The most holders that are named for a wait.
@@ -102,8 +100,6 @@ impl WaitReport {
         for server in &why.servers {
             why.causes.add_all(&server.causes);
             why.unattributed_s += server.unattributed_s();
-            let of = server.queue(None).map_or([0.0; 2], |of| of.waits.decoding);
-            why.decoding = [0, 1].map(|which: usize| why.decoding[which] + of[which]);
         }
         why
     }

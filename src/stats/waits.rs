@@ -22,8 +22,6 @@ pub struct Waits {
     pub limits: Vec<(i64, Limits)>,
     /// Seconds of waiting that are attributed to no stay: none ran, or unknown requests occupied the server.
     pub unattributed_s: f64,
-    /// Nanoseconds of decoding of all stays, and those of them while others were prefilled.
-    pub decoding: [f64; 2],
     /// Prefix sums at the end of each piece, in order of time: the waiting of a stay is the difference of two.
     sums: Vec<Sums>,
 }
@@ -92,7 +90,6 @@ impl Waits {
         Waits {
             limits: parts.iter().map(|(from, _, of)| (*from, *of)).collect(),
             unattributed_s,
-            decoding: sweep.decoding,
             sums,
         }
     }

@@ -10,6 +10,8 @@ type Rule = fn(&Facts<'_>, &mut Finding) -> Option<String>;
 
 /// The share of a request's time from which prefill, which is normally small, is a finding.
 const PREFILL_SHARE: f64 = 0.4;
+/// The same of decoding, which is normally the largest stage.
+const DECODE_SHARE: f64 = 0.7;
 /// A router that holds first tokens back for this long, seconds, and for this share of the TTFT, does more than pass them on.
 const MIN_RETURN_S: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
@@ -115,7 +117,14 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 15] = [
         "Decoding takes most of the time",
         "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server (lower \
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
-        waiting::decoding,
+        |facts, _| {
+            let took = facts.stage(Period::DECODE, DECODE_SHARE)?;
+            let each = facts.figures.all.latencies.get(ColumnId::tpot);
+            let each = each.map_or(String::new(), |each| {
+                format!(" An output token took {} (median).", duration(each.p50))
+            });
+            Some(format!("Making the answers took {took}.{each}"))
+        },
     ),
     (
         "client_stall",

@@ -51,8 +51,6 @@ pub struct Sweep {
     pub pieces: Vec<Piece>,
     /// All time, in about [`MAX_SPANS`] parts in order.
     pub spans: Vec<Span>,
-    /// Nanoseconds of decoding of all sequences, and those of them while others were prefilled.
-    pub decoding: [f64; 2],
 }
 
 /// A part of the time of a sweep, whether any waited or not.
@@ -206,10 +204,6 @@ impl Sweep {
                 now.to = *at;
                 if *at > now.from && now.running + now.waiting > 0 {
                     span.add(&now);
-                    let decoding =
-                        (*at - now.from) as f64 * f64::from(now.running - now.prefilling);
-                    let stalled = if now.prefilling > 0 { decoding } else { 0.0 };
-                    sweep.decoding = [sweep.decoding[0] + decoding, sweep.decoding[1] + stalled];
                 }
                 if *at > now.from && now.waiting > 0 {
                     let next = starts

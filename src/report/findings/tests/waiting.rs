@@ -76,26 +76,6 @@ fn full_slots_are_found_where_decoding_takes_longer_than_the_wait() {
     assert_says(&finding.advice, "Raise `max_running_requests` while");
 }
 
-#[test]
-fn decoding_that_prefills_hold_up_is_not_as_it_should_be() {
-    // Each server gets a request every 74 ms.
-    let decoding = |prefilled: &str| {
-        let moments =
-            format!("QueueEnd 21, {prefilled}, FirstToken 360, LastToken 4990, Finish 5000");
-        only(&run_of(100, with(&moments)), "decode_bound")
-    };
-    let stalled = decoding("PrefillEnd 349, ServerFirstToken 350");
-    assert_says(
-        &stalled.what,
-        "of it while others were prefilled on the same server.",
-    );
-    assert_says(&stalled.advice, "`chunked_prefill_size`");
-    assert_eq!(stalled.level, Level::Limit);
-    let quick = decoding("PrefillEnd 39, ServerFirstToken 40");
-    assert_says(&quick.advice, "That is how it should be");
-    assert_eq!(quick.level, Level::Note);
-}
-
 /// A run at a rate of servers with 32 slots that can do 21.9 requests/s, first come first served.
 fn loaded(rate: f64, count: usize, seed: u64) -> Run {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
