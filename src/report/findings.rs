@@ -9,8 +9,6 @@ mod waiting;
 
 use serde::Serialize;
 
-pub use servers::queue_grew;
-
 use super::capitalized;
 use super::load::{Summary, TimeSpent};
 use super::phases::Episode;

@@ -36,11 +36,6 @@ pub fn not_served(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     Some(format!("{server}: {}.", fault.recovery.said))
 }
 
-/// Whether a run's queue grew throughout it.
-pub fn queue_grew(run: &Run) -> bool {
-    growth(run).is_some()
-}
-
 /// A queue that grew from the first third of the run to the last because more requests arrived than ended.
 pub fn growth(run: &Run) -> Option<String> {
     let waits = run.counted();
