@@ -97,7 +97,7 @@ const waterfallOption = (all, stages, state) => (c, width) => {
         of.parts.map(([at, seconds]) => [fill(c, stages[at].name).color, stages[at].label, duration(seconds)]));
     },
     series: [{ type: "bar", stack: "all", silent: true, itemStyle: { color: "transparent" }, tooltip: { show: false }, data: requests.map(of => state.own ? 0 : of.start * unit.times) },
-      ...stages.map((stage, at) => barSeries(c, stage.name, stage.label, requests.map(of => took(of, at) * unit.times), { barCategoryGap: "18%", cursor: "pointer" }))] });
+      ...stages.map((stage, at) => barSeries(c, stage.name, stage.label, requests.map(of => took(of, at) * unit.times), { barCategoryGap: "18%" }))] });
 };
 
 /** Adds a gap to a line where points are missing: more than four times the median distance. */

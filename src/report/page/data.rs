@@ -66,7 +66,7 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         "all": spent_on(&all.spent, "a request took", requests.over_time(|[all, _]| all)),
         "until_first_token": spent_on(&all.until_first, "until the first token", requests.over_time(|[_, until_first]| until_first)),
         "waiting_over": requests.waiting(&run.table, &report.why),
-        "waterfall": requests.waterfall(&run.table, &report.why, each),
+        "waterfall": requests.waterfall(&run.table, each),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "series": series(report),
     });
