@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 
 pub use groups::{Group, dominant_group};
-pub use server::{CHANGED, Server, key};
+pub use server::{Server, key};
 
 use super::reader::Run;
 use crate::clock::seconds;
@@ -140,7 +140,7 @@ impl WaitReport {
 
     /// The slots of its servers, and ` of each server` if there are several; `None` if unknown or different.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
-        let slots = |server: &Server| Some(server.slots().filter(|of| of.1 != CHANGED)?.0);
+        let slots = |server: &Server| Some(server.slots()?.0);
         let first = self.servers.first().and_then(slots)?;
         let is_one = self.servers.iter().all(|of| slots(of) == Some(first));
         let is_alone = self.servers.len() < 2;
@@ -167,7 +167,7 @@ impl WaitReport {
         };
         let (cause, slots, holders) = match queue_of(longest) {
             Some((queue, stay)) => {
-                let slots = queue.waits.slots_at(stay.queued);
+                let slots = queue.waits.limits.slots;
                 let cause = queue.waits.causes(&stay).main();
                 let has_holders = cause.is_some_and(Cause::has_holders);
                 let max = if has_holders { MAX_HOLDERS } else { 0 };

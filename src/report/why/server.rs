@@ -55,8 +55,6 @@ const COMMAND: &str = "its command";
 const SERVER_INFO: &str = "its /get_server_info";
 const METRICS_PAGE: &str = "its /metrics";
 const FOUND: &str = "found in the rows";
-/// Of slots that were others before.
-pub const CHANGED: &str = "found in the rows, at the end";
 
 /// The server at which a row's sequence waited for a cause.
 pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
@@ -109,12 +107,13 @@ impl Server {
         })
     }
 
-    /// The most requests that it runs at once, at the end, and the source of that.
+    /// The most requests that it runs at once, and the source of that.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
         let queue = self.queue(None).or(self.queue(Some(Cause::DecodeSlots)))?;
-        let (slots, has_changed) = queue.waits.last_slots()?;
-        let found = if has_changed { CHANGED } else { FOUND };
-        Some((slots, self.slots_source.unwrap_or(found)))
+        Some((
+            queue.waits.limits.slots?,
+            self.slots_source.unwrap_or(FOUND),
+        ))
     }
 
     /// The tokens that its KV cache holds.
