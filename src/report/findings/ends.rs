@@ -1,17 +1,13 @@
 //! Failed and retracted requests, and what was not measured.
 
-use crate::report::load::{Counts, FailureKind};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
-use crate::request::stages::StageSet;
 use crate::units::count;
 
 use super::{ENOUGH, Facts, Finding, Level};
 
 /// The share of failed requests from which the latencies of the others mislead: the slowest requests may be among those that failed.
 const FAILED_SHARE: f64 = 0.01;
-/// In the error of a router (sglang-router, smg) that has no server to send to.
-const NO_SERVER: &str = "No available ";
 
 /// Failed requests, and where they were last seen.
 pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
@@ -30,7 +26,7 @@ pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     finding.title = format!("{failed} of {requests} requests failed ({percent:.1} %)");
     let first = all.failures.kinds.first();
     let advice = match facts.run.faults.is_empty() {
-        true => first.and_then(|kind| advice(kind, &all.counts)),
+        true => first.and_then(|kind| advice(kind.outcome)),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
     if let Some(advice) = advice {
@@ -44,21 +40,10 @@ pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
 }
 
 /// What to do about the most frequent kind of failure, if its outcome suggests it.
-fn advice(kind: &FailureKind, counts: &Counts) -> Option<&'static str> {
-    let errors = counts.errors.iter();
-    let without_server = errors.filter(|(error, _)| error.contains(NO_SERVER));
-    let without_server: u64 = without_server.map(|(_, count)| count).sum();
-    Some(match kind.outcome {
-        Outcome::Rejected if without_server * 2 > kind.requests => {
-            "The router took no server for alive: look at the servers' `/health` and logs. A router uses a server that it gave up again \
-             once a later check of it succeeds."
-        }
-        Outcome::Rejected if kind.last_seen == Some(StageSet::PROXY) => {
-            "The proxy itself held them back, as many as its `max_concurrent_requests` being under way, and refused them after \
-             `queue_timeout_s`: raise one of these, add servers, or lower the rate."
-        }
+fn advice(outcome: Outcome) -> Option<&'static str> {
+    Some(match outcome {
         Outcome::Rejected => {
-            "A queue was full: add servers, lower the rate, or allow a longer queue."
+            "Something refused to take more, the column `error` says what: add servers, lower the rate, or allow a longer queue."
         }
         Outcome::Timeout => {
             "The time limit ran out while requests waited: lower the rate, add servers, or raise `--request-timeout-s`."

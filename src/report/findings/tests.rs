@@ -365,33 +365,6 @@ fn failures_are_found_with_where_they_were_last_seen() {
     assert_eq!(only(&few, "failures").level, Level::Limit);
 }
 
-/// Errors of smg 1.13.0, sglang-router 0.3.2, SGLang, and the proxy itself, and the advice on them.
-const FULL: &str = "\
-503 No available servers: No decode workers available. Please check if decode servers are configured and healthy. | took no server for alive
-503 No available workers (all circuits open or unhealthy) | took no server for alive
-503 The request queue is full. | A queue was full
-503 | `max_concurrent_requests`
-503 | `queue_timeout_s`";
-
-#[test]
-fn advice_on_503_depends_on_its_source() {
-    let sent = [
-        Moment::Forwarded,
-        Moment::WorkerArrival,
-        Moment::WorkerForwarded,
-    ];
-    for line in FULL.lines() {
-        let (error, expected) = line.split_once(" | ").unwrap();
-        // The proxy's own were never sent on.
-        let unsent = if error == "503" { &sent[..] } else { &[] };
-        let refused = |sample: Sample| sample.without(unsent).ended(Outcome::Rejected, error);
-        assert_says(
-            &only(&failing(100, 20, refused), "failures").advice,
-            expected,
-        );
-    }
-}
-
 #[test]
 fn the_generators_own_limit_is_found() {
     let late = with(
