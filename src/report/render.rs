@@ -127,9 +127,7 @@ fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     };
     blocks.extend(run.summary.blocks(named));
     blocks.extend(tables(&run.why).into_iter().map(Block::Table));
-    // `summary.blocks` already has a sentence on what is missing.
-    let found = run.findings.iter().filter(|of| of.kind != "unseen");
-    blocks.push(Block::Findings(found.cloned().collect()));
+    blocks.push(Block::Findings(run.findings.clone()));
     blocks.push(Block::Figures(phases::lines(&run.episodes)));
     blocks
 }

@@ -1,10 +1,10 @@
-//! Failed and retracted requests, and what was not measured.
+//! Failed and retracted requests.
 
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::units::count;
 
-use super::{ENOUGH, Facts, Finding, Level};
+use super::{Facts, Finding, Level};
 
 /// The share of failed requests from which the latencies of the others mislead: the slowest requests may be among those that failed.
 const FAILED_SHARE: f64 = 0.01;
@@ -68,17 +68,5 @@ pub fn retractions(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
     (retracted > 0).then(|| {
         let requests = count(retracted, "request");
         format!("To make room for others, {requests} left a batch again and waited a second time.")
-    })
-}
-
-/// Stages that were not measured, and what to switch on to measure them.
-pub fn unseen(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
-    let spent = facts.spent;
-    let notes = spent.unseen_notes();
-    (!notes.is_empty() && spent.requests >= ENOUGH).then(|| {
-        format!(
-            "{}. Stages that could not be measured separately are shown as one, hatched.",
-            notes.join(". ")
-        )
     })
 }

@@ -17,7 +17,7 @@ const MIN_RETURN_S: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
 
 /// Kind, level, title, advice (empty: nothing to do), rule.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 15] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
     (
         "slots",
         Level::Limit,
@@ -139,12 +139,5 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 15] = [
         "Servers ran out of memory for tokens",
         "Raise `mem_fraction_static` or `schedule_conservativeness`, lower `max_running_requests`, or add servers.",
         ends::retractions,
-    ),
-    (
-        "unseen",
-        Level::Note,
-        "Some stages were not measured",
-        "",
-        ends::unseen,
     ),
 ];

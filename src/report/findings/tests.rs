@@ -220,7 +220,7 @@ fn nothing_is_found_in_missing_or_impossible_values() {
         run_of(100, |sample, _, _| sample.without(&ENGINE)),
         run_of(100, with("QueueStart 120")),
     ] {
-        assert_eq!(kinds(&run), ["unseen"]);
+        assert!(kinds(&run).is_empty(), "{:?}", kinds(&run));
     }
 }
 
