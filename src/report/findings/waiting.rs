@@ -15,10 +15,6 @@ const MUCH: f64 = 0.2;
 /// The share of the waiting in servers from which their slots count as full.
 const FULL: f64 = 0.5;
 
-/// How to have servers report when each request waited and ran.
-const TIMING_ADVICE: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
-                       up, come by traces (`--enable-trace`, and `--engine-traces` of the proxy).";
-
 /// Waiting in server queues: its main cause and other large ones, and what helps against each.
 pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let why = facts.why;
@@ -42,19 +38,7 @@ pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
         what += &format!(", and {} for {share}", cause.described(slots));
         finding.advice += &format!(" For the {share}: {}", cause.advice());
     }
-    what += ".";
-    let unknown = shares.iter().find(|of| of.0 == Cause::Unknown);
-    if why.untimed > 0 && unknown.is_some_and(|of| of.1 >= MUCH) {
-        what += &format!(
-            " What occupied the server is not known while it had requests for which it reported no times ({} in the rows).",
-            why.untimed
-        );
-        // No switch shows the times of requests that a fault on purpose broke.
-        if facts.run.faults.is_empty() {
-            finding.advice = format!("{TIMING_ADVICE} {}", finding.advice);
-        }
-    }
-    Some(what)
+    Some(what + ".")
 }
 
 /// Waiting in the router. A higher limit of the router does not help if the servers have no free slot either.
