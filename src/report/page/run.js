@@ -65,7 +65,6 @@ function whyTheyWaited(run) {
 function waterfall(run) {
   const { stages, requests, of: all } = run.waterfall;
   if (!requests.length) return null;
-  const state = { own: true, order: "total", is_scheduled: run.is_scheduled };
   const upTo = run.is_scheduled ? "to be sent at" : "arrived at";
   const few = Math.min(requests.length, all) >= all;
   let shown = [];
@@ -73,15 +72,11 @@ function waterfall(run) {
     const length = of => isFirst ? of.until_first_token : of.total;
     const longest = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a));
     shown = longest.slice(0, 100);
-    if (state.order !== "total") shown.sort((a, b) => a.start - b.start);
   };
   const of = { title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
-    option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, state)(c, width); },
+    option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, run.is_scheduled)(c, width); },
     caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." };
-  const setter = key => value => { state[key] = value; draw(of); };
-  of.tools = box("div", "tools", firstBox(),
-    choice("Order", [["total", "slowest first"], ["start", "by arrival"]], "total", setter("order")),
-    choice("Bars begin", [[true, "at 0"], [false, run.is_scheduled ? "when sent" : "at arrival"]], true, setter("own")));
+  of.tools = box("div", "tools", firstBox());
   const rows = make("div");
   const listed = () => rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }], shown.slice(0, 25).map(of =>
     [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }])));
