@@ -118,7 +118,7 @@ impl Load {
                 let slots = server.and_then(|server| Some(server.slots()?.0));
                 let slots = slots.or(run.told.slots);
                 load.slots.push(slots.map(|slots| slots as usize));
-                load.pool = load.pool.or(server.and_then(|server| server.pool()));
+                load.pool = load.pool.or(server.and_then(|server| server.pool));
                 load.slots.len() - 1
             });
             load.requests.push(Request {

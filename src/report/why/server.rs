@@ -29,8 +29,8 @@ pub struct Server {
     queues: BTreeMap<Option<Cause>, Queue>,
     /// The source of its slots, if the run's files name them.
     slots_source: Option<&'static str>,
-    /// The tokens that its KV cache holds, and the source of that.
-    pool: Option<(u64, &'static str)>,
+    /// The tokens that its KV cache holds.
+    pub pool: Option<u64>,
 }
 
 /// The sequences of a queue.
@@ -53,7 +53,6 @@ const POOL_FLAG: &str = "--max-total-tokens";
 const TOLD: &str = "given";
 const COMMAND: &str = "its command";
 const SERVER_INFO: &str = "its /get_server_info";
-const METRICS_PAGE: &str = "its /metrics";
 const FOUND: &str = "found in the rows";
 
 /// The server at which a row's sequence waited for a cause.
@@ -116,18 +115,12 @@ impl Server {
         ))
     }
 
-    /// The tokens that its KV cache holds.
-    pub fn pool(&self) -> Option<u64> {
-        self.pool.map(|(pool, _)| pool)
-    }
-
     /// Its limits as JSON.
     pub(super) fn limits(&self) -> Value {
         json!({
             "slots": self.slots().map(|(slots, _)| slots),
             "slots_source": self.slots().map(|(_, source)| source),
-            "pool_tokens": self.pool(),
-            "pool_source": self.pool.map(|(_, source)| source),
+            "pool_tokens": self.pool,
         })
     }
 
@@ -204,14 +197,13 @@ impl Server {
         let in_command = || Some(of_ranks(flag(command, SLOTS_FLAG)?, COMMAND));
         let slots = told.or(asked).or_else(in_command);
         let down = Interval::union(down.collect());
-        let mut scraped = rows_of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
-        let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
-        let told = run.told.pool.map(|pool| (pool, TOLD));
-        self.pool = told.or(pool).or_else(|| scraped.next_back());
+        let mut scraped = rows_of(POOL).map(|row| row.value as u64);
+        let told = run.told.pool.or_else(|| flag(command, POOL_FLAG));
+        self.pool = told.or_else(|| scraped.next_back());
         self.slots_source = slots.map(|(_, source)| source);
         ServerFacts {
             slots: slots.map(|(slots, _)| slots),
-            pool: self.pool(),
+            pool: self.pool,
             usage,
             down,
             ..ServerFacts::default()
