@@ -215,8 +215,9 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
             .extend(fitted.iter().flat_map(|of| of.notes.clone()));
     }
     let is_good = results.no_prediction.is_none();
-    if let Some(path) = args.profile.as_ref().filter(|_| is_good) {
-        write(path, &results.fit.profile(&loads))?;
+    let path = args.profile.as_ref().filter(|_| is_good);
+    if let Some((path, load)) = path.zip(loads.first()) {
+        write(path, &results.fit.profile(load))?;
     }
     let shown = match args.is_json() {
         true => format!("{:#}\n", results.to_json()),
