@@ -30,12 +30,6 @@ pub enum Error {
          give rows of servers that do both"
     )]
     Pairs(String),
-    /// Rows of worker hops.
-    #[error(
-        "{0}: its rows are of worker hops, which do not tell when requests arrived: put them together with those of their front by \
-         `queuescope report --join`, and give that folder"
-    )]
-    Hops(String),
     /// One shard of several.
     #[error(
         "{0}: is shard {1} of a load, whose servers had the other shards, too: put all of them together by `queuescope report \

@@ -78,13 +78,9 @@ impl Load {
     /// The load of a run.
     ///
     /// # Errors
-    /// The rows are of prefill/decode pairs, of worker hops, or of one shard of several.
+    /// The rows are of prefill/decode pairs, or of one shard of several.
     pub fn of(run: &Run) -> Result<Load, Error> {
         let table = &run.table;
-        let is_hop = |row| table.text(ColumnId::seen_by, row) == "hop";
-        if !table.is_empty() && (0..table.len()).all(is_hop) {
-            return Err(Error::Hops(run.name.clone()));
-        }
         if let Some(shard) = run.summary_as::<String>("/config/shard")
             && !shard.ends_with("/1")
         {
