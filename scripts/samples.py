@@ -18,7 +18,7 @@ def shape(text):
     text = re.sub(r"[█░]+", " ", text)
     text = re.sub(POLICY, "POLICY", text)
     text = re.sub(r"POLICY(, POLICY)*", "POLICY", text)
-    text = re.sub(r"[,;] (not )?shown against POLICY( \(one run: take three repeats\))?", "", text)
+    text = re.sub(r"[,;] (not )?shown against POLICY", "", text)
     text = re.sub(r"20\d{6}T\d{6}Z", "#", text)
     text = re.sub(r"[-+±]?(?<![\w.])\d[\d.,]*\d|(?<![\w.])\d", "#", text)
     text = re.sub(r":#", ":#", text)

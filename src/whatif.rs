@@ -30,18 +30,6 @@ pub enum Error {
          give rows of servers that do both"
     )]
     Pairs(String),
-    /// Rows of worker hops.
-    #[error(
-        "{0}: its rows are of worker hops, which do not tell when requests arrived: put them together with those of their front by \
-         `queuescope report --join`, and give that folder"
-    )]
-    Hops(String),
-    /// Two loads that have requests in common.
-    #[error(
-        "{0} and {1}: {2} requests are in both, and the load would be doubled; give each once, and of proxies behind each other \
-         only what the first recorded"
-    )]
-    Twice(String, String, usize),
     /// One shard of several.
     #[error(
         "{0}: is shard {1} of a load, whose servers had the other shards, too: put all of them together by `queuescope report \

@@ -54,11 +54,6 @@ pub struct Difference {
     pub is_against_first: bool,
     /// The number of runs of each setting.
     pub repeats: usize,
-    /// Whether it needs three runs: with long queues, the bounds of fewer hold the truth less often than in 95 % of cases.
-    pub needs_repeats: bool,
-    /// Whether a queue grew throughout a run of either: the bounds then depend on the run's length more than on the settings.
-    #[serde(skip)]
-    pub queue_grew: bool,
     /// The indices of the group in [`Comparison::groups`], and of both settings in it.
     #[serde(skip)]
     pub between: (usize, [usize; 2]),

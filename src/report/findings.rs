@@ -2,15 +2,12 @@
 
 mod client;
 mod ends;
-mod failing;
 mod kinds;
 mod pair;
 mod servers;
 mod waiting;
 
 use serde::Serialize;
-
-pub use servers::queue_grew;
 
 use super::capitalized;
 use super::load::{Summary, TimeSpent};
@@ -32,8 +29,6 @@ pub enum Level {
     Limit,
     /// Good to know.
     Note,
-    /// Nothing is wrong.
-    Fine,
 }
 
 /// A conclusion from a run's figures.
@@ -71,7 +66,7 @@ struct Facts<'a> {
     found: Vec<Finding>,
 }
 
-/// Returns the findings of a run, those that matter most first; at least one.
+/// Returns the findings of a run, those that matter most first.
 pub fn findings(
     run: &Run,
     figures: &Summary,
@@ -88,7 +83,7 @@ pub fn findings(
     };
     for (kind, level, title, advice, rule) in kinds::KINDS {
         // No setting helps against a stage that a fault on purpose made long.
-        let is_advised = !(kind.ends_with("_bound") && facts.has("fault"));
+        let is_advised = !kind.ends_with("_bound") || run.faults.is_empty();
         let mut finding = Finding {
             kind,
             level,
@@ -133,19 +128,6 @@ impl Facts<'_> {
     /// Whether an earlier rule made a finding of this kind.
     fn has(&self, kind: &str) -> bool {
         self.found.iter().any(|finding| finding.kind == kind)
-    }
-
-    /// Whether nothing is known to be missing from the figures: the run is complete, and it has no warnings and no notes.
-    fn is_complete(&self) -> bool {
-        let run = self.run;
-        let is_quiet = run.warnings().next().is_none() && run.notes.is_empty();
-        is_quiet && !run.is_partial && self.figures.warnings().is_empty()
-    }
-
-    /// Whether nothing else was found, in enough requests.
-    fn is_quiet(&self) -> bool {
-        let mut found = self.found.iter();
-        self.spent.requests >= ENOUGH && found.all(|finding| finding.kind == "unseen")
     }
 }
 

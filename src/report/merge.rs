@@ -212,7 +212,7 @@ fn warnings(shards: &[Shard]) -> Vec<String> {
 /// The verdict is the worst of all shards, at best `DEGRADED` if one has none, and `INVALID` if the merged run is not the whole load
 /// at its scheduled times.
 fn verdict(shards: &[Shard]) -> Verdict {
-    let (mut reasons, mut causes) = (missing_parts(shards), Vec::new());
+    let mut reasons = missing_parts(shards);
     let mut grade = match reasons.is_empty() {
         true => Grade::Valid,
         false => Grade::Invalid,
@@ -229,13 +229,8 @@ fn verdict(shards: &[Shard]) -> Verdict {
         let own = own.unwrap_or_default();
         let own_reasons = own.reasons.iter();
         reasons.extend(own_reasons.map(|reason| format!("{}: {reason}", shard.name())));
-        causes.extend(own.causes);
     }
-    Verdict {
-        grade,
-        reasons,
-        causes,
-    }
+    Verdict { grade, reasons }
 }
 
 #[cfg(test)]

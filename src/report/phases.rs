@@ -14,8 +14,6 @@ use crate::units::duration;
 
 mod recovery;
 
-pub use recovery::held_by;
-
 /// One or several overlapping faults.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Episode {

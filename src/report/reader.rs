@@ -338,28 +338,6 @@ impl Run {
         self.epoch.or_else(|| self.began())
     }
 
-    /// The times of its first arrival and last finish, Unix seconds.
-    pub fn span(&self) -> Option<(f64, f64)> {
-        let zero = self.zero()?;
-        let all = |column| self.table.numbers(column).into_iter();
-        let first = all(ColumnId::arrival_time).reduce(f64::min)?;
-        let last = all(ColumnId::finish_time).fold(first, f64::max);
-        Some((zero + first, zero + last))
-    }
-
-    /// Appends the rows of another run.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub fn append(&mut self, other: Run) -> Result<(), Error> {
-        let (table, _) = rows::read(&other.files, self.epoch, &SKIPPED_COLUMNS)?;
-        self.table.append(sanitize(table));
-        self.name = format!("{} + {}", self.name, other.name);
-        self.files.extend(other.files);
-        self.notes.extend(other.notes);
-        Ok(())
-    }
-
     /// Reads its rows. With `is_lenient` an error becomes a note, and there are no rows.
     fn read(mut self, is_lenient: bool) -> Result<Run, Error> {
         match rows::read(&self.files, self.began(), &SKIPPED_COLUMNS) {

@@ -76,8 +76,8 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
             blocks.extend(text(&Block::Sentences(answers(report)), None, None));
             for run in runs {
                 let heading = heading(run, true);
-                let found = findings(run).take(MAX_FINDINGS);
-                let more = findings(run).count().saturating_sub(MAX_FINDINGS);
+                let found = run.findings.iter().take(MAX_FINDINGS);
+                let more = run.findings.len().saturating_sub(MAX_FINDINGS);
                 let more = (more > 0).then(|| {
                     let more = count(more, "more finding");
                     format!("And {more} in the report: its page, or --format markdown.")
@@ -127,9 +127,7 @@ fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     };
     blocks.extend(run.summary.blocks(named));
     blocks.extend(tables(&run.why).into_iter().map(Block::Table));
-    // `summary.blocks` already has a sentence on what is missing.
-    let found = findings(run).filter(|of| of.kind != "unseen");
-    blocks.push(Block::Findings(found.cloned().collect()));
+    blocks.push(Block::Findings(run.findings.clone()));
     blocks.push(Block::Figures(phases::lines(&run.episodes)));
     blocks
 }
@@ -209,12 +207,6 @@ fn notes_of(of: &RunReport<'_>, with_window: bool) -> Vec<String> {
     let notes = of.warnings().map(|note| format!("note: {note}"));
     let all = reasons.chain(error).chain(window).chain(notes);
     all.map(|line| one_line(&line).into_owned()).collect()
-}
-
-/// The findings without the verdict, which is in the heading.
-fn findings<'a>(run: &'a RunReport<'_>) -> impl Iterator<Item = &'a Finding> {
-    let all = run.findings.iter();
-    all.filter(|finding| finding.kind != "verdict")
 }
 
 /// The most answers on the terminal.

@@ -17,24 +17,6 @@ names! {
     }
 }
 
-/// What lowered a grade.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// Requests were sent late.
-    LateSends,
-    /// The event loop woke late.
-    LateEventLoop,
-    /// The rate asked for was not reached.
-    LowRate,
-    /// Requests were not sent because there were no more files or ports.
-    Unsent,
-    /// The run was stopped.
-    Stopped,
-    /// Requests failed.
-    Failed,
-}
-
 /// How far a run's figures can be believed, and why not farther.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -42,9 +24,6 @@ pub struct Verdict {
     pub grade: Grade,
     /// Why not farther, in sentences with the figures, those of the grade first.
     pub reasons: Vec<String>,
-    /// What the reasons are. Empty in files of older versions.
-    #[serde(default)]
-    pub causes: Vec<Cause>,
 }
 
 #[expect(clippy::derivable_impls, reason = "`names!` takes no default")]

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 
 pub use groups::{Group, dominant_group};
-pub use server::{CHANGED, Server, key};
+pub use server::{Server, key};
 
 use super::reader::Run;
 use crate::clock::seconds;
@@ -41,8 +41,6 @@ pub struct WaitReport {
     pub groups: Vec<Group>,
     /// Seconds of waiting at servers that are attributed to no sequence.
     unattributed_s: f64,
-    /// Nanoseconds of decoding, and those of them while others were prefilled on the same server.
-    pub decoding: [f64; 2],
 }
 
 /// The most holders that are named for a wait.
@@ -102,8 +100,6 @@ impl WaitReport {
         for server in &why.servers {
             why.causes.add_all(&server.causes);
             why.unattributed_s += server.unattributed_s();
-            let of = server.queue(None).map_or([0.0; 2], |of| of.waits.decoding);
-            why.decoding = [0, 1].map(|which: usize| why.decoding[which] + of[which]);
         }
         why
     }
@@ -144,7 +140,7 @@ impl WaitReport {
 
     /// The slots of its servers, and ` of each server` if there are several; `None` if unknown or different.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
-        let slots = |server: &Server| Some(server.slots().filter(|of| of.1 != CHANGED)?.0);
+        let slots = |server: &Server| Some(server.slots()?.0);
         let first = self.servers.first().and_then(slots)?;
         let is_one = self.servers.iter().all(|of| slots(of) == Some(first));
         let is_alone = self.servers.len() < 2;
@@ -171,7 +167,7 @@ impl WaitReport {
         };
         let (cause, slots, holders) = match queue_of(longest) {
             Some((queue, stay)) => {
-                let slots = queue.waits.slots_at(stay.queued);
+                let slots = queue.waits.limits.slots;
                 let cause = queue.waits.causes(&stay).main();
                 let has_holders = cause.is_some_and(Cause::has_holders);
                 let max = if has_holders { MAX_HOLDERS } else { 0 };

@@ -18,12 +18,10 @@ use sweep::{Piece, Sweep};
 /// The waiting at a server, by cause and by the sequences that held others up.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
-    /// The limits of the server, each with the time from which on it holds.
-    pub limits: Vec<(i64, Limits)>,
+    /// The limits of the server.
+    pub limits: Limits,
     /// Seconds of waiting that are attributed to no stay: none ran, or unknown requests occupied the server.
     pub unattributed_s: f64,
-    /// Nanoseconds of decoding of all stays, and those of them while others were prefilled.
-    pub decoding: [f64; 2],
     /// Prefix sums at the end of each piece, in order of time: the waiting of a stay is the difference of two.
     sums: Vec<Sums>,
 }
@@ -55,19 +53,16 @@ impl Waits {
         let cuts = known.down.iter().chain(&known.untimed);
         let cuts = cuts.flat_map(|cut| [cut.start, cut.end]);
         let sweep = Sweep::of(stays, batch, cuts);
-        let parts = Limits::over_time(stays, &sweep, batch, known);
+        let limits = Limits::of(stays, &sweep, batch, known);
         let causes = match known.cause {
             Some(cause) => vec![cause; sweep.pieces.len()],
             None => {
-                let of_part = |(_, pieces, limits): &(i64, &[Piece], Limits)| {
-                    let judge = Judge {
-                        limits,
-                        batch,
-                        known,
-                    };
-                    judge.causes(pieces)
+                let judge = Judge {
+                    limits: &limits,
+                    batch,
+                    known,
                 };
-                parts.iter().flat_map(of_part).collect()
+                judge.causes(&sweep.pieces)
             }
         };
         let (mut unattributed_s, mut sums) = (0.0, Sums::default());
@@ -90,23 +85,10 @@ impl Waits {
         };
         let sums = sweep.pieces.iter().zip(causes).map(attribute).collect();
         Waits {
-            limits: parts.iter().map(|(from, _, of)| (*from, *of)).collect(),
+            limits,
             unattributed_s,
-            decoding: sweep.decoding,
             sums,
         }
-    }
-
-    /// The slots at a time.
-    pub fn slots_at(&self, at: i64) -> Option<u32> {
-        Limits::at(&self.limits, at).slots
-    }
-
-    /// The slots at the end, and whether they were others before.
-    pub fn last_slots(&self) -> Option<(u32, bool)> {
-        let slots = self.limits.last()?.1.slots?;
-        let is_other = |of: &(i64, Limits)| of.1.slots.is_some_and(|of| of != slots);
-        Some((slots, self.limits.iter().any(is_other)))
     }
 
     /// The causes of the whole wait of a stay.

@@ -132,7 +132,7 @@ impl WaitLog {
         let holders = waits.holders(&stays, &stay, cause.has_holders().into());
         Some(Judged {
             cause,
-            slots: waits.slots_at(stay.queued),
+            slots: waits.limits.slots,
             holder: holders.first().map(|of| stays[of.0]),
         })
     }

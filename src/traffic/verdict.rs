@@ -9,21 +9,20 @@ mod tests;
 
 pub use evidence::{Bounds, Delay, Evidence, Gaps};
 
-use crate::report::verdict::{Cause, Grade, Verdict};
+use crate::report::verdict::{Grade, Verdict};
 use crate::units::{duration, percent};
 
 /// A figure with two limits: above the first the run is degraded, above the second invalid; `None`: it never is by this figure alone.
 type Limit = (fn(&Evidence) -> f64, f64, Option<f64>);
 
 /// Figures that are judged together, and the reason that is given if one of them is above a limit.
-type Criterion = (Cause, &'static [Limit], fn(&Evidence) -> String);
+type Criterion = (&'static [Limit], fn(&Evidence) -> String);
 
 /// One percent of late sends is what decides the p99; with a tenth of the sends late, or with sends that took a tenth longer, the load
 /// is another one. Tokens that arrive while the event loop is late get late timestamps. Failures are the server's, and may be what is
 /// tested: they never make a run invalid.
 const CRITERIA: [Criterion; 6] = [
     (
-        Cause::LateSends,
         &[
             (|e| share_of_several(e.late, e.sent), 0.01, Some(0.1)),
             (|e| share_of_several(e.very_late, e.sent), 0.002, Some(0.01)),
@@ -31,43 +30,33 @@ const CRITERIA: [Criterion; 6] = [
         late_reason,
     ),
     (
-        Cause::LateEventLoop,
         &[
             (|e| e.loop_late, 0.02, Some(0.2)),
             (|e| e.loop_very_late, 0.01, Some(0.05)),
         ],
         event_loop_reason,
     ),
-    (Cause::LowRate, &[(excess_duration, 0.02, Some(0.1))], |e| {
+    (&[(excess_duration, 0.02, Some(0.1))], |e| {
         let longer = percent(excess_duration(e));
         format!(
             "all sends took {longer} longer than the schedule: the rate asked for was not reached"
         )
     }),
-    (
-        Cause::Unsent,
-        &[(|e| share(e.dropped, e.due), 0.0, Some(0.01))],
-        |e| {
-            let dropped = count_of(e.dropped, e.due);
-            format!(
-                "{dropped} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
+    (&[(|e| share(e.dropped, e.due), 0.0, Some(0.01))], |e| {
+        let dropped = count_of(e.dropped, e.due);
+        format!(
+            "{dropped} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
              generators (--shard)"
-            )
-        },
-    ),
-    (
-        Cause::Stopped,
-        &[(|e| (e.unsent + e.given_up) as f64, 0.0, None)],
-        |e| {
-            let (unsent, given_up, all) = (e.unsent, e.given_up, e.scheduled);
-            format!(
-                "the run was stopped: {unsent} of {all} requests were never sent and {given_up} given up, so the figures are of its \
+        )
+    }),
+    (&[(|e| (e.unsent + e.given_up) as f64, 0.0, None)], |e| {
+        let (unsent, given_up, all) = (e.unsent, e.given_up, e.scheduled);
+        format!(
+            "the run was stopped: {unsent} of {all} requests were never sent and {given_up} given up, so the figures are of its \
              beginning"
-            )
-        },
-    ),
+        )
+    }),
     (
-        Cause::Failed,
         &[(|e| share_of_several(e.failed, e.due), 0.03, None)],
         |e| {
             let latencies = match e.failed < e.due {
@@ -81,17 +70,14 @@ const CRITERIA: [Criterion; 6] = [
 
 /// Judges a run.
 pub fn judge(evidence: &Evidence) -> Verdict {
-    let mut found: Vec<(Grade, Cause, String)> = CRITERIA
+    let mut found: Vec<(Grade, String)> = CRITERIA
         .iter()
-        .filter_map(|(cause, limits, reason)| {
-            Some((grade(limits, evidence)?, *cause, reason(evidence)))
-        })
+        .filter_map(|(limits, reason)| Some((grade(limits, evidence)?, reason(evidence))))
         .collect();
-    found.sort_by_key(|(grade, ..)| std::cmp::Reverse(*grade));
+    found.sort_by_key(|(grade, _)| std::cmp::Reverse(*grade));
     Verdict {
-        grade: found.first().map_or(Grade::Valid, |(grade, ..)| *grade),
-        causes: found.iter().map(|(_, cause, _)| *cause).collect(),
-        reasons: found.into_iter().map(|(.., reason)| reason).collect(),
+        grade: found.first().map_or(Grade::Valid, |(grade, _)| *grade),
+        reasons: found.into_iter().map(|(_, reason)| reason).collect(),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::upstream::Policy;
 use super::Error;
 use super::figures::{Compared, Figures, goal};
 use super::fit::Fit;
-use super::load::{Load, merged};
+use super::load::Load;
 use super::replay::{Deployment, Model};
 use super::settings::{
     MAX_RATE, MAX_SERVERS, MIN_RATE, NO_CACHE, RATE, SERVERS, SLOTS, deployment, predicted, sweeps,
@@ -30,8 +30,7 @@ use super::settings::{
 /// Arguments of `queuescope whatif`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
-    /// Folders of runs, or files of rows (also .gz): what is to be served, and when; each is predicted by itself, but records of
-    /// several proxies of one time are one load
+    /// Folders of runs, or files of rows (also .gz): what is to be served, and when; each is predicted by itself
     #[arg(value_name = "LOAD", required = true)]
     pub loads: Vec<PathBuf>,
     /// Runs to learn the servers' speed from [default: LOAD]
@@ -83,7 +82,7 @@ impl Args {
 
     /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
     fn read(&self, given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
-        let mut runs = merged(reader::load(given)?.runs)?;
+        let mut runs = reader::load(given)?.runs;
         for run in &mut runs {
             run.told.slots = self.max_running_requests;
             run.told.pool = self.max_total_tokens;
@@ -129,8 +128,6 @@ struct Prediction {
     figures: Figures,
     /// The expected error of each figure, as a share.
     errors: Compared,
-    /// A warning about it.
-    note: Option<String>,
     /// Requests that are refused because they are longer than the KV cache.
     refused: usize,
     /// Its row in the table of runs.
@@ -169,12 +166,6 @@ type Replayed = (Vec<Entry>, Deployment, Load, Figures);
 
 /// The relative distance between two rates that `--find rate` tries.
 const PRECISION: f64 = 0.02;
-/// With more than this many times as many requests at once as in the rows of `--fit`, the prediction has a note.
-const MAX_EXTRAPOLATION: f64 = 2.5;
-/// Servers are nearly full from this mean share of their slots in use on. A prediction of such servers has a note if those of the rows
-/// of `--fit` were less than `MIN_FITTED` times as full.
-const NEARLY_FULL: f64 = 0.9;
-const MIN_FITTED: f64 = 0.7;
 
 /// Runs the command: returns its output, and the reason if nothing was predicted or found.
 ///
@@ -224,8 +215,9 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
             .extend(fitted.iter().flat_map(|of| of.notes.clone()));
     }
     let is_good = results.no_prediction.is_none();
-    if let Some(path) = args.profile.as_ref().filter(|_| is_good) {
-        write(path, &results.fit.profile(&loads))?;
+    let path = args.profile.as_ref().filter(|_| is_good);
+    if let Some((path, load)) = path.zip(loads.first()) {
+        write(path, &results.fit.profile(load))?;
     }
     let shown = match args.is_json() {
         true => format!("{:#}\n", results.to_json()),
@@ -289,10 +281,9 @@ impl<'a> Results<'a> {
     fn prediction(&self, load: &Load, replayed: Replayed) -> Prediction {
         let (settings, servers, predicted, figures) = replayed;
         let errors = self.fit.expected_errors(&servers, load, &figures);
-        let note = self.extrapolation_note(&servers, &predicted);
         let [all, ok] = predicted.counts();
         let name = format!("predicted: {}", self.label(&settings, load));
-        let run = || self.run_of(&name, &settings, errors, note.as_ref(), &predicted);
+        let run = || self.run_of(&name, &settings, errors, &predicted);
         Prediction {
             run: self.args.html.is_some().then(run),
             line: figures.line(name, &predicted),
@@ -300,7 +291,6 @@ impl<'a> Results<'a> {
             figures,
             settings,
             errors,
-            note,
         }
     }
 
@@ -311,28 +301,6 @@ impl<'a> Results<'a> {
             (true, []) => load.name.clone(),
             (true, _) => format!("{}: {}", load.name, grid::label(settings)),
         }
-    }
-
-    /// A warning about a prediction far from all that the rows of `--fit` show.
-    fn extrapolation_note(&self, servers: &Deployment, predicted: &Load) -> Option<String> {
-        let ((max, mean), (max_fitted, fitted)) = (predicted.running(), self.fit.running);
-        if max as f64 > MAX_EXTRAPOLATION * max_fitted as f64 {
-            return Some(format!(
-                "up to {max} requests run at once on a server, and at most {max_fitted} did in the rows of --fit: these do not show how fast it is \
-                 then, and ± does not cover that; give --fit rows of more requests at once"
-            ));
-        }
-        let slots = servers.slots.iter().map(|slots| *slots as f64).sum::<f64>()
-            / servers.slots.len() as f64;
-        let [busy, fitted] = [mean / slots, fitted / slots];
-        (busy >= NEARLY_FULL && fitted < MIN_FITTED * busy).then(|| {
-            format!(
-                "{:.0} % of the servers' slots are in use on average, and at most {:.0} % were in the rows of --fit: these do not show what \
-                 becomes of a queue then, and ± is too narrow; give --fit rows of busier servers",
-                busy * 100.0,
-                fitted * 100.0
-            )
-        })
     }
 
     /// The fewest servers, or the highest rate, that keep the goals: tries what was measured, doubles or halves until one candidate

@@ -1,6 +1,6 @@
 //! Fits the engine to measured runs, and replays these to know the error of predictions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::Error;
 use super::figures::{COMPARED, Compared, Figures};
@@ -20,8 +20,6 @@ pub struct Fit {
     pub gpu_shares: BTreeMap<usize, f64>,
     /// The number of requests that it was fitted to.
     pub requests: usize,
-    /// The requests that ran at once on a server: the most, and the highest mean of a run.
-    pub running: (usize, f64),
     /// Whether no run was of a single server: if the servers of each shared a GPU, the model is of such a share.
     pub may_share: bool,
     /// The runs, replayed.
@@ -68,11 +66,9 @@ impl Fit {
         let shares = shared.chunk_by(|a, b| a.servers.len() == b.servers.len());
         let of_shares =
             |samples: &[Load]| Some((samples.first()?.servers.len(), gpu_share(&model, samples)));
-        let running = loads.iter().map(Load::running);
         let mut fit = Fit {
             requests: fitted.iter().map(|sample| sample.counts()[1]).sum(),
             gpu_shares: shares.filter_map(of_shares).collect(),
-            running: running.fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
             model,
             estimates,
             may_share,
@@ -125,40 +121,30 @@ impl Fit {
         })
     }
 
-    /// The servers of these loads as keys of a plan, below the command of `queuescope sim`. Unknown slots are left out; what differs
-    /// between the loads is a comment.
-    pub fn profile(&self, loads: &[Load]) -> String {
-        let servers: Vec<Deployment> = loads.iter().map(|load| self.original(load)).collect();
-        let slots = servers.iter().flat_map(|of| &of.slots);
-        let slots = slots.filter(|slots| **slots < usize::MAX);
-        let profiles = || servers.iter().map(|of| &of.model.profile);
-        let pools = profiles().map(|of| of.max_total_tokens.to_string());
-        let shares = profiles().map(|of| of.gpu_share.to_string());
-        let known: [(&str, BTreeSet<String>); 3] = [
-            (SLOTS, slots.map(usize::to_string).collect()),
-            ("max_total_tokens", pools.collect()),
-            ("gpu_share", shares.collect()),
-        ];
-        let model = &self.model.profile;
+    /// The first server of a load as keys of a plan, below the command of `queuescope sim`. Unknown slots are left out.
+    pub fn profile(&self, load: &Load) -> String {
+        let server = self.original(load);
+        let model = &server.model.profile;
         let estimates = self.estimates.iter().map(|of| (of.name, of.value));
         let fitted = estimates.chain([
             ("tokenize_ms", model.tokenize_ms),
             ("tokenize_token_us", model.tokenize_token_us),
             ("schedule_ms", model.schedule_ms),
         ]);
-        let fitted = fitted.map(|(name, value)| (name, [format!("{value:.6}")].into()));
-        let (mut flags, mut lines) = (String::new(), [String::new(), String::new()]);
-        for (name, values) in known.into_iter().chain(fitted) {
+        let slots = load.slots.first().copied().flatten();
+        let slots = slots.map(|slots| (SLOTS, slots.to_string()));
+        let known = [
+            ("max_total_tokens", model.max_total_tokens.to_string()),
+            ("gpu_share", model.gpu_share.to_string()),
+        ];
+        let fitted = fitted.map(|(name, value)| (name, format!("{value:.6}")));
+        let (mut flags, mut plan, mut sim) = (String::new(), String::new(), String::new());
+        for (name, value) in slots.into_iter().chain(known).chain(fitted) {
+            flags += &format!(" --{} {value}", name.replace('_', "-"));
             // A plan has the slots of any engine outside of `[sim]`.
-            let lines = &mut lines[usize::from(name != SLOTS)];
-            if let (Some(value), 1) = (values.first(), values.len()) {
-                flags += &format!(" --{} {value}", name.replace('_', "-"));
-                *lines += &format!("{name} = {value}\n");
-            } else if !values.is_empty() {
-                *lines += &format!("# {name} differs between the loads\n");
-            }
+            let lines = if name == SLOTS { &mut plan } else { &mut sim };
+            *lines += &format!("{name} = {value}\n");
         }
-        let [plan, sim] = lines;
         format!("# queuescope sim{flags}\n{plan}[sim]\n{sim}")
     }
 

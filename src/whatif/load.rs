@@ -1,6 +1,6 @@
 //! The requests of a run, from its rows: when each arrived, what it asked for, and its times at the server.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use crate::report::reader::Run;
 use crate::report::why::{self, WaitReport};
@@ -74,86 +74,13 @@ const MIN_WAIT_S: f64 = 0.01;
 const MAX_REQUESTS: usize = 2_000;
 const MAX_TOKENS: u64 = 400_000;
 
-/// Merges records of several proxies that overlap in time into one run: their requests went to the same servers.
-///
-/// # Errors
-/// Two runs have requests in common, or a file cannot be read.
-pub fn merged(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
-    let mut all: Vec<Run> = Vec::new();
-    // The time span of a proxy's records: rows without a generator's or an experiment's run.
-    let records = |run: &Run| {
-        let belongs_to_none = run.epoch.is_some() && run.file.is_none() && run.summary.is_null();
-        run.span().filter(|_| belongs_to_none)
-    };
-    // In order of time, so that one that overlaps two others merges all three.
-    let begun = |run: &Run| records(run).map_or(f64::NEG_INFINITY, |(begin, _)| begin);
-    runs.sort_by(|a, b| begun(a).total_cmp(&begun(b)));
-    for run in runs {
-        let is_one = |one: &&mut Run| {
-            let both = records(one).zip(records(&run));
-            both.is_some_and(|(one, other)| overlap(one, other))
-        };
-        let mut shared = all.iter().map(|one| (one, shared_requests(one, &run)));
-        if let Some((one, count)) = shared.find(|(_, count)| *count > 0) {
-            return Err(Error::Twice(run.name.clone(), one.name.clone(), count));
-        }
-        match all.iter_mut().find(is_one) {
-            Some(one) => one.append(run)?,
-            None => all.push(run),
-        }
-    }
-    Ok(all)
-}
-
-/// The number of requests that are in both runs, as in copies and in the records of proxies behind each other. Clients may number their
-/// requests alike, so the time in the engine's queue and the tokens must be the same, too. A small number may be chance: 0.
-fn shared_requests(one: &Run, other: &Run) -> usize {
-    let spans = one.span().zip(other.span());
-    // Runs one after another, as in a sweep, have none in common.
-    if spans.is_some_and(|(one, other)| !overlap(one, other)) {
-        return 0;
-    }
-    let requests = |run: &Run| -> HashSet<(String, [Option<i64>; 3])> {
-        let table = &run.table;
-        let request = |row| {
-            let integer = |column| table.integer(column, row);
-            let queued = integer(ColumnId::pure_queue_time);
-            // Runs of a sweep may send the same requests at unknown times.
-            let arrival = || integer(ColumnId::arrival_time).filter(|_| spans.is_none());
-            let [prompt, output] = [
-                ColumnId::actual_prompt_tokens,
-                ColumnId::actual_output_tokens,
-            ]
-            .map(integer);
-            let id = table.text(ColumnId::req_id, row).to_owned();
-            (id, [queued.or_else(arrival), prompt, output])
-        };
-        table.first_rows().map(request).collect()
-    };
-    let (one, other) = (requests(one), requests(other));
-    let same = one.intersection(&other).count();
-    let is_chance = same * 20 < one.len().min(other.len());
-    if is_chance { 0 } else { same }
-}
-
-/// A beginning and an end, seconds.
-type Span = (f64, f64);
-
-fn overlap(one: Span, other: Span) -> bool {
-    one.0 <= other.1 && other.0 <= one.1
-}
-
 impl Load {
     /// The load of a run.
     ///
     /// # Errors
-    /// The rows are of prefill/decode pairs, of worker hops, or of one shard of several.
+    /// The rows are of prefill/decode pairs, or of one shard of several.
     pub fn of(run: &Run) -> Result<Load, Error> {
         let table = &run.table;
-        let is_hop = |row| table.text(ColumnId::seen_by, row) == "hop";
-        if !table.is_empty() && (0..table.len()).all(is_hop) {
-            return Err(Error::Hops(run.name.clone()));
-        }
         if let Some(shard) = run.summary_as::<String>("/config/shard")
             && !shard.ends_with("/1")
         {
@@ -187,7 +114,7 @@ impl Load {
                 let slots = server.and_then(|server| Some(server.slots()?.0));
                 let slots = slots.or(run.told.slots);
                 load.slots.push(slots.map(|slots| slots as usize));
-                load.pool = load.pool.or(server.and_then(|server| server.pool()));
+                load.pool = load.pool.or(server.and_then(|server| server.pool));
                 load.slots.len() - 1
             });
             load.requests.push(Request {
@@ -247,27 +174,6 @@ impl Load {
         let [first, last] =
             [self.requests.first(), self.requests.last()].map(|of| of.map_or(0.0, |of| of.arrival));
         (self.counts()[0].max(2) - 1) as f64 / (last - first).max(1e-9)
-    }
-
-    /// The requests that ran at once on a server: the most on any, and the mean of all servers.
-    pub fn running(&self) -> (usize, f64) {
-        let changes = self.timed().flat_map(|(request, times)| {
-            let [from, to] = [times.admitted, times.finish];
-            [(request.server, from, 1), (request.server, to, -1)]
-        });
-        let mut changes: Vec<(usize, f64, isize)> = changes.collect();
-        // At the same time, ends come before starts.
-        changes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
-        let (mut running, mut max, mut ran) = (0, 0, 0.0);
-        let (mut first, mut last) = (f64::INFINITY, 0.0_f64);
-        for (_, at, change) in changes {
-            running += change;
-            max = max.max(running);
-            ran -= at * change as f64;
-            (first, last) = (first.min(at), last.max(at));
-        }
-        let whole = (last - first).max(1e-9) * self.servers.len() as f64;
-        (max.unsigned_abs(), ran / whole)
     }
 
     /// Whether more than 1 % of the prompt tokens were in the prefix cache.

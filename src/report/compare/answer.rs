@@ -7,6 +7,10 @@ use super::{Comparison, Difference, Statistic};
 /// The latencies that settings are ranked by, each by the statistic that shows more differences.
 const METRICS: [ColumnId; 2] = [ColumnId::ttft, ColumnId::total_latency];
 const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
+/// So many repeats show how waits of one run depend on each other.
+const ENOUGH_REPEATS: usize = 3;
+const FEW_REPEATS: &str =
+    "Where queues are long, intervals of one or two runs are too narrow: take three repeats.";
 
 impl Comparison {
     /// Names the best setting by each latency, with the settings it beats and those it is not shown to beat; and settings that fail more
@@ -33,18 +37,13 @@ impl Comparison {
         let failed = all.iter().filter(|of| of.shown && of.metric.is_none());
         found.extend(failed.map(Difference::sentence));
         if found.is_empty() && !all.is_empty() {
-            if all.iter().any(|of| of.shown) {
-                let none = "No setting is shown to be the best by TTFT or total latency.";
-                return vec![none.to_owned()];
-            }
             let count = all.len();
-            let hint = match all.iter().any(|of| of.queue_grew) {
-                true => "A queue grew for a whole run: run longer, or at a lower rate.",
-                false => "Run longer, or with more repeats.",
-            };
-            let none =
-                format!("No setting is shown to be better than another (comparisons: {count}).");
-            return vec![none, hint.to_owned()];
+            return vec![format!(
+                "No setting is shown to be the best by TTFT or total latency (comparisons: {count}): run longer, or with more repeats."
+            )];
+        }
+        if all.iter().any(|of| of.shown && of.repeats < ENOUGH_REPEATS) {
+            found.push(FEW_REPEATS.to_owned());
         }
         found
     }
@@ -93,10 +92,7 @@ fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
     if not_compared > 0 {
         sentence += &format!("; not compared with the other {not_compared}");
     }
-    let mut hints = wins(best).map(|of| of.repeats_hint());
-    let hint = hints.find(|hint| !hint.is_empty());
-    let sentence = format!("{sentence}{}.", hint.unwrap_or_default());
-    Some((score(best).0, sentence))
+    Some((score(best).0, sentence + "."))
 }
 
 impl Difference {
@@ -127,6 +123,7 @@ mod tests {
             between: (0, between),
             holds: true,
             shown,
+            repeats: 3,
             ..Difference::default()
         }
     }
@@ -148,6 +145,8 @@ mod tests {
         ];
         let expected = "best on p99 TTFT: y, shown against x; not shown against z.";
         assert_eq!(of("xyz", &all), [expected]);
+        let of_one_run = all.clone().map(|of| Difference { repeats: 1, ..of });
+        assert_eq!(of("xyz", &of_one_run), [expected, FEW_REPEATS]);
         // A beaten setting is not the best, however many it beats.
         let all = [
             difference(ColumnId::total_latency, [0, 1], 0.5, true),
@@ -166,13 +165,10 @@ mod tests {
         let expected = "best on p99 TTFT: b, shown against a; not compared with the other 2.";
         assert_eq!(of("abcd", &all), [expected]);
         let none = of("xy", &[difference(ColumnId::ttft, [0, 1], 0.05, false)]);
-        let expected = "No setting is shown to be better than another (comparisons: 1).";
-        assert_eq!(none, [expected, "Run longer, or with more repeats."]);
+        let expected = "No setting is shown to be the best by TTFT or total latency (comparisons: 1): run longer, or with more repeats.";
+        assert_eq!(none, [expected]);
         let other = of("xy", &[difference(ColumnId::tpot, [0, 1], 0.05, true)]);
-        assert_eq!(
-            other,
-            ["No setting is shown to be the best by TTFT or total latency."]
-        );
+        assert_eq!(other, [expected]);
         assert_eq!(of("xy", &[]), Vec::<String>::new());
     }
 }

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 
 use super::{Difference, Statistic, Strata, apply_holm, compare};
 use crate::report::files::{RunState, plain};
-use crate::report::findings::queue_grew;
 use crate::report::load::is_given_up;
 use crate::report::reader::{Loaded, Run};
 use crate::report::verdict::Grade;
@@ -35,11 +34,6 @@ const METRICS: [(ColumnId, bool); 4] = [
 ];
 /// Up to so many settings are compared each with each, in the first two of [`METRICS`].
 const FEW: usize = 6;
-/// A server queue of this share of the time, and this many seconds, is long: waits then depend on the requests before, and the bounds of
-/// a single run are too narrow.
-const LONG_QUEUE: (f64, f64) = (0.1, 0.010);
-/// So many repeats show how waits of one run depend on each other.
-const ENOUGH_REPEATS: usize = 3;
 /// The statistics of a metric, their names, and the fewest requests for them.
 const STATISTICS: [(Statistic, &str, u32); 2] = [
     (Statistic::Quantile(0.5), "p50", 40),
@@ -264,20 +258,6 @@ fn known(strata: &Strata) -> [Vec<f64>; 2] {
     [a, b].map(|side| side.into_iter().filter(|value| value.is_finite()).collect())
 }
 
-/// Whether requests of either setting spent much of their time in the server queue, as far as that is known.
-fn has_long_queue(pairs: &[RunPair<'_>]) -> bool {
-    let means = |column| {
-        let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
-        known(&of_column(pairs, column, false)).map(mean)
-    };
-    let is_long =
-        |(queue, total): (f64, f64)| queue >= LONG_QUEUE.1 && queue >= LONG_QUEUE.0 * total;
-    means(ColumnId::pure_queue_time)
-        .into_iter()
-        .zip(means(ColumnId::total_latency))
-        .any(is_long)
-}
-
 /// Compares two settings by pairs of their runs.
 fn compare_settings(
     [first, other]: [&Setting<'_>; 2],
@@ -310,15 +290,10 @@ fn compare_settings(
             found.extend(compared);
         }
     }
-    let needs_repeats = pairs.len() < ENOUGH_REPEATS && has_long_queue(pairs);
-    let mut runs = pairs.iter().flat_map(|(runs, _)| runs);
-    let queue_grew = runs.any(|run| queue_grew(run));
     let found = found.into_iter().map(|difference| Difference {
         a: a.clone(),
         b: b.clone(),
         at: at.clone(),
-        needs_repeats,
-        queue_grew,
         ..difference
     });
     found.collect()

@@ -72,22 +72,6 @@ fn sentences() {
 }
 
 #[test]
-fn a_growing_queue_is_found_in_the_runs() {
-    let of = |policy: &str, growth: f64| {
-        let wait = |n| Some(0.1 + growth * f64::from(n));
-        let waits: Vec<_> = (0..600).map(wait).collect();
-        let settings = json!({"routing_policy": policy});
-        run_of(settings, 0, &["ttft", "pure_queue_time"], &waits)
-    };
-    for (growth, is_growing) in [(0.01, true), (0.0, false)] {
-        let made = comparison(&loaded(vec![of("random", 0.0), of("round_robin", growth)]));
-        let grew = made.differences.iter().map(|of| of.queue_grew);
-        // The median and the p99 of both columns.
-        assert_eq!(grew.collect::<Vec<_>>(), [is_growing; 4]);
-    }
-}
-
-#[test]
 fn of_many_comparisons_only_strong_ones_are_significant() {
     // Strengths of 1.1 and 1.05 are significant in one comparison, but not in two.
     let reaching = |strengths: &[f64]| {

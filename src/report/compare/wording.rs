@@ -28,16 +28,7 @@ impl Difference {
                 }
             ),
         };
-        format!("{at}{result}{}{}", self.repeats_hint(), self.failed_text())
-    }
-
-    /// Asks for more repeats, if the bounds are of too few runs.
-    pub(super) fn repeats_hint(&self) -> &'static str {
-        match (self.needs_repeats && self.is_shown(), self.repeats) {
-            (false, _) => "",
-            (true, 0..2) => " (one run: take three repeats)",
-            (true, _) => " (two runs: take three repeats)",
-        }
+        format!("{at}{result}{}", self.failed_text())
     }
 
     /// The label of statistic and metric: `p99 TTFT`.

@@ -1,11 +1,10 @@
 //! Whether the generator kept up.
 
-use crate::report::verdict::{Cause, Grade};
 use crate::request::columns::ColumnId;
 use crate::request::stages::StageSet;
 use crate::units::duration;
 
-use super::{ENOUGH, Facts, Finding, Level, MIN_MEAN_S, capitalized};
+use super::{ENOUGH, Facts, Finding, MIN_MEAN_S};
 
 /// A generator whose p99 lateness is over this share of the median TTFT distorts the latencies.
 const LATE_SHARE: f64 = 0.1;
@@ -13,28 +12,6 @@ const LATE_SHARE: f64 = 0.1;
 const MIN_LATE_S: f64 = 0.020;
 /// A client that stalls its responses for this share of their time shows in the figures.
 const STALL_SHARE: f64 = 0.05;
-
-/// The run's own verdict, unless it is `VALID`.
-pub fn verdict(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let verdict = facts.run.verdict()?;
-    let reasons = verdict.reasons.iter();
-    let reasons: Vec<String> = reasons.map(|reason| capitalized(reason) + ".").collect();
-    // The reason for late sends says what helps. Failed requests and a stop are not the generator's doing. Files of older versions have
-    // reasons only.
-    let is_generators = |cause: &Cause| !matches!(cause, Cause::Failed | Cause::Stopped);
-    let is_failed = |reason: &String| reason.contains(" failed: ");
-    let causes = &verdict.causes;
-    let is_its_doing = causes.iter().any(is_generators)
-        || causes.is_empty() && !verdict.reasons.iter().all(is_failed);
-    if !is_its_doing || causes.contains(&Cause::LateSends) {
-        finding.advice.clear();
-    }
-    if verdict.grade == Grade::Degraded {
-        finding.level = Level::Limit;
-        finding.title = "DEGRADED: take these figures with care".to_owned();
-    }
-    (verdict.grade != Grade::Valid).then(|| reasons.join(" "))
-}
 
 /// Requests that waited for one of `--max-concurrency` slots. The verdict reports other lateness.
 pub fn slots(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {

@@ -1,23 +1,13 @@
-//! Failed and retracted requests, and what was not measured.
+//! Failed and retracted requests.
 
-use crate::report::load::{Counts, FailureKind};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
-use crate::request::stages::StageSet;
 use crate::units::count;
 
-use super::{ENOUGH, Facts, Finding, Level};
+use super::{Facts, Finding, Level};
 
 /// The share of failed requests from which the latencies of the others mislead: the slowest requests may be among those that failed.
 const FAILED_SHARE: f64 = 0.01;
-/// The outcomes of requests to a server that is down.
-const NO_CONNECTION: [Outcome; 3] = [
-    Outcome::UpstreamDied,
-    Outcome::ConnectError,
-    Outcome::ProxyError,
-];
-/// In the error of a router (sglang-router, smg) that has no server to send to.
-const NO_SERVER: &str = "No available ";
 
 /// Failed requests, and where they were last seen.
 pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
@@ -35,11 +25,8 @@ pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let percent = share * 100.0;
     finding.title = format!("{failed} of {requests} requests failed ({percent:.1} %)");
     let first = all.failures.kinds.first();
-    let is_of_server =
-        |kind: &&FailureKind| facts.has("server_failed") && NO_CONNECTION.contains(&kind.outcome);
     let advice = match facts.run.faults.is_empty() {
-        true if first.filter(is_of_server).is_some() => Some("See the server that failed."),
-        true => first.and_then(|kind| advice(kind, &all.counts)),
+        true => first.and_then(|kind| advice(kind.outcome)),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
     if let Some(advice) = advice {
@@ -53,20 +40,10 @@ pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
 }
 
 /// What to do about the most frequent kind of failure, if its outcome suggests it.
-fn advice(kind: &FailureKind, counts: &Counts) -> Option<&'static str> {
-    let errors = counts.errors.iter();
-    let without_server = errors.filter(|(error, _)| error.contains(NO_SERVER));
-    let without_server: u64 = without_server.map(|(_, count)| count).sum();
-    Some(match kind.outcome {
-        Outcome::Rejected if without_server * 2 > kind.requests => {
-            "The router took no server for alive: look at the servers' `/health` and logs. A router uses a server that it gave up again \
-             once a later check of it succeeds."
-        }
-        Outcome::Rejected if kind.last_seen == Some(StageSet::PROXY) => {
-            "The proxy itself refused them, as it had `max_connections`: raise it, or lower the rate."
-        }
+fn advice(outcome: Outcome) -> Option<&'static str> {
+    Some(match outcome {
         Outcome::Rejected => {
-            "A queue was full: add servers, lower the rate, or allow a longer queue."
+            "Something refused to take more, the column `error` says what: add servers, lower the rate, or allow a longer queue."
         }
         Outcome::Timeout => {
             "The time limit ran out while requests waited: lower the rate, add servers, or raise `--request-timeout-s`."
@@ -92,30 +69,4 @@ pub fn retractions(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
         let requests = count(retracted, "request");
         format!("To make room for others, {requests} left a batch again and waited a second time.")
     })
-}
-
-/// Stages that were not measured, and what to switch on to measure them.
-pub fn unseen(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
-    let spent = facts.spent;
-    let notes = spent.unseen_notes();
-    (!notes.is_empty() && spent.requests >= ENOUGH).then(|| {
-        format!(
-            "{}. Stages that could not be measured separately are shown as one, hatched.",
-            notes.join(". ")
-        )
-    })
-}
-
-/// Nothing else was found, and there were too few requests.
-pub fn too_few(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let (timed, ok) = (facts.spent.requests, facts.figures.all.counts.ok());
-    if !facts.figures.all.flow.is_scheduled || timed != ok {
-        finding.advice.clear();
-    }
-    let untimed = match timed == ok {
-        true => String::new(),
-        false => format!(", {timed} of them with an arrival and an end"),
-    };
-    let is_first = facts.found.is_empty();
-    is_first.then(|| format!("{ok} requests went well{untimed}; findings need at least {ENOUGH}."))
 }

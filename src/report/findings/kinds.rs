@@ -1,6 +1,6 @@
 //! The kinds of findings, each with its level, title, advice and rule.
 
-use super::{ENOUGH, Facts, Finding, Level, client, ends, failing, pair, servers, waiting};
+use super::{ENOUGH, Facts, Finding, Level, client, ends, pair, servers, waiting};
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::units::duration;
@@ -10,19 +10,14 @@ type Rule = fn(&Facts<'_>, &mut Finding) -> Option<String>;
 
 /// The share of a request's time from which prefill, which is normally small, is a finding.
 const PREFILL_SHARE: f64 = 0.4;
+/// The same of decoding, which is normally the largest stage.
+const DECODE_SHARE: f64 = 0.7;
 /// A router that holds first tokens back for this long, seconds, and for this share of the TTFT, does more than pass them on.
 const MIN_RETURN_S: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
 
-/// Kind, level, title, advice (empty: nothing to do), rule. The rules at the end apply only if those before them found nothing.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
-    (
-        "verdict",
-        Level::Problem,
-        "INVALID: do not use these figures",
-        "Give the generator a machine or cores of its own, or ask for a lower rate.",
-        client::verdict,
-    ),
+/// Kind, level, title, advice (empty: nothing to do), rule.
+pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
     (
         "slots",
         Level::Limit,
@@ -30,14 +25,6 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "`--max-concurrency` was reached, so the load was less than the schedule asked: raise it, or read the latencies that \
          count from the schedule.",
         client::slots,
-    ),
-    (
-        "server_failed",
-        Level::Problem,
-        "A server failed",
-        "Is it up? The end of its log says why it ended. Where connections are refused, nothing listens at its address: it is down, \
-         still loading its model, or listens elsewhere.",
-        failing::server,
     ),
     (
         "not_served",
@@ -53,13 +40,6 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Requests failed",
         "Read the column `error` of these rows.",
         ends::failures,
-    ),
-    (
-        "fault",
-        Level::Limit,
-        "A fault that was done on purpose made requests wait",
-        "The table of faults shows what each fault cost.",
-        failing::waited_for_fault,
     ),
     (
         "server_queue",
@@ -137,7 +117,14 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Decoding takes most of the time",
         "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server (lower \
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
-        waiting::decoding,
+        |facts, _| {
+            let took = facts.stage(Period::DECODE, DECODE_SHARE)?;
+            let each = facts.figures.all.latencies.get(ColumnId::tpot);
+            let each = each.map_or(String::new(), |each| {
+                format!(" An output token took {} (median).", duration(each.p50))
+            });
+            Some(format!("Making the answers took {took}.{each}"))
+        },
     ),
     (
         "client_stall",
@@ -152,41 +139,5 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Servers ran out of memory for tokens",
         "Raise `mem_fraction_static` or `schedule_conservativeness`, lower `max_running_requests`, or add servers.",
         ends::retractions,
-    ),
-    (
-        "unseen",
-        Level::Note,
-        "Some stages were not measured",
-        "",
-        ends::unseen,
-    ),
-    ("fine", Level::Fine, "Nothing is wrong", "", |facts, _| {
-        let is_whole = facts.is_complete() && facts.episodes.is_empty();
-        (is_whole && facts.found.is_empty() && facts.is_quiet())
-            .then(|| "Every stage was measured, and no finding applies.".to_owned())
-    }),
-    (
-        "nothing_found",
-        Level::Note,
-        "No problem found in what was measured",
-        "",
-        |facts, _| {
-            // A problem may be in the part of the run that is missing.
-            let why = match (facts.is_complete(), facts.episodes.is_empty()) {
-                (false, _) => "What is missing (see the notes) may hide something.",
-                (true, true) => "What was not measured may hide something.",
-                (true, false) => {
-                    "It had faults on purpose: their table says what became of requests."
-                }
-            };
-            facts.is_quiet().then(|| why.to_owned())
-        },
-    ),
-    (
-        "too_few",
-        Level::Note,
-        "Too few requests to say anything",
-        "Send more (`--num-prompts`).",
-        ends::too_few,
     ),
 ];

@@ -9,7 +9,7 @@ use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::{Facts, Finding};
+use super::{Facts, Finding, Level};
 
 /// The fewest requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
@@ -34,11 +34,6 @@ pub fn not_served(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let server = &fault.server;
     finding.title = format!("{server} was not used again");
     Some(format!("{server}: {}.", fault.recovery.said))
-}
-
-/// Whether a run's queue grew throughout it.
-pub fn queue_grew(run: &Run) -> bool {
-    growth(run).is_some()
 }
 
 /// A queue that grew from the first third of the run to the last because more requests arrived than ended.
@@ -105,7 +100,8 @@ type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
 pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let run = facts.run;
     // A server that was down got fewer requests.
-    if !run.faults.is_empty() || facts.has("server_failed") {
+    let has_problem = facts.found.iter().any(|of| of.level == Level::Problem);
+    if has_problem || !run.faults.is_empty() {
         return None;
     }
     let table = &run.table;

@@ -1,32 +1,19 @@
 //! Waiting in server queues and in the router: its causes, and the requests that caused it.
 
 use crate::report::why::dominant_group;
-use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
-use crate::units::{duration, percent};
+use crate::units::percent;
 
-use super::{Facts, Finding, Level, MIN_MEAN_S, QUEUE_SHARE, capitalized};
+use super::{Facts, Finding, MIN_MEAN_S, QUEUE_SHARE, capitalized};
 
 /// The share of a request's time from which its wait is a finding: in the router, for room in a server, or for few other requests.
 const WAIT_SHARE: f64 = 0.1;
-/// The share from which decoding, which is normally the largest stage, is a finding; and that of it with prefills on the same server from
-/// which these hold it up.
-const DECODE_SHARE: f64 = 0.7;
-const STALLED_SHARE: f64 = 0.8;
-
 /// The share of the waiting from which a second cause is named.
 const MUCH: f64 = 0.2;
 
 /// The share of the waiting in servers from which their slots count as full.
 const FULL: f64 = 0.5;
-
-const STALLED_ADVICE: &str = "Let decoding in between (a smaller `chunked_prefill_size`, `--enable-mixed-chunk`), send requests that begin \
-                              alike to the same server (`cache_aware`), shorten prompts, or add servers.";
-
-/// How to have servers report when each request waited and ran.
-const TIMING_ADVICE: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
-                       up, come by traces (`--enable-trace`, and `--engine-traces` of the proxy).";
 
 /// Waiting in server queues: its main cause and other large ones, and what helps against each.
 pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
@@ -51,19 +38,7 @@ pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
         what += &format!(", and {} for {share}", cause.described(slots));
         finding.advice += &format!(" For the {share}: {}", cause.advice());
     }
-    what += ".";
-    let unknown = shares.iter().find(|of| of.0 == Cause::Unknown);
-    if why.untimed > 0 && unknown.is_some_and(|of| of.1 >= MUCH) {
-        what += &format!(
-            " What occupied the server is not known while it had requests for which it reported no times ({} in the rows).",
-            why.untimed
-        );
-        // No switch shows the times of requests that a fault on purpose broke.
-        if facts.run.faults.is_empty() {
-            finding.advice = format!("{TIMING_ADVICE} {}", finding.advice);
-        }
-    }
-    Some(what)
+    Some(what + ".")
 }
 
 /// Waiting in the router. A higher limit of the router does not help if the servers have no free slot either.
@@ -86,26 +61,6 @@ pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
     Some(format!(
         "{what} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
         share * 100.0
-    ))
-}
-
-/// Decoding, and whether prefills hold it up.
-pub fn decoding(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let took = facts.stage(Period::DECODE, DECODE_SHARE)?;
-    let each = facts.figures.all.latencies.get(ColumnId::tpot);
-    let each = each.map_or(String::new(), |each| {
-        format!(" An output token took {} (median).", duration(each.p50))
-    });
-    let what = format!("Making the answers took {took}");
-    let [all, stalled] = facts.why.decoding;
-    if stalled == 0.0 || stalled < STALLED_SHARE * all {
-        return Some(format!("{what}.{each}"));
-    }
-    (finding.level, finding.title) = (Level::Limit, "Prefills hold up decoding".to_owned());
-    finding.advice = STALLED_ADVICE.to_owned();
-    let share = percent(stalled / all);
-    Some(format!(
-        "{what}, {share} of it while others were prefilled on the same server.{each}"
     ))
 }
 

@@ -39,8 +39,6 @@ pub struct FailureKind {
     pub requests: u64,
     /// How long they had waited, seconds; see [`waited`].
     pub waited: Option<Summary>,
-    /// Their time by stage, as far as it is known.
-    pub spent: TimeSpent,
 }
 
 /// The latencies that have lower bounds.
@@ -67,17 +65,11 @@ impl Failures {
             by_kind.entry(kind).or_default().push(row);
         }
         let kind = |((_, last_seen), rows): ((_, Option<StageSet>), Vec<Row>)| {
-            let mut spent = TimeSpent::default();
-            for row in &rows {
-                let [all, _] = TimeSpent::both(row);
-                spent.add(all);
-            }
             Some(FailureKind {
                 outcome: rows.first()?.outcome(),
                 last_seen,
                 requests: rows.len() as u64,
                 waited: Summary::of(rows.iter().filter_map(waited)),
-                spent,
             })
         };
         let mut kinds: Vec<FailureKind> = by_kind.into_iter().filter_map(kind).collect();
@@ -152,25 +144,12 @@ impl FailureKind {
         if let Some(waited) = &self.waited {
             text.push_str(&format!(", after {} on average", duration(waited.mean)));
         }
-        if let Some((spent, share)) = self.longest_elsewhere() {
-            text.push_str(&format!(", {share:.0} % of that {}", spent.place()));
-        }
         text
     }
 
     /// Where they were last seen, by the names of the column `ended_in`.
     pub fn ended_in(&self) -> Option<String> {
         self.last_seen.map(|seen| seen.ended_in(|stage| stage.name))
-    }
-
-    /// The stage that took most of their time, with its percentage, unless they were last seen there: a request that waits for long
-    /// and times out at its first token did not spend its time decoding.
-    pub fn longest_elsewhere(&self) -> Option<(StageSet, f64)> {
-        let part = self.spent.parts.first()?;
-        let is_here = self.last_seen == Some(part.spent);
-        // A lower bound, if the stage was not measured in all requests.
-        let share = part.nanos as f64 / self.spent.total_nanos as f64;
-        (share > 0.5 && !is_here).then_some((part.spent, share * 100.0))
     }
 }
 
@@ -224,31 +203,6 @@ mod tests {
                 .open_row()
         });
         ok.chain(failed).collect()
-    }
-
-    #[test]
-    fn the_longest_stage_of_failed_requests_is_named_if_they_were_last_seen_elsewhere() {
-        // The first token came at 210 ms, and 10 ms later it was over.
-        let queued = Sample::whole().at(Moment::QueueEnd, 180);
-        let queued = queued.at(Moment::Finish, 220);
-        // Scheduled at 0, it waited 20 s for a slot; 3 s after its send it was given up.
-        let held = Sample::starting(20_000).at(Moment::Scheduled, 0);
-        let held = held.at(Moment::Finish, 23_001);
-        for (cut, expected) in [
-            (
-                queued,
-                "after 0.22 s on average, 73 % of that in the server queue.",
-            ),
-            (
-                held,
-                "after 23.00 s on average, 87 % of that in the client, before it was sent.",
-            ),
-        ] {
-            let cut = cut.ended(Outcome::Timeout, "").open_row();
-            let summary = load::Summary::of_records(&[cut], &run());
-            let how = "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding,";
-            assert_eq!(summary.all.time_sentences(), format!("{how} {expected}"));
-        }
     }
 
     #[test]
@@ -333,7 +287,6 @@ mod tests {
         for (pointer, expected) in [
             ("/failures/0/waited/p50", 10.001),
             ("/queued_unknown_requests", 112.0),
-            ("/failures/0/parts/0/mean", 9.996),
             ("/latency_at_least/ttft_from_schedule/p50", 10.001),
             ("/latency/ttft_from_send/p50", 0.209),
         ] {

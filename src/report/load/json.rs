@@ -79,7 +79,6 @@ fn group(group: &Group, run: &RunFacts) -> Value {
             "ended_in": kind.ended_in(),
             "requests": kind.requests,
             "waited": figures(kind.waited.as_ref()),
-            "parts": parts(&kind.spent),
         })
     });
     let bounds = group.failures.lower_bounds.iter();

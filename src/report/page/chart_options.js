@@ -8,7 +8,7 @@ const bands = (run, c, end) => run.faults.flatMap(episode => episode.faults).map
   band(`${fault.server}: ${fault.kind} at ${number(fault.down, 1)} s`, c.bad, .12, { xAxis: fault.down }, { xAxis: fault.over ?? end }));
 
 /** The distribution of a latency, a line for each run. */
-const cdfOption = (runs, metric, state) => c => {
+const cdfOption = (runs, metric) => c => {
   const unit = unitFor(maxOf(runs.flatMap(run => run.curves[metric].values)));
   const line = (run, at) => {
     const { values, shares } = run.curves[metric];
@@ -16,11 +16,11 @@ const cdfOption = (runs, metric, state) => c => {
     const few = points.length <= 60;
     // The line begins at 0 %.
     if (points.length && shares[0] > 0 && few) points.unshift([points[0][0], 0]);
-    return lineSeries(c, nameOf(run), state.log ? points.filter(([x]) => x > 0) : points, at,
+    return lineSeries(c, nameOf(run), points, at,
       { step: points.length <= 60 ? "end" : false, symbol: "circle", symbolSize: 6, showSymbol: false, triggerLineEvent: true, emphasis: { disabled: true } });
   };
   return chartOf(c, { legend: runs.length > 1,
-    x: [unit.name, state.log ? { type: "log", min: null, logBase: 10 } : {}], y: ["% of requests that took no longer", { max: 100 }],
+    x: [unit.name], y: ["% of requests that took no longer", { max: 100 }],
     tooltip: { trigger: "item" }, tip: at => tip(at.seriesName, [[at.color, `${number(at.value[1])} % took no longer than`, duration(at.value[0] / unit.times)]]),
     series: runs.map(line) });
 };
@@ -76,9 +76,9 @@ const waitingOption = over => c => {
 };
 
 /** Single requests as bars. */
-const waterfallOption = (all, stages, state) => (c, width) => {
+const waterfallOption = (all, stages, isScheduled) => (c, width) => {
   const requests = all.map(of => isFirst ? { ...of, total: of.until_first_token, parts: of.parts.filter(([at]) => !stages[at].is_after) } : of);
-  const unit = unitFor(maxOf(requests.map(of => state.own ? of.total : of.start + of.total)));
+  const unit = unitFor(maxOf(requests.map(of => of.total)));
   const isVisible = at => requests.some(of => of.parts.some(([index, seconds]) => index === at && seconds > 0.01 * of.total));
   const shown = Math.min(requests.length, SMALL.matches ? 18 : 30);
   const none = { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } };
@@ -86,7 +86,7 @@ const waterfallOption = (all, stages, state) => (c, width) => {
     textStyle: { color: c.soft, fontSize: 10 }, dataBackground: none, selectedDataBackground: none, moveHandleStyle: { color: c.line }, brushSelect: false };
   const took = (of, at) => Math.max(0, of.parts.filter(([index]) => index === at).reduce((sum, [, seconds]) => sum + seconds, 0));
   return chartOf(c, { legend: stages.filter((_, at) => isVisible(at)).map(stage => stage.label), grid: { right: 34, top: 34, bottom: 74 },
-    x: [state.own ? `${unit.name} since it ${state.is_scheduled ? "was to be sent" : "arrived"}` : `${unit.name} into the run`, { splitLine: { show: true, lineStyle: { color: c.faint } } }],
+    x: [`${unit.name} since it ${isScheduled ? "was to be sent" : "arrived"}`, { splitLine: { show: true, lineStyle: { color: c.faint } } }],
     y: ["", { type: "category", min: null, inverse: true, data: requests.map(of => "#" + of.id.slice(of.id.lastIndexOf("-") + 1)), splitLine: { show: false }, axisTick: { show: false },
       axisLabel: { color: c.soft, fontSize: 10, width: width < 500 ? 44 : 90, overflow: "truncate" } }],
     dataZoom: [{ ...slider, xAxisIndex: 0, height: 20, bottom: 8, labelFormatter: value => number(value) },
@@ -96,8 +96,7 @@ const waterfallOption = (all, stages, state) => (c, width) => {
       return tip(`${of.id}: ${duration(of.total)}${of.outcome === "ok" ? "" : ", " + of.outcome}`,
         of.parts.map(([at, seconds]) => [fill(c, stages[at].name).color, stages[at].label, duration(seconds)]));
     },
-    series: [{ type: "bar", stack: "all", silent: true, itemStyle: { color: "transparent" }, tooltip: { show: false }, data: requests.map(of => state.own ? 0 : of.start * unit.times) },
-      ...stages.map((stage, at) => barSeries(c, stage.name, stage.label, requests.map(of => took(of, at) * unit.times), { barCategoryGap: "18%", cursor: "pointer" }))] });
+    series: stages.map((stage, at) => barSeries(c, stage.name, stage.label, requests.map(of => took(of, at) * unit.times), { barCategoryGap: "18%" })) });
 };
 
 /** Adds a gap to a line where points are missing: more than four times the median distance. */

@@ -75,7 +75,7 @@ function picture(of) {
     return button;
   }));
   const head = box("header", "", make("h3", of.title), markOf(of.mark), save);
-  const figure = box("figure", "", head, of.tools ?? null, chart, words("figcaption", of.caption), of.after ?? null);
+  const figure = box("figure", "", head, of.tools ?? null, chart, words("figcaption", of.caption));
   of.chart = chart;
   of.height = of.height ?? (() => SMALL.matches ? 260 : 300);
   PICTURES.push(of);
@@ -101,10 +101,7 @@ function draw(of) {
   if (!of.chart.isConnected) return;
   const [made, more] = options(of, inks(), of.chart.clientWidth);
   of.chart.style.height = of.height() + more + "px";
-  if (!of.made) {
-    of.made = echarts.init(of.chart, null, { renderer: "canvas" });
-    of.ready?.(of.made);
-  }
+  of.made ??= echarts.init(of.chart, null, { renderer: "canvas" });
   of.made.resize();
   of.made.setOption(made, true);
 }

@@ -63,10 +63,10 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
         "file": run.file,
         "is_scheduled": report.summary.all.flow.is_scheduled,
-        "all": spent_on(&all.spent, "a request took", requests.over_time(|[all, _]| all)),
-        "until_first_token": spent_on(&all.until_first, "until the first token", requests.over_time(|[_, until_first]| until_first)),
+        "all": spent_on(&all.spent, all.spent.sentence("a request took"), requests.over_time(|[all, _]| all)),
+        "until_first_token": spent_on(&all.until_first, all.until_first.shares("until the first token") + ".", requests.over_time(|[_, until_first]| until_first)),
         "waiting_over": requests.waiting(&run.table, &report.why),
-        "waterfall": requests.waterfall(&run.table, &report.why, each),
+        "waterfall": requests.waterfall(&run.table, each),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "series": series(report),
     });
@@ -79,9 +79,9 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
 }
 
 /// The stages of requests: a sentence, their means, and `over` time.
-fn spent_on(spent: &TimeSpent, whose: &str, over: Value) -> Value {
+fn spent_on(spent: &TimeSpent, sentence: String, over: Value) -> Value {
     json!({
-        "sentence": format!("{}.", spent.shares(whose)),
+        "sentence": sentence,
         "stages": stages(spent),
         "mean": spent.mean_total().map(short),
         "over": over,

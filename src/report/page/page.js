@@ -17,7 +17,8 @@ function headline() {
   if (mark) {
     const which = RUNS.filter(run => run.mark === mark);
     const text = mark === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : mark === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
-    $("head").append(box("p", `box verdict ${mark}`, markOf(mark), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text} Why is said below.`));
+    const why = RUNS.flatMap(run => (run.summary.verdict?.reasons ?? []).map(reason => `${RUNS.length === 1 ? "" : `${briefOf(run)}: `}${upper(reason)}.`));
+    $("head").append(box("div", `box verdict ${mark}`, box("p", "", markOf(mark), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text}`), ...why.map(reason => words("p", reason))));
   }
   if (RUNS.length === 1) facts(RUNS[0]);
 }
@@ -40,9 +41,8 @@ function facts(run) {
 function allFindings() {
   const kinds = new Map();
   for (const run of RUNS) for (const of of run.findings) {
-    const kind = of.kind === "verdict" ? of.title : of.kind;
-    if (!kinds.has(kind)) kinds.set(kind, []);
-    kinds.get(kind).push([run, of]);
+    if (!kinds.has(of.kind)) kinds.set(of.kind, []);
+    kinds.get(of.kind).push([run, of]);
   }
   const rank = Object.keys(LEVELS);
   const sorted = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank.indexOf(of.level))) - Math.min(...b.map(([, of]) => rank.indexOf(of.level))));
@@ -54,7 +54,7 @@ function allFindings() {
       others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${briefOf(run)}: ${of.what}`))) : null);
     return findingOf(of, where);
   });
-  return section("findings", "What this says", box("ul", "findings", ...items));
+  return section("findings", "What this says", items.length ? box("ul", "findings", ...items) : make("p", "No finding applies to what was measured."));
 }
 
 /** The comparison of settings; the table has those against the first setting. */
@@ -77,7 +77,7 @@ function compared() {
   };
   const answer = of => make("li", spaced(/^(no|p\d)/.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
   return section("compare", "Which is better?",
-    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", spaced(text).replace(/^best/, "Best"), /^(No|Run|A queue)/.test(text) ? "none" : "shown"))) : null,
+    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", spaced(text).replace(/^best/, "Best"), /^(No|Where)/.test(text) ? "none" : "shown"))) : null,
     all.length ? make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may miss it by chance (then the interval alone shows one).`, "soft") : null, markOf(worst(RUNS.filter(run => run.mark === "DEGRADED"))),
     all.length ? table([isOne ? `against ${spaced(listed[0].a)}` : "setting", ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
       pairs.map(pair => [setting(pair), ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much.", "stacked") : null,
@@ -155,14 +155,12 @@ function sweep() {
 function distributions() {
   const shown = DATA.shown.filter(of => RUNS.some(run => run.curves[of.name].values.length));
   if (!shown.length) return null;
-  const state = { metric: shown[0].name, log: false };
+  const state = { metric: shown[0].name };
   const runs = () => RUNS.filter(run => run.curves[state.metric].values.length);
   const label = () => DATA.shown.find(of => of.name === state.metric).label;
-  const cdf = { title: "Distribution", mark: worst(RUNS), option: c => cdfOption(runs(), state.metric, state)(c),
+  const cdf = { title: "Distribution", mark: worst(RUNS), option: c => cdfOption(runs(), state.metric)(c),
     caption: "How many of the requests took at most the time below: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed. A step in a line means two kinds of requests." };
-  const again = () => { if (cdf.made) draw(cdf); };
-  const tools = box("div", "tools", choice("Latency", shown.map(of => [of.name, of.label]), state.metric, metric => { state.metric = metric; again(); }),
-    choice("Axis", [[false, "linear"], [true, "logarithmic"]], false, log => { state.log = log; again(); }));
+  const tools = box("div", "tools", choice("Latency", shown.map(of => [of.name, of.label]), state.metric, metric => { state.metric = metric; if (cdf.made) draw(cdf); }));
   Object.defineProperty(cdf, "title", { get: () => `Distribution: ${label()}` });
   const figure = picture(cdf);
   const rename = () => { figure.querySelector("h3").textContent = cdf.title; };

@@ -6,7 +6,7 @@ function section(id, title, ...inner) {
   return element;
 }
 
-const LEVELS = { problem: "problem", limit: "limit", note: "note", fine: "all well" };
+const LEVELS = { problem: "problem", limit: "limit", note: "note" };
 
 function findingOf(of, where) {
   const title = box("h3", "", make("small", LEVELS[of.level]), of.title);
@@ -65,49 +65,21 @@ function whyTheyWaited(run) {
 function waterfall(run) {
   const { stages, requests, of: all } = run.waterfall;
   if (!requests.length) return null;
-  const state = { own: true, order: "total", is_scheduled: run.is_scheduled };
   const upTo = run.is_scheduled ? "to be sent at" : "arrived at";
-  const numbers = box("div", "request");
-  numbers.hidden = true;
-  numbers.setAttribute("role", "status");
   const few = Math.min(requests.length, all) >= all;
   let shown = [];
   const pick = () => {
     const length = of => isFirst ? of.until_first_token : of.total;
     const longest = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a));
     shown = longest.slice(0, 100);
-    if (state.order !== "total") shown.sort((a, b) => a.start - b.start);
-  };
-  const showRequest = of => {
-    numbers.hidden = false;
-    const rows = of.parts.map(([at, seconds]) => [upper(stages[at].label), stages[at].place, { n: duration(seconds) }, { n: percent(of.total ? seconds / of.total : null) }]);
-    rows.push(["Total", "", { n: duration(of.total) }, ""]);
-    const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], [upTo, `${number(of.start)} s`],
-      ["tokens", `${number(of.input)} in${of.cached ? ` (${number(of.cached)} from the cache)` : ""}, ${number(of.output)} out`], ["time to first token", duration(of.ttft)]];
-    const [waited, held, by] = of.waiting || [];
-    if (waited) facts.push(["server queue", waited + by.map(([id, time]) => `, then ${id} (${duration(time)})`).join("")]);
-    if (held) facts.push(["held up others", duration(held)]);
-    numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
   const of = { title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
-    option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, state)(c, width); },
-    caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time. Click a bar for its numbers.",
-    after: numbers,
-    ready: chart => chart.getZr().on("click", event => {
-      const at = chart.convertFromPixel({ yAxisIndex: 0 }, event.offsetY);
-      if (shown[at] && chart.containPixel({ gridIndex: 0 }, [event.offsetX, event.offsetY])) showRequest(shown[at]);
-    }) };
-  const setter = key => value => { state[key] = value; draw(of); };
-  of.tools = box("div", "tools", firstBox(),
-    choice("Order", [["total", "slowest first"], ["start", "by arrival"]], "total", setter("order")),
-    choice("Bars begin", [[true, "at 0"], [false, run.is_scheduled ? "when sent" : "at arrival"]], true, setter("own")));
+    option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, run.is_scheduled)(c, width); },
+    caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." };
+  of.tools = box("div", "tools", firstBox());
   const rows = make("div");
-  const listed = () => rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }, ""], shown.slice(0, 25).map(of => {
-    const button = make("button", "numbers");
-    button.type = "button";
-    button.onclick = () => { showRequest(of); numbers.scrollIntoView({ block: "nearest" }); };
-    return [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }, button];
-  })));
+  const listed = () => rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }], shown.slice(0, 25).map(of =>
+    [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }])));
   pick();
   listed();
   const which = few ? `All ${number(all)} requests` : `Of ${number(all)} requests`;

@@ -104,7 +104,7 @@ impl Requests {
     }
 
     /// Single requests: the `each` slowest by their whole time, and by that until the first token.
-    pub fn waterfall(&self, table: &Table, why: &WaitReport, each: usize) -> Value {
+    pub fn waterfall(&self, table: &Table, each: usize) -> Value {
         let mut slowest: Vec<&Request> = self.all.iter().collect();
         let mut rows = BTreeSet::new();
         for which in 0..2 {
@@ -120,7 +120,6 @@ impl Requests {
                 let at = order.iter().position(|set| *set == part.spent)?;
                 Some(json!([at, short(seconds(part.nanos))]))
             });
-            let cell = |column| table.number(column, *row).map_or(Value::Null, short);
             json!({
                 "id": table.text(ColumnId::req_id, *row),
                 "start": table.began(*row).map(|at| short(seconds(at))),
@@ -128,12 +127,7 @@ impl Requests {
                 "until_first_token": breakdown.until_first_token().map(|until| short(seconds(until.total_nanos))),
                 "host": table.text(ColumnId::host, *row),
                 "outcome": table.text(ColumnId::outcome, *row),
-                "error": table.text(ColumnId::error, *row),
-                "input": cell(ColumnId::actual_prompt_tokens),
-                "output": cell(ColumnId::actual_output_tokens),
-                "cached": cell(ColumnId::cached_tokens),
-                "ttft": cell(ColumnId::ttft),
-                "waiting": why.of_row(table, *row).map(|of| compact_wait(&of)),
+                "ttft": table.number(ColumnId::ttft, *row).map(short),
                 "parts": parts.collect::<Value>(),
             })
         });
@@ -143,14 +137,6 @@ impl Requests {
             "requests": requests.collect::<Value>(),
         })
     }
-}
-
-/// Why a request waited, in few bytes: the sentence, the seconds for which it held up others, and the others that held it up, after the
-/// first, which is in the sentence.
-fn compact_wait(why: &Value) -> Value {
-    let by = why["held_up_by"].as_array().into_iter().flatten().skip(1);
-    let by = by.map(|by| json!([by["req_id"], by["seconds"]]));
-    json!([why["words"], why["held_up_others_s"], by.collect::<Value>()])
 }
 
 /// The stages of requests with their means and shares, the largest first.

@@ -48,7 +48,7 @@ impl Effect {
 }
 
 /// The hop that held a row's request, if no server had it.
-pub fn held_by(table: &Table, row: usize) -> Option<&str> {
+fn held_by(table: &Table, row: usize) -> Option<&str> {
     let columns = [ColumnId::host, ColumnId::prefill_host, ColumnId::worker];
     let [host, prefill_host, worker] = columns.map(|of| table.text(of, row));
     let is_held = host.is_empty() && prefill_host.is_empty() && !worker.is_empty();

@@ -29,8 +29,8 @@ pub struct Server {
     queues: BTreeMap<Option<Cause>, Queue>,
     /// The source of its slots, if the run's files name them.
     slots_source: Option<&'static str>,
-    /// The tokens that its KV cache holds, and the source of that.
-    pool: Option<(u64, &'static str)>,
+    /// The tokens that its KV cache holds.
+    pub pool: Option<u64>,
 }
 
 /// The sequences of a queue.
@@ -53,10 +53,7 @@ const POOL_FLAG: &str = "--max-total-tokens";
 const TOLD: &str = "given";
 const COMMAND: &str = "its command";
 const SERVER_INFO: &str = "its /get_server_info";
-const METRICS_PAGE: &str = "its /metrics";
 const FOUND: &str = "found in the rows";
-/// Of slots that were others before.
-pub const CHANGED: &str = "found in the rows, at the end";
 
 /// The server at which a row's sequence waited for a cause.
 pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
@@ -109,17 +106,13 @@ impl Server {
         })
     }
 
-    /// The most requests that it runs at once, at the end, and the source of that.
+    /// The most requests that it runs at once, and the source of that.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
         let queue = self.queue(None).or(self.queue(Some(Cause::DecodeSlots)))?;
-        let (slots, has_changed) = queue.waits.last_slots()?;
-        let found = if has_changed { CHANGED } else { FOUND };
-        Some((slots, self.slots_source.unwrap_or(found)))
-    }
-
-    /// The tokens that its KV cache holds.
-    pub fn pool(&self) -> Option<u64> {
-        self.pool.map(|(pool, _)| pool)
+        Some((
+            queue.waits.limits.slots?,
+            self.slots_source.unwrap_or(FOUND),
+        ))
     }
 
     /// Its limits as JSON.
@@ -127,8 +120,7 @@ impl Server {
         json!({
             "slots": self.slots().map(|(slots, _)| slots),
             "slots_source": self.slots().map(|(_, source)| source),
-            "pool_tokens": self.pool(),
-            "pool_source": self.pool.map(|(_, source)| source),
+            "pool_tokens": self.pool,
         })
     }
 
@@ -205,14 +197,13 @@ impl Server {
         let in_command = || Some(of_ranks(flag(command, SLOTS_FLAG)?, COMMAND));
         let slots = told.or(asked).or_else(in_command);
         let down = Interval::union(down.collect());
-        let mut scraped = rows_of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
-        let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
-        let told = run.told.pool.map(|pool| (pool, TOLD));
-        self.pool = told.or(pool).or_else(|| scraped.next_back());
+        let mut scraped = rows_of(POOL).map(|row| row.value as u64);
+        let told = run.told.pool.or_else(|| flag(command, POOL_FLAG));
+        self.pool = told.or_else(|| scraped.next_back());
         self.slots_source = slots.map(|(_, source)| source);
         ServerFacts {
             slots: slots.map(|(slots, _)| slots),
-            pool: self.pool(),
+            pool: self.pool,
             usage,
             down,
             ..ServerFacts::default()

@@ -49,22 +49,7 @@ pub struct Durations<V>(BTreeMap<V, f64>);
 pub struct Sweep {
     /// The time in which any sequence waited, in order.
     pub pieces: Vec<Piece>,
-    /// All time, in about [`MAX_SPANS`] parts in order.
-    pub spans: Vec<Span>,
-    /// Nanoseconds of decoding of all sequences, and those of them while others were prefilled.
-    pub decoding: [f64; 2],
-}
-
-/// A part of the time of a sweep, whether any waited or not.
-#[derive(Clone, Debug, Default)]
-pub struct Span {
-    /// Its begin, nanoseconds.
-    pub from: i64,
-    /// Its end, exclusive.
-    pub to: i64,
-    /// The sequences that started to run.
-    pub started: u32,
-    /// By the number of sequences that ran.
+    /// All time, by the number of sequences that ran.
     pub ran: BTreeMap<u32, Ran>,
     /// How long the running sequences needed each number of tokens.
     pub tokens: Durations<u64>,
@@ -83,37 +68,6 @@ pub struct Ran {
     pub decoding: f64,
 }
 
-/// The most parts into which a sweep's time is divided, and the fewest events of each.
-const MAX_SPANS: usize = 64;
-const MIN_EVENTS: usize = 32;
-
-impl Span {
-    /// Adds a piece.
-    fn add(&mut self, piece: &Piece) {
-        let ran = self.ran.entry(piece.running).or_default();
-        let (time, waited) = ((piece.to - piece.from) as f64, piece.weight());
-        ran.time += time;
-        ran.waited += waited;
-        ran.decoding += waited * f64::from(piece.running - piece.prefilling);
-        ran.prefilling += if piece.prefilling > 0 { waited } else { 0.0 };
-        if piece.running > 0 {
-            self.tokens.add(rounded(piece.tokens), time);
-        }
-    }
-
-    /// Adds another, without its tokens.
-    pub fn join(&mut self, other: &Span) {
-        self.started += other.started;
-        for (running, of) in &other.ran {
-            let ran = self.ran.entry(*running).or_default();
-            ran.time += of.time;
-            ran.waited += of.waited;
-            ran.prefilling += of.prefilling;
-            ran.decoding += of.decoding;
-        }
-    }
-}
-
 impl Piece {
     /// Nanoseconds of long waits.
     pub fn weight(&self) -> f64 {
@@ -128,7 +82,7 @@ impl<V: Ord + Copy> Durations<V> {
     }
 
     /// The values, ascending, with their durations.
-    pub fn all(&self) -> impl DoubleEndedIterator<Item = (V, f64)> + '_ {
+    fn all(&self) -> impl DoubleEndedIterator<Item = (V, f64)> + '_ {
         self.0.iter().map(|(value, weight)| (*value, *weight))
     }
 
@@ -186,6 +140,18 @@ pub fn rounded(tokens: u64) -> u64 {
 }
 
 impl Sweep {
+    fn add(&mut self, piece: &Piece) {
+        let ran = self.ran.entry(piece.running).or_default();
+        let (time, waited) = ((piece.to - piece.from) as f64, piece.weight());
+        ran.time += time;
+        ran.waited += waited;
+        ran.decoding += waited * f64::from(piece.running - piece.prefilling);
+        ran.prefilling += if piece.prefilling > 0 { waited } else { 0.0 };
+        if piece.running > 0 {
+            self.tokens.add(rounded(piece.tokens), time);
+        }
+    }
+
     /// Sweeps over stays at one server. Waits longer than `batch` nanoseconds are long. A piece ends at each of the `cuts`.
     pub fn of(stays: &[Stay], batch: i64, cuts: impl Iterator<Item = i64>) -> Sweep {
         let mut sweep = Sweep::default();
@@ -195,62 +161,47 @@ impl Sweep {
         let origin = events.first().map_or(0, |event| event.0);
         let (mut now, mut reserved) = (Piece::default(), Reserved::default());
         now.from = origin;
-        for events in events.chunks(MIN_EVENTS.max(events.len() / MAX_SPANS + 1)) {
-            let mut span = Span {
-                from: now.from,
-                ..Span::default()
+        for (at, change, index) in &events {
+            let length = (at - now.from) as f64;
+            now.tokens = reserved.at((at - origin) as f64 - length / 2.0);
+            now.to = *at;
+            if *at > now.from && now.running + now.waiting > 0 {
+                sweep.add(&now);
+            }
+            if *at > now.from && now.waiting > 0 {
+                let next = starts
+                    .peek()
+                    .and_then(|(_, _, next)| stays.get(*next as usize));
+                let tokens = now.tokens + next.map_or(0, Stay::needed_tokens);
+                sweep.pieces.push(Piece { tokens, ..now });
+            }
+            now.from = *at;
+            let Some(stay) = stays.get(*index as usize) else {
+                continue;
             };
-            for (at, change, index) in events {
-                let length = (at - now.from) as f64;
-                now.tokens = reserved.at((at - origin) as f64 - length / 2.0);
-                now.to = *at;
-                if *at > now.from && now.running + now.waiting > 0 {
-                    span.add(&now);
-                    let decoding =
-                        (*at - now.from) as f64 * f64::from(now.running - now.prefilling);
-                    let stalled = if now.prefilling > 0 { decoding } else { 0.0 };
-                    sweep.decoding = [sweep.decoding[0] + decoding, sweep.decoding[1] + stalled];
-                }
-                if *at > now.from && now.waiting > 0 {
-                    let next = starts
-                        .peek()
-                        .and_then(|(_, _, next)| stays.get(*next as usize));
-                    let tokens = now.tokens + next.map_or(0, Stay::needed_tokens);
-                    sweep.pieces.push(Piece { tokens, ..now });
-                }
-                now.from = *at;
-                let Some(stay) = stays.get(*index as usize) else {
-                    continue;
-                };
-                let is_long = u32::from(stay.waited() > batch);
-                let has_first = u32::from(stay.prefill_end().is_some());
-                match change {
-                    Change::Queue => {
-                        (now.waiting, now.long) = (now.waiting + 1, now.long + is_long)
+            let is_long = u32::from(stay.waited() > batch);
+            let has_first = u32::from(stay.prefill_end().is_some());
+            match change {
+                Change::Queue => (now.waiting, now.long) = (now.waiting + 1, now.long + is_long),
+                Change::Start => {
+                    starts.next();
+                    (now.waiting, now.long) = (now.waiting - 1, now.long - is_long);
+                    if stay.runs() {
+                        now.running += 1;
+                        now.prefilling += has_first;
+                        reserved.add(1.0, stay, origin);
                     }
-                    Change::Start => {
-                        starts.next();
-                        (now.waiting, now.long) = (now.waiting - 1, now.long - is_long);
-                        if stay.runs() {
-                            span.started += 1;
-                            now.running += 1;
-                            now.prefilling += has_first;
-                            reserved.add(1.0, stay, origin);
-                        }
-                    }
-                    Change::First => now.prefilling -= has_first,
-                    Change::End => {
-                        now.running -= 1;
-                        reserved.add(-1.0, stay, origin);
-                        if now.running == 0 {
-                            // Without rounding errors of the past.
-                            reserved = Reserved::default();
-                        }
+                }
+                Change::First => now.prefilling -= has_first,
+                Change::End => {
+                    now.running -= 1;
+                    reserved.add(-1.0, stay, origin);
+                    if now.running == 0 {
+                        // Without rounding errors of the past.
+                        reserved = Reserved::default();
                     }
                 }
             }
-            span.to = now.from;
-            sweep.spans.push(span);
         }
         sweep
     }

@@ -152,17 +152,3 @@ fn the_terminal_shows_grade_figures_and_reasons() {
     let reason = "\n              the generator's event loop";
     assert!(text.contains(reason), "{text}");
 }
-
-#[test]
-fn a_verdict_names_the_causes_of_its_reasons() {
-    let verdict = with(|evidence| {
-        evidence.late = of(0.12);
-        evidence.failed = of(0.5);
-        evidence.given_up = 1;
-    });
-    assert_eq!(
-        verdict.causes,
-        [Cause::LateSends, Cause::Stopped, Cause::Failed]
-    );
-    assert_eq!(verdict.causes.len(), verdict.reasons.len());
-}

@@ -1,4 +1,4 @@
-//! Which files are loads of the command `whatif`: parts, copies and records of several proxies.
+//! Which files are loads of the command `whatif`, and what of their requests counts.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use queuescope::table::cells::RowWriter;
 use super::{file, rewritten, run, said, told};
 use crate::support::assert_says;
 
-/// A part of a load does not tell what its servers had to do, and a load is not counted twice.
+/// A part of a load does not tell what its servers had to do.
 #[test]
 fn parts_of_loads_are_refused() {
     let folder = rewritten(|_| 0.0, ["x", ""]);
@@ -28,12 +28,6 @@ fn parts_of_loads_are_refused() {
     config(r#"{"config": {"shard": "0/1"}}"#);
     let all = said(&[given], "--set rate=2");
     assert!(!all.contains("left out: 1 row"), "{all}");
-    let error = run(&[given, rows.to_str().unwrap()]).unwrap_err();
-    assert_says(&error, "requests.csv and ");
-    assert_says(
-        &error,
-        "240 requests are in both, and the load would be doubled",
-    );
     let text = std::fs::read_to_string(&rows).unwrap();
     let text = text.replacen(",True,ok,", ",False,server_error,", 1);
     std::fs::write(&rows, text).unwrap();
@@ -42,7 +36,7 @@ fn parts_of_loads_are_refused() {
     assert_says(&said(&[given], "--set rate=2"), &note);
 }
 
-/// Writes some of a load's rows as a proxy of this side would, with times of the epoch; clients of `client-b` number theirs alike.
+/// Writes some of a load's rows as a proxy of this side would, with times of the epoch.
 fn recorded(folder: &Path, name: &str, side: &str, is_in: impl Fn(usize) -> bool) -> String {
     let rows = Table::read(Path::new(&file("slots16"))).unwrap();
     let path = folder.join(name);
@@ -53,9 +47,6 @@ fn recorded(folder: &Path, name: &str, side: &str, is_in: impl Fn(usize) -> bool
             ColumnId::seen_by => cell::Value::Text(side.into()),
             // A hop does not know it.
             ColumnId::arrival_time if side == "hop" => cell::Value::Empty,
-            ColumnId::pure_queue_time if name == "client-b.csv" => {
-                cell::Value::Nanos(1_000 + row as i64)
-            }
             id => rows.value(id, row),
         });
         out.write_cells(cells).unwrap();
@@ -64,9 +55,9 @@ fn recorded(folder: &Path, name: &str, side: &str, is_in: impl Fn(usize) -> bool
     path.to_str().unwrap().to_owned()
 }
 
-/// Several loads are predicted each by itself, but what several proxies recorded at one time came to the same servers.
+/// Several loads are predicted each by itself, under its name.
 #[test]
-fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
+fn several_loads_are_predicted_each_by_itself() {
     let (load, other) = (file("slots16"), file("shared"));
     let set = format!("--set rate=1.5 --fit {load}");
     let (whole, both) = (told(&[&load], &set), told(&[&load, &other], &set));
@@ -75,66 +66,17 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
     let shown = said(&[&load, &other], &set);
     let name = both["loads"][1]["name"].as_str().unwrap();
     assert_says(&shown, &format!("\npredicted: {name}: rate=1.5 "));
-    // The same rows, as two proxies would have them, in files that begin at different times; clients that number theirs alike; whatever
-    // order they are given in, one that overlaps two others makes one of all.
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path();
-    let a = recorded(dir, "a.csv", "front", |row| row % 2 == 0);
-    let b = recorded(dir, "b.csv", "front", |row| row % 2 == 1);
-    let [one, alike] = ["client-a.csv", "client-b.csv"]
-        .map(|name| recorded(dir, name, "front", |row| row % 2 == 0));
-    let early = recorded(dir, "early.csv", "front", |row| row % 2 == 0 && row < 80);
-    let late = recorded(dir, "late.csv", "front", |row| row % 2 == 0 && row > 160);
-    for (given, name) in [
-        (&[&*a, &b][..], "a.csv + b.csv"),
-        (&[&one, &alike], "client-a.csv + client-b.csv"),
-        (&[&late, &early, &b], "early.csv + b.csv + late.csv"),
-    ] {
-        let mut merged = told(given, &set);
-        assert_eq!(merged["loads"].as_array().map(Vec::len), Some(1), "{name}");
-        assert_eq!(merged["loads"][0]["name"], name);
-        let mut predicted = merged["predictions"][0].take();
-        predicted["load"] = whole["predictions"][0]["load"].clone();
-        if given == [&a, &b] {
-            assert_eq!(predicted, whole["predictions"][0]);
-        }
-    }
-    // One load has no need of its name, of however many files it is.
-    assert_says(&said(&[&a, &b], &set), "predicted: rate=1.5 ");
 }
 
-/// What is there already doubles nothing in silence: a link, requests that a proxy behind another had too, a copy of rows that do not
-/// tell on which day they were.
 #[test]
-fn requests_are_not_doubled_and_hops_are_joined_first() {
+fn rows_of_hops_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (load, dir) = (file("slots16"), folder.path());
-    let a = recorded(dir, "a.csv", "front", |row| row % 2 == 0);
-    let behind = recorded(dir, "behind.csv", "front", |row| row % 4 == 0);
-    let some = recorded(dir, "some.csv", "front", |row| {
-        row % 2 == 1 || row % 20 == 0
-    });
-    let hop = recorded(dir, "hop.csv", "hop", |row| row % 2 == 1);
-    let [link, packed] =
-        ["link.csv", "copy.csv.gz"].map(|name| dir.join(name).display().to_string());
-    std::fs::hard_link(&a, &link).unwrap();
-    std::fs::copy(&load, &packed).unwrap();
-    for (given, named, wrong) in [
-        ([&a, &link], "link.csv", "would be doubled"),
-        ([&a, &behind], "behind.csv", "would be doubled"),
-        ([&some, &a], "some.csv", "would be doubled"),
-        ([&load, &packed], "copy.csv", "would be doubled"),
-        ([&a, &hop], "hop.csv: ", "report --join"),
-    ] {
-        let error = run(&given.map(|path| &**path)).unwrap_err();
-        assert_says(&error, named);
-        assert_says(&error, wrong);
-    }
-    // All files of a load are named.
-    let few = [("few.csv", 0), ("more.csv", 1)];
-    let few = few.map(|(name, odd)| recorded(dir, name, "front", |row| row < 16 && row % 2 == odd));
-    let error = run(&few.each_ref().map(|path| &**path)).unwrap_err();
-    assert_says(&error, "few.csv + more.csv: no server has 20 requests");
+    let hop = recorded(folder.path(), "hop.csv", "hop", |row| row % 2 == 1);
+    let error = run(&[&hop]).unwrap_err();
+    assert_says(
+        &error,
+        "hop.csv: no request went well and tells its arrival",
+    );
 }
 
 /// A request of several sequences arrives once and is answered once, but all of them have to be made.

@@ -8,11 +8,10 @@ use super::*;
 #[test]
 fn a_second_large_cause_of_waiting_is_named_too() {
     let run = run_of(100, |sample, _, start| queued(sample, start));
-    let with_cause = |other, share, untimed| {
+    let with_prefill = |share| {
         let mut why = WaitReport::default();
-        why.untimed = untimed;
         why.causes.add(Cause::Slots, 100 - share);
-        why.causes.add(other, share);
+        why.causes.add(Cause::Prefill, share);
         let all = findings(&run, &RunReport::of(&run).summary, &[], &why);
         let found = all
             .into_iter()
@@ -20,7 +19,6 @@ fn a_second_large_cause_of_waiting_is_named_too() {
             .unwrap();
         (found.what, found.advice)
     };
-    let with_prefill = |prefill| with_cause(Cause::Prefill, prefill, 7);
     let (what, advice) = with_prefill(38);
     assert_says(
         &what,
@@ -31,16 +29,6 @@ fn a_second_large_cause_of_waiting_is_named_too() {
     let (what, advice) = with_prefill(19);
     assert_says(&what, "for 81 % of that time.");
     assert_eq!(advice, slots);
-    // If much of it is unknown, as requests have no times, the advice says how to get them.
-    let (what, advice) = with_cause(Cause::Unknown, 30, 7);
-    assert_says(
-        &what,
-        "for 70 % of that time. What occupied the server is not known while",
-    );
-    assert_says(&what, "for which it reported no times (7 in the rows).");
-    assert_says(&advice, "Start the servers with `--enable-metrics`");
-    assert_eq!(with_cause(Cause::Unknown, 30, 0).1, slots);
-    assert_eq!(with_cause(Cause::Unknown, 10, 7).1, slots);
 }
 
 #[test]
@@ -74,26 +62,6 @@ fn full_slots_are_found_where_decoding_takes_longer_than_the_wait() {
     assert_eq!(finding.kind, "server_queue");
     assert_says(&finding.what, "All 64 slots were taken for");
     assert_says(&finding.advice, "Raise `max_running_requests` while");
-}
-
-#[test]
-fn decoding_that_prefills_hold_up_is_not_as_it_should_be() {
-    // Each server gets a request every 74 ms.
-    let decoding = |prefilled: &str| {
-        let moments =
-            format!("QueueEnd 21, {prefilled}, FirstToken 360, LastToken 4990, Finish 5000");
-        only(&run_of(100, with(&moments)), "decode_bound")
-    };
-    let stalled = decoding("PrefillEnd 349, ServerFirstToken 350");
-    assert_says(
-        &stalled.what,
-        "of it while others were prefilled on the same server.",
-    );
-    assert_says(&stalled.advice, "`chunked_prefill_size`");
-    assert_eq!(stalled.level, Level::Limit);
-    let quick = decoding("PrefillEnd 39, ServerFirstToken 40");
-    assert_says(&quick.advice, "That is how it should be");
-    assert_eq!(quick.level, Level::Note);
 }
 
 /// A run at a rate of servers with 32 slots that can do 21.9 requests/s, first come first served.
