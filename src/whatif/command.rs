@@ -128,6 +128,8 @@ struct Prediction {
     figures: Figures,
     /// The expected error of each figure, as a share.
     errors: Compared,
+    /// A warning about it.
+    note: Option<String>,
     /// Requests that are refused because they are longer than the KV cache.
     refused: usize,
     /// Its row in the table of runs.
@@ -166,6 +168,12 @@ type Replayed = (Vec<Entry>, Deployment, Load, Figures);
 
 /// The relative distance between two rates that `--find rate` tries.
 const PRECISION: f64 = 0.02;
+/// With more than this many times as many requests at once as in the rows of `--fit`, the prediction has a note.
+const MAX_EXTRAPOLATION: f64 = 2.5;
+/// Servers are nearly full from this mean share of their slots in use on. A prediction of such servers has a note if those of the rows
+/// of `--fit` were less than `MIN_FITTED` times as full.
+const NEARLY_FULL: f64 = 0.9;
+const MIN_FITTED: f64 = 0.7;
 
 /// Runs the command: returns its output, and the reason if nothing was predicted or found.
 ///
@@ -281,9 +289,10 @@ impl<'a> Results<'a> {
     fn prediction(&self, load: &Load, replayed: Replayed) -> Prediction {
         let (settings, servers, predicted, figures) = replayed;
         let errors = self.fit.expected_errors(&servers, load, &figures);
+        let note = self.extrapolation_note(&servers, &predicted);
         let [all, ok] = predicted.counts();
         let name = format!("predicted: {}", self.label(&settings, load));
-        let run = || self.run_of(&name, &settings, errors, &predicted);
+        let run = || self.run_of(&name, &settings, errors, note.as_ref(), &predicted);
         Prediction {
             run: self.args.html.is_some().then(run),
             line: figures.line(name, &predicted),
@@ -291,6 +300,7 @@ impl<'a> Results<'a> {
             figures,
             settings,
             errors,
+            note,
         }
     }
 
@@ -301,6 +311,28 @@ impl<'a> Results<'a> {
             (true, []) => load.name.clone(),
             (true, _) => format!("{}: {}", load.name, grid::label(settings)),
         }
+    }
+
+    /// A warning about a prediction far from all that the rows of `--fit` show.
+    fn extrapolation_note(&self, servers: &Deployment, predicted: &Load) -> Option<String> {
+        let ((max, mean), (max_fitted, fitted)) = (predicted.running(), self.fit.running);
+        if max as f64 > MAX_EXTRAPOLATION * max_fitted as f64 {
+            return Some(format!(
+                "up to {max} requests run at once on a server, and at most {max_fitted} did in the rows of --fit: these do not show how fast it is \
+                 then, and ± does not cover that; give --fit rows of more requests at once"
+            ));
+        }
+        let slots = servers.slots.iter().map(|slots| *slots as f64).sum::<f64>()
+            / servers.slots.len() as f64;
+        let [busy, fitted] = [mean / slots, fitted / slots];
+        (busy >= NEARLY_FULL && fitted < MIN_FITTED * busy).then(|| {
+            format!(
+                "{:.0} % of the servers' slots are in use on average, and at most {:.0} % were in the rows of --fit: these do not show what \
+                 becomes of a queue then, and ± is too narrow; give --fit rows of busier servers",
+                busy * 100.0,
+                fitted * 100.0
+            )
+        })
     }
 
     /// The fewest servers, or the highest rate, that keep the goals: tries what was measured, doubles or halves until one candidate

@@ -20,6 +20,8 @@ pub struct Fit {
     pub gpu_shares: BTreeMap<usize, f64>,
     /// The number of requests that it was fitted to.
     pub requests: usize,
+    /// The requests that ran at once on a server: the most, and the highest mean of a run.
+    pub running: (usize, f64),
     /// Whether no run was of a single server: if the servers of each shared a GPU, the model is of such a share.
     pub may_share: bool,
     /// The runs, replayed.
@@ -66,9 +68,11 @@ impl Fit {
         let shares = shared.chunk_by(|a, b| a.servers.len() == b.servers.len());
         let of_shares =
             |samples: &[Load]| Some((samples.first()?.servers.len(), gpu_share(&model, samples)));
+        let running = loads.iter().map(Load::running);
         let mut fit = Fit {
             requests: fitted.iter().map(|sample| sample.counts()[1]).sum(),
             gpu_shares: shares.filter_map(of_shares).collect(),
+            running: running.fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
             model,
             estimates,
             may_share,

@@ -176,6 +176,27 @@ impl Load {
         (self.counts()[0].max(2) - 1) as f64 / (last - first).max(1e-9)
     }
 
+    /// The requests that ran at once on a server: the most on any, and the mean of all servers.
+    pub fn running(&self) -> (usize, f64) {
+        let changes = self.timed().flat_map(|(request, times)| {
+            let [from, to] = [times.admitted, times.finish];
+            [(request.server, from, 1), (request.server, to, -1)]
+        });
+        let mut changes: Vec<(usize, f64, isize)> = changes.collect();
+        // At the same time, ends come before starts.
+        changes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+        let (mut running, mut max, mut ran) = (0, 0, 0.0);
+        let (mut first, mut last) = (f64::INFINITY, 0.0_f64);
+        for (_, at, change) in changes {
+            running += change;
+            max = max.max(running);
+            ran -= at * change as f64;
+            (first, last) = (first.min(at), last.max(at));
+        }
+        let whole = (last - first).max(1e-9) * self.servers.len() as f64;
+        (max.unsigned_abs(), ran / whole)
+    }
+
     /// Whether more than 1 % of the prompt tokens were in the prefix cache.
     pub fn shares_prefixes(&self) -> bool {
         let cached: u64 = self.requests.iter().map(|of| u64::from(of.cached)).sum();

@@ -55,7 +55,14 @@ impl Results<'_> {
     }
 
     /// A prediction's requests as a run.
-    pub fn run_of(&self, name: &str, settings: &[Entry], errors: Compared, made: &Load) -> Run {
+    pub fn run_of(
+        &self,
+        name: &str,
+        settings: &[Entry],
+        errors: Compared,
+        note: Option<&String>,
+        made: &Load,
+    ) -> Run {
         let mut settings = grid::json(settings);
         if self.are_several {
             settings.insert("load".to_owned(), made.name.as_str().into());
@@ -69,7 +76,9 @@ impl Results<'_> {
             }),
             name: name.to_owned(),
             prediction_errors: by_name(errors),
-            notes: vec!["predicted, not measured".to_owned()],
+            notes: std::iter::once("predicted, not measured".to_owned())
+                .chain(note.cloned())
+                .collect(),
             ..Run::default()
         };
         for (n, sequences) in made.by_request().enumerate() {

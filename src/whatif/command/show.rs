@@ -40,6 +40,7 @@ impl Results<'_> {
             shown["settings"] = grid::json(&prediction.settings).into();
             shown["error"] = json!(by_name(prediction.errors));
             shown["refused"] = prediction.refused.into();
+            shown["note"] = prediction.note.clone().into();
             shown
         };
         let all = self.loads.iter();
@@ -55,6 +56,7 @@ impl Results<'_> {
         json!({
             "fit": {
                 "requests": fit.requests,
+                "most_running": fit.running.0,
                 "parameters": parameters.collect::<BTreeMap<_, _>>(),
                 "gpu_share": fit.gpu_shares,
                 "error": fit.error(),
@@ -149,6 +151,9 @@ impl Results<'_> {
                 note(&format!(
                     "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
                 ));
+            }
+            if let Some(text) = &prediction.note {
+                note(&format!("{label}: {text}"));
             }
         }
     }

@@ -345,6 +345,24 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
     assert!(!page.contains("was not measured: no worker hop"));
 }
 
+/// Rows of 16 requests at once do not tell how fast 64 are.
+#[test]
+fn a_prediction_far_from_what_was_measured_has_a_note() {
+    let load = file("slots16");
+    let line = "--set rate=1,3 --set max_running_requests=16,64";
+    let all = told(&[&load], line);
+    let most = all["fit"]["most_running"].as_u64().unwrap();
+    assert!((16..25).contains(&most), "{most}");
+    let note = format!("at most {most} did in the rows of --fit");
+    for prediction in all["predictions"].as_array().unwrap() {
+        let is_far = prediction["settings"] == json!({"max_running_requests": 64, "rate": 3});
+        let has_note = prediction["note"].to_string().contains(&note);
+        assert_eq!(has_note, is_far, "{prediction}");
+    }
+    let shown = said(&[&load], line);
+    assert_eq!(shown.matches("requests run at once").count(), 1, "{shown}");
+}
+
 /// What is not found is said with its reason, and is no success, in words as in JSON.
 #[test]
 fn nothing_is_found_for_a_reason() {
@@ -367,10 +385,18 @@ fn nothing_is_found_for_a_reason() {
     assert_says(&shown, "note: tokenize_ms=100000: no number of servers");
 }
 
-/// The table is that of `queuescope routing`.
+/// Rows of servers that were hardly busy do not tell what becomes of a queue; and the table is that of `queuescope routing`.
 #[test]
-fn the_table_is_that_of_runs() {
-    let shown = said(&[&file("2048-64-rate5")], "--set rate=1,4");
+fn a_quiet_load_that_is_pushed_to_saturation_has_a_note() {
+    let load = file("2048-64-rate5");
+    let line = "--set max_running_requests=8 --set rate=1,4";
+    let all = told(&[&load], line);
+    let note = |at: usize| all["predictions"][at]["note"].as_str();
+    assert_eq!(note(0), None);
+    assert_says(note(1).unwrap(), "± is too narrow");
+    let shown = said(&[&load], line);
+    let is_noted = |line: &&str| line.contains("rate=4: ") && line.contains("too narrow");
+    assert_eq!(shown.lines().filter(is_noted).count(), 1, "{shown}");
     let mut heads = shown.lines().filter(|line| line.starts_with("run  "));
     let heads: Vec<&str> = heads.next().unwrap().split_whitespace().collect();
     let of_runs = "ok failed req/s TTFT p50 TTFT p99 total p99";
