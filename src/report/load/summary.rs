@@ -155,6 +155,7 @@ impl Summary {
         });
         for group in hosts.values() {
             all.spent.add(group.spent.clone());
+            all.until_first.add(group.until_first.clone());
         }
         Summary {
             hosts,

@@ -126,7 +126,7 @@ pub fn assert_near(json: &Value, pointer: &str, expected: f64) {
 }
 
 /// The figures of the four requests, by their pointers in the summary.
-const BY_HAND: [(&str, f64); 40] = [
+const BY_HAND: [(&str, f64); 41] = [
     ("/completed", 3.0),
     ("/outcomes/timeout", 1.0),
     ("/success_rate", 0.75),
@@ -175,6 +175,8 @@ const BY_HAND: [(&str, f64); 40] = [
     // Figures by server.
     ("/hosts/127.0.0.1:30000/outcomes/timeout", 1.0),
     ("/hosts/127.0.0.1:30001/avg_server_latency", 595.0),
+    // All servers together.
+    ("/time_spent/until_first_token/mean", 0.210),
 ];
 
 #[test]
