@@ -192,9 +192,8 @@ impl Server {
         });
         let asked = run.servers().iter().find(|server| server.name == name);
         let asked = asked.and_then(|server| Some((server.max_running_requests?, SERVER_INFO)));
-        let of_ranks = |slots: u32, source| (slots / ranks.max(1), source);
-        let told = run.told.slots.map(|slots| of_ranks(slots, TOLD));
-        let in_command = || Some(of_ranks(flag(command, SLOTS_FLAG)?, COMMAND));
+        let told = run.told.slots.map(|slots| (slots, TOLD));
+        let in_command = || Some((flag::<u32>(command, SLOTS_FLAG)? / ranks.max(1), COMMAND));
         let slots = told.or(asked).or_else(in_command);
         let down = Interval::union(down.collect());
         let mut scraped = rows_of(POOL).map(|row| row.value as u64);

@@ -272,6 +272,27 @@ fn limits_of_files_are_used_and_their_source_is_named() {
     assert!(limits(&run).starts_with(r#"1 "its /get_server_info""#));
 }
 
+/// Ranks are servers to whoever tells of each server.
+#[test]
+fn slots_that_are_told_are_those_of_each_rank() {
+    let mut table = Table::default();
+    for rank in [0.0, 1.0] {
+        table.push([
+            ("host", Cell::Word("a:1")),
+            ("dp_rank", Cell::Number(rank)),
+            ("queue_time_start", Cell::Number(1.0)),
+            ("queue_time_end", Cell::Number(2.0)),
+            ("pure_queue_time", Cell::Number(1.0)),
+            ("finish_time", Cell::Number(3.0)),
+        ]);
+    }
+    let mut run = Run::of_table(table);
+    run.told.slots = Some(16);
+    let why = WaitReport::of(&run);
+    let slots: Vec<_> = why.servers.iter().map(Server::slots).collect();
+    assert_eq!(slots, [Some((16, "given")); 2]);
+}
+
 proptest::proptest! {
     #[test]
     fn parts_add_up_to_the_whole(
