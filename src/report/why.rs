@@ -39,6 +39,8 @@ pub struct WaitReport {
     pub servers: Vec<Server>,
     /// Kinds of requests with their shares of the waiting.
     pub groups: Vec<Group>,
+    /// The part of each row in the waiting, summed over both servers of a pair; known with the kinds of requests.
+    parts: Vec<groups::Part>,
     /// Seconds of waiting at servers that are attributed to no sequence.
     unattributed_s: f64,
 }
@@ -52,7 +54,8 @@ impl WaitReport {
     /// Analyzes a run.
     pub fn of(run: &Run) -> WaitReport {
         let mut why = WaitReport::of_servers(run);
-        why.groups = groups::of(&run.table, &why.parts());
+        why.parts = why.sum_parts();
+        why.groups = groups::of(&run.table, &why.parts);
         why
     }
 
@@ -104,8 +107,7 @@ impl WaitReport {
         why
     }
 
-    /// The part of each row in the waiting, summed over both servers of a pair.
-    fn parts(&self) -> Vec<groups::Part> {
+    fn sum_parts(&self) -> Vec<groups::Part> {
         let (mut indices, mut parts) = (HashMap::new(), Vec::<groups::Part>::new());
         for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
             let index = *indices.entry(row).or_insert(parts.len());
@@ -244,7 +246,7 @@ impl WaitReport {
             "in_proxy_s": seconds(in_proxy),
             "in_router_s": seconds(self.direct.total() - self.direct.of_pair() - in_proxy),
             "at_pairs_s": seconds(self.direct.of_pair()),
-            "held_up_others_s": self.parts().iter().map(|(_, held, _)| held).sum::<f64>(),
+            "held_up_others_s": self.parts.iter().map(|(_, held, _)| held).sum::<f64>(),
             "by_nobody_seen_s": self.unattributed_s,
             "causes": causes(&self.causes),
             "servers": servers.collect::<Value>(),
@@ -256,8 +258,8 @@ impl WaitReport {
 
     /// The sequences with the largest values of `of`.
     fn longest(&self, of: impl Fn(&groups::Part) -> f64) -> Vec<groups::Part> {
-        let mut all = self.parts();
-        all.retain(|part| of(part) > 0.0);
+        let some = self.parts.iter().filter(|part| of(part) > 0.0);
+        let mut all: Vec<groups::Part> = some.copied().collect();
         all.sort_by(|a, b| of(b).total_cmp(&of(a)));
         all.truncate(MAX_LISTED);
         all

@@ -43,7 +43,7 @@ pub fn tables(why: &WaitReport) -> Vec<Grid> {
         heads: heads.into_iter().chain(names).collect(),
         rows,
     };
-    let parts = why.parts();
+    let parts = &why.parts;
     let sum = |of: fn(&Part) -> f64| duration(parts.iter().map(of).sum());
     let (caused, waited) = (sum(|part| part.1), sum(|part| part.2));
     let all = ["all", &parts.len().to_string(), "", &caused, &waited].map(str::to_owned);
