@@ -53,7 +53,7 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     })
 }
 
-/// Writes all rows in the order of arrival, with times of the epoch.
+/// Writes all rows in the order of arrival, with times since the beginning of the run, or the epoch if the shards' are.
 fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<NewFile> {
     let mut rows = Vec::new();
     for shard in shards {
@@ -162,7 +162,7 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
 
 /// The summary of the merged rows, which are in this file.
 fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
-    let (table, _) = rows::read(&[rows.to_owned()], None, &SKIPPED_COLUMNS)?;
+    let (table, _) = rows::read(&[rows.to_owned()], Some(seconds(began)), &SKIPPED_COLUMNS)?;
     let end = |shard: &Shard| Some(shard.run.duration()? + seconds(shard.began - began));
     let scheduled = shards.iter().map(|shard| shard.run.scheduled());
     let first = shards.first();
@@ -171,6 +171,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let workload = shards.iter().find_map(|shard| shard.run.workload_sha256());
     config.insert(WORKLOAD.to_owned(), workload.into());
     let facts = json!({
+        "started_at_ns": began,
         "duration": shards.iter().filter_map(end).reduce(f64::max),
         // Each shard offers a part of the load.
         "offered_rate": shards.iter().map(|shard| shard.run.summary_as::<f64>("/offered_rate")).sum::<Option<f64>>(),
@@ -188,8 +189,6 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let machine = |of: &Shard| of.run.summary_value("/machine").cloned();
     summary["machine"] = Value::Null;
     summary["machines"] = shards.iter().map(machine).collect();
-    summary["started_at"] = seconds(began).into();
-    summary["started_at_ns"] = began.into();
     summary["merged_from"] = shards.iter().map(of_shard).collect();
     summary["warnings"] = warnings(shards).into();
     summary["verdict"] = json!(verdict(shards));

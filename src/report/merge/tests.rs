@@ -105,6 +105,25 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
 }
 
 #[test]
+fn figures_begin_with_the_run_whatever_its_times_count_from() {
+    let began = at(250);
+    for base in [csv::TimeBase::Epoch, csv::TimeBase::Since(began)] {
+        let root = tempfile::tempdir().unwrap();
+        let mut summary = summary_of("0/1", "VALID");
+        summary["started_at_ns"] = began.nanos().into();
+        let dir = shard(root.path(), 0, &summary);
+        let mut rows = Vec::new();
+        csv::header(&mut rows);
+        csv::row(&Sample::starting(2100).row(), base, &mut rows);
+        fs::write(dir.join(ROWS), rows).unwrap();
+        let summary = merged(&[dir], &root.path().join("out"));
+        // It was in flight from 2.101 s to the end of the run, 2.25 s.
+        let concurrency = summary["mean_concurrency"].as_f64().unwrap();
+        assert!((concurrency - 0.149 / 2.0).abs() < 1e-6, "{concurrency}");
+    }
+}
+
+#[test]
 fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
     let root = tempfile::tempdir().unwrap();
     // If another shard has no verdict, the worst is still kept.
