@@ -129,6 +129,10 @@ impl Load {
                 count(left_out, "row")
             ));
         }
+        if run.window().is_some_and(|window| !window.is_whole_run()) {
+            notes
+                .push("measured figures are of its window, predictions of all requests".to_owned());
+        }
         let named = |note| format!("{}: {note}", run.name);
         load.notes = notes.into_iter().map(named).collect();
         load.requests

@@ -237,6 +237,20 @@ fn what_was_measured_is_as_the_report_has_it() {
     }
 }
 
+#[test]
+fn figures_of_a_window_are_told_from_those_of_all_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = std::fs::read(file("slots16")).unwrap();
+    std::fs::write(folder.path().join("requests.csv.gz"), rows).unwrap();
+    for (left_out, is_said) in [(9, true), (0, false)] {
+        let window = json!({"from_s": left_out, "to_s": 99.0, "left_out_first": left_out, "left_out_last": 0, "rule": ""});
+        let summary = json!({ "window": window }).to_string();
+        std::fs::write(folder.path().join("summary.json"), summary).unwrap();
+        let shown = said(&[folder.path().to_str().unwrap()], "--set rate=1");
+        assert_eq!(shown.contains("are of its window"), is_said, "{shown}");
+    }
+}
+
 /// Flags, and what is said of them.
 const REFUSED: &str = "\
 --set slots | --set slots: must be KEY=VALUE
