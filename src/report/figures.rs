@@ -52,10 +52,8 @@ fn facts(run: &Run) -> RunFacts {
         Some(duration) => started.plus_seconds(duration),
         None => ended.map_or(started, Stamp::from_nanos),
     };
-    let goals = run
-        .summary_value("/goodput_goals_ms")
-        .and_then(Value::as_object);
-    let goals = goals.into_iter().flatten();
+    let goals = run.summary_value("/goodput_goals_ms");
+    let goals = goals.and_then(Value::as_object).into_iter().flatten();
     let goal = |(name, limit): (&String, &Value)| format!("{name}:{limit}").parse::<Goal>().ok();
     let scheduled = run.scheduled().map(|count| count as usize);
     RunFacts {
@@ -65,7 +63,7 @@ fn facts(run: &Run) -> RunFacts {
         scheduled: scheduled.unwrap_or_else(|| run.table.first_rows().count()),
         config: run.summary_value("/config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),
-        machine: Value::Null,
+        machine: run.summary_value("/machine").cloned().unwrap_or_default(),
     }
 }
 

@@ -187,7 +187,6 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let mut summary = figures(&run).to_json();
     let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began });
     let machine = |of: &Shard| of.run.summary_value("/machine").cloned();
-    summary["machine"] = Value::Null;
     summary["machines"] = shards.iter().map(machine).collect();
     summary["merged_from"] = shards.iter().map(of_shard).collect();
     summary["warnings"] = warnings(shards).into();

@@ -132,14 +132,6 @@ impl<'a> RunReport<'a> {
     /// The run in the output of `--format json`: the members of `summary.json`, and the description of the run.
     pub fn to_json(&self) -> Value {
         let file = self.run.file.as_ref();
-        let mut summary = self.summary.to_json();
-        // Members that are not computed from rows.
-        let recorded = self.run.summary.as_object();
-        for (name, value) in recorded.into_iter().flatten() {
-            if RECORDED_MEMBERS.contains(&name.as_str()) || summary.get(name).is_none() {
-                summary[name] = value.clone();
-            }
-        }
         let warnings = self.run.warnings().map(str::to_owned);
         let warnings = warnings.chain(self.summary.warnings());
         json!({
@@ -156,7 +148,7 @@ impl<'a> RunReport<'a> {
             "findings": self.findings,
             "faults": self.episodes,
             "waiting": self.why.to_json(&self.run.table),
-            "summary": summary,
+            "summary": summary_of(self.run, &self.summary),
         })
     }
 
@@ -181,8 +173,16 @@ impl<'a> RunReport<'a> {
     }
 }
 
-/// Members of the summary that are not computed from rows.
-const RECORDED_MEMBERS: [&str; 3] = ["config", "machine", "versions"];
+/// The summary of a run as its `summary.json` has it: these figures, and what the file has that is not computed from rows.
+pub fn summary_of(run: &Run, figures: &Summary) -> Value {
+    let mut summary = figures.to_json();
+    for (name, value) in run.summary.as_object().into_iter().flatten() {
+        if name == "versions" || summary.get(name).is_none() {
+            summary[name] = value.clone();
+        }
+    }
+    summary
+}
 
 /// Members of the summary that are not in the CSV output.
 const NO_FIGURES: [&str; 5] = ["series", "config", "machine", "versions", "hosts"];

@@ -70,11 +70,8 @@ impl Waits {
             let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
             sums.at = piece.to;
             sums.causes.add(cause, piece.to - piece.from);
-            let by_unknown = match cause {
-                Cause::NotSeen | Cause::Down => true,
-                Cause::Unknown => Interval::any_contains(&known.untimed, piece.from),
-                _ => false,
-            };
+            let by_unknown = matches!(cause, Cause::NotSeen | Cause::Down)
+                || cause == Cause::Unknown && Interval::any_contains(&known.untimed, piece.from);
             if piece.running == 0 || by_unknown {
                 unattributed_s += seconds(piece) * waiting;
             } else {

@@ -13,7 +13,10 @@ use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, rout
 use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::Scraper;
+use crate::report::figures::figures;
 use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
+use crate::report::reader;
+use crate::report::runs::summary_of;
 use crate::table::join;
 use crate::traffic::{self, FinishedRun, LiveProgress, Stop, Unfit};
 
@@ -98,18 +101,28 @@ impl RunResult {
 }
 
 /// Copies into the run's rows what only its proxy, which must have ended, knows: moments of pairs of servers, which report them by traces,
-/// and the hops that held requests until they were given up.
+/// and the hops that held requests until they were given up. Its summary is then made anew.
 fn add_front_reports(run: &mut RunResult) {
     let mut rows = [ROWS, PARTIAL].into_iter().map(|name| run.dir.join(name));
     let front = run.dir.join(PROXY_ROWS);
     let Some(rows) = rows.find(|rows| rows.is_file() && front.is_file()) else {
         return;
     };
-    let note = match join::add_front_reports(&rows, &front, run.file.began) {
+    let added = join::add_front_reports(&rows, &front, run.file.began);
+    let added = added.map_err(anyhow::Error::from);
+    let note = match added.and_then(|problem| summarize(&run.dir).map(|()| problem)) {
         Ok(problem) => problem.map(|problem| format!("{PROXY_ROWS}: {problem}")),
         Err(error) => Some(format!("{error}: what only the proxy saw is not known")),
     };
     run.file.notes.extend(note);
+}
+
+/// Makes the summary of a finished run anew from its rows.
+fn summarize(dir: &Path) -> anyhow::Result<()> {
+    let path = dir.join(SUMMARY);
+    let loaded = reader::load(&[dir.to_owned()])?;
+    let mut finished = loaded.runs.iter().filter(|_| path.is_file());
+    finished.try_for_each(|run| write_json(&path, &summary_of(run, &figures(run))))
 }
 
 impl RunContext {
@@ -288,4 +301,33 @@ pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyh
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_only_the_proxy_knows_of_pairs_is_in_the_summary_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_owned();
+        let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
+        let own = "req_id,success,outcome,arrival_time,finish_time\nx-0,True,ok,1.0,3.0\n";
+        write(ROWS, own);
+        write(
+            PROXY_ROWS,
+            "req_id,success,outcome,arrival_time,finish_time,disaggregated,prefill_queue_time\nx-0,True,ok,1.0,3.0,True,0.25\n",
+        );
+        write(SUMMARY, r#"{"duration": 4.0, "scheduled": 1, "seed": 7}"#);
+        let mut run = RunResult::new(dir, RunFile::default());
+        add_front_reports(&mut run);
+        assert_eq!(run.file.notes, [""; 0]);
+        let summary = run.metrics();
+        assert_eq!(summary["latency"]["prefill_queue_time"]["mean"], 0.25);
+        // What is not of the rows stays.
+        let kept = ["duration", "seed"].map(|name| &summary[name]);
+        assert_eq!(kept, [&json!(4.0), &json!(7)]);
+    }
 }

@@ -169,9 +169,7 @@ impl Sweep {
                 sweep.add(&now);
             }
             if *at > now.from && now.waiting > 0 {
-                let next = starts
-                    .peek()
-                    .and_then(|(_, _, next)| stays.get(*next as usize));
+                let next = starts.peek().and_then(|start| stays.get(start.2 as usize));
                 let tokens = now.tokens + next.map_or(0, Stay::needed_tokens);
                 sweep.pieces.push(Piece { tokens, ..now });
             }
