@@ -101,28 +101,19 @@ impl RunResult {
 }
 
 /// Copies into the run's rows what only its proxy, which must have ended, knows: moments of pairs of servers, which report them by traces,
-/// and the hops that held requests until they were given up. Its summary is then made anew.
-fn add_front_reports(run: &mut RunResult) {
-    let mut rows = [ROWS, PARTIAL].into_iter().map(|name| run.dir.join(name));
-    let front = run.dir.join(PROXY_ROWS);
+/// and the hops that held requests until they were given up; its summary, if it has one, is made anew. Returns what could not be read.
+fn add_front_reports(run: &RunResult) -> anyhow::Result<Option<String>> {
+    let at = |name| run.dir.join(name);
+    let (front, summary) = (at(PROXY_ROWS), at(SUMMARY));
+    let mut rows = [ROWS, PARTIAL].into_iter().map(at);
     let Some(rows) = rows.find(|rows| rows.is_file() && front.is_file()) else {
-        return;
+        return Ok(None);
     };
-    let added = join::add_front_reports(&rows, &front, run.file.began);
-    let added = added.map_err(anyhow::Error::from);
-    let note = match added.and_then(|problem| summarize(&run.dir).map(|()| problem)) {
-        Ok(problem) => problem.map(|problem| format!("{PROXY_ROWS}: {problem}")),
-        Err(error) => Some(format!("{error}: what only the proxy saw is not known")),
-    };
-    run.file.notes.extend(note);
-}
-
-/// Makes the summary of a finished run anew from its rows.
-fn summarize(dir: &Path) -> anyhow::Result<()> {
-    let path = dir.join(SUMMARY);
-    let loaded = reader::load(&[dir.to_owned()])?;
-    let mut finished = loaded.runs.iter().filter(|_| path.is_file());
-    finished.try_for_each(|run| write_json(&path, &summary_of(run, &figures(run))))
+    let problem = join::add_front_reports(&rows, &front, run.file.began)?;
+    let loaded = reader::load(std::slice::from_ref(&run.dir))?;
+    let mut finished = loaded.runs.iter().filter(|_| summary.is_file());
+    finished.try_for_each(|run| write_json(&summary, &summary_of(run, &figures(run))))?;
+    Ok(problem.map(|problem| format!("{PROXY_ROWS}: {problem}")))
 }
 
 impl RunContext {
@@ -170,7 +161,10 @@ impl RunContext {
             () = self.stop.aborted() => {}
         }
         if spec.prefill > 0 || run.dir.join(FAULTS).is_file() {
-            add_front_reports(run);
+            let note = add_front_reports(run).unwrap_or_else(|error| {
+                Some(format!("{error:#}: what only the proxy saw is not known"))
+            });
+            run.file.notes.extend(note);
         }
         state
     }
@@ -321,9 +315,8 @@ mod tests {
             "req_id,success,outcome,arrival_time,finish_time,disaggregated,prefill_queue_time\nx-0,True,ok,1.0,3.0,True,0.25\n",
         );
         write(SUMMARY, r#"{"duration": 4.0, "scheduled": 1, "seed": 7}"#);
-        let mut run = RunResult::new(dir, RunFile::default());
-        add_front_reports(&mut run);
-        assert_eq!(run.file.notes, [""; 0]);
+        let run = RunResult::new(dir, RunFile::default());
+        assert_eq!(add_front_reports(&run).unwrap(), None);
         let summary = run.metrics();
         assert_eq!(summary["latency"]["prefill_queue_time"]["mean"], 0.25);
         // What is not of the rows stays.
