@@ -15,8 +15,8 @@ const MAX_CHANCE: f64 = 0.01;
 #[derive(Default)]
 pub(super) struct Traffic {
     sent: Vec<SentRequest>,
-    /// Whether a hop before the server reported any: without a hop no row names a server that refuses connections.
-    is_by_hop: bool,
+    /// Whether rows name a server that refuses connections: a hop before it reported a request, or a balancing front did.
+    names_refusals: bool,
     /// The arrivals of requests whose server is unknown.
     unknown: Vec<f64>,
     /// The arrivals of requests that were sent to other servers only.
@@ -71,12 +71,12 @@ impl Arrivals<'_> {
             let is_held = held_by(self.table, row) == Some(server);
             let mut failed = parse_failed(attempts);
             if hosts.contains(&host) {
-                traffic.is_by_hop |= !worker.is_empty();
+                traffic.names_refusals |= !worker.is_empty();
                 let at = self.table.number(ColumnId::router_send_time, row);
                 let (at, is_ok) = (at.unwrap_or(arrival), self.table.is_ok(row));
                 traffic.sent.push(SentRequest { at, arrival, is_ok });
             } else if is_held || failed.any(|of| [host, server].contains(&&*of.host)) {
-                traffic.is_by_hop = true;
+                traffic.names_refusals = true;
                 // When it was sent is unknown: not before it arrived.
                 let (at, is_ok) = (arrival, false);
                 traffic.sent.push(SentRequest { at, arrival, is_ok });
@@ -144,8 +144,8 @@ impl Traffic {
             }
             // A hop that refuses connections reads no request.
             _ if fault.kind == "refuse" => unknown("a refused connection is in no row"),
-            _ if !self.is_by_hop => {
-                unknown("failed connects are not recorded without hops (`hops = true`)")
+            _ if !self.names_refusals => {
+                unknown("no row tells of failed connects, as hops would (`hops = true`)")
             }
             _ if all.between(fault.down, Some(until)).is_empty() => {
                 Effect::none("no request came during the fault")

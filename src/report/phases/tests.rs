@@ -275,7 +275,7 @@ fn too_few_requests_have_no_quantiles() {
     assert_says(&few[0].faults[0].left.said, UNKNOWN);
     let text = lines(&few).join("\n");
     assert_says(&text, "0.10 s / too few");
-    assert_says(&text, "not recorded without hops");
+    assert_says(&text, "no row tells of failed connects");
     assert_eq!(episodes_of(&every_second(30), &[]), []);
 }
 
