@@ -144,8 +144,8 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Sends a piece of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may still
-    /// come.
+    /// Sends a piece of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may be there,
+    /// or still come.
     pub(super) async fn send(
         &mut self,
         client: &mut Exchange,
