@@ -232,7 +232,7 @@ impl<'a> Request<'a> {
         };
         let _slot = self.wait_for_slot(&upstreams, client).await?;
         let mut last_failure = Failure::Internal("no upstream is left");
-        let (mut tried, mut is_resent) = (Vec::new(), false);
+        let mut tried = Vec::new();
         while tried.len() < MAX_TRIES
             && let Some(mut chosen) = upstreams.choose(&tried, &prompt)
         {
@@ -260,13 +260,10 @@ impl<'a> Request<'a> {
                 return Ok(());
             };
             self.context.sending_failed();
-            if is_resent || !self.can_resend(&mut failure, is_reused, client.head()) {
+            if !self.can_resend(&mut failure, is_reused, client.head()) {
                 return Err(failure);
             }
-            (last_failure, is_resent) = (failure, true);
-            if tried.len() + 1 < upstreams.all().len() {
-                tried.push(chosen.index);
-            }
+            last_failure = failure;
         }
         Err(last_failure)
     }
@@ -331,7 +328,7 @@ impl<'a> Request<'a> {
     }
 
     /// Whether a request whose connection failed is sent again: an idempotent one without a body, if none of a response arrived and
-    /// Pingora finds that the connection was closed before the request arrived. Any other may have run.
+    /// Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
     fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
         use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {
