@@ -321,8 +321,10 @@ impl<'a> Request<'a> {
                 return Err(Failure::Shortage(why));
             }
             if !upstreams.connect_failed(chosen) {
-                self.context.upstream_unreachable(began);
-                return Err(Failure::NoConnection(error));
+                let failure = Failure::NoConnection(error);
+                let (_, end) = failure.response_and_end(chosen.name());
+                self.context.upstream_unreachable(began, end);
+                return Err(failure);
             }
         }
     }

@@ -6,12 +6,12 @@ use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
-use crate::request::outcome::Outcome;
+use crate::request::observer::End;
 use crate::request::timeline::Moment;
 use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::RequestPhase;
 
-use super::Context;
+use super::{Context, outcome_of};
 
 impl Context {
     /// At a hop: begins its attempt, and joins it to a request of the front by span or by the request id `id`.
@@ -62,11 +62,11 @@ impl Context {
     }
 
     /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, if no hop reports it.
-    pub fn upstream_unreachable(&mut self, began: Stamp) {
+    pub fn upstream_unreachable(&mut self, began: Stamp, end: End) {
         if self.is_sent_to_server() {
             self.unconnected.push(FailedAttempt {
                 host: self.own_host().unwrap_or_default(),
-                outcome: Some(Outcome::ProxyError),
+                outcome: Some(outcome_of(end, None)),
                 status: None,
                 nanos: Some(self.shared.clock.now().nanos_since(began)),
             });

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::proxy::{Front, answering, assert_outcome};
+use crate::support::proxy::{Front, answering, assert_cells, assert_outcome};
+use crate::support::upstream::Upstream;
 use crate::support::wire::{Client, until};
 
 use super::leaving::Full;
@@ -15,6 +16,18 @@ async fn a_connection_that_does_not_come_about_is_a_504() {
     let row = front.only_row().await;
     assert_outcome(&row, "timeout", "connecting took too long");
     assert_eq!(row["attempts"], "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_whose_connection_does_not_come_about_is_a_timeout_too() {
+    let (full, answers) = (Full::start().await, Upstream::ok().await);
+    let addrs = [full.addr(), answers.addr];
+    let front = Front::balancing(&addrs, "round_robin", "upstream_connect_timeout_s = 0.1").await;
+    assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
+    let row = front.only_row().await;
+    assert_cells(&row, [("outcome", "ok"), ("attempts", "2")]);
+    let failed = format!("{} timeout after 0.", full.addr());
+    assert!(row["failed_attempts"].starts_with(&failed), "{row:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
