@@ -47,7 +47,7 @@ pub(super) struct Response {
     buffer: Vec<u8>,
     /// Why no more of it can be read, once what was read has been passed on.
     read_error: Option<Box<Error>>,
-    /// Why the request's body could not be sent.
+    /// Why the request's body could not be sent. No more of it is read then.
     pub(super) upload_error: Option<Box<Error>>,
 }
 
@@ -150,7 +150,8 @@ impl Request<'_> {
                 self.pass(part, client, Some(&mut up)).await?;
                 continue;
             }
-            let (is_answered, takes_body) = (self.response.is_read, !self.upload.is_over);
+            let is_answered = self.response.is_read;
+            let takes_body = !self.upload.is_over && self.response.upload_error.is_none();
             if is_answered && !takes_body {
                 self.release(up, peer).await;
                 return Ok(());
