@@ -148,10 +148,8 @@ impl<'a> Request<'a> {
 
     /// Injects the fault of its worker, if there is one.
     async fn inject(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        // A router's health checks are spared.
-        let takes = |kind| kind == Kind::Refuse || self.endpoint.is_some();
-        let faults = self.service.faults();
-        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, takes));
+        let (faults, generates) = (self.service.faults(), self.endpoint.is_some());
+        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, generates));
         let Some(mut injected) = injected else {
             return Ok(());
         };
