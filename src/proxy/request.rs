@@ -300,6 +300,7 @@ impl<'a> Request<'a> {
                 let session = HttpSession::new_with_options(kept, &*chosen.peer);
                 return Ok((session, true));
             }
+            let tried = self.shared.clock.now();
             // On the heap: it would be half of what each request holds, to its end.
             let connecting = Box::pin(connector.get_http_session(&*chosen.peer)).await;
             let error = match connecting {
@@ -309,7 +310,7 @@ impl<'a> Request<'a> {
                 }
                 Err(error) => error.into_up(),
             };
-            self.context.connect_failed();
+            self.context.connect_failed(tried);
             // That our own sockets or ports have run out says nothing about the upstream.
             if let Some((why, hint)) = shortage::of_connect(&error) {
                 let trace = self.context.trace.map(|trace| trace.id_text());

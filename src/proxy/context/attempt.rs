@@ -112,14 +112,13 @@ impl Context {
         parent.map(|parent| trace.with_parent(parent))
     }
 
-    /// An address of the upstream could not be connected to.
-    pub fn connect_failed(&mut self) {
+    /// An address of the upstream could not be connected to, as tried since `began`.
+    pub fn connect_failed(&mut self, began: Stamp) {
         let now = self.shared.clock.now();
-        self.trace_sending(new_span_id(), self.arrival, Some(now));
+        self.trace_sending(new_span_id(), began, Some(now));
     }
 
-    /// Notes a sending that began at `at`, for exported traces. One that got no connection began when the previous one had `failed`,
-    /// and failed then.
+    /// Notes a sending that began at `at`, for exported traces; with the time at which its connecting failed.
     fn trace_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
         let recording = self.recording.as_mut();
         let Some(recording) = recording.filter(|_| self.shared.telemetry.traces()) else {
@@ -129,11 +128,10 @@ impl Context {
         if failed.is_some() && sendings.len() >= MAX_FAILED {
             return;
         }
-        let previous = sendings.last().and_then(|last| last.failed);
         sendings.push(Sending {
             span,
             upstream: self.upstream.clone(),
-            at: previous.filter(|_| failed.is_some()).unwrap_or(at),
+            at,
             failed,
         });
     }
