@@ -95,13 +95,12 @@ impl Fault {
     }
 
     fn check(self) -> Result<Fault, String> {
-        let (is_valid, takes) = match (self.kind, self.ms, self.after_bytes) {
-            (Kind::Refuse | Kind::Reset, ms, after) => {
-                (ms.is_none() && after.is_none(), "no field of its own")
-            }
-            (Kind::Stall, _, after) => (after.is_none(), "ms or nothing"),
-            (Kind::Slow, ms, after) => (ms.is_some() && after.is_none(), "ms, before each piece"),
-            (Kind::Cut, ms, after) => (ms.is_none() && after.is_some(), "after_bytes"),
+        let (has_ms, has_after) = (self.ms.is_some(), self.after_bytes.is_some());
+        let (is_valid, takes) = match self.kind {
+            Kind::Refuse | Kind::Reset => (!has_ms && !has_after, "no field of its own"),
+            Kind::Stall => (!has_after, "ms or nothing"),
+            Kind::Slow => (has_ms && !has_after, "ms, before each piece"),
+            Kind::Cut => (!has_ms && has_after, "after_bytes"),
         };
         let name = self.kind.name();
         let error = || format!("kind = \"{name}\": takes {takes}; all kinds take count");

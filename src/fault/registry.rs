@@ -85,11 +85,12 @@ impl Faults {
         current.is_some_and(|current| std::mem::replace(current, active).is_some())
     }
 
-    /// Injects the worker's fault into a request or, if none was read, a connection, if it `takes` such.
-    pub fn try_inject(&self, worker: &str, takes: impl Fn(Kind) -> bool) -> Option<Injected> {
+    /// Injects the worker's fault into a request or, if none was read, a connection. Only [`Kind::Refuse`] takes those that do not
+    /// generate: a router's health checks are spared.
+    pub fn try_inject(&self, worker: &str, generates: bool) -> Option<Injected> {
         let mut workers = self.workers.lock();
         let active = workers.get_mut(worker)?.as_mut();
-        let active = active.filter(|one| takes(one.fault.kind))?;
+        let active = active.filter(|one| generates || one.fault.kind == Kind::Refuse)?;
         if active.injected >= active.fault.count.map_or(u64::MAX, NonZeroU64::get) {
             return None;
         }
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     fn inject(faults: &Faults, worker: &str) -> Option<Injected> {
-        faults.try_inject(worker, |_| true)
+        faults.try_inject(worker, true)
     }
 
     fn fault(kind: &str, count: u64) -> Option<Fault> {

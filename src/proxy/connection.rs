@@ -16,7 +16,6 @@ use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
 use crate::client::socket::Socket;
 use crate::client::tls::{self, Tls};
-use crate::fault::Kind;
 
 use super::request;
 use super::service::Service;
@@ -69,9 +68,8 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         };
     };
     let socket = Socket::new(socket);
-    let takes = |kind| kind == Kind::Refuse;
     let faults = service.faults();
-    if faults.is_some_and(|(all, worker)| all.try_inject(worker, takes).is_some()) {
+    if faults.is_some_and(|(all, worker)| all.try_inject(worker, false).is_some()) {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);

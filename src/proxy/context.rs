@@ -16,6 +16,7 @@ use crate::request::outcome::{Outcome, ResponseFacts, judge};
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::prometheus::{InFlight, RequestPhase};
+use crate::upstream::Address;
 
 use super::identity::{Trace, new_request_id};
 use super::join::{HopAttempt, SharedRequest};
@@ -357,7 +358,12 @@ impl Context {
 
     /// Whether what is sent upstream is an attempt at a server, which no hop reports.
     fn is_sent_to_server(&self) -> bool {
-        self.role == Role::Front && self.shared.is_before_servers()
+        if self.role != Role::Front || !self.shared.is_before_servers() {
+            return false;
+        }
+        let workers = &self.shared.config.load().workers;
+        let is_hop = |to: Address| workers.iter().any(|worker| to.is_at(worker.listen));
+        workers.is_empty() || !Address::parse(&self.upstream).is_ok_and(is_hop)
     }
 
     /// Returns what was stamped so far, for a header.

@@ -148,10 +148,8 @@ impl<'a> Request<'a> {
 
     /// Injects the fault of its worker, if there is one.
     async fn inject(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        // A router's health checks are spared.
-        let takes = |kind| kind == Kind::Refuse || self.endpoint.is_some();
-        let faults = self.service.faults();
-        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, takes));
+        let (faults, generates) = (self.service.faults(), self.endpoint.is_some());
+        let injected = faults.and_then(|(faults, worker)| faults.try_inject(worker, generates));
         let Some(mut injected) = injected else {
             return Ok(());
         };
@@ -232,7 +230,7 @@ impl<'a> Request<'a> {
         };
         let _slot = self.wait_for_slot(&upstreams, client).await?;
         let mut last_failure = Failure::Internal("no upstream is left");
-        let (mut tried, mut is_resent) = (Vec::new(), false);
+        let mut tried = Vec::new();
         while tried.len() < MAX_TRIES
             && let Some(mut chosen) = upstreams.choose(&tried, &prompt)
         {
@@ -260,13 +258,10 @@ impl<'a> Request<'a> {
                 return Ok(());
             };
             self.context.sending_failed();
-            if is_resent || !self.can_resend(&mut failure, is_reused, client.head()) {
+            if !self.can_resend(&mut failure, is_reused, client.head()) {
                 return Err(failure);
             }
-            (last_failure, is_resent) = (failure, true);
-            if tried.len() + 1 < upstreams.all().len() {
-                tried.push(chosen.index);
-            }
+            last_failure = failure;
         }
         Err(last_failure)
     }
@@ -305,6 +300,7 @@ impl<'a> Request<'a> {
                 let session = HttpSession::new_with_options(kept, &*chosen.peer);
                 return Ok((session, true));
             }
+            let tried = self.shared.clock.now();
             // On the heap: it would be half of what each request holds, to its end.
             let connecting = Box::pin(connector.get_http_session(&*chosen.peer)).await;
             let error = match connecting {
@@ -314,7 +310,7 @@ impl<'a> Request<'a> {
                 }
                 Err(error) => error.into_up(),
             };
-            self.context.connect_failed();
+            self.context.connect_failed(tried);
             // That our own sockets or ports have run out says nothing about the upstream.
             if let Some((why, hint)) = shortage::of_connect(&error) {
                 let trace = self.context.trace.map(|trace| trace.id_text());
@@ -324,14 +320,16 @@ impl<'a> Request<'a> {
                 return Err(Failure::Shortage(why));
             }
             if !upstreams.connect_failed(chosen) {
-                self.context.upstream_unreachable(began);
-                return Err(Failure::NoConnection(error));
+                let failure = Failure::NoConnection(error);
+                let (_, end) = failure.response_and_end(chosen.name());
+                self.context.upstream_unreachable(began, end);
+                return Err(failure);
             }
         }
     }
 
     /// Whether a request whose connection failed is sent again: an idempotent one without a body, if none of a response arrived and
-    /// Pingora finds that the connection was closed before the request arrived. Any other may have run.
+    /// Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
     fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
         use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {

@@ -32,14 +32,16 @@ pub struct Service {
     pub idle: Idle,
 }
 
+/// The most idle connections to upstreams.
+const MAX_IDLE: usize = 4096;
+
 impl Service {
-    /// Creates a listener that keeps up to `pool` idle connections to its upstreams.
+    /// Creates a listener.
     pub fn new(
         shared: Arc<Shared>,
         role: Role,
         listener: Listener,
         upstreams: Arc<Upstreams>,
-        pool: usize,
     ) -> Service {
         // The connector's own pool is not used.
         let mut options = ConnectorOptions::new(1);
@@ -54,7 +56,7 @@ impl Service {
             listener,
             upstreams: upstreams.into(),
             connector: Connector::new(Some(options)),
-            idle: Idle::new(pool),
+            idle: Idle::new(MAX_IDLE),
         }
     }
 

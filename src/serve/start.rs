@@ -37,9 +37,6 @@ use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
 use crate::upstream::{self, Address, Connectivity, Policy, Rules, Trust, Upstreams};
 
-/// The most idle connections to the upstreams of a listener.
-const POOL_SIZE: usize = 4096;
-
 /// The listeners for requests: the front first, then the hops.
 #[derive(Clone)]
 pub(super) struct Listeners {
@@ -185,10 +182,7 @@ impl Listeners {
         let max_connections = shared.limits(&role).max_connections.get() as usize;
         let phase = shared.phase.subscribe();
         let listener = Listener::new(max_connections, phase, self.connections.clone());
-        // A multiple of the number of threads, as each has its own part of the pool.
-        let threads = shared.config.load().threads.get() as usize;
-        let pool = POOL_SIZE.div_ceil(threads).saturating_mul(threads);
-        let service = Service::new(shared, role, listener, bound.upstreams, pool);
+        let service = Service::new(shared, role, listener, bound.upstreams);
         let service = Arc::new(service);
         tokio::spawn(connection::accept(service.clone(), bound.socket.clone()));
         RunningListener {

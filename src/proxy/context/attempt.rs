@@ -6,12 +6,12 @@ use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
-use crate::request::outcome::Outcome;
+use crate::request::observer::End;
 use crate::request::timeline::Moment;
 use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::RequestPhase;
 
-use super::Context;
+use super::{Context, outcome_of};
 
 impl Context {
     /// At a hop: begins its attempt, and joins it to a request of the front by span or by the request id `id`.
@@ -62,11 +62,11 @@ impl Context {
     }
 
     /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, if no hop reports it.
-    pub fn upstream_unreachable(&mut self, began: Stamp) {
+    pub fn upstream_unreachable(&mut self, began: Stamp, end: End) {
         if self.is_sent_to_server() {
             self.unconnected.push(FailedAttempt {
                 host: self.own_host().unwrap_or_default(),
-                outcome: Some(Outcome::ProxyError),
+                outcome: Some(outcome_of(end, None)),
                 status: None,
                 nanos: Some(self.shared.clock.now().nanos_since(began)),
             });
@@ -112,14 +112,13 @@ impl Context {
         parent.map(|parent| trace.with_parent(parent))
     }
 
-    /// An address of the upstream could not be connected to.
-    pub fn connect_failed(&mut self) {
+    /// An address of the upstream could not be connected to, as tried since `began`.
+    pub fn connect_failed(&mut self, began: Stamp) {
         let now = self.shared.clock.now();
-        self.trace_sending(new_span_id(), self.arrival, Some(now));
+        self.trace_sending(new_span_id(), began, Some(now));
     }
 
-    /// Notes a sending that began at `at`, for exported traces. One that got no connection began when the previous one had `failed`,
-    /// and failed then.
+    /// Notes a sending that began at `at`, for exported traces; with the time at which its connecting failed.
     fn trace_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
         let recording = self.recording.as_mut();
         let Some(recording) = recording.filter(|_| self.shared.telemetry.traces()) else {
@@ -129,11 +128,10 @@ impl Context {
         if failed.is_some() && sendings.len() >= MAX_FAILED {
             return;
         }
-        let previous = sendings.last().and_then(|last| last.failed);
         sendings.push(Sending {
             span,
             upstream: self.upstream.clone(),
-            at: previous.filter(|_| failed.is_some()).unwrap_or(at),
+            at,
             failed,
         });
     }

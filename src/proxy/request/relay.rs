@@ -1,7 +1,7 @@
 //! Relays a request and its response between client and upstream, in one loop.
 
 use std::collections::VecDeque;
-use std::future::pending;
+use std::future::{pending, ready};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(super) struct Response {
     buffer: Vec<u8>,
     /// Why no more of it can be read, once what was read has been passed on.
     read_error: Option<Box<Error>>,
-    /// Why the request's body could not be sent.
+    /// Why the request's body could not be sent. No more of it is read then.
     pub(super) upload_error: Option<Box<Error>>,
 }
 
@@ -78,6 +78,12 @@ impl Response {
             read_error: None,
             upload_error: None,
         }
+    }
+
+    /// Whether the upstream did not take the request in time, and has not answered it either.
+    fn is_request_untaken(&self) -> bool {
+        let error = self.upload_error.as_ref();
+        !self.has_begun && error.is_some_and(|error| *error.etype() == ErrorType::WriteTimedout)
     }
 
     /// Reads a head, or a piece of the body into `buffer`; and whether it is the end. If it `gathers`, a piece is all that has
@@ -144,11 +150,13 @@ impl Request<'_> {
                 self.pass(part, client, Some(&mut up)).await?;
                 continue;
             }
-            let (is_answered, takes_body) = (self.response.is_read, !self.upload.is_over);
+            let is_answered = self.response.is_read;
+            let takes_body = !self.upload.is_over && self.response.upload_error.is_none();
             if is_answered && !takes_body {
                 self.release(up, peer).await;
                 return Ok(());
             }
+            let is_untaken = self.response.is_request_untaken();
             let done = tokio::select! {
                 biased;
                 read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
@@ -160,6 +168,10 @@ impl Request<'_> {
                         return self.pass(part, client, None).await;
                     }
                     self.pass(part, client, Some(&mut up)).await
+                }
+                // What it sent before is read above.
+                () = ready(()), if is_untaken => {
+                    Err(Failure::Upstream(Error::new_up(ErrorType::WriteTimedout)))
                 }
                 piece = body_or_close(client, takes_body) => self.send_piece(piece, client, &mut up).await,
                 () = &mut closed, if !takes_body => Err(Failure::ClientGone),

@@ -26,10 +26,8 @@ pub(super) struct Upload {
     wait_nanos: i64,
     /// Since when the next piece is waited for.
     pub(super) waiting_since: Stamp,
-    /// Whether no more of it is read.
+    /// Whether all of it was read.
     pub(super) is_over: bool,
-    /// Whether that is because an upstream failed before the body's end.
-    is_cut: bool,
 }
 
 /// How long the rest of a body is read that no server takes; routers send it with the head.
@@ -45,7 +43,6 @@ impl Upload {
             wait_nanos: 0,
             waiting_since: at,
             is_over: false,
-            is_cut: false,
         }
     }
 }
@@ -90,7 +87,6 @@ impl Request<'_> {
             return;
         }
         let began = self.shared.clock.now();
-        self.upload.is_over &= !self.upload.is_cut;
         let all = async {
             while self.context.may_have_room() && !self.upload.is_over {
                 self.read_piece(client).await?;
@@ -144,24 +140,20 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Sends a piece of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may still
-    /// come.
+    /// Sends a piece of the body upstream, and its end once it is over. If that fails, no more is sent, but a response may be there,
+    /// or still come.
     pub(super) async fn send(
         &mut self,
         client: &mut Exchange,
         up: &mut HttpSession,
         piece: &[u8],
     ) -> Result<(), Failure> {
-        if self.response.upload_error.is_some() {
-            return Ok(());
-        }
-        let is_over = self.upload.is_over;
         let sending = async {
             // An empty chunk would end the body.
             if !piece.is_empty() {
                 up.write_body(piece).await?;
             }
-            if is_over {
+            if self.upload.is_over {
                 // Pingora has no time limit on this write.
                 let limit = up.write_timeout.unwrap_or(Duration::MAX);
                 let ended = pingora::time::timeout(limit, up.finish_body()).await;
@@ -174,11 +166,7 @@ impl Request<'_> {
             sent = sending => sent,
             () = client.gone() => return Err(Failure::ClientGone),
         };
-        if let Err(error) = sent {
-            self.response.upload_error = Some(error);
-            self.upload.is_cut = !is_over;
-            self.upload.is_over = true;
-        }
+        self.response.upload_error = sent.err();
         Ok(())
     }
 }

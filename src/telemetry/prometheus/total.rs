@@ -5,12 +5,8 @@ use super::{Loss, Metrics};
 impl Metrics {
     /// Returns the totals as a sentence. `write_error` is the last error of writing.
     pub fn totals(&self, write_error: Option<&str>) -> String {
-        let served: u64 = self
-            .requests
-            .sets()
-            .iter()
-            .map(|(_, count)| count.get())
-            .sum();
+        let served = self.requests.sets();
+        let served: u64 = served.iter().map(|(_, count)| count.get()).sum();
         let not_written = format!("not written: {}", write_error.unwrap_or("no reason known"));
         let queue_full = "while the queue to the file was full (record_queue)".to_owned();
         let lost = [(Loss::Write, not_written), (Loss::QueueFull, queue_full)];
@@ -19,8 +15,7 @@ impl Metrics {
         let reasons = reasons.map(|(rows, text)| format!("{rows} {text}"));
         let reasons: Vec<String> = reasons.collect();
         let total = format!(
-            "served {} requests, passed {} others through, wrote {} rows, lost {}",
-            served,
+            "served {served} requests, passed {} others through, wrote {} rows, lost {}",
             self.passed_through.with(&[]).get(),
             self.rows_written.with(&[]).get(),
             lost.iter().map(|(rows, _)| rows).sum::<u64>()

@@ -295,6 +295,31 @@ async fn a_get_over_a_connection_that_was_closing_is_sent_again_and_a_post_is_no
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_get_gets_past_all_connections_that_were_closing() {
+    let gate = Gate::new();
+    let first = gate.clone();
+    // Three at once, so that three connections are kept; each of these closes at its next request.
+    let server = Upstream::start(move |n, _: &_| match n {
+        0..3 => vec![Step::Gate(first.clone()), Step::ok()],
+        3..6 => vec![Step::Close],
+        _ => vec![Step::ok()],
+    });
+    let server = server.await;
+    let front = Front::start(server.addr).await;
+    let get = "GET /health HTTP/1.1\r\nhost: h\r\n\r\n";
+    let clients = [(); 3].map(|()| front.sent(get));
+    let mut clients = futures_util::future::join_all(clients).await;
+    until("all are there", || server.seen().len() == 3).await;
+    gate.open();
+    for client in &mut clients {
+        assert_eq!(client.response().await.status(), 200);
+    }
+    clients[0].send(get).await;
+    assert_eq!(clients[0].response().await.status(), 200);
+    assert_eq!(server.seen().len(), 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_says_who_is_left_out_and_who_is_back() {
     let (socket, away) = refusing_yet();
     let process = Process::start(away, &["--upstream-out-s", "0.05"]);

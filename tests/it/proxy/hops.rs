@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 
 use queuescope::clock::Stamp;
+use queuescope::request::attempt::UpstreamKind;
 use queuescope::request::stamps::Stamps;
 
-use crate::support::proxy::{Front, Row, assert_cells, assert_outcome, number, playing, workers};
+use crate::support::proxy::{
+    Front, Row, assert_cells, assert_outcome, known_workers, number, playing, workers,
+};
 use crate::support::router::free_port;
 use crate::support::upstream::{Step, Upstream, refusing};
 use crate::support::wire::{headers, json_response, post_chunked};
@@ -16,6 +19,34 @@ async fn chain(server: SocketAddr) -> (Front, Upstream, Front) {
     let hop = Front::hop(server).await;
     let router = Upstream::relay(hop.addr()).await;
     (Front::start(router.addr).await, router, hop)
+}
+
+/// A front may send to its own hops, without a router: these count the attempts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_front_sends_to_its_own_hop_is_one_attempt() {
+    let server = Upstream::ok().await;
+    let (hops, workers) = known_workers(&[server.addr]);
+    let upstreams = [hops[0], server.addr];
+    let front = Front::with(&upstreams, |config| {
+        config.workers = workers;
+        config.upstream_kind = UpstreamKind::Server;
+    });
+    let front = front.await;
+    for _ in 0..4 {
+        assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
+    }
+    let at =
+        |worker: &str| format!("queuescope_attempts_total{{outcome=\"ok\",worker=\"{worker}\"}}");
+    front.counts(&at("w0"), 2).await;
+    front.counts(&at(&server.addr.to_string()), 2).await;
+    front.counts("queuescope_attempts_total", 4).await;
+    let shown = front.proxy.metrics().text();
+    assert!(
+        !shown.contains(&format!("waiting\",worker=\"{}\"", hops[0])),
+        "{shown}"
+    );
+    let rows = front.rows().await;
+    assert!(rows.iter().all(|row| row["attempts"] == "1"), "{rows:?}");
 }
 
 #[track_caller]

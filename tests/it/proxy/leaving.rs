@@ -124,7 +124,7 @@ async fn who_leaves_or_stops_with_a_whole_answer_keeps_its_outcome() {
 /// writing to it is given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_of_a_server_that_reads_no_more_is_passed_on() {
-    for (closes, limit) in [(true, 1000), (false, 3)] {
+    for (closes, limit) in [(true, 1000), (false, 5)] {
         let gate = Gate::new();
         let server = hasty(&gate, REFUSAL, closes).await;
         let front = Front::keyed(&[server], &format!("upstream_write_timeout_s = {limit}")).await;
@@ -137,7 +137,7 @@ async fn the_answer_of_a_server_that_reads_no_more_is_passed_on() {
             sent < 48 << 20,
             "{sent} bytes went out though nobody read them"
         );
-        // Where writing is given up before, on a busy machine, the answer is waited for.
+        // Before writing is given up.
         gate.open();
         assert_eq!(client.response().await.status(), 413);
         drop(client);

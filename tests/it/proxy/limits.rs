@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::proxy::{Front, answering, assert_outcome};
+use crate::support::collector::{CLIENT, Collector};
+use crate::support::proxy::{Front, answering, assert_cells, assert_outcome};
+use crate::support::upstream::Upstream;
 use crate::support::wire::{Client, until};
 
 use super::leaving::Full;
@@ -15,6 +17,43 @@ async fn a_connection_that_does_not_come_about_is_a_504() {
     let row = front.only_row().await;
     assert_outcome(&row, "timeout", "connecting took too long");
     assert_eq!(row["attempts"], "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_whose_connection_does_not_come_about_is_a_timeout_too() {
+    let (full, answers) = (Full::start().await, Upstream::ok().await);
+    let addrs = [full.addr(), answers.addr];
+    let front = Front::balancing(&addrs, "round_robin", "upstream_connect_timeout_s = 0.1").await;
+    assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
+    let row = front.only_row().await;
+    assert_cells(&row, [("outcome", "ok"), ("attempts", "2")]);
+    let failed = format!("{} timeout after 0.", full.addr());
+    assert!(row["failed_attempts"].starts_with(&failed), "{row:?}");
+}
+
+/// Not with the wait for the turn before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_span_of_a_connection_that_does_not_come_about_begins_with_connecting() {
+    let (full, collector) = (Full::start().await, Collector::start().await);
+    let keys = format!(
+        "max_concurrent_requests = 1\nupstream_connect_timeout_s = 0.2\n[telemetry.otlp]\nendpoint = \"http://{}\"\nprotocol = \"grpc\"",
+        collector.grpc
+    );
+    let front = Front::keyed(&[full.addr()], &keys).await;
+    let mut clients = Vec::new();
+    for here in 1..=2 {
+        clients.push(front.asked("/generate", "", b"{}").await);
+        until("it is here", || front.proxy.metrics().in_flight() == here).await;
+    }
+    for client in &mut clients {
+        assert_eq!(client.response().await.status(), 504);
+    }
+    front.rows().await;
+    let mut tries = collector.spans();
+    tries.retain(|span| span.kind == CLIENT);
+    tries.sort_by_key(|span| span.end);
+    assert_eq!(tries.len(), 2);
+    assert!(tries[1].start >= tries[0].end, "{tries:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
