@@ -194,7 +194,7 @@ fn set_up(is_proxy: bool, format: logging::Format) {
         false => "error,pingora_core::connectors=off,queuescope=warn",
     };
     logging::start(filter, format);
-    if let Err(error) = ignore_signals(is_proxy).and_then(|()| allow_many_files()) {
+    if let Err(error) = ignore_signals(is_proxy).and(allow_many_files()) {
         log::warn!("cannot set up signals and the limit on open files: {error}");
     }
 }
