@@ -155,16 +155,17 @@ function sweep() {
 function distributions() {
   const shown = DATA.shown.filter(of => RUNS.some(run => run.curves[of.name].values.length));
   if (!shown.length) return null;
-  const state = { metric: shown[0].name };
-  const runs = () => RUNS.filter(run => run.curves[state.metric].values.length);
-  const label = () => DATA.shown.find(of => of.name === state.metric).label;
-  const cdf = { title: "Distribution", mark: worst(RUNS), option: c => cdfOption(runs(), state.metric)(c),
+  let [metric] = shown;
+  const cdf = { get title() { return `Distribution: ${metric.label}`; }, mark: worst(RUNS),
+    option: c => cdfOption(RUNS.filter(run => run.curves[metric.name].values.length), metric.name)(c),
     caption: "How many of the requests took at most the time below: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed. A step in a line means two kinds of requests." };
-  const tools = box("div", "tools", choice("Latency", shown.map(of => [of.name, of.label]), state.metric, metric => { state.metric = metric; if (cdf.made) draw(cdf); }));
-  Object.defineProperty(cdf, "title", { get: () => `Distribution: ${label()}` });
   const figure = picture(cdf);
-  const rename = () => { figure.querySelector("h3").textContent = cdf.title; };
-  tools.addEventListener("click", rename);
+  const show = of => {
+    metric = of;
+    figure.querySelector("h3").textContent = cdf.title;
+    if (cdf.made) draw(cdf);
+  };
+  const tools = box("div", "tools", choice("Latency", shown.map(of => [of, of.label]), metric, show));
   return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, figure);
 }
 

@@ -67,21 +67,19 @@ function waterfall(run) {
   if (!requests.length) return null;
   const upTo = run.is_scheduled ? "to be sent at" : "arrived at";
   const few = Math.min(requests.length, all) >= all;
-  let shown = [];
-  const pick = () => {
+  const rows = make("div");
+  const slowest = () => {
     const length = of => isFirst ? of.until_first_token : of.total;
-    const longest = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a));
-    shown = longest.slice(0, 100);
+    const shown = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a)).slice(0, 100);
+    rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }], shown.slice(0, 25).map(of =>
+      [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }])));
+    return shown;
   };
+  slowest();
   const of = { title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
-    option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, run.is_scheduled)(c, width); },
+    option: (c, width) => waterfallOption(slowest(), stages, run.is_scheduled)(c, width),
     caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." };
   of.tools = box("div", "tools", firstBox());
-  const rows = make("div");
-  const listed = () => rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }], shown.slice(0, 25).map(of =>
-    [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }])));
-  pick();
-  listed();
   const which = few ? `All ${number(all)} requests` : `Of ${number(all)} requests`;
   return section("waterfall", "Single requests, stage by stage", make("p", `${which}${few ? "." : `: the slowest ${number(Math.min(100, requests.length))}.`}`, "soft"),
     picture(of), box("details", "", make("summary", "The first 25 as a table"), rows));
