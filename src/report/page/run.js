@@ -63,14 +63,13 @@ function whyTheyWaited(run) {
 }
 
 function waterfall(run) {
-  const { stages, requests, of: all } = run.waterfall;
+  const { stages, requests, of: all, each } = run.waterfall;
   if (!requests.length) return null;
   const upTo = run.is_scheduled ? "to be sent at" : "arrived at";
-  const few = Math.min(requests.length, all) >= all;
   const rows = make("div");
   const slowest = () => {
     const length = of => isFirst ? of.until_first_token : of.total;
-    const shown = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a)).slice(0, 100);
+    const shown = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a)).slice(0, each);
     rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }], shown.slice(0, 25).map(of =>
       [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }])));
     return shown;
@@ -80,8 +79,8 @@ function waterfall(run) {
     option: (c, width) => waterfallOption(slowest(), stages, run.is_scheduled)(c, width),
     caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." };
   of.tools = box("div", "tools", firstBox());
-  const which = few ? `All ${number(all)} requests` : `Of ${number(all)} requests`;
-  return section("waterfall", "Single requests, stage by stage", make("p", `${which}${few ? "." : `: the slowest ${number(Math.min(100, requests.length))}.`}`, "soft"),
+  const which = all <= each ? `All ${number(all)} requests.` : `Of ${number(all)} requests: the slowest ${number(each)}.`;
+  return section("waterfall", "Single requests, stage by stage", make("p", which, "soft"),
     picture(of), box("details", "", make("summary", "The first 25 as a table"), rows));
 }
 
