@@ -17,8 +17,10 @@ function headline() {
   if (mark) {
     const which = RUNS.filter(run => run.mark === mark);
     const text = mark === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : mark === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
-    const why = RUNS.flatMap(run => (run.summary.verdict?.reasons ?? []).map(reason => `${RUNS.length === 1 ? "" : `${briefOf(run)}: `}${upper(reason)}.`));
-    $("head").append(box("div", `box verdict ${mark}`, box("p", "", markOf(mark), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text}`), ...why.map(reason => words("p", reason))));
+    const isOne = RUNS.length === 1;
+    const why = RUNS.flatMap(run => (run.summary.verdict?.reasons ?? []).map(reason => words("p", `${isOne ? "" : `${briefOf(run)}: `}${upper(reason)}.`)));
+    const folded = isOne || !why.length ? why : [box("details", "", make("summary", "Why"), ...why)];
+    $("head").append(box("div", `box verdict ${mark}`, box("p", "", markOf(mark), ` ${isOne ? "This run" : which.map(briefOf).join(", ")}: ${text}`), ...folded));
   }
   if (RUNS.length === 1) facts(RUNS[0]);
 }
