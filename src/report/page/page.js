@@ -46,10 +46,10 @@ function allFindings() {
     if (!kinds.has(of.kind)) kinds.set(of.kind, []);
     kinds.get(of.kind).push([run, of]);
   }
-  const rank = Object.keys(LEVELS);
-  const sorted = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank.indexOf(of.level))) - Math.min(...b.map(([, of]) => rank.indexOf(of.level))));
+  const rank = of => LEVELS.indexOf(of.level);
+  const sorted = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank(of))) - Math.min(...b.map(([, of]) => rank(of))));
   const items = sorted.map(all => {
-    const [first, of] = [...all].sort((a, b) => rank.indexOf(a[1].level) - rank.indexOf(b[1].level))[0];
+    const [first, of] = [...all].sort((a, b) => rank(a[1]) - rank(b[1]))[0];
     if (RUNS.length === 1) return findingOf(of);
     const others = all.filter(([run]) => run !== first);
     const where = box("div", "where", make("p", all.length === RUNS.length ? `In every run; the figures above are those of ${briefOf(first)}.` : `In ${all.map(([run]) => briefOf(run)).join(", ")}${others.length ? `; the figures above are those of ${briefOf(first)}` : ""}.`),

@@ -6,10 +6,10 @@ function section(id, title, ...inner) {
   return element;
 }
 
-const LEVELS = { problem: "problem", limit: "limit", note: "note" };
+const LEVELS = ["problem", "limit", "note"];
 
 function findingOf(of, where) {
-  const title = box("h3", "", make("small", LEVELS[of.level]), of.title);
+  const title = box("h3", "", make("small", of.level), of.title);
   return box("li", of.level, title, words("p", of.what), of.advice ? words("p", of.advice, "do") : null, where ?? null);
 }
 
@@ -75,13 +75,11 @@ function waterfall(run) {
     return shown;
   };
   slowest();
-  const of = { title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
+  const bars = picture({ title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120, tools: box("div", "tools", firstBox()),
     option: (c, width) => waterfallOption(slowest(), stages, run.is_scheduled)(c, width),
-    caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." };
-  of.tools = box("div", "tools", firstBox());
+    caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." });
   const which = all <= each ? `All ${number(all)} requests.` : `Of ${number(all)} requests: the slowest ${number(each)}.`;
-  return section("waterfall", "Single requests, stage by stage", make("p", which, "soft"),
-    picture(of), box("details", "", make("summary", "The first 25 as a table"), rows));
+  return section("waterfall", "Single requests, stage by stage", make("p", which, "soft"), bars, box("details", "", make("summary", "The first 25 as a table"), rows));
 }
 
 function list(facts) {
