@@ -15,7 +15,8 @@ const MAX_CHANCE: f64 = 0.01;
 #[derive(Default)]
 pub(super) struct Traffic {
     sent: Vec<SentRequest>,
-    /// Whether a hop before the server reported any: without a hop no row names a server that refuses connections.
+    /// Whether a hop before the server, or a front that could not connect to it, reported any: else no row names a server that refuses
+    /// connections.
     is_by_hop: bool,
     /// The arrivals of requests whose server is unknown.
     unknown: Vec<f64>,

@@ -206,7 +206,7 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_fails_is_seen() {
         (
             "kill",
             "['round_robin', 'shortest_queue']",
-            &["when traffic moved away is unknown"][..],
+            &["traffic left it within"][..],
         ),
         (
             "reset",
