@@ -150,16 +150,12 @@ fn merge_or_join(args: &Args) -> Result<Vec<String>, Error> {
     if let Some(dir) = &args.output_dir {
         outputs::check_folder(dir, &[ROWS, SUMMARY])?;
     }
-    let mut notes = Vec::new();
     match &args.output_dir {
         // Its notes are in the summary that it writes.
-        Some(dir) if args.merge => merge(&args.dirs, dir)?,
-        Some(dir) if args.join => {
-            notes = join(&args.dirs, &dir.join(ROWS))?;
-        }
-        _ => {}
+        Some(dir) if args.merge => merge(&args.dirs, dir).map(|()| Vec::new()),
+        Some(dir) if args.join => join(&args.dirs, &dir.join(ROWS)),
+        _ => Ok(Vec::new()),
     }
-    Ok(notes)
 }
 
 /// The path of the page. Without `--html` there is one only for `--format text`, in the one folder that is given or made.

@@ -124,11 +124,6 @@ impl Facts<'_> {
         let mut parts = self.spent.parts.iter();
         parts.find(|part| part.spent == StageSet::of(period))
     }
-
-    /// Whether an earlier rule made a finding of this kind.
-    fn has(&self, kind: &str) -> bool {
-        self.found.iter().any(|finding| finding.kind == kind)
-    }
 }
 
 #[cfg(test)]

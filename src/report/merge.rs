@@ -224,8 +224,7 @@ fn verdict(shards: &[Shard]) -> Verdict {
             ));
         }
         grade = grade.max(own.as_ref().map_or(Grade::Degraded, |own| own.grade));
-        let own = own.unwrap_or_default();
-        let own_reasons = own.reasons.iter();
+        let own_reasons = own.into_iter().flat_map(|own| own.reasons);
         reasons.extend(own_reasons.map(|reason| format!("{}: {reason}", shard.name())));
     }
     Verdict { grade, reasons }

@@ -216,14 +216,14 @@ const MAX_ANSWERS: usize = 4;
 fn answers(report: &Report<'_>) -> Vec<String> {
     let comparison = &report.comparison;
     let all = comparison.answers();
-    let count = comparison.differences.len();
+    let number = comparison.differences.len();
     let more = match all.len() {
         0 => None,
         answers if answers > MAX_ANSWERS => Some(format!(
-            "{} more answers and all comparisons ({count}) are in the report",
-            answers - MAX_ANSWERS
+            "{} and all comparisons ({number}) are in the report",
+            count(answers - MAX_ANSWERS, "more answer")
         )),
-        _ => Some(format!("All comparisons ({count}) are in the report")),
+        _ => Some(format!("All comparisons ({number}) are in the report")),
     };
     let more = more.map(|more| format!("{more}: its page, or --format markdown."));
     let notes = comparison.notes.iter().map(|note| format!("note: {note}"));

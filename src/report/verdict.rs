@@ -6,10 +6,11 @@ use crate::request::names::names;
 
 names! {
     /// How far a run's figures can be believed.
+    #[derive(Default)]
     #[serde(rename_all = "UPPERCASE")]
     pub enum Grade {
         /// The load was the one asked for, and its answers were seen in time.
-        Valid = "VALID",
+        Valid = "VALID" default,
         /// Something was off that shows in some figures.
         Degraded = "DEGRADED",
         /// The figures are not those of the server.
@@ -24,11 +25,4 @@ pub struct Verdict {
     pub grade: Grade,
     /// Why not farther, in sentences with the figures, those of the grade first.
     pub reasons: Vec<String>,
-}
-
-#[expect(clippy::derivable_impls, reason = "`names!` takes no default")]
-impl Default for Grade {
-    fn default() -> Grade {
-        Grade::Valid
-    }
 }

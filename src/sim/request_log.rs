@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 
 use bytes::BytesMut;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::clock::Stamp;
 
@@ -33,27 +33,20 @@ pub(super) fn append(exchange: &Exchange, sequence: &Sequence) {
 fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
     let headers = ["traceparent", "tracestate"].into_iter();
     let headers = headers.filter_map(|name| Some((name.to_owned(), exchange.header(name)?.into())));
-    let room = sequence
-        .bootstrap
-        .as_ref()
-        .map_or_else(String::new, |bootstrap| {
-            format!(
-                ",\"bootstrap_host\":{},\"bootstrap_port\":{},\"bootstrap_room\":{}",
-                Value::from(&*bootstrap.host),
-                bootstrap.port,
-                bootstrap.room
-            )
-        });
-    let parameters = format!(
-        "{{\"rid\":{},\"stream\":{}{room},\"external_trace_header\":{}}}",
-        sequence.rid_json,
-        exchange.request.stream,
-        Value::Object(headers.collect())
-    );
+    let mut parameters = json!({
+        "rid": *sequence.rid,
+        "stream": exchange.request.stream,
+        "external_trace_header": Value::Object(headers.collect()),
+    });
+    if let Some(bootstrap) = &sequence.bootstrap {
+        parameters["bootstrap_host"] = bootstrap.host.as_str().into();
+        parameters["bootstrap_port"] = bootstrap.port.into();
+        parameters["bootstrap_room"] = bootstrap.room.into();
+    }
     let mut out = BytesMut::new();
     meta_info::write(&mut out, exchange, sequence, now);
     let members = String::from_utf8_lossy(&out);
     let members = members.strip_prefix('{').unwrap_or_default();
-    let parameters = Value::from(parameters);
+    let parameters = Value::from(parameters.to_string());
     format!("{{\"request_parameters\":{parameters},{members}\n")
 }

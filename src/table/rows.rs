@@ -305,6 +305,12 @@ fn parse_header(
     if let Some([name, ..]) = required.iter().find(is_missing) {
         return Err(format!("has no column {name}"));
     }
+    let is_twice = |(at, name): &(usize, &&str)| {
+        names[..*at].contains(name) && ColumnId::named(name).is_some()
+    };
+    if let Some((_, name)) = names.iter().enumerate().find(is_twice) {
+        return Err(format!("names {name} twice"));
+    }
     let column = |name: &&str| {
         let column = ColumnId::named(name);
         if column.is_none() {

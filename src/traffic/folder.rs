@@ -37,13 +37,21 @@ impl Folder {
         }
     }
 
-    /// Checks that a given folder holds none of `files` and is not an experiment's; changes nothing.
+    /// Checks that a given folder holds none of `files` and is not an experiment's, and that `latest` beside a new one is a link, if it is
+    /// there; changes nothing.
     ///
     /// # Errors
-    /// It does or is, and its files may not be replaced.
+    /// One of these is not so, and the files may not be replaced.
     pub fn check(&self, files: &[&str]) -> Result<(), Error> {
-        let Folder::Given { dir, force } = self else {
-            return Ok(());
+        let (dir, force) = match self {
+            Folder::Given { dir, force } => (dir, force),
+            Folder::Own(parent) => {
+                let latest = parent.join(LATEST);
+                if latest.exists() && !latest.is_symlink() {
+                    return Err(create_error(&latest, "it is no link"));
+                }
+                return Ok(());
+            }
         };
         let files = if *force { &[] } else { files };
         outputs::check_folder(dir, files).map_err(|problem| {
@@ -106,16 +114,9 @@ fn create_error(path: &Path, cause: impl Display) -> Error {
 
 /// Points `latest` to the run's folder. It is replaced atomically, so that a reader always finds it.
 fn link(parent: &Path, name: &str) -> io::Result<()> {
-    let latest = parent.join(LATEST);
-    if latest
-        .symlink_metadata()
-        .is_ok_and(|found| !found.is_symlink())
-    {
-        return Err(io::Error::other("it is no link"));
-    }
     let new = parent.join(format!(".{LATEST}-{name}"));
     std::os::unix::fs::symlink(name, &new)?;
-    std::fs::rename(&new, &latest).inspect_err(|_| {
+    std::fs::rename(&new, parent.join(LATEST)).inspect_err(|_| {
         let _ = std::fs::remove_file(&new);
     })
 }
@@ -159,6 +160,8 @@ mod tests {
         );
         let kept = std::fs::read_to_string(root.path().join(LATEST)).unwrap();
         assert_eq!(kept, "mine");
+        let left = std::fs::read_dir(root.path()).unwrap().count();
+        assert_eq!(left, 1, "no folder of a run that did not begin");
     }
 
     #[test]

@@ -66,13 +66,9 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
             Value::Array(values) => values,
             value => vec![value],
         };
-        match distinct(values.into_iter()) {
-            Ok(values) => Ok((key, values)),
-            Err(twice) => Err(error_of(
-                &key,
-                &format!("{} is given twice", flag_text(&twice)),
-            )),
-        }
+        let values = distinct(values.into_iter())
+            .map_err(|twice| error_of(&key, &format!("{} is given twice", flag_text(&twice))))?;
+        Ok((key, values))
     };
     given.iter().map(sweep).collect()
 }

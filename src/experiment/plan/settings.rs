@@ -169,11 +169,11 @@ fn parser_flags(key: &Arg, value: &Value) -> Vec<String> {
 /// Collects the values of a key.
 ///
 /// # Errors
-/// Returns the first value that is given twice.
+/// Returns the first value whose text is that of one before.
 pub fn distinct(values: impl Iterator<Item = Value>) -> Result<Vec<Value>, Value> {
-    let mut all = Vec::new();
+    let mut all: Vec<Value> = Vec::new();
     for value in values {
-        if all.contains(&value) {
+        if all.iter().any(|of| flag_text(of) == flag_text(&value)) {
             return Err(value);
         }
         all.push(value);

@@ -158,6 +158,16 @@ fn a_number_in_quotes_is_that_number() {
 }
 
 #[test]
+fn two_values_of_one_text_are_refused_in_tables_too() {
+    let twice = plan(ExperimentKind::Node, "sim.decode_step_ms = [4, '4']");
+    let error = twice.unwrap_err().to_string();
+    assert!(
+        error.contains("decode_step_ms = 4: is given twice"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_ca_is_used_for_https_only() {
     let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();

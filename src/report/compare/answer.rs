@@ -34,17 +34,18 @@ impl Comparison {
                 found.extend(most.map(|(_, sentence)| sentence));
             }
         }
-        let failed = all.iter().filter(|of| of.shown && of.metric.is_none());
-        found.extend(failed.map(Difference::sentence));
-        if found.is_empty() && !all.is_empty() {
+        let shown = || all.iter().filter(|of| of.shown);
+        let mut failed = shown().filter(|of| of.metric.is_none()).peekable();
+        if found.is_empty() && failed.peek().is_none() && !all.is_empty() {
             let count = all.len();
             return vec![format!(
                 "No setting is shown to be the best by TTFT or total latency (comparisons: {count}): run longer, or with more repeats."
             )];
         }
-        if all.iter().any(|of| of.shown && of.repeats < ENOUGH_REPEATS) {
+        if shown().any(|of| of.repeats < ENOUGH_REPEATS) {
             found.push(FEW_REPEATS.to_owned());
         }
+        found.extend(failed.map(Difference::sentence));
         found
     }
 }
@@ -147,6 +148,13 @@ mod tests {
         assert_eq!(of("xyz", &all), [expected]);
         let of_one_run = all.clone().map(|of| Difference { repeats: 1, ..of });
         assert_eq!(of("xyz", &of_one_run), [expected, FEW_REPEATS]);
+        // Before who fails more: the terminal leaves out the last of many.
+        let fails_more = Difference {
+            metric: None,
+            ..of_one_run[0].clone()
+        };
+        let with_failed = [&of_one_run[..], &[fails_more]].concat();
+        assert_eq!(of("xyz", &with_failed)[1], FEW_REPEATS);
         // A beaten setting is not the best, however many it beats.
         let all = [
             difference(ColumnId::total_latency, [0, 1], 0.5, true),

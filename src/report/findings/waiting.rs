@@ -51,7 +51,8 @@ pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
     let Some((_, share)) = full else {
         return Some(what);
     };
-    let advice = match facts.has("server_queue") {
+    let mut found = facts.found.iter();
+    let advice = match found.any(|of| of.kind == "server_queue") {
         true => "What helps against the server queue helps here too.",
         false => Cause::Slots.advice(),
     };

@@ -17,8 +17,10 @@ function headline() {
   if (mark) {
     const which = RUNS.filter(run => run.mark === mark);
     const text = mark === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : mark === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
-    const why = RUNS.flatMap(run => (run.summary.verdict?.reasons ?? []).map(reason => `${RUNS.length === 1 ? "" : `${briefOf(run)}: `}${upper(reason)}.`));
-    $("head").append(box("div", `box verdict ${mark}`, box("p", "", markOf(mark), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text}`), ...why.map(reason => words("p", reason))));
+    const isOne = RUNS.length === 1;
+    const why = RUNS.flatMap(run => (run.summary.verdict?.reasons ?? []).map(reason => words("p", `${isOne ? "" : `${briefOf(run)}: `}${upper(reason)}.`)));
+    const folded = isOne || !why.length ? why : [box("details", "", make("summary", "Why"), ...why)];
+    $("head").append(box("div", `box verdict ${mark}`, box("p", "", markOf(mark), ` ${isOne ? "This run" : which.map(briefOf).join(", ")}: ${text}`), ...folded));
   }
   if (RUNS.length === 1) facts(RUNS[0]);
 }
@@ -44,10 +46,10 @@ function allFindings() {
     if (!kinds.has(of.kind)) kinds.set(of.kind, []);
     kinds.get(of.kind).push([run, of]);
   }
-  const rank = Object.keys(LEVELS);
-  const sorted = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank.indexOf(of.level))) - Math.min(...b.map(([, of]) => rank.indexOf(of.level))));
+  const rank = of => LEVELS.indexOf(of.level);
+  const sorted = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank(of))) - Math.min(...b.map(([, of]) => rank(of))));
   const items = sorted.map(all => {
-    const [first, of] = [...all].sort((a, b) => rank.indexOf(a[1].level) - rank.indexOf(b[1].level))[0];
+    const [first, of] = [...all].sort((a, b) => rank(a[1]) - rank(b[1]))[0];
     if (RUNS.length === 1) return findingOf(of);
     const others = all.filter(([run]) => run !== first);
     const where = box("div", "where", make("p", all.length === RUNS.length ? `In every run; the figures above are those of ${briefOf(first)}.` : `In ${all.map(([run]) => briefOf(run)).join(", ")}${others.length ? `; the figures above are those of ${briefOf(first)}` : ""}.`),
@@ -155,16 +157,17 @@ function sweep() {
 function distributions() {
   const shown = DATA.shown.filter(of => RUNS.some(run => run.curves[of.name].values.length));
   if (!shown.length) return null;
-  const state = { metric: shown[0].name };
-  const runs = () => RUNS.filter(run => run.curves[state.metric].values.length);
-  const label = () => DATA.shown.find(of => of.name === state.metric).label;
-  const cdf = { title: "Distribution", mark: worst(RUNS), option: c => cdfOption(runs(), state.metric)(c),
+  let [metric] = shown;
+  const cdf = { get title() { return `Distribution: ${metric.label}`; }, mark: worst(RUNS),
+    option: c => cdfOption(RUNS.filter(run => run.curves[metric.name].values.length), metric.name)(c),
     caption: "How many of the requests took at most the time below: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed. A step in a line means two kinds of requests." };
-  const tools = box("div", "tools", choice("Latency", shown.map(of => [of.name, of.label]), state.metric, metric => { state.metric = metric; if (cdf.made) draw(cdf); }));
-  Object.defineProperty(cdf, "title", { get: () => `Distribution: ${label()}` });
   const figure = picture(cdf);
-  const rename = () => { figure.querySelector("h3").textContent = cdf.title; };
-  tools.addEventListener("click", rename);
+  const show = of => {
+    metric = of;
+    figure.querySelector("h3").textContent = cdf.title;
+    if (cdf.made) draw(cdf);
+  };
+  const tools = box("div", "tools", choice("Latency", shown.map(of => [of, of.label]), metric, show));
   return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, figure);
 }
 

@@ -6,10 +6,10 @@ function section(id, title, ...inner) {
   return element;
 }
 
-const LEVELS = { problem: "problem", limit: "limit", note: "note" };
+const LEVELS = ["problem", "limit", "note"];
 
 function findingOf(of, where) {
-  const title = box("h3", "", make("small", LEVELS[of.level]), of.title);
+  const title = box("h3", "", make("small", of.level), of.title);
   return box("li", of.level, title, words("p", of.what), of.advice ? words("p", of.advice, "do") : null, where ?? null);
 }
 
@@ -63,28 +63,23 @@ function whyTheyWaited(run) {
 }
 
 function waterfall(run) {
-  const { stages, requests, of: all } = run.waterfall;
+  const { stages, requests, of: all, each } = run.waterfall;
   if (!requests.length) return null;
   const upTo = run.is_scheduled ? "to be sent at" : "arrived at";
-  const few = Math.min(requests.length, all) >= all;
-  let shown = [];
-  const pick = () => {
-    const length = of => isFirst ? of.until_first_token : of.total;
-    const longest = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a));
-    shown = longest.slice(0, 100);
-  };
-  const of = { title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
-    option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, run.is_scheduled)(c, width); },
-    caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." };
-  of.tools = box("div", "tools", firstBox());
   const rows = make("div");
-  const listed = () => rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }], shown.slice(0, 25).map(of =>
-    [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }])));
-  pick();
-  listed();
-  const which = few ? `All ${number(all)} requests` : `Of ${number(all)} requests`;
-  return section("waterfall", "Single requests, stage by stage", make("p", `${which}${few ? "." : `: the slowest ${number(Math.min(100, requests.length))}.`}`, "soft"),
-    picture(of), box("details", "", make("summary", "The first 25 as a table"), rows));
+  const slowest = () => {
+    const length = of => isFirst ? of.until_first_token : of.total;
+    const shown = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a)).slice(0, each);
+    rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }], shown.slice(0, 25).map(of =>
+      [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }])));
+    return shown;
+  };
+  slowest();
+  const bars = picture({ title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120, tools: box("div", "tools", firstBox()),
+    option: (c, width) => waterfallOption(slowest(), stages, run.is_scheduled)(c, width),
+    caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." });
+  const which = all <= each ? `All ${number(all)} requests.` : `Of ${number(all)} requests: the slowest ${number(each)}.`;
+  return section("waterfall", "Single requests, stage by stage", make("p", which, "soft"), bars, box("details", "", make("summary", "The first 25 as a table"), rows));
 }
 
 function list(facts) {

@@ -147,6 +147,14 @@ fn the_stages_of_a_request_add_up() {
     assert!(apart.abs() < 1e-4, "{request}");
 }
 
+/// Data has those that are slowest as a whole and those until the first token, so more than are the slowest of either.
+#[test]
+fn the_page_knows_how_many_of_its_single_requests_are_the_slowest() {
+    let runs = (0..20).map(|_| run_of(100));
+    let data = data_of(&page_of(runs.collect()));
+    assert_eq!(data["runs"][0]["waterfall"]["each"], 60);
+}
+
 #[test]
 fn warnings_of_a_run_and_its_figures_are_on_the_page() {
     let mut run = run_of(20);

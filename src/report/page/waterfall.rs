@@ -134,6 +134,7 @@ impl Requests {
         json!({
             "stages": order.iter().copied().map(stage).collect::<Value>(),
             "of": self.all.len(),
+            "each": each,
             "requests": requests.collect::<Value>(),
         })
     }

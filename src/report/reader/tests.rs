@@ -132,6 +132,10 @@ fn a_file_without_rows_is_refused() {
             b"req_id,arrival_time,ttft\nx,1,2\n",
             "has no column outcome",
         ),
+        (
+            b"req_id,arrival_time,outcome,ttft,ttft\nx,1,ok,2,3\n",
+            "names ttft twice",
+        ),
     ] {
         let path = write(folder.path(), "some.csv", bytes);
         assert_says(&load(&[path]).unwrap_err().to_string(), expected);

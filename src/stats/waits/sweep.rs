@@ -81,28 +81,17 @@ impl<V: Ord + Copy> Durations<V> {
         *self.0.entry(value).or_default() += weight;
     }
 
-    /// The values, ascending, with their durations.
-    fn all(&self) -> impl DoubleEndedIterator<Item = (V, f64)> + '_ {
-        self.0.iter().map(|(value, weight)| (*value, *weight))
-    }
-
-    /// The sum of all durations.
-    pub fn total(&self) -> f64 {
-        self.0.values().sum()
-    }
-
     /// The least value that is not exceeded for this share of the time.
     pub fn quantile(&self, share: f64) -> Option<V> {
-        let until = self.total() * share;
+        let until = self.0.values().sum::<f64>() * share;
         let mut sum = 0.0;
-        let mut all = self.all();
-        let found = all.find(|(_, weight)| {
-            sum += weight;
+        let found = self.0.iter().find(|(_, weight)| {
+            sum += **weight;
             sum >= until
         });
         found
-            .or_else(|| self.all().next_back())
-            .map(|(value, _)| value)
+            .or_else(|| self.0.last_key_value())
+            .map(|(value, _)| *value)
     }
 }
 

@@ -199,7 +199,7 @@ fn starts_that_fail_from_the_first_on_are_tried_twice() {
     );
 }
 
-/// A killed server breaks what it has under way and refuses the rest, which no row tells of; what a hop resets is in its rows.
+/// A killed server breaks what it has under way and refuses the rest; what a hop resets is in its rows.
 #[test]
 fn servers_behind_the_balancer_share_the_load_and_one_that_fails_is_seen() {
     for (kind, policies) in [
