@@ -21,6 +21,9 @@ pub struct Source {
     pub sha256: String,
 }
 
+/// A byte order mark, which some programs write before a text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// A file whose SHA-256 is computed as it is read.
 struct HashedFile {
     inner: File,
@@ -62,7 +65,12 @@ pub(in crate::traffic) fn read(
     };
     let read_error = |cause: io::Error| usage(&format_args!(": {cause}"));
     let mut file = HashedFile::open(path).map_err(read_error)?;
-    let dataset = records::read(&mut file, format).map_err(|problem| usage(&problem))?;
+    let mut start = Vec::new();
+    let mut first = file.by_ref().take(BYTE_ORDER_MARK.len() as u64);
+    first.read_to_end(&mut start).map_err(read_error)?;
+    let start = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start);
+    let read = records::read(start.chain(&mut file), format);
+    let dataset = read.map_err(|problem| usage(&problem))?;
     let source = Source {
         path: path.to_owned(),
         sha256: file.sum().map_err(read_error)?,

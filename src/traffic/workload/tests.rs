@@ -195,6 +195,26 @@ fn an_error_names_file_line_and_field() {
     }
 }
 
+#[test]
+fn a_byte_order_mark_is_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    for (name, file) in [
+        ("custom", "custom.jsonl"),
+        ("sharegpt", "sharegpt.json"),
+        ("mooncake", "mooncake.jsonl"),
+        ("azure", "azure-2023.csv"),
+    ] {
+        let text = std::fs::read_to_string(format!("tests/data/datasets/{file}")).unwrap();
+        let line = format!("--dataset-name {name} --dataset-path {}", path.display());
+        let sent = ["", "\u{feff}"].map(|mark| {
+            std::fs::write(&path, format!("{mark}{text}")).unwrap();
+            planned(&line).request(0)
+        });
+        assert_eq!(sent[0], sent[1], "{name}");
+    }
+}
+
 /// The words of a request's prompt.
 fn prompt(sent: &Bytes) -> Vec<String> {
     let text = body(sent)["text"].as_str().unwrap().to_owned();
