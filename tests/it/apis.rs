@@ -1,22 +1,18 @@
 //! What of other APIs' streams is a token, and what ends them: reasoning, calls, typed events; large logprobs.
 
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::End;
 use queuescope::request::outcome::Outcome;
 use queuescope::request::response::Unread;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::Moment;
 
-use crate::support::observed::{AT, JSON, STREAM, assert_cells, at_once, begun, in_pieces};
+use crate::support::observed::{self, AT, JSON, assert_cells, at_once};
 
 /// The first row of a stream whose events are read 1 ms apart.
 fn streamed(endpoint: Endpoint, events: &[&str]) -> Row {
     // They are folded here only.
     let events = events.iter().map(|event| event.replace('\n', " "));
-    let pieces = events
-        .zip(0..)
-        .map(|(event, n)| (n * 1_000_000, format!("data: {event}\n\n")));
-    in_pieces(begun(endpoint, STREAM), pieces, End::Complete).remove(0)
+    observed::streamed(endpoint, events, 1_000_000).remove(0)
 }
 
 /// Outcome, places of the events with the first and last token, and how many there were.
@@ -117,6 +113,11 @@ fn streams_of_typed_events_end_by_their_own_event() {
         let told = row.error.as_deref().unwrap_or_default();
         assert!(told.contains(error), "{events:?}: {told}");
     }
+    // Only the end of messages counts their tokens.
+    let start = r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":9,"output_tokens":0}}}"#;
+    let row = streamed(messages, &[start, block, block, block]);
+    let told = (Outcome::UpstreamDied, Some(1), Some(3), 3);
+    assert_eq!((tokens_of(&row), counts_of(&row)), (told, [Some(9), None]));
 }
 
 #[test]
@@ -139,17 +140,6 @@ fn the_status_of_a_reply_is_read() {
 }
 
 #[test]
-fn a_cut_stream_of_messages_has_no_count_of_tokens() {
-    let start = r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":9,"output_tokens":0}}}"#;
-    let block =
-        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}"#;
-    let row = streamed(Endpoint::Messages, &[start, block, block, block]);
-    let told = (Outcome::UpstreamDied, Some(1), Some(3), 3);
-    assert_eq!(tokens_of(&row), told);
-    assert_eq!(counts_of(&row), [Some(9), None]);
-}
-
-#[test]
 fn large_logprobs_hide_no_timing() {
     let logprobs = "[-0.5,11,\"\\\"}]\"],".repeat(100_000);
     let event = format!(
@@ -160,12 +150,4 @@ fn large_logprobs_hide_no_timing() {
     let row = streamed(Endpoint::Generate, &[&event, "[DONE]"]);
     let told = "queue_time_start=0.75, server_created_time=0.5, actual_output_tokens=1";
     assert_cells(&Row::ended(vec![row])[0], told, "large");
-}
-
-#[test]
-fn the_id_of_a_reply_is_the_first_choices_alone() {
-    let body = r#"{"id":"e","choices":[{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"b"}}]}"#;
-    let rows = at_once(Endpoint::Chat, JSON, body);
-    let ids: Vec<Option<&str>> = rows.iter().map(|row| row.engine_id.as_deref()).collect();
-    assert_eq!(ids, [Some("e"), None]);
 }

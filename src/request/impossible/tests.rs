@@ -82,6 +82,8 @@ fn impossible_times_are_named_and_left_out_with_what_follows_from_them() {
 fn impossible_tokens_are_named_and_left_out() {
     const FEW: &str = "actual_output_tokens<token_chunks";
     const MANY: &str = "actual_output_tokens>100000000";
+    const MANY_OF_PROMPT: &str = "actual_prompt_tokens>100000000";
+    const CACHED: &str = "cached_tokens>actual_prompt_tokens";
     type Change = fn(&mut Row);
     let of_all: Change = |row| {
         (row.actual_output_tokens, row.token_count_source) = (None, None);
@@ -101,12 +103,9 @@ fn impossible_tokens_are_named_and_left_out() {
         (of_all, MANY),
         (
             |row| row.actual_prompt_tokens = Some(u64::MAX),
-            "actual_prompt_tokens>100000000",
+            MANY_OF_PROMPT,
         ),
-        (
-            |row| row.cached_tokens = Some(31),
-            "cached_tokens>actual_prompt_tokens",
-        ),
+        (|row| row.cached_tokens = Some(31), CACHED),
         (retracted, ""),
     ];
     for (change, name) in cases {

@@ -30,12 +30,12 @@ fn shards_together_send_what_one_generator_sends() {
         together.sort();
         assert_eq!(together, sent(&whole), "{load}");
         let all = |plan: &RunPlan| -> Vec<_> {
-            plan.requests(&plan.schedule().unwrap())
-                .map(|(index, ..)| index)
-                .collect()
+            let schedule = plan.schedule().unwrap();
+            plan.requests(&schedule).map(|(index, ..)| index).collect()
         };
-        let indices: BTreeSet<usize> = parts.iter().flat_map(all).collect();
-        assert_eq!(indices, all(&whole).into_iter().collect());
+        let mut indices: Vec<usize> = parts.iter().flat_map(all).collect();
+        indices.sort_unstable();
+        assert_eq!(indices, all(&whole));
         let (rate, share) = (whole.offered_rate(), parts[1].shard_rate());
         assert_eq!(rate, share.map(|share| share * 3.0));
         let sum = |plan: &RunPlan| plan.workload_sha256().unwrap();
@@ -69,6 +69,34 @@ fn a_trial_sends_at_exactly_the_requested_rate() {
     let mut one = planned("--request-rate 18 --num-prompts 1");
     one.args.exact_rate = true;
     assert_eq!(one.all_offsets().unwrap().len(), 1);
+}
+
+#[test]
+fn the_schedule_depends_on_seed_and_rate_alone() {
+    let offsets = |more: &str| {
+        let plan = planned(&format!("--request-rate 50 {more}"));
+        plan.all_offsets().unwrap()
+    };
+    let hundred = offsets("--seed 9 --num-prompts 100");
+    assert_ne!(offsets("--seed 8 --num-prompts 100"), hundred);
+    for other in [
+        "--max-concurrency 3",
+        "--random-output-len 7",
+        "--random-range-ratio 0.5",
+        "--backend sglang-oai",
+        "--dataset-name random-ids",
+        "--warmup-requests 5",
+    ] {
+        assert_eq!(
+            offsets(&format!("--seed 9 --num-prompts 100 {other}")),
+            hundred
+        );
+    }
+    // Two seconds of the same process: everything before the limit, nothing after.
+    let long = offsets("--seed 9 --num-prompts 300");
+    let inside = long.iter().filter(|at| **at < 2 * NANOS).count();
+    assert_eq!(offsets("--seed 9 --duration 2"), long[..inside]);
+    assert_eq!(long[..100], hundred);
 }
 
 #[test]

@@ -59,27 +59,6 @@ fn each_format_gives_times_from_the_first_request_and_lengths() {
 }
 
 #[test]
-fn mooncake_is_sorted_by_time_and_has_its_blocks() {
-    let trace = read(false, MOONCAKE_LINES, WHOLE);
-    let sent = [
-        (0.0, 1200, 40),
-        (0.0, 700, 5),
-        (2.5, 20, 1),
-        (3.0, 1300, 60),
-    ];
-    assert_eq!(rows(&trace), sent);
-    let blocks = |index| match &trace.entry(index).content {
-        Content::Words { shared_parts, .. } => &shared_parts[..],
-        other => panic!("{other:?}"),
-    };
-    let all: Vec<&[u64]> = (0..5).map(blocks).collect();
-    assert_eq!(
-        all,
-        [&[7, 8, 9][..], &[7, 11], &[], &[7, 8, 12], &[7, 8, 9]]
-    );
-}
-
-#[test]
 fn no_more_is_read_than_is_sent() {
     // The last line is invalid, and must not be read.
     let broken = AZURE_2023.to_owned() + "2023-11-17 00:02:00,1,1\nx,y,z\n";
@@ -111,41 +90,6 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
         let trace = read(true, &text, first(None, seconds * NANOS));
         let sent: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
         assert_eq!(&sent[..], times);
-    }
-}
-
-/// Rows of a file of Azure's, or whole files, each with a part of the error. NL is a line break, GOOD a line of Mooncake's.
-const WRONG: &str = r#"
-csv | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | , line 4: `GeneratedTokens`: `x`: invalid digit found in string; must be CSV with the columns
-csv | 46:68,1,2NL | , line 2: `46:68` is no time; must be
-csv | nan,1,2NL | , line 2: `NaN` is no time; must be
-csv | true,1,2NL | , line 2: a time must be a number, or in CSV a date; must be
-csv | 2023-11-16 18:15:46,1NL | , line 2: has no cell of the column GeneratedTokens; must be CSV
-csv | | : holds no request with a prompt and an answer
-csv | 1,4000000000,4NL | , line 2: a length of 4000000000 tokens; must be up to 10000000
-whole csv | Timestamp,Request tokensNL1,2NL | , line 1: has no column GeneratedTokens or Response tokens; must be CSV with the columns TIMESTAMP (such
-mooncake | GOODNLNL{"timestamp": 1, "input_length": -2}NL | , line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {"timestamp": ms,
-mooncake | {"timestamp": 1, "input_length": 2} | missing field `output_length`
-mooncake | [1NL | , line 1: is not JSON: must be an object
-mooncake | {"timestamp": 1e30, "input_length": 2, "output_length": 3} | , line 1: `1e30` is no time; must be
-mooncake | {"timestamp": "2024-05-10 00:00:00", "input_length": 2, "output_length": 3} | , line 1: `2024-05-10 00:00:00` is no time; must be
-mooncake | {"timestamp": null, "input_length": 2, "output_length": 3} | , line 1: `timestamp`: a time must be a number, or in CSV a date; must be
-mooncake | | : holds no request
-mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a length of 4000000000 tokens; must be up to 10000000"#;
-
-#[test]
-fn an_error_names_line_and_column_and_the_expected_format() {
-    let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
-    for line in WRONG.trim_start().lines() {
-        let (format, text) = line.split_once('|').unwrap();
-        let (text, part) = text.trim_start().split_once("| ").unwrap();
-        let mut text = text.trim().replace("NL", "\r\n").replace("GOOD", good);
-        if format.trim() == "csv" {
-            text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
-        }
-        let trace = Trace::new(format.contains("csv"), WHOLE);
-        let error = records::read(text.as_bytes(), trace).unwrap_err();
-        assert!(error.contains(part), "{text}: {error}");
     }
 }
 
