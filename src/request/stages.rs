@@ -325,14 +325,10 @@ prefill 100, return+decode 300 | first_token";
             row.client_stall = Some(ms(900));
         });
         let waited = |sample: Sample| sample.with(|row| row.prompt_wait = Some(ms(2)));
-        let slow = straight(Sample::whole().at(Moment::Forwarded, 5));
-        let samples = [
-            straight(Sample::whole()),
-            straight(no_proxy),
-            stalled,
-            waited(Sample::whole()),
-            waited(slow),
-        ];
+        let whole = Sample::whole;
+        let slow = waited(straight(whole().at(Moment::Forwarded, 5)));
+        let [whole, split] = [straight(whole()), waited(whole())];
+        let samples = [whole, straight(no_proxy), stalled, split, slow];
         let expected = "\
 client lag 1, to proxy 1, proxy 1, network 7
 client lag 1, network 9, tokenize 10

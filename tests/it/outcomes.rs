@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use queuescope::request::csv::{self as lines, TimeBase};
 
 use crate::support::generator;
+use crate::support::observed::STREAM;
 use crate::support::proxy::{Front, Row, assert_outcome, playing};
 use crate::support::table;
 use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
@@ -75,9 +76,8 @@ const WHOLE: &str = r#"
 async fn a_message_that_came_whole_is_judged_by_what_is_in_it() {
     // Those who frame a part anew pass on what looks whole.
     for [head, body, outcome, error, generation, text, unread] in table(WHOLE.trim_start()) {
-        let head = head
-            .replace(", ", "\r\ncontent-type: ")
-            .replace("; ", "\r\n");
+        let head = head.replace(", ", "\r\ncontent-type: ");
+        let head = head.replace("; ", "\r\n");
         let body = body.replace("EVENT ", EVENT).replace("DONE", DONE);
         let body = body.replace("COMMENT", ": nothing yet\n\n");
         for row in rows_of(vec![answer(&head, &body)]).await {
@@ -93,10 +93,7 @@ async fn a_message_that_came_whole_is_judged_by_what_is_in_it() {
         assert_outcome(&row, "upstream_died", "without a single event");
     }
     // Who asked for no stream expects no event.
-    for (kind, outcome) in [
-        ("application/json", "ok"),
-        ("text/event-stream", "upstream_died"),
-    ] {
+    for (kind, outcome) in [("application/json", "ok"), (STREAM, "upstream_died")] {
         let empty = answer(&format!("200 OK\r\ncontent-type: {kind}"), "");
         let server = Upstream::playing(vec![empty]).await;
         let row = of_generator(server.addr, "--disable-stream").await;
@@ -110,12 +107,9 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
         format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}{more}\r\n\r\n{body}").into_bytes()
     };
     let long = "\r\ncontent-length: 9000";
-    let json = framed(
-        "application/json",
-        long,
-        r#"{"text":"a","meta_info":{"id":"i"}}"#,
-    );
-    let events = |more| framed("text/event-stream", more, &format!("{EVENT}{DONE}"));
+    let json = r#"{"text":"a","meta_info":{"id":"i"}}"#;
+    let json = framed("application/json", long, json);
+    let events = |more| framed(STREAM, more, &format!("{EVENT}{DONE}"));
     let stream = [stream_head(), chunk(EVENT), chunk(DONE)].concat();
     for (last, bytes) in [
         (Step::Close, stream.clone()),

@@ -82,8 +82,6 @@ fn impossible_times_are_named_and_left_out_with_what_follows_from_them() {
 fn impossible_tokens_are_named_and_left_out() {
     const FEW: &str = "actual_output_tokens<token_chunks";
     const MANY: &str = "actual_output_tokens>100000000";
-    const MANY_OF_PROMPT: &str = "actual_prompt_tokens>100000000";
-    const CACHED: &str = "cached_tokens>actual_prompt_tokens";
     type Change = fn(&mut Row);
     let of_all: Change = |row| {
         (row.actual_output_tokens, row.token_count_source) = (None, None);
@@ -93,6 +91,8 @@ fn impossible_tokens_are_named_and_left_out() {
         (row.actual_output_tokens, row.expected_output_length) = (Some(0), Some(0));
         row.token_chunks = Some(1);
     };
+    let many_of_prompt: Change = |row| row.actual_prompt_tokens = Some(u64::MAX);
+    let cached: Change = |row| row.cached_tokens = Some(31);
     let retracted: Change = |row| (row.cached_tokens, row.num_retractions) = (Some(31), Some(1));
     let cases: [(Change, &str); 9] = [
         (|row| row.actual_output_tokens = Some(0), FEW),
@@ -101,11 +101,8 @@ fn impossible_tokens_are_named_and_left_out() {
         (|row| row.token_chunks = Some(2 * 29 + 16), ""),
         (|row| row.actual_output_tokens = Some(1 << 60), MANY),
         (of_all, MANY),
-        (
-            |row| row.actual_prompt_tokens = Some(u64::MAX),
-            MANY_OF_PROMPT,
-        ),
-        (|row| row.cached_tokens = Some(31), CACHED),
+        (many_of_prompt, "actual_prompt_tokens>100000000"),
+        (cached, "cached_tokens>actual_prompt_tokens"),
         (retracted, ""),
     ];
     for (change, name) in cases {
@@ -115,11 +112,8 @@ fn impossible_tokens_are_named_and_left_out() {
         assert_eq!(found(&row), (name.to_owned(), kinds.to_vec()));
         let left = left(&row);
         assert_eq!(found(&left).0, "", "{name}");
-        let counts = [
-            left.actual_output_tokens,
-            left.actual_prompt_tokens,
-            left.cached_tokens,
-        ];
+        let (output, prompt) = (left.actual_output_tokens, left.actual_prompt_tokens);
+        let counts = [output, prompt, left.cached_tokens];
         let gone = counts.iter().filter(|count| count.is_none()).count();
         assert_eq!(gone, kinds.len(), "{name}");
     }

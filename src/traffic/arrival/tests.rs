@@ -2,13 +2,6 @@ use super::*;
 
 const N: usize = 20_000;
 
-fn gaps(arrival: Arrival, seed: u64, n: usize) -> Vec<f64> {
-    let mut before = 0;
-    let at = arrival.offsets(seed).take(n);
-    at.map(|at| (at - std::mem::replace(&mut before, at)) as f64 / NANOS as f64)
-        .collect()
-}
-
 /// √n × the Kolmogorov-Smirnov distance of `sample` from a distribution function.
 fn distance_from(of: impl Fn(f64) -> f64, mut sample: Vec<f64>) -> f64 {
     sample.sort_by(f64::total_cmp);
@@ -41,40 +34,6 @@ fn lag_one(sample: &[f64]) -> f64 {
 const KS_LIMIT: f64 = 2.7;
 const Z_LIMIT: f64 = 4.9;
 
-#[test]
-fn gamma_gaps_follow_their_distribution() {
-    // For integer shapes it has a closed form: 1 − e^(−x) Σ x^k / k!, x = shape × rate × gap.
-    let of = |gap: f64| {
-        let x = 2.0 * 20.0 * gap;
-        1.0 - (-x).exp() * (1.0 + x)
-    };
-    let sample = |burstiness| gaps(Arrival::new(20.0, Gaps::Gamma(burstiness)), 8, N);
-    assert!(lag_one(&sample(2.0)).abs() < Z_LIMIT);
-    assert!(distance_from(of, sample(2.0)) < KS_LIMIT);
-    // 15 % off the shape.
-    assert!(distance_from(of, sample(2.3)) > KS_LIMIT);
-    // Shape 1/2 is χ² with one degree of freedom. These are its quantiles; the share below each has a standard error of
-    // √(p (1 − p) / n).
-    let bursty = sample(0.5);
-    for (p, chi) in [(0.1, 0.015_790_8), (0.5, 0.454_936_4), (0.9, 2.705_543_5)] {
-        let below = bursty.iter().filter(|gap| 20.0 * **gap < chi).count() as f64;
-        let z = (below / N as f64 - p) / (p * (1.0 - p) / N as f64).sqrt();
-        assert!(z.abs() < Z_LIMIT, "{p}: z = {z}");
-    }
-}
-
-#[test]
-fn constant_gaps_are_exact_and_a_run_has_as_many_requests_as_its_rate_says() {
-    let constant = Arrival::new(8.0, Gaps::Constant);
-    let offsets: Vec<i64> = constant.offsets(1).take(80_000).collect();
-    let exact = (0..80_000).map(|k| NANOS / 16 + k * NANOS / 8);
-    assert!(offsets.iter().copied().eq(exact));
-    for seconds in [1, 10, 9999] {
-        let held = offsets.iter().filter(|at| **at < seconds * NANOS).count();
-        assert_eq!(held as i64, 8 * seconds);
-    }
-}
-
 const RAMPS: &str = "0:20,100:200,100:80,200:80,300:0,350:0,360:150";
 
 fn on_curve(gaps: Gaps, points: &str) -> Arrival {
@@ -91,6 +50,38 @@ fn unit_gaps(gaps: Gaps, points: &str, curve: &Curve, seed: u64, n: usize) -> Ve
         due - std::mem::replace(&mut before, due)
     })
     .collect()
+}
+
+#[test]
+fn gamma_gaps_follow_their_distribution() {
+    // For integer shapes it has a closed form: 1 − e^(−x) Σ x^k / k!, x = shape × gap of mean 1.
+    let of = |gap: f64| 1.0 - (-2.0 * gap).exp() * (1.0 + 2.0 * gap);
+    let flat = "0:20,9:20";
+    let sample = |shape| unit_gaps(Gaps::Gamma(shape), flat, &flat.parse().unwrap(), 8, N);
+    assert!(lag_one(&sample(2.0)).abs() < Z_LIMIT);
+    assert!(distance_from(of, sample(2.0)) < KS_LIMIT);
+    // 15 % off the shape.
+    assert!(distance_from(of, sample(2.3)) > KS_LIMIT);
+    // Shape 1/2 is χ² with one degree of freedom. These are its quantiles; the share below each has a standard error of
+    // √(p (1 − p) / n).
+    let bursty = sample(0.5);
+    for (p, chi) in [(0.1, 0.015_790_8), (0.5, 0.454_936_4), (0.9, 2.705_543_5)] {
+        let below = bursty.iter().filter(|gap| **gap < chi).count() as f64;
+        let z = (below / N as f64 - p) / (p * (1.0 - p) / N as f64).sqrt();
+        assert!(z.abs() < Z_LIMIT, "{p}: z = {z}");
+    }
+}
+
+#[test]
+fn constant_gaps_are_exact_and_a_run_has_as_many_requests_as_its_rate_says() {
+    let constant = Arrival::new(8.0, Gaps::Constant);
+    let offsets: Vec<i64> = constant.offsets(1).take(80_000).collect();
+    let exact = (0..80_000).map(|k| NANOS / 16 + k * NANOS / 8);
+    assert!(offsets.iter().copied().eq(exact));
+    for seconds in [1, 10, 9999] {
+        let held = offsets.iter().filter(|at| **at < seconds * NANOS).count();
+        assert_eq!(held as i64, 8 * seconds);
+    }
 }
 
 #[test]

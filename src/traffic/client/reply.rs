@@ -189,15 +189,11 @@ mod tests {
 
     #[test]
     fn the_events_of_a_chat_are_joined_even_if_they_look_cumulative() {
-        let deltas = [
-            r#"{"role":"assistant","content":""}"#,
-            r#"{"content":"o"}"#,
-            r#"{"content":"oh"}"#,
-            "{}",
-        ];
-        let events = deltas.map(|delta| format!("{{\"choices\":[{{\"delta\":{delta}}}]}}"));
+        let deltas = r#"{"role":"assistant","content":""} {"content":"o"} {"content":"oh"} {}"#;
+        let events = deltas.split(' ');
+        let events = events.map(|delta| format!("{{\"choices\":[{{\"delta\":{delta}}}]}}"));
         let usage = r#"{"choices":[],"usage":{}}"#.to_owned();
-        assert_eq!(streamed(events.into_iter().chain([usage])), "ooh");
+        assert_eq!(streamed(events.chain([usage])), "ooh");
     }
 
     #[test]
@@ -208,10 +204,8 @@ mod tests {
         for tokens in 1..=1_800 {
             let so_far = &text[..tokens * 2];
             reply.push(format!("data: {{\"text\":\"{so_far}\"}}\n\n").as_bytes());
-            assert!(
-                reply.events.joined.len() < 1 << 10,
-                "the kind is known early"
-            );
+            let joined = reply.events.joined.len();
+            assert!(joined < 1 << 10, "the kind is known early");
         }
         assert_eq!(reply.text().as_deref(), Some(&text[..3_600]));
         // The first texts look cumulative.

@@ -88,11 +88,7 @@ impl Life {
 
     /// The exchange as the generator sees it.
     fn exchange(&self, &([generator, front, hop, engine], is_one): &Machines) -> Exchange {
-        let (hop_name, hop_clock) = if is_one {
-            ("front", front)
-        } else {
-            ("hop", hop)
-        };
+        let (hop_name, hop_clock) = [("hop", hop), ("front", front)][usize::from(is_one)];
         let generator = |at| reads(generator, at);
         let [hop_head, front_head, head] = self.heads;
         let stamps = |name: &str, clock, head, path: &[i64]| Stamps {
@@ -204,15 +200,9 @@ proptest! {
 }
 
 /// Clocks that are far apart and do not drift.
-const APART: Machines = (
-    [
-        (0, 0),
-        (100 * NANOS, 0),
-        (-1000 * NANOS, 0),
-        (3600 * NANOS, 0),
-    ],
-    false,
-);
+const FRONT: Skew = (100 * NANOS, 0);
+const HOP: Skew = (-1000 * NANOS, 0);
+const APART: Machines = ([(0, 0), FRONT, HOP, (3600 * NANOS, 0)], false);
 
 #[test]
 fn a_row_has_the_tightest_offsets_that_were_known_when_its_request_ended() {

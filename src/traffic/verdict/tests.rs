@@ -80,15 +80,13 @@ fn reasons_give_counts_and_the_worst_comes_first() {
     // Of a thousand that wait for a slot until the run is stopped, none was sent in time.
     let of_sent = with(|e| (e.sent, e.late) = (100, 11));
     let two = with(|e| (e.late, e.loop_late) = (60, 0.5));
+    let late = "11 of 100 requests (11 %) were sent more than";
     let [most, all] = [1, 0].map(|ok| with(|e| e.failed = e.due - ok));
     let grades = [&stopped, &of_sent, &two].map(|verdict| verdict.grade);
     assert_eq!(grades, [Grade::Degraded, Grade::Invalid, Grade::Invalid]);
     for (reason, part) in [
         (&stopped.reasons[0], unsent),
-        (
-            &of_sent.reasons[0],
-            "11 of 100 requests (11 %) were sent more than",
-        ),
+        (&of_sent.reasons[0], late),
         (&two.reasons[0], "50 % of the run"),
         (&two.reasons[1], "60 of 1200 requests (5.0 %)"),
         (&most.reasons[0], "latencies are those of the others"),

@@ -1,10 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::clock::Stamp;
-use crate::request::endpoint::Endpoint;
-use crate::request::observer::{End, Observer};
-use crate::request::timeline::Side;
 use crate::traffic::tests::planned;
 use custom::Custom;
 use dataset::Dataset;
@@ -91,42 +87,17 @@ fn extra_fields_are_merged_into_the_body() {
 fn content_that_a_backend_cannot_send_is_refused_with_a_backend_that_can() {
     let chat = prompts(r#"{"messages":[{"role":"user","content":"a b"}]}"#);
     let ids = Dataset::endless(Content::Ids(9));
+    use Backend::{Sglang, SglangOai, SglangOaiChat};
     for (backend, dataset, expected) in [
-        (
-            Backend::SglangOaiChat,
-            &ids,
-            "--backend sglang or sglang-oai",
-        ),
-        (Backend::SglangOai, &ids, "fine"),
-        (Backend::Sglang, &chat, "--backend sglang-oai-chat"),
-        (Backend::SglangOaiChat, &chat, "fine"),
+        (SglangOaiChat, &ids, "--backend sglang or sglang-oai"),
+        (SglangOai, &ids, "fine"),
+        (Sglang, &chat, "--backend sglang-oai-chat"),
+        (SglangOaiChat, &chat, "fine"),
     ] {
         let checked = workload(backend, dataset.clone()).check();
         let told = checked.map_or_else(|error| error.to_string(), |()| "fine".to_owned());
         assert!(told.contains(expected), "{told}");
     }
-}
-
-#[test]
-fn custom_entries_are_sent_in_order_and_again() {
-    // An ideographic space is white space too.
-    let text = "{\"prompt\":\"one two\u{3000}x\",\"completion\":\"a b c\",\"id\":7}\n\n{\"prompt\":\"x\",\"id\":\"q\"}\n";
-    let load = workload(Backend::Sglang, prompts(text));
-    for (index, text, input, output, id) in [
-        (0, "one two\u{3000}x", 3, 3, "7"),
-        (1, "x", 1, 8, "q"),
-        (2, "one two\u{3000}x", 3, 3, "7"),
-    ] {
-        assert_eq!(body(&load.request(index))["text"], text);
-        let lengths = load.lengths(index);
-        assert_eq!((lengths.input, lengths.output), (input, output));
-        assert_eq!(lengths.data_id.as_deref(), Some(id));
-    }
-    // The row counts the same number of words.
-    let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
-    observer.request_body(&load.request(0));
-    let rows = observer.finish(End::Complete, Stamp::from_nanos(0));
-    assert_eq!(rows[0].input_length, Some(3));
 }
 
 /// Formats, files of them (of `azure` the rows), and parts of the errors. NL is a line break, GOOD a line of Mooncake's.

@@ -35,10 +35,8 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
     let asked = server.seen().into_iter().map(|seen| {
         let body = body(&seen);
         let tokens = body["sampling_params"]["max_new_tokens"].as_u64();
-        (
-            body["text"].as_str().unwrap().split(' ').count(),
-            tokens.unwrap(),
-        )
+        let words = body["text"].as_str().unwrap().split(' ').count();
+        (words, tokens.unwrap())
     });
     let asked = BTreeSet::from_iter(asked);
     assert_eq!(asked, [(12, 9), (30, 4), (51, 1)].into());
@@ -51,22 +49,6 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
     assert_says(&done.err, &format!("(SHA-256 {sum})"));
     let offered = summary["offered_rate"].as_f64().unwrap();
     assert!((offered - 2.0 / 0.200000035).abs() < 1e-6, "{offered}");
-}
-
-#[test]
-fn a_trace_gives_lengths_alone_or_times_of_so_many() {
-    let path = file("mooncake.jsonl");
-    let trace = format!("--dataset-name mooncake --dataset-path {}", path.display());
-    let plan = |more: &str| planned(&format!("{trace} {more}")).unwrap();
-    // At a rate, the lengths are those of the trace and begin again.
-    let poisson = plan("--request-rate 50 --num-prompts 6");
-    let inputs: Vec<u64> = (0..6).map(|n| poisson.lengths(n).input).collect();
-    assert_eq!(inputs, [1200, 700, 20, 1300, 1200, 700]);
-    let at_once = plan("").schedule().unwrap();
-    assert!(at_once.len() == 4 && at_once.iter().all(|one| one.offset_nanos == 0));
-    let more = plan("--arrival trace --num-prompts 9").schedule();
-    let right = "--num-prompts 9: the file has times for 4 requests only";
-    assert_eq!(more.unwrap_err().to_string(), right);
 }
 
 #[test]

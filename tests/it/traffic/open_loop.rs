@@ -118,10 +118,8 @@ async fn warm_up_requests_come_first_and_leave_no_row_and_one_that_fails_ends_th
         .map(|seen| seen.header("x-request-id").unwrap())
         .collect();
     ids[2..].sort();
-    assert_eq!(
-        ids,
-        ["r-warmup-0", "r-warmup-1", "r-0", "r-1", "r-2", "r-3"]
-    );
+    let expected = ["r-warmup-0", "r-warmup-1", "r-0", "r-1", "r-2", "r-3"];
+    assert_eq!(ids, expected);
 
     let server = Upstream::always(recorded("err_generate_too_long")).await;
     let plan = plan(server.addr, &["--warmup-requests", "1"]);

@@ -120,10 +120,8 @@ async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
     let keys = ["requests", "completed", "scheduled", "turns_not_sent"];
     assert_eq!(counts(&summary, keys), [1, 1, 7, 2], "{done:?}");
     assert_says(&done.out, "2 turns of conversations were not sent");
-    assert_says(
-        &done.out,
-        "6 of 7 scheduled requests were never sent or have no row",
-    );
+    let unsent = "6 of 7 scheduled requests were never sent or have no row";
+    assert_says(&done.out, unsent);
 }
 
 #[tokio::test]

@@ -11,33 +11,23 @@ const SESSIONS: &str = include_str!("../../../../tests/data/datasets/burstgpt-se
 
 const MS: i64 = 1_000_000;
 
-/// The whole trace at its own speed.
-const WHOLE: Limits = Limits {
-    count: None,
-    end: None,
-    speed: Some(1.0),
-};
-
-/// The first `count` requests, or those before `end` nanoseconds.
-fn first(count: impl Into<Option<usize>>, end: impl Into<Option<i64>>) -> Limits {
-    Limits {
-        count: count.into(),
-        end: end.into(),
-        ..WHOLE
-    }
+/// A trace at its own speed: the first `count` requests, or those before `end` nanoseconds.
+fn trace(is_csv: bool, count: Option<usize>, end: Option<i64>) -> Trace {
+    let speed = Some(1.0);
+    Trace::new(is_csv, Limits { count, end, speed })
 }
 
-fn read(is_csv: bool, text: &str, limits: Limits) -> Dataset {
-    records::read(text.as_bytes(), Trace::new(is_csv, limits)).unwrap()
+fn read(text: &str, count: Option<usize>, end: Option<i64>) -> Dataset {
+    records::read(text.as_bytes(), trace(true, count, end)).unwrap()
 }
 
 /// Seconds, and lengths of prompt and response, of each request.
-fn rows(trace: &Dataset) -> Vec<(f64, u64, u64)> {
-    let seconds = |at: i64| at as f64 / NANOS as f64;
-    let times = trace.times.as_ref().unwrap();
-    let both = times.iter().zip(&trace.entries);
-    both.map(|(at, one)| (seconds(*at), one.input.unwrap(), one.output.unwrap()))
-        .collect()
+fn rows(trace: &Dataset) -> Vec<(f64, (u64, u64))> {
+    let times = trace.times.iter().flat_map(|times| times.iter());
+    let seconds = times.map(|at| *at as f64 / 1e9);
+    let lengths = |one: &Arc<Entry>| (one.input.unwrap(), one.output.unwrap());
+    let lengths = trace.entries.iter().map(lengths);
+    seconds.zip(lengths).collect()
 }
 
 #[test]
@@ -48,13 +38,9 @@ fn each_format_gives_times_from_the_first_request_and_lengths() {
         (BURST, &[0.0, 40.0, 113.0]),
         (SESSIONS, &[0.0, 40.25]),
     ] {
-        let trace = read(true, text, WHOLE);
         let lengths = [(30, 4), (12, 9), (51, 1)];
-        let sent = seconds
-            .iter()
-            .zip(lengths)
-            .map(|(at, (input, output))| (*at, input, output));
-        assert_eq!(rows(&trace), sent.collect::<Vec<_>>());
+        let sent = seconds.iter().copied().zip(lengths);
+        assert_eq!(rows(&read(text, None, None)), Vec::from_iter(sent));
     }
 }
 
@@ -62,32 +48,29 @@ fn each_format_gives_times_from_the_first_request_and_lengths() {
 fn no_more_is_read_than_is_sent() {
     // The last line is invalid, and must not be read.
     let broken = AZURE_2023.to_owned() + "2023-11-17 00:02:00,1,1\nx,y,z\n";
-    let azure = read(true, &broken, first(2, None));
+    let azure = read(&broken, Some(2), None);
     assert_eq!(azure.entries.len(), 2);
-    let azure = read(true, &broken, first(None, 1500 * MS));
-    assert_eq!(rows(&azure), [(0.0, 30, 4)]);
-    let azure = read(true, &broken, first(None, 1501 * MS));
+    let azure = read(&broken, None, Some(1500 * MS));
+    assert_eq!(rows(&azure), [(0.0, (30, 4))]);
+    let azure = read(&broken, None, Some(1501 * MS));
     assert_eq!(azure.entries.len(), 2);
 }
 
 #[test]
 fn a_duration_counts_from_the_first_request_that_is_sent() {
+    let disorder = [(20, 5), (45, 5), (0, 5), (29, 5), (30, 5), (95, 5)];
     for (seconds, lines, times) in [
         // The first line has no response.
         (60, &[(0, 0), (100, 5), (101, 5)][..], &[0, 1][..]),
         (50, &[(0, 0), (30, 5), (61, 5)], &[0, 31]),
         // The first line is not the earliest: requests that its time let pass are left out again.
-        (
-            30,
-            &[(20, 5), (45, 5), (0, 5), (29, 5), (30, 5), (95, 5)],
-            &[0, 20, 29],
-        ),
+        (30, &disorder, &[0, 20, 29]),
     ] {
         let mut text = "Timestamp,Request tokens,Response tokens\n".to_owned();
         for (at, output) in lines {
             text += &format!("{at},9,{output}\n");
         }
-        let trace = read(true, &text, first(None, seconds * NANOS));
+        let trace = read(&text, None, Some(seconds * NANOS));
         let sent: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
         assert_eq!(&sent[..], times);
     }
@@ -108,7 +91,7 @@ fn an_endless_line_is_not_held_in_memory() {
         file.write_all(start.as_bytes()).unwrap();
         let endless = std::io::repeat(b'a');
         std::io::copy(&mut endless.take(17 << 20), &mut file).unwrap();
-        let error = source::read(&path, Trace::new(is_csv, WHOLE)).unwrap_err();
+        let error = source::read(&path, trace(is_csv, None, None)).unwrap_err();
         assert!(error.to_string().contains(part), "{error:.200}");
     }
 }
@@ -118,7 +101,7 @@ fn a_trace_that_does_not_fit_into_memory_is_refused_unless_only_a_part_is_read()
     let gather = |count, max| {
         let trace = Trace {
             max,
-            ..Trace::new(false, first(count, None))
+            ..trace(false, count, None)
         };
         let read = records::read(MOONCAKE_LINES.as_bytes(), trace);
         read.map(|trace| trace.entries.len())
