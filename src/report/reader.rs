@@ -22,7 +22,6 @@ use super::sanitize::sanitize;
 use super::verdict::{Grade, Verdict};
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
-use crate::stats::waits::ServerFacts;
 use crate::table::parquet::Source;
 use crate::table::rotated;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
@@ -61,8 +60,12 @@ pub struct Run {
     pub faults: Vec<FaultRow>,
     /// Whether it was cut short: its rows are those of the requests that had ended by then.
     pub is_partial: bool,
-    /// What the caller says of each of its servers; it stands before what its files say.
-    pub told: ServerFacts,
+    /// The most requests that each of its servers runs at once, if the caller says so; it stands before what its files say.
+    pub given_slots: Option<u32>,
+    /// Tokens that the KV cache of each holds, likewise.
+    pub given_pool: Option<u64>,
+    /// Whether others may have run of which nothing is known: nothing is concluded from what its requests leave free.
+    pub is_excerpt: bool,
     /// Notes for the reader of its figures.
     pub notes: Vec<String>,
     /// Of a prediction: the expected errors of its figures, as shares.

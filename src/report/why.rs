@@ -271,7 +271,7 @@ impl WaitReport {
 pub fn wait_sentence<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
-    run.told.is_incomplete = true;
+    run.is_excerpt = true;
     let json = WaitReport::of_servers(&run).of_row(&run.table, 0)?;
     json["words"].as_str().map(str::to_owned)
 }

@@ -54,9 +54,7 @@ mod tests {
         }
         assert_eq!((timing.first, timing.last), (Some(at(0)), Some(at(65))));
         assert_eq!(timing.longest_gap_nanos, Some(15));
-        assert_eq!(
-            (timing.so_far().first, timing.so_far().last),
-            (Some(at(0)), None)
-        );
+        let so_far = timing.so_far();
+        assert_eq!((so_far.first, so_far.last), (Some(at(0)), None));
     }
 }

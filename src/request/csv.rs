@@ -147,10 +147,8 @@ mod tests {
         row(&of, TimeBase::Since(at(3)), &mut out);
         let mut reader = csv::Reader::from_reader(out.as_slice());
         assert_eq!(reader.headers().unwrap().len(), COLUMNS.len());
-        for (row, arrival) in reader
-            .deserialize()
-            .zip(["1795000000.002000000", "-0.001000000"])
-        {
+        let arrivals = ["1795000000.002000000", "-0.001000000"];
+        for (row, arrival) in reader.deserialize().zip(arrivals) {
             let row: BTreeMap<String, String> = row.unwrap();
             assert_eq!(row["req_id"], "a,\"b\"");
             assert_eq!(row["arrival_time"], arrival);

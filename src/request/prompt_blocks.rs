@@ -121,6 +121,7 @@ impl Sink for BlockHashes {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::json;
 
     fn blocks(pieces: &[&[u8]]) -> Vec<u64> {
         let mut prompt = PromptBlocks::default();
@@ -139,7 +140,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_same_at_any_split(text in "[a-z\\\\\"\n]{0,700}", cuts in [0usize..1500, 0usize..1500]) {
-            let body = serde_json::json!({"stream": true, "text": [text, "b"]}).to_string();
+            let body = json!({"stream": true, "text": [text, "b"]}).to_string();
             let mut cuts = cuts.map(|cut| cut.min(body.len()));
             cuts.sort_unstable();
             let (start, rest) = body.as_bytes().split_at(cuts[0]);
@@ -192,14 +193,12 @@ mod tests {
 
     #[test]
     fn where_a_message_ends_is_part_of_it() {
-        let chat = |first: &str, second: &str| {
-            let rest = "x".repeat(300);
-            let body = format!(
-                r#"{{"messages":[{{"content":"{first}"}},{{"content":"{second}{rest}"}}]}}"#
-            );
-            of(&body)
-        };
-        assert_ne!(chat("a", "bc"), chat("ab", "c"));
+        let rest = "x".repeat(300);
+        let [here, there] = [("a", "bc"), ("ab", "c")].map(|(first, second)| {
+            let second = second.to_owned() + &rest;
+            of(&json!({"messages": [{"content": first}, {"content": second}]}).to_string())
+        });
+        assert_ne!(here, there);
     }
 
     #[test]
@@ -217,13 +216,8 @@ mod tests {
 
     #[test]
     fn a_body_without_a_prompt_has_no_blocks() {
-        for body in [
-            "",
-            "{}",
-            "not JSON at all",
-            r#"{"text":"too short"}"#,
-            "\x1f\u{8b}zip",
-        ] {
+        let short = r#"{"text":"too short"}"#;
+        for body in ["", "{}", "not JSON at all", short, "\x1f\u{8b}zip"] {
             assert_eq!(of(body), [0; 0], "{body}");
         }
         let mut broken = PromptBlocks::default();

@@ -153,10 +153,8 @@ mod tests {
         body.as_bytes()
             .chunks(1)
             .for_each(|byte| bytewise.feed(byte));
-        assert_eq!(
-            format!("{:?}", whole.params),
-            format!("{:?}", bytewise.params)
-        );
+        let both = [&whole, &bytewise].map(|body| format!("{:?}", body.params));
+        assert_eq!(both[0], both[1]);
         whole.params
     }
 
@@ -166,10 +164,8 @@ mod tests {
             "sampling_params": {"temperature":0, "max_new_tokens": 7,"n": 2}, "stream": true}"#;
         let params = params(body);
         assert_eq!(params.input_length(), Some(4));
-        assert_eq!(
-            (params.output_length(), params.n, params.stream),
-            (Some(7), Some(2), Some(true))
-        );
+        let told = (params.output_length(), params.n, params.stream);
+        assert_eq!(told, (Some(7), Some(2), Some(true)));
     }
 
     #[test]
@@ -194,10 +190,8 @@ mod tests {
         let params = params(body);
         assert_eq!(params.input_length(), Some(5));
         assert_eq!(params.model.as_deref(), Some("mé"));
-        assert_eq!(
-            (params.output_length(), params.n, params.stream),
-            (Some(9), Some(3), None)
-        );
+        let told = (params.output_length(), params.n, params.stream);
+        assert_eq!(told, (Some(9), Some(3), None));
     }
 
     #[test]
@@ -239,11 +233,8 @@ mod tests {
             "{]",
         ] {
             let params = params(body);
-            assert_eq!(
-                (params.stream, params.input_length()),
-                (None, None),
-                "{body}"
-            );
+            let told = (params.stream, params.input_length());
+            assert_eq!(told, (None, None), "{body}");
         }
     }
 }

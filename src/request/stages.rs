@@ -173,9 +173,8 @@ mod tests {
     use crate::request::columns::COLUMNS;
     use crate::request::outcome::Outcome;
     use crate::request::sample::{Sample, at, ms};
-    use crate::request::timeline::{
-        ClockOf, ENGINE as ENGINE_MOMENTS, ENGINE_OF_PAIR, PrefillTimes, Side,
-    };
+    use crate::request::timeline::Moment::*;
+    use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes, Side};
     use crate::request::unseen::Unseens;
 
     /// A request with the moments of the bits `seen`, each these milliseconds after the one before, and the times of a pair if it
@@ -189,10 +188,7 @@ mod tests {
                 row.timeline.set_pair(times);
             }
         };
-        let own: &[Moment] = match pair {
-            None => &ENGINE_MOMENTS,
-            Some(_) => &ENGINE_OF_PAIR,
-        };
+        let own = pair.map_or(&ENGINE[..], |_| &ENGINE_OF_PAIR);
         let (mut sample, mut now) = (Sample::whole().without(&Moment::ALL).with(with_pair), 0);
         for (moment, apart) in Moment::ALL.into_iter().zip(apart) {
             now += apart;
@@ -249,22 +245,15 @@ mod tests {
         }
     }
 
-    const HOP: [Moment; 2] = [Moment::WorkerArrival, Moment::WorkerForwarded];
-    const ENGINE: [Moment; 4] = [
-        Moment::ServerCreated,
-        Moment::QueueStart,
-        Moment::QueueEnd,
-        Moment::ServerFirstToken,
-    ];
+    const HOP: [Moment; 2] = [WorkerArrival, WorkerForwarded];
 
     /// The parts of a row, in milliseconds.
     fn parts(row: &Row) -> String {
         let Breakdown { total_nanos, parts } = Breakdown::of(row).unwrap();
         let sum: i64 = parts.iter().map(|part| part.nanos).sum();
         assert_eq!(sum, total_nanos, "parts add up");
-        let parts = parts.iter();
-        let parts = parts.map(|part| format!("{} {}", part.spent.name(), part.nanos / ms(1)));
-        Vec::from_iter(parts).join(", ")
+        let part = |part: &Part| format!("{} {}", part.spent.name(), part.nanos / ms(1));
+        Vec::from_iter(parts.iter().map(part)).join(", ")
     }
 
     /// Checks that each row has the parts of its line among its own, and that what stands behind `|` was not measured.
@@ -281,24 +270,23 @@ mod tests {
     }
 
     fn straight(sample: Sample) -> Sample {
-        sample
-            .without(&HOP)
-            .with(|row| row.timeline.upstream_is_server(true))
+        let sample = sample.without(&HOP);
+        sample.with(|row| row.timeline.upstream_is_server(true))
     }
 
     #[test]
     fn stages_are_joined_if_the_moment_between_them_is_missing() {
-        let seen_back = || Sample::whole().at(Moment::WorkerFirstToken, 203);
+        let seen_back = || Sample::whole().at(WorkerFirstToken, 203);
         let samples = [
             Sample::whole(),
             // The router's part of the return path is known if a hop saw the token, whatever the engine's clock.
             seen_back(),
             seen_back().engine_unknown(),
-            seen_back().without(&[Moment::ServerFirstToken]),
-            Sample::whole().without(&[Moment::WorkerArrival]),
+            seen_back().without(&[ServerFirstToken]),
+            Sample::whole().without(&[WorkerArrival]),
             Sample::whole().without(&ENGINE),
             Sample::whole().engine_unknown(),
-            Sample::whole().without(&[Moment::FirstToken, Moment::LastToken]),
+            Sample::whole().without(&[FirstToken, LastToken]),
         ];
         let expected = "\
 client lag 1, to proxy 1, router 3, network 5, tokenize 10, queue 80, prefill 100, return 10, decode 290
@@ -337,14 +325,10 @@ prefill 100, return+decode 300 | first_token";
             row.client_stall = Some(ms(900));
         });
         let waited = |sample: Sample| sample.with(|row| row.prompt_wait = Some(ms(2)));
-        let slow = straight(Sample::whole().at(Moment::Forwarded, 5));
-        let samples = [
-            straight(Sample::whole()),
-            straight(no_proxy),
-            stalled,
-            waited(Sample::whole()),
-            waited(slow),
-        ];
+        let whole = Sample::whole;
+        let slow = waited(straight(whole().at(Moment::Forwarded, 5)));
+        let [whole, split] = [straight(whole()), waited(whole())];
+        let samples = [whole, straight(no_proxy), stalled, split, slow];
         let expected = "\
 client lag 1, to proxy 1, proxy 1, network 7
 client lag 1, network 9, tokenize 10
@@ -358,32 +342,17 @@ to proxy 1, prompt_wait 2, proxy 1, network 5";
 
     #[test]
     fn a_failed_request_is_broken_down_to_its_end() {
+        let cut = Sample::whole().at(Finish, 300).at(End, 350);
         // The server reports when it received a request with its last event.
-        let reported_last = [
-            Moment::ServerCreated,
-            Moment::ServerFinish,
-            Moment::LastToken,
-        ];
-        let cut = Sample::whole().at(Moment::Finish, 300).at(Moment::End, 350);
-        let cut = cut
-            .without(&reported_last)
-            .ended(Outcome::ClientAbort, "left");
-        let answer = [
-            Moment::PrefillEnd,
-            Moment::ServerFinish,
-            Moment::FirstEvent,
-            Moment::FirstToken,
-            Moment::LastToken,
-            Moment::Finish,
-        ];
-        let waited = Sample::whole().without(&ENGINE).without(&answer);
-        let waited = waited.at(Moment::End, 905).ended(Outcome::Timeout, "");
-        let refused_by_server = waited.clone().without(&[Moment::WorkerForwarded]);
+        let cut = cut.without(&[ServerCreated, ServerFinish, LastToken]);
+        let cut = cut.ended(Outcome::ClientAbort, "left");
+        let waited = Sample::whole().without(&ENGINE);
+        let waited = waited.without(&[FirstEvent, FirstToken, LastToken, Finish]);
+        let waited = waited.at(End, 905).ended(Outcome::Timeout, "");
+        let refused_by_server = waited.clone().without(&[WorkerForwarded]);
         let unseen = waited.clone().without(&HOP);
-        let unsent = unseen
-            .clone()
-            .without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
-        let unsent = unsent.at(Moment::End, 7).ended(Outcome::ClientAbort, "");
+        let unsent = unseen.clone().without(&[Sent, Arrival, Forwarded]);
+        let unsent = unsent.at(End, 7).ended(Outcome::ClientAbort, "");
         let refused = unsent.clone().ended(Outcome::ConnectError, "refused");
         let samples = [
             cut.clone(),
@@ -391,7 +360,7 @@ to proxy 1, prompt_wait 2, proxy 1, network 5";
             waited,
             refused_by_server.clone(),
             unseen.clone(),
-            unseen.without(&[Moment::Forwarded]),
+            unseen.without(&[Forwarded]),
             unsent,
             refused.clone(),
         ];

@@ -97,16 +97,14 @@ mod tests {
     #[test]
     fn rendered_stamps_are_parsed() {
         let hop = Stamps {
-            clock: "b".into(),
             arrival: Some(Stamp::from_nanos(9)),
             host: Some("[::1]:30000".into()),
             worker: Some("w0".into()),
             span: SpanId::parse("00f067aa0ba902b7"),
             failed: parse_failed("a:1 rejected 503 after 0.000077 s; b:1 open").collect(),
-            ..Stamps::default()
+            ..stamps_of("b")
         };
         let stamps = Stamps {
-            clock: "a".into(),
             now: Some(Stamp::from_nanos(1_795_168_579_844_124_001)),
             arrival: Some(Stamp::from_nanos(3)),
             request_end: Some(Stamp::from_nanos(4)),
@@ -116,7 +114,7 @@ mod tests {
             is_direct: true,
             joins_engine: true,
             hop: Some(Box::new(hop)),
-            ..Stamps::default()
+            ..stamps_of("a")
         };
         assert_eq!(Stamps::parse(&stamps.render()), Some(stamps));
     }

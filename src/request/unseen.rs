@@ -237,6 +237,7 @@ mod tests {
 
     #[test]
     fn each_reason_has_the_remedy_that_helps() {
+        let proxy = "queuescope proxy --engine-traces IP:PORT";
         // The text is shown on the live page and in the proxy's own report too: it must not say "not here".
         for (why, helps, not) in [
             (Unseen::MetricsOff, "--enable-metrics", "not here"),
@@ -244,11 +245,7 @@ mod tests {
             (Unseen::FirstTokenOff, "--enable-metrics", "not here"),
             (Unseen::Retracted, "--stream-interval", "0.5.21"),
             (Unseen::Incomplete, "--engine-logs DIR", "0.5.21"),
-            (
-                Unseen::Stream,
-                "queuescope proxy --engine-traces IP:PORT",
-                "not here",
-            ),
+            (Unseen::Stream, proxy, "not here"),
             (Unseen::Reply, "--engine-logs DIR", "--enable-metrics`"),
             (Unseen::ChatReply, "return_meta_info", "not here"),
         ] {

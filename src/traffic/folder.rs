@@ -154,10 +154,8 @@ mod tests {
         std::fs::write(root.path().join(LATEST), "mine").unwrap();
         let error = Folder::Own(root.path().into()).create(&FILES, NOW);
         let error = error.unwrap_err().to_string();
-        assert!(
-            error.contains("latest: cannot be made: it is no link"),
-            "{error}"
-        );
+        let said = "latest: cannot be made: it is no link";
+        assert!(error.contains(said), "{error}");
         let kept = std::fs::read_to_string(root.path().join(LATEST)).unwrap();
         assert_eq!(kept, "mine");
         let left = std::fs::read_dir(root.path()).unwrap().count();

@@ -175,11 +175,8 @@ mod tests {
         assert!((punctual.lag.unwrap().p50 - 1e-4).abs() < 4e-6);
         assert_eq!(punctual.gaps.unwrap().stretch, 1.0);
 
-        let late = evidence_of(&run(|index| match index % 50 {
-            0 => [60 * MS, 0, 0],
-            1 => [20 * MS, 0, 0],
-            _ => [MS / 20, 0, 0],
-        }));
+        let late = |index| [60 * MS, 20 * MS].get(index as usize % 50).copied();
+        let late = evidence_of(&run(|index| [late(index).unwrap_or(MS / 20), 0, 0]));
         assert_eq!((late.late, late.very_late), (40, 20));
         assert_eq!(evidence_of(&Lag::default()).lag, None);
     }
@@ -194,10 +191,7 @@ mod tests {
         let (mut few, mut at_once) = (Lag::default(), Lag::default());
         (1..MIN_SENDS as i64).for_each(|index| add(&mut few, index * 50 * MS, [0; 3]));
         (0..1000).for_each(|_| add(&mut at_once, 0, [0; 3]));
-        assert_eq!(
-            (evidence_of(&few).gaps, evidence_of(&at_once).gaps),
-            (None, None)
-        );
+        assert_eq!([few, at_once].map(|lag| evidence_of(&lag).gaps), [None; 2]);
     }
 
     #[test]

@@ -207,18 +207,12 @@ mod tests {
     }
 
     #[test]
-    fn a_run_replaces_all_files_that_an_earlier_one_may_have_left() {
-        let root = tempfile::tempdir().unwrap();
-        for file in FILES {
-            std::fs::write(root.path().join(file), "left").unwrap();
-        }
-        begun(root.path(), "");
-    }
-
-    #[test]
-    fn only_a_complete_file_gets_the_final_name() {
+    fn only_a_complete_file_gets_the_final_name_and_all_of_an_earlier_run_are_replaced() {
         for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
+            for file in FILES {
+                std::fs::write(root.path().join(file), "left").unwrap();
+            }
             let mut files = begun(root.path(), "");
             if is_full {
                 files.rows = File::options().write(true).open("/dev/full").unwrap();

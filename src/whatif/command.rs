@@ -84,8 +84,8 @@ impl Args {
     fn read(&self, given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
         let mut runs = reader::load(given)?.runs;
         for run in &mut runs {
-            run.told.slots = self.max_running_requests;
-            run.told.pool = self.max_total_tokens;
+            run.given_slots = self.max_running_requests;
+            run.given_pool = self.max_total_tokens;
         }
         let loads = runs.iter().map(Load::of);
         let loads = loads.collect::<Result<Vec<Load>, Error>>()?;

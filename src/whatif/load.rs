@@ -91,7 +91,7 @@ impl Load {
         }
         let mut load = Load {
             name: run.name.clone(),
-            pool: run.told.pool,
+            pool: run.given_pool,
             ..Load::default()
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
@@ -112,7 +112,7 @@ impl Load {
                 let name = server.map_or(key.0, |server| &server.name);
                 load.servers.push(name.to_owned());
                 let slots = server.and_then(|server| Some(server.slots()?.0));
-                let slots = slots.or(run.told.slots);
+                let slots = slots.or(run.given_slots);
                 load.slots.push(slots.map(|slots| slots as usize));
                 load.pool = load.pool.or(server.and_then(|server| server.pool));
                 load.slots.len() - 1

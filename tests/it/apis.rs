@@ -1,36 +1,17 @@
 //! What of other APIs' streams is a token, and what ends them: reasoning, calls, typed events; large logprobs.
 
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::End;
 use queuescope::request::outcome::Outcome;
 use queuescope::request::response::Unread;
 use queuescope::request::row::Row;
-use queuescope::request::timeline::Moment;
 
-use crate::support::observed::{AT, JSON, STREAM, assert_cells, at_once, begun, in_pieces};
+use crate::support::observed::{self, JSON, assert_cells, at_once};
 
-/// The first row of a stream whose events are read 1 ms apart.
+/// The first ended row of a stream whose events are read 1 ms apart.
 fn streamed(endpoint: Endpoint, events: &[&str]) -> Row {
     // They are folded here only.
     let events = events.iter().map(|event| event.replace('\n', " "));
-    let pieces = events
-        .zip(0..)
-        .map(|(event, n)| (n * 1_000_000, format!("data: {event}\n\n")));
-    in_pieces(begun(endpoint, STREAM), pieces, End::Complete).remove(0)
-}
-
-/// Outcome, places of the events with the first and last token, and how many there were.
-fn tokens_of(row: &Row) -> (Outcome, Option<i64>, Option<i64>, u64) {
-    let [first, last] = [Moment::FirstToken, Moment::LastToken].map(|moment| {
-        let at = row.timeline.raw(moment);
-        at.map(|at| at.nanos_since(AT) / 1_000_000)
-    });
-    (row.outcome(), first, last, row.token_chunks.unwrap_or(0))
-}
-
-/// Prompt and generated tokens.
-fn counts_of(row: &Row) -> [Option<u64>; 2] {
-    [row.prompt_tokens(), row.output_tokens()]
+    Row::ended(observed::streamed(endpoint, events, 1_000_000)).remove(0)
 }
 
 #[test]
@@ -46,7 +27,8 @@ fn reasoning_and_calls_are_tokens() {
         "[DONE]".to_owned(),
     ];
     let row = streamed(Endpoint::Chat, &events.each_ref().map(String::as_str));
-    assert_eq!(tokens_of(&row), (Outcome::Ok, Some(1), Some(3), 3));
+    let told = "outcome=ok, first_token_time=0.001, last_token_time=0.003, token_chunks=3";
+    assert_cells(&row, told, "chat");
 
     // Shapes of SGLang's serving_responses.py and serving.py of anthropic.
     let row = streamed(
@@ -63,10 +45,9 @@ fn reasoning_and_calls_are_tokens() {
                 "usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4},"output_tokens":5}}}"#,
         ],
     );
-    assert_eq!(tokens_of(&row), (Outcome::Ok, Some(2), Some(4), 3));
-    assert_eq!(row.engine_id.as_deref(), Some("resp_1"));
-    assert_eq!(counts_of(&row), [Some(9), Some(5)]);
-    assert_eq!(row.cached_tokens, Some(4));
+    let told = "outcome=ok, first_token_time=0.002, last_token_time=0.004, token_chunks=3, engine_id=resp_1, \
+                actual_prompt_tokens=9, actual_output_tokens=5, cached_tokens=4";
+    assert_cells(&row, told, "responses");
 
     let row = streamed(
         Endpoint::Messages,
@@ -84,9 +65,10 @@ fn reasoning_and_calls_are_tokens() {
             r#"{"type":"message_stop"}"#,
         ],
     );
-    assert_eq!(tokens_of(&row), (Outcome::Ok, Some(3), Some(6), 3));
-    assert_eq!(row.engine_id, None, "the message's is not the engine's");
-    assert_eq!(counts_of(&row), [Some(13), Some(5)]);
+    // The message's id is not the engine's.
+    let told = "outcome=ok, first_token_time=0.003, last_token_time=0.006, token_chunks=3, engine_id=, \
+                actual_prompt_tokens=13, actual_output_tokens=5";
+    assert_cells(&row, told, "messages");
 }
 
 #[test]
@@ -117,6 +99,12 @@ fn streams_of_typed_events_end_by_their_own_event() {
         let told = row.error.as_deref().unwrap_or_default();
         assert!(told.contains(error), "{events:?}: {told}");
     }
+    // Only the end of messages counts their tokens.
+    let start = r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":9,"output_tokens":0}}}"#;
+    let row = streamed(messages, &[start, block, block, block]);
+    let told = "outcome=upstream_died, first_token_time=0.001, last_token_time=0.003, token_chunks=3, \
+                actual_prompt_tokens=9, actual_output_tokens=";
+    assert_cells(&row, told, "cut");
 }
 
 #[test]
@@ -139,17 +127,6 @@ fn the_status_of_a_reply_is_read() {
 }
 
 #[test]
-fn a_cut_stream_of_messages_has_no_count_of_tokens() {
-    let start = r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":9,"output_tokens":0}}}"#;
-    let block =
-        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}"#;
-    let row = streamed(Endpoint::Messages, &[start, block, block, block]);
-    let told = (Outcome::UpstreamDied, Some(1), Some(3), 3);
-    assert_eq!(tokens_of(&row), told);
-    assert_eq!(counts_of(&row), [Some(9), None]);
-}
-
-#[test]
 fn large_logprobs_hide_no_timing() {
     let logprobs = "[-0.5,11,\"\\\"}]\"],".repeat(100_000);
     let event = format!(
@@ -159,13 +136,5 @@ fn large_logprobs_hide_no_timing() {
     );
     let row = streamed(Endpoint::Generate, &[&event, "[DONE]"]);
     let told = "queue_time_start=0.75, server_created_time=0.5, actual_output_tokens=1";
-    assert_cells(&Row::ended(vec![row])[0], told, "large");
-}
-
-#[test]
-fn the_id_of_a_reply_is_the_first_choices_alone() {
-    let body = r#"{"id":"e","choices":[{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"b"}}]}"#;
-    let rows = at_once(Endpoint::Chat, JSON, body);
-    let ids: Vec<Option<&str>> = rows.iter().map(|row| row.engine_id.as_deref()).collect();
-    assert_eq!(ids, [Some("e"), None]);
+    assert_cells(&row, told, "large");
 }

@@ -5,16 +5,16 @@ use std::net::SocketAddr;
 use queuescope::request::csv::{self as lines, TimeBase};
 
 use crate::support::generator;
+use crate::support::observed::STREAM;
 use crate::support::proxy::{Front, Row, assert_outcome, playing};
 use crate::support::table;
 use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
 use crate::support::wire::{chunk, stream_head};
 
 /// The generator's row of one request to `addr`, with `more` on its command line.
-async fn of_generator_with(addr: SocketAddr, more: &[&str]) -> Row {
-    let url = format!("http://{addr}");
-    let one = ["--num-prompts", "1", "--random-input-len", "3"];
-    let mut plan = generator::plan(&url, &[&one, more].concat()).unwrap();
+async fn of_generator(addr: SocketAddr, more: &str) -> Row {
+    let line = format!("--num-prompts 1 --random-input-len 3 {more}");
+    let mut plan = generator::plan(&format!("http://{addr}"), &generator::flags(&line)).unwrap();
     plan.check_target = false;
     let run = generator::drive(plan).await.unwrap();
     assert_eq!(run.rows.len(), 1);
@@ -25,16 +25,12 @@ async fn of_generator_with(addr: SocketAddr, more: &[&str]) -> Row {
     reader.deserialize().next().unwrap().unwrap()
 }
 
-async fn of_generator(addr: SocketAddr) -> Row {
-    of_generator_with(addr, &[]).await
-}
-
 /// The rows of one exchange with `upstream`: the proxy's, that of the generator before it, and that of a generator
 /// without a proxy.
 async fn rows(upstream: SocketAddr) -> [Row; 3] {
-    let alone = of_generator(upstream).await;
+    let alone = of_generator(upstream, "").await;
     let front = Front::start(upstream).await;
-    let before = of_generator(front.addr()).await;
+    let before = of_generator(front.addr(), "").await;
     [front.only_row().await, before, alone]
 }
 
@@ -65,7 +61,7 @@ const WHOLE: &str = r#"
 302 Found, application/json; location: /login | | client_error | | | False |
 302 Found, text/event-stream | | client_error | | | False |
 200 OK, application/json | {"text":"a" | upstream_died | | False | False |
-200 OK, text/event-stream; content-encoding: gzip | zipped | ok | | | | encoded
+200 OK, text/event-stream; content-encoding: gzip | EVENT DONE | ok | | | | encoded
 200 OK, text/html | hello | ok | | | | content_type
 200 OK, text/html | | upstream_died | | False | False |
 502 Bad, text/html | sorry | server_error | 502 | | False |
@@ -80,9 +76,8 @@ const WHOLE: &str = r#"
 async fn a_message_that_came_whole_is_judged_by_what_is_in_it() {
     // Those who frame a part anew pass on what looks whole.
     for [head, body, outcome, error, generation, text, unread] in table(WHOLE.trim_start()) {
-        let head = head
-            .replace(", ", "\r\ncontent-type: ")
-            .replace("; ", "\r\n");
+        let head = head.replace(", ", "\r\ncontent-type: ");
+        let head = head.replace("; ", "\r\n");
         let body = body.replace("EVENT ", EVENT).replace("DONE", DONE);
         let body = body.replace("COMMENT", ": nothing yet\n\n");
         for row in rows_of(vec![answer(&head, &body)]).await {
@@ -98,40 +93,31 @@ async fn a_message_that_came_whole_is_judged_by_what_is_in_it() {
         assert_outcome(&row, "upstream_died", "without a single event");
     }
     // Who asked for no stream expects no event.
-    for (kind, outcome) in [
-        ("application/json", "ok"),
-        ("text/event-stream", "upstream_died"),
-    ] {
+    for (kind, outcome) in [("application/json", "ok"), (STREAM, "upstream_died")] {
         let empty = answer(&format!("200 OK\r\ncontent-type: {kind}"), "");
         let server = Upstream::playing(vec![empty]).await;
-        let row = of_generator_with(server.addr, &["--disable-stream"]).await;
+        let row = of_generator(server.addr, "--disable-stream").await;
         assert_outcome(&row, outcome, "");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
-    let json = r#"{"text":"a","meta_info":{"id":"i"}}"#;
-    let head = |kind: &str, more: &str| {
-        format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}{more}\r\n\r\n").into_bytes()
+    let framed = |kind: &str, more: &str, body: &str| {
+        format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}{more}\r\n\r\n{body}").into_bytes()
     };
-    let longer = format!("\r\ncontent-length: {}", json.len() + 1);
-    let events = format!("{EVENT}{DONE}").into_bytes();
-    let kind = "text/event-stream";
+    let long = "\r\ncontent-length: 9000";
+    let json = r#"{"text":"a","meta_info":{"id":"i"}}"#;
+    let json = framed("application/json", long, json);
+    let events = |more| framed(STREAM, more, &format!("{EVENT}{DONE}"));
     let stream = [stream_head(), chunk(EVENT), chunk(DONE)].concat();
     for (last, bytes) in [
         (Step::Close, stream.clone()),
         (Step::Reset, stream.clone()),
         (Step::Close, [&stream[..], b"0\r\n"].concat()),
-        (
-            Step::Close,
-            [head("application/json", &longer), json.into()].concat(),
-        ),
-        (
-            Step::Close,
-            [head(kind, "\r\ncontent-length: 9000"), events.clone()].concat(),
-        ),
-        (Step::Reset, [head(kind, ""), events].concat()),
+        (Step::Close, json),
+        (Step::Close, events(long)),
+        (Step::Reset, events("")),
     ] {
         // A reset takes what has not been read yet with it.
         let pause = Step::Pause(std::time::Duration::from_millis(300));
@@ -162,7 +148,7 @@ async fn the_proxys_own_errors_are_told_from_a_servers() {
 
     // Where the upstream is the server itself, the request ended on the way to it.
     let front = Front::balancing(&[nowhere], "random", "").await;
-    let before = of_generator(front.addr()).await;
+    let before = of_generator(front.addr(), "").await;
     for row in [before, front.only_row().await] {
         let cells = ["ended_in", "host", "attempts"].map(|column| &*row[column]);
         assert_eq!(cells, ["network", &*nowhere.to_string(), "1"], "{row:?}");
@@ -188,6 +174,6 @@ async fn a_1xx_is_no_answer() {
     let switched =
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\njunk";
     let server = Upstream::playing(vec![send(switched), Step::Close]).await;
-    let row = of_generator(server.addr).await;
+    let row = of_generator(server.addr, "").await;
     assert_outcome(&row, "server_error", "101 is not a final response");
 }

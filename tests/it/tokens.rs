@@ -4,16 +4,15 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::End;
 use queuescope::request::row::Row;
 
-use crate::support::observed::{STREAM, assert_cells, begun, in_pieces, recorded};
-use crate::support::recordings;
+use crate::support::observed::{AT, STREAM, assert_cells, begun, streamed};
+use crate::support::table;
+
+const MS: i64 = 1_000_000;
 
 /// The rows of a stream of chat of which an event is read every 100 ms.
 fn chat(events: &[impl AsRef<str>]) -> Vec<Row> {
-    let events = events.iter().map(AsRef::as_ref);
-    let pieces = events.chain(["[DONE]"]).zip(0..);
-    let pieces = pieces.map(|(event, n)| (n * 100_000_000, format!("data: {event}\n\n")));
-    let observer = begun(Endpoint::Chat, STREAM);
-    Row::ended(in_pieces(observer, pieces, End::Complete))
+    let events = events.iter().map(AsRef::as_ref).chain(["[DONE]"]);
+    Row::ended(streamed(Endpoint::Chat, events, 100_000_000))
 }
 
 fn said(index: usize, text: &str, usage: Option<u64>) -> String {
@@ -29,40 +28,28 @@ fn usage(tokens: u64) -> String {
     format!("{{\"id\":\"i\",\"choices\":[],\"usage\":{{\"completion_tokens\":{tokens}}}}}")
 }
 
+/// Events (text or `-`, with the tokens of its choice behind it; a number is that of all tokens), cells, and why.
+const FIGURES: &str = "\
+- eight eight eight | token_chunks=3, chunk_gap_mean=0.1, chunk_gap_p99=0.1, chunk_gap_max=0.1 | with --stream-interval 8
+- eight eight eight | actual_output_tokens=, decode_length=, token_count_source= | nobody told how many
+- eight eight eight | tpot=, itl_mean=, itl_p99=, itl_max= | nobody told how many
+a a a 17 | decode_length=17, token_count_source=usage, tpot=0.0125, chunk_gap_mean=0.1 | 200 ms for 16 more
+a a a 17 | itl_mean=, itl_p99=, itl_max= | usage does not tell the gaps between tokens
+a a a 3 | tpot=0.1, itl_mean=0.1, itl_max=0.1 | as many events as tokens: each brought one
+a 17 | decode_length=17, tpot=, itl_mean= | an answer in one event has no time per token
+a:1 a a:17 | tpot=0.0125, itl_mean=, itl_p99= | of the second event nobody says what it brought
+-:0 | actual_output_tokens=0, token_chunks= | none came";
+
 #[test]
 fn figures_per_token_are_of_tokens_that_were_told() {
-    let text = said(0, "eight tokens", None);
-    let ([of_17, of_3], begin) = ([17, 3].map(usage), said(0, "", None));
-    let [first, second, third] = [Some(1), None, Some(17)].map(|usage| said(0, "a", usage));
-    for (what, events, cells) in [
-        (
-            "as a server with --stream-interval 8 answers: the first token, then eight at a time",
-            &[&begin, &text, &text, &text][..],
-            "actual_output_tokens=, decode_length=, token_count_source=, tpot=, itl_mean=, itl_p99=, itl_max=, \
-             token_chunks=3, chunk_gap_mean=0.1, chunk_gap_p99=0.1, chunk_gap_max=0.1",
-        ),
-        (
-            "usage tells the time per token, 200 ms for 16 more, and not the gaps between tokens",
-            &[&text, &text, &text, &of_17],
-            "decode_length=17, token_count_source=usage, tpot=0.0125, itl_mean=, itl_p99=, itl_max=, chunk_gap_mean=0.1",
-        ),
-        (
-            "as many events as tokens: each brought one",
-            &[&text, &text, &text, &of_3],
-            "tpot=0.1, itl_mean=0.1, itl_max=0.1",
-        ),
-        (
-            "an answer in one event has no time per token",
-            &[&text, &of_17],
-            "decode_length=17, tpot=, itl_mean=",
-        ),
-        (
-            "of the second event nobody says what it brought",
-            &[&first, &second, &third],
-            "tpot=0.0125, itl_mean=, itl_p99=",
-        ),
-    ] {
-        assert_cells(&chat(events)[0], cells, what);
+    for [events, cells, what] in table(FIGURES) {
+        let event = |event: &str| {
+            let (text, tokens) = event.split_once(':').unwrap_or((event, ""));
+            let of_choice = said(0, text.trim_matches('-'), tokens.parse().ok());
+            event.parse().map_or(of_choice, usage)
+        };
+        let events: Vec<String> = events.split(' ').map(event).collect();
+        assert_cells(&chat(&events)[0], cells, what);
     }
 }
 
@@ -75,7 +62,7 @@ fn usage_beside_each_event_tells_the_gaps_too() {
     let of_first = "decode_length=17, token_count_source=usage, tpot=0.025, itl_mean=0.025, itl_max=0.025, chunk_gap_mean=0.2";
     assert_cells(&rows[0], of_first, "first");
     // Four tokens in the 400 ms after the first event, which brought three.
-    let of_second = "decode_length=7, tpot=0.1, itl_mean=0.1, token_chunks=3";
+    let of_second = "decode_length=7, tpot=0.1, itl_mean=0.1, itl_max=0.1, token_chunks=3";
     assert_cells(&rows[1], of_second, "second");
 }
 
@@ -93,21 +80,22 @@ fn tokens_that_only_the_usage_of_all_counts_are_counted() {
     // Of two sequences nobody can say which had the tokens that only the whole counts.
     let [first, second] = [0, 1].map(|index| said(index, "a", Some(1)));
     let rows = chat(&[&first, &second, &usage(4)]);
-    for row in &rows {
-        assert_cells(
-            row,
-            "actual_output_tokens=1, request_output_tokens=4",
-            "of two",
-        );
-    }
+    let of_two = "actual_output_tokens=1, request_output_tokens=4";
+    rows.iter()
+        .for_each(|row| assert_cells(row, of_two, "of two"));
 }
 
 #[test]
-fn the_recorded_stream_interval_of_eight_is_told_by_its_events() {
-    let recording = recordings::named("si8_generate_stream");
-    let row = &Row::ended(recorded(&recording, 95_000_000))[0];
-    // 285 ms for 19 tokens in three events.
-    // Three tokens in the last 95 ms.
-    let told = "decode_length=20, token_count_source=meta_info, token_chunks=4, tpot=0.015, itl_mean=0.015, itl_max=0.031667, chunk_gap_max=0.095";
-    assert_cells(row, told, "recorded");
+fn a_stalled_client_is_no_gap_of_the_engine() {
+    // A stall before the first token is not between tokens.
+    for (second_at, stalls, stalled) in [(3_010, [0, 3_000], 3_000), (10, [500, 500], 0)] {
+        let mut observer = begun(Endpoint::Chat, STREAM);
+        for (at, stall) in [0, second_at].into_iter().zip(stalls) {
+            let event = format!("data: {}\n\n", said(0, "a", None));
+            observer.response_body(event.as_bytes(), AT.plus_nanos(at * MS), stall * MS);
+        }
+        let row = &observer.finish(End::Complete, AT)[0];
+        let told = (row.chunk_gap_max, row.internal.stall_nanos);
+        assert_eq!(told, (Some(10 * MS), stalled * MS));
+    }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::clock::{Clock, Stamp};
-use queuescope::report::load::{RunFacts, Summary};
 use queuescope::request::outcome::{GIVEN_UP, Outcome};
 use queuescope::request::row::Row;
 use queuescope::request::timeline::Moment;
@@ -18,9 +17,9 @@ use tempfile::TempDir;
 
 use crate::support::generator::{self, drive, flags};
 use crate::support::process::{Done, queuescope, run_aside};
-use crate::support::recordings;
 use crate::support::upstream::{Gate, Seen, Step, Upstream, refusing};
 use crate::support::wire::{self, until};
+use crate::support::{proxy, recordings};
 
 mod client;
 mod command;
@@ -32,6 +31,8 @@ mod secret;
 mod talk;
 mod tls;
 mod verdict;
+
+const BROKEN: &[u8] = b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n";
 
 /// A plan of a few quick requests, with `more` on the command line.
 fn plan(addr: SocketAddr, more: &[&str]) -> RunPlan {
@@ -84,59 +85,31 @@ async fn ran(addr: SocketAddr, line: &str) -> (Done, Value, TempDir) {
 }
 
 fn column(dir: &Path, name: &str) -> Vec<String> {
-    let text = read(dir, "requests.csv");
-    let mut rows = csv::Reader::from_reader(text.as_bytes());
-    let mut heads = rows.headers().unwrap().iter();
-    let at = heads.position(|head| head == name);
-    let at = at.unwrap_or_else(|| panic!("no column {name}"));
-    let cells = rows.records().map(|row| row.unwrap()[at].to_owned());
-    cells.collect()
+    let rows = proxy::rows(&dir.join("requests.csv")).into_iter();
+    rows.map(|row| row[name].clone()).collect()
 }
 
-/// A server whose requests of these turns get the recorded answer, while all others fail.
-async fn good_at(turns: fn(usize) -> bool) -> Upstream {
-    Upstream::start(move |turn, _| {
-        let case = match turns(turn) {
-            true => "generate_stream",
-            false => "err_generate_too_long",
-        };
-        vec![Step::Send(recorded(case))]
-    })
-    .await
+/// A server whose requests of these turns get the recorded answer, while all others get `other`.
+async fn good_at(turns: fn(usize) -> bool, other: Step) -> Upstream {
+    let good = Step::Send(recorded("generate_stream"));
+    Upstream::start(move |turn, _| vec![if turns(turn) { &good } else { &other }.clone()]).await
+}
+
+/// A server that fails requests.
+fn failing() -> Step {
+    Step::Send(recorded("err_generate_too_long"))
 }
 
 /// A server that answers once the gate is open.
 async fn held(gate: &Gate) -> Upstream {
-    let gate = gate.clone();
-    Upstream::start(move |_, _| {
-        vec![
-            Step::Gate(gate.clone()),
-            Step::Send(recorded("generate_stream")),
-        ]
-    })
-    .await
+    let answer = Step::Send(recorded("generate_stream"));
+    Upstream::playing(vec![Step::Gate(gate.clone()), answer]).await
 }
 
 /// A recorded response as it was on the wire, but that the connection is kept.
 fn recorded(case: &str) -> Vec<u8> {
     let text = String::from_utf8(recordings::named(case).raw.concat()).unwrap();
     text.replacen("Connection: close\r\n", "", 1).into_bytes()
-}
-
-/// Why the run counts as failed.
-fn failure(run: &Run) -> Option<String> {
-    let facts = RunFacts {
-        started: run.started,
-        ended: run.ended,
-        offered_rate: None,
-        scheduled: run.schedule.len(),
-        config: Value::Null,
-        goodput: Vec::new(),
-        machine: serde_json::Value::Null,
-    };
-    let mut table = queuescope::table::Table::default();
-    run.rows.iter().for_each(|row| table.push_row(row));
-    Summary::of_table(&table, &facts, None).failure()
 }
 
 /// The place in the schedule of a request of this id.

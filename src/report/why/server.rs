@@ -50,7 +50,7 @@ pub type Key<'t> = (&'t str, Option<i64>);
 const SLOTS_FLAG: &str = "--max-running-requests";
 const POOL_FLAG: &str = "--max-total-tokens";
 /// The sources of limits.
-const TOLD: &str = "given";
+const GIVEN: &str = "given";
 const COMMAND: &str = "its command";
 const SERVER_INFO: &str = "its /get_server_info";
 const FOUND: &str = "found in the rows";
@@ -144,7 +144,7 @@ impl Server {
         let here = untimed.iter().filter(|(at, _)| [host, ""].contains(at));
         let here = here.map(|(_, at)| shift.map_or(Interval::ALWAYS, |shift| at.shifted(shift)));
         known.untimed = Interval::union(here.collect());
-        known.is_incomplete = run.told.is_incomplete;
+        known.is_incomplete = run.is_excerpt;
         for (cause, queue) in &mut self.queues {
             known.cause = *cause;
             queue.waits = Waits::of(&queue.stays, &known);
@@ -192,13 +192,13 @@ impl Server {
         });
         let asked = run.servers().iter().find(|server| server.name == name);
         let asked = asked.and_then(|server| Some((server.max_running_requests?, SERVER_INFO)));
-        let told = run.told.slots.map(|slots| (slots, TOLD));
+        let given = run.given_slots.map(|slots| (slots, GIVEN));
         let in_command = || Some((flag::<u32>(command, SLOTS_FLAG)? / ranks.max(1), COMMAND));
-        let slots = told.or(asked).or_else(in_command);
+        let slots = given.or(asked).or_else(in_command);
         let down = Interval::union(down.collect());
         let mut scraped = rows_of(POOL).map(|row| row.value as u64);
-        let told = run.told.pool.or_else(|| flag(command, POOL_FLAG));
-        self.pool = told.or_else(|| scraped.next_back());
+        let given = run.given_pool.or_else(|| flag(command, POOL_FLAG));
+        self.pool = given.or_else(|| scraped.next_back());
         self.slots_source = slots.map(|(_, source)| source);
         ServerFacts {
             slots: slots.map(|(slots, _)| slots),

@@ -287,7 +287,7 @@ fn slots_that_are_told_are_those_of_each_rank() {
         ]);
     }
     let mut run = Run::of_table(table);
-    run.told.slots = Some(16);
+    run.given_slots = Some(16);
     let why = WaitReport::of(&run);
     let slots: Vec<_> = why.servers.iter().map(Server::slots).collect();
     assert_eq!(slots, [Some((16, "given")); 2]);
@@ -338,7 +338,7 @@ fn a_few_rows_do_not_tell_that_others_had_the_server() {
     // Nor who held it up: on the page, the words would be followed by others.
     let mut run = Run::default();
     last.iter().for_each(|row| run.table.push_row(row));
-    run.told.is_incomplete = true;
+    run.is_excerpt = true;
     let wait = WaitReport::of(&run).of_row(&run.table, 0).unwrap();
     assert_eq!(
         (&wait["words"], &wait["held_up_by"]),

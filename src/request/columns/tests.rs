@@ -5,14 +5,8 @@ use super::*;
 use crate::clock::Stamp;
 use crate::offset::Offset;
 use crate::request::sample::rows;
+use crate::request::timeline::Moment::{FirstToken, LastToken, WorkerFirstToken};
 use crate::request::timeline::{ENGINE, ENGINE_OF_PAIR, Relation};
-
-const CLOCKS: [ClockOf; 4] = [
-    ClockOf::Traffic,
-    ClockOf::Front,
-    ClockOf::Hop,
-    ClockOf::Engine,
-];
 
 /// A row with all moments 1 ms apart, on four clocks `apart` nanoseconds from each other.
 fn row_of(side: Side, apart: i64, error_nanos: i64) -> Row {
@@ -21,7 +15,8 @@ fn row_of(side: Side, apart: i64, error_nanos: i64) -> Row {
     for (moment, n) in Moment::ALL.into_iter().zip(1..) {
         timeline.set(moment, Stamp::from_nanos(n * 1_000_000));
     }
-    for (clock, n) in CLOCKS.into_iter().zip(1..) {
+    use ClockOf::*;
+    for (clock, n) in [Traffic, Front, Hop, Engine].into_iter().zip(1..) {
         let nanos = n * apart;
         timeline.relate(clock, Relation::Apart(Offset { nanos, error_nanos }));
     }
@@ -78,11 +73,7 @@ fn other_sequence(first: &Row) -> Row {
     other.first_event_tokens = Some(1);
     other.internal.stall_nanos = 1;
     other.internal.conflicting = vec![(Moment::QueueEnd, TimingSource::Log)];
-    let own = [
-        Moment::WorkerFirstToken,
-        Moment::FirstToken,
-        Moment::LastToken,
-    ];
+    let own = [WorkerFirstToken, FirstToken, LastToken];
     for moment in ENGINE.into_iter().chain(ENGINE_OF_PAIR).chain(own) {
         let shift = 100 * (moment as i64 + 1).pow(2);
         let at = first.timeline.raw(moment).unwrap();
@@ -97,11 +88,9 @@ fn a_column_of_the_request_is_alike_in_all_its_rows_and_no_other() {
     first.sequences = 2;
     first.outcome = Some(Outcome::Timeout);
     let rows = Row::ended(vec![first.clone(), other_sequence(&first)]);
-    let [first, other] = rows.as_slice() else {
-        panic!("two rows");
-    };
+    assert_eq!(rows.len(), 2);
     for column in &COLUMNS {
-        let is_alike = (column.get)(first) == (column.get)(other);
+        let is_alike = (column.get)(&rows[0]) == (column.get)(&rows[1]);
         match column.scope {
             Scope::Request => assert!(is_alike, "{}", column.name),
             Scope::Sequence if column.unit == Latency => assert!(!is_alike, "{}", column.name),

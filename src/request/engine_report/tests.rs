@@ -98,11 +98,9 @@ fn moments_of_two_sources_are_compared_and_the_first_is_trusted() {
         assert_eq!(row.timeline.raw(Moment::ServerFinish), Some(at(130)));
     }
     // Trace before log, whatever the log says.
-    let late = EngineReport {
-        queue_end: Some(at(45)),
-        ..report(TimingSource::Log)
-    };
-    let row = after(chat(2), &[report(TimingSource::Trace), late]);
+    let mut both = [report(TimingSource::Trace), report(TimingSource::Log)];
+    both[1].queue_end = Some(at(45));
+    let row = after(chat(2), &both);
     assert_eq!(row.inconsistency.as_deref(), Some("queue_end!=log"));
     assert_eq!(row.pure_queue_time, Some(40 * MS));
     assert_eq!(row.timing_source, Some(TimingSource::Trace));
@@ -111,15 +109,13 @@ fn moments_of_two_sources_are_compared_and_the_first_is_trusted() {
 #[test]
 fn the_end_of_prefill_stands_in_for_an_unreported_first_token_and_for_that_of_a_reply() {
     let first = |row: &Row| row.timeline.raw(Moment::ServerFirstToken).unwrap();
-    let no_first_token = || EngineReport {
-        first_token: None,
-        ..report(TimingSource::Trace)
-    };
-    let row = after(generate(""), &[no_first_token()]);
+    let mut unreported = [report(TimingSource::Trace), report(TimingSource::Log)];
+    unreported[0].first_token = None;
+    let row = after(generate(""), &unreported[..1]);
     assert!(first(&row).nanos_since(at(60)).abs() < 1000);
-    let row = after(generate(""), &[no_first_token(), report(TimingSource::Log)]);
+    let row = after(generate(""), &unreported);
     assert_eq!((first(&row), row.inconsistency), (at(61), None));
-    assert_eq!(first(&after(chat(1), &[no_first_token()])), at(60));
+    assert_eq!(first(&after(chat(1), &unreported[..1])), at(60));
     for (stream, expected) in [(Some(true), 61), (None, 61), (Some(false), 60)] {
         // No event of it could be read.
         let mut row = chat(0);
@@ -150,8 +146,7 @@ fn a_retracted_sequence_keeps_its_total_queue_time_alone() {
 fn what_was_sent_and_read_bounds_the_engines_clock() {
     let bounds = |row: &Row| {
         let bounds = report(TimingSource::Trace).bounds(row).into_iter();
-        let bounds = bounds.map(|bound| (bound.at_least, bound.at_most));
-        bounds.collect::<Vec<_>>()
+        Vec::from_iter(bounds.map(|bound| (bound.at_least, bound.at_most)))
     };
     let reply = |is_whole: bool| {
         let mut observer = Observer::new(Side::Front, Endpoint::Chat, "id".into());

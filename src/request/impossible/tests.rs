@@ -91,6 +91,8 @@ fn impossible_tokens_are_named_and_left_out() {
         (row.actual_output_tokens, row.expected_output_length) = (Some(0), Some(0));
         row.token_chunks = Some(1);
     };
+    let many_of_prompt: Change = |row| row.actual_prompt_tokens = Some(u64::MAX);
+    let cached: Change = |row| row.cached_tokens = Some(31);
     let retracted: Change = |row| (row.cached_tokens, row.num_retractions) = (Some(31), Some(1));
     let cases: [(Change, &str); 9] = [
         (|row| row.actual_output_tokens = Some(0), FEW),
@@ -99,14 +101,8 @@ fn impossible_tokens_are_named_and_left_out() {
         (|row| row.token_chunks = Some(2 * 29 + 16), ""),
         (|row| row.actual_output_tokens = Some(1 << 60), MANY),
         (of_all, MANY),
-        (
-            |row| row.actual_prompt_tokens = Some(u64::MAX),
-            "actual_prompt_tokens>100000000",
-        ),
-        (
-            |row| row.cached_tokens = Some(31),
-            "cached_tokens>actual_prompt_tokens",
-        ),
+        (many_of_prompt, "actual_prompt_tokens>100000000"),
+        (cached, "cached_tokens>actual_prompt_tokens"),
         (retracted, ""),
     ];
     for (change, name) in cases {
@@ -116,11 +112,8 @@ fn impossible_tokens_are_named_and_left_out() {
         assert_eq!(found(&row), (name.to_owned(), kinds.to_vec()));
         let left = left(&row);
         assert_eq!(found(&left).0, "", "{name}");
-        let counts = [
-            left.actual_output_tokens,
-            left.actual_prompt_tokens,
-            left.cached_tokens,
-        ];
+        let (output, prompt) = (left.actual_output_tokens, left.actual_prompt_tokens);
+        let counts = [output, prompt, left.cached_tokens];
         let gone = counts.iter().filter(|count| count.is_none()).count();
         assert_eq!(gone, kinds.len(), "{name}");
     }

@@ -165,6 +165,7 @@ impl Timeline {
 mod tests {
     use super::*;
     use crate::request::sample::at;
+    use crate::request::timeline::Moment::*;
     use crate::request::timeline::{ClockOf, Relation, Side};
 
     /// The two servers' clocks are a day apart, and neither compares with ours.
@@ -172,25 +173,19 @@ mod tests {
     fn each_wait_of_a_pair_is_measured_on_one_clock() {
         const DAY: i64 = 86_400_000;
         let mut prefill = Timeline::new(Side::Hop);
-        for (moment, ms) in [
-            (Moment::QueueStart, 30),
-            (Moment::QueueEnd, 37),
-            (Moment::PrefillEnd, 57),
-        ] {
+        for (moment, ms) in [(QueueStart, 30), (QueueEnd, 37), (PrefillEnd, 57)] {
             prefill.set(moment, at(ms - DAY));
         }
         let mut decode = Timeline::new(Side::Front);
-        for (moment, ms) in [
-            (Moment::Arrival, 0),
-            (Moment::WorkerArrival, 5),
-            (Moment::FirstToken, 200),
-            (Moment::ServerCreated, DAY + 6),
-            (Moment::QueueStart, DAY + 10),
-            (Moment::KvReserved, DAY + 30),
-            (Moment::KvArrived, DAY + 90),
-            (Moment::DecodeStart, DAY + 100),
-        ] {
+        for (moment, ms) in [(Arrival, 0), (WorkerArrival, 5), (FirstToken, 200)] {
             decode.set(moment, at(ms));
+        }
+        let queued = [(ServerCreated, 6), (QueueStart, 10), (KvReserved, 30)];
+        for (moment, ms) in queued
+            .into_iter()
+            .chain([(KvArrived, 90), (DecodeStart, 100)])
+        {
+            decode.set(moment, at(DAY + ms));
         }
         decode.relate(ClockOf::Engine, Relation::Unknown);
         // A decode server's trace gives the moments of a pair directly.

@@ -2,13 +2,6 @@ use super::*;
 
 const N: usize = 20_000;
 
-fn gaps(arrival: Arrival, seed: u64, n: usize) -> Vec<f64> {
-    let mut before = 0;
-    let at = arrival.offsets(seed).take(n);
-    at.map(|at| (at - std::mem::replace(&mut before, at)) as f64 / NANOS as f64)
-        .collect()
-}
-
 /// √n × the Kolmogorov-Smirnov distance of `sample` from a distribution function.
 fn distance_from(of: impl Fn(f64) -> f64, mut sample: Vec<f64>) -> f64 {
     sample.sort_by(f64::total_cmp);
@@ -21,9 +14,9 @@ fn distance_from(of: impl Fn(f64) -> f64, mut sample: Vec<f64>) -> f64 {
     distance * n.sqrt()
 }
 
-/// The exponential distribution function of gaps at `rate`.
-fn exponential(rate: f64) -> impl Fn(f64) -> f64 {
-    move |gap| 1.0 - (-rate * gap).exp()
+/// The exponential distribution function of gaps of mean 1.
+fn exponential(gap: f64) -> f64 {
+    1.0 - (-gap).exp()
 }
 
 /// √n × the lag-1 autocorrelation, standard normal for independent gaps.
@@ -41,25 +34,30 @@ fn lag_one(sample: &[f64]) -> f64 {
 const KS_LIMIT: f64 = 2.7;
 const Z_LIMIT: f64 = 4.9;
 
-#[test]
-fn poisson_gaps_are_exponential_and_independent() {
-    for (seed, rate) in [(1, 50.0), (2, 1000.0), (3, 0.25)] {
-        let sample = gaps(Arrival::new(rate, Gaps::Exponential), seed, N);
-        let z = lag_one(&sample);
-        let distance = distance_from(exponential(rate), sample);
-        assert!(distance < KS_LIMIT, "seed {seed}: √n D = {distance}");
-        assert!(z.abs() < Z_LIMIT, "seed {seed}: z = {z}");
-    }
+const RAMPS: &str = "0:20,100:200,100:80,200:80,300:0,350:0,360:150";
+
+fn on_curve(gaps: Gaps, points: &str) -> Arrival {
+    let rate = points.parse().unwrap();
+    Arrival::Process { gaps, rate }
+}
+
+/// The gaps between the values of the integral of `curve` at arrivals on a curve.
+fn unit_gaps(gaps: Gaps, points: &str, curve: &Curve, seed: u64, n: usize) -> Vec<f64> {
+    let mut before = 0.0;
+    let at = on_curve(gaps, points).offsets(seed).take(n);
+    at.map(|at| {
+        let due = curve.integral(at as f64 / NANOS as f64);
+        due - std::mem::replace(&mut before, due)
+    })
+    .collect()
 }
 
 #[test]
 fn gamma_gaps_follow_their_distribution() {
-    // For integer shapes it has a closed form: 1 − e^(−x) Σ x^k / k!, x = shape × rate × gap.
-    let of = |gap: f64| {
-        let x = 2.0 * 20.0 * gap;
-        1.0 - (-x).exp() * (1.0 + x)
-    };
-    let sample = |burstiness| gaps(Arrival::new(20.0, Gaps::Gamma(burstiness)), 8, N);
+    // For integer shapes it has a closed form: 1 − e^(−x) Σ x^k / k!, x = shape × gap of mean 1.
+    let of = |gap: f64| 1.0 - (-2.0 * gap).exp() * (1.0 + 2.0 * gap);
+    let flat = "0:20,9:20";
+    let sample = |shape| unit_gaps(Gaps::Gamma(shape), flat, &flat.parse().unwrap(), 8, N);
     assert!(lag_one(&sample(2.0)).abs() < Z_LIMIT);
     assert!(distance_from(of, sample(2.0)) < KS_LIMIT);
     // 15 % off the shape.
@@ -68,7 +66,7 @@ fn gamma_gaps_follow_their_distribution() {
     // √(p (1 − p) / n).
     let bursty = sample(0.5);
     for (p, chi) in [(0.1, 0.015_790_8), (0.5, 0.454_936_4), (0.9, 2.705_543_5)] {
-        let below = bursty.iter().filter(|gap| 20.0 * **gap < chi).count() as f64;
+        let below = bursty.iter().filter(|gap| **gap < chi).count() as f64;
         let z = (below / N as f64 - p) / (p * (1.0 - p) / N as f64).sqrt();
         assert!(z.abs() < Z_LIMIT, "{p}: z = {z}");
     }
@@ -86,38 +84,18 @@ fn constant_gaps_are_exact_and_a_run_has_as_many_requests_as_its_rate_says() {
     }
 }
 
-fn ramps() -> Curve {
-    "0:20,100:200,100:80,200:80,300:0,350:0,360:150"
-        .parse()
-        .unwrap()
-}
-
-fn on_curve(gaps: Gaps) -> Arrival {
-    let curve = ramps();
-    Arrival::Process { gaps, rate: curve }
-}
-
-/// The gaps between the values of the rate's integral at the arrivals.
-fn unit_gaps(arrival: &Arrival, curve: &Curve, seed: u64, n: usize) -> Vec<f64> {
-    let mut before = 0.0;
-    let at = arrival.offsets(seed).take(n);
-    at.map(|at| {
-        let due = curve.integral(at as f64 / NANOS as f64);
-        due - std::mem::replace(&mut before, due)
-    })
-    .collect()
-}
-
 #[test]
-fn on_a_curve_the_integral_of_the_rate_is_a_process_of_one_a_second() {
-    let curve = ramps();
-    for seed in 1..4 {
-        let sample = unit_gaps(&on_curve(Gaps::Exponential), &curve, seed, N);
-        assert!(lag_one(&sample).abs() < Z_LIMIT);
-        assert!(distance_from(exponential(1.0), sample) < KS_LIMIT);
-        let bursty = unit_gaps(&on_curve(Gaps::Gamma(0.5)), &curve, seed, N);
-        assert!(distance_from(exponential(1.0), bursty) > KS_LIMIT);
-        let even = unit_gaps(&on_curve(Gaps::Constant), &curve, seed, N);
+fn the_integral_of_a_flat_or_changing_rate_is_a_poisson_process_of_one_a_second() {
+    let flat = ["0:50,9:50", "0:500,9:500", "0:0.25,9:0.25"];
+    for (seed, points) in (1..).zip(flat.into_iter().chain([RAMPS; 3])) {
+        let curve = points.parse().unwrap();
+        let of = |gaps| unit_gaps(gaps, points, &curve, seed, N);
+        let sample = of(Gaps::Exponential);
+        assert!(lag_one(&sample).abs() < Z_LIMIT, "{points}");
+        assert!(distance_from(exponential, sample) < KS_LIMIT, "{points}");
+        let bursty = of(Gaps::Gamma(0.5));
+        assert!(distance_from(exponential, bursty) > KS_LIMIT);
+        let even = of(Gaps::Constant);
         assert!((even[0] - 0.5).abs() < 1e-6);
         assert!(even[1..].iter().all(|gap| (gap - 1.0).abs() < 1e-6));
     }
@@ -125,13 +103,13 @@ fn on_a_curve_the_integral_of_the_rate_is_a_process_of_one_a_second() {
     let lower: Curve = "0:20,100:170,100:80,200:80,300:0,350:0,360:150"
         .parse()
         .unwrap();
-    let off = unit_gaps(&on_curve(Gaps::Exponential), &lower, 1, 11_000);
-    assert!(distance_from(exponential(1.0), off) > KS_LIMIT);
+    let off = unit_gaps(Gaps::Exponential, RAMPS, &lower, 1, 11_000);
+    assert!(distance_from(exponential, off) > KS_LIMIT);
 }
 
 #[test]
 fn each_piece_of_a_curve_has_as_many_requests_as_its_integral() {
-    let offsets = on_curve(Gaps::Constant).offsets(5);
+    let offsets = on_curve(Gaps::Constant, RAMPS).offsets(5);
     let even: Vec<i64> = offsets.take_while(|at| *at < 400 * NANOS).collect();
     // The integrals of the pieces, computed by hand.
     for (from, to, due) in [
@@ -147,27 +125,20 @@ fn each_piece_of_a_curve_has_as_many_requests_as_its_integral() {
         let held = even.iter().filter(|at| within.contains(at)).count();
         assert_eq!(held, due, "{from} to {to} s");
     }
-    let mean = on_curve(Gaps::Exponential).rate(400 * NANOS).unwrap();
+    let mean = on_curve(Gaps::Exponential, RAMPS)
+        .rate(400 * NANOS)
+        .unwrap();
     assert!((mean - 29_750.0 / 400.0).abs() < 1e-9, "{mean}");
 }
 
 #[test]
-fn a_shorter_schedule_begins_a_longer_one_and_a_flat_curve_is_a_constant_rate() {
-    let curve = on_curve(Gaps::Exponential);
-    let long: Vec<i64> = curve.offsets(42).take(1000).collect();
-    assert_eq!(long[..100], curve.offsets(42).take(100).collect::<Vec<_>>());
-    let flat = Arrival::Process {
-        gaps: Gaps::Gamma(3.0),
-        rate: "0:50,10:50".parse().unwrap(),
-    };
+fn a_flat_curve_is_a_constant_rate_and_one_that_falls_to_0_ends() {
+    let flat = on_curve(Gaps::Gamma(3.0), "0:50,10:50");
     let straight = Arrival::new(50.0, Gaps::Gamma(3.0));
     let both = flat.offsets(3).zip(straight.offsets(3)).take(5000);
     assert!(both.into_iter().all(|(a, b)| (a - b).abs() <= 1));
-    // A rate that falls to 0 ends the process: with an integral of 100, even gaps give exactly 100 requests.
-    let ends = Arrival::Process {
-        gaps: Gaps::Constant,
-        rate: "0:20,10:0".parse().unwrap(),
-    };
+    // With an integral of 100, even gaps give exactly 100 requests.
+    let ends = on_curve(Gaps::Constant, "0:20,10:0");
     assert_eq!(ends.offsets(1).count(), 100);
 }
 
@@ -190,9 +161,8 @@ fn an_invalid_curve_is_refused_with_its_wrong_point() {
     }
     let minutes = "0:5,1min:50,0.1h:5".parse::<Curve>().unwrap();
     assert_eq!(minutes.to_string(), "0:5,60:50,360:5");
-    let shown = ramps().to_string();
-    assert_eq!(shown.parse::<Curve>().unwrap(), ramps());
-    assert_eq!(ramps().end(), 360.0);
+    let ramps: Curve = RAMPS.parse().unwrap();
+    assert_eq!((ramps.to_string(), ramps.end()), (RAMPS.to_owned(), 360.0));
 }
 
 #[test]

@@ -129,8 +129,7 @@ mod tests {
         let client = async {
             let target = Target::parse(&format!("https://localhost:{}", addr.port())).unwrap();
             let (ca, insecure) = (None, true);
-            let tls = TlsArgs { ca, insecure }.tls(&target);
-            let tls = tls.unwrap().unwrap();
+            let tls = TlsArgs { ca, insecure }.tls(&target).unwrap().unwrap();
             let stream = TcpStream::connect(addr).await.unwrap();
             let reads = Arc::new(Reads::default());
             let stream = tls.connect(stamped(stream, clock, &reads)).await.unwrap();
@@ -138,23 +137,19 @@ mod tests {
         };
         let (mut server, (mut client, reads)) = tokio::join!(server, client);
 
-        server.write_all(b"abc").await.unwrap();
-        server.flush().await.unwrap();
-        manual.set(at(100));
-        let mut first = [0];
-        client.read_exact(&mut first).await.unwrap();
-        assert_eq!((first, reads.at()), (*b"a", at(100)));
-        // Bytes of the same read have its time, whenever they are taken.
-        manual.set(at(200));
-        let mut others = [0; 2];
-        client.read_exact(&mut others).await.unwrap();
-        assert_eq!((others, reads.at()), (*b"bc", at(100)));
-
-        server.write_all(b"d").await.unwrap();
-        server.flush().await.unwrap();
-        manual.set(at(300));
-        client.read_exact(&mut first).await.unwrap();
-        assert_eq!((first, reads.at()), (*b"d", at(300)));
+        for (sent, now, taken, read_at) in [
+            (&b"abc"[..], 100, &b"a"[..], 100),
+            // Bytes of the same read have its time, whenever they are taken.
+            (b"", 200, b"bc", 100),
+            (b"d", 300, b"d", 300),
+        ] {
+            server.write_all(sent).await.unwrap();
+            server.flush().await.unwrap();
+            manual.set(at(now));
+            let mut read = vec![0; taken.len()];
+            client.read_exact(&mut read).await.unwrap();
+            assert_eq!((&read[..], reads.at()), (taken, at(read_at)));
+        }
 
         // The closing alert of TLS is bytes on the socket, but no HTTP.
         reads.begin();
@@ -163,9 +158,8 @@ mod tests {
         wait_readable(&client).await;
         let mut none = [0; 9];
         let mut none = ReadBuf::new(&mut none);
-        poll_fn(|cx| Pin::new(&mut client).poll_read(cx, &mut none))
-            .await
-            .unwrap();
+        let read = poll_fn(|cx| Pin::new(&mut client).poll_read(cx, &mut none));
+        read.await.unwrap();
         assert_eq!(reads.socket_at.load(Ordering::Relaxed), 400);
         assert!(none.filled().is_empty() && reads.is_empty());
         assert_eq!(reads.at(), at(300));

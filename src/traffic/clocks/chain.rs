@@ -14,16 +14,8 @@ use crate::request::timeline::{Period, Side};
 /// The offset of a clock from the true time at [`START`] in nanoseconds, and its drift from then on in ppm.
 type Skew = (i64, i64);
 
-/// The clocks, in the order in which a request passes them.
-#[derive(Clone, Copy, Debug)]
-struct Machines {
-    generator: Skew,
-    front: Skew,
-    hop: Skew,
-    engine: Skew,
-    /// Whether front and hop are one process.
-    is_one: bool,
-}
+/// The clocks of generator, front, hop and engine, and whether front and hop are one process.
+type Machines = ([Skew; 4], bool);
 
 /// How long each part of a request takes, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,10 +73,8 @@ fn after<const N: usize>(mut from: i64, delays: [i64; N]) -> [i64; N] {
 impl Life {
     fn new(sent: i64, delays: &Delays) -> Life {
         let path @ [.., created, _, first_token] = after(sent, delays.path);
-        let heads = after(
-            created + delays.head.min(first_token - created),
-            delays.back,
-        );
+        let head = created + delays.head.min(first_token - created);
+        let heads = after(head, delays.back);
         let [.., back] = after(first_token, delays.back);
         let read = back.max(heads[2]);
         Life {
@@ -97,58 +87,35 @@ impl Life {
     }
 
     /// The exchange as the generator sees it.
-    fn exchange(&self, machines: &Machines) -> Exchange {
-        let (hop_name, hop_clock) = match machines.is_one {
-            true => ("front", machines.front),
-            false => ("hop", machines.hop),
-        };
-        let generator = |at| reads(machines.generator, at);
-        let front = |at| Some(reads(machines.front, at));
-        let hop = |at| Some(reads(hop_clock, at));
-        let [
-            arrival,
-            forwarded,
-            worker_arrival,
-            worker_forwarded,
-            created,
-            queue_end,
-            first_token,
-        ] = self.path;
+    fn exchange(&self, &([generator, front, hop, engine], is_one): &Machines) -> Exchange {
+        let (hop_name, hop_clock) = [("hop", hop), ("front", front)][usize::from(is_one)];
+        let generator = |at| reads(generator, at);
         let [hop_head, front_head, head] = self.heads;
-        let stamps = Stamps {
-            clock: "front".into(),
-            now: front(front_head),
-            arrival: front(arrival),
-            forwarded: front(forwarded),
-            hop: Some(Box::new(Stamps {
-                clock: hop_name.into(),
-                now: hop(hop_head),
-                arrival: hop(worker_arrival),
-                forwarded: hop(worker_forwarded),
-                host: Some("engine:1".into()),
-                is_direct: true,
-                ..Stamps::default()
-            })),
+        let stamps = |name: &str, clock, head, path: &[i64]| Stamps {
+            clock: name.into(),
+            now: Some(reads(clock, head)),
+            arrival: Some(reads(clock, path[0])),
+            forwarded: Some(reads(clock, path[1])),
             ..Stamps::default()
         };
+        let mut hop = stamps(hop_name, hop_clock, hop_head, &self.path[2..]);
+        (hop.host, hop.is_direct) = (Some("engine:1".into()), true);
+        let mut stamps = stamps("front", front, front_head, &self.path);
+        stamps.hop = Some(Box::new(hop));
         let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
         let sent = generator(self.sent);
         observer.timeline_mut().set(Moment::Sent, sent);
         observer.stamps(&stamps, "generator");
         let kind = Some("text/event-stream");
         observer.response_head(200, kind, false, generator(head));
-        let seconds = |at| {
-            let nanos = reads(machines.engine, at).nanos();
+        let [created, queue_end, first_token] = [4, 5, 6].map(|place| {
+            let nanos = reads(engine, self.path[place]).nanos();
             format!("{}.{:09}", nanos / NANOS, nanos % NANOS)
-        };
+        });
         let body = format!(
             "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"e\",\"finish_reason\":{{\"type\":\"stop\"}},\
-             \"completion_tokens\":1,\"forward_entry_time\":{},\"queue_time\":0.0,\"prefill_finished_time\":{},\
-             \"request_received_ts\":{},\"response_sent_to_client_ts\":{}}}}}\n\n",
-            seconds(queue_end),
-            seconds(first_token),
-            seconds(created),
-            seconds(first_token),
+             \"completion_tokens\":1,\"forward_entry_time\":{queue_end},\"queue_time\":0.0,\"prefill_finished_time\":{first_token},\
+             \"request_received_ts\":{created},\"response_sent_to_client_ts\":{first_token}}}}}\n\n"
         );
         observer.response_body(body.as_bytes(), generator(self.read), 0);
         let end = generator(self.finish);
@@ -170,29 +137,13 @@ fn error_of(row: &Row, clock: ClockOf) -> i64 {
 }
 
 prop_compose! {
-    // Any two clocks drift apart by at most 100 ppm.
-    fn clocks()(
-        clocks in prop::array::uniform4((-3600 * NANOS..=3600 * NANOS, -50..=50_i64)),
-        is_one in any::<bool>(),
-    ) -> Machines {
-        let [generator, front, hop, engine] = clocks;
-        Machines { generator, front, hop, engine, is_one }
-    }
-}
-
-fn short() -> BoxedStrategy<i64> {
-    prop_oneof![0..20_000_i64, 0..20_000_000_i64].boxed()
-}
-
-fn long() -> BoxedStrategy<i64> {
-    prop_oneof![0..NANOS, 0..120 * NANOS].boxed()
-}
-
-prop_compose! {
     fn delays()(
-        pause in 0..20 * NANOS, path in [short(), short(), long(), short(), short(), long(), long()], head in long(),
-        back in [short(), short(), short()], decode in long(),
+        pause in 0..20 * NANOS, near in prop::array::uniform7(prop_oneof![0..20_000_i64, 0..20_000_000_i64]),
+        far in prop::array::uniform5(prop_oneof![0..NANOS, 0..120 * NANOS]),
     ) -> Delays {
+        let [to_front, in_front, in_hop, to_engine, back @ ..] = near;
+        let [router, queue, prefill, head, decode] = far;
+        let path = [to_front, in_front, router, in_hop, to_engine, queue, prefill];
         Delays { pause, path, head, back, decode }
     }
 }
@@ -212,16 +163,15 @@ fn lives(all: &[Delays]) -> Vec<Life> {
 /// The rows of requests that ended in this order.
 fn relate(lives: &[Life], machines: &Machines) -> Vec<Row> {
     let mut clocks = Clocks::new("generator".to_owned());
-    let exchanges = lives.iter().map(|life| life.exchange(machines));
-    exchanges
-        .flat_map(|exchange| clocks.relate(exchange))
-        .collect()
+    let rows = |life: &Life| clocks.relate(life.exchange(machines));
+    lives.iter().flat_map(rows).collect()
 }
 
 proptest! {
     #[test]
     fn every_moment_is_right_within_the_stated_error(
-        machines in clocks(),
+        // Any two clocks drift apart by at most 100 ppm.
+        machines in (prop::array::uniform4((-3600 * NANOS..=3600 * NANOS, -50..=50_i64)), any::<bool>()),
         delays in prop::collection::vec(delays(), 1..12),
     ) {
         let lives = lives(&delays);
@@ -232,7 +182,7 @@ proptest! {
                 // A single request is enough to bound every clock from both sides.
                 let stated = row.timeline.on_own_clock(moment).unwrap();
                 let error = error_of(row, moment.clock(Side::Traffic)) + FLOAT;
-                let off_by = stated.nanos_since(reads(machines.generator, at)).abs();
+                let off_by = stated.nanos_since(reads(machines.0[0], at)).abs();
                 prop_assert!(off_by <= error, "{moment:?} is off by {off_by} > {error}: {row:?}");
             }
             for (moments, at) in PATH.windows(2).zip(life.path.windows(2)) {
@@ -250,15 +200,9 @@ proptest! {
 }
 
 /// Clocks that are far apart and do not drift.
-fn apart() -> Machines {
-    Machines {
-        generator: (0, 0),
-        front: (100 * NANOS, 0),
-        hop: (-1000 * NANOS, 0),
-        engine: (3600 * NANOS, 0),
-        is_one: false,
-    }
-}
+const FRONT: Skew = (100 * NANOS, 0);
+const HOP: Skew = (-1000 * NANOS, 0);
+const APART: Machines = ([(0, 0), FRONT, HOP, (3600 * NANOS, 0)], false);
 
 #[test]
 fn a_row_has_the_tightest_offsets_that_were_known_when_its_request_ended() {
@@ -272,7 +216,7 @@ fn a_row_has_the_tightest_offsets_that_were_known_when_its_request_ended() {
         ..Delays::default()
     };
     let lives = lives(&[far(0), far(9 * NANOS), near, far(9 * NANOS)]);
-    let rows = relate(&lives, &apart());
+    let rows = relate(&lives, &APART);
     for clock in [ClockOf::Front, ClockOf::Hop, ClockOf::Engine] {
         let errors = rows.iter().map(|row| error_of(row, clock));
         let are_small = errors.map(|error| error < NANOS / 100).collect::<Vec<_>>();
@@ -288,7 +232,7 @@ fn errors_add_up_along_a_chain_of_clocks() {
         path: [0, 0, 2 * NANOS, 0, 0, 0, 0],
         ..Delays::default()
     };
-    let row = relate(&[Life::new(START, &delays)], &apart()).remove(0);
+    let row = relate(&[Life::new(START, &delays)], &APART).remove(0);
     let [hop, engine] = [ClockOf::Hop, ClockOf::Engine].map(|clock| error_of(&row, clock));
     assert!((NANOS..NANOS + NANOS / 1000).contains(&hop), "{hop}");
     assert!((NANOS..NANOS + NANOS / 500).contains(&engine), "{engine}");

@@ -84,15 +84,9 @@ async fn an_incomplete_or_wrong_file_is_not_kept_and_the_error_helps() {
         let mirror = format!("http://{addr}");
         let error = cached(root.path(), &mirror, SUM).await.unwrap_err();
         let message = error.to_string();
-        let url = format!("cannot download http://{addr}{FOLDER}/{NAME}: ");
-        let kept = root.path().join(NAME);
-        let help = format!(
-            "name it with --dataset-path FILE, or put it at {}",
-            kept.display()
-        );
-        let is_whole = message.starts_with(&url) && message.ends_with(&help);
-        assert!(is_whole && message.contains(part), "{message}");
-        assert!(!error.is_usage());
+        let url = format!("cannot download {mirror}{FOLDER}/{NAME}: ");
+        let is_told = message.starts_with(&url) && message.contains(part);
+        assert!(is_told && !error.is_usage(), "{message}");
         assert_eq!(files(root.path()).len(), 0, "{part}");
     }
 }

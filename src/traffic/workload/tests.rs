@@ -1,13 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::clock::Stamp;
-use crate::request::endpoint::Endpoint;
-use crate::request::observer::{End, Observer};
-use crate::request::timeline::Side;
 use crate::traffic::tests::planned;
 use custom::Custom;
 use dataset::Dataset;
+use sharegpt::Sample;
 use trace::{Limits, Trace};
 
 /// The plan of these flags, with 20 words or ids and 8 tokens where the data set does not set lengths.
@@ -56,32 +53,23 @@ fn lengths_are_uniform_from_the_ratio_of_the_maximum_to_the_maximum() {
 
 #[test]
 fn a_body_has_the_fields_of_its_api() {
-    let ids = body(&load("--dataset-name random-ids").request(0));
+    let of = |line: &str| body(&load(line).request(3));
+    let mut ids = of("--dataset-name random-ids");
+    let input: Vec<u64> = serde_json::from_value(ids["input_ids"].take()).unwrap();
+    let are_inside = input.iter().all(|id| (1000..32_000).contains(id));
+    assert!(input.len() == 20 && are_inside, "{input:?}");
     let sampling = json!({"max_new_tokens": 8, "ignore_eos": true, "temperature": 0.0});
-    assert_eq!(ids["sampling_params"], sampling);
-    assert_eq!((&ids["stream"], ids.get("model")), (&json!(true), None));
-    let ids: Vec<u64> = serde_json::from_value(ids["input_ids"].clone()).unwrap();
-    let are_inside = ids.iter().all(|id| (1000..32_000).contains(id));
-    assert!(ids.len() == 20 && are_inside, "{ids:?}");
-    let streamed = body(&load("--backend sglang-oai").request(3));
-    let prompt = streamed["prompt"].as_str().unwrap();
-    assert_eq!(prompt.split_whitespace().count(), 20);
-    assert_eq!(streamed["max_tokens"], 8);
-    assert_eq!(streamed["stream_options"]["include_usage"], true);
-    let chat = body(&load("--backend sglang-oai-chat").request(3));
+    let expected = json!({"input_ids": null, "sampling_params": sampling, "stream": true});
+    assert_eq!(ids, expected);
+    let prompt = &of("")["text"];
+    assert_eq!(prompt.as_str().unwrap().split_whitespace().count(), 20);
+    let usage = json!({"include_usage": true});
     let messages = json!([{"role": "user", "content": prompt}]);
-    assert_eq!(chat["messages"], messages);
     // Nothing of SGLang's own.
-    let other = body(&load("--backend openai-chat").request(3));
-    let keys = other.as_object().unwrap().keys().map(String::as_str);
-    let expected = "max_tokens messages stream stream_options temperature";
-    assert_eq!(Vec::from_iter(keys).join(" "), expected);
-
-    let whole = "--backend sglang-oai --disable-stream --disable-ignore-eos --model m";
-    let whole = body(&load(whole).request(0));
-    assert!(whole.get("stream_options").is_none());
-    let fields = ["stream", "ignore_eos", "model"].map(|key| &whole[key]);
-    assert_eq!(fields, [&json!(false), &json!(false), &json!("m")]);
+    let expected = json!({
+        "messages": messages, "max_tokens": 8, "temperature": 0.0, "stream": true, "stream_options": usage,
+    });
+    assert_eq!(of("--backend openai-chat"), expected);
 }
 
 #[test]
@@ -99,99 +87,87 @@ fn extra_fields_are_merged_into_the_body() {
 fn content_that_a_backend_cannot_send_is_refused_with_a_backend_that_can() {
     let chat = prompts(r#"{"messages":[{"role":"user","content":"a b"}]}"#);
     let ids = Dataset::endless(Content::Ids(9));
-    let check = |backend, dataset: &Dataset| {
+    use Backend::{Sglang, SglangOai, SglangOaiChat};
+    for (backend, dataset, expected) in [
+        (SglangOaiChat, &ids, "--backend sglang or sglang-oai"),
+        (SglangOai, &ids, "fine"),
+        (Sglang, &chat, "--backend sglang-oai-chat"),
+        (SglangOaiChat, &chat, "fine"),
+    ] {
         let checked = workload(backend, dataset.clone()).check();
-        checked.map_or_else(|error| error.to_string(), |()| "fine".to_owned())
-    };
-    for (result, expected) in [
-        (
-            check(Backend::SglangOaiChat, &ids),
-            "--backend sglang or sglang-oai",
-        ),
-        (check(Backend::SglangOai, &ids), "fine"),
-        (check(Backend::Sglang, &chat), "--backend sglang-oai-chat"),
-        (check(Backend::SglangOaiChat, &chat), "fine"),
-    ] {
-        assert!(result.contains(expected), "{result}");
+        let told = checked.map_or_else(|error| error.to_string(), |()| "fine".to_owned());
+        assert!(told.contains(expected), "{told}");
     }
 }
 
-#[test]
-fn custom_entries_are_sent_in_order_and_again() {
-    // An ideographic space is white space too.
-    let text = "{\"prompt\":\"one two\u{3000}x\",\"completion\":\"a b c\",\"id\":7}\n\n{\"prompt\":\"x\",\"id\":\"q\"}\n";
-    let load = workload(Backend::Sglang, prompts(text));
-    for (index, text, input, output, id) in [
-        (0, "one two\u{3000}x", 3, 3, "7"),
-        (1, "x", 1, 8, "q"),
-        (2, "one two\u{3000}x", 3, 3, "7"),
-    ] {
-        assert_eq!(body(&load.request(index))["text"], text);
-        let lengths = load.lengths(index);
-        assert_eq!((lengths.input, lengths.output), (input, output));
-        assert_eq!(lengths.data_id.as_deref(), Some(id));
-    }
-    // The row counts the same number of words.
-    let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
-    observer.request_body(&load.request(0));
-    let rows = observer.finish(End::Complete, Stamp::from_nanos(0));
-    assert_eq!(rows[0].input_length, Some(3));
-}
-
-#[test]
-fn an_array_is_a_data_set_too_and_messages_are_sent_unchanged() {
-    let messages = r#"[{"role":"system","content":"be brief"},{"role":"user","content":[{"type":"text","text":"who is it"}]}]"#;
-    let text = format!(r#"[ {{"messages": {messages}, "completion": "me"}} ]"#);
-    let load = workload(Backend::SglangOaiChat, prompts(&text));
-    let lengths = load.lengths(0);
-    assert_eq!((lengths.input, lengths.output), (5, 1));
-    let messages: Value = serde_json::from_str(messages).unwrap();
-    assert_eq!(body(&load.request(0))["messages"], messages);
-}
-
-/// Files, each with a part of the error; NL is a line break.
+/// Formats, files of them (of `azure` the rows), and parts of the errors. NL is a line break, GOOD a line of Mooncake's.
 const WRONG: &str = r#"
-{"prompt":"a"}NLNL{"prompt":3} | , line 3: `prompt`: invalid type: integer `3`, expected a string; must be a JSON array or JSON lines of
-[NL{"prompt":"a"},NL{"prompt":"a"},NL{"prompt":NL"a","completion":[]}NL] | , line 4: `completion`: invalid type: sequence, expected a string
-{"prompt":"a"NL | , line 1: is not JSON: EOF
-[{"prompt":"a"},NL3] | , line 2: is not JSON: must be an object
-[{"prompt":"a"},NL | , line 2: is not JSON: the list does not end
-[ | , line 1: is not JSON
-[{"prompt":"a"}]] | , line 1: is not JSON: must be an object
-[{"prompt":"a"}NL{"prompt":"b"}] | , line 2: is not JSON: expected `,` or `]`
-[{"prompt":"a"}NL,,{"prompt":"a"}] | , line 2: is not JSON: must be an object
-{"prompt":"a","id":[]} | , line 1: `id` must be a string or number
-{"prompt":"a"}NLx | , line 2: is not JSON: must be an object
-3 | , line 1: is not JSON: must be an object
-{} | neither `prompt` nor `messages`
-{"prompt":" "} | `prompt` must not be empty
-{"prompt":"a","messages":[{"role":"user"}]} | has both
-{"messages":[]} | neither `prompt` nor
-{"messages":{}} | `messages`: invalid type: map, expected a sequence
-{"messages":[{"content":"a"}]} | `messages[0]`: `role` must be a string
-{"messages":[{"role":"user","content":1}]} | `messages[0]`: `content` must be a string or an array of parts
- | : holds no entries; must be a JSON array
-[] | : holds no entries"#;
+custom | {"prompt":"a"}NLNL{"prompt":3} | , line 3: `prompt`: invalid type: integer `3`, expected a string; must be a JSON array or JSON lines of
+custom | [NL{"prompt":"a"},NL{"prompt":"a"},NL{"prompt":NL"a","completion":[]}NL] | , line 4: `completion`: invalid type: sequence, expected a string
+custom | {"prompt":"a"NL | , line 1: is not JSON: EOF
+custom | [{"prompt":"a"},NL3] | , line 2: is not JSON: must be an object
+custom | [{"prompt":"a"},NL | , line 2: is not JSON: the list does not end
+custom | [ | , line 1: is not JSON
+custom | [{"prompt":"a"}]] | , line 1: is not JSON: must be an object
+custom | [{"prompt":"a"}NL{"prompt":"b"}] | , line 2: is not JSON: expected `,` or `]`
+custom | [{"prompt":"a"}NL,,{"prompt":"a"}] | , line 2: is not JSON: must be an object
+custom | {"prompt":"a","id":[]} | , line 1: `id` must be a string or number
+custom | {"prompt":"a"}NLx | , line 2: is not JSON: must be an object
+custom | 3 | , line 1: is not JSON: must be an object
+custom | {} | neither `prompt` nor `messages`
+custom | {"prompt":" "} | `prompt` must not be empty
+custom | {"prompt":"a","messages":[{"role":"user"}]} | has both
+custom | {"messages":[]} | neither `prompt` nor
+custom | {"messages":{}} | `messages`: invalid type: map, expected a sequence
+custom | {"messages":[{"content":"a"}]} | `messages[0]`: `role` must be a string
+custom | {"messages":[{"role":"user","content":1}]} | `messages[0]`: `content` must be a string or an array of parts
+custom | | : holds no entries; must be a JSON array
+custom | [] | : holds no entries
+sharegpt | 3 | , line 1: is not JSON: must be an object, `{…}`; must be a JSON list of
+sharegpt | [{"conversations": 3}] | , line 1: `conversations`: invalid type: integer `3`
+sharegpt | [{"conversations": [{"value": 3}, {}]}] | : none of its 1 conversations can be sent
+azure | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | , line 4: `GeneratedTokens`: `x`: invalid digit found in string; must be CSV with the columns
+azure | 46:68,1,2NL | , line 2: `46:68` is no time; must be
+azure | nan,1,2NL | , line 2: `NaN` is no time; must be
+azure | true,1,2NL | , line 2: a time must be a number, or in CSV a date; must be
+azure | 2023-11-16 18:15:46,1NL | , line 2: has no cell of the column GeneratedTokens; must be CSV
+azure | | : holds no request with a prompt and an answer
+azure | 1,4000000000,4NL | , line 2: a length of 4000000000 tokens; must be up to 10000000
+csv | Timestamp,Request tokensNL1,2NL | , line 1: has no column GeneratedTokens or Response tokens; must be CSV with the columns TIMESTAMP (such
+mooncake | GOODNLNL{"timestamp": 1, "input_length": -2}NL | , line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {"timestamp": ms,
+mooncake | {"timestamp": 1, "input_length": 2} | missing field `output_length`
+mooncake | [1NL | , line 1: is not JSON: must be an object
+mooncake | {"timestamp": 1e30, "input_length": 2, "output_length": 3} | , line 1: `1e30` is no time; must be
+mooncake | {"timestamp": "2024-05-10 00:00:00", "input_length": 2, "output_length": 3} | , line 1: `2024-05-10 00:00:00` is no time; must be
+mooncake | {"timestamp": null, "input_length": 2, "output_length": 3} | , line 1: `timestamp`: a time must be a number, or in CSV a date; must be
+mooncake | | : holds no request
+mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a length of 4000000000 tokens; must be up to 10000000"#;
 
 #[test]
-fn an_error_names_file_line_and_field() {
-    for line in WRONG.lines().skip(1) {
-        let (text, part) = line.split_once(" | ").unwrap();
-        let text = text.replace("NL", "\n");
-        let error = records::read(text.as_bytes(), Custom::default()).unwrap_err();
+fn an_error_names_line_and_field_or_column_and_the_expected_format() {
+    let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
+    let any = planned("").args.data.sharegpt;
+    let whole = Limits {
+        speed: Some(1.0),
+        ..Limits::default()
+    };
+    for line in WRONG.trim_start().lines() {
+        let (format, text) = line.split_once(" |").unwrap();
+        let (text, part) = text.split_once(" | ").unwrap();
+        let mut text = text
+            .trim_start()
+            .replace("NL", "\r\n")
+            .replace("GOOD", good);
+        if format == "azure" {
+            text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
+        }
+        let read = match format {
+            "custom" => records::read(text.as_bytes(), Custom::default()),
+            "sharegpt" => records::read(text.as_bytes(), Sample::new(&any, 2, 1, 1)),
+            _ => records::read(text.as_bytes(), Trace::new(format != "mooncake", whole)),
+        };
+        let error = read.unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
-    }
-    let root = tempfile::tempdir().unwrap();
-    let wrong = root.path().join("d.jsonl");
-    std::fs::write(&wrong, "{\"prompt\":\"a\"}\n{}").unwrap();
-    for (path, problem) in [
-        (wrong, ", line 2: has neither"),
-        (root.path().join("none"), ": No such"),
-    ] {
-        let error = source::read(&path, Custom::default()).unwrap_err();
-        let start = format!("--dataset-path {}{problem}", path.display());
-        let is_named = error.is_usage() && error.to_string().starts_with(&start);
-        assert!(is_named, "{error}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the observer of a front tells of a response.
 
+use std::fmt::Display;
+
 use queuescope::clock::Stamp;
 use queuescope::request::column::Value;
 use queuescope::request::columns::ColumnId;
@@ -32,6 +34,17 @@ pub fn in_pieces<B: AsRef<[u8]>>(
         observer.response_body(piece.as_ref(), AT.plus_nanos(nanos), 0);
     }
     observer.finish(end, AT)
+}
+
+/// The records of a stream whose events are read so many nanoseconds apart.
+pub fn streamed(
+    endpoint: Endpoint,
+    events: impl IntoIterator<Item = impl Display>,
+    apart: i64,
+) -> Vec<Row> {
+    let events = (0..).zip(events);
+    let pieces = events.map(|(n, event)| (n * apart, format!("data: {event}\n\n")));
+    in_pieces(begun(endpoint, STREAM), pieces, End::Complete)
 }
 
 /// The records of a response whose body comes at once.

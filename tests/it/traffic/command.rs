@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::support::process::run;
-use crate::support::{assert_says, table};
+use crate::support::{assert_says, files, table};
 
-const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
+pub const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 
 /// The same by its other name.
 fn generator(addr: SocketAddr, dir: &Path, line: &str) -> Command {
@@ -22,62 +22,71 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
     let root = tempfile::tempdir().unwrap();
     let line = "--random-input-len 8 --request-rate 200 --num-prompts 30 --seed 5 --request-id-prefix mine \
                 --upstream-kind server";
+    let announced = "30 requests, prompts of 8 words, outputs of 1024 tokens; ids from mine-0 on";
+    let wanted = ["requests.csv", "schedule.csv", "summary.json"];
+    let programs = [generator, command as fn(SocketAddr, &Path, &str) -> Command];
     let mut schedules = Vec::new();
-    for (program, more) in [
-        (generator as fn(SocketAddr, &Path, &str) -> Command, ""),
-        (command, " --time-base epoch"),
-    ] {
+    for (program, more) in programs.into_iter().zip(["", " --time-base epoch"]) {
         let dir = root.path().join(format!("deep/{}", more.len()));
         let done = run_aside(program(server.addr, &dir, &format!("{line}{more}"))).await;
         done.assert_ran();
-        assert_says(&done.out, "30 requests");
-        assert_says(&done.out, "TTFT");
+        for said in ["30 requests", "TTFT"] {
+            assert_says(&done.out, said);
+        }
+        for said in [announced, dir.to_str().unwrap()] {
+            assert_says(&done.err, said);
+        }
         assert_eq!(column(&dir, "success"), ["True"; 30]);
         let summary = summary(&dir, &done);
         assert_eq!(summary["completed"], 30);
         // Whatever the times in the rows count from.
         assert_eq!(summary["latency"]["schedule_lag"]["count"], 30);
         assert!(summary["duration"].as_f64().unwrap() < 1e6);
-        let what = "30 requests, prompts of 8 words, outputs of 1024 tokens; ids from mine-0 on";
-        for announced in [what, dir.to_str().unwrap()] {
-            assert_says(&done.err, announced);
-        }
         let schedule = read(&dir, "schedule.csv");
         let ids = schedule.lines().skip(1);
         let ids: BTreeSet<&str> = ids.map(|line| line.split(',').nth(4).unwrap()).collect();
         let rows = column(&dir, "req_id");
         assert_eq!(ids, rows.iter().map(String::as_str).collect());
         schedules.push(schedule);
-        let files = std::fs::read_dir(&dir).unwrap();
-        let files: BTreeSet<_> = files.map(|file| file.unwrap().file_name()).collect();
-        let wanted = ["requests.csv", "schedule.csv", "summary.json"];
-        assert!(files.iter().eq(wanted), "{files:?}");
+        assert_eq!(files(&dir), wanted.map(|file| dir.join(file)));
     }
     assert_eq!(schedules[0], schedules[1], "same seed, same schedule");
 }
 
-/// Flags with their values, and what is said of them: what begins with a colon behind the first flag and its value.
+/// Flags, and what is said of them: what begins with a colon behind the first flag and its value. AZURE is
+/// a data set with times.
 const WRONG: &str = "\
---request-rate = -3 | : must be a positive number of requests a second, such as 5 or 300/min, or inf
---num-prompts = 0 | : must be a whole number, 1 or more
---random-range-ratio = 1.1 | : must be a share from 0 to 1, such as 0.05 or 5%
---max-failed = 5 | : must be a share from 0 to 1, such as 0.05 or 5%
---burstiness = -1 | : must be a number from 0.001
---request-timeout-s = 0 | : must be a positive number of seconds
---backend = vllm | : must be one of sglang, sglang-oai, sglang-oai-chat
---base-url = ftp://h:1 | : must be like http://127.0.0.1:30000
---header = Traceparent:1 | --header Traceparent:***: traceparent is set by queuescope
---extra-request-body = [] | : must be a JSON object
---goodput = ttft | :
---request-id-prefix = a b | : must be 1 to 64 letters
---duration = 5 | --duration cannot end them
---dataset-path = x | goes with --dataset-name custom
---dataset-path = /nowhere/x; --dataset-name = custom | --dataset-path /nowhere/x: No such file
---dataset-path = LINES; --dataset-name = custom | d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string
---base-url = https://a:1; --ca = /nowhere/ca.pem | --ca /nowhere/ca.pem: cannot be read
---ca = LINES | go with an https:// URL
---output-dir = TAKEN | taken: holds requests.partial.csv already; name another folder
---start-at = 2020-01-01T00:00:00Z; --request-id-prefix = a; --shard = 1/2; --flush-cache | --start-at 2020-01-01T00:00:00Z: that was ";
+--request-rate -3 | : must be a positive number of requests a second, such as 5 or 300/min, or inf
+--num-prompts 0 | : must be a whole number, 1 or more
+--random-range-ratio 1.1 | : must be a share from 0 to 1, such as 0.05 or 5%
+--max-failed 5 | : must be a share from 0 to 1, such as 0.05 or 5%
+--burstiness -1 | : must be a number from 0.001
+--request-timeout-s 0 | : must be a positive number of seconds
+--backend vllm | : must be one of sglang, sglang-oai, sglang-oai-chat
+--base-url ftp://h:1 | : must be like http://127.0.0.1:30000
+--header Traceparent:1 | --header Traceparent:***: traceparent is set by queuescope
+--extra-request-body [] | : must be a JSON object
+--goodput ttft | :
+--request-id-prefix a;b | : must be 1 to 64 letters
+--duration 5 | --duration cannot end them
+--dataset-path x | goes with --dataset-name custom
+--dataset-path /nowhere/x --dataset-name custom | --dataset-path /nowhere/x: No such file
+--dataset-path LINES --dataset-name custom | d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string
+--base-url https://a:1 --ca /nowhere/ca.pem | --ca /nowhere/ca.pem: cannot be read
+--ca LINES | go with an https:// URL
+--output-dir TAKEN | taken: holds requests.partial.csv already; name another folder
+--start-at 2020-01-01T00:00:00Z --request-id-prefix a --shard 1/2 --flush-cache | --start-at 2020-01-01T00:00:00Z: that was 
+--arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
+--trace-speed 2 | --trace-speed: goes with --arrival trace
+--arrival poisson --burstiness 2 | --burstiness: goes with --arrival gamma
+AZURE --arrival trace --rate-curve 0:1,9:9 | --rate-curve: the trace says when
+--dataset-name random-ids --turns 2 | --turns 2: goes with --dataset-name conversations or sharegpt
+AZURE --arrival trace --request-rate 3 | --request-rate: the trace says when
+--dataset-name generated-shared-prefix --dataset-path x | goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix
+--dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000 | must be 10000000 prompts at most
+AZURE --arrival trace --num-prompts 9 | --num-prompts 9: the file has times for 3 requests only
+AZURE.csv | azure-2024.csv.csv: No such file
+--goodput ttft:500 tpot:9 --goodput ttft:300 | --goodput: ttft must have one limit, not several";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_value_is_one_line_that_names_it() {
@@ -90,14 +99,14 @@ async fn a_wrong_value_is_one_line_that_names_it() {
     let taken = root.path().join("taken");
     std::fs::create_dir(&taken).unwrap();
     std::fs::write(taken.join("requests.partial.csv"), "").unwrap();
+    let azure = data::file("azure-2024.csv");
+    let azure = format!("--dataset-name azure --dataset-path {}", azure.display());
     for [given, said] in table(WRONG) {
         let given = given
             .replace("LINES", lines)
-            .replace("TAKEN", taken.to_str().unwrap());
-        let more: Vec<&str> = given
-            .split(" = ")
-            .flat_map(|flag| flag.split("; "))
-            .collect();
+            .replace("TAKEN", taken.to_str().unwrap())
+            .replace("AZURE", &azure);
+        let more = flags(&given);
         let said = match said.strip_prefix(':') {
             Some(wrong) => format!("{} {}:{wrong}", more[0], more[1]),
             None => said.to_owned(),
@@ -120,6 +129,8 @@ async fn a_wrong_value_is_one_line_that_names_it() {
     }
     let done = run(queuescope(&["traffic", "--dataset-name", "custom"]));
     done.assert_refused("not provided:\n  --dataset-path <FILE>\n");
+    let done = run(queuescope(&["traffic", "--insecure"]));
+    done.assert_refused("go with an https:// URL");
     let two_rates = ["traffic", "--rate-curve", "0:1,9:9", "--request-rate", "3"];
     let done = run(queuescope(&two_rates));
     done.assert_refused("'--rate-curve <POINTS>' cannot be used with '--request-rate <RATE>'\n");
@@ -131,34 +142,28 @@ async fn a_run_that_cannot_work_ends_with_one() {
     let nowhere = refusing().await;
     let done = run_aside(command(nowhere, root.path(), "--num-prompts 3")).await;
     done.assert_status(&[1]);
-    assert_says(
-        &done.err,
-        &format!("error: cannot reach http://{nowhere}: "),
-    );
-    assert_eq!(done.err.lines().count(), 1, "{}", done.err);
+    let said = format!("error: cannot reach http://{nowhere}: ");
+    let is_told = done.err.starts_with(&said) && done.err.contains("refused");
+    assert!(is_told && done.err.lines().count() == 1, "{}", done.err);
 
     // It answers, but never well: all rows are there all the same.
-    let server = good_at(|_| false).await;
+    let server = Upstream::playing(vec![failing()]).await;
     let done = run_aside(command(server.addr, root.path(), "--num-prompts 3")).await;
     done.assert_status(&[1]);
     let last = done.err.lines().last().unwrap();
     let said = "error: none of 3 requests succeeded: 400";
-    assert!(last.starts_with(said), "{last}");
+    assert!(last.starts_with(said) && last.ends_with("(3×)"), "{last}");
     assert_eq!(column(root.path(), "outcome"), ["client_error"; 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_ends_the_run_and_still_writes_everything() {
-    let server = Upstream::start(|turn, _| match turn {
-        0..3 => vec![Step::Send(recorded("generate_stream"))],
-        _ => vec![Step::Silence],
-    })
-    .await;
+    let server = good_at(|turn| turn < 3, Step::Silence).await;
     let root = tempfile::tempdir().unwrap();
     let dir = root.path();
-    let line = "--num-prompts 5 --drain-timeout-s 0.1 --random-input-len 2";
+    let line = "--num-prompts 200 --drain-timeout-s 0.1 --random-input-len 2";
     let child = command(server.addr, dir, line).spawn().unwrap();
-    until("all five arrived", || server.seen().len() == 5).await;
+    until("all have arrived", || server.seen().len() == 200).await;
     let rows = || read(dir, "requests.partial.csv");
     until("three have ended", || rows().lines().count() == 4).await;
     signal(&child, Signal::SIGINT);
@@ -166,54 +171,50 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     done.assert_status(&[130]);
     for said in [
         "stopped before its end",
-        "0 of 5 requests were never sent and 2 given up",
-        "3 ok (60.0 %), 2 given up when the run was stopped\n",
+        "0 of 200 requests were never sent and 197 given up",
+        "3 ok (1.5 %), 197 given up when the run was stopped\n",
     ] {
         assert_says(&done.out, said);
     }
     assert!(!done.out.contains(" VALID:"), "{}", done.out);
-    let acknowledged = "waiting up to 0.1 s for 2 in flight, Ctrl-C again drops them";
-    assert_says(&done.err, acknowledged);
-    let errors = column(dir, "error")
-        .into_iter()
-        .filter(|cell| !cell.is_empty());
-    assert_eq!(Vec::from_iter(errors), ["given up: the run was stopped"; 2]);
+    for said in [
+        "waiting up to 0.1 s for 197 in flight, Ctrl-C again drops them",
+        "\ngiving up the requests in flight\ngave up 197\n",
+    ] {
+        assert_says(&done.err, said);
+    }
+    let mut errors = column(dir, "error");
+    errors.retain(|cell| !cell.is_empty());
+    assert_eq!(errors, ["given up: the run was stopped"; 197]);
     let summary = summary(dir, &done);
     let keys = ["completed", "given_up", "failed"];
-    assert_eq!(counts(&summary, keys), [3, 2, 0]);
+    assert_eq!(counts(&summary, keys), [3, 197, 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_terminal_counts_the_given_up_requests_as_the_rows_do() {
-    let server = Upstream::start(|_, _| vec![Step::Silence]).await;
+async fn a_stop_ends_the_wait_for_the_next_request_and_none_sent_is_told() {
+    let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let line = "--num-prompts 200 --drain-timeout-s 0.1 --random-input-len 2";
+    // Hours to the first request.
+    let line = "--request-rate 0.0001 --num-prompts 5";
     let child = command(server.addr, root.path(), line).spawn().unwrap();
-    until("all have arrived", || server.seen().len() == 200).await;
+    let begun = root.path().join("begun.json");
+    until("the run has begun", || begun.exists()).await;
     signal(&child, Signal::SIGINT);
     let done = ended(child).await;
     done.assert_status(&[130]);
-    assert_says(
-        &done.err,
-        "\ngiving up the requests in flight\ngave up 200\n",
-    );
-    assert_says(&done.out, "200 given up");
-    assert_eq!(column(root.path(), "outcome"), ["client_abort"; 200]);
+    assert_says(&done.err, "error: no request was sent\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_are_told_when_too_many_requests_failed() {
-    let most = good_at(|turn| turn % 4 != 3).await;
-    let fewest = good_at(|turn| turn % 4 == 3).await;
+    let most = good_at(|turn| turn % 4 != 3, failing()).await;
+    let fewest = good_at(|turn| turn % 4 == 3, failing()).await;
     let root = tempfile::tempdir().unwrap();
+    let one = "1 of 4 requests failed, more than --max-failed";
     for (server, more, code, error) in [
         (&most, "--max-failed 0.25", 0, ""),
-        (
-            &most,
-            "--max-failed 24.9%",
-            4,
-            "1 of 4 requests failed, more than --max-failed",
-        ),
+        (&most, "--max-failed 24.9%", 4, one),
         (&most, "", 0, ""),
         (&fewest, "", 4, "3 of 4 requests failed, more than half"),
         (&fewest, "--max-failed 1", 0, ""),
@@ -221,33 +222,26 @@ async fn scripts_are_told_when_too_many_requests_failed() {
         let line =
             format!("--random-input-len 8 --num-prompts 4 --max-concurrency 1 --force {more}");
         // On a busy machine a run is INVALID: that is told instead.
-        let mut done = run_aside(command(server.addr, root.path(), &line)).await;
+        let run = || run_aside(command(server.addr, root.path(), &line));
+        let mut done = run().await;
         for _ in 0..20 {
             if done.code == Some(3) {
-                done = run_aside(command(server.addr, root.path(), &line)).await;
+                done = run().await;
             }
         }
         done.assert_status(&[code]);
-        let mut errors = done
-            .err
-            .lines()
-            .filter_map(|line| line.strip_prefix("error: "));
-        let told = errors.next().unwrap_or_default();
-        assert!(
-            told.starts_with(error) && told.is_empty() == error.is_empty(),
-            "{more}: {told}"
-        );
+        let mut errors = done.err.lines();
+        let told = errors.find_map(|line| line.strip_prefix("error: "));
+        let told = told.unwrap_or_default();
+        let is_told = told.starts_with(error) && told.is_empty() == error.is_empty();
+        assert!(is_told, "{more}: {told}");
         assert!(root.path().join("requests.csv").exists());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_killed_leaves_the_rows_it_had() {
-    let server = Upstream::start(|turn, _| match turn {
-        0..3 => vec![Step::Send(recorded("generate_stream"))],
-        _ => vec![Step::Silence],
-    })
-    .await;
+    let server = good_at(|turn| turn < 3, Step::Silence).await;
     let root = tempfile::tempdir().unwrap();
     let line = "--num-prompts 5 --upstream-kind server";
     let mut child = command(server.addr, root.path(), line).spawn().unwrap();
@@ -255,13 +249,13 @@ async fn a_run_that_is_killed_leaves_the_rows_it_had() {
     until("three rows are there", || rows().lines().count() == 4).await;
     child.kill().unwrap();
     child.wait().unwrap();
-    let files = ["requests.partial.csv", "requests.csv"].map(|file| root.path().join(file));
-    assert!(!files[1].exists());
-    std::fs::rename(&files[0], &files[1]).unwrap();
-    assert_eq!(column(root.path(), "outcome"), ["ok"; 3]);
-    // The clock of the server was known as far as three requests tell.
-    for cell in column(root.path(), "pure_queue_time") {
-        assert!(cell.parse::<f64>().is_ok(), "{cell}");
+    assert!(!root.path().join("requests.csv").exists());
+    let rows = proxy::rows(&root.path().join("requests.partial.csv"));
+    assert_eq!(rows.len(), 3);
+    for row in &rows {
+        assert_eq!(row["outcome"], "ok");
+        // The clock of the server was known as far as three requests tell.
+        proxy::number(row, "pure_queue_time");
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::*;
-use crate::support::{assert_says, table};
+use crate::support::assert_says;
 
 /// A file of `tests/data/datasets`, all of which are synthetic.
-fn file(name: &str) -> PathBuf {
+pub fn file(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     root.join("tests/data/datasets").join(name)
 }
@@ -32,18 +32,13 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
     ] {
         assert_says(&schedule, row);
     }
-    let asked = server
-        .seen()
-        .iter()
-        .map(body)
-        .map(|body| {
-            let words = body["text"].as_str().unwrap().split(' ').count();
-            (
-                words,
-                body["sampling_params"]["max_new_tokens"].as_u64().unwrap(),
-            )
-        })
-        .collect::<BTreeSet<_>>();
+    let asked = server.seen().into_iter().map(|seen| {
+        let body = body(&seen);
+        let tokens = body["sampling_params"]["max_new_tokens"].as_u64();
+        let words = body["text"].as_str().unwrap().split(' ').count();
+        (words, tokens.unwrap())
+    });
+    let asked = BTreeSet::from_iter(asked);
     assert_eq!(asked, [(12, 9), (30, 4), (51, 1)].into());
 
     // By `sha256sum`.
@@ -57,57 +52,11 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
 }
 
 #[test]
-fn a_trace_gives_lengths_alone_or_times_of_so_many() {
-    let path = file("mooncake.jsonl");
-    let plan = |more: &str| {
-        let line = format!(
-            "--dataset-name mooncake --dataset-path {} {more}",
-            path.display()
-        );
-        planned(line.trim_end()).unwrap()
-    };
-    // At a rate, the lengths are those of the trace and begin again.
-    let poisson = plan("--request-rate 50 --num-prompts 6");
-    let inputs: Vec<u64> = (0..6).map(|n| poisson.lengths(n).input).collect();
-    assert_eq!(inputs, [1200, 700, 20, 1300, 1200, 700]);
-    let at_once = plan("").schedule().unwrap();
-    assert!(at_once.len() == 4 && at_once.iter().all(|one| one.offset_nanos == 0));
-    let more = plan("--arrival trace --num-prompts 9").schedule();
-    let right = "--num-prompts 9: the file has times for 4 requests only";
-    assert_eq!(more.unwrap_err().to_string(), right);
-}
-
-#[test]
 fn ids_differ_from_run_to_run_whatever_the_seed() {
     let line = "--num-prompts 2 --seed 7 --random-range-ratio 0.1";
     let [one, two] = [line; 2].map(|line| planned(line).unwrap());
     assert_ne!(one.request_id_prefix, two.request_id_prefix);
     assert_eq!(one.lengths(1), two.lengths(1));
-}
-
-/// Flags, and what is said of them. AZURE is a data set with times.
-const TOGETHER: &str = "\
---arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
---trace-speed 2 | --trace-speed: goes with --arrival trace
---arrival poisson --burstiness 2 | --burstiness: goes with --arrival gamma
-AZURE --arrival trace --rate-curve 0:1,9:9 | --rate-curve: the trace says when
---dataset-name random-ids --turns 2 | --turns 2: goes with --dataset-name conversations or sharegpt
-AZURE --arrival trace --request-rate 3 | --request-rate: the trace says when
---dataset-name generated-shared-prefix --dataset-path x | goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix
---dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000 | must be 10000000 prompts at most
-AZURE.csv | azure-2024.csv.csv: No such file
---insecure | go with an https:// URL
---goodput ttft:500 tpot:9 --goodput ttft:300 | --goodput: ttft must have one limit, not several";
-
-#[test]
-fn flags_that_do_not_go_together_are_told() {
-    let path = file("azure-2024.csv");
-    let azure = format!("--dataset-name azure --dataset-path {}", path.display());
-    for [line, said] in table(TOGETHER) {
-        let error = planned(&line.replace("AZURE", &azure)).unwrap_err();
-        let is_told = error.is_usage() && error.to_string().contains(said);
-        assert!(is_told, "{line}: {error}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,12 +76,12 @@ async fn sharegpt_is_taken_from_the_cache_or_told_how_to_get_there() {
     let kept = "cache/queuescope/ShareGPT_V3_unfiltered_cleaned_split.json";
     let kept = root.path().join(kept);
     let path = "/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered/resolve/main/";
-    assert_says(
-        &done.err,
-        &format!("error: cannot download http://{nowhere}{path}"),
-    );
-    let help = format!("--dataset-path FILE, or put it at {}\n", kept.display());
-    assert_says(&done.err, &help);
+    for said in [
+        format!("error: cannot download http://{nowhere}{path}"),
+        format!("--dataset-path FILE, or put it at {}\n", kept.display()),
+    ] {
+        assert_says(&done.err, &said);
+    }
     let is_left = root.path().join("offline").exists();
     assert!(!is_left, "nothing is left of a run that never was");
 

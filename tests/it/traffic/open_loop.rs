@@ -11,14 +11,8 @@ async fn every_request_becomes_a_row_of_its_schedule_in_order_of_arrival() {
     for row in &run.rows {
         let planned = run.schedule[place(row.request_id())].offset_nanos;
         assert_eq!(at(row, Moment::Scheduled), run.started.plus_nanos(planned));
-        let order = [
-            Moment::Scheduled,
-            Moment::Sent,
-            Moment::ResponseHead,
-            Moment::FirstToken,
-            Moment::LastToken,
-            Moment::Finish,
-        ];
+        use Moment::{Finish, FirstToken, LastToken, ResponseHead, Scheduled, Sent};
+        let order = [Scheduled, Sent, ResponseHead, FirstToken, LastToken, Finish];
         assert!(order.map(|moment| at(row, moment)).is_sorted(), "{row:?}");
         // No proxy: our send is the arrival, and the router's send too, as the target is the server.
         assert_eq!(at(row, Moment::Arrival), at(row, Moment::Sent));
@@ -32,18 +26,14 @@ async fn every_request_becomes_a_row_of_its_schedule_in_order_of_arrival() {
 async fn a_server_that_stalls_delays_no_later_send() {
     // The first answer waits for the last request: a closed loop would wait for ever.
     let all_here = Gate::new();
-    let opened = all_here.clone();
-    let server = Upstream::start(move |turn, _| {
-        if turn == 29 {
-            opened.open();
+    let server = held(&all_here).await;
+    let (run, ()) = tokio::join!(
+        sent(server.addr, "--request-rate 1000 --num-prompts 30"),
+        async {
+            until("all are here", || server.seen().len() == 30).await;
+            all_here.open();
         }
-        vec![
-            Step::Gate(opened.clone()),
-            Step::Send(recorded("generate_stream")),
-        ]
-    })
-    .await;
-    let run = sent(server.addr, "--request-rate 1000 --num-prompts 30").await;
+    );
     assert_eq!(outcomes(&run), [Outcome::Ok; 30]);
     assert_eq!(run.lag.waited_for_slot, 0);
 }
@@ -64,56 +54,23 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     assert_eq!(outcomes(&run), [Outcome::Ok; 6]);
     for pair in run.rows.windows(2) {
         assert!(at(&pair[1], Moment::Sent) >= at(&pair[0], Moment::Finish));
-        assert_eq!(
-            at(&pair[1], Moment::Scheduled),
-            at(&pair[0], Moment::Scheduled)
-        );
+        let [one, next] = [0, 1].map(|n| at(&pair[n], Moment::Scheduled));
+        assert_eq!(one, next);
     }
     assert_eq!(run.lag.waited_for_slot, 5);
     let warnings = run.lag.warnings();
     assert!(warnings[0].contains("--max-concurrency"), "{warnings:?}");
 }
 
-#[tokio::test]
-async fn the_schedule_depends_on_seed_and_rate_alone() {
-    let nowhere = refusing().await;
-    let offsets = |more: &str| -> Vec<i64> {
-        let line = format!("--request-rate 50 {more}");
-        let schedule = plan(nowhere, &flags(&line)).schedule().unwrap();
-        schedule
-            .iter()
-            .map(|planned| planned.offset_nanos)
-            .collect()
-    };
-    let hundred = offsets("--seed 9 --num-prompts 100");
-    assert_ne!(offsets("--seed 8 --num-prompts 100"), hundred);
-    for other in [
-        "--max-concurrency 3",
-        "--random-output-len 7",
-        "--random-range-ratio 0.5",
-        "--backend sglang-oai",
-        "--dataset-name random-ids",
-        "--warmup-requests 5",
-    ] {
-        let line = format!("--seed 9 --num-prompts 100 {other}");
-        assert_eq!(offsets(&line), hundred);
-    }
-    // Two seconds of the same process: everything before the limit, nothing after.
-    let long = offsets("--seed 9 --num-prompts 300");
-    let inside = long.iter().filter(|at| **at < 2_000_000_000).count();
-    assert_eq!(offsets("--seed 9 --duration 2"), long[..inside]);
-    assert_eq!(long[..100], hundred);
-}
-
 /// A run that is told to stop once so many requests arrived; then the gate is opened.
-async fn stopped(server: &Upstream, line: &str, arrived: usize, gate: Option<&Gate>) -> Run {
+async fn stopped(server: &Upstream, line: &str, arrived: usize, gate: &Gate) -> Run {
     let plan = plan(server.addr, &flags(line));
     let stop = Stop::new();
     let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());
     let run = tokio::spawn(run);
     until("they arrived", || server.seen().len() == arrived).await;
     stop.stop();
-    gate.into_iter().for_each(Gate::open);
+    gate.open();
     let run = tokio::time::timeout(wire::PATIENCE, run).await.unwrap();
     let run = run.unwrap().unwrap();
     assert!(run.stopped);
@@ -122,31 +79,22 @@ async fn stopped(server: &Upstream, line: &str, arrived: usize, gate: Option<&Ga
 
 #[tokio::test]
 async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
-    // The third request on get no answer.
-    let server = Upstream::start(|turn, _| match turn {
-        0..2 => vec![Step::Send(recorded("generate_stream"))],
-        _ => vec![Step::Silence],
-    })
-    .await;
+    let server = good_at(|turn| turn < 2, Step::Silence).await;
     let line = "--num-prompts 9 --max-concurrency 4 --drain-timeout-s 0";
-    let run = stopped(&server, line, 6, None).await;
+    let run = stopped(&server, line, 6, &Gate::new()).await;
     let (ok, given_up): (Vec<&Row>, Vec<&Row>) = run.rows.iter().partition(|row| row.is_ok());
     assert_eq!((ok.len(), given_up.len()), (2, 7));
-    let is_told = |row: &&Row| {
-        row.outcome() == Outcome::ClientAbort && row.error.as_deref() == Some(GIVEN_UP)
-    };
-    assert!(given_up.iter().all(is_told));
-    let unsent = given_up
-        .iter()
-        .filter(|row| row.timeline.raw(Moment::Sent).is_none());
+    for row in &given_up {
+        let told = (row.outcome(), row.error.as_deref());
+        assert_eq!(told, (Outcome::ClientAbort, Some(GIVEN_UP)));
+    }
+    let unsent = |row: &&&Row| row.timeline.raw(Moment::Sent).is_none();
+    let unsent = given_up.iter().filter(unsent);
     let unsent: Vec<_> = unsent.map(|row| row.ended_in.clone().unwrap()).collect();
     assert_eq!(unsent, ["client lag"; 3], "they waited for a slot");
     // Those that took the slot of an answer may have waited as well.
-    assert!(
-        (3..=5).contains(&run.lag.waited_for_slot),
-        "{}",
-        run.lag.waited_for_slot
-    );
+    let waited = run.lag.waited_for_slot;
+    assert!((3..=5).contains(&waited), "{waited}");
     until("the server saw us leave", || server.gone() >= 4).await;
     assert_eq!(server.seen().len(), 6);
 }
@@ -155,38 +103,23 @@ async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
 async fn a_stop_lets_requests_under_way_finish() {
     let gate = Gate::new();
     let server = held(&gate).await;
-    let run = stopped(&server, "--num-prompts 2", 2, Some(&gate)).await;
+    let run = stopped(&server, "--num-prompts 2", 2, &gate).await;
     assert_eq!(outcomes(&run), [Outcome::Ok; 2]);
-}
-
-#[tokio::test]
-async fn a_stop_ends_the_wait_for_the_next_request() {
-    let server = Upstream::always(recorded("generate_stream")).await;
-    // Hours to the first request; the warm-up request tells that the run is near its start.
-    let line = "--request-rate 0.0001 --num-prompts 5 --warmup-requests 1";
-    let run = stopped(&server, line, 1, None).await;
-    assert_eq!((run.rows.len(), run.schedule.len()), (0, 5));
-    assert_eq!(failure(&run).as_deref(), Some("no request was sent"));
 }
 
 #[tokio::test]
 async fn warm_up_requests_come_first_and_leave_no_row_and_one_that_fails_ends_the_run() {
     let server = Upstream::always(recorded("generate_stream")).await;
-    let run = sent(
-        server.addr,
-        "--num-prompts 4 --warmup-requests 2 --request-id-prefix r",
-    )
-    .await;
+    let line = "--num-prompts 4 --warmup-requests 2 --request-id-prefix r";
+    let run = sent(server.addr, line).await;
     assert_eq!(run.rows.len(), 4);
-    let seen = server.seen();
-    let ids: Vec<String> = seen
-        .iter()
+    let seen = server.seen().into_iter();
+    let mut ids: Vec<String> = seen
         .map(|seen| seen.header("x-request-id").unwrap())
         .collect();
-    assert_eq!(ids[..2], ["r-warmup-0", "r-warmup-1"]);
-    let mut others = ids[2..].to_vec();
-    others.sort();
-    assert_eq!(others, ["r-0", "r-1", "r-2", "r-3"]);
+    ids[2..].sort();
+    let expected = ["r-warmup-0", "r-warmup-1", "r-0", "r-1", "r-2", "r-3"];
+    assert_eq!(ids, expected);
 
     let server = Upstream::always(recorded("err_generate_too_long")).await;
     let plan = plan(server.addr, &["--warmup-requests", "1"]);

@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 
 use ring::digest::{SHA256, digest};
 
+use super::command::GENERATOR;
 use super::*;
 use crate::support::docs::assert_file;
 use crate::support::process::run;
-
-const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 
 /// Compares with a file of `tests/data/traffic`, or writes it.
 fn is_pinned(name: &str, found: &str) {
@@ -21,27 +20,16 @@ fn sums(plan: &RunPlan) -> String {
     let schedule = plan.schedule().unwrap();
     let mut more = String::new();
     for (place, due, lengths) in plan.requests(&schedule) {
-        let (input, output) = (lengths.input, lengths.output);
-        writeln!(
-            more,
-            "{place} {due:?} {input} {output} {:?}",
-            lengths.data_id
-        )
-        .unwrap();
+        let (input, output, id) = (lengths.input, lengths.output, lengths.data_id);
+        writeln!(more, "{place} {due:?} {input} {output} {id:?}").unwrap();
     }
     let body = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     for number in [0, 1] {
         more += &body(&plan.warmup(number));
         more += &body(&plan.request(number));
     }
-    let rate = plan.offered_rate();
-    writeln!(
-        more,
-        "{} {rate:?} {}",
-        plan.arrival.name(),
-        plan.count(&schedule)
-    )
-    .unwrap();
+    let (rate, count) = (plan.offered_rate(), plan.count(&schedule));
+    writeln!(more, "{} {rate:?} {count}", plan.arrival.name()).unwrap();
     let sent = plan.workload_sha256().unwrap();
     let more = digest(&SHA256, more.as_bytes());
     let more = more.as_ref()[..8].iter().map(|byte| format!("{byte:02x}"));
@@ -84,21 +72,16 @@ fn paths(at: &str, value: &Value, into: &mut BTreeSet<String>) {
             }
         }
         Value::Array(all) if all.iter().any(Value::is_object) => {
-            all.iter()
-                .for_each(|value| paths(&format!("{at}/*"), value, into));
+            let at = format!("{at}/*");
+            all.iter().for_each(|value| paths(&at, value, into));
         }
-        value if at.starts_with("/config/") => {
-            let differs = ["base_url", "request_id_prefix"];
-            let is_same = !differs.iter().any(|key| at.ends_with(key));
-            into.insert(if is_same {
-                format!("{at} = {value}")
-            } else {
-                at.to_owned()
+        value => {
+            let differs = at.ends_with("base_url") || at.ends_with("request_id_prefix");
+            // So too whether the clocks were known well enough.
+            into.insert(match at.starts_with("/config/") && !differs {
+                true => format!("{at} = {value}"),
+                false => at.to_owned(),
             });
-        }
-        // So too whether the clocks were known well enough.
-        _ => {
-            into.insert(at.to_owned());
         }
     }
 }
@@ -122,8 +105,7 @@ async fn the_members_of_the_summary_stay() {
             false => paths("/config", &summary["config"], &mut all),
         }
         writeln!(found, "# {line}").unwrap();
-        all.iter()
-            .for_each(|path| writeln!(found, "{path}").unwrap());
+        found.extend(all.iter().map(|path| format!("{path}\n")));
     }
     is_pinned("summary.txt", &found);
 }

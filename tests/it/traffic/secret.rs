@@ -1,7 +1,7 @@
 //! Keys, headers' values and what stands in URLs are never shown.
 
 use super::*;
-use crate::support::table;
+use crate::support::{files, table};
 
 const KEY: &str = "sk-0a1b2c3d";
 const TOKEN: &str = "tok-4e5f6071";
@@ -11,13 +11,11 @@ async fn all_of(line: &[&str], dir: &Path) -> String {
     let mut command = queuescope(line);
     command.env("OPENAI_API_KEY", KEY);
     let done = run_aside(command).await;
-    let mut all = done.out + &done.err;
-    if dir.exists() {
-        for file in std::fs::read_dir(dir).unwrap() {
-            all += &std::fs::read_to_string(file.unwrap().path()).unwrap();
-        }
-    }
-    all
+    let written = if dir.exists() { files(dir) } else { Vec::new() };
+    let written = written
+        .iter()
+        .map(|file| std::fs::read_to_string(file).unwrap());
+    [done.out, done.err].into_iter().chain(written).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,9 +33,10 @@ async fn a_server_that_says_them_back_is_not_repeated() {
     let dir = folder.path().join("run");
     let url = format!("http://{}", server.addr);
     let line = format!(
-        "traffic --base-url {url} --num-prompts 3 --header x-token:{TOKEN} --output-dir {}",
+        "--num-prompts 3 --header x-token:{TOKEN} --output-dir {}",
         dir.display()
     );
+    let line = format!("traffic --base-url {url} {line}");
     let (traffic, probe) = (flags(&line), ["probe", &url]);
     for line in [&traffic[..], &probe] {
         let all = all_of(line, &dir).await;

@@ -12,15 +12,10 @@ fn trusting(ca: &Authority) -> String {
 }
 
 /// A run of one request to `https://host`, or the error in its place.
-async fn one_to(host: &str, addr: SocketAddr, more: &str) -> Result<Run, Error> {
+async fn one(host: &str, addr: SocketAddr, more: &str) -> Result<Run, Error> {
     let line = format!("--random-input-len 8 --num-prompts 1 {more}");
     let url = format!("https://{host}:{}", addr.port());
     drive(generator::plan(&url, &flags(&line))?).await
-}
-
-/// The same to localhost.
-async fn one(addr: SocketAddr, more: &str) -> Result<Run, Error> {
-    one_to("localhost", addr, more).await
 }
 
 #[tokio::test]
@@ -29,33 +24,13 @@ async fn names_are_asked_for_and_numbers_only_verified() {
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost", "127.0.0.1"], server.addr).await;
     for (host, asked_for) in [("localhost", Some("localhost")), ("127.0.0.1", None)] {
-        let run = one_to(host, face.addr, &trusting(&ca)).await.unwrap();
+        let run = one(host, face.addr, &trusting(&ca)).await.unwrap();
         assert_eq!(outcomes(&run), [Outcome::Ok]);
         assert_eq!(face.asked_for().last().unwrap().as_deref(), asked_for);
         let authority = format!("{host}:{}", face.addr.port());
         let seen = server.seen();
         assert_eq!(seen.last().unwrap().header("host"), Some(authority));
     }
-}
-
-/// The last words of TLS are bytes too, but none of a response.
-#[tokio::test]
-async fn a_kept_connection_that_said_its_end_is_replaced_as_in_the_clear() {
-    let server = Upstream::start(|turn, _| match turn {
-        1 => vec![Step::Close],
-        _ => vec![Step::Send(recorded("generate_stream"))],
-    })
-    .await;
-    let ca = Authority::new("ours");
-    let face = ca.face(&["localhost"], server.addr).await;
-    let line = format!("--num-prompts 3 --max-concurrency 1 {}", trusting(&ca));
-    let url = format!("https://localhost:{}", face.addr.port());
-    let run = drive(generator::plan(&url, &flags(&line)).unwrap()).await;
-    let rows = run.unwrap().rows;
-    let attempts = rows
-        .iter()
-        .filter_map(|row| row.attempts.filter(|_| row.is_ok()));
-    assert_eq!(Vec::from_iter(attempts), [1, 2, 1]);
 }
 
 fn aged(from: i32, to: i32) -> CertificateParams {
@@ -86,7 +61,7 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
         (&ours, of_a_ca, &*ca, "CaUsedAsEndEntity"),
     ] {
         let face = issuer.face_of(params, server.addr).await;
-        let error = one(face.addr, roots).await.unwrap_err();
+        let error = one("localhost", face.addr, roots).await.unwrap_err();
         assert!(!error.is_usage());
         let error = error.to_string();
         let url = format!("cannot reach https://localhost:{}: ", face.addr.port());
@@ -94,11 +69,13 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
         let is_told = error.starts_with(&url) && error.contains(said) && error.contains(help);
         assert!(is_told, "{error}");
 
-        let run = one(face.addr, "--insecure").await.unwrap();
+        let run = one("localhost", face.addr, "--insecure").await.unwrap();
         assert_eq!(outcomes(&run), [Outcome::Ok], "{said}");
     }
     let plain = generator::sim(|_| {});
-    let error = one(plain.addr(), &trusting(&ours)).await.unwrap_err();
+    let error = one("localhost", plain.addr(), &trusting(&ours))
+        .await
+        .unwrap_err();
     assert_says(&error.to_string(), "does the server speak TLS there?");
 }
 

@@ -85,10 +85,8 @@ async fn only_the_generators_own_want_of_files_is_told_as_such() {
         run.args(command(addr, root.path(), "--num-prompts 100").get_args());
         let done = run_aside(run).await;
         let [dropped] = counts(&summary(root.path(), &done)["client"], ["dropped"]);
-        assert!(
-            if is_own { dropped > 10 } else { dropped == 0 },
-            "{dropped}"
-        );
+        let expected = if is_own { 11..101 } else { 0..1 };
+        assert!(expected.contains(&dropped), "{dropped}");
         let is_told = done.out.contains("no more files or ports");
         assert_eq!(is_told, is_own, "{}", done.out);
     }

@@ -11,33 +11,23 @@ const SESSIONS: &str = include_str!("../../../../tests/data/datasets/burstgpt-se
 
 const MS: i64 = 1_000_000;
 
-/// The whole trace at its own speed.
-const WHOLE: Limits = Limits {
-    count: None,
-    end: None,
-    speed: Some(1.0),
-};
-
-/// The first `count` requests, or those before `end` nanoseconds.
-fn first(count: impl Into<Option<usize>>, end: impl Into<Option<i64>>) -> Limits {
-    Limits {
-        count: count.into(),
-        end: end.into(),
-        ..WHOLE
-    }
+/// A trace at its own speed: the first `count` requests, or those before `end` nanoseconds.
+fn trace(is_csv: bool, count: Option<usize>, end: Option<i64>) -> Trace {
+    let speed = Some(1.0);
+    Trace::new(is_csv, Limits { count, end, speed })
 }
 
-fn read(is_csv: bool, text: &str, limits: Limits) -> Dataset {
-    records::read(text.as_bytes(), Trace::new(is_csv, limits)).unwrap()
+fn read(text: &str, count: Option<usize>, end: Option<i64>) -> Dataset {
+    records::read(text.as_bytes(), trace(true, count, end)).unwrap()
 }
 
 /// Seconds, and lengths of prompt and response, of each request.
-fn rows(trace: &Dataset) -> Vec<(f64, u64, u64)> {
-    let seconds = |at: i64| at as f64 / NANOS as f64;
-    let times = trace.times.as_ref().unwrap();
-    let both = times.iter().zip(&trace.entries);
-    both.map(|(at, one)| (seconds(*at), one.input.unwrap(), one.output.unwrap()))
-        .collect()
+fn rows(trace: &Dataset) -> Vec<(f64, (u64, u64))> {
+    let times = trace.times.iter().flat_map(|times| times.iter());
+    let seconds = times.map(|at| *at as f64 / 1e9);
+    let lengths = |one: &Arc<Entry>| (one.input.unwrap(), one.output.unwrap());
+    let lengths = trace.entries.iter().map(lengths);
+    seconds.zip(lengths).collect()
 }
 
 #[test]
@@ -48,104 +38,41 @@ fn each_format_gives_times_from_the_first_request_and_lengths() {
         (BURST, &[0.0, 40.0, 113.0]),
         (SESSIONS, &[0.0, 40.25]),
     ] {
-        let trace = read(true, text, WHOLE);
         let lengths = [(30, 4), (12, 9), (51, 1)];
-        let sent = seconds
-            .iter()
-            .zip(lengths)
-            .map(|(at, (input, output))| (*at, input, output));
-        assert_eq!(rows(&trace), sent.collect::<Vec<_>>());
+        let sent = seconds.iter().copied().zip(lengths);
+        assert_eq!(rows(&read(text, None, None)), Vec::from_iter(sent));
     }
-}
-
-#[test]
-fn mooncake_is_sorted_by_time_and_has_its_blocks() {
-    let trace = read(false, MOONCAKE_LINES, WHOLE);
-    let sent = [
-        (0.0, 1200, 40),
-        (0.0, 700, 5),
-        (2.5, 20, 1),
-        (3.0, 1300, 60),
-    ];
-    assert_eq!(rows(&trace), sent);
-    let blocks = |index| match &trace.entry(index).content {
-        Content::Words { shared_parts, .. } => &shared_parts[..],
-        other => panic!("{other:?}"),
-    };
-    let all: Vec<&[u64]> = (0..5).map(blocks).collect();
-    assert_eq!(
-        all,
-        [&[7, 8, 9][..], &[7, 11], &[], &[7, 8, 12], &[7, 8, 9]]
-    );
 }
 
 #[test]
 fn no_more_is_read_than_is_sent() {
     // The last line is invalid, and must not be read.
     let broken = AZURE_2023.to_owned() + "2023-11-17 00:02:00,1,1\nx,y,z\n";
-    let azure = read(true, &broken, first(2, None));
+    let azure = read(&broken, Some(2), None);
     assert_eq!(azure.entries.len(), 2);
-    let azure = read(true, &broken, first(None, 1500 * MS));
-    assert_eq!(rows(&azure), [(0.0, 30, 4)]);
-    let azure = read(true, &broken, first(None, 1501 * MS));
+    let azure = read(&broken, None, Some(1500 * MS));
+    assert_eq!(rows(&azure), [(0.0, (30, 4))]);
+    let azure = read(&broken, None, Some(1501 * MS));
     assert_eq!(azure.entries.len(), 2);
 }
 
 #[test]
 fn a_duration_counts_from_the_first_request_that_is_sent() {
+    let disorder = [(20, 5), (45, 5), (0, 5), (29, 5), (30, 5), (95, 5)];
     for (seconds, lines, times) in [
         // The first line has no response.
         (60, &[(0, 0), (100, 5), (101, 5)][..], &[0, 1][..]),
         (50, &[(0, 0), (30, 5), (61, 5)], &[0, 31]),
         // The first line is not the earliest: requests that its time let pass are left out again.
-        (
-            30,
-            &[(20, 5), (45, 5), (0, 5), (29, 5), (30, 5), (95, 5)],
-            &[0, 20, 29],
-        ),
+        (30, &disorder, &[0, 20, 29]),
     ] {
         let mut text = "Timestamp,Request tokens,Response tokens\n".to_owned();
         for (at, output) in lines {
             text += &format!("{at},9,{output}\n");
         }
-        let trace = read(true, &text, first(None, seconds * NANOS));
+        let trace = read(&text, None, Some(seconds * NANOS));
         let sent: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
         assert_eq!(&sent[..], times);
-    }
-}
-
-/// Rows of a file of Azure's, or whole files, each with a part of the error. NL is a line break, GOOD a line of Mooncake's.
-const WRONG: &str = r#"
-csv | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | , line 4: `GeneratedTokens`: `x`: invalid digit found in string; must be CSV with the columns
-csv | 46:68,1,2NL | , line 2: `46:68` is no time; must be
-csv | nan,1,2NL | , line 2: `NaN` is no time; must be
-csv | true,1,2NL | , line 2: a time must be a number, or in CSV a date; must be
-csv | 2023-11-16 18:15:46,1NL | , line 2: has no cell of the column GeneratedTokens; must be CSV
-csv | | : holds no request with a prompt and an answer
-csv | 1,4000000000,4NL | , line 2: a length of 4000000000 tokens; must be up to 10000000
-whole csv | Timestamp,Request tokensNL1,2NL | , line 1: has no column GeneratedTokens or Response tokens; must be CSV with the columns TIMESTAMP (such
-mooncake | GOODNLNL{"timestamp": 1, "input_length": -2}NL | , line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {"timestamp": ms,
-mooncake | {"timestamp": 1, "input_length": 2} | missing field `output_length`
-mooncake | [1NL | , line 1: is not JSON: must be an object
-mooncake | {"timestamp": 1e30, "input_length": 2, "output_length": 3} | , line 1: `1e30` is no time; must be
-mooncake | {"timestamp": "2024-05-10 00:00:00", "input_length": 2, "output_length": 3} | , line 1: `2024-05-10 00:00:00` is no time; must be
-mooncake | {"timestamp": null, "input_length": 2, "output_length": 3} | , line 1: `timestamp`: a time must be a number, or in CSV a date; must be
-mooncake | | : holds no request
-mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a length of 4000000000 tokens; must be up to 10000000"#;
-
-#[test]
-fn an_error_names_line_and_column_and_the_expected_format() {
-    let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
-    for line in WRONG.trim_start().lines() {
-        let (format, text) = line.split_once('|').unwrap();
-        let (text, part) = text.trim_start().split_once("| ").unwrap();
-        let mut text = text.trim().replace("NL", "\r\n").replace("GOOD", good);
-        if format.trim() == "csv" {
-            text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
-        }
-        let trace = Trace::new(format.contains("csv"), WHOLE);
-        let error = records::read(text.as_bytes(), trace).unwrap_err();
-        assert!(error.contains(part), "{text}: {error}");
     }
 }
 
@@ -164,7 +91,7 @@ fn an_endless_line_is_not_held_in_memory() {
         file.write_all(start.as_bytes()).unwrap();
         let endless = std::io::repeat(b'a');
         std::io::copy(&mut endless.take(17 << 20), &mut file).unwrap();
-        let error = source::read(&path, Trace::new(is_csv, WHOLE)).unwrap_err();
+        let error = source::read(&path, trace(is_csv, None, None)).unwrap_err();
         assert!(error.to_string().contains(part), "{error:.200}");
     }
 }
@@ -174,7 +101,7 @@ fn a_trace_that_does_not_fit_into_memory_is_refused_unless_only_a_part_is_read()
     let gather = |count, max| {
         let trace = Trace {
             max,
-            ..Trace::new(false, first(count, None))
+            ..trace(false, count, None)
         };
         let read = records::read(MOONCAKE_LINES.as_bytes(), trace);
         read.map(|trace| trace.entries.len())
