@@ -62,12 +62,13 @@ pub(super) fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Samp
     moments.iter().fold(sample, set)
 }
 
-/// A copy of a run with these servers in its `run.json`.
-fn with_servers(run: &Run, hosts: &[&str]) -> Run {
-    let servers = hosts.iter().zip(1..);
-    let server = |(host, n): (&&str, u32)| ServerFile::of(&format!("server-{n}"), host);
+/// A copy of a run with its two servers in its `run.json`.
+fn with_servers(run: &Run) -> Run {
+    let servers = [("server-1", "a:1"), ("server-2", "b:1")];
     let file = RunFile {
-        servers: servers.map(server).collect(),
+        servers: servers
+            .map(|(name, host)| ServerFile::of(name, host))
+            .into(),
         ..RunFile::default()
     };
     with_file(run, file)
@@ -259,7 +260,7 @@ fn unequal_shares_are_found_unless_by_chance_or_fault() {
         assert!(kinds(run).is_empty());
     }
     // A server that no request reached counts too.
-    let idle = only(&with_servers(&one, &["a:1", "b:1"]), "imbalance");
+    let idle = only(&with_servers(&one), "imbalance");
     assert_says(&idle.what, "b:1 0");
 }
 
@@ -307,7 +308,7 @@ fn a_server_that_is_back_and_gets_no_requests_is_found() {
             n if n % 2 == 0 && !(40..used_from).contains(&n) => sample.host("a:1"),
             _ => sample.host("b:1"),
         });
-        let mut run = with_servers(&run, &["a:1", "b:1"]);
+        let mut run = with_servers(&run);
         let events = [(1.4, "down"), (back, "ready")];
         let faults = events.map(|(time, event)| FaultRow::of(time, "server-1", "kill", event));
         run.faults = faults.into();

@@ -204,14 +204,6 @@ fn requests_that_a_fault_broke_count_as_during_it() {
 }
 
 #[test]
-fn a_fault_until_the_end_has_no_after() {
-    let found = episodes_of(killed(), "30 server-1 kill down");
-    assert_eq!(counts(&found), [[(300, 0), (600, 5), (0, 0)]]);
-    let expected = ["to the end of the run", "; it was not brought back"];
-    assert_lines(&found, expected);
-}
-
-#[test]
 fn faults_that_overlap_are_one_episode_and_others_are_not() {
     let told = "30 server-1 kill down, 31 server-2 kill down, 40 server-2 kill ready, 45 server-1 kill ready, \
         70 server-2 kill down, 80 server-2 kill ready";
