@@ -105,24 +105,19 @@ fn ranks(count: u64, q: f64) -> Option<(u64, u64, f64)> {
 mod tests {
     use super::*;
 
-    fn near(a: f64, b: f64) -> bool {
-        (a - b).abs() <= 1e-12 * b.abs().max(1.0)
+    #[track_caller]
+    fn assert_near(got: f64, wanted: f64, error: f64) {
+        assert!((got - wanted).abs() <= error, "{got} is not {wanted}");
     }
 
     #[test]
     fn quantiles_agree_with_numpy() {
         // numpy.percentile([15, 20, 35, 40, 50], [0, 5, 30, 40, 95, 100])
         let sorted = [15.0, 20.0, 35.0, 40.0, 50.0];
-        let known = [
-            (0.0, 15.0),
-            (0.05, 16.0),
-            (0.3, 23.0),
-            (0.4, 29.0),
-            (0.95, 48.0),
-            (1.0, 50.0),
-        ];
-        for (q, value) in known {
-            assert!(near(quantile(&sorted, q).unwrap(), value), "{q}");
+        let shares = [0.0, 0.05, 0.3, 0.4, 0.95, 1.0];
+        let known = [15.0, 16.0, 23.0, 29.0, 48.0, 50.0];
+        for (q, value) in shares.into_iter().zip(known) {
+            assert_near(quantile(&sorted, q).unwrap(), value, 1e-10);
         }
     }
 
@@ -141,8 +136,8 @@ mod tests {
             (summary.p99, 990.01),
             (summary.p999, 999.001),
         ];
-        for (got, want) in known {
-            assert!((got - want).abs() < 1e-9, "{got} is not {want}");
+        for (got, wanted) in known {
+            assert_near(got, wanted, 1e-9);
         }
     }
 

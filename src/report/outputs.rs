@@ -105,27 +105,21 @@ fn is_parquet_report(file: File) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reader::Loaded;
-    use super::super::runs::Report;
     use super::*;
+    use crate::report::load::tests::*;
 
     #[test]
     fn reports_are_distinguished_from_other_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        let nothing = Loaded {
-            experiment: None,
-            runs: Vec::new(),
-        };
+        let nothing = Loaded::default();
+        let page = |by| format!("<html><meta name=\"generator\" content=\"{by}\">");
         for (text, is_report_of_ours) in [
             ("", true),
             ("queuescope report\n\n", true),
             ("queuescope reports", false),
-            (
-                "<html><meta name=\"generator\" content=\"queuescope\">",
-                true,
-            ),
-            ("<html><meta name=\"generator\" content=\"mkdocs\">", false),
+            (&page("queuescope"), true),
+            (&page("mkdocs"), false),
             ("run,dir,state,verdict,repeat\n", true),
             (&Report::of(&nothing).to_csv(), true),
             // Rows are what reports are made of, and nowhere else.

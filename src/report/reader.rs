@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

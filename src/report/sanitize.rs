@@ -230,11 +230,7 @@ impl OtherClock {
 mod tests {
     use super::*;
     use crate::offset::Offset;
-    use crate::report::load::tests::{assert_says, run};
-    use crate::report::load::{RunFacts, Summary};
-    use crate::report::sample::{Sample, at};
-    use crate::request::outcome::Outcome;
-    use serde_json::{Value, json};
+    use crate::report::load::tests::*;
 
     const MS: i64 = 1_000_000;
 
@@ -251,14 +247,11 @@ mod tests {
             };
             let sent = timeline.on_own_clock(Moment::RouterSend).unwrap();
             timeline.set(Moment::ServerCreated, sent.plus_nanos(way + offset.nanos));
-            let error_nanos = (error * MS as f64) as i64;
-            timeline.relate(
-                ClockOf::Engine,
-                Relation::Apart(Offset {
-                    error_nanos,
-                    ..offset
-                }),
-            );
+            let known = Offset {
+                error_nanos: (error * MS as f64) as i64,
+                ..offset
+            };
+            timeline.relate(ClockOf::Engine, Relation::Apart(known));
         });
         sample.open_row()
     }
@@ -305,29 +298,26 @@ mod tests {
         rows.insert(0, row(309, 5.0, 5.0));
         // Delays of failed requests raise it too; those to another server stay.
         let mut slow = (310..360).map(|n| row(n, 180.0, 1.0)).collect::<Vec<_>>();
-        let (failed, far) = slow.split_at_mut(10);
-        failed
-            .iter_mut()
-            .for_each(|row| row.outcome = Some(Outcome::Timeout));
-        far.iter_mut()
-            .for_each(|row| row.host = Some("far:1".to_owned()));
+        for (n, row) in slow.iter_mut().enumerate() {
+            match n {
+                0..10 => row.outcome = Some(Outcome::Timeout),
+                _ => row.host = Some("far:1".to_owned()),
+            }
+        }
         rows.extend(slow);
         let with = summary(&rows);
         let (count, mean) = network(&with);
-        assert!(
-            count == 240 && (mean - 7_400.0 / 240.0).abs() < 1e-6,
-            "{count} {mean}"
-        );
+        let apart = (mean - 7_400.0 / 240.0).abs();
+        assert!(count == 240 && apart < 1e-6, "{count} {mean}");
         let json = with.to_json();
-        for (pointer, expected) in [
-            ("/left_out_clock_error", 10),
-            ("/hosts/127.0.0.1:30000/left_out_clock_error", 10),
+        let expected = [
+            ("/left_out_clock_error", 10.0),
+            ("/hosts/127.0.0.1:30000/left_out_clock_error", 10.0),
             // A duration of one clock stays.
-            ("/latency/total_latency/count", 250),
-            ("/latency/ttft_observed/count", 250),
-        ] {
-            assert_eq!(json.pointer(pointer), Some(&json!(expected)), "{pointer}");
-        }
+            ("/latency/total_latency/count", 250.0),
+            ("/latency/ttft_observed/count", 250.0),
+        ];
+        assert_figures(&json, expected);
         assert_eq!(part(&json, "network")["requests"], 240);
         let expected = "note: 10 requests are left out of what was measured with two clocks";
         assert_says(&with.to_text(), expected);
@@ -336,12 +326,9 @@ mod tests {
     #[test]
     fn a_clock_is_poor_by_its_usual_error_and_the_measured_delay() {
         let alike = |count, way, error| (0..count).map(|n| row(300 + n, way, error)).collect();
+        let long = [many(), alike(20, 107.0, 11.0)].concat();
         for (what, rows, count) in [
-            (
-                "a long way that its error does not reach",
-                [many(), alike(20, 107.0, 11.0)].concat(),
-                220,
-            ),
+            ("a long way that its error does not reach", long, 220),
             ("all are alike", alike(5, 40.0, 50.0), 5),
             ("there is but one", alike(1, 107.0, 107.0), 1),
         ] {
@@ -399,24 +386,18 @@ mod tests {
         with.extend([queue.open_row(), tokens.open_row()]);
         let with = summary(&with);
         let json = with.to_json();
-        assert_eq!(
-            (&json["inconsistent_rows"], &json["left_out_clock_error"]),
-            (&json!(2), &json!(0))
-        );
-        for (name, more) in [
-            ("pure_queue_time", 1),
-            ("tokenize_time", 1),
-            ("tpot", 1),
-            ("total_latency", 2),
-        ] {
-            let count = |json: &serde_json::Value| json["latency"][name]["count"].as_u64().unwrap();
-            assert_eq!(count(&json), count(&whole) + more, "{name}");
-        }
-        assert_eq!(
-            json["latency"]["pure_queue_time"]["max"],
-            whole["latency"]["pure_queue_time"]["max"]
-        );
-        assert_eq!(json["total_output_tokens"], json!(29 * 201));
+        let expected = [
+            ("/inconsistent_rows", 2.0),
+            ("/left_out_clock_error", 0.0),
+            ("/latency/pure_queue_time/count", 201.0),
+            ("/latency/tokenize_time/count", 201.0),
+            ("/latency/tpot/count", 201.0),
+            ("/latency/total_latency/count", 202.0),
+            ("/total_output_tokens", 29.0 * 201.0),
+        ];
+        assert_figures(&json, expected);
+        let max = |json: &Value| json["latency"]["pure_queue_time"]["max"].clone();
+        assert_eq!(max(&json), max(&whole));
         let unseen = with.all.spent.unseen_notes().join("; ");
         assert_says(&unseen, "it reported impossible times, which are left out");
     }
@@ -424,51 +405,31 @@ mod tests {
     /// The source of a TTFT that fell back to what was read changes with it.
     #[test]
     fn the_source_of_a_removed_ttft_is_not_kept() {
-        let mut table = Table::default();
-        let rows: Vec<Row> = many()
-            .into_iter()
-            .chain([row(300, 180.0, 1000.0)])
-            .collect();
-        let rows = crate::request::sample::rows(&rows);
-        rows.iter().for_each(|row| table.push_row(row));
+        let table = table(&[many(), vec![row(300, 180.0, 1000.0)]].concat());
         let read = sanitize(table.clone());
-        let source = |table: &Table| table.text(ColumnId::ttft_source, 200).to_owned();
-        assert_ne!(
-            read.integer(ColumnId::ttft, 200),
-            table.integer(ColumnId::ttft, 200)
-        );
-        assert_eq!(source(&table), "server_first_token");
-        assert_eq!(source(&read), "first_token");
+        let [of_read, of_table] = [&read, &table].map(|of| of.integer(ColumnId::ttft, 200));
+        assert_ne!(of_read, of_table);
+        let sources = [&table, &read].map(|of| of.text(ColumnId::ttft_source, 200));
+        assert_eq!(sources, ["server_first_token", "first_token"]);
     }
 
     /// Durations of a front or hop whose clock is 90 s off are removed; its times stay on the row's clock.
     #[test]
     fn times_of_a_wrong_clock_stay_on_the_rows_clock() {
-        for (clock, stamped, measured) in [
-            (
-                ClockOf::Hop,
-                ColumnId::router_send_time,
-                ColumnId::queue_time_in_router,
-            ),
-            (
-                ClockOf::Front,
-                ColumnId::arrival_time,
-                ColumnId::total_latency,
-            ),
-        ] {
+        let of_hop = [ColumnId::router_send_time, ColumnId::queue_time_in_router];
+        let of_front = [ColumnId::arrival_time, ColumnId::total_latency];
+        for (clock, [stamped, measured]) in [(ClockOf::Hop, of_hop), (ClockOf::Front, of_front)] {
             let wrong = Offset {
                 nanos: 90_000 * MS,
                 error_nanos: 1000,
             };
-            let sample = Sample::whole();
-            let row = sample.with(|row| {
+            let row = Sample::whole().with(|row| {
                 row.timeline.relate(clock, Relation::Apart(wrong));
                 if clock == ClockOf::Front {
                     row.timeline.hop_shares_front();
                 }
             });
-            let mut table = Table::default();
-            table.push_row(&row.row());
+            let table = table(&[row.open_row()]);
             let read = sanitize(table.clone());
             assert!(table.number(measured, 0).is_some(), "{clock:?}");
             assert_eq!(read.number(measured, 0), None, "{clock:?}");

@@ -142,11 +142,9 @@ fn tokens(row: &Row) -> Option<String> {
 mod tests {
     use super::*;
     use crate::offset::Offset;
-    use crate::report::load::tests::assert_says;
-    use crate::report::sample::{Sample, ms};
+    use crate::report::load::tests::*;
     use crate::request::endpoint::Endpoint;
-    use crate::request::outcome::Outcome;
-    use crate::request::timeline::{ClockOf, ENGINE, Moment, Relation};
+    use crate::request::timeline::{ClockOf, ENGINE, Relation};
 
     #[test]
     fn a_complete_request_has_a_line_per_stage() {
@@ -192,16 +190,14 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             Sample::whole().with(jitter),
         ];
         let pictures = pictures.map(|sample| render(&sample.row(), 91));
+        let gap = "chunks                        29, longest gap between chunks 20.0 ms\n";
         for (of, expected) in [
             (0, "\nunseen in the server      0.20 s   41 %   ░░░░"),
             (1, "client stall              0.10 s   20 %  "),
             (1, "▒"),
             (2, "network+tokenize         15.0 ms    3 %  "),
             (2, "it failed; last seen in decoding\n"),
-            (
-                3,
-                "chunks                        29, longest gap between chunks 20.0 ms\n",
-            ),
+            (3, gap),
             (4, "\ntokenize                    0 µs    0 %"),
         ] {
             assert_says(&pictures[of], expected);
@@ -228,13 +224,11 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let hopless = Sample::whole().without(&[Moment::WorkerArrival]);
         let silent = Sample::whole().without(&ENGINE).with(chat);
         let whole = Sample::whole().without(&first).with(reply);
+        let unrelated = Sample::whole().engine_unknown();
         for (sample, expected) in [
             (hopless, "no worker hop"),
             (silent, "--enable-trace"),
-            (
-                Sample::whole().engine_unknown(),
-                "clock could not be compared",
-            ),
+            (unrelated, "clock could not be compared"),
             (whole, "not streamed"),
         ] {
             let all = unseen(&sample.row());
@@ -256,28 +250,22 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             });
             sample.row()
         };
-        let picture = render(&arrived(3, ms(2)), 91);
-        assert_says(
-            &picture,
-            "to proxy                  2.0 ms    0 %  ± 2.0 ms\n",
-        );
+        let expected = "to proxy                  2.0 ms    0 %  ± 2.0 ms\n";
+        assert_says(&render(&arrived(3, ms(2)), 91), expected);
         // The front's clock puts the arrival 2 ms before the send.
-        let row = |error| arrived(-1, error);
-        let known = row(ms(1));
+        let known = arrived(-1, ms(1));
         assert_says(&render(&known, 91), "!");
         // That stage has no column, but durations from that arrival are longer than the request.
         assert_says(&known.inconsistency.unwrap(), "total_latency>elapsed");
-        let unsure = row(ms(2));
+        let unsure = arrived(-1, ms(2));
         let picture = render(&unsure, 91);
         assert!(!picture.contains('!'), "{picture}");
         assert_says(&picture, "to proxy              within the clock error\n");
-        assert_eq!(
-            clock_lines(&unsure),
-            [
-                "the proxy's clock is 0 µs ahead of ours, within 2.0 ms",
-                "the server's clock is 7.00 s ahead of ours, within 1 µs"
-            ]
-        );
+        let expected = [
+            "the proxy's clock is 0 µs ahead of ours, within 2.0 ms",
+            "the server's clock is 7.00 s ahead of ours, within 1 µs",
+        ];
+        assert_eq!(clock_lines(&unsure), expected);
         // A clock that cannot be compared is left out.
         assert!(clock_lines(&Sample::whole().engine_unknown().row()).is_empty());
     }

@@ -154,43 +154,41 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn without_a_row_there_is_nothing_to_write() {
+    /// Writes a file of rows, and the same as Parquet twice.
+    fn written(rows: &str) -> (tempfile::TempDir, Result<Vec<ReadStats>, String>) {
         let folder = tempfile::tempdir().unwrap();
-        let [csv, path] = ["a.csv", "rows.parquet"].map(|name| folder.path().join(name));
-        std::fs::write(&csv, "req_id,success,arrival_time,outcome\ncut").unwrap();
+        let csv = folder.path().join("a.csv");
+        let head = "req_id,success,host,input_length,arrival_time,ttft,outcome\n";
+        std::fs::write(&csv, format!("{head}{rows}cut")).unwrap();
         let source = Source {
             name: "one".to_owned(),
             files: vec![csv],
             began: None,
         };
-        let error = write(&[source], &path).unwrap_err().to_string();
+        let path = folder.path().join("rows.parquet");
+        let written = write(&[source.clone(), source], &path);
+        (folder, written.map_err(|error| error.to_string()))
+    }
+
+    #[test]
+    fn without_a_row_there_is_nothing_to_write() {
+        let (folder, error) = written("");
         let message = "rows.parquet: nothing to write: no request has a row; 1 of 1 rows";
+        let error = error.unwrap_err();
         assert!(error.contains(message), "{error}");
-        assert!(!path.exists());
+        assert!(!folder.path().join("rows.parquet").exists());
     }
 
     #[test]
     fn rows_are_the_same_in_parquet_with_null_for_empty_cells() {
-        let folder = tempfile::tempdir().unwrap();
-        let csv = folder.path().join("a.csv");
-        let head = "req_id,success,host,input_length,arrival_time,ttft,outcome\n";
-        let rows = "x-0,True,\"a,b\",7,1795000000.250000000,0.125,ok\nx-1,False,,,1795000001.5,,timeout\ncut\n";
-        std::fs::write(&csv, format!("{head}{rows}")).unwrap();
-        let path = folder.path().join("rows.parquet");
-        let source = Source {
-            name: "one".to_owned(),
-            files: vec![csv],
-            began: None,
-        };
-        let stats = write(&[source.clone(), source], &path).unwrap();
-        assert_eq!(stats[0].broken, 1);
-        let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
-        let rows: Vec<_> = reader
-            .get_row_iter(None)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
+        let rows =
+            "x-0,True,\"a,b\",7,1795000000.250000000,0.125,ok\nx-1,False,,,1795000001.5,,timeout\n";
+        let (folder, stats) = written(rows);
+        assert_eq!(stats.unwrap()[0].broken, 1);
+        let file = File::open(folder.path().join("rows.parquet")).unwrap();
+        let reader = SerializedFileReader::new(file).unwrap();
+        let rows = reader.get_row_iter(None).unwrap();
+        let rows: Vec<_> = rows.map(Result::unwrap).collect();
         assert_eq!(rows.len(), 4);
         let field = |row: usize, name: &str| {
             let mut columns = rows[row].get_column_iter();

@@ -23,14 +23,35 @@ impl Table {
         };
         self.push_cells(cells.into_iter().filter_map(value));
     }
+
+    /// Adds a row of cells such as `host=a:1`, with a comma and a space between them; those without a value are left out.
+    pub(crate) fn push_line(&mut self, line: &str) {
+        let cell = |cell| {
+            let (name, value) = str::split_once(cell, '=')?;
+            let unit = ColumnId::named(name).expect(name).column().unit;
+            let cell = match unit {
+                _ if value.is_empty() => return None,
+                Unit::Text | Unit::Bool => Cell::Word(value),
+                _ => Cell::Number(value.parse().expect(cell)),
+            };
+            Some((name, cell))
+        };
+        self.push(line.split(", ").filter_map(cell));
+    }
+
+    /// A table of such rows.
+    pub(crate) fn of_lines(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Table {
+        let mut table = Table::default();
+        let lines = lines.into_iter();
+        lines.for_each(|line| table.push_line(line.as_ref()));
+        table
+    }
 }
 
 #[test]
 fn the_first_rows_of_requests_are_found_by_id_and_index() {
-    let mut table = Table::default();
-    for id in ["a#0", "a#1", "a#1", "b#1", "b#3", "c", "d#0", "e#0", "-7"] {
-        table.push([("req_id", Cell::Id(id))]);
-    }
+    let ids = ["a#0", "a#1", "a#1", "b#1", "b#3", "c", "d#0", "e#0", "-7"];
+    let table = Table::of_lines(ids.map(|id| format!("req_id={id}")));
     let firsts: Vec<usize> = (0..9).filter(|row| table.is_first(*row)).collect();
     assert_eq!(firsts, [0, 2, 3, 5, 6, 7, 8]);
     assert_eq!(table.schedule_index(8), Some(7));
@@ -39,24 +60,44 @@ fn the_first_rows_of_requests_are_found_by_id_and_index() {
 
 #[test]
 fn appended_rows_keep_their_unreliable_clocks() {
-    let mut table = Table::default();
-    table.push([("req_id", Cell::Id("a"))]);
+    let mut table = Table::of_lines(["req_id=a"]);
     let mut more = table.clone();
     more.unreliable_clocks.insert(0, vec![ClockOf::Hop]);
     table.append(more);
-    assert_eq!(
-        table.unreliable_clocks,
-        HashMap::from([(1, vec![ClockOf::Hop])])
-    );
+    let expected = HashMap::from([(1, vec![ClockOf::Hop])]);
+    assert_eq!(table.unreliable_clocks, expected);
+}
+
+/// Files in a folder of their own.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn with(&self, name: &str, text: &str) -> PathBuf {
+        std::fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// The notes of a join, and its rows.
+    fn joined(&self, files: &[PathBuf], out: &str) -> (Vec<String>, Table) {
+        let notes = join::join(files, &self.path(out)).unwrap();
+        (notes, Table::read(&self.path(out)).unwrap())
+    }
 }
 
 #[test]
 fn columns_missing_in_older_files_stay_empty_in_a_join() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
+    let files = Files::new();
     let hop = "req_id,arrival_time,router_send_time,outcome,status,seen_by\n\
         x-1,1795000000.1,1795000000.1,ok,200,hop\n";
-    std::fs::write(at("hop.csv"), hop).unwrap();
+    let hop = files.with("hop.csv", hop);
     let newer = "req_id,arrival_time,first_token_time,tpot,actual_prompt_tokens,actual_output_tokens,outcome,status,seen_by";
     let row = "x-1,1795000000,1795000001,0.5,8,3,ok,200,front";
     for (last, last_token) in [
@@ -64,10 +105,9 @@ fn columns_missing_in_older_files_stay_empty_in_a_join() {
         ([",last_token_time", ",1795000002"], Some(2.0)),
     ] {
         let front = format!("{newer}{}\n{row}{}\n", last[0], last[1]);
-        std::fs::write(at("front.csv"), front).unwrap();
-        let out = at(&format!("{}.csv", last[0].len()));
-        join::join(&[at("front.csv"), at("hop.csv")], &out).unwrap();
-        let joined = Table::read(&out).unwrap();
+        let front = files.with("front.csv", &front);
+        let out = format!("{}.csv", last[0].len());
+        let (_, joined) = files.joined(&[front, hop.clone()], &out);
         assert_eq!(joined.number(ColumnId::queue_time_in_router, 0), None);
         assert_eq!(joined.text(ColumnId::seen_by, 0), "front");
         assert_eq!(joined.number(ColumnId::last_token_time, 0), last_token);
@@ -78,8 +118,7 @@ fn columns_missing_in_older_files_stay_empty_in_a_join() {
 /// The hop's clock is 2 s behind, its server's 0.5 s ahead of the hop's; of one request's two attempts the first failed.
 #[test]
 fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
+    let files = Files::new();
     let times = |at: f64, after: &[f64]| -> String {
         let time = |after: &f64| format!(",{:.9}", at + after);
         after.iter().map(time).collect()
@@ -102,12 +141,9 @@ fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
         let hop_times = times(at, &[0.03, 0.03, 0.25, 0.45, 0.85, 0.85, 0.05, 0.1]);
         hop += &format!("j-{n}{hop_times},ok,200,w1,10.0.0.1:1,0.82,offset,0.5,0.001,h1,hop\n");
     }
-    std::fs::write(path("front.csv"), front).unwrap();
-    std::fs::write(path("hop.csv"), hop).unwrap();
-    let joined = join::join(&[path("front.csv"), path("hop.csv")], &path("out.csv")).unwrap();
-    let note = "4 of 4 attempts joined to 3 of 3 requests";
-    assert!(joined[0].starts_with(note), "{joined:?}");
-    let table = Table::read(&path("out.csv")).unwrap();
+    let given = [files.with("front.csv", &front), files.with("hop.csv", &hop)];
+    let (notes, table) = files.joined(&given, "out.csv");
+    assert_eq!(notes, ["4 of 4 attempts joined to 3 of 3 requests"]);
     for row in 0..3 {
         for (column, expected) in [
             // The error is half of the 40 ms that both directions took.
@@ -135,51 +171,44 @@ fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
 
 #[test]
 fn files_without_a_matching_attempt_are_named() {
-    let folder = tempfile::tempdir().unwrap();
+    let files = Files::new();
     let file = |name: &str, ids: &[&str], side: &str| {
-        let path = folder.path().join(name);
         let row = |id: &&str| format!("{id},1795000000.1,ok,200,{side}\n");
         let rows: String = ids.iter().map(row).collect();
-        let text = format!("req_id,arrival_time,outcome,status,seen_by\n{rows}");
-        std::fs::write(&path, text).unwrap();
-        path
+        let head = "req_id,arrival_time,outcome,status,seen_by";
+        files.with(name, &format!("{head}\n{rows}"))
     };
-    let files = [
+    let given = [
         file("front.csv", &["w-1", "x-1"], "front"),
         file("other.csv", &["y-1", "y-2"], "hop"),
         file("hop.csv", &["x-1", "z-1"], "hop"),
         file("none.csv", &[], "hop"),
     ];
-    let joined = join::join(&files, &folder.path().join("out.csv")).unwrap();
-    let notes = joined.join("\n");
-    assert_eq!(notes.matches("matched nothing").count(), 2, "{notes}");
-    for note in [
-        "other.csv matched nothing: none of its 2 attempts",
-        "none.csv matched nothing: none of its 0 attempts",
-        "1 of 4 attempts joined to 1 of 2 requests: 3 belong to no request of the front",
-    ] {
-        assert!(notes.contains(note), "{notes}");
-    }
+    let (notes, _) = files.joined(&given, "out.csv");
+    let [_, other, hop, none] = given.map(|path| path.display().to_string());
+    let of = "attempts belongs to a request of the front";
+    let expected = [
+        "1 of 4 attempts joined to 1 of 2 requests: 3 belong to no request of the front".to_owned(),
+        format!("{other} matched nothing: none of its 2 {of}"),
+        format!("{none} matched nothing: none of its 0 {of}"),
+    ];
+    assert_eq!(notes, expected);
 
     // A file named twice, as by a shell pattern, is read once; rotated files are always read.
     let older = file("hop.csv.20261120T144800Z", &["x-2"], "hop");
-    let [_, _, hop, _] = files;
     let front = file("fronts.csv", &["x-1", "x-2"], "front");
+    let hop = PathBuf::from(hop);
     let named = [front.clone(), hop.clone(), older, hop.clone()];
     for (given, out) in [(&named[..], "named.csv"), (&[front, hop], "last.csv")] {
-        let joined = join::join(given, &folder.path().join(out)).unwrap();
-        let note = "2 of 3 attempts joined to 2 of 2 requests";
-        assert!(joined[0].starts_with(note), "{joined:?}");
+        let (notes, _) = files.joined(given, out);
+        let note = "2 of 3 attempts joined to 2 of 2 requests: ";
+        assert!(notes[0].starts_with(note), "{notes:?}");
     }
 }
 
 #[test]
 fn missing_cells_are_empty_in_any_row() {
-    let mut table = Table::default();
-    table.push([("ttft", Cell::Number(1.0))]);
-    table.push([("host", Cell::Word("a")), ("outcome", Cell::Word("ok"))]);
-    table.push([("success", Cell::Word("True"))]);
-    table.push([]);
+    let table = Table::of_lines(["ttft=1", "host=a, outcome=ok", "success=True", ""]);
     assert_eq!(table.numbers(ColumnId::ttft).len(), 4);
     assert_eq!(table.number(ColumnId::ttft, 0), Some(1.0));
     assert_eq!(table.number(ColumnId::ttft, 3), None);
@@ -195,20 +224,17 @@ fn missing_cells_are_empty_in_any_row() {
 /// The generator knows no server of a request that a hop held and that got no response; its proxy does, in all its files.
 #[test]
 fn hops_that_held_requests_are_added_from_the_fronts_rows() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
+    let files = Files::new();
     let own = "req_id,arrival_time,outcome,host\n\
         x-0,1.4,timeout,\nx-1,1.5,ok,b:1\nx-2,1.6,timeout,\nx-3,1.1,timeout,\n";
-    std::fs::write(at("requests.csv"), own).unwrap();
     let front = "req_id,arrival_time,outcome,host,worker\n\
         x-0,1.5,client_abort,,server-1\nx-1,1.6,ok,a:1,server-2\nx-2,1.7,client_abort,,\n";
-    std::fs::write(at("proxy.csv"), front).unwrap();
     let rotated = "req_id,arrival_time,outcome,host,worker\nx-3,1.2,client_abort,,server-3\n";
-    std::fs::write(at("proxy.csv.20261120T144800Z"), rotated).unwrap();
-    let (rows, front) = (at("requests.csv"), at("proxy.csv"));
+    files.with("proxy.csv.20261120T144800Z", rotated);
+    let rows = files.with("requests.csv", own);
+    let front = files.with("proxy.csv", front);
     assert_eq!(join::add_front_reports(&rows, &front, None).unwrap(), None);
     let table = Table::read(&rows).unwrap();
-    let workers = (0..4).map(|row| table.text(ColumnId::worker, row));
-    let workers: Vec<&str> = workers.collect();
+    let workers = [0, 1, 2, 3].map(|row| table.text(ColumnId::worker, row));
     assert_eq!(workers, ["server-1", "", "", "server-3"]);
 }

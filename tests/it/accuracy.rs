@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 
 use crate::support::proxy::Row;
 
-use self::line::{LONG, Laid, Line, Truth};
+use self::line::{Laid, Line, Truth};
 
 mod line;
 
@@ -52,23 +52,18 @@ const FLOAT: i64 = 1_000;
 /// A time or duration of a row, to the nanosecond.
 fn nanos(row: &Row, column: &str) -> i64 {
     let text = &row[column];
-    let (whole, part) = text
-        .split_once('.')
-        .unwrap_or_else(|| panic!("{column} is {text:?}"));
-    assert_eq!(part.len(), 9, "{column} is {text:?}");
-    format!("{whole}{part}").parse().unwrap()
+    match text.split_once('.') {
+        Some((whole, part)) if part.len() == 9 => format!("{whole}{part}").parse().unwrap(),
+        _ => panic!("{column} is {text:?}"),
+    }
 }
 
 /// Fails unless `low ≤ value ≤ high`, each widened by `error`.
 fn assert_between(what: &str, low: i64, value: i64, high: i64, error: i64, context: &str) {
-    assert!(
-        low <= high,
-        "{what}: the injectors contradict each other: {low} > {high}\n{context}"
-    );
-    assert!(
-        low - error <= value && value <= high + error,
-        "{what} is {value} ns, not from {low} to {high} ± {error}\n{context}"
-    );
+    let bounds = format!("from {low} to {high} ± {error} ns\n{context}");
+    assert!(low <= high, "{what}: the injectors disagree: {bounds}");
+    let is_between = low - error <= value && value <= high + error;
+    assert!(is_between, "{what} is {value}, not {bounds}");
 }
 
 /// Every moment lies where the injectors' stamps say.
@@ -117,10 +112,8 @@ fn assert_stall(row: &Row, truth: &Truth, context: &str) {
     match client.paused {
         None => assert_eq!(stall, 0, "{context}"),
         Some((from, to)) => {
-            let (low, high) = (
-                to.nanos_since(from),
-                client.last_got.nanos_since(client.asked),
-            );
+            let low = to.nanos_since(from);
+            let high = client.last_got.nanos_since(client.asked);
             assert_between("client_stall", low, stall, high, 0, context);
             // By contract it holds the stall; what is left is no more than the client read.
             assert!(decode >= low && decode - stall <= high - low, "{context}");
@@ -145,30 +138,26 @@ async fn check(laid: Laid) {
     // The injectors did what they were told: no stage is checked against nothing.
     let between = |from: Stamp, to: Stamp| to.nanos_since(from);
     let (read_back, sent_back) = truth.router.back.unwrap();
+    let nanos_of = |delay: Duration| i64::try_from(delay.as_nanos()).unwrap();
     let did = [
-        (laid.router, between(truth.router.read, truth.router.sent)),
-        (laid.there, between(truth.net_read, truth.net_sent)),
-        (laid.back, between(truth.first_token, truth.first_back)),
-        (laid.router_back, between(read_back, sent_back)),
-        (laid.tokenize, between(truth.received, truth.queue_start)),
-        // A part of it, since the server's thread may be late to let it in.
-        (
-            if laid.queue { LONG / 8 } else { Duration::ZERO },
-            between(truth.queue_start, truth.queue_end),
-        ),
-        (laid.prefill, between(truth.queue_end, truth.first_token)),
+        ("router", between(truth.router.read, truth.router.sent)),
+        ("there", between(truth.net_read, truth.net_sent)),
+        ("back", between(truth.first_token, truth.first_back)),
+        ("router_back", between(read_back, sent_back)),
+        ("tokenize", between(truth.received, truth.queue_start)),
+        // A part of it is enough, since the server's thread may be late to let it in.
+        ("queue", 8 * between(truth.queue_start, truth.queue_end)),
+        ("prefill", between(truth.queue_end, truth.first_token)),
         // The log has a first token when it was told, which may be late; the last is not sooner for it.
         (
-            laid.prefill + laid.decode,
-            between(truth.queue_end, truth.finish),
+            "decode",
+            between(truth.queue_end, truth.finish) - nanos_of(laid.of("prefill")),
         ),
     ];
-    for (place, (told, did)) in did.into_iter().enumerate() {
-        let told = i64::try_from(told.as_nanos()).unwrap();
-        assert!(
-            did >= told - FLOAT,
-            "injector {place} did {did} of {told} ns\n{context}"
-        );
+    for (part, did) in did {
+        let told = nanos_of(laid.of(part));
+        let is_done = did >= told - FLOAT;
+        assert!(is_done, "{part} did {did} of {told} ns\n{context}");
     }
     assert!(truth.net_sent <= truth.received, "{context}");
     assert!(truth.net_read >= truth.router.sent, "{context}");
@@ -182,54 +171,19 @@ async fn check(laid: Laid) {
     assert_between("router_return", least, told, most, 0, &context);
 }
 
-/// One stage at a time, and all of them.
-fn cases(skew_s: f64) -> Vec<Laid> {
-    let none = Laid {
-        skew_s,
-        ..Laid::default()
-    };
-    let all = Laid {
-        router: LONG,
-        there: LONG / 2,
-        back: LONG / 3,
-        router_back: LONG / 4,
-        tokenize: LONG / 4,
-        queue: true,
-        prefill: LONG / 2,
-        decode: LONG,
-        ..none
-    };
-    let one: [fn(&mut Laid); 8] = [
-        |laid| laid.router = LONG,
-        |laid| laid.there = LONG,
-        |laid| laid.back = LONG,
-        |laid| laid.router_back = LONG,
-        |laid| laid.tokenize = LONG,
-        |laid| laid.queue = true,
-        |laid| laid.prefill = LONG,
-        |laid| laid.decode = LONG,
-    ];
-    let mut cases = [none; 8];
-    for (laid, lay) in cases.iter_mut().zip(one) {
-        lay(laid);
-    }
-    [&cases[..], &[none, all]].concat()
-}
-
 /// With the engine's clock as ours, and an hour ahead or behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_delay_is_found_in_its_own_column() {
     for skew_s in [0.0, 3600.0, -3600.0] {
-        let cases: JoinSet<()> = cases(skew_s).into_iter().map(check).collect();
-        cases.join_all().await;
+        // One stage at a time, none, and all of them.
+        let cases = Laid::ALL.split(' ').chain(["", Laid::ALL]);
+        let cases = cases.map(|what| check(Laid { what, skew_s }));
+        cases.collect::<JoinSet<()>>().join_all().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_stops_reading_is_no_decoding() {
-    let laid = Laid {
-        stall: Some(10 * LONG),
-        ..Laid::default()
-    };
-    check(laid).await;
+    let (what, skew_s) = ("stall", 0.0);
+    check(Laid { what, skew_s }).await;
 }

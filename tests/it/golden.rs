@@ -20,11 +20,11 @@ const MS: f64 = 0.001;
 
 /// The rows of each recorded request, as a front before the server sees it.
 fn recorded() -> Vec<Vec<Row>> {
-    let recorded = recordings::all().into_iter().filter_map(|recording| {
+    let rows = |recording: &Recording| {
         let endpoint = Endpoint::from_path(&recording.path)?;
-        Some(observed(&recording, endpoint))
-    });
-    recorded.collect()
+        Some(observed(recording, endpoint))
+    };
+    recordings::all().iter().filter_map(rows).collect()
 }
 
 fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Row> {
@@ -38,13 +38,8 @@ fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Row> {
     row.trace_id = Some(format!("{:032x}", 0xab_u128 << 64 | 7));
     row.host = Some("10.0.0.7:30000".into());
     let last = recording.pieces.last().map_or(MS, |(seconds, _)| *seconds);
-    Row::ended(exchange(
-        observer,
-        recording,
-        MS,
-        &recording.pieces,
-        last + MS,
-    ))
+    let rows = exchange(observer, recording, MS, &recording.pieces, last + MS);
+    Row::ended(rows)
 }
 
 /// Holds what is said now to the file of that name.
@@ -75,21 +70,16 @@ fn traces_of_the_recordings() {
     let mut text = String::new();
     for rows in recorded() {
         let all = spans::spans(&rows, spans::trace_of(&rows), KeepReason::Ratio, &scope);
-        let place = |id| {
-            all.iter()
-                .position(|span| span.span_context.span_id() == id)
-        };
+        let ids: Vec<_> = all.iter().map(|span| span.span_context.span_id()).collect();
+        let place = |id| ids.iter().position(|of| *of == id);
         for span in &all {
             let since = |at: std::time::SystemTime| {
                 let at = at.duration_since(std::time::UNIX_EPOCH).unwrap();
                 at.as_nanos() as i128 - i128::from(SENT)
             };
-            let parent = place(span.parent_span_id);
+            let (name, status, parent) = (&span.name, &span.status, place(span.parent_span_id));
             let (from, to) = (since(span.start_time), since(span.end_time));
-            text += &format!(
-                "{} below {parent:?} {from}..{to} {:?}",
-                span.name, span.status
-            );
+            text += &format!("{name} below {parent:?} {from}..{to} {status:?}");
             // Of each attribute a line would be 3 MB.
             let pairs = |all: &[opentelemetry::KeyValue]| {
                 let one = |pair: &opentelemetry::KeyValue| format!(" {}={}", pair.key, pair.value);
@@ -97,12 +87,8 @@ fn traces_of_the_recordings() {
             };
             text += &pairs(&span.attributes);
             for event in &span.events.events {
-                text += &format!(
-                    " [{} {}{}]",
-                    event.name,
-                    since(event.timestamp),
-                    pairs(&event.attributes)
-                );
+                let (at, more) = (since(event.timestamp), pairs(&event.attributes));
+                text += &format!(" [{} {at}{more}]", event.name);
             }
             text.push('\n');
         }

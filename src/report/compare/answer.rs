@@ -112,20 +112,16 @@ impl Difference {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests;
     use super::*;
 
     fn difference(metric: ColumnId, between: [usize; 2], seconds: f64, shown: bool) -> Difference {
         Difference {
             metric: Some(metric),
-            statistic: Statistic::Quantile(0.99),
-            difference: seconds,
-            low: seconds - 0.1,
-            high: seconds + 0.1,
             between: (0, between),
-            holds: true,
             shown,
             repeats: 3,
-            ..Difference::default()
+            ..tests::difference(seconds, seconds - 0.1, seconds + 0.1)
         }
     }
 
@@ -165,11 +161,8 @@ mod tests {
         let expected = "best on p99 total latency: w, shown against x; not shown against z; not compared with the other 1.";
         assert_eq!(of("xyzw", &all), [expected]);
         // Of several that beat the first and were not compared with each other, the one that does by the most.
-        let all = [0.4, 0.1, 0.3].map(|by: f64| -by);
-        let all: Vec<_> = (1..)
-            .zip(all)
-            .map(|(at, by)| difference(ColumnId::ttft, [0, at], by, true))
-            .collect();
+        let all = [(1, -0.4), (2, -0.1), (3, -0.3)];
+        let all = all.map(|(at, by)| difference(ColumnId::ttft, [0, at], by, true));
         let expected = "best on p99 TTFT: b, shown against a; not compared with the other 2.";
         assert_eq!(of("abcd", &all), [expected]);
         let none = of("xy", &[difference(ColumnId::ttft, [0, 1], 0.05, false)]);

@@ -1,39 +1,25 @@
 //! Each finding, on a made-up run that has it and on one that does not.
 
-use serde_json::json;
-
 use super::*;
-use crate::report::files::{FaultRow, ProcessFile, RunFile, ServerFile};
-use crate::report::load::tests::assert_says;
+use crate::report::load::tests::*;
 use crate::report::reader::load;
 use crate::report::render;
-use crate::report::runs::{Report, RunReport};
-use crate::report::sample::{Sample, at, ms};
 use crate::request::body_timing::BodyTiming;
-use crate::request::csv;
-use crate::request::outcome::Outcome;
-use crate::request::timeline::{ENGINE, Moment};
+use crate::request::timeline::ENGINE;
 use crate::stats::waits::Cause;
-use crate::table::{Cell, Table};
+use crate::table::Cell;
 
 mod failing;
 mod waiting;
 
 /// A run of so many good requests, one every 37 ms, at two servers in turn; `change` gets each with its number and its scheduled time, ms.
 pub(super) fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) -> Run {
-    let mut rows = Vec::new();
-    csv::header(&mut rows);
-    for n in 0..count {
-        let sample = Sample::starting(n * 37);
-        let sample = sample.host(["a:1", "b:1"][n as usize % 2]);
+    let row = |n: i64| {
+        let sample = Sample::starting(n * 37).host(["a:1", "b:1"][n as usize % 2]);
         let sample = sample.with(|record| record.worker = Some("hop".to_owned()));
-        let record = change(sample, n, n * 37).row();
-        csv::row(&record, csv::TimeBase::Since(at(0)), &mut rows);
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("requests.csv");
-    std::fs::write(&path, rows).unwrap();
-    load(&[path]).unwrap().runs.remove(0)
+        change(sample, n, n * 37).row()
+    };
+    Run::of_rows(&(0..count).map(row).collect::<Vec<_>>())
 }
 
 fn found(run: &Run) -> Vec<Finding> {
@@ -63,19 +49,11 @@ fn with(text: &str) -> impl Fn(Sample, i64, i64) -> Sample {
 fn moments(text: &str) -> Vec<(Moment, i64)> {
     let moment = |pair: &str| {
         let (name, after) = pair.split_once(' ').unwrap();
-        let moment = Moment::ALL
-            .into_iter()
-            .find(|moment| format!("{moment:?}") == name);
+        let mut all = Moment::ALL.into_iter();
+        let moment = all.find(|moment| format!("{moment:?}") == name);
         (moment.unwrap(), after.parse().unwrap())
     };
     text.split(", ").map(moment).collect()
-}
-
-/// A changed copy of a run.
-fn changed(run: &Run, change: impl FnOnce(&mut Run)) -> Run {
-    let mut run = run.clone();
-    change(&mut run);
-    run
 }
 
 /// Sets moments, ms after the scheduled time.
@@ -84,77 +62,70 @@ pub(super) fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Samp
     moments.iter().fold(sample, set)
 }
 
-/// A copy of a run with these servers in its `run.json`.
-fn with_servers(run: &Run, hosts: &[&str]) -> Run {
-    let server = |(n, host): (usize, &&str)| ServerFile {
-        name: format!("server-{}", n + 1),
-        host: (*host).to_owned(),
-        ..ServerFile::default()
-    };
+/// A copy of a run with its two servers in its `run.json`.
+fn with_servers(run: &Run) -> Run {
+    let servers = [("server-1", "a:1"), ("server-2", "b:1")];
     let file = RunFile {
-        servers: hosts.iter().enumerate().map(server).collect(),
+        servers: servers
+            .map(|(name, host)| ServerFile::of(name, host))
+            .into(),
         ..RunFile::default()
     };
-    changed(run, |run| run.file = Some(file))
+    with_file(run, file)
+}
+
+fn with_file(run: &Run, file: RunFile) -> Run {
+    let mut run = run.clone();
+    run.file = Some(file);
+    run
 }
 
 /// A copy of a run whose servers were started with these flags.
 fn started_as(run: &Run, flags: &str) -> Run {
-    let process = ProcessFile {
-        command: format!("queuescope sim {flags}"),
-        ..ProcessFile::default()
-    };
+    let processes = vec![ProcessFile::of("", &format!("queuescope sim {flags}"))];
     let file = RunFile {
-        processes: vec![process],
+        processes,
         ..RunFile::default()
     };
-    changed(run, |run| run.file = Some(file))
-}
-
-fn fault(time: f64, server: &str, kind: &str, event: &str) -> FaultRow {
-    FaultRow {
-        time,
-        server: server.to_owned(),
-        kind: kind.to_owned(),
-        event: event.to_owned(),
-    }
+    with_file(run, file)
 }
 
 /// First tokens reach the hop so many ms before they reach the proxy.
 fn held_back(first: i64) -> Run {
-    run_of(100, move |sample, _, start| {
-        sample.with(|record| {
-            let (mut worker, mut here) = (BodyTiming::default(), BodyTiming::default());
-            here.piece(at(start + 210), 0);
-            here.piece(at(start + 490), 0);
-            worker.piece(at(start + 210 - first), 0);
-            worker.piece(at(start + 490), 0);
-            record.set_body_timings(here, worker);
-        })
+    changed(|row, n| {
+        let body = |first: i64| {
+            let mut timing = BodyTiming::default();
+            timing.piece(at(n * 37 + first), 0);
+            timing.piece(at(n * 37 + 490), 0);
+            timing
+        };
+        row.set_body_timings(body(210), body(210 - first));
     })
 }
 
+/// A run of 100 requests, each of which is changed, by its number.
+fn changed(change: impl Fn(&mut Row, i64)) -> Run {
+    run_of(100, |sample, n, _| sample.with(|row| change(row, n)))
+}
+
 fn stalled(nanos: i64) -> Run {
-    run_of(100, |sample, _, _| {
-        sample.with(|record| {
-            record.client_stall = Some(nanos);
-            record.client_stall_until_finish = Some(nanos);
-        })
+    changed(|row, _| {
+        row.client_stall = Some(nanos);
+        row.client_stall_until_finish = Some(nanos);
     })
 }
 
 /// Requests of so many sequences; those of one request were retracted.
 fn retracted(sequences: u32, request: i64) -> Run {
-    run_of(100, move |sample, n, _| {
-        sample.with(|record| {
-            let of = n / i64::from(sequences);
-            record.req_id = Some(format!("r-{of}"));
-            (record.sequences, record.index) = (sequences, n as u32 % sequences);
-            record.num_retractions = Some(u64::from(of == request));
-        })
+    changed(|row, n| {
+        let of = n / i64::from(sequences);
+        row.req_id = Some(format!("r-{of}"));
+        (row.sequences, row.index) = (sequences, n as u32 % sequences);
+        row.num_retractions = Some(u64::from(of == request));
     })
 }
 
+const AGAIN: &str = "1 request left a batch again";
 const HELD: &str = "WorkerArrival 300, WorkerForwarded 301, ServerCreated 305, QueueStart 306, QueueEnd 310, PrefillEnd 319, \
     ServerFirstToken 320, FirstToken 330";
 
@@ -165,40 +136,23 @@ fn stages_that_take_much_of_the_time_are_found() {
         set(sample, start, &[(Moment::QueueEnd, wait)])
     };
     let prefill = with("QueueEnd 21, PrefillEnd 349, ServerFirstToken 350, FirstToken 360");
+    let back = "40.0 ms on its way back through the router on average (p50 40.0 ms, p99 40.0 ms): 19 % of the TTFT.";
+    let between = "0.13 s on average at b:1 and 2.0 ms at a:1";
+    let decode = with("LastToken 2990, Finish 3000");
     for (run, kind, expected) in [
         (run_of(100, with(HELD)), "router_queue", "0.30 s of 0.50 s"),
         (run_of(100, prefill), "prefill_bound", "0.33 s of 0.50 s"),
-        (
-            run_of(100, with("LastToken 2990, Finish 3000")),
-            "decode_bound",
-            "An output token took",
-        ),
-        (
-            held_back(40),
-            "router_return",
-            "40.0 ms on its way back through the router on average (p50 40.0 ms, p99 40.0 ms): 19 % of the TTFT.",
-        ),
+        (run_of(100, decode), "decode_bound", "An output token took"),
+        (held_back(40), "router_return", back),
         (
             stalled(ms(100)),
             "client_stall",
             "0.10 s of a request's time (20 %)",
         ),
-        (
-            retracted(1, 3),
-            "retractions",
-            "1 request left a batch again",
-        ),
+        (retracted(1, 3), "retractions", AGAIN),
         // All four sequences of one request were.
-        (
-            retracted(4, 0),
-            "retractions",
-            "1 request left a batch again",
-        ),
-        (
-            run_of(100, unequal),
-            "imbalance",
-            "0.13 s on average at b:1 and 2.0 ms at a:1",
-        ),
+        (retracted(4, 0), "retractions", AGAIN),
+        (run_of(100, unequal), "imbalance", between),
     ] {
         assert_says(&only(&run, kind).what, expected);
     }
@@ -210,7 +164,7 @@ fn stages_that_take_much_of_the_time_are_found() {
 }
 
 #[test]
-fn nothing_is_found_in_missing_or_impossible_values() {
+fn nothing_is_found_in_few_requests_nor_in_missing_or_impossible_values() {
     let blind = |sample, n, start| {
         let held = with(HELD)(sample, n, start);
         held.without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
@@ -219,40 +173,23 @@ fn nothing_is_found_in_missing_or_impossible_values() {
         run_of(100, blind),
         run_of(100, |sample, _, _| sample.without(&ENGINE)),
         run_of(100, with("QueueStart 120")),
+        run_of(5, |sample, _, _| sample),
+        Run::default(),
+        // They are not reported as failed.
+        run_of(30, |sample, _, _| sample.without(&[Moment::Finish])),
     ] {
-        assert!(kinds(&run).is_empty(), "{:?}", kinds(&run));
+        assert!(found(&run).is_empty(), "{:?}", found(&run));
     }
 }
 
 #[test]
 fn where_nothing_is_wrong_no_sentence_is_said_twice() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("requests.csv");
-    let mut rows = Vec::new();
-    csv::header(&mut rows);
-    for n in 0..100 {
-        let row = Sample::starting(n * 37).row();
-        csv::row(&row, csv::TimeBase::Since(at(0)), &mut rows);
-    }
-    std::fs::write(&path, rows).unwrap();
-    let loaded = load(&[path]).unwrap();
+    let run = run_of(100, |sample, _, _| sample.host("a:1"));
+    let loaded = Loaded::of(vec![run]);
     let report = Report::of(&loaded);
     for text in [render::to_markdown(&report), render::to_text(&report, None)] {
-        assert_eq!(
-            text.matches("a request took on average").count(),
-            1,
-            "{text}"
-        );
-    }
-}
-
-#[test]
-fn nothing_is_found_in_few_requests_or_none() {
-    let few = run_of(5, |sample, _, _| sample);
-    // They are not reported as failed.
-    let endless = run_of(30, |sample, _, _| sample.without(&[Moment::Finish]));
-    for run in [few, Run::default(), endless] {
-        assert!(found(&run).is_empty(), "{:?}", found(&run));
+        let count = text.matches("a request took on average").count();
+        assert_eq!(count, 1, "{text}");
     }
 }
 
@@ -293,9 +230,7 @@ fn servers_of_different_models_are_not_compared() {
     // A server of both models joins all three.
     let mut three = two(["m", "other"]);
     for model in ["m", "other"] {
-        three
-            .table
-            .push([("host", Cell::Word("c:1")), ("model", Cell::Word(model))]);
+        three.table.push_line(&format!("host=c:1, model={model}"));
     }
     assert!(kinds(&three).contains(&"imbalance"));
 }
@@ -310,58 +245,45 @@ fn unequal_shares_are_found_unless_by_chance_or_fault() {
     let unequal = share(14);
     let expected = "a:1 had 140 requests, b:1 60; an equal share is 100.";
     assert_says(&only(&unequal, "imbalance").what, expected);
-    let disturbed = changed(&unequal, |run| run.faults = vec![FaultRow::default()]);
+    let disturbed = Run {
+        faults: vec![FaultRow::default()],
+        ..unequal
+    };
     // A failed request may name its prefill server, which has no share.
+    let named = |record: &mut Row| record.prefill_host = Some("p:1".to_owned());
     let pair = run_of(200, |sample, n, _| match n % 20 {
         0 => sample.host("p:1"),
-        _ => sample
-            .host("d:1")
-            .with(|record| record.prefill_host = Some("p:1".to_owned())),
+        _ => sample.host("d:1").with(named),
     });
     let one = share(20);
     for run in [&share(11), &disturbed, &pair, &one] {
         assert!(kinds(run).is_empty());
     }
     // A server that no request reached counts too.
-    let idle = only(&with_servers(&one, &["a:1", "b:1"]), "imbalance");
+    let idle = only(&with_servers(&one), "imbalance");
     assert_says(&idle.what, "b:1 0");
 }
 
 /// A request that got no token.
 fn timed_out(sample: Sample, start: i64) -> Sample {
-    sample
-        .without(&ENGINE)
-        .without(&[
-            Moment::FirstEvent,
-            Moment::FirstToken,
-            Moment::LastToken,
-            Moment::Finish,
-            Moment::ResponseHead,
-        ])
-        .at(Moment::End, start + 900)
-        .ended(Outcome::Timeout, "late")
+    let sample = cut(sample, &AFTER_SENDING[2..], start + 900);
+    sample.ended(Outcome::Timeout, "late")
 }
 
-/// A run in which every `nth` request gets no token, and is changed.
-fn failing(count: i64, nth: i64, change: impl Fn(Sample) -> Sample) -> Run {
+/// A run in which every `nth` request gets no token.
+fn failing(count: i64, nth: i64) -> Run {
     run_of(count, |sample, n, start| match n % nth {
-        7 => change(timed_out(sample, start)),
+        7 => timed_out(sample, start),
         _ => sample,
     })
 }
 
 #[test]
 fn failures_are_found_with_where_they_were_last_seen() {
-    let mut disturbed = failing(100, 20, |sample| sample);
-    let finding = only(&disturbed, "failures");
-    assert_eq!(finding.level, Level::Problem);
-    assert_eq!(finding.title, "5 of 100 requests failed (5.0 %)");
+    let finding = only(&failing(100, 20), "failures");
     let expected = "5 timeout, last seen in the server, before its first token";
     assert_says(&finding.what, expected);
-    assert_says(&finding.advice, "--request-timeout-s");
-    disturbed.faults = vec![FaultRow::default()];
-    assert_says(&only(&disturbed, "failures").advice, "on purpose");
-    let few = failing(300, 200, |sample| sample);
+    let few = failing(300, 200);
     assert_eq!(only(&few, "failures").level, Level::Limit);
 }
 
@@ -386,14 +308,12 @@ fn a_server_that_is_back_and_gets_no_requests_is_found() {
             n if n % 2 == 0 && !(40..used_from).contains(&n) => sample.host("a:1"),
             _ => sample.host("b:1"),
         });
-        let mut run = with_servers(&run, &["a:1", "b:1"]);
-        run.faults = [(1.4, "down"), (back, "ready")]
-            .map(|(time, event)| fault(time, "server-1", "kill", event))
-            .into();
-        let found = found(&run)
-            .into_iter()
-            .find(|finding| finding.kind == "not_served");
-        found.map(|finding| finding.what)
+        let mut run = with_servers(&run);
+        let events = [(1.4, "down"), (back, "ready")];
+        let faults = events.map(|(time, event)| FaultRow::of(time, "server-1", "kill", event));
+        run.faults = faults.into();
+        let mut found = found(&run).into_iter();
+        found.find(|of| of.kind == "not_served").map(|of| of.what)
     };
     let expected = "server-1: it served nothing in the 4.37 s that it was back, in which 118";
     assert_says(&unused(3.0, 200).unwrap(), expected);

@@ -185,31 +185,13 @@ fn lower_bounds(table: &Table, requests: &[Request], latency: LatencyId) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::load;
-    use crate::report::load::tests::{AFTER_SENDING, assert_near, assert_says, flat, json_of, run};
-    use crate::report::sample::Sample;
-    use crate::request::timeline::Moment;
-
-    /// An overloaded run: 8 requests succeeded, 112 waited 10 s in the server and got no token.
-    fn overload() -> Vec<Row> {
-        let ok = (0..8).map(|n| Sample::starting(n).open_row());
-        let failed = (8..120).map(|n| {
-            let sample = Sample::starting(n).without(&AFTER_SENDING[2..]);
-            let sample = sample
-                .without(&[Moment::Finish])
-                .at(Moment::End, n + 10_001);
-            sample
-                .ended(Outcome::Timeout, "no end after 10 s")
-                .open_row()
-        });
-        ok.chain(failed).collect()
-    }
+    use crate::report::load::Summary;
+    use crate::report::load::tests::*;
 
     #[test]
     fn failed_requests_count_as_infinite() {
         let rejected = |n| {
-            let sample = Sample::starting(n).without(&AFTER_SENDING);
-            let sample = sample.without(&[Moment::Finish]).at(Moment::End, n + 2);
+            let sample = cut(Sample::starting(n), &AFTER_SENDING, n + 2);
             sample.ended(Outcome::Rejected, "503").open_row()
         };
         let ok = (0..6).map(|n| Sample::starting(n).open_row());
@@ -218,80 +200,53 @@ mod tests {
         let unsent = unsent.without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
         let unsent = unsent.at(Moment::Finish, 17);
         records.push(unsent.ended(Outcome::ClientAbort, "").open_row());
-        let summary = load::Summary::of_records(&records, &run());
+        let summary = Summary::of_records(&records, &run());
         let json = summary.to_json();
         let least = &json["latency_at_least"];
         assert_near(least, "/ttft_from_send/p50", 0.209);
         for figure in ["mean", "std", "p90", "p99", "max"] {
             assert!(least["ttft_from_send"][figure].is_null(), "{figure}");
         }
-        let text = summary.to_text();
-        for expected in [
+        let expected = [
             "of all 11 (10 sent), at least; -: no answer ever\n",
             "\ntotal, from send 10 - 499.0 - -\n",
-        ] {
-            assert_says(&flat(&text), expected);
-        }
+        ];
+        assert_says_all(&flat(&summary.to_text()), expected);
         // No row of dashes alone.
-        let text = load::Summary::of_records(&records[6..10], &run()).to_text();
+        let text = Summary::of_records(&records[6..10], &run()).to_text();
         assert!(!text.contains("from send"), "{text}");
     }
 
     #[test]
     fn requests_given_up_when_the_run_was_stopped_did_not_fail() {
-        let mut records = overload();
+        let late = |n| {
+            let sample = cut(Sample::starting(n), &AFTER_SENDING[2..], n + 10_001);
+            sample.ended(Outcome::Timeout, "late").open_row()
+        };
+        let ok = (0..8).map(|n| Sample::starting(n).open_row());
+        let mut records: Vec<Row> = ok.chain((8..13).map(late)).collect();
         for record in &mut records[10..] {
             record.outcome = Some(Outcome::ClientAbort);
-            record.error = Some("given up: the run was stopped".to_owned());
+            record.error = Some(GIVEN_UP.to_owned());
         }
-        let summary = load::Summary::of_records(&records[..13], &run());
-        assert_near(&summary.to_json(), "/failed", 2.0);
-        let text = summary.to_text();
-        for expected in [
+        let summary = Summary::of_records(&records, &run());
+        let json = summary.to_json();
+        let given_up = "/hosts/127.0.0.1:30000/given_up";
+        assert_figures(&json, [("/failed", 2.0), (given_up, 3.0)]);
+        let expected = [
             "13 requests in 2.00 s: 8 ok (61.5 %), 2 timeout, 3 given up when the run was stopped\n",
             "2 of 13 requests (15 %) failed: 2 timeout, last seen in the server, before its first token, after 10.00 s \
             on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
             went well took",
-        ] {
-            assert_says(&flat(&text), expected);
-        }
-        let none = load::Summary::of_records(&records[10..12], &run());
+        ];
+        assert_says_all(&flat(&summary.to_text()), expected);
+        let none = time_sentences(&records[10..12]);
         let expected = "2 of 2 requests were given up when the run was stopped.";
-        assert_eq!(none.all.time_sentences(), expected);
+        assert_eq!(none, expected);
         // A client that disconnected by itself counts as failed.
         records[10].error = Some("the client went away".to_owned());
-        assert_eq!(
-            load::Summary::of_records(&records[..13], &run()).failed(),
-            3
-        );
-    }
-
-    #[test]
-    fn under_overload_failed_requests_come_first() {
-        let summary = load::Summary::of_records(&overload(), &run());
-        let text = summary.to_text();
-        for expected in [
-            "112 of 120 requests (93 %) failed: 112 timeout, last seen in the server, before its first token, after 10.00 s on \
-             average. Of 0.50 s the 8 of 120 requests that went well took on average, 58 % was spent in decoding",
-            "\nms, 8 of 120 requests count ",
-            "of all 120, at least\n",
-            "\ntotal, from send 120 9366.6 10000.0 10000.0 10000.0\n",
-            // Half of all requests had no token after 10 s.
-            "\nTTFT, from send 120 9347.3 10000.0 10000.0 10000.0\n",
-            "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
-            "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
-        ] {
-            assert_says(&flat(&text), expected);
-        }
-        let json = summary.to_json();
-        for (pointer, expected) in [
-            ("/failures/0/waited/p50", 10.001),
-            ("/queued_unknown_requests", 112.0),
-            ("/latency_at_least/ttft_from_schedule/p50", 10.001),
-            ("/latency/ttft_from_send/p50", 0.209),
-        ] {
-            assert_near(&json, pointer, expected);
-        }
+        let summary = Summary::of_records(&records, &run());
+        assert_eq!(summary.failed(), 3);
     }
 
     /// Its upstream died after the first token, 350 ms after the send, later than the last read.
@@ -300,9 +255,11 @@ mod tests {
         let died = Sample::starting(1).at(Moment::Finish, 202);
         let died = died.at(Moment::End, 352).ended(Outcome::UpstreamDied, "");
         let mut records = vec![Sample::whole().open_row(), died.open_row()];
-        let json = json_of(&records, &run());
-        assert_near(&json, "/latency_at_least/ttft_from_send/max", 0.209);
-        assert_near(&json, "/failures/0/waited/max", 0.351);
+        let expected = [
+            ("/latency_at_least/ttft_from_send/max", 0.209),
+            ("/failures/0/waited/max", 0.351),
+        ];
+        assert_figures(&json_of(&records, &run()), expected);
         // A response that is no stream has no first token.
         records[0].timeline.clear(Moment::FirstToken);
         let json = json_of(&records, &run());

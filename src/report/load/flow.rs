@@ -173,10 +173,7 @@ fn running(table: &Table, row: usize) -> Option<Interval> {
 
 #[cfg(test)]
 mod tests {
-    use crate::report::load::Summary;
-    use crate::report::load::tests::{AFTER_SENDING, run, table};
-    use crate::report::sample::Sample;
-    use crate::table::window::Window;
+    use crate::report::load::tests::*;
 
     #[test]
     fn requests_that_ended_before_the_window_are_not_unknown_in_it() {

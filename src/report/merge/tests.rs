@@ -1,25 +1,21 @@
 //! Folders of shards made by hand: defects of a shard are in the verdict of the merged run.
 
-use crate::request::columns::ColumnId;
 use std::fs;
 
 use super::*;
 use crate::clock::NANOS;
-use crate::report::load::tests::assert_says;
+use crate::report::load::tests::*;
 use crate::report::reader;
-use crate::report::sample::{Sample, at};
-use crate::request::csv;
 
 const BEGAN: i64 = 1_795_000_000 * NANOS;
 
 fn rows(of: &[i64]) -> Vec<u8> {
-    let mut rows = Vec::new();
-    csv::header(&mut rows);
-    for n in of {
-        let record = Sample::starting(n * 10).with(|record| record.req_id = Some(format!("m-{n}")));
-        csv::row(&record.row(), csv::TimeBase::Since(at(0)), &mut rows);
-    }
-    rows
+    let row = |n: &i64| {
+        let sample = Sample::starting(n * 10);
+        sample.with(|row| row.req_id = Some(format!("m-{n}"))).row()
+    };
+    let rows: Vec<_> = of.iter().map(row).collect();
+    reader::tests::rows(&rows, csv::TimeBase::Since(at(0)))
 }
 
 fn summary_of(shard: &str, grade: &str) -> Value {
@@ -46,10 +42,8 @@ fn shard(root: &Path, number: i64, summary: &Value) -> PathBuf {
 /// Merges shards: the summary of the result.
 fn merged(dirs: &[PathBuf], out: &Path) -> Value {
     merge(dirs, out).unwrap();
-    let drafts = fs::read_dir(out)
-        .unwrap()
-        .filter(|entry| entry.as_ref().unwrap().path().is_dir());
-    assert_eq!(drafts.count(), 0);
+    let mut left = fs::read_dir(out).unwrap();
+    assert!(left.all(|entry| entry.unwrap().path().is_file()));
     let run = reader::load(&[out.to_owned()]).unwrap().runs.remove(0);
     assert!(run.table.numbers(ColumnId::arrival_time).is_sorted());
     run.summary
@@ -68,9 +62,9 @@ fn two(root: &Path, change: impl FnOnce(&mut Value)) -> [PathBuf; 2] {
 fn assert_judged(summary: &Value, grade: &str, expected: &[&str]) {
     assert_eq!(summary["verdict"]["grade"], grade, "{summary}");
     let reasons = summary["verdict"]["reasons"].to_string();
-    expected
-        .iter()
-        .for_each(|expected| assert_says(&reasons, expected));
+    for expected in expected {
+        assert_says(&reasons, expected);
+    }
     assert_eq!(reasons == "[]", expected.is_empty(), "{reasons}");
 }
 
@@ -88,19 +82,16 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
         });
         let summary = merged(&[second, first], &root.path().join("out"));
         assert_judged(&summary, grade, expected);
-        for (member, of_all) in [
-            ("requests", json!(6)),
-            ("scheduled", json!(6)),
-            ("duration", json!(2.0)),
-            ("offered_rate", json!(20.0)),
-            ("started_at_ns", json!(BEGAN)),
-            ("warnings", json!(["shard 1/2: a warning"])),
-        ] {
-            assert_eq!(summary[member], of_all, "{member}");
+        let of_all = json!({
+            "requests": 6, "scheduled": 6, "duration": 2.0, "offered_rate": 20.0, "started_at_ns": BEGAN,
+            "warnings": ["shard 1/2: a warning"],
+        });
+        for (member, of_all) in of_all.as_object().unwrap() {
+            assert_eq!(summary[member], *of_all, "{member}");
         }
         assert_eq!(summary["config"]["shard"], Value::Null);
-        let shards = [0, 1].map(|at| summary["merged_from"][at]["shard"].to_string());
-        assert_eq!(shards, ["\"0/2\"", "\"1/2\""]);
+        let shards = [0, 1].map(|at| &summary["merged_from"][at]["shard"]);
+        assert_eq!(shards, ["0/2", "1/2"]);
     }
 }
 
@@ -112,9 +103,7 @@ fn figures_begin_with_the_run_whatever_its_times_count_from() {
         let mut summary = summary_of("0/1", "VALID");
         summary["started_at_ns"] = began.nanos().into();
         let dir = shard(root.path(), 0, &summary);
-        let mut rows = Vec::new();
-        csv::header(&mut rows);
-        csv::row(&Sample::starting(2100).row(), base, &mut rows);
+        let rows = reader::tests::rows(&[Sample::starting(2100).row()], base);
         fs::write(dir.join(ROWS), rows).unwrap();
         let summary = merged(&[dir], &root.path().join("out"));
         // It was in flight from 2.101 s to the end of the run, 2.25 s.
@@ -131,17 +120,11 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
     unjudged["verdict"] = Value::Null;
     let mut late = summary_of("1/3", "VALID");
     late["started_at_ns"] = (BEGAN + NANOS / 5).into();
-    let dirs = [
-        shard(root.path(), 0, &unjudged),
-        shard(root.path(), 1, &late),
-    ];
+    let dirs = [(0, &unjudged), (1, &late)].map(|(n, of)| shard(root.path(), n, of));
     let summary = merged(&dirs, &root.path().join("out"));
-    let expected = [
-        "shards 2/3 are missing",
-        "began 0.200 s apart",
-        "shard 0/3 has no verdict",
-    ];
-    assert_judged(&summary, "INVALID", &expected);
+    let apart = ["shards 2/3 are missing", "began 0.200 s apart"];
+    assert_judged(&summary, "INVALID", &apart);
+    assert_judged(&summary, "INVALID", &["shard 0/3 has no verdict"]);
     assert_eq!(summary["warnings"], json!([]), "each is reported once");
 
     let dirs = two(root.path(), |second| second["requests"] = 3.into());
@@ -189,23 +172,19 @@ fn refused(dirs: &[PathBuf], root: &Path) -> String {
 #[test]
 fn only_shards_of_one_schedule_are_merged() {
     let root = tempfile::tempdir().unwrap();
-    let [first, other] = two(root.path(), |second| {
-        second["config"][WORKLOAD] = "def".into()
-    });
+    let [first, other] = two(root.path(), |of| of["config"][WORKLOAD] = "def".into());
     let mut whole = summary_of("", "VALID");
     whole["config"]["shard"] = Value::Null;
     let whole = shard(root.path(), 2, &whole);
     let rows = first.join(ROWS);
-    for (dirs, expected) in [
-        ([&first, &other], "config.workload_sha256 is \"def\""),
-        ([&first, &first], "each of one run's shards is given once"),
-        (
-            [&first, &whole],
-            "no shard: the run was made without --shard",
-        ),
-        ([&rows, &first], "is a file; --merge takes the folders"),
+    for (second, expected) in [
+        (&other, "config.workload_sha256 is \"def\""),
+        (&first, "each of one run's shards is given once"),
+        (&whole, "no shard: the run was made without --shard"),
+        (&rows, "is a file; --merge takes the folders"),
     ] {
-        assert_says(&refused(&dirs.map(PathBuf::clone), root.path()), expected);
+        let dirs = [first.clone(), second.clone()];
+        assert_says(&refused(&dirs, root.path()), expected);
     }
 }
 

@@ -1,17 +1,11 @@
 //! The text of the page: its contents, its safety, its size. For its look there is `scripts/report-shots.sh`.
 
-use serde_json::{Value, json};
+use std::process::Output;
 
 use super::*;
-use crate::report::files::{ExperimentFile, FaultRow, ProcessFile, RunFile, SeriesRow, ServerFile};
-use crate::report::load::tests::assert_says;
-use crate::report::reader::{Loaded, Run};
+use crate::report::files::ExperimentFile;
+use crate::report::load::tests::*;
 use crate::report::render::{servers_table, to_markdown, to_text};
-use crate::report::runs::Report;
-use crate::report::sample::Sample;
-use crate::request::outcome::GIVEN_UP;
-use crate::request::timeline::Moment;
-use crate::table::{Cell, Table};
 
 /// Text that would break out of HTML or change the direction of text.
 const NASTY: &str =
@@ -46,20 +40,11 @@ fn run_of(requests: u32) -> Run {
         file: Some(RunFile {
             label: NASTY.to_owned(),
             settings: settings.as_object().cloned().unwrap_or_default(),
-            servers: vec![ServerFile {
-                name: NASTY.to_owned(),
-                ..ServerFile::default()
-            }],
-            processes: vec![ProcessFile {
-                command: NASTY.to_owned(),
-                ..ProcessFile::default()
-            }],
+            servers: vec![ServerFile::of(NASTY, "")],
+            processes: vec![ProcessFile::of("", NASTY)],
             ..RunFile::default()
         }),
-        faults: vec![FaultRow {
-            server: NASTY.to_owned(),
-            ..FaultRow::default()
-        }],
+        faults: vec![FaultRow::of(0.0, NASTY, "", "")],
         notes: vec![NASTY.to_owned()],
         ..Run::default()
     }
@@ -81,6 +66,11 @@ fn data_of(page: &str) -> Value {
     serde_json::from_str(data).unwrap()
 }
 
+/// What the page of a run has of it.
+fn data_of_run(run: Run) -> Value {
+    data_of(&page_of(vec![run]))["runs"][0].take()
+}
+
 #[test]
 fn hostile_text_stays_text_and_nothing_is_loaded() {
     let page = page_of(vec![run_of(50)]);
@@ -95,14 +85,8 @@ fn hostile_text_stays_text_and_nothing_is_loaded() {
     assert_eq!(own.matches("</script").count(), 3);
     assert!(!own.contains("alert('1')</script>"));
     // Data is put into the page only as text.
-    for way in [
-        "innerHTML",
-        "outerHTML",
-        "insertAdjacentHTML",
-        "document.write",
-        "eval(",
-        "new Function",
-    ] {
+    let ways = "innerHTML|outerHTML|insertAdjacentHTML|document.write|eval(|new Function";
+    for way in ways.split('|') {
         assert!(!(dom() + &SCRIPTS.concat()).contains(way), "{way}");
     }
     assert!(!own.contains("{{"), "a mark was left");
@@ -113,17 +97,15 @@ fn hostile_text_stays_text_and_nothing_is_loaded() {
     }
     // Its links are to its own sections, and the empty icon.
     for link in own.split("href=\"").skip(1) {
-        assert!(
-            link.starts_with('#') || link.starts_with("data:,\""),
-            "{link}"
-        );
+        let is_own = link.starts_with('#') || link.starts_with("data:,\"");
+        assert!(is_own, "{link}");
     }
 }
 
 #[test]
 fn a_page_is_bounded_whatever_the_run() {
-    let (small, large) = (page_of(vec![run_of(2_000)]), page_of(vec![run_of(12_000)]));
-    let (small, large) = (small.len() - CHARTS.len(), large.len() - CHARTS.len());
+    let size = |run| page_of(vec![run]).len() - CHARTS.len();
+    let (small, large) = (size(run_of(2_000)), size(run_of(12_000)));
     assert!(large < small + small / 5, "{small} {large}");
     let many = page_of((0..40).map(|_| run_of(150)).collect());
     assert!(many.len() < 5_000_000, "{}", many.len());
@@ -133,14 +115,14 @@ fn a_page_is_bounded_whatever_the_run() {
         servers.table.push_row(&sample.row());
     }
     (servers.file, servers.summary) = (None, Value::Null);
-    let servers = page_of(vec![servers]).len() - CHARTS.len();
+    let servers = size(servers);
     assert!(servers < 2_000_000, "{servers}");
 }
 
 #[test]
 fn the_stages_of_a_request_add_up() {
-    let data = data_of(&page_of(vec![run_of(300)]));
-    let request = &data["runs"][0]["waterfall"]["requests"][0];
+    let data = data_of_run(run_of(300));
+    let request = &data["waterfall"]["requests"][0];
     let parts = request["parts"].as_array().unwrap().iter();
     let sum: f64 = parts.map(|part| part[1].as_f64().unwrap()).sum();
     let apart = sum - request["total"].as_f64().unwrap();
@@ -155,39 +137,11 @@ fn the_page_knows_how_many_of_its_single_requests_are_the_slowest() {
     assert_eq!(data["runs"][0]["waterfall"]["each"], 60);
 }
 
+/// The page shows these, and computes none by subtraction.
 #[test]
-fn warnings_of_a_run_and_its_figures_are_on_the_page() {
-    let mut run = run_of(20);
-    run.summary["scheduled"] = 30.into();
-    run.summary["warnings"] = json!(["the run was stopped before its end"]);
-    let data = data_of(&page_of(vec![run]));
-    let warnings = data["runs"][0]["warnings"].to_string();
-    for expected in [
-        "was stopped before its end",
-        "10 of 30 scheduled requests were never sent or have no row",
-    ] {
-        assert_says(&warnings, expected);
-    }
-    assert_says(&(dom() + &SCRIPTS.concat()), "...run.warnings");
-}
-
-#[test]
-fn requests_that_were_given_up_have_not_failed() {
-    let mut run = run_of(20);
-    run.table.push([
-        ("req_id", Cell::Id("given-up")),
-        ("success", Cell::Word("False")),
-        ("outcome", Cell::Word("client_abort")),
-        ("error", Cell::Word(GIVEN_UP)),
-        ("host", Cell::Word("a:1")),
-    ]);
-    let data = data_of(&page_of(vec![run]));
-    let summary = &data["runs"][0]["summary"];
-    for of in [summary, &summary["hosts"]["a:1"]] {
-        assert_eq!((&of["failed"], &of["given_up"]), (&json!(0), &json!(1)));
-    }
-    // The page shows these numbers, and computes none by subtraction.
+fn warnings_and_counts_of_a_run_are_shown_as_they_are() {
     let scripts = dom() + &SCRIPTS.concat();
+    assert_says(&scripts, "...run.warnings");
     assert!(!scripts.contains("- run.summary.completed"));
     assert!(!scripts.contains("- group.completed"));
 }
@@ -198,18 +152,14 @@ fn where_nothing_was_counted_no_share_is_shown() {
     run.summary["window"] = json!({
         "from_s": 100.0, "to_s": 101.0, "left_out_first": 50, "left_out_last": 50, "rule": "asked",
     });
-    let loaded = Loaded {
-        runs: vec![run],
-        ..Loaded::default()
-    };
+    let loaded = Loaded::of(vec![run]);
     let report = Report::of(&loaded);
     for text in [to_text(&report, None), to_markdown(&report)] {
         assert!(!text.contains("NaN"), "{text}");
     }
     let mut none = report.runs[0].summary.clone();
-    none.hosts = ["a:1", "b:1"]
-        .map(|host| (host.to_owned(), none.all.clone()))
-        .into();
+    let hosts = ["a:1", "b:1"].map(str::to_owned);
+    none.hosts = hosts.map(|host| (host, none.all.clone())).into();
     let table = servers_table(&none, str::to_owned);
     assert_eq!(table.rows[0][..4], ["a:1", "0", "0", "-"]);
 }
@@ -217,17 +167,11 @@ fn where_nothing_was_counted_no_share_is_shown() {
 #[test]
 fn waiting_in_a_router_is_in_the_picture() {
     let mut run = run_of(20);
-    run.table.push([
-        ("req_id", Cell::Id("held")),
-        ("outcome", Cell::Word("ok")),
-        ("arrival_time", Cell::Number(0.1)),
-        ("queue_time_in_router", Cell::Number(2.5)),
-    ]);
-    let data = data_of(&page_of(vec![run]));
-    let causes = data["runs"][0]["waiting_over"]["causes"]
-        .as_array()
-        .unwrap();
-    let router = causes.iter().find(|of| of["cause"] == "router").unwrap();
+    let cells = "req_id=held, outcome=ok, arrival_time=0.1, queue_time_in_router=2.5";
+    run.table.push_line(cells);
+    let causes = data_of_run(run)["waiting_over"]["causes"].take();
+    let mut causes = causes.as_array().unwrap().iter();
+    let router = causes.find(|of| of["cause"] == "router").unwrap();
     let seconds = router["seconds"].as_array().unwrap().iter();
     assert_eq!(seconds.filter_map(Value::as_f64).sum::<f64>(), 2.5);
 }
@@ -267,15 +211,19 @@ overlaps(whereOption(runs), 110 + 34 * runs.length);
 /// Values of settings may be tables, which have long labels. Not tested without Node.
 #[test]
 fn labels_of_charts_do_not_overlap() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("charts.js");
     let script = OVERLAPS.replace("SCRIPTS", &(dom() + &SCRIPTS[..3].concat()));
-    std::fs::write(&path, CHARTS.to_owned() + &script).unwrap();
-    let Ok(output) = std::process::Command::new("node").arg(&path).output() else {
-        return;
-    };
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    assert_eq!([text(output.stdout), text(output.stderr)], ["", ""]);
+    let said = node(&(CHARTS.to_owned() + &script));
+    assert_eq!(said.unwrap_or_default(), ["", ""]);
+}
+
+/// What a script says, and its errors; `None` without Node.
+fn node(script: &str) -> Option<[String; 2]> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("script.js");
+    std::fs::write(&path, script).unwrap();
+    let output = std::process::Command::new("node").arg(&path).output();
+    let Output { stdout, stderr, .. } = output.ok()?;
+    Some([stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap()))
 }
 
 /// Values at which the unit or the rounding changes, and others.
@@ -287,20 +235,11 @@ const SECONDS: [f64; 18] = [
 /// The page's script formats durations as Rust does. Not tested without Node.
 #[test]
 fn a_duration_is_formatted_alike_on_the_page_and_in_text() {
-    let from = DOM.find("const known").unwrap();
-    let to = DOM.find("const number").unwrap();
-    let script = format!(
-        "{}; console.log({SECONDS:?}.map(duration).join(\"\\n\"))",
-        &DOM[from..to]
-    );
-    let mut node = std::process::Command::new("node");
-    let Ok(output) = node.args(["-e", &script]).output() else {
-        return;
-    };
-    let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<String> = text
-        .lines()
-        .map(|line| line.replace('\u{a0}', " "))
-        .collect();
-    assert_eq!(lines, SECONDS.map(crate::units::duration));
+    let [from, to] = ["const known", "const number"].map(|text| DOM.find(text).unwrap());
+    let shown = format!("console.log({SECONDS:?}.map(duration).join(\"\\n\"))");
+    if let Some([said, _]) = node(&format!("{}; {shown}", &DOM[from..to])) {
+        let said = said.replace('\u{a0}', " ");
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines, SECONDS.map(crate::units::duration));
+    }
 }

@@ -1,105 +1,85 @@
 use super::*;
-use crate::report::load::tests::assert_says;
-use crate::request::outcome::GIVEN_UP;
-use crate::table::Cell;
+use crate::report::load::tests::*;
 
 const HOSTS: [&str; 2] = ["127.0.0.1:30001", "127.0.0.1:30002"];
 const SERVERS: [&str; 2] = ["server-1", "server-2"];
 const AT_ONCE: &str = "no request was sent there during the fault";
+const STAYED: &str = "traffic did not leave it";
 const UNKNOWN: &str = "when traffic moved away is unknown";
 
-/// A request: its arrival, its server, and its TTFT (`None` if it failed there). There are hops unless `has_no_hop`.
-#[derive(Clone, Default)]
+/// A request: its arrival, its TTFT (`None` if it failed), the server and the hop that its row names, and other cells.
+#[derive(Clone)]
 struct Sent {
     at: f64,
-    server: usize,
     ttft: Option<f64>,
-    end: Option<f64>,
-    has_no_hop: bool,
-    has_no_host: bool,
-    /// Whether its proxy named its hop.
-    is_held: bool,
-    is_given_up: bool,
-    ended_in: &'static str,
-    failed_attempts: String,
+    host: &'static str,
+    worker: &'static str,
+    more: String,
 }
 
 fn sent(at: f64, server: usize, ttft: Option<f64>) -> Sent {
     Sent {
         at,
-        server,
         ttft,
-        ..Sent::default()
+        host: HOSTS[server],
+        worker: SERVERS[server],
+        more: String::new(),
     }
+}
+
+impl Sent {
+    /// The same without its server and hop, but with these cells.
+    fn nowhere(self, more: String) -> Sent {
+        Sent {
+            host: "",
+            worker: "",
+            more,
+            ..self
+        }
+    }
+
+    fn row(self) -> String {
+        let Sent { at, host, .. } = self;
+        let ended = match self.ttft {
+            Some(ttft) => format!("outcome=ok, ttft={ttft}, total_latency={}", 10.0 * ttft),
+            None => "outcome=upstream_died".to_owned(),
+        };
+        format!(
+            "arrival_time={at}, host={host}, worker={}, {ended}, {}",
+            self.worker, self.more
+        )
+    }
+}
+
+/// Faults, each by its time, server, kind and event.
+fn faults(text: &str) -> Vec<FaultRow> {
+    let of = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
+        [time, server, kind, event] => FaultRow::of(time.parse().unwrap(), server, kind, event),
+        _ => panic!("{line}"),
+    };
+    text.split(", ").map(of).collect()
 }
 
 /// The episodes of requests to two servers.
-fn episodes_of(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
-    episodes_at(2, sent, faults)
+fn episodes_of(sent: impl IntoIterator<Item = Sent>, told: &str) -> Vec<Episode> {
+    let servers = [0, 1].map(|n| ServerFile::of(SERVERS[n], HOSTS[n]));
+    episodes_at(&servers, sent, told)
 }
 
-/// The episodes of requests to so many servers.
-fn episodes_at(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
-    let mut table = Table::default();
-    for (n, request) in sent.iter().enumerate() {
-        let id = format!("x-{n}");
-        let (success, outcome) = match request.ttft {
-            Some(_) => ("True", "ok"),
-            None if request.is_given_up => ("False", "client_abort"),
-            None => ("False", "upstream_died"),
-        };
-        let error = request.is_given_up.then_some(GIVEN_UP);
-        let attempts = request.failed_attempts.as_str();
-        let is_named = attempts.is_empty() && !request.has_no_host || request.ttft.is_some();
-        let number = |column, value: Option<f64>| Some((column, Cell::Number(value?)));
-        let cells = [
-            Some(("req_id", Cell::Id(&id))),
-            number("arrival_time", Some(request.at)),
-            number("end_time", request.end),
-            number("ttft", request.ttft),
-            number("total_latency", request.ttft.map(|ttft| 10.0 * ttft)),
-            Some(("success", Cell::Word(success))),
-            Some(("outcome", Cell::Word(outcome))),
-            (!request.ended_in.is_empty()).then_some(("ended_in", Cell::Word(request.ended_in))),
-            error.map(|error| ("error", Cell::Word(error))),
-            // A request that a hop broke has no host, but an attempt that names the hop.
-            is_named.then_some(("host", Cell::Word(HOSTS[request.server]))),
-            (request.is_held || is_named && !request.has_no_hop)
-                .then_some(("worker", Cell::Word(SERVERS[request.server]))),
-            (!attempts.is_empty()).then_some(("failed_attempts", Cell::Word(attempts))),
-        ];
-        table.push(cells.into_iter().flatten());
-    }
-    let servers = HOSTS
-        .iter()
-        .zip(SERVERS)
-        .take(servers)
-        .map(|(host, name)| ServerFile {
-            name: name.to_owned(),
-            host: (*host).to_owned(),
-            ..ServerFile::default()
-        });
-    episodes(&table, faults, &servers.collect::<Vec<_>>())
+fn episodes_at(
+    servers: &[ServerFile],
+    sent: impl IntoIterator<Item = Sent>,
+    told: &str,
+) -> Vec<Episode> {
+    let table = Table::of_lines(sent.into_iter().map(Sent::row));
+    episodes(&table, &faults(told), servers)
 }
 
 /// The only fault.
-fn only(sent: &[Sent], faults: &[FaultRow]) -> Fault {
-    let mut found = episodes_of(sent, faults);
+fn only(sent: impl IntoIterator<Item = Sent>, told: &str) -> Fault {
+    let mut found = episodes_of(sent, told);
     assert_eq!((found.len(), found[0].faults.len()), (1, 1), "{found:?}");
     found[0].faults.remove(0)
-}
-
-fn fault(time: f64, server: u32, event: &str) -> FaultRow {
-    of_kind("kill", time, server, event)
-}
-
-fn of_kind(kind: &str, time: f64, server: u32, event: &str) -> FaultRow {
-    FaultRow {
-        time,
-        server: format!("server-{server}"),
-        kind: kind.to_owned(),
-        event: event.to_owned(),
-    }
 }
 
 /// Ten requests a second for 90 s, in turns. Server 1 is down from 30 s: requests to it fail until 31 s, then all go to the other and take
@@ -107,23 +87,21 @@ fn of_kind(kind: &str, time: f64, server: u32, event: &str) -> FaultRow {
 fn killed() -> Vec<Sent> {
     // TTFTs vary a little, without a pattern.
     let usual = |n: usize| 0.1 + 0.01 * ((n * 7919) % 97) as f64 / 97.0;
-    (0..900)
-        .map(|n| {
-            let at = n as f64 / 10.0;
-            match (at, n % 2) {
-                (30.0..31.0, 0) => sent(at, 0, None),
-                (30.0..62.0, _) => sent(at, 1, Some(2.0 * usual(n))),
-                (62.0..65.0, server) => sent(at, server, Some(2.0 * usual(n))),
-                (_, server) => sent(at, server, Some(usual(n))),
-            }
-        })
-        .collect()
+    let one = |n| match (n as f64 / 10.0, n % 2) {
+        (at @ 30.0..31.0, 0) => sent(at, 0, None),
+        (at @ 30.0..62.0, _) => sent(at, 1, Some(2.0 * usual(n))),
+        (at @ 62.0..65.0, server) => sent(at, server, Some(2.0 * usual(n))),
+        (at, server) => sent(at, server, Some(usual(n))),
+    };
+    (0..900).map(one).collect()
 }
 
-fn kill() -> Vec<FaultRow> {
-    [(30.0, "down"), (58.0, "up"), (60.0, "ready")]
-        .map(|(time, event)| fault(time, 1, event))
-        .into()
+const KILL: &str = "30 server-1 kill down, 58 server-1 kill up, 60 server-1 kill ready";
+
+/// What is said of episodes.
+#[track_caller]
+fn assert_lines<const N: usize>(found: &[Episode], expected: [&str; N]) {
+    assert_says_all(&lines(found).join("\n"), expected);
 }
 
 #[track_caller]
@@ -132,14 +110,18 @@ fn assert_after(effect: &Effect, seconds: f64) {
     assert!((found - seconds).abs() < 1e-9, "{effect:?}");
 }
 
+/// The requests of each phase, and how many of them failed.
+fn counts(found: &[Episode]) -> Vec<[(usize, usize); 3]> {
+    let count = |phase: &Phase| (phase.requests, phase.failed.values().sum());
+    let phases = found.iter().map(|of| of.phases.each_ref());
+    phases.map(|phases| phases.map(count)).collect()
+}
+
 #[test]
 fn a_killed_server_has_figures_before_during_and_after() {
-    let found = episodes_of(&killed(), &kill());
-    assert_eq!(found.len(), 1);
+    let found = episodes_of(killed(), KILL);
+    assert_eq!(counts(&found), [[(300, 0), (300, 5), (300, 0)]]);
     let [before, during, after] = &found[0].phases;
-    let requests = [before, during, after].map(|phase| phase.requests);
-    assert_eq!(requests, [300, 300, 300]);
-    assert_eq!([before, after].map(|phase| phase.failed.len()), [0, 0]);
     let died = BTreeMap::from([("upstream_died".to_owned(), 5)]);
     assert_eq!(during.failed, died);
     let p50 = |phase: &Phase| phase.ttft.p50.unwrap();
@@ -149,110 +131,83 @@ fn a_killed_server_has_figures_before_during_and_after() {
     // The last went there at 30.8 s.
     assert_after(&fault.left, 0.8);
     assert_after(&fault.recovery, 2.0);
-    let text = lines(&found).join("\n");
-    for expected in [
+    let expected = [
         "server-1 kill from 30.0 s until 60.0 s, when it answered again",
         "traffic left it within 0.80 s; it served again 2.00 s after it was back",
         "upstream_died 5",
-    ] {
-        assert_says(&text, expected);
-    }
+    ];
+    assert_lines(&found, expected);
 }
 
 #[test]
 fn a_retried_request_was_sent_to_the_dead_server_too() {
     let mut requests = killed();
     // The other server answered, but the attempt at 40 s names the dead one.
-    requests[400].failed_attempts = format!("{} connect_error 0 0.001", HOSTS[0]);
-    assert_after(&only(&requests, &kill()).left, 10.0);
+    requests[400].more = format!("failed_attempts={} connect_error 0 0.001", HOSTS[0]);
+    assert_after(&only(requests.clone(), KILL).left, 10.0);
     // A longer address with the same beginning is another server.
-    requests[400].failed_attempts = format!("{}9 connect_error 0 0.001", HOSTS[0]);
-    assert_after(&only(&requests, &kill()).left, 0.8);
+    requests[400].more = format!("failed_attempts={}9 connect_error 0 0.001", HOSTS[0]);
+    assert_after(&only(requests, KILL).left, 0.8);
 }
 
 #[test]
 fn a_request_that_a_hop_broke_was_sent_there() {
-    // As in rows behind such a hop.
-    let broken_by = |hop: &str| {
-        let mut requests = killed();
-        for request in requests.iter_mut().filter(|of| of.ttft.is_none()) {
-            request.failed_attempts = format!("{hop} proxy_error after 0.000115 s");
-        }
-        requests
+    let left = |requests: Vec<Sent>, kind| only(requests, &KILL.replace("kill", kind)).left;
+    // As in rows behind such a hop: they have no host, but an attempt that names the hop.
+    let broken_by = |hop: &str| -> Vec<Sent> {
+        let attempt = format!("failed_attempts={hop} proxy_error after 0.000115 s");
+        let broken = |of: Sent| match of.ttft {
+            None => of.nowhere(attempt.clone()),
+            Some(_) => of,
+        };
+        killed().into_iter().map(broken).collect()
     };
-    let left = |requests: &[Sent], kind: &str| {
-        let mut faults = kill();
-        faults
-            .iter_mut()
-            .for_each(|fault| fault.kind = kind.to_owned());
-        only(requests, &faults).left
-    };
-    assert_after(&left(&broken_by("server-1"), "reset"), 0.8);
-    assert_eq!(left(&broken_by("server-12"), "reset").said, AT_ONCE);
+    assert_after(&left(broken_by("server-1"), "reset"), 0.8);
+    assert_eq!(left(broken_by("server-12"), "reset").said, AT_ONCE);
     // A hop that refuses connections reads no request.
-    assert_says(&left(&broken_by("server-1"), "refuse").said, UNKNOWN);
+    assert_says(&left(broken_by("server-1"), "refuse").said, UNKNOWN);
     // Without a hop a refused connection is in no row.
     let mut without = killed();
-    without
-        .iter_mut()
-        .for_each(|request| request.has_no_hop = true);
-    without.retain(|request| request.ttft.is_some());
-    assert_says(&left(&without, "kill").said, UNKNOWN);
+    without.retain(|of| of.ttft.is_some());
+    without.iter_mut().for_each(|of| of.worker = "");
+    assert_says(&left(without, "kill").said, UNKNOWN);
 }
 
 #[test]
 fn traffic_left_a_server_that_serves_before_it_is_seen_ready() {
     let mut requests = killed();
     // Up at 58 s, seen at 60 s, used since 59 s.
-    let served = requests
-        .iter_mut()
-        .filter(|of| (59.0..60.0).contains(&of.at));
-    served.for_each(|request| request.server = 0);
-    assert_after(&only(&requests, &kill()).left, 0.8);
+    for request in &mut requests[590..600] {
+        *request = sent(request.at, 0, request.ttft);
+    }
+    assert_after(&only(requests, KILL).left, 0.8);
 }
 
 #[test]
 fn requests_that_a_fault_broke_count_as_during_it() {
     let mut requests = killed();
-    for request in &mut requests {
-        request.end = request.ttft.map(|ttft| request.at + 10.0 * ttft);
-    }
     // Two arrived before the fault, which broke one; the other was long. One had failed by itself before, and a second fault broke another.
     for (broken, end) in [(295, 30.001), (100, 12.0), (799, 80.5)] {
-        (requests[broken].ttft, requests[broken].end) = (None, Some(end));
+        requests[broken].ttft = None;
+        requests[broken].more = format!("end_time={end}");
     }
-    requests[296].end = Some(45.0);
-    let mut faults = kill();
-    faults.extend([fault(80.0, 2, "down"), fault(81.0, 2, "ready")]);
-    let found = episodes_of(&requests, &faults);
-    let count = |phase: &Phase| (phase.requests, phase.failed.values().sum::<usize>());
-    let counts = |episode: usize| found[episode].phases.each_ref().map(count);
-    assert_eq!(counts(0), [(299, 1), (301, 6), (199, 0)]);
-    assert_eq!(counts(1), [(199, 0), (11, 1), (90, 0)]);
-}
-
-#[test]
-fn a_fault_until_the_end_has_no_after() {
-    let found = episodes_of(&killed(), &kill()[..1]);
-    let [_, during, after] = &found[0].phases;
-    assert_eq!((during.requests, after.requests), (600, 0));
-    let text = lines(&found).join("\n");
-    for expected in ["to the end of the run", "; it was not brought back"] {
-        assert_says(&text, expected);
+    for request in requests.iter_mut() {
+        if let Some(ttft) = request.ttft {
+            request.more = format!("end_time={}", request.at + 10.0 * ttft);
+        }
     }
+    requests[296].more = "end_time=45".to_owned();
+    let twice = format!("{KILL}, 80 server-2 kill down, 81 server-2 kill ready");
+    let found = episodes_of(requests, &twice);
+    let first = [(299, 1), (301, 6), (199, 0)];
+    assert_eq!(counts(&found), [first, [(199, 0), (11, 1), (90, 0)]]);
 }
 
 #[test]
 fn faults_that_overlap_are_one_episode_and_others_are_not() {
-    let faults = [
-        fault(30.0, 1, "down"),
-        fault(31.0, 2, "down"),
-        fault(40.0, 2, "ready"),
-        fault(45.0, 1, "ready"),
-        fault(70.0, 2, "down"),
-        fault(80.0, 2, "ready"),
-    ];
-    let found = episodes_of(&killed(), &faults);
+    let told = "30 server-1 kill down, 31 server-2 kill down, 40 server-2 kill ready, 45 server-1 kill ready, \
+        70 server-2 kill down, 80 server-2 kill ready";
+    let found = episodes_of(killed(), told);
     let ends = |of: &Episode| of.phases.each_ref().map(|phase| (phase.from, phase.to));
     let shape: Vec<_> = found.iter().map(|of| (of.faults.len(), ends(of))).collect();
     // After one fault is before the next.
@@ -263,81 +218,74 @@ fn faults_that_overlap_are_one_episode_and_others_are_not() {
 
 #[test]
 fn too_few_requests_have_no_quantiles() {
-    let every_second = |count: u32| -> Vec<Sent> {
-        let one = |n| sent(f64::from(n), 1, Some(0.1));
-        (0..count).map(one).collect()
-    };
-    let down = |from, to| [fault(from, 1, "down"), fault(to, 1, "ready")];
-    let few = episodes_of(&every_second(30), &down(10.0, 20.0));
+    let every_second = || (0..30).map(|n| sent(f64::from(n), 1, Some(0.1)));
+    let few = episodes_of(
+        every_second(),
+        "10 server-1 kill down, 20 server-1 kill ready",
+    );
     let ttft = few[0].phases[0].ttft;
     assert_eq!((ttft.p50, ttft.p99), (Some(0.1), None));
     // No row names server 1.
     assert_says(&few[0].faults[0].left.said, UNKNOWN);
-    let text = lines(&few).join("\n");
-    assert_says(&text, "0.10 s / too few");
-    assert_says(&text, "no row tells of failed connects");
-    assert_eq!(episodes_of(&every_second(30), &[]), []);
+    let expected = ["0.10 s / too few", "no row tells of failed connects"];
+    assert_lines(&few, expected);
+    let table = Table::of_lines(every_second().map(Sent::row));
+    assert_eq!(episodes(&table, &[], &[]), []);
 }
 
 #[test]
 fn traffic_that_never_leaves_or_never_comes() {
-    let faults = [fault(10.5, 1, "down"), fault(20.5, 1, "ready")];
-    let left = |request: &dyn Fn(usize, bool) -> Option<Sent>| {
-        let all = (0..100).filter_map(|n| request(n, (11..21).contains(&n)));
-        only(&all.collect::<Vec<_>>(), &faults)
+    let told = "10.5 server-1 kill down, 20.5 server-1 kill ready";
+    let all = |request: fn(f64, bool) -> Sent| {
+        (0..100).map(move |n| request(f64::from(n), (11..21).contains(&n)))
     };
-    let found = left(&|n, _| Some(sent(n as f64, 0, None)));
-    assert_eq!(found.left.said, "traffic did not leave it");
+    let left = |request| only(all(request), told);
+    let found = left(|at, _| sent(at, 0, None));
+    assert_eq!(found.left.said, STAYED);
     let never = "it served nothing in the 78.50 s that it was back, in which 79 requests came";
     assert_eq!((found.recovery.said.as_str(), found.unserved), (never, 79));
-    let gap = left(&|n, is_down| (!is_down).then(|| sent(n as f64, 0, Some(0.1))));
-    assert_eq!(gap.left.said, "no request came during the fault");
-    let elsewhere = left(&|n, is_down| Some(sent(n as f64, usize::from(is_down), Some(0.1))));
+    let but_then = all(|at, _| sent(at, 0, Some(0.1))).filter(|of| !(11.0..21.0).contains(&of.at));
+    let gap = only(but_then, told).left.said;
+    assert_eq!(gap, "no request came during the fault");
+    let elsewhere = left(|at, is_down| sent(at, usize::from(is_down), Some(0.1)));
     assert_eq!(elsewhere.left.said, AT_ONCE);
-    // A request that timed out while the server stood still has no host: its server is unknown, unless there is only one.
-    let nowhere = |n: usize, is_down: bool| Sent {
-        has_no_host: is_down,
-        ..sent(n as f64, 0, (!is_down).then_some(0.1))
+    // A request that timed out while the server stood still has no host: its server is unknown, unless there is only one, or its proxy
+    // named its hop.
+    let nowhere = |at, is_down| match is_down {
+        true => sent(at, 0, None).nowhere(String::new()),
+        false => sent(at, 0, Some(0.1)),
     };
-    let stalled = left(&|n, is_down| Some(nowhere(n, is_down)));
-    assert_says(&stalled.left.said, "unknown: of 10 later requests no row");
-    let all: Vec<Sent> = (0..100)
-        .map(|n| nowhere(n, (11..21).contains(&n)))
-        .collect();
-    let held = left(&|n, is_down| {
-        Some(Sent {
-            is_held: is_down,
-            ..nowhere(n, is_down)
-        })
+    let unknown = "unknown: of 10 later requests no row";
+    assert_says(&left(nowhere).left.said, unknown);
+    let held = left(|at, is_down| match is_down {
+        true => sent(at, 0, None).nowhere("worker=server-1".to_owned()),
+        false => sent(at, 0, Some(0.1)),
     });
-    assert_eq!(held.left.said, "traffic did not leave it");
-    let only = episodes_at(1, &all, &faults).remove(0).faults.remove(0);
+    assert_eq!(held.left.said, STAYED);
+    let one = [ServerFile::of(SERVERS[0], HOSTS[0])];
+    let only = &episodes_at(&one, all(nowhere), told)[0].faults[0];
     assert_says(&only.left.said, "it is the only server");
+}
+
+fn given_up(at: f64, end: &str) -> Sent {
+    let more = format!("outcome=client_abort, error={GIVEN_UP}, end_time={end}");
+    sent(at, 0, None).nowhere(more)
 }
 
 #[test]
 fn requests_given_up_when_the_run_was_stopped_count_where_they_arrived() {
-    let given_up = |at| Sent {
-        end: Some(4.6),
-        has_no_host: true,
-        is_given_up: true,
-        ..sent(at, 0, None)
-    };
     let before = (0..20).map(|n| sent(0.05 * n as f64, n % 2, Some(0.1)));
     // One arrived before the fault and was under way when it began.
-    let held = (0..72).map(|n| given_up(1.0 + 0.05 * f64::from(n)));
-    let mut requests: Vec<Sent> = before.chain(held).collect();
-    requests.push(given_up(0.96));
-    let found = episodes_of(
-        &requests,
-        &[1, 2].map(|server| of_kind("stall", 1.0, server, "down")),
-    );
-    let counts = |phase: &Phase| (phase.requests, phase.failed.len());
-    let counts = found[0].phases.each_ref().map(counts);
-    assert_eq!(counts, [(21, 0), (72, 0), (0, 0)]);
+    let held = (0..72).map(|n| 1.0 + 0.05 * f64::from(n)).chain([0.96]);
+    let requests = before.chain(held.map(|at| given_up(at, "4.6")));
+    let found = episodes_of(requests, "1 server-1 stall down, 1 server-2 stall down");
+    assert_eq!(counts(&found), [[(21, 0), (72, 0), (0, 0)]]);
+    let expected = [
+        "72 given up when the run was stopped",
+        "of 72 later requests no row tells",
+    ];
+    assert_lines(&found, expected);
     let text = lines(&found).join("\n");
-    assert_says(&text, "72 given up when the run was stopped");
-    assert_says(&text, "of 72 later requests no row tells");
     assert!(!text.contains("no request"), "{text}");
     let json = serde_json::to_value(&found).unwrap();
     assert_eq!(json[0]["phases"][1]["given_up"], 72);
@@ -345,11 +293,11 @@ fn requests_given_up_when_the_run_was_stopped_count_where_they_arrived() {
 
 #[test]
 fn requests_given_up_after_a_fault_do_not_count_as_unserved() {
-    let mut requests = killed();
-    for request in requests.iter_mut().filter(|of| of.at >= 60.0) {
-        (request.ttft, request.is_given_up) = (None, true);
-    }
-    let found = only(&requests, &kill());
+    let requests = killed().into_iter().map(|of| match of.at {
+        60.0.. => given_up(of.at, ""),
+        _ => of,
+    });
+    let found = only(requests, KILL);
     assert_says(&found.recovery.said, "in which 300 requests came");
     assert_eq!(found.unserved, 0);
 }
@@ -360,54 +308,43 @@ fn traffic_has_left_a_server_unless_chance_explains_it() {
     let but_for = |last: usize| {
         let server = |n: usize| usize::from(!n.is_multiple_of(3) || n >= 60 - last);
         let all = (0..60).map(|n| sent(0.05 * n as f64, server(n), Some(0.1)));
-        only(&all.collect::<Vec<_>>(), &[fault(1.0, 1, "down")]).left
+        only(all, "1 server-1 kill down").left
     };
     for few in [3, 6] {
         let found = but_for(few);
-        assert_eq!(
-            (found.seconds, &*found.said),
-            (None, "traffic did not leave it")
-        );
+        assert_eq!((found.seconds, &*found.said), (None, STAYED));
     }
     assert_says(&but_for(20).said, "traffic left it within 0.95 s");
     // Requests that reached no server say nothing.
-    let mut all: Vec<Sent> = (0..30).map(|n| sent(n as f64, n % 2, Some(0.1))).collect();
-    let refused = (30..60).map(|n| Sent {
-        has_no_host: true,
-        ended_in: "proxy",
-        ..sent(f64::from(n), 0, None)
+    let all = (0..60).map(|n| match n {
+        0..30 => sent(n as f64, n % 2, Some(0.1)),
+        _ => sent(n as f64, 0, None).nowhere("ended_in=proxy".to_owned()),
     });
-    all.extend(refused);
-    let found = only(&all, &[fault(10.5, 1, "down")]);
-    assert_says(&found.left.said, "traffic did not leave it");
+    let found = only(all, "10.5 server-1 kill down");
+    assert_says(&found.left.said, STAYED);
 }
 
 #[test]
 fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
-    let outcome = |kind: &str, events: &[(f64, &str)]| {
+    let outcome = |kind: &str, told: &str| {
         let requests = (0..100).map(|n| sent(0.1 * n as f64, n % 2, Some(0.1)));
-        let events = events.iter();
-        let faults = events.map(|(at, event)| of_kind(kind, *at, 1, event));
-        let found = episodes_of(&requests.collect::<Vec<_>>(), &faults.collect::<Vec<_>>());
+        let found = episodes_of(requests, &told.replace("KIND", kind));
         (lines(&found).join("\n"), found[0].phases[1].to)
     };
-    let whole = [(2.0, "down"), (4.0, "up"), (4.3, "ready")];
+    let whole = "2 server-1 KIND down, 4 server-1 KIND up, 4.3 server-1 KIND ready";
     for (kind, went_on) in [
         ("slow", "it could be reached all the time"),
         ("cut", "it could be reached all the time"),
         ("stall", "the stalled requests went on"),
         ("reset", "it served again"),
     ] {
-        let (text, over) = outcome(kind, &whole);
-        assert_says(
-            &text,
-            &format!("server-1 {kind} from 2.0 s taken away at 4.0 s"),
-        );
-        assert_says(&text, &format!("traffic did not leave it; {went_on}"));
+        let (text, over) = outcome(kind, whole);
+        let from = format!("server-1 {kind} from 2.0 s taken away at 4.0 s");
+        assert_says_all(&text, [&from, &format!("{STAYED}; {went_on}")]);
         assert!(!text.contains("answered again"), "{text}");
         assert_eq!(text.contains("served again"), kind == "reset", "{text}");
         assert_eq!(over, Some(4.0));
-        let (text, over) = outcome(kind, &whole[..1]);
+        let (text, over) = outcome(kind, "2 server-1 KIND down");
         let end = match kind {
             "reset" => "it was not brought back",
             _ => "the fault was not taken away",
@@ -415,17 +352,16 @@ fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
         assert_says(&text, end);
         assert_eq!(over, None);
     }
-    let (text, over) = outcome("refuse", &whole);
-    assert_says(&text, "until 4.3 s, when it answered again");
-    assert_says(&text, "it served again 0.10 s after it was back");
+    let (text, over) = outcome("refuse", whole);
+    let back = "it served again 0.10 s after it was back";
+    assert_says_all(&text, ["until 4.3 s, when it answered again", back]);
     assert_eq!(over, Some(4.3));
 }
 
 #[test]
 fn a_slow_server_that_got_no_more_requests_is_found() {
     let requests = (0..100).map(|n| sent(0.1 * n as f64, usize::from(n > 30), Some(0.1)));
-    let faults = [(2.0, "down"), (4.0, "up")].map(|(at, event)| of_kind("slow", at, 1, event));
-    let found = only(&requests.collect::<Vec<_>>(), &faults);
+    let found = only(requests, "2 server-1 slow down, 4 server-1 slow up");
     let never = "it served nothing in the 5.90 s after that, in which 60 requests came";
     assert_eq!((found.recovery.said.as_str(), found.unserved), (never, 60));
 }

@@ -1,15 +1,10 @@
-use crate::request::columns::ColumnId;
 use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::report::figures::figures;
 use crate::report::files::RunRef;
-use crate::report::load::tests::assert_says;
-use crate::report::sample::{Sample, at};
+use crate::report::load::tests::*;
 use crate::request::columns::COLUMNS;
-use crate::request::csv;
-use crate::request::row::Row;
-use crate::request::timeline::Moment;
 
 impl Run {
     /// A run with these rows and nothing else.
@@ -19,25 +14,80 @@ impl Run {
             ..Run::default()
         }
     }
+
+    /// A run as it is read from a file with these rows.
+    pub(in crate::report) fn of_rows(records: &[Row]) -> Run {
+        let folder = tempfile::tempdir().unwrap();
+        let rows = rows(records, csv::TimeBase::Since(at(0)));
+        read(write(folder.path(), "requests.csv", rows))
+    }
+
+    /// The same with rows as of [`Table::of_lines`].
+    pub(in crate::report) fn of_lines(rows: impl IntoIterator<Item = impl AsRef<str>>) -> Run {
+        Run::of_table(Table::of_lines(rows))
+    }
 }
 
-fn rows(records: &[Row], base: csv::TimeBase) -> Vec<u8> {
+impl Loaded {
+    pub(in crate::report) fn of(runs: Vec<Run>) -> Loaded {
+        let experiment = None;
+        Loaded { experiment, runs }
+    }
+}
+
+impl ServerFile {
+    pub(in crate::report) fn of(name: &str, host: &str) -> ServerFile {
+        ServerFile {
+            name: name.to_owned(),
+            host: host.to_owned(),
+            ..ServerFile::default()
+        }
+    }
+}
+
+impl ProcessFile {
+    pub(in crate::report) fn of(name: &str, command: &str) -> ProcessFile {
+        ProcessFile {
+            name: name.to_owned(),
+            command: command.to_owned(),
+            ..ProcessFile::default()
+        }
+    }
+}
+
+impl FaultRow {
+    pub(in crate::report) fn of(time: f64, server: &str, kind: &str, event: &str) -> FaultRow {
+        FaultRow {
+            time,
+            server: server.to_owned(),
+            kind: kind.to_owned(),
+            event: event.to_owned(),
+        }
+    }
+}
+
+/// A file of rows.
+pub(in crate::report) fn rows(records: &[Row], base: csv::TimeBase) -> Vec<u8> {
     let mut rows = Vec::new();
     csv::header(&mut rows);
-    records
-        .iter()
-        .for_each(|record| csv::row(record, base, &mut rows));
+    let records = records.iter();
+    records.for_each(|record| csv::row(record, base, &mut rows));
     rows
 }
 
 fn records(count: i64) -> Vec<Row> {
-    (0..count)
-        .map(|n| Sample::starting(n * 100).row())
-        .collect()
+    let row = |n| Sample::starting(n * 100).row();
+    (0..count).map(row).collect()
 }
 
 fn of_run(count: i64) -> Vec<u8> {
     rows(&records(count), csv::TimeBase::Since(at(0)))
+}
+
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, bytes).unwrap();
+    packed.finish().unwrap()
 }
 
 fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
@@ -47,16 +97,19 @@ fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
+/// The arrivals of a run.
+fn arrivals(run: &Run) -> Vec<f64> {
+    run.table.numbers(ColumnId::arrival_time)
+}
+
 /// Reads the only run of a path.
 fn read(given: PathBuf) -> Run {
     load(&[given]).unwrap().runs.remove(0)
 }
 
 fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
-    bytes
-        .split_inclusive(|byte| *byte == b'\n')
-        .map(<[u8]>::to_vec)
-        .collect()
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    lines.map(<[u8]>::to_vec).collect()
 }
 
 #[test]
@@ -76,8 +129,12 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     let last = lines.last_mut().unwrap();
     last.truncate(last.len() - 1);
     write(folder.path(), "requests.csv", lines.concat());
+    write(folder.path(), SUMMARY, r#"{"scheduled": 12}"#);
     let run = read(folder.path().to_owned());
     assert_eq!(run.table.len(), 5);
+    // They are no early end.
+    let told = "warning: 7 of 12 scheduled requests were never sent or have no row that can be read: they are in no figure";
+    assert_eq!(figures(&run).warnings(), [told]);
     for expected in [
         "7 of 12 rows cannot be read and are left out: ",
         "requests.csv line 3: ",
@@ -88,31 +145,37 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
         assert_says(&run.notes[0], expected);
     }
     // Of many only the first are named.
-    for (row, expected) in [
-        ("b,2,great", "outcome \"great\" is unknown to this version"),
-        (&long, "line 3: the row is longer than 1 MiB"),
-    ] {
-        let text = format!("req_id,arrival_time,outcome\na,1,ok\n{row}\n");
-        let run = read(write(folder.path(), "p.csv", text));
-        assert_says(&run.notes[0], expected);
-    }
+    let head = "req_id,arrival_time,outcome\na,1,ok\n";
+    let unknown = format!("{head}b,2,great\n");
+    assert_told(unknown, "outcome \"great\" is unknown to this version");
+    let long = format!("{head}{long}\n");
+    assert_told(long, "line 3: the row is longer than 1 MiB");
+}
+
+/// What is said of a file of rows, or why it is refused.
+#[track_caller]
+fn assert_told(bytes: impl AsRef<[u8]>, expected: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let told = match load(&[write(folder.path(), "p.csv", bytes)]) {
+        Ok(loaded) => loaded.runs[0].notes.join("\n"),
+        Err(error) => error.to_string(),
+    };
+    assert_says(&told, expected);
 }
 
 #[test]
 fn a_gzip_file_is_read_and_a_truncated_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut packed, &of_run(2000)).unwrap();
-    let packed = packed.finish().unwrap();
+    let packed = packed(&of_run(2000));
     let named = |name: &str, bytes: &[u8]| write(folder.path(), name, bytes);
-    let whole = read(named("a.csv.gz", &packed));
-    assert_eq!((whole.table.len(), whole.notes.len()), (2000, 0));
     // With any file name.
     for (name, bytes, rows) in [
-        ("packed.csv", &packed[..], 2000),
+        ("a.csv.gz", &packed[..], 2000),
+        ("packed.csv", &packed, 2000),
         ("plain.csv.gz", &of_run(3), 3),
     ] {
-        assert_eq!(read(named(name, bytes)).table.len(), rows, "{name}");
+        let run = read(named(name, bytes));
+        assert_eq!((run.table.len(), run.notes.len()), (rows, 0), "{name}");
     }
     for bytes in [40, packed.len() / 2, packed.len() - 1] {
         let cut = load(&[named("cut.csv.gz", &packed[..bytes])]).unwrap_err();
@@ -128,17 +191,13 @@ fn a_file_without_rows_is_refused() {
         (b"{\"a\": 1}\n", "has no column req_id"),
         (b"\xff\xfe\x00", "its first line is not text in UTF-8"),
         (b"req_id,success,arrival\n", "has no column arrival_time"),
+        (b"req_id,arrival_time,ttft\n", "has no column outcome"),
         (
-            b"req_id,arrival_time,ttft\nx,1,2\n",
-            "has no column outcome",
-        ),
-        (
-            b"req_id,arrival_time,outcome,ttft,ttft\nx,1,ok,2,3\n",
-            "names ttft twice",
+            b"req_id,arrival_time,success,host,host\n",
+            "names host twice",
         ),
     ] {
-        let path = write(folder.path(), "some.csv", bytes);
-        assert_says(&load(&[path]).unwrap_err().to_string(), expected);
+        assert_told(bytes, expected);
     }
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
@@ -159,25 +218,17 @@ fn a_file_without_rows_is_refused() {
 fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut packed, &of_run(40)).unwrap();
-    write(&dir, "requests.csv.gz", packed.finish().unwrap());
-    write(
-        &dir,
-        RUN,
-        serde_json::to_string(&RunFile::default()).unwrap(),
-    );
+    write(&dir, "requests.csv.gz", packed(&of_run(40)));
+    let file = serde_json::to_string(&RunFile::default()).unwrap();
+    write(&dir, RUN, file);
     write(&dir, SUMMARY, r#"{"scheduled": 40}"#);
     let run = read(dir.clone());
     assert_eq!((run.table.len(), run.is_partial), (40, false));
     assert_eq!(run.notes, [""; 0]);
     // Without its summary there is nobody's judgement of it.
     std::fs::remove_file(dir.join(SUMMARY)).unwrap();
-    let run = read(dir.clone());
-    assert_says(
-        &run.notes[0],
-        "summary.json is missing: there is no verdict",
-    );
+    let unjudged = "summary.json is missing: there is no verdict";
+    assert_says(&read(dir.clone()).notes[0], unjudged);
     // Rows that `--join` put together are no generator's.
     std::fs::rename(dir.join(RUN), folder.path().join(RUN)).unwrap();
     assert_eq!(read(dir.clone()).notes, [""; 0]);
@@ -191,19 +242,6 @@ fn a_folder_that_lacks_a_file_says_so_and_is_not_taken_for_cut_short() {
     // A run that failed before its first request has neither.
     std::fs::remove_file(dir.join(SUMMARY)).unwrap();
     assert_says(&read(dir).notes[0], "unfinished: 0 requests had ended");
-}
-
-#[test]
-fn rows_that_cannot_be_read_are_no_early_end() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut lines = lines(&of_run(40));
-    lines[3] = b"qs-2,True\n".to_vec();
-    write(folder.path(), "requests.csv", lines.concat());
-    write(folder.path(), SUMMARY, r#"{"scheduled": 40}"#);
-    let run = read(folder.path().to_owned());
-    let warnings = crate::report::figures::figures(&run).warnings();
-    let told = "warning: 1 of 40 scheduled requests were never sent or have no row that can be read: they are in no figure";
-    assert_eq!(warnings, [told]);
 }
 
 #[test]
@@ -230,14 +268,12 @@ fn times_count_from_the_run_whatever_the_file_counts_from() {
     };
     write(&dir, RUN, serde_json::to_string(&file).unwrap());
     let run = read(dir);
-    let arrival = run.table.numbers(ColumnId::arrival_time);
     // The run began 2.5 s before the scheduled time of the first request, which arrived 2 ms later.
-    assert_eq!(arrival, [2.502, 2.602, 2.702]);
+    assert_eq!(arrivals(&run), [2.502, 2.602, 2.702]);
 
     // Without a run: since the full second before the first arrival.
     let run = read(write(folder.path(), "proxy.csv", &epoch));
-    let arrival = run.table.numbers(ColumnId::arrival_time);
-    assert_eq!(arrival, [0.002, 0.102, 0.202]);
+    assert_eq!(arrivals(&run), [0.002, 0.102, 0.202]);
 }
 
 #[test]
@@ -246,16 +282,14 @@ fn times_of_different_bases_are_never_put_together() {
     let (run, epoch) = (of_run(2), rows(&records(2), csv::TimeBase::Epoch));
     let a = write(folder.path(), "a.csv", &run);
     let b = write(folder.path(), "b.csv", &epoch);
-    let error = rows::read(&[a, b], None, &[]).unwrap_err();
+    let error = rows::read(&[a, b], None, &[]).unwrap_err().to_string();
     let expected = "b.csv: its times count from the Unix epoch, those of ";
-    assert_says(&error.to_string(), expected);
+    assert_says(&error, expected);
     // Rows of another base within a file count as broken.
     let mixed = [run, lines(&epoch).remove(1)].concat();
-    let path = write(folder.path(), "mixed.csv", mixed);
-    let run = read(path);
-    assert_eq!(run.table.len(), 2);
-    let expected = "line 4: arrival_time 1795000000.002000000 counts from the Unix epoch";
-    assert_says(&run.notes[0], expected);
+    let broken = "line 4: arrival_time 1795000000.002000000 counts from the Unix epoch";
+    let broken = format!("1 of 3 rows cannot be read and are left out: p.csv {broken}");
+    assert_told(mixed, &broken);
 }
 
 #[test]
@@ -264,31 +298,26 @@ fn files_that_were_rotated_away_are_read_with_the_last() {
     let all = lines(&rows(&records(5), csv::TimeBase::Epoch));
     let part = |from: usize, to: usize| [all[0].clone(), all[from..to].concat()].concat();
     let path = write(folder.path(), "p.csv", part(5, 6));
-    write(folder.path(), "p.csv.20261120T144800Z", part(1, 3));
+    let older = write(folder.path(), "p.csv.20261120T144800Z", part(1, 3));
     write(folder.path(), "p.csv.20261120T144800Z.1", part(3, 4));
     write(folder.path(), "p.csv.20261120T144800Z.10", part(4, 5));
     write(folder.path(), "p.csv.20261120T144800Z.2", "");
     write(folder.path(), "p.csv.bak", "no rows");
-    let run = read(path);
-    let arrival = run.table.numbers(ColumnId::arrival_time);
-    assert_eq!(arrival, [0.002, 0.102, 0.202, 0.302, 0.402]);
+    let run = read(path.clone());
+    assert_eq!(arrivals(&run), [0.002, 0.102, 0.202, 0.302, 0.402]);
     let expected = "with the rows of 3 files that were rotated away";
     assert_eq!(run.notes, [expected]);
-}
-
-#[test]
-fn a_file_that_is_given_twice_is_read_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = write(folder.path(), "p.csv", of_run(3));
-    let older = write(folder.path(), "p.csv.20261120T144800Z", of_run(2));
-    let count = |given: &[PathBuf]| {
-        let loaded = load(given).unwrap();
-        let rows = loaded.runs.iter().map(|run| run.table.len());
-        rows.collect::<Vec<usize>>()
-    };
-    assert_eq!(count(&[path.clone(), older.clone(), path.clone()]), [5]);
-    assert_eq!(count(&[older.clone(), path.clone()]), [5]);
-    assert_eq!(count(std::slice::from_ref(&older)), [2]);
+    // A file that is given twice is read once.
+    for (given, rows) in [
+        (&[&path, &older, &path][..], 5),
+        (&[&older, &path], 5),
+        (&[&older], 2),
+    ] {
+        let given: Vec<PathBuf> = given.iter().copied().cloned().collect();
+        let runs = load(&given).unwrap().runs;
+        assert_eq!(runs.len(), 1, "{given:?}");
+        assert_eq!(runs[0].table.len(), rows, "{given:?}");
+    }
     // Also in the current folder.
     assert_ne!(name_of(Path::new("")), "");
 }
@@ -328,51 +357,28 @@ fn an_experiment_has_its_runs_that_have_begun() {
 #[test]
 fn the_beginning_of_a_run_is_told_since_the_epoch_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
-    let began = || at(0).nanos();
+    let began = at(0).nanos();
     let beginning = |run: &Run| figures(run).to_json()["started_at_ns"].as_i64();
-    let all: Vec<Row> = (0..2)
-        .map(|n| Sample::starting(250 + n * 100).open_row())
-        .collect();
+    let all = [250, 350].map(|start| Sample::starting(start).open_row());
+    let (epoch, since) = (csv::TimeBase::Epoch, csv::TimeBase::Since(at(0)));
+    let seconds = r#"{"started_at": 1795000000.25}"#;
+    let nanos = r#"{"started_at_ns": 1795000000000000007}"#;
     for (name, base, summary, expected) in [
-        (
-            "run",
-            csv::TimeBase::Since(at(0)),
-            r#"{"started_at_ns": 1795000000000000007}"#,
-            Some(began() + 7),
-        ),
-        (
-            "old",
-            csv::TimeBase::Since(at(0)),
-            r#"{"started_at": 1795000000.25}"#,
-            Some(began() + 250_000_000),
-        ),
-        (
-            "epoch",
-            csv::TimeBase::Epoch,
-            r#"{"started_at": 1795000000.25}"#,
-            Some(began() + 250_000_000),
-        ),
-        ("unknown", csv::TimeBase::Since(at(0)), "{}", None),
+        ("run", since, nanos, Some(7)),
+        ("old", since, seconds, Some(250_000_000)),
+        ("epoch", epoch, seconds, Some(250_000_000)),
+        ("unknown", since, "{}", None),
     ] {
-        write(
-            folder.path(),
-            &format!("{name}/requests.csv"),
-            rows(&all, base),
-        );
-        write(folder.path(), &format!("{name}/summary.json"), summary);
-        assert_eq!(
-            beginning(&read(folder.path().join(name))),
-            expected,
-            "{name}"
-        );
+        let dir = folder.path().join(name);
+        write(&dir, "requests.csv", rows(&all, base));
+        write(&dir, SUMMARY, summary);
+        let expected = expected.map(|at| began + at);
+        assert_eq!(beginning(&read(dir)), expected, "{name}");
     }
     // A proxy's rows begin with its first request.
-    let mut of_proxy = all;
-    for row in &mut of_proxy {
-        row.timeline.clear(Moment::Scheduled);
-    }
-    let of_proxy = rows(&of_proxy, csv::TimeBase::Epoch);
+    let of_proxy = Sample::starting(250).without(&[Moment::Scheduled]);
+    let of_proxy = rows(&[of_proxy.open_row()], epoch);
     let run = read(write(folder.path(), "proxy.csv", of_proxy));
     let arrived = run.table.integer(ColumnId::arrival_time, 0);
-    assert_eq!(beginning(&run), arrived.map(|at| began() + at));
+    assert_eq!(beginning(&run), arrived.map(|at| began + at));
 }

@@ -15,7 +15,7 @@ fn times(rng: &mut ChaCha8Rng, load: f64, count: usize) -> Vec<f64> {
         true => exponential(rng) / (1.0 - load),
         false => 0.0,
     };
-    let mut one = || {
+    let one = |_| {
         let time = wait + exponential(rng);
         wait = match load > 0.0 {
             true => (time - exponential(rng) / load).max(0.0),
@@ -23,7 +23,7 @@ fn times(rng: &mut ChaCha8Rng, load: f64, count: usize) -> Vec<f64> {
         };
         time
     };
-    (0..count).map(|_| one()).collect()
+    (0..count).map(one).collect()
 }
 
 fn ascending(values: &[f64]) -> Vec<f64> {
@@ -32,39 +32,29 @@ fn ascending(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
+/// The load, the number of values, and the quantile.
+type Case = (f64, usize, f64);
+
 /// How often there was an interval, and how often it was wrong.
-fn given_and_wrong(
-    load: f64,
-    count: usize,
-    q: f64,
-    interval: impl Fn(&[f64], f64) -> Option<(f64, f64)>,
-) -> (f64, f64) {
+fn given_and_wrong((load, count, q): Case, interval: fn(&[f64], f64) -> Bounds) -> (f64, f64) {
     const TIMES: usize = 300;
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     let truth = -(1.0 - q).ln() / (1.0 - load);
-    let (mut given, mut wrong) = (0, 0);
-    for _ in 0..TIMES {
-        let values = times(&mut rng, load, count);
-        if let Some((low, high)) = interval(&values, q) {
-            given += 1;
-            wrong += usize::from(!(low..=high).contains(&truth));
-        }
-    }
+    let found = (0..TIMES).filter_map(|_| interval(&times(&mut rng, load, count), q));
+    let found: Vec<_> = found.collect();
+    let is_wrong = |(low, high): &&(f64, f64)| !(*low..=*high).contains(&truth);
+    let wrong = found.iter().filter(is_wrong);
     let share = |count: usize| count as f64 / TIMES as f64;
-    (share(given), share(wrong))
+    (share(found.len()), share(wrong.count()))
 }
 
-fn of_independent(values: &[f64], q: f64) -> Option<(f64, f64)> {
+fn of_independent(values: &[f64], q: f64) -> Bounds {
     dependent_interval(&ascending(values), q, values.len() as f64)
 }
 
-fn series_interval(in_order: &[f64], sorted: &[f64], q: f64) -> Bounds {
+fn of_series(values: &[f64], q: f64) -> Bounds {
     let at = [0.5, 0.9, 0.95, 0.99].iter().position(|of| *of == q);
-    intervals(in_order, sorted)[at.unwrap()].1
-}
-
-fn of_series(values: &[f64], q: f64) -> Option<(f64, f64)> {
-    series_interval(values, &ascending(values), q)
+    intervals(values, &ascending(values))[at.unwrap()].1
 }
 
 /// Of 300 intervals that are wrong with 5 %, more than this share are with a probability below 1e-6: z = 5.
@@ -90,13 +80,13 @@ fn intervals_have_their_coverage_or_are_withheld() {
         (0.8, 5000, 0.9, 0.0),
         (0.9, 1000, 0.5, 0.0),
     ] {
-        let (given, wrong) = given_and_wrong(load, count, q, of_series);
+        let (given, wrong) = given_and_wrong((load, count, q), of_series);
         let most = if load > 0.0 { MISSES_IN_QUEUES } else { MISSES };
         let context = format!("p{q} of {count} at {load}: {given} given, {wrong} wrong");
         assert!(given >= at_least && wrong < most, "{context}");
     }
     for (count, q) in [(40, 0.5), (500, 0.5), (500, 0.95), (400, 0.99)] {
-        let (given, wrong) = given_and_wrong(0.0, count, q, of_independent);
+        let (given, wrong) = given_and_wrong((0.0, count, q), of_independent);
         let is_right = given == 1.0 && 0.0 < wrong && wrong < MISSES;
         assert!(is_right, "p{q} of {count}: {wrong}");
     }
@@ -111,9 +101,9 @@ fn too_few_values_have_no_interval() {
     assert_eq!(interval, Some((359.0, 367.0)));
     assert_eq!(dependent_interval(&values, 0.99, 367.0), None);
     // Ascending: the strongest correlation.
-    assert_eq!(series_interval(&values, &values, 0.99), None);
+    assert_eq!(of_series(&values, 0.99), None);
     // Enough for a median, but not to estimate the correlation.
-    assert_eq!(series_interval(&values[..24], &values[..24], 0.5), None);
+    assert_eq!(of_series(&values[..24], 0.5), None);
 }
 
 #[test]

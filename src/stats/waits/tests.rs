@@ -9,20 +9,54 @@ use crate::sim::engine::{Engine, EventKind, Profile, Prompt, Request};
 
 const MS: i64 = 1_000_000;
 
-/// A load of a simulated server: the mean seconds between requests, and the ranges of prompts and outputs.
-struct Load {
-    every_s: f64,
-    prompt: (u32, u32),
-    output: (u32, u32),
-    requests: usize,
+/// The slots and the tokens of a simulated server, the mean milliseconds between requests, the least and most tokens of a prompt and of an
+/// output, and the number of requests.
+type Load = [u32; 8];
+
+/// What limits each load: more requests than slots with equal and different lengths; long contexts; scores, short answers and low load.
+const LOADS: &str = "\
+slots 4 800000 150 512 512 128 128 600
+slots 16 800000 70 512 512 128 128 600
+slots 32 800000 45 512 512 128 128 600
+slots 32 800000 45 100 1000 25 256 600
+slots 64 800000 40 64 256 256 512 600
+kv_memory 256 20000 80 100 2000 32 400 700
+kv_memory 256 40000 140 100 6000 32 200 700
+kv_memory 256 30000 50 64 1000 200 600 700
+prefill_turn 256 800000 250 8000 8000 1 1 500
+prefill_turn 256 800000 200 6000 10000 2 8 500
+prefill_turn 256 800000 300 512 2048 64 128 500";
+
+fn loads() -> impl Iterator<Item = (Cause, Load)> {
+    LOADS.lines().map(|line| {
+        let (name, load) = line.split_once(' ').unwrap();
+        let cause = Cause::ALL.into_iter().find(|cause| cause.name() == name);
+        let load: Vec<u32> = load.split(' ').map(|n| n.parse().unwrap()).collect();
+        (cause.unwrap(), load.try_into().unwrap())
+    })
 }
 
 /// The stays as rows have them: timestamps are up to a millisecond wrong, and ends are late.
-fn simulated(profile: Profile, load: &Load, seed: u64) -> Vec<Stay> {
+fn simulated(load: Load, seed: u64) -> Vec<Stay> {
+    let [
+        slots,
+        pool,
+        every_ms,
+        shortest,
+        longest,
+        fewest,
+        most,
+        requests,
+    ] = load;
+    let profile = Profile {
+        max_running_requests: slots as usize,
+        max_total_tokens: pool.into(),
+        ..Profile::default()
+    };
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut engine = Engine::new(profile, Stamp::from_nanos(0));
-    let mut stays = vec![Stay::default(); load.requests];
-    let gaps = Exp::new(1.0 / load.every_s).unwrap();
+    let mut stays = vec![Stay::default(); requests as usize];
+    let gaps = Exp::new(1.0 / (f64::from(every_ms) / 1e3)).unwrap();
     let (mut at, mut end) = (0.0, 0);
     let mut take = |engine: &mut Engine, until: i64, stays: &mut Vec<Stay>| {
         for event in engine.advance(Stamp::from_nanos(until)) {
@@ -43,17 +77,17 @@ fn simulated(profile: Profile, load: &Load, seed: u64) -> Vec<Stay> {
             }
         }
     };
-    for id in 0..load.requests {
+    for id in 0..requests {
         at += gaps.sample(&mut rng);
-        let prompt = rng.random_range(load.prompt.0..=load.prompt.1);
-        let output = rng.random_range(load.output.0..=load.output.1);
+        let prompt = rng.random_range(shortest..=longest);
+        let output = rng.random_range(fewest..=most);
         let nanos = (at * 1e9) as i64;
         take(&mut engine, nanos, &mut stays);
-        stays[id].prompt = u64::from(prompt);
-        stays[id].output = u64::from(output);
+        let stay = &mut stays[id as usize];
+        (stay.prompt, stay.output) = (prompt.into(), output.into());
         let request = Request {
-            id: id as u64,
-            prompt: Prompt::Tokens((0..prompt).map(|n| n << 16 | id as u32).collect()),
+            id: id.into(),
+            prompt: Prompt::Tokens((0..prompt).map(|n| n << 16 | id).collect()),
             output_tokens: output,
         };
         engine.submit(request, Stamp::from_nanos(nanos));
@@ -82,14 +116,11 @@ fn shown(waits: &Waits, stays: &[Stay]) -> String {
     format!("{shares:?} {:?}", waits.limits)
 }
 
-fn holds(name: &str, stays: &[Stay], known: &ServerFacts, cause: Cause) -> Waits {
+fn holds(load: Load, stays: &[Stay], known: &ServerFacts, cause: Cause) -> Waits {
     let waits = Waits::of(stays, known);
     let waited: i64 = stays.iter().map(Stay::waited).sum();
-    assert!(
-        waited > 0 && share(&waits, stays, cause) >= 0.95,
-        "{name}: {}",
-        shown(&waits, stays)
-    );
+    let is_named = waited > 0 && share(&waits, stays, cause) >= 0.95;
+    assert!(is_named, "{load:?}: {}", shown(&waits, stays));
     adds_up(stays, &waits);
     waits
 }
@@ -102,78 +133,29 @@ fn adds_up(stays: &[Stay], waits: &Waits) {
     let waited: f64 = stays.iter().map(|stay| stay.waited() as f64 / 1e9).sum();
     let each = || stays.iter().map(|stay| waits.held_up(stay));
     let held = each().sum::<f64>() + waits.unattributed_s;
-    assert!(
-        (waited - held).abs() <= 1e-9 * waited.max(1.0),
-        "{waited} {held}"
-    );
+    let apart = (waited - held).abs();
+    assert!(apart <= 1e-9 * waited.max(1.0), "{waited} {held}");
     assert!(each().all(|held| held >= -1e-9));
 }
 
-fn slots(slots: usize) -> Profile {
-    Profile {
-        max_running_requests: slots,
-        ..Profile::default()
-    }
-}
-
-fn load(every_s: f64, prompt: (u32, u32), output: (u32, u32), requests: usize) -> Load {
-    Load {
-        every_s,
-        prompt,
-        output,
-        requests,
-    }
-}
-
-/// More requests than slots: from 4 to 64 slots, with equal and different lengths.
-fn of_slots() -> [(usize, Load); 5] {
-    [
-        (4, load(0.15, (512, 512), (128, 128), 600)),
-        (16, load(0.070, (512, 512), (128, 128), 600)),
-        (32, load(0.045, (512, 512), (128, 128), 600)),
-        (32, load(0.045, (100, 1000), (25, 256), 600)),
-        (64, load(0.040, (64, 256), (256, 512), 600)),
-    ]
-}
-
 /// The limits of a server, as files have them.
-fn with_limits(slots: usize, pool: u64) -> ServerFacts {
+fn with_limits([slots, pool, ..]: Load) -> ServerFacts {
     ServerFacts {
-        slots: Some(slots as u32),
-        pool: Some(pool),
+        slots: Some(slots),
+        pool: Some(pool.into()),
         ..ServerFacts::default()
     }
 }
 
 #[test]
 fn each_limit_is_recognized_with_and_without_files_that_name_it() {
-    let by_slots = of_slots().map(|(n, load)| (n, 800_000, load, Cause::Slots));
-    let by_memory = [
-        (20_000, load(0.08, (100, 2_000), (32, 400), 700)),
-        (40_000, load(0.14, (100, 6_000), (32, 200), 700)),
-        (30_000, load(0.05, (64, 1_000), (200, 600), 700)),
-    ];
-    let by_memory = by_memory.map(|(pool, load)| (256, pool, load, Cause::Memory));
-    // Scores, short answers, and low load.
-    let by_prefill = [
-        load(0.25, (8_000, 8_000), (1, 1), 500),
-        load(0.20, (6_000, 10_000), (2, 8), 500),
-        load(0.30, (512, 2_048), (64, 128), 500),
-    ];
-    let by_prefill = by_prefill.map(|load| (256, 800_000, load, Cause::Prefill));
-    let all = by_slots.into_iter().chain(by_memory).chain(by_prefill);
-    for (n, pool, load, cause) in all {
+    for (cause, load) in loads() {
         for seed in 0..2 {
-            let profile = Profile {
-                max_total_tokens: pool,
-                ..slots(n)
-            };
-            let stays = simulated(profile, &load, seed);
-            let name = format!("{n} slots, {pool} tokens, {:?}", load.output);
-            holds(&name, &stays, &with_limits(n, pool), cause);
-            let waits = holds(&name, &stays, &ServerFacts::default(), cause);
+            let stays = simulated(load, seed);
+            holds(load, &stays, &with_limits(load), cause);
+            let waits = holds(load, &stays, &ServerFacts::default(), cause);
             if cause == Cause::Slots {
-                assert_eq!(waits.limits.slots, Some(n as u32), "{name}");
+                assert_eq!(waits.limits.slots, Some(load[0]), "{load:?}");
             }
         }
     }
@@ -182,40 +164,36 @@ fn each_limit_is_recognized_with_and_without_files_that_name_it() {
 /// If neither the pool nor its usage is known, a pool that filled up is found, or the cause is unknown: not other requests or the slots.
 #[test]
 fn an_unknown_full_pool_is_not_blamed_on_others() {
-    for (pool, load, seeds) in [
-        (30_000, load(0.05, (64, 1_000), (200, 600), 700), 2..8),
-        (100_000, load(0.02, (64, 2_000), (100, 900), 1_500), 10..12),
+    for (load, seeds) in [
+        ([256, 30_000, 50, 64, 1_000, 200, 600, 700], 2..8),
+        ([256, 100_000, 20, 64, 2_000, 100, 900, 1_500], 10..12),
     ] {
-        let profile = Profile {
-            max_total_tokens: pool,
-            ..slots(256)
-        };
         for seed in seeds {
-            let stays = simulated(profile.clone(), &load, seed);
+            let stays = simulated(load, seed);
             let waits = Waits::of(&stays, &ServerFacts::default());
             let of = |cause| share(&waits, &stays, cause);
             let named = of(Cause::Memory) + of(Cause::Unknown);
-            assert!(named >= 0.95, "{pool} {seed}: {}", shown(&waits, &stays));
+            assert!(named >= 0.95, "{load:?} {seed}: {}", shown(&waits, &stays));
         }
     }
 }
 
 #[test]
 fn waiting_for_unknown_traffic_is_not_attributed_to_known_requests() {
-    for (n, load) in of_slots() {
+    for (_, load) in loads().filter(|(cause, _)| *cause == Cause::Slots) {
         for (seed, dropped) in [(0, 0.5), (1, 0.7), (2, 0.35)] {
             // All of 4 slots are often taken by known requests, which is then the true cause.
-            if n == 4 && dropped < 0.7 {
+            if load[0] == 4 && dropped < 0.7 {
                 continue;
             }
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let mut stays = simulated(slots(n), &load, seed);
+            let mut stays = simulated(load, seed);
             stays.retain(|_| rng.random::<f64>() >= dropped);
-            let name = format!("{n} slots, {dropped} dropped");
-            let waits = holds(&name, &stays, &with_limits(n, 800_000), Cause::NotSeen);
+            let waits = holds(load, &stays, &with_limits(load), Cause::NotSeen);
             let held: f64 = stays.iter().map(|stay| waits.held_up(stay)).sum();
-            assert!(held <= 0.05 * (held + waits.unattributed_s), "{name}");
-            holds(&name, &stays, &ServerFacts::default(), Cause::NotSeen);
+            let share = held / (held + waits.unattributed_s);
+            assert!(share <= 0.05, "{load:?} {dropped}: {share}");
+            holds(load, &stays, &ServerFacts::default(), Cause::NotSeen);
         }
     }
 }
@@ -251,16 +229,11 @@ fn a_wait_is_attributed_to_those_that_ran_by_hand() {
     assert_eq!(waits.causes(&stays[0]).of(Cause::Prefill), 10 * MS);
     assert_eq!(waits.causes(&stays[2]).of(Cause::Slots), 30 * MS);
     let holders = waits.holders(&stays, &stays[2], 2);
-    let holders: Vec<_> = holders
-        .iter()
-        .map(|(of, s)| (*of, (s * 1e3).round()))
-        .collect();
-    assert_eq!(holders, [(1, 15.0), (3, 10.0)]);
+    let holders = holders.iter().map(|(of, s)| (*of, (s * 1e3).round()));
+    assert_eq!(holders.collect::<Vec<_>>(), [(1, 15.0), (3, 10.0)]);
+    let (start, end) = (0, 25 * MS);
     let down = ServerFacts {
-        down: vec![crate::stats::Interval {
-            start: 0,
-            end: 25 * MS,
-        }],
+        down: vec![Interval { start, end }],
         ..known
     };
     let waits = Waits::of(&stays, &down);

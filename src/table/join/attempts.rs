@@ -46,9 +46,8 @@ impl JoinedAttempts {
         let mut joined = JoinedAttempts::default();
         let mut found: HashMap<usize, Vec<usize>> = HashMap::new();
         for hop in hops.first_rows() {
-            let by_span = by_span
-                .get(hops.text(ColumnId::parent_span_id, hop))
-                .copied();
+            let parent = hops.text(ColumnId::parent_span_id, hop);
+            let by_span = by_span.get(parent).copied();
             let by_id = || by_id.get(id(hops, hop)).copied().flatten();
             match by_span.or_else(by_id) {
                 Some(row) => found.entry(row).or_default().push(hop),
@@ -80,12 +79,13 @@ impl JoinedAttempts {
     /// Returns a message: how many attempts and requests were matched, and how many were not.
     pub fn note(&self, front: &Table, hops: &Table) -> String {
         let (attempts, unmatched) = (hops.first_rows().count(), self.unmatched.len());
-        format!(
-            "{} of {attempts} attempts joined to {} of {} requests: {unmatched} belong to no request of the front",
-            attempts - unmatched,
-            self.requests.len(),
-            front.first_rows().count()
-        )
+        let (matched, joined) = (attempts - unmatched, self.requests.len());
+        let of = front.first_rows().count();
+        let rest = match unmatched {
+            0 => String::new(),
+            _ => format!(": {unmatched} belong to no request of the front"),
+        };
+        format!("{matched} of {attempts} attempts joined to {joined} of {of} requests{rest}")
     }
 }
 

@@ -4,32 +4,36 @@ use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
 use queuescope::sim::Served;
-use queuescope::sim::config::Config as SimConfig;
-use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
+use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use crate::support::delays::{Held, Network, Piece, Router};
+use crate::support::generator;
 use crate::support::proxy::{Front, Row, workers};
 use crate::support::wire::{Client, PATIENCE, Reader, until};
 
-/// What is laid where, beside what the machine takes by itself.
+/// The delays that are laid, beside what the machine takes by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Laid {
-    pub router: Duration,
-    pub there: Duration,
-    pub back: Duration,
-    /// The router holds the first event of the response.
-    pub router_back: Duration,
-    pub tokenize: Duration,
-    /// Another request holds the server's only place.
-    pub queue: bool,
-    pub prefill: Duration,
-    pub decode: Duration,
-    /// The client stops reading for so long.
-    pub stall: Option<Duration>,
+    /// Any of [`Laid::ALL`], and `stall`: the client stops reading for so long.
+    pub what: &'static str,
     /// How far the engine's clock is ahead, seconds.
     pub skew_s: f64,
+}
+
+impl Laid {
+    /// `router_back`: the router holds the first event of the response; `queue`: another request holds the server's only place.
+    pub const ALL: &str = "router there back router_back tokenize queue prefill decode";
+
+    pub fn of(&self, part: &str) -> Duration {
+        let is_laid = self.what.split(' ').any(|laid| laid == part);
+        if is_laid { LONG } else { Duration::ZERO }
+    }
+
+    pub fn stalls(&self) -> bool {
+        !self.of("stall").is_zero()
+    }
 }
 
 /// All parts, and what is laid out.
@@ -69,7 +73,7 @@ pub struct Truth {
 }
 
 /// A delay that is laid out.
-pub const LONG: Duration = Duration::from_millis(120);
+const LONG: Duration = Duration::from_millis(120);
 /// Requests without any delay before the measured one, from which the engine's clock is learned.
 const WARM_UP: usize = 4;
 const PROMPT: usize = 100;
@@ -80,30 +84,22 @@ const MANY_TOKENS: u32 = 2_500;
 impl Line {
     pub async fn start(laid: Laid) -> Line {
         let clock = Clock::system();
-        let is_stalled = laid.stall.is_some();
-        let decode_step_ms = 1e3 * laid.decode.as_secs_f64() / f64::from(TOKENS - 1);
-        let profile = Profile {
-            max_running_requests: 1,
-            prefill_tokens_per_s: match laid.prefill.as_secs_f64() {
+        let decode_step_ms = 1e3 * laid.of("decode").as_secs_f64() / f64::from(TOKENS - 1);
+        let sim = generator::sim(|config| {
+            config.clock_skew_s = laid.skew_s;
+            let profile = &mut config.profile;
+            profile.max_running_requests = 1;
+            profile.prefill_tokens_per_s = match laid.of("prefill").as_secs_f64() {
                 0.0 => 1e6,
                 seconds => PROMPT as f64 / seconds,
-            },
-            decode_step_ms: if is_stalled {
-                2e-2
-            } else {
-                decode_step_ms.max(2.0)
-            },
-            decode_step_per_seq_ms: 0.0,
-            tokenize_ms: laid.tokenize.as_secs_f64() * 1e3,
-            ..Profile::bare()
-        };
-        let config = SimConfig {
-            port: 0,
-            profile,
-            clock_skew_s: laid.skew_s,
-            ..SimConfig::default()
-        };
-        let sim = Sim::start(config, clock.clone()).unwrap();
+            };
+            profile.decode_step_ms = match laid.stalls() {
+                true => 2e-2,
+                false => decode_step_ms.max(2.0),
+            };
+            profile.decode_step_per_seq_ms = 0.0;
+            profile.tokenize_ms = laid.of("tokenize").as_secs_f64() * 1e3;
+        });
         let network = Network::start(sim.addr(), clock.clone()).await;
         let router = Router::start(clock.clone()).await;
         let workers = workers(&[network.addr]);
@@ -120,13 +116,12 @@ impl Line {
     }
 
     async fn ask(&self, id: &str, prompt: usize, tokens: u32) -> Asked {
-        let mut client =
-            Client::with_small_buffer(self.front.proxy.address("listen").unwrap()).await;
-        let body = format!(
-            "{{\"text\":\"{}\",\"stream\":true,\"sampling_params\":{{\"max_new_tokens\":{tokens},\
-             \"ignore_eos\":true}}}}",
-            "w ".repeat(prompt)
-        );
+        let mut client = Client::with_small_buffer(self.front.addr()).await;
+        let body = json!({
+            "text": "w ".repeat(prompt), "stream": true,
+            "sampling_params": { "max_new_tokens": tokens, "ignore_eos": true }
+        });
+        let body = body.to_string();
         let asked = self.clock.now();
         let id_header = format!("x-request-id: {id}\r\n");
         client.post("/generate", &id_header, body.as_bytes()).await;
@@ -141,8 +136,8 @@ impl Line {
             reader.feed(&buffer[..read]);
             if first_got.is_none() && has_first_token(&reader.body) {
                 first_got = Some(self.clock.now());
-                if let Some(pause) = self.laid.stall.filter(|_| id == "measured") {
-                    paused = Some(self.pause(pause).await);
+                if id == "measured" && self.laid.stalls() {
+                    paused = Some(self.pause(10 * LONG).await);
                 }
             }
         }
@@ -178,26 +173,26 @@ impl Line {
             // The bounds of one request are no wider than what lies between the router's sending and the
             // server's receipt, and between the first token and the client's reading it.
             let served = self.served(&id).await;
-            let there = self
-                .ours(served.received)
-                .nanos_since(self.router.last().sent);
+            let sent = self.router.last().sent;
+            let there = self.ours(served.received).nanos_since(sent);
             let back = asked.first_got.nanos_since(self.ours(served.first_token));
             known.push((asked.asked, there + back));
         }
-        self.network.forget();
-        self.router.holds(self.laid.router, self.laid.router_back);
-        self.network.delays(self.laid.there, self.laid.back);
-        if self.laid.queue {
+        // What passed so far is forgotten.
+        self.network.passed();
+        let of = |part| self.laid.of(part);
+        self.router.holds(of("router"), of("router_back"));
+        self.network.delays([of("there"), of("back")]);
+        if !of("queue").is_zero() {
             self.occupy().await;
         }
-        let tokens = if self.laid.stall.is_some() {
-            MANY_TOKENS
-        } else {
-            TOKENS
+        let tokens = match self.laid.stalls() {
+            true => MANY_TOKENS,
+            false => TOKENS,
         };
         let client = self.ask("measured", PROMPT, tokens).await;
         let served = self.served("measured").await;
-        let (there, back) = (self.network.there(), self.network.back());
+        let [there, back] = self.network.passed();
         let truth = Truth {
             client,
             router: self.router.last(),
@@ -228,13 +223,11 @@ impl Line {
         // Not streamed: it costs nothing while it goes on.
         let body =
             b"{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":30000,\"ignore_eos\":true}}";
-        other
-            .post("/generate", "x-request-id: other\r\n", body)
-            .await;
+        other.post("/generate", "", body).await;
         let mut observer = Client::connect(self.sim.addr()).await;
         let runs = shows(&mut observer, "sglang:num_running_reqs{");
         tokio::time::timeout(PATIENCE, runs).await.unwrap();
-        let hold = LONG + self.laid.tokenize;
+        let hold = LONG + self.laid.of("tokenize");
         tokio::spawn(async move {
             shows(&mut observer, "sglang:num_queue_reqs{").await;
             // What is being tokenized counts as waiting.
@@ -246,11 +239,8 @@ impl Line {
 
     /// The server's own account of a request.
     async fn served(&self, id: &str) -> Served {
-        let find = || {
-            let all = self.sim.served();
-            all.into_iter()
-                .find(|one| one.x_request_id.as_deref() == Some(id))
-        };
+        let is_it = |one: &Served| one.x_request_id.as_deref() == Some(id);
+        let find = || self.sim.served().into_iter().find(is_it);
         until("the server's account", || find().is_some()).await;
         find().unwrap()
     }
@@ -264,9 +254,8 @@ impl Line {
 /// Waits until one of the server's gauges is 1.
 async fn shows(observer: &mut Client, gauge: &str) {
     loop {
-        observer
-            .send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
-            .await;
+        let get = "GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n";
+        observer.send(get).await;
         let shown = observer.response().await.text();
         let mut lines = shown.lines().filter(|line| line.starts_with(gauge));
         if lines.any(|line| line.ends_with(" 1")) {
@@ -279,9 +268,7 @@ async fn shows(observer: &mut Client, gauge: &str) {
 /// Whether the first event is there to its end.
 fn has_first_token(body: &[u8]) -> bool {
     let text = String::from_utf8_lossy(body);
-    let event = text
-        .split_once("data: ")
-        .and_then(|(_, rest)| rest.split_once("\n\n"));
+    let event = text.split_once("\n\n");
     event.is_some_and(|(event, _)| event.contains("\"completion_tokens\":1,"))
 }
 

@@ -1,7 +1,6 @@
-//! `queuescope report`: runs as the generator left them, finished or killed; shards; a front and hops of other processes.
+//! `queuescope report`: runs as the generator left them, finished or killed; shards.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
@@ -11,23 +10,18 @@ use tempfile::TempDir;
 use crate::support::assert_says;
 use crate::support::generator::{self, flags};
 use crate::support::process::{Done, queuescope, run_aside};
-use crate::support::proxy::{Front, Row, all_rows, number, workers};
 use crate::support::wire::until;
 
 /// Runs of traffic to a simulated server, in folders of their own.
 struct Runs {
     sim: Sim,
-    /// Where the traffic goes.
-    url: String,
     folder: TempDir,
 }
 
 impl Runs {
     fn of(change: impl FnOnce(&mut Config)) -> Runs {
-        let sim = generator::sim(change);
         Runs {
-            url: format!("http://{}", sim.addr()),
-            sim,
+            sim: generator::sim(change),
             folder: tempfile::tempdir().unwrap(),
         }
     }
@@ -44,31 +38,28 @@ impl Runs {
         serde_json::from_str(&self.read(name)).unwrap()
     }
 
-    /// The arguments of a run.
-    fn load(&self, name: &str, more: &str) -> Vec<String> {
-        let dir = self.path(name);
+    /// A run of traffic.
+    fn command(&self, name: &str, more: &str) -> Command {
         let load = "--dataset-name random --random-input-len 20 --random-output-len 8 --seed 5";
-        let given = ["traffic", "--base-url", &self.url, "--output-dir", &dir];
-        let all = [&given, &flags(load)[..], &flags(more)].concat();
-        all.into_iter().map(str::to_owned).collect()
+        let url = format!("http://{}", self.sim.addr());
+        let mut command = queuescope(&["traffic", "--base-url", &url, "--output-dir"]);
+        let args = flags(load).into_iter().chain(flags(more));
+        command.arg(self.path(name)).args(args);
+        command
     }
 
     async fn traffic(&self, name: &str, more: &str) -> Done {
-        let args = self.load(name, more);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let done = run_aside(queuescope(&args)).await;
+        let done = run_aside(self.command(name, more)).await;
         done.assert_status(&[0, 3]);
         done
     }
 
     /// What is said of some folders, under flags.
     async fn report(&self, names: &[&str], more: &str) -> Done {
-        let paths: Vec<String> = names.iter().map(|name| self.path(name)).collect();
-        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-        run_aside(queuescope(
-            &[&["report"], &flags(more)[..], &paths].concat(),
-        ))
-        .await
+        let mut command = queuescope(&["report"]);
+        let paths = names.iter().map(|name| self.path(name));
+        command.args(flags(more)).args(paths);
+        run_aside(command).await
     }
 
     async fn reported(&self, names: &[&str], more: &str) -> String {
@@ -107,31 +98,37 @@ async fn a_report_has_the_figures_of_the_summary() {
     assert_says(&runs.read("part/report.html"), "<html");
     let refused = runs.report(&["run"], "--format parquet").await;
     refused.assert_status(&[2]);
-}
 
-/// Who asked for figures of a part of a run does not take those of all of it for them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_window_that_would_leave_nothing_is_told_wherever_figures_are() {
-    let runs = Runs::of(|_| {});
+    // Shards merged are the run that one would have made.
+    for shard in ["0", "1"] {
+        let load = format!("--num-prompts 30 --request-rate 200 --shard {shard}/2");
+        runs.traffic(shard, &load).await;
+    }
+    let merge = format!("--merge --output-dir {}", runs.path("merged"));
+    runs.reported(&["1", "0"], &merge).await;
+    let told = runs.json("merged/summary.json");
+    let counts = ["requests", "completed", "scheduled"].map(|name| &told[name]);
+    assert_eq!(counts, [30; 3]);
+
+    // Who asked for figures of a part of a run does not take those of all of it for them.
     let load = "--num-prompts 1 --upstream-kind server --leave-out-first 10min --json";
     let said = "figures are of all requests: none would be left without the first 600 s";
-    let done = runs.traffic("run", load).await;
+    let done = runs.traffic("whole", load).await;
     assert_says(&done.err, said);
     for format in ["text", "markdown", "json"] {
-        let shown = runs.reported(&["run"], &format!("--format {format}")).await;
+        let format = format!("--format {format}");
+        let shown = runs.reported(&["whole"], &format).await;
         assert_says(&shown, said);
     }
-    assert_says(&runs.read("run/summary.json"), said);
-    assert_says(&runs.read("run/report.html"), said);
+    assert_says(&runs.read("whole/summary.json"), said);
+    assert_says(&runs.read("whole/report.html"), said);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     let runs = Runs::of(|_| {});
     let load = "--num-prompts 200000 --request-rate 200 --shard 1/2";
-    let args = runs.load("run", load);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let mut command = queuescope(&args);
+    let mut command = runs.command("run", load);
     command.stderr(Stdio::null()).stdout(Stdio::null());
     let mut child = command.spawn().unwrap();
     let lines = || runs.read("run/requests.partial.csv").lines().count();
@@ -153,82 +150,4 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     for said in ["shards 0/2 are missing", "shard 1/2 was cut short"] {
         assert_eq!(text.matches(said).count(), 1, "said once: {text}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shards_merged_are_the_run_that_one_would_have_made() {
-    let runs = Runs::of(|_| {});
-    let load = "--num-prompts 30 --request-rate 200 --request-id-prefix m";
-    runs.traffic("whole", load).await;
-    for shard in ["0/3", "1/3", "2/3"] {
-        let more = format!("{load} --shard {shard}");
-        runs.traffic(&shard[..1], &more).await;
-    }
-    let merge = format!("--merge --output-dir {}", runs.path("merged"));
-    runs.reported(&["2", "0", "1"], &merge).await;
-    let ids = |name: &str| -> BTreeSet<String> {
-        let rows = all_rows(runs.path(&format!("{name}/requests.csv")).as_ref());
-        rows.into_iter().map(|row| row["req_id"].clone()).collect()
-    };
-    assert_eq!(ids("merged"), ids("whole"));
-    let told = runs.json("merged/summary.json");
-    let counts = ["requests", "completed", "scheduled"].map(|name| &told[name]);
-    assert_eq!(counts, [30; 3]);
-}
-
-/// Rows of a front that knows nothing of its hop, joined with the hop's.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
-    let mut runs = Runs::of(|_| {});
-    let hop = Front::with(&[], |config| {
-        config.workers = workers(&[runs.sim.addr()]);
-        config.hop_secret = Some("a secret that the front has not".into());
-    })
-    .await;
-    let front = Front::start(hop.hop_addr()).await;
-    runs.url = format!("http://{}", front.addr());
-    let load = "--num-prompts 30 --request-rate 100";
-    runs.traffic("run", load).await;
-    let of = |path| -> BTreeMap<String, Row> {
-        let rows = all_rows(path).into_iter();
-        rows.map(|row| (row["req_id"].clone(), row)).collect()
-    };
-    let (of_front, of_hop) = (front.records(), hop.records());
-    until("all rows", || {
-        of(&of_front).len() == 30 && of(&of_hop).len() == 30
-    })
-    .await;
-    let (blind, seen) = (of(&of_front), of(&of_hop));
-    // What one of the rows tells of its span is lost.
-    let (id, row) = blind.first_key_value().unwrap();
-    let rows = std::fs::read_to_string(&of_front).unwrap();
-    let rows = rows.replace(&row["span_id"], "0000000000000001");
-    std::fs::write(runs.path("blind.csv"), rows).unwrap();
-    std::fs::copy(&of_hop, runs.path("hop.csv")).unwrap();
-    assert_eq!(row["worker"], "", "{id}");
-    let join = format!("--join --output-dir {}", runs.path("joined"));
-    let text = runs.reported(&["blind.csv", "hop.csv"], &join).await;
-    let said = "note: 30 of 30 attempts joined to 30 of 30 requests: 0 belong to no request of the front\n";
-    assert_says(&text, said);
-    for row in &all_rows(runs.path("joined/requests.csv").as_ref()) {
-        let (blind, hop) = (&blind[&row["req_id"]], &seen[&row["req_id"]]);
-        assert_eq!(row["total_latency"], blind["total_latency"]);
-        for column in ["host", "worker"] {
-            assert_eq!(row[column], hop[column], "{column}");
-        }
-        // Both are in the test's process: their clocks are one.
-        let error = number(row, "hop_clock_offset_error") + 1e-6;
-        let sent = number(hop, "router_send_time");
-        for (column, truth) in [
-            ("queue_time_in_router", sent - number(blind, "arrival_time")),
-            ("server_latency", number(blind, "finish_time") - sent),
-            ("pure_queue_time", number(hop, "pure_queue_time")),
-        ] {
-            let apart = (number(row, column) - truth).abs();
-            assert!(apart <= error, "{column}: {apart} > {error}: {row:?}");
-        }
-    }
-    let join = join.replace("joined", "again");
-    let wrong = runs.report(&["hop.csv", "blind.csv"], &join).await;
-    assert_says(&wrong.err, "takes the front's file first");
 }

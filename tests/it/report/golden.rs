@@ -56,16 +56,18 @@ fn page(name: &str, folder: &Path, dirs: &[&str]) {
     put(&pages, &format!("{name}.json"), &json);
 }
 
-/// Text, Markdown, sheet, JSON and page of some folders.
-fn all_formats(name: &str, folder: &Path, dirs: &[&str]) {
-    for (format, end) in [
-        (Format::Text, "txt"),
-        (Format::Markdown, "md"),
-        (Format::Csv, "csv"),
-        (Format::Json, "json"),
-    ] {
-        let mut said = said(folder, format, dirs, None);
-        if format == Format::Json {
+const FORMATS: [(Format, &str); 4] = [
+    (Format::Text, "txt"),
+    (Format::Markdown, "md"),
+    (Format::Csv, "csv"),
+    (Format::Json, "json"),
+];
+
+/// Some folders in all these formats, and their page.
+fn pinned_in(formats: &[(Format, &str)], name: &str, folder: &Path, dirs: &[&str]) {
+    for (format, end) in formats {
+        let mut said = said(folder, *format, dirs, None);
+        if *end == "json" {
             let mut value: Value = serde_json::from_str(&said).unwrap();
             squeezed(&mut value);
             said = format!("{value:#}\n");
@@ -73,6 +75,10 @@ fn all_formats(name: &str, folder: &Path, dirs: &[&str]) {
         pinned(&format!("{name}.{end}"), &said);
     }
     page(name, folder, dirs);
+}
+
+fn all_formats(name: &str, folder: &Path, dirs: &[&str]) {
+    pinned_in(&FORMATS, name, folder, dirs);
 }
 
 #[test]
@@ -109,11 +115,8 @@ fn two_runs_against_each_other() {
         ..slow
     };
     for (made, name, policy) in [(slow, "slow", "random"), (quick, "quick", "shortest")] {
-        made.write(
-            &folder.path().join(name),
-            json!({ "policy": policy }),
-            &summary(),
-        );
+        let dir = folder.path().join(name);
+        made.write(&dir, json!({ "policy": policy }), &summary());
     }
     all_formats("pair", folder.path(), &["slow", "quick"]);
 }
@@ -142,19 +145,11 @@ fn an_experiment_of_a_grid() {
         "trials": [{ "rate": 12.0, "drawn": 11.9, "kept": 0.995, "result": "met" }, { "rate": 14.0, "drawn": 13.1, "kept": 0.99, "result": "invalid" }] });
     let file = json!({ "kind": "routing", "began": 1_795_000_000.0, "keys": ["max_running_requests", "policy"], "runs": runs, "max_rate": max_rate });
     put(&dir, "experiment.json", &file.to_string());
-    for (format, end) in [
-        (Format::Text, "txt"),
-        (Format::Markdown, "md"),
-        (Format::Csv, "csv"),
-    ] {
-        let said = said(folder.path(), format, &["grid"], None);
-        pinned(&format!("grid.{end}"), &said);
-    }
-    let made: Value =
-        serde_json::from_slice(&std::fs::read(dir.join("comparison.json")).unwrap()).unwrap();
+    pinned_in(&FORMATS[..3], "grid", folder.path(), &["grid"]);
+    let made = std::fs::read(dir.join("comparison.json")).unwrap();
+    let made: Value = serde_json::from_slice(&made).unwrap();
     let parts = json!({ "experiment": made["experiment"], "comparison": made["comparison"], "not_compared": made["not_compared"] });
     pinned("grid.json", &format!("{parts:#}\n"));
-    page("grid", folder.path(), &["grid"]);
 }
 
 #[test]

@@ -97,9 +97,8 @@ impl Made {
             let ours = ours.split(' ').zip([scheduled, sent, arrival, send, over]);
             let its = "server_created_time queue_time_start queue_time_end prefill_end_time server_first_token_time \
                 first_token_time finish_time";
-            let its = its
-                .split(' ')
-                .zip([created, start, end, prefill, first, read, finish]);
+            let all = [created, start, end, prefill, first, read, finish];
+            let its = its.split(' ').zip(all);
             let mut times: BTreeMap<&str, f64> = ours.collect();
             times.extend(its.filter(|_| !fails));
             let durations = DURATIONS.lines().filter_map(|line| {
@@ -115,41 +114,38 @@ impl Made {
                 let error = if n == 20 { 0.02 } else { 0.0004 };
                 seconds.extend([("clock_offset", 0.0), ("clock_offset_error", error)]);
             }
-            let outcome = match (fails, is_down) {
-                (false, _) => "ok",
-                (_, true) => "upstream_died",
-                _ => "timeout",
+            let (outcome, ended) = match (fails, is_down) {
+                (false, _) => ("ok", "done"),
+                (_, true) => ("upstream_died", "server"),
+                _ => ("timeout", "server"),
             };
             let host = format!("127.0.0.1:3000{}", server + 1);
             let input = 30 + n % 9;
-            let cell = |column: &str| match (column, fails) {
-                ("req_id", _) => format!("g-{n}"),
-                ("success", _) => if fails { "False" } else { "True" }.to_owned(),
-                ("error", true) => format!("\"it was {outcome}, alas\""),
-                ("host", _) => host.clone(),
-                ("input_length", _) => input.to_string(),
-                ("actual_prompt_tokens", false) => (input + 3).to_string(),
-                ("actual_output_tokens" | "token_chunks", false) => tokens.to_string(),
-                ("num_retractions", false) => u8::from(n % 50 == 9).to_string(),
-                ("model", _) => "m".to_owned(),
-                ("endpoint", _) => "/generate".to_owned(),
-                ("stream", _) => "True".to_owned(),
-                ("status", false) => "200".to_owned(),
-                ("outcome", _) => outcome.to_owned(),
-                ("attempts", _) => if fails { "2" } else { "1" }.to_owned(),
-                ("clock_state", false) => "offset".to_owned(),
-                ("timing_source" | "token_count_source", false) => "meta_info".to_owned(),
-                ("seen_by", _) => "traffic".to_owned(),
-                ("worker", _) => format!("server-{}", server + 1),
-                ("failed_attempts", true) => format!("{host} server_error 500 after 0.010000 s"),
-                ("ended_in", _) => if fails { "server" } else { "done" }.to_owned(),
-                _ => String::new(),
+            let of_all = format!(
+                "req_id=g-{n}|host={host}|input_length={input}|model=m|endpoint=/generate|stream=True|outcome={outcome}|\
+                seen_by=traffic|worker=server-{}|ended_in={ended}",
+                server + 1
+            );
+            let of_one = match fails {
+                true => format!(
+                    "success=False|error=\"it was {outcome}, alas\"|attempts=2|\
+                    failed_attempts={host} server_error 500 after 0.010000 s"
+                ),
+                false => format!(
+                    "success=True|actual_prompt_tokens={}|actual_output_tokens={tokens}|token_chunks={tokens}|\
+                    num_retractions={}|status=200|attempts=1|clock_state=offset|timing_source=meta_info|token_count_source=meta_info",
+                    input + 3,
+                    u8::from(n % 50 == 9)
+                ),
             };
-            let cells = HEADER.split(',').map(|column| {
-                let seconds = seconds.get(column);
-                seconds.map_or_else(|| cell(column), |seconds| format!("{seconds:.9}"))
-            });
-            text += &(cells.collect::<Vec<_>>().join(",") + "\n");
+            let cells = of_all.split('|').chain(of_one.split('|'));
+            let cells: BTreeMap<&str, &str> =
+                cells.filter_map(|cell| cell.split_once('=')).collect();
+            let cell = |column| match seconds.get(column) {
+                Some(seconds) => format!("{seconds:.9}"),
+                None => cells.get(column).copied().unwrap_or_default().to_owned(),
+            };
+            text += &(HEADER.split(',').map(cell).collect::<Vec<_>>().join(",") + "\n");
         }
         text
     }

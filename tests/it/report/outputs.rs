@@ -8,10 +8,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::assert_says;
+use crate::support::generator::flags;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::wire::until;
 
 const HEAD: &str = "req_id,success,host,arrival_time,total_latency,outcome\n";
+
+/// The ways to name an output.
+const OUTPUTS: [&str; 3] = ["--output", "--html", "--format parquet --output"];
 
 /// Rows of 30 requests, as a proxy writes them.
 fn rows() -> String {
@@ -19,9 +23,9 @@ fn rows() -> String {
     HEAD.to_owned() + &(0..30).map(row).collect::<String>()
 }
 
-fn report(dir: &Path, args: &[&str]) -> Done {
-    let mut command = queuescope(&[&["report"], args].concat());
-    command.current_dir(dir);
+fn report(dir: &Path, args: &str) -> Done {
+    let mut command = queuescope(&["report"]);
+    command.args(flags(args)).current_dir(dir);
     run(command)
 }
 
@@ -37,7 +41,7 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 /// It is refused in one line that holds `why`, and all of `dir` is as it was.
-fn refused(dir: &Path, args: &[&str], why: &str) {
+fn refused(dir: &Path, args: &str, why: &str) {
     let all = || {
         let script = "find . -ls | sort; find . -type f -exec sha256sum {} + | sort";
         let mut command = Command::new("sh");
@@ -65,30 +69,20 @@ fn an_output_that_is_an_input_by_any_name_is_refused() {
     std::fs::hard_link(dir.join("r.csv"), dir.join("hard")).unwrap();
     std::os::unix::fs::symlink("r.csv", dir.join("soft")).unwrap();
     let same = "is the same file as ";
-    let long = dir.join("r.csv");
-    for name in [
-        "r.csv",
-        "hard",
-        "soft",
-        "run/../r.csv",
-        "r.csv.20261120T144800Z",
-        long.to_str().unwrap(),
-    ] {
-        for flags in [
-            &["--output", name][..],
-            &["--html", name],
-            &["--format", "parquet", "--output", name],
-        ] {
-            refused(dir, &[&["r.csv", "--force"], flags].concat(), same);
+    let names = format!(
+        "r.csv hard soft run/../r.csv r.csv.20261120T144800Z {}/r.csv",
+        dir.display()
+    );
+    for name in names.split(' ') {
+        for flags in OUTPUTS {
+            refused(dir, &format!("r.csv --force {flags} {name}"), same);
         }
     }
     for name in ["requests.csv", "series.csv", "summary.json"] {
-        let name = format!("run/{name}");
-        let args = ["run", "--force", "--no-html", "--output", &name];
+        let args = format!("run --force --no-html --output run/{name}");
         refused(dir, &args, same);
     }
-    let twice = ["r.csv", "--output", "x", "--html", "./x"];
-    refused(dir, &twice, "two outputs");
+    refused(dir, "r.csv --output x --html ./x", "two outputs");
 }
 
 #[test]
@@ -97,37 +91,30 @@ fn what_is_anothers_is_replaced_by_force_alone_and_a_report_at_once() {
     let dir = folder.path();
     std::fs::set_permissions(dir.join("mine"), std::fs::Permissions::from_mode(0o640)).unwrap();
     let why = "is no report that queuescope wrote";
-    for flags in [
-        &["--output", "mine"][..],
-        &["--html", "mine"],
-        &["--format", "parquet", "--output", "mine"],
-    ] {
-        refused(dir, &[&["run"], flags].concat(), why);
+    for flags in OUTPUTS {
+        refused(dir, &format!("run {flags} mine"), why);
     }
     // The page that is written unasked as well.
     std::fs::write(dir.join("run/report.html"), "<h1>mine</h1>").unwrap();
-    refused(dir, &["run"], why);
+    refused(dir, "run", why);
     std::fs::remove_file(dir.join("run/report.html")).unwrap();
     // A report in any form gives way to one in any other.
-    for (format, more) in [
-        ("text", &["--force"][..]),
-        ("parquet", &[]),
-        ("json", &["--html", "page"]),
-        ("csv", &["--html", "page"]),
+    for format in [
+        "text --force",
+        "parquet",
+        "json --html page",
+        "csv --html page",
     ] {
-        let args = ["run", "--output", "mine", "--format", format];
-        report(dir, &[&args, more].concat()).assert_status(&[0]);
+        let args = format!("run --output mine --format {format}");
+        report(dir, &args).assert_status(&[0]);
         let mode = dir.join("mine").metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
     }
     // Nothing can be read: what was written before stays.
     std::fs::write(dir.join("broken.csv"), "a,b\n").unwrap();
     for format in ["text", "parquet"] {
-        refused(
-            dir,
-            &["broken.csv", "--output", "mine", "--format", format],
-            "no file of rows",
-        );
+        let args = format!("broken.csv --output mine --format {format}");
+        refused(dir, &args, "no file of rows");
     }
     let names = std::fs::read_dir(dir).unwrap().count();
     assert_eq!(names, 4, "nothing is left beside");
@@ -138,21 +125,21 @@ fn what_is_no_file_is_refused_at_once() {
     let folder = folder(&[("run/requests.csv", &rows()), ("r.csv", &rows())]);
     let dir = folder.path();
     for name in ["pipe", "run/summary.json"] {
-        let made = std::process::Command::new("mkfifo")
-            .arg(dir.join(name))
-            .status();
+        let made = Command::new("mkfifo").arg(dir.join(name)).status();
         assert!(made.unwrap().success());
     }
-    let why = "is a pipe; it must be a file";
-    refused(dir, &["pipe"], why);
-    refused(dir, &["pipe", "--format", "parquet", "--output", "x"], why);
-    refused(dir, &["run"], why);
-    refused(dir, &["r.csv", "--output", "pipe"], why);
-    refused(dir, &["r.csv", "--html", "pipe", "--force"], why);
-    let join = ["--join", "--output-dir", "new", "pipe", "r.csv"];
-    refused(dir, &join, why);
-    refused(dir, &["r.csv", "--output", "/dev/null"], "is a device");
-    refused(dir, &["/dev/null"], "is a device");
+    for args in [
+        "pipe",
+        "pipe --format parquet --output x",
+        "run",
+        "r.csv --output pipe",
+        "r.csv --html pipe --force",
+        "--join --output-dir new pipe r.csv",
+    ] {
+        refused(dir, args, "is a pipe; it must be a file");
+    }
+    refused(dir, "r.csv --output /dev/null", "is a device");
+    refused(dir, "/dev/null", "is a device");
 }
 
 #[test]
@@ -163,20 +150,41 @@ fn what_is_asked_in_vain_leaves_no_folder() {
         ("--merge", "--merge takes the folders of the shards"),
         ("--join", "--join takes the front's file first"),
     ] {
-        refused(dir, &[flag, "--output-dir", "out", "r.csv"], why);
+        refused(dir, &format!("{flag} --output-dir out r.csv"), why);
     }
-    let alone = report(dir, &["r.csv", "--output-dir", "out"]);
+    let alone = report(dir, "r.csv --output-dir out");
     alone.assert_refused("--merge|--join");
     assert!(!dir.join("out").exists());
     // A run of no request still is one.
-    assert_says(&report(dir, &["run"]).out, "No request ended");
+    assert_says(&report(dir, "run").out, "No request ended");
+}
+
+#[test]
+fn a_front_and_its_hops_are_joined_in_that_order_alone() {
+    let head = "req_id,arrival_time,outcome,status,seen_by\n";
+    let side = |side| format!("{head}x-1,1795000000.5,ok,200,{side}\n");
+    let files = [("front.csv", &*side("front")), ("hop.csv", &side("hop"))];
+    let folder = folder(&files);
+    let dir = folder.path();
+    let join = "--join --output-dir out";
+    let wrong = format!("{join} hop.csv front.csv");
+    refused(dir, &wrong, "takes the front's file first");
+    let done = report(dir, &format!("{join} front.csv hop.csv"));
+    done.assert_status(&[0]);
+    assert_says(
+        &done.out,
+        "note: 1 of 1 attempts joined to 1 of 1 requests\n",
+    );
+    assert!(dir.join("out/requests.csv").is_file());
 }
 
 #[test]
 fn a_folder_called_as_a_formula_is_none_in_a_sheet() {
     let name = "=cmd|' C calc'!A1";
     let folder = folder(&[(&format!("{name}/requests.csv"), &rows())]);
-    let done = report(folder.path(), &[name, "--format", "csv"]);
+    let mut command = queuescope(&["report", name, "--format", "csv"]);
+    command.current_dir(folder.path());
+    let done = run(command);
     done.assert_status(&[0]);
     let mut sheet = csv::Reader::from_reader(done.out.as_bytes());
     let row = sheet.records().next().unwrap().unwrap();

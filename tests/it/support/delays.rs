@@ -43,16 +43,16 @@ pub struct Held {
 /// Passes bytes on late, in each direction by a delay of its own, without slowing them down.
 pub struct Network {
     pub addr: SocketAddr,
-    shared: Arc<NetworkShared>,
+    /// To the server, and from it.
+    ways: Arc<[Way; 2]>,
     _listening: Listening,
 }
 
-struct NetworkShared {
-    clock: Clock,
-    there: Delay,
-    back: Delay,
-    pieces_there: Mutex<Vec<Piece>>,
-    pieces_back: Mutex<Vec<Piece>>,
+/// A direction, and what has passed.
+#[derive(Default)]
+struct Way {
+    delay: Delay,
+    pieces: Mutex<Vec<Piece>>,
 }
 
 /// Bytes that came together.
@@ -157,64 +157,47 @@ async fn sleep_for(delay: &Delay) {
 impl Network {
     /// A network before `server`.
     pub async fn start(server: SocketAddr, clock: Clock) -> Network {
-        let shared = Arc::new(NetworkShared {
-            clock,
-            there: Delay::default(),
-            back: Delay::default(),
-            pieces_there: Mutex::default(),
-            pieces_back: Mutex::default(),
-        });
-        let own = shared.clone();
+        let ways = Arc::<[Way; 2]>::default();
+        let own = ways.clone();
         let listening = Listening::start(move |_, near| {
-            let own = own.clone();
+            let (own, clock) = (own.clone(), clock.clone());
             async move {
                 let far = TcpStream::connect(server).await.unwrap();
                 far.set_nodelay(true).unwrap();
                 let (near_read, near_write) = near.into_split();
                 let (far_read, far_write) = far.into_split();
-                tokio::join!(
-                    own.pump(near_read, far_write, &own.there, &own.pieces_there),
-                    own.pump(far_read, near_write, &own.back, &own.pieces_back),
-                );
+                let [there, back] = &*own;
+                let there = there.pump(&clock, near_read, far_write);
+                tokio::join!(there, back.pump(&clock, far_read, near_write));
             }
         });
         let listening = listening.await;
         Network {
             addr: listening.addr,
-            shared,
+            ways,
             _listening: listening,
         }
     }
 
-    pub fn delays(&self, there: Duration, back: Duration) {
-        *self.shared.there.lock().unwrap() = there;
-        *self.shared.back.lock().unwrap() = back;
+    pub fn delays(&self, delays: [Duration; 2]) {
+        for (way, delay) in self.ways.iter().zip(delays) {
+            *way.delay.lock().unwrap() = delay;
+        }
     }
 
-    /// Forgets what passed so far.
-    pub fn forget(&self) {
-        self.shared.pieces_there.lock().unwrap().clear();
-        self.shared.pieces_back.lock().unwrap().clear();
-    }
-
-    /// What went to the server.
-    pub fn there(&self) -> Vec<Piece> {
-        self.shared.pieces_there.lock().unwrap().clone()
-    }
-
-    /// What came from it.
-    pub fn back(&self) -> Vec<Piece> {
-        self.shared.pieces_back.lock().unwrap().clone()
+    /// What went to the server, and what came from it, since this was asked last.
+    pub fn passed(&self) -> [Vec<Piece>; 2] {
+        let passed = |way: &Way| std::mem::take(&mut *way.pieces.lock().unwrap());
+        self.ways.each_ref().map(passed)
     }
 }
 
-impl NetworkShared {
+impl Way {
     async fn pump(
         &self,
+        clock: &Clock,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
-        delay: &Delay,
-        log: &Mutex<Vec<Piece>>,
     ) {
         // As many as are read while the first is held, but not without end: who reads slowly is waited for.
         let (queue, mut late) = mpsc::channel::<(Stamp, Duration, Vec<u8>)>(64);
@@ -222,7 +205,7 @@ impl NetworkShared {
             let mut buffer = vec![0; 16_384];
             while let Ok(read) = from.read(&mut buffer).await {
                 let bytes = buffer[..read].to_vec();
-                let piece = (self.clock.now(), *delay.lock().unwrap(), bytes);
+                let piece = (clock.now(), *self.delay.lock().unwrap(), bytes);
                 if read == 0 || queue.send(piece).await.is_err() {
                     break;
                 }
@@ -231,17 +214,14 @@ impl NetworkShared {
         };
         let write = async {
             while let Some((read, delay, bytes)) = late.recv().await {
-                let passed = self.clock.now().nanos_since(read).max(0).unsigned_abs();
+                let passed = clock.now().nanos_since(read).max(0).unsigned_abs();
                 tokio::time::sleep(delay.saturating_sub(Duration::from_nanos(passed))).await;
-                let sent = self.clock.now();
+                let sent = clock.now();
+                let written = bytes.clone();
                 // Before it is written: who has read it finds it here.
-                let piece = Piece {
-                    read,
-                    sent,
-                    bytes: bytes.clone(),
-                };
-                log.lock().unwrap().push(piece);
-                if to.write_all(&bytes).await.is_err() {
+                let piece = Piece { read, sent, bytes };
+                self.pieces.lock().unwrap().push(piece);
+                if to.write_all(&written).await.is_err() {
                     break;
                 }
             }

@@ -1,13 +1,8 @@
 use crate::report::findings::tests::{only, run_of, set};
-use crate::report::load::tests::assert_says;
-use crate::report::reader::Run;
-use crate::report::runs::RunReport;
-use crate::report::sample::ms;
+use crate::report::load::tests::*;
 use crate::report::why::WaitReport;
-use crate::request::columns::ColumnId;
-use crate::request::timeline::{Moment, PrefillTimes};
+use crate::request::timeline::PrefillTimes;
 use crate::stats::waits::Cause;
-use crate::table::{Cell, Table};
 
 /// Requests of a pair: when each had memory at decode, its KV cache, and a slot of decode's batch, ms after its send; how long prefill
 /// had it queued and at work meanwhile. It then decodes until 500 ms.
@@ -90,40 +85,24 @@ fn assert_causes(run: &Run, cause: &str) {
 
 #[test]
 fn a_request_of_a_pair_is_held_up_by_the_holder_of_memory() {
-    let mut table = Table::default();
     // Decode has memory for one request: the first has it from 1 to 9 s; the second, which arrived at 2 s, from then on.
-    for (id, queued, reserved, ended) in [("a", 0.0, 1.0, 9.0), ("b", 2.0, 9.0, 12.0)] {
-        let at = |name: &'static str, seconds| (name, Cell::Number(seconds));
-        table.push([
-            ("req_id", Cell::Id(id)),
-            ("host", Cell::Word("d:1")),
-            ("prefill_host", Cell::Word("p:1")),
-            ("disaggregated", Cell::Word("True")),
-            at("actual_prompt_tokens", 96_000.0),
-            at("queue_time_start", queued),
-            at("decode_bootstrap_time", reserved - queued),
-            at("kv_reserved_time", reserved),
-            at("prefill_queue_time", 0.0),
-            at("prefill_time", 0.5),
-            at("kv_transfer_time", 0.0),
-            at("kv_arrived_time", reserved + 0.5),
-            at("decode_queue_time", 0.25),
-            at("decode_start_time", reserved + 0.75),
-            at("pure_queue_time", reserved - queued + 0.25),
-            at("finish_time", ended),
-        ]);
-    }
-    let run = Run::of_table(table);
+    let requests = [("a", 0.0, 1.0, 9.0), ("b", 2.0, 9.0, 12.0)];
+    let run = Run::of_lines(requests.map(|(id, queued, reserved, ended)| {
+        format!(
+            "req_id={id}, host=d:1, prefill_host=p:1, disaggregated=True, actual_prompt_tokens=96000, queue_time_start={queued}, \
+            decode_bootstrap_time={}, kv_reserved_time={reserved}, prefill_queue_time=0, prefill_time=0.5, kv_transfer_time=0, \
+            kv_arrived_time={}, decode_queue_time=0.25, decode_start_time={}, pure_queue_time={}, finish_time={ended}",
+            reserved - queued,
+            reserved + 0.5,
+            reserved + 0.75,
+            reserved - queued + 0.25
+        )
+    }));
     let why = WaitReport::of(&run);
     let words = |row| why.of_row(&run.table, row).unwrap()["words"].take();
-    assert_eq!(
-        words(0),
-        "waited 1.25 s: for 1.00 s the decode server had no memory for it"
-    );
-    assert_eq!(
-        words(1),
-        "waited 7.25 s: for 7.00 s the decode server had no memory for it; longest by a (96k-token prompt)"
-    );
+    let first = "waited 1.25 s: for 1.00 s the decode server had no memory for it";
+    let second = "waited 7.25 s: for 7.00 s the decode server had no memory for it; longest by a (96k-token prompt)";
+    assert_eq!([words(0), words(1)], [first, second]);
     let servers: Vec<&str> = why.servers.iter().map(|server| &*server.name).collect();
     assert_eq!(servers, ["d:1", "p:1"]);
 }

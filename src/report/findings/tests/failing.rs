@@ -8,10 +8,8 @@ fn a_router_before_full_servers_is_not_to_send_more() {
     let held =
         "WorkerArrival 150, WorkerForwarded 151, ServerCreated 155, QueueStart 156, QueueEnd";
     let full = format!("{held} 400, PrefillEnd 419, ServerFirstToken 420, FirstToken 430");
-    let all = found(&started_as(
-        &run_of(100, with(&full)),
-        "--max-running-requests 1",
-    ));
+    let run = run_of(100, with(&full));
+    let all = found(&started_as(&run, "--max-running-requests 1"));
     let [server, router] = &all[..] else {
         panic!("{all:#?}");
     };

