@@ -111,32 +111,32 @@ async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgraded_connection_goes_both_ways() {
+    const REPEATS: usize = 100_000;
     let switch =
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
-    // After the switch it says what it was told.
+    // After the switch it says what it was told, many times.
     let upstream = Upstream::start(|turn, said| match turn {
         0 => vec![Step::Send(switch.into())],
-        _ => vec![Step::Send(said.body.clone())],
+        _ => vec![Step::Send(said.body.repeat(REPEATS))],
     })
     .await;
-    // What goes that way is no body: its limits are not held.
-    let keys = "request_body_max_bytes = 8\nclient_read_timeout_s = 0.2";
+    // What goes that way is no body: its limits are not held, nor one on all stalls together.
+    let keys =
+        "request_body_max_bytes = 8\nclient_read_timeout_s = 0.2\nclient_stall_timeout_s = 2";
     let front = Front::keyed(&[upstream.addr], keys).await;
     let ask = "GET /ws HTTP/1.1\r\nhost: h\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
-    let mut client = front.sent(ask).await;
+    let mut client = Client::with_buffer(front.addr(), 65_536).await;
+    client.send(ask).await;
     let head = client.read_until(|reader| reader.head.is_some()).await;
     assert_eq!(head.status(), 101);
-    for word in [b"first ping", b"other ping"] {
-        // It may be silent for long.
-        tokio::time::sleep(Duration::from_millis(600)).await;
+    for word in [b"first ping", b"other ping", b"third ping", b"last ping."] {
         client.post("/of/the/tunnel", "", word).await;
-        let mut echo = [0; 10];
-        let echoed = client.stream.read_exact(&mut echo);
-        tokio::time::timeout(PATIENCE, echoed)
-            .await
-            .unwrap()
-            .unwrap();
-        assert_eq!(&echo, word);
+        // It may be silent for long, and read nothing.
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let mut echo = vec![0; word.len() * REPEATS];
+        let echoed = tokio::time::timeout(PATIENCE, client.stream.read_exact(&mut echo));
+        echoed.await.unwrap().unwrap();
+        assert!(echo == word.repeat(REPEATS));
     }
 }
 
