@@ -1,16 +1,9 @@
 //! Who may ask the admin listener for what.
 
-use std::net::SocketAddr;
-
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use queuescope::config::proxy::Config;
 
-use crate::support::admin::{ask, get};
-use crate::support::assert_says;
-use crate::support::proxy::Front;
-use crate::support::upstream::Upstream;
-use crate::support::wire::Client;
+use super::*;
 
 const TOKEN: &str = "correct-horse-battery-staple";
 
@@ -95,19 +88,13 @@ async fn without_a_token_another_sites_name_gets_nothing_of_requests() {
     .await;
     let ask = async |asks: &str, line: &str| {
         let mut client = Client::connect(addr).await;
-        client
-            .send(format!("{asks} HTTP/1.1\r\n{line}\r\n\r\n"))
-            .await;
+        let head = format!("{asks} HTTP/1.1\r\n{line}\r\n\r\n");
+        client.send(head).await;
         client.response().await
     };
-    for asks in [
-        "GET /",
-        "GET /live.json",
-        "GET /requests/1.json",
-        "GET /faults",
-        "PUT /faults/w0",
-        "DELETE /faults/w0",
-    ] {
+    let asks =
+        "GET /|GET /live.json|GET /requests/1.json|GET /faults|PUT /faults/w0|DELETE /faults/w0";
+    for asks in asks.split('|') {
         for line in THEIRS {
             let refused = ask(asks, line).await;
             assert_eq!(refused.status(), 421, "{asks} {line}");

@@ -1,17 +1,10 @@
 //! Clients that send more than their request before it is answered: they are still seen to leave, and what they sent
 //! has its turn.
 
-use std::time::Duration;
-
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-
-use crate::support::proxy::{Front, assert_outcome};
-use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{
-    Client, PATIENCE, json_response, post, post_chunked, stream_head, until,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::tls::{connect, secure};
+use super::*;
 
 const PIPELINED: &[u8] = b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n";
 
@@ -46,14 +39,6 @@ async fn silent(streams: bool) -> Upstream {
     Upstream::playing(head.into_iter().chain([Step::Silence]).collect()).await
 }
 
-async fn assert_all_left(front: Front, requests: usize) {
-    let rows = front.rows().await;
-    assert_eq!(rows.len(), requests);
-    for row in rows {
-        assert_outcome(&row, "client_abort", "client");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_sent_more_is_seen_to_leave() {
     for (streams, is_hop) in [(false, false), (true, false), (true, true)] {
@@ -76,7 +61,7 @@ async fn a_client_that_sent_more_is_seen_to_leave() {
                 until("the upstream let go", || upstream.gone() > gone).await;
             }
         }
-        assert_all_left(front, 8).await;
+        front.all_end(8, "client_abort", "client").await;
     }
 }
 
@@ -90,7 +75,7 @@ async fn a_client_under_tls_that_leaves_with_bytes_ahead_is_seen_too() {
         drop(client);
         until("the upstream let go", || upstream.gone() > turn).await;
     }
-    assert_all_left(front, extras().len()).await;
+    front.all_end(4, "client_abort", "client").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,7 +149,5 @@ async fn requests_sent_ahead_have_their_turn() {
     read.unwrap();
     let order = ["[0,3]", "[1,70000]", "[2,3000000]", "[3,5]"].map(|answer| answers.find(answer));
     assert!(order.is_sorted() && order[0].is_some(), "{answers}");
-    for row in front.rows().await {
-        assert_outcome(&row, "ok", "");
-    }
+    front.all_end(4, "ok", "").await;
 }

@@ -1,8 +1,6 @@
 //! Heads that could be understood in two ways: refused, or passed on with one meaning.
 
-use crate::support::proxy::{Front, Row, answering, assert_outcome, playing};
-use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{Response, until};
+use super::*;
 
 /// Sends a POST with these further header lines to a front before `upstream`, and gives the response and the row.
 async fn post(upstream: &Upstream, lines: &str, body: &str) -> (Response, Row) {
@@ -25,10 +23,8 @@ async fn an_id_that_connection_names_goes_up_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_length_told_twice_goes_on_once() {
-    for lengths in [
-        "content-length: 2\r\ncontent-length: 2",
-        "content-length: 2, 2",
-    ] {
+    let once_each = "content-length: 2\r\ncontent-length: 2";
+    for lengths in [once_each, "content-length: 2, 2"] {
         let answer = format!("HTTP/1.1 200 OK\r\n{lengths}\r\n\r\n{{}}");
         let upstream = Upstream::always(answer).await;
         let (response, _) = post(&upstream, lengths, "{}").await;
@@ -74,11 +70,8 @@ async fn a_control_byte_in_the_target_is_refused() {
     assert!(upstream.seen().is_empty());
     // They are looked for in a line that comes in pieces, and nowhere else.
     let mut client = front.client().await;
-    for piece in [
-        "\r\n\r\nPOST /hea",
-        "lth HTTP/1.1\r",
-        "\nhost:\th\r\ncontent-length: 2\r\n\r\n\0\0",
-    ] {
+    let rest = "\nhost:\th\r\ncontent-length: 2\r\n\r\n\0\0";
+    for piece in ["\r\n\r\nPOST /hea", "lth HTTP/1.1\r", rest] {
         client.send(piece).await;
         tokio::task::yield_now().await;
     }
@@ -107,29 +100,21 @@ async fn trailers_are_not_announced_as_they_do_not_pass() {
     assert_eq!(response.header("trailer"), None);
 }
 
-/// What is no HTTP is told so: nothing broke.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_not_valid_http_is_told_so() {
     let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(2_000_000));
-    for (answer, reason) in [
-        ("nonsense\r\n\r\n", "not valid HTTP"),
-        (
-            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}",
-            "not valid HTTP",
-        ),
-        (&large, "not valid HTTP"),
-    ] {
+    let two_lengths = "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}";
+    let in_its_body = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n";
+    for answer in ["nonsense\r\n\r\n", two_lengths, &large, in_its_body] {
         let upstream = Upstream::always(answer).await;
         let (response, row) = post(&upstream, "content-length: 2", "{}").await;
-        assert_eq!(response.status(), 502);
-        let message = response.json()["error"]["message"].to_string();
-        assert!(message.contains(reason), "{message}");
-        assert_outcome(&row, "upstream_died", reason);
+        if answer != in_its_body {
+            assert_eq!(response.status(), 502);
+            let message = response.json()["error"]["message"].to_string();
+            assert_says(&message, "not valid HTTP");
+        }
+        assert_outcome(&row, "upstream_died", "not valid HTTP");
     }
-    let chunk = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n";
-    let upstream = Upstream::always(chunk).await;
-    let (_, row) = post(&upstream, "content-length: 2", "{}").await;
-    assert_outcome(&row, "upstream_died", "not valid HTTP");
 }
 
 /// RFC 9110, section 15.2.

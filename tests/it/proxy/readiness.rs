@@ -1,17 +1,8 @@
 //! `/readyz`, and an admin listener that the silent keep nobody from.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use queuescope::clock::ManualClock;
 
-use queuescope::clock::{Clock, ManualClock, Stamp};
-use queuescope::serve::lifecycle::Proxy;
-use tokio::net::TcpListener;
-
-use crate::support::admin::get;
-use crate::support::proxy::{Front, config, workers};
-use crate::support::router::free_port;
-use crate::support::upstream::Upstream;
-use crate::support::wire::Client;
+use super::*;
 
 /// A proxy that is ready once one of these is there, on a clock that stands.
 async fn with_manual_clock(

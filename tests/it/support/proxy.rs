@@ -176,6 +176,14 @@ impl Front {
         rows(&self.records())
     }
 
+    /// Ends the proxy, and fails unless it has so many rows, each of this outcome and with this in its error.
+    pub async fn all_end(self, count: usize, outcome: &str, piece: &str) {
+        let rows = self.rows().await;
+        assert_eq!(rows.len(), count, "{rows:?}");
+        rows.iter()
+            .for_each(|row| assert_outcome(row, outcome, piece));
+    }
+
     /// The value of a counter, of all its label sets where none is named; 0 when it is not there.
     pub fn counter(&self, name: &str) -> u64 {
         let text = self.proxy.metrics().text();
@@ -218,6 +226,14 @@ pub fn all_rows(path: &Path) -> Vec<Row> {
 #[track_caller]
 pub fn assert_cells<const CELLS: usize>(row: &Row, cells: [(&str, &str); CELLS]) {
     for (column, value) in cells {
+        assert_eq!(row[column], value, "{column}: {row:?}");
+    }
+}
+
+/// The same of `name=value, …`.
+#[track_caller]
+pub fn assert_row(row: &Row, cells: &str) {
+    for (column, value) in cells.split(", ").map(|one| one.split_once('=').unwrap()) {
         assert_eq!(row[column], value, "{column}: {row:?}");
     }
 }
