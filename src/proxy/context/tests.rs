@@ -55,23 +55,6 @@ pub(super) fn ok() -> ResponseHeader {
     head
 }
 
-#[test]
-fn every_request_ends_once_whatever_ends_it() {
-    for is_ended in [true, false] {
-        let (mut context, _) = context();
-        let metrics = context.shared.metrics.clone();
-        assert_eq!(metrics.in_flight(), 1);
-        if is_ended {
-            context.end(End::Complete);
-            context.end(End::Complete);
-        }
-        drop(context);
-        assert_eq!(metrics.in_flight(), 0);
-        let counted = "outcome=\"proxy_error\",worker=\"\"} 1";
-        assert_eq!(metrics.text().contains(counted), !is_ended);
-    }
-}
-
 /// A name, the events with their microseconds (arrival is at 1), the end, and the proxy's own time in its parts. Events: reading
 /// the prompt begins and ends; a sending begins or fails; the response is read; a write to the client is pending and over.
 const OVERHEAD: &str = "\

@@ -26,6 +26,7 @@ async fn an_image_of_64_mib_passes_and_what_surrounds_it_is_read() {
     client.send(post("/v1/chat/completions", "", &body)).await;
     assert_eq!(client.response().await.status(), 200);
     assert!(upstream.seen()[0].body == body);
-    let cells = "outcome=ok, model=seer, stream=False, input_length=3, expected_output_length=7, has_generated_text=True";
+    let cells = "outcome=ok, model=seer, stream=False, input_length=3, \
+                 expected_output_length=7, has_generated_text=True";
     assert_row(&front.only_row().await, cells);
 }

@@ -20,8 +20,7 @@ async fn with_manual_clock(
 async fn ready_means_that_an_upstream_is_there_only_where_that_is_asked_for() {
     let absent = [free_port(), free_port()];
     let front = Front::keyed(&absent, "").await;
-    let admin = front.proxy.address("admin").unwrap();
-    assert_eq!(get(admin, "/readyz").await.status(), 200);
+    assert_eq!(front.get("/readyz").await.status(), 200);
 
     let (proxy, manual) = with_manual_clock(&absent, &[]).await;
     let (hops, its_clock) = with_manual_clock(&[], &absent).await;

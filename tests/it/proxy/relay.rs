@@ -37,19 +37,6 @@ async fn a_failure_after_100_continue_is_still_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tunnel_is_refused_in_our_words_and_is_no_broken_head() {
-    let (upstream, front) = answering("").await;
-    let asks = "CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n";
-    let mut client = front.sent(asks).await;
-    let response = client.response().await;
-    assert_eq!(response.status(), 405);
-    assert_eq!(response.json()["error"]["type"], "invalid_request_error");
-    assert!(client.is_closed().await);
-    assert_eq!(front.counter("queuescope_broken_heads_total "), 0);
-    assert!(upstream.seen().is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_that_were_read_at_once_are_written_at_once_and_before_what_ends_them() {
     let events: Vec<_> = (0..20).map(|at| format!("data: {at}\n\n")).collect();
     let chunks: Vec<u8> = events.iter().flat_map(chunk).collect();

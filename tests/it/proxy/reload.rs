@@ -234,8 +234,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
         old = config.clone();
     })
     .await;
-    let admin = front.proxy.address("admin").unwrap();
-    let faults = async || get(admin, "/faults").await.text();
+    let faults = async || front.get("/faults").await.text();
     let before = &certificate.der;
     let holds = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holds.local_addr().unwrap();

@@ -10,6 +10,7 @@ use queuescope::config::{self};
 use queuescope::serve::lifecycle::Proxy;
 use tempfile::TempDir;
 
+use super::admin::get;
 use super::router::free_port;
 use super::upstream::{Step, Upstream};
 use super::wire::{Client, Response, until};
@@ -174,6 +175,11 @@ impl Front {
         self.proxy.drain().await;
         assert_eq!(self.proxy.metrics().in_flight(), 0);
         rows(&self.records())
+    }
+
+    /// What its admin listener answers to a GET.
+    pub async fn get(&self, path: &str) -> Response {
+        get(self.proxy.address("admin").unwrap(), path).await
     }
 
     /// Ends the proxy, and fails unless it has so many rows, each of this outcome and with this in its error.
