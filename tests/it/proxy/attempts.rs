@@ -120,10 +120,7 @@ async fn a_request_that_no_front_saw_has_a_row_of_the_hops_own() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hops_without_a_front_write_rows_that_join_by_span() {
     let servers = [refusing_with_503().await, Upstream::ok().await];
-    let hops = Front::with(&[], |config| {
-        config.workers = workers(&servers.each_ref().map(|server| server.addr))
-    })
-    .await;
+    let hops = Front::hops(&servers.each_ref().map(|server| server.addr), "").await;
     assert_eq!(hops.proxy.address("listen"), None);
     let at = ["worker w0", "worker w1"].map(|worker| hops.proxy.address(worker).unwrap());
     let router = Upstream::retrying(at.to_vec(), str::to_owned).await;

@@ -11,11 +11,7 @@ struct Hops {
 impl Hops {
     async fn without_fault(steps: Vec<Step>) -> Hops {
         let server = Upstream::playing(steps).await;
-        let front = Front::with(&[], |config| {
-            config.workers = workers(&[server.addr, server.addr]);
-            config.fault_injection = true;
-        })
-        .await;
+        let front = Front::hops(&[server.addr; 2], "fault_injection = true").await;
         Hops { front, server }
     }
 

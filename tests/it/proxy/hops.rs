@@ -66,12 +66,7 @@ async fn a_room_said_to_a_server_of_its_own_makes_no_leg() {
 /// Its server is down, and what is left of the body is read for a room alone: that refuses nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_no_server_takes_comes_to_no_limit() {
-    let workers = workers(&[refusing().await]);
-    let hop = Front::with(&[], |config| {
-        config.workers = workers;
-        config.limits.request_body_max_bytes = 10.try_into().unwrap();
-    })
-    .await;
+    let hop = Front::hops(&[refusing().await], "request_body_max_bytes = 10").await;
     let asks = post_chunked("/generate", &[b'x'; 20], 20);
     assert_eq!(hop.sent(asks).await.response().await.status(), 502);
     let row = hop.first_row().await;
@@ -219,11 +214,8 @@ fn assert_no_hop(row: &Row) {
 
 /// What a hop with this secret signs for a request with this id.
 async fn signed(server: SocketAddr, secret: Option<&str>, id: &str) -> String {
-    let hop = Front::with(&[], |config| {
-        config.workers = workers(&[server]);
-        config.hop_secret = secret.map(Into::into);
-    })
-    .await;
+    let keys = secret.map(|secret| format!("hop_secret = {secret:?}"));
+    let hop = Front::hops(&[server], &keys.unwrap_or_default()).await;
     let id = format!("x-request-id: {id}\r\n");
     let response = hop.ask("/generate", &id, b"{}").await;
     response.header("x-queuescope-hop").unwrap()

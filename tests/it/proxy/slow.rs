@@ -92,7 +92,7 @@ async fn a_client_that_takes_too_little_is_given_up() {
         let upstream = Upstream::playing(steps).await;
         let front = Front::with(&[upstream.addr], |config| {
             config.upstream.truncate(usize::from(!is_hop));
-            config.workers = workers(&[upstream.addr; 1][..usize::from(is_hop)]);
+            config.workers = workers(&[upstream.addr]);
             config.limits.client_stall_timeout_s = 0.2.try_into().unwrap();
         })
         .await;

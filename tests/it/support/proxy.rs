@@ -78,7 +78,17 @@ pub async fn answering(keys: &str) -> (Upstream, Front) {
 impl Front {
     /// A hop without a front.
     pub async fn hop(server: SocketAddr) -> Front {
-        Front::with(&[], |config| config.workers = workers(&[server])).await
+        Front::hops(&[server], "").await
+    }
+
+    /// Hops `w0`, `w1` and so on without a front, with these keys of a config.
+    pub async fn hops(servers: &[SocketAddr], keys: &str) -> Front {
+        let worker = |(n, server): (usize, &SocketAddr)| {
+            let listen = "listen = \"127.0.0.1:0\"";
+            format!("\n[[worker]]\nname = \"w{n}\"\n{listen}\nupstream = \"{server}\"")
+        };
+        let workers: String = servers.iter().enumerate().map(worker).collect();
+        Front::keyed(&[], &(keys.to_owned() + &workers)).await
     }
 
     /// A front with these lines of a config, as a file has them below `[proxy]`.
