@@ -185,8 +185,8 @@ mod tests {
                 r#""cut","after_bytes":1500"#,
             ),
         ] {
-            let [read, same] =
-                [with_units, plain].map(|rest| parse(&format!("{{\"kind\":{rest}}}")));
+            let read = |rest| parse(&format!("{{\"kind\":{rest}}}"));
+            let [read, same] = [with_units, plain].map(read);
             assert_eq!(read, same, "{with_units}");
             assert!(read.is_ok(), "{read:?}");
         }

@@ -173,35 +173,38 @@ mod tests {
     use super::*;
     use crate::client::exchange::{NotWritten, Part};
 
-    #[tokio::test]
-    async fn a_connection_ends_only_once_what_is_buffered_of_broken_streams_was_sent() {
-        const BYTES: usize = 20_000;
-        let within = Duration::from_secs(60);
-        let limits = Limits::default();
-        // Little is buffered that the client has not read.
-        let (near, far) = tokio::io::duplex(100);
+    /// Answers the one request of a client, which is sent so many bytes within `limit`, and then the end or a break. The client rests
+    /// for `pause` after each frame, and little is buffered that it has not read: `room`. Returns what came of writing and how many
+    /// bytes the client has.
+    async fn exchange(
+        (room, bytes, is_end): (usize, usize, bool),
+        limit: Duration,
+        pause: Duration,
+    ) -> (Result<(), NotWritten<()>>, usize) {
+        let (near, far) = tokio::io::duplex(room);
         let phase = watch::Sender::new(Phase::Serving);
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let (tells, told) = tokio::sync::oneshot::channel();
         let serves = async {
-            let (far, clock) = (Box::new(far), Clock::system());
-            let client = Http2Client::open(far, peer, &limits, phase.subscribe(), clock);
+            let (far, limits) = (Box::new(far), Limits::default());
+            let client = Http2Client::open(far, peer, &limits, phase.subscribe(), Clock::system());
             let mut client = client.await.unwrap();
             let mut request = client.next().await.unwrap().unwrap();
             client.serve(async move {
-                let head = ResponseHeader::build(200, None).unwrap();
-                let body = vec![b'x'; BYTES];
-                for part in [Part::Head(Box::new(head), false), Part::Body(body, false)] {
-                    let written = request.write(part, within, pending::<()>()).await;
-                    written.unwrap();
-                }
+                let head = Box::new(ResponseHeader::build(200, None).unwrap());
+                let head = request.write(Part::Head(head, false), limit, pending::<()>());
+                head.await.unwrap();
+                let body = Part::Body(vec![b'x'; bytes], is_end);
+                let written = request.write(body, limit, pending::<()>()).await;
+                tells.send(written.map(drop)).unwrap();
                 request.break_off().await;
             });
             phase.send_replace(Phase::Closing);
             assert!(matches!(client.next().await, Ok(None)));
             client.close().await;
         };
-        let reads = read(near, Duration::ZERO);
-        assert_eq!(tokio::join!(serves, reads).1, BYTES);
+        let ((), read, written) = tokio::join!(serves, read(near, pause), told);
+        (written.unwrap(), read)
     }
 
     /// Plays a client that sends a request and rests for `pause` after each frame of the response. Returns how many bytes of it came.
@@ -221,36 +224,20 @@ mod tests {
         read
     }
 
-    /// Writes much to a client that rests for `pause` after each frame.
-    async fn written(within: Duration, pause: Duration) -> Result<(), NotWritten<()>> {
-        let (near, far) = tokio::io::duplex(100_000);
-        let phase = watch::Sender::new(Phase::Serving);
-        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        let (tells, told) = tokio::sync::oneshot::channel();
-        let serves = async {
-            let (far, limits) = (Box::new(far), Limits::default());
-            let client = Http2Client::open(far, peer, &limits, phase.subscribe(), Clock::system());
-            let mut client = client.await.unwrap();
-            let mut request = client.next().await.unwrap().unwrap();
-            client.serve(async move {
-                let head = Box::new(ResponseHeader::build(200, None).unwrap());
-                let head = request.write(Part::Head(head, false), within, pending::<()>());
-                head.await.unwrap();
-                let body = Part::Body(vec![b'x'; 200_000], true);
-                let written = request.write(body, within, pending::<()>()).await;
-                tells.send(written.map(drop)).unwrap();
-            });
-            let _ = client.next().await;
-        };
-        let (written, (), _) = tokio::join!(told, serves, read(near, pause));
-        written.unwrap()
+    #[tokio::test]
+    async fn a_connection_ends_only_once_what_is_buffered_of_broken_streams_was_sent() {
+        let cut = (100, 20_000, false);
+        let (written, read) = exchange(cut, Duration::from_secs(60), Duration::ZERO).await;
+        assert!(written.is_ok());
+        assert_eq!(read, 20_000);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_large_piece_may_take_as_long_as_a_response_may() {
         let [second, minute, hour] = [1, 60, 3600].map(Duration::from_secs);
-        assert!(written(hour, 10 * second).await.is_ok());
-        let stalled = written(minute, 10 * second).await;
+        let large = (100_000, 200_000, true);
+        assert!(exchange(large, hour, 10 * second).await.0.is_ok());
+        let (stalled, _) = exchange(large, minute, 10 * second).await;
         assert!(matches!(stalled, Err(NotWritten::Stalled)));
     }
 }

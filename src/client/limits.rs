@@ -18,6 +18,7 @@ Limits {
     client_body_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-body-timeout-s S" in "Limits";
     /// Limit on the total time that a response waits for its client to read; after it the response is reset. Other time does
     /// not count, so a stream may last for hours. A client that reads a byte a minute meets this limit, as one that reads nothing.
+    /// On an upgraded connection (101) each wait may last as long.
     client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s S" in "Limits";
     /// Limit on the head of a request, bytes; 431 above it.
     request_head_max_bytes: Whole<256, 1_048_575> as values::bytes = Whole::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";

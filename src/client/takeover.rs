@@ -230,17 +230,12 @@ mod tests {
 
     use super::*;
 
-    const ANY: &str = "127.0.0.1:0";
-
-    fn sockets() -> Vec<ListenSocket> {
-        let any = ANY.parse().unwrap();
-        let socket = |n| ListenSocket::new(&format!("worker {n}"), any, None).unwrap();
-        (0..2).map(socket).collect()
-    }
-
     fn start(script: &str) -> Successor {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let socket = |n| ListenSocket::new(&format!("worker {n}"), any, None).unwrap();
+        let sockets = [0, 1].map(socket);
         let secret = Some("sixteen bytes of it".into());
-        Successor::start(Path::new("/bin/sh"), ["-c", script], &sockets(), secret).unwrap()
+        Successor::start(Path::new("/bin/sh"), ["-c", script], &sockets, secret).unwrap()
     }
 
     #[tokio::test]
@@ -282,27 +277,5 @@ mod tests {
         assert!(error.contains("not ready after 60 s"), "{error}");
         let ended = successor.process.try_wait().unwrap();
         assert_eq!(ended.map(|status| status.signal()), Some(Some(9)));
-    }
-
-    #[tokio::test]
-    async fn sockets_are_claimed_by_their_address_or_by_name_for_port_0() {
-        let all = sockets().into_iter().map(|socket| {
-            let inherited = socket.socket.as_fd().try_clone_to_owned().unwrap();
-            (socket.name, TcpListener::from(inherited))
-        });
-        let mut inherited = Inherited {
-            sockets: all.collect(),
-            hop_secret: Some("sixteen bytes of it".into()),
-            predecessor: None,
-        };
-        let address = inherited.sockets[0].1.local_addr().unwrap();
-        let any = ANY.parse().unwrap();
-        let last = inherited.claim("worker 1", any).unwrap();
-        assert_ne!(last.local_addr().unwrap(), address);
-        assert!(inherited.claim("worker 1", any).is_none(), "it is taken");
-        let first = inherited.claim("under another name", address).unwrap();
-        assert_eq!(first.local_addr().unwrap(), address);
-        let shown = format!("{inherited:?}");
-        assert!(!shown.contains("sixteen"), "{shown}");
     }
 }

@@ -151,20 +151,3 @@ fn error_text(error: &Error) -> String {
     };
     text.to_owned()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_text_of_a_tls_error_is_reported_whole() {
-        let context = "certificate expired, SNI: h cause: as of another version";
-        let error = Error::explain(ErrorType::TLSHandshakeFailure, context);
-        let (response, end) = Failure::NoConnection(error).response_and_end("h:1");
-        let text = format!("h:1: the TLS connection failed: {context}");
-        assert_eq!(
-            (response.unwrap().status, end),
-            (502, End::Failed(ProxyError, text))
-        );
-    }
-}

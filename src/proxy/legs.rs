@@ -113,9 +113,8 @@ mod tests {
             ("\"null\"", Some(None)),
             ("null", None),
         ] {
-            let body = format!(
-                "{{\"a\":{{\"disaggregation_mode\":\"decode\"}},\"disaggregation_mode\":{mode}}}"
-            );
+            let nested = "\"a\":{\"disaggregation_mode\":\"decode\"}";
+            let body = format!("{{{nested},\"disaggregation_mode\":{mode}}}");
             let mut info = ServerInfo::for_path("/server_info").unwrap();
             body.as_bytes().chunks(1).for_each(|byte| {
                 assert_eq!(info.role(), None);
@@ -134,12 +133,11 @@ mod tests {
         leg.body_timing.piece(at(100), 0);
         for (head, held) in [(50, None), (110, Some(at(100)))] {
             let mut observer = Observer::new(Side::Front, Endpoint::Generate, String::new());
-            observer.timeline_mut().relate(ClockOf::Hop, Relation::Same);
-            observer
-                .timeline_mut()
-                .set(Moment::WorkerFirstToken, at(60));
+            let timeline = observer.timeline_mut();
+            timeline.relate(ClockOf::Hop, Relation::Same);
+            timeline.set(Moment::WorkerFirstToken, at(60));
+            timeline.set(Moment::FirstToken, at(120));
             observer.response_head(200, Some("text/event-stream"), false, at(head));
-            observer.timeline_mut().set(Moment::FirstToken, at(120));
             let mut rows = observer.finish(End::Complete, at(200));
             put_prefill(&leg, &mut rows);
             assert_eq!(rows[0].timeline.raw(Moment::PrefillReplied), held, "{head}");

@@ -194,8 +194,7 @@ impl<'a> Request<'a> {
             return false;
         }
         let config = self.shared.config.load();
-        let token = config.stamps_token.as_ref();
-        let token = token.zip(header(&heads::TOKEN));
+        let token = config.stamps_token.as_ref().zip(header(&heads::TOKEN));
         match config.stamps {
             StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
             StampsPolicy::Token => token.is_some_and(|(token, given)| token.matches(given)),
@@ -314,8 +313,8 @@ impl<'a> Request<'a> {
             self.context.connect_failed(tried);
             // That our own sockets or ports have run out says nothing about the upstream.
             if let Some((why, hint)) = shortage::of_connect(&error) {
-                let trace = self.context.trace.map(|trace| trace.id_text());
-                let trace = trace.as_deref().unwrap_or("none");
+                let trace = self.context.trace;
+                let trace = trace.map_or_else(|| "none".to_owned(), |trace| trace.id_text());
                 let upstream = &self.context.upstream;
                 log::warn!("cannot open a connection to {upstream}: {why}{hint}; trace_id={trace}");
                 return Err(Failure::Shortage(why));
@@ -393,14 +392,18 @@ impl<'a> Request<'a> {
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
         self.response.has_begun = true;
-        client.answer(head, body, self.write_limit()).await;
+        let limit = self.write_limit(client);
+        client.answer(head, body, limit).await;
     }
 
     /// How long the client may hold up the next write.
-    fn write_limit(&self) -> Duration {
-        let waited = u64::try_from(self.context.timing.past_write_wait()).unwrap_or(0);
+    fn write_limit(&self, client: &Exchange) -> Duration {
+        // An upgraded connection may live for days: no sum counts there.
+        let sums = !client.session.was_upgraded();
+        let waited = sums.then(|| self.context.timing.past_write_wait());
+        let waited = waited.and_then(|nanos| u64::try_from(nanos).ok());
         let stall_limit = self.limits.client_stall_timeout_s.get();
-        stall_limit.saturating_sub(Duration::from_nanos(waited))
+        stall_limit.saturating_sub(Duration::from_nanos(waited.unwrap_or(0)))
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.

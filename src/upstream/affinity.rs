@@ -33,6 +33,7 @@ impl Rules {
 mod tests {
     use super::*;
     use crate::keys::values::Whole;
+    use crate::upstream::policy::tests::candidates;
 
     /// Returns what decides for a prompt of 10 blocks, and the indices that are kept of candidates with these (in flight, shared).
     fn narrowed(of: &[(usize, usize)]) -> (ChosenBy, Vec<usize>) {
@@ -40,16 +41,11 @@ mod tests {
             balance_abs_threshold: Whole::of::<8>(),
             ..Rules::default()
         };
-        let numbered = of.iter().enumerate();
-        let mut candidates: Vec<Candidate> = numbered
-            .map(|(index, (in_flight, shared))| Candidate {
-                index,
-                is_out: false,
-                in_flight: *in_flight,
-                shared: *shared,
-                cached: 0,
-            })
-            .collect();
+        let (in_flight, shared): (Vec<_>, Vec<_>) = of.iter().copied().unzip();
+        let mut candidates = candidates(&in_flight);
+        for (candidate, shared) in candidates.iter_mut().zip(shared) {
+            candidate.shared = shared;
+        }
         let by = limits.narrow(&mut candidates, 10);
         (by, candidates.iter().map(|c| c.index).collect())
     }

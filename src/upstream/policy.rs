@@ -114,14 +114,14 @@ impl Chooser {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn chooser(policy: Policy, count: usize) -> Chooser {
         Chooser::new(policy, count, ChaCha8Rng::seed_from_u64(7))
     }
 
-    fn candidates(in_flight: &[usize]) -> Vec<Candidate> {
+    pub(in crate::upstream) fn candidates(in_flight: &[usize]) -> Vec<Candidate> {
         let numbered = in_flight.iter().enumerate();
         let candidate = |(index, in_flight): (usize, &usize)| Candidate {
             index,
@@ -187,11 +187,9 @@ mod tests {
         ];
         for (policy, in_flight, chances) in cases {
             let shares = shares(policy, in_flight);
-            let mut all = shares.iter().zip(chances);
-            assert!(
-                all.all(|(share, chance)| is_about(*share, *chance)),
-                "{policy:?}: {shares:?}"
-            );
+            let is_right = |(share, chance): (&usize, &f64)| is_about(*share, *chance);
+            let are_right = shares.iter().zip(chances).all(is_right);
+            assert!(are_right, "{policy:?}: {shares:?}");
         }
     }
 }

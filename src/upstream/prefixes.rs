@@ -41,9 +41,8 @@ mod tests {
     /// The blocks of a prompt of a group: its first `same` are the group's.
     fn prompt(group: u64, same: u64, own: u64) -> Vec<u64> {
         let shared = (0..same).map(|at| group * 1_000_000 + at);
-        shared
-            .chain((same..128).map(|at| own * 1_000 + at))
-            .collect()
+        let own = (same..128).map(|at| own * 1_000 + at);
+        shared.chain(own).collect()
     }
 
     #[test]

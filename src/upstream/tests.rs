@@ -25,14 +25,8 @@ fn resolved(
 ) -> Upstreams {
     let to: Vec<Address> = names.iter().map(|n| Address::parse(n).unwrap()).collect();
     let trust = None;
-    Upstreams::resolve(
-        &to,
-        rules,
-        Connectivity { trust, resolver },
-        previous,
-        metrics,
-    )
-    .unwrap()
+    let connectivity = Connectivity { trust, resolver };
+    Upstreams::resolve(&to, rules, connectivity, previous, metrics).unwrap()
 }
 
 fn set(names: &[&str], previous: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {
@@ -40,32 +34,9 @@ fn set(names: &[&str], previous: Option<&Upstreams>, metrics: &Metrics) -> Upstr
     resolved(names, rules, system_resolver, previous, metrics)
 }
 
-/// Four upstreams that are chosen by prompts.
-fn by_prompt() -> Upstreams {
-    let names = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"];
-    let metrics = Metrics::new().unwrap();
-    resolved(
-        &names,
-        rules(Policy::CacheAware),
-        system_resolver,
-        None,
-        &metrics,
-    )
-}
-
-/// The blocks of a prompt: a group's, and its own.
-fn prompt(group: u64, own: u64) -> [u64; 8] {
-    std::array::from_fn(|at| {
-        if at < 6 {
-            group * 100 + at as u64
-        } else {
-            own * 1_000 + at as u64
-        }
-    })
-}
-
-fn name(chosen: &Chosen) -> &str {
-    chosen.name()
+/// The blocks of a prompt: those that all begin with, and its own.
+fn prompt(own: u64) -> [u64; 8] {
+    [1, 2, 3, 4, 5, 6, own, own + 1]
 }
 
 fn shown(metrics: &Metrics, line: &str) -> bool {
@@ -81,12 +52,12 @@ async fn a_new_set_keeps_what_it_shares_with_the_old() {
     let (a, b, c) = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3");
     let old = Arc::new(set(&[a, b], None, &metrics));
     let mut busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[], &[]).unwrap()).collect();
-    let out = busy.iter_mut().find(|chosen| name(chosen) == b).unwrap();
+    let out = busy.iter_mut().find(|chosen| chosen.name() == b).unwrap();
     old.connect_failed(out);
     let new = set(&[b, c, a], Some(&old), &metrics);
     // One is out and one has two requests, so the new one gets the next two.
     let next = [new.choose(&[], &[]).unwrap(), new.choose(&[], &[]).unwrap()];
-    assert_eq!(next.each_ref().map(name), [c, c]);
+    assert_eq!(next.each_ref().map(Chosen::name), [c, c]);
     let in_flight = format!("{IN_FLIGHT}\"{a}\"}} 2");
     assert!(shown(&metrics, &in_flight), "of both sets");
     let out = format!("queuescope_upstream_healthy{{upstream=\"{b}\"}} 0");
@@ -94,7 +65,7 @@ async fn a_new_set_keeps_what_it_shares_with_the_old() {
     // A request that began with the old set counts in the new one until its end.
     drop(busy);
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 0")));
-    assert_eq!(name(&new.choose(&[], &[]).unwrap()), a);
+    assert_eq!(new.choose(&[], &[]).unwrap().name(), a);
     // Upstreams that are used no more are not shown.
     let last = set(&[a], Some(&new), &metrics);
     drop((old, new, next));
@@ -145,8 +116,8 @@ fn a_connection_that_other_roots_verified_is_not_reused() {
         let (rules, resolver) = (rules(Policy::RoundRobin), system_resolver as Resolver);
         let connectivity = Connectivity { trust, resolver };
         let to = [Address::parse("https://127.0.0.1:1").unwrap()];
-        let set =
-            Upstreams::resolve(&to, rules, connectivity, None, &Metrics::new().unwrap()).unwrap();
+        let metrics = Metrics::new().unwrap();
+        let set = Upstreams::resolve(&to, rules, connectivity, None, &metrics).unwrap();
         set.choose(&[], &[]).unwrap().peer.reuse_hash()
     };
     let ca = || {
@@ -181,10 +152,8 @@ async fn a_request_tries_each_address_of_a_name() {
     // The next request begins with the address that worked.
     let mut two = set.choose(&[], &[]).unwrap();
     assert_eq!(two.at, V4);
-    assert!(
-        set.connect_failed(&mut two),
-        "all failed once, but not for this request"
-    );
+    // All failed once, but not for this request.
+    assert!(set.connect_failed(&mut two));
     assert!(!set.connect_failed(&mut two));
     assert!(set.all[0].counts.is_out.load(Relaxed));
     let mut three = set.choose(&[], &[]).unwrap();
@@ -261,45 +230,21 @@ fn addresses_that_a_name_still_has_keep_their_order() {
     assert_eq!(unknown.unwrap_err(), "name:1: no such name");
 }
 
-#[test]
-fn groups_of_prompts_are_spread_and_an_uneven_queue_moves_them() {
-    let set = by_prompt();
-    let home = |group, own| set.choose(&[], &prompt(group, own)).unwrap().index;
-    let mut homes: Vec<usize> = (1..=4).map(|group| home(group, 0)).collect();
-    assert_eq!(home(1, 1), homes[0]);
-    homes.sort_unstable();
-    // None is in flight: the one with the least cached gets the next group.
-    assert_eq!(homes, [0, 1, 2, 3]);
-    let choose = |own| set.choose(&[], &prompt(1, own)).unwrap();
-    let busy: Vec<Chosen> = (2..7).map(choose).collect();
-    let first = busy[0].index;
-    let is_first = |one: &Chosen| (one.index, one.by) == (first, Some(ChosenBy::Prefix));
-    assert!(busy.iter().all(is_first));
-    let moved = choose(7);
-    assert_ne!(moved.index, first);
-    assert_eq!(moved.by, Some(ChosenBy::Imbalance));
-    // Both have its beginning now, and one has fewer requests.
-    drop(busy);
-    let both = choose(8);
-    assert_eq!((both.index, both.by), (first, Some(ChosenBy::Prefix)));
-    assert_eq!(set.choose(&[], &[]).unwrap().by, Some(ChosenBy::Unread));
-}
-
 #[tokio::test]
 async fn known_prefixes_outlive_a_reload_but_not_a_failure() {
     let metrics = Metrics::new().unwrap();
     let names = ["127.0.0.1:1", "127.0.0.1:2"];
     let rules = || rules(Policy::CacheAware);
     let old = resolved(&names, rules(), system_resolver, None, &metrics);
-    let home = old.choose(&[], &prompt(1, 1)).unwrap().index;
+    let home = old.choose(&[], &prompt(10)).unwrap().index;
     let turned = [names[1], names[0]];
     let new = resolved(&turned, rules(), system_resolver, Some(&old), &metrics);
-    let mut again = new.choose(&[], &prompt(1, 2)).unwrap();
+    let mut again = new.choose(&[], &prompt(20)).unwrap();
     assert_eq!((again.index, again.by), (1 - home, Some(ChosenBy::Prefix)));
     new.connect_failed(&mut again);
-    let left = new.choose(&[], &prompt(1, 3)).unwrap();
+    let left = new.choose(&[], &prompt(30)).unwrap();
     assert_eq!(left.index, home, "the other is out");
     // It may have been restarted.
-    let back = new.choose(&[home], &prompt(1, 4)).unwrap();
+    let back = new.choose(&[home], &prompt(40)).unwrap();
     assert_eq!(back.by, Some(ChosenBy::Load));
 }

@@ -221,10 +221,8 @@ fn an_offset_over_a_period_needs_bounds_near_its_middle_or_an_end() {
     assert_eq!(stepped.offset_over(at(1010), at(1030)), None);
     // Ten seconds from the bound to the middle, ten from there to the ends.
     let error = 1_000 + ALLOWANCE + 2 * 1_000_001;
-    assert_eq!(
-        stepped.offset_over(at(1020), at(1040)),
-        known(9_000_000, error)
-    );
+    let over = stepped.offset_over(at(1020), at(1040));
+    assert_eq!(over, known(9_000_000, error));
     // Longer than the validity of bounds: by its end.
     let error = 1_000 + ALLOWANCE + 1 + 100_000_001;
     let short = filter(&[BEFORE]);
@@ -253,16 +251,11 @@ fn both_sides_of_the_last_five_minutes_bound_it() {
 fn a_step_shows_whenever_its_bounds_come() {
     let late = (1010, Some(-1), Some(1));
     let stepped = filter(&[BEFORE, STEPPED, late, late]);
-    assert_eq!(
-        stepped.offset(at(1030)),
-        filter(&[BEFORE, STEPPED]).offset(at(1030))
-    );
+    let in_order = filter(&[BEFORE, STEPPED]);
+    assert_eq!(stepped.offset(at(1030)), in_order.offset(at(1030)));
     assert_eq!(stepped.offset(at(1030)).unwrap().nanos, 9_000_000);
-    assert_eq!(
-        stepped.offset(at(1015)),
-        None,
-        "of the time before the step"
-    );
+    // Of the time before the step.
+    assert_eq!(stepped.offset(at(1015)), None);
     let loose = (1030, Some(-50_000), Some(50_000));
     let error = 1_000 + 1_000_000 + ALLOWANCE + 1;
     let stepped = filter(&[BEFORE, loose, STEPPED]);
@@ -271,7 +264,7 @@ fn a_step_shows_whenever_its_bounds_come() {
     let spans = (1010, Some(9_000), Some(1));
     let unknown = filter(&[BEFORE, spans]);
     assert_eq!(
-        [unknown.offset(at(1010)), unknown.offset(at(1011))],
+        [1010, 1011].map(|second| unknown.offset(at(second))),
         [None; 2]
     );
     let anew = filter(&[BEFORE, spans, STEPPED]);

@@ -24,28 +24,16 @@ impl Other {
 }
 
 fn others() -> impl Strategy<Value = [Other; 2]> {
-    let other = || {
-        (-3600 * NANOS..=3600 * NANOS, -50_i64..=50).prop_map(|(offset, ppm)| Other { offset, ppm })
-    };
-    [other(), other()]
+    let other = (-3600 * NANOS..=3600 * NANOS, -50_i64..=50);
+    prop::array::uniform2(other.prop_map(|(offset, ppm)| Other { offset, ppm }))
 }
 
-/// How long each part of a request takes, in nanoseconds: the pause before it, router, hop, to the engine, engine, to the hop, to
-/// the front, decoding.
-fn delays() -> impl Strategy<Value = (i64, i64, i64, i64, i64, i64, i64, i64)> {
-    let short = || prop_oneof![0..20_000_i64, 0..20_000_000_i64];
-    let long = || prop_oneof![0..NANOS, 0..100 * NANOS];
-    let pause = 0..20 * NANOS;
-    (
-        pause,
-        long(),
-        short(),
-        short(),
-        long(),
-        short(),
-        short(),
-        long(),
-    )
+/// How long each part of a request takes, in nanoseconds: the pause before it; router, engine, decoding; hop, to the engine, to the
+/// hop, to the front.
+fn delays() -> impl Strategy<Value = (i64, [i64; 3], [i64; 4])> {
+    let longs = prop::array::uniform3(prop_oneof![0..NANOS, 0..100 * NANOS]);
+    let shorts = prop::array::uniform4(prop_oneof![0..20_000_i64, 0..20_000_000_i64]);
+    (0..20 * NANOS, longs, shorts)
 }
 
 proptest! {
@@ -57,7 +45,8 @@ proptest! {
         let [hop, engine] = others;
         let (shared, manual) = shared();
         let mut now = START;
-        for (pause, in_router, in_hop, to_engine, in_engine, to_hop, to_front, decode) in requests {
+        for (pause, [in_router, in_engine, decode], shorts) in requests {
+            let [in_hop, to_engine, to_hop, to_front] = shorts;
             now += pause;
             manual.set(Stamp::from_nanos(now));
             let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());

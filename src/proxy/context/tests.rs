@@ -55,23 +55,6 @@ pub(super) fn ok() -> ResponseHeader {
     head
 }
 
-#[test]
-fn every_request_ends_once_whatever_ends_it() {
-    let (mut context, _) = context();
-    let metrics = context.shared.metrics.clone();
-    assert_eq!(metrics.in_flight(), 1);
-    context.end(End::Complete);
-    context.end(End::Complete);
-    drop(context);
-    assert_eq!(metrics.in_flight(), 0);
-    let (context, _) = self::context();
-    let metrics = context.shared.metrics.clone();
-    drop(context);
-    assert_eq!(metrics.in_flight(), 0);
-    let counted = "outcome=\"proxy_error\",worker=\"\"} 1";
-    assert!(metrics.text().contains(counted));
-}
-
 /// A name, the events with their microseconds (arrival is at 1), the end, and the proxy's own time in its parts. Events: reading
 /// the prompt begins and ends; a sending begins or fails; the response is read; a write to the client is pending and over.
 const OVERHEAD: &str = "\
@@ -86,9 +69,7 @@ not what the client delays | 2 send, 10 pending, 60 over, 100 read, 104 pending,
 fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
     for line in OVERHEAD.lines() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let [name, events, end, parts] = cells[..] else {
-            panic!("{line}")
-        };
+        let [name, events, end, parts] = cells.try_into().unwrap();
         let (mut context, manual) = context();
         let at = |micros: &str| Stamp::from_nanos(micros.parse::<i64>().unwrap() * 1_000);
         let mut prompt = at("0");
@@ -122,13 +103,6 @@ fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
 
 const MS: i64 = 1_000_000;
 const EVENT: &[u8] = b"data: {\"text\":\"a\",\"meta_info\":{\"completion_tokens\":1}}\n\n";
-
-/// Returns the front's row of a request through front, router and hop; the router holds the first event back for 12 ms and the
-/// last bytes for 2 ms. `first` arrives 5 ms before the event with the first token; `is_whole` if the hop saw the end before the
-/// front did.
-fn row(first: &[u8], is_whole: bool) -> Row {
-    rows([first, EVENT], true, is_whole).remove(0)
-}
 
 /// The rows of a request whose pieces the hop reads at 95 ms (if there is a first one) and 100 ms; the front reads them 12 ms
 /// later, or, unless `is_split`, both with the second.
@@ -181,7 +155,7 @@ fn what_the_router_held_back_is_found_to_the_nanosecond() {
     let later = b"data: {\"text\":\"\",\"meta_info\":{}}\n\n";
     // The stage is known only if the first bytes brought the token, the rest only if the hop has seen the end.
     for (first, is_whole) in [(&b""[..], true), (&later[..], true), (b"", false)] {
-        let row = row(first, is_whole);
+        let row = rows([first, EVENT], true, is_whole).remove(0);
         assert_eq!(row.router_return, Some(12 * MS));
         assert_eq!(row.inconsistency, None);
         assert_eq!(row.router_return_last, is_whole.then_some(2 * MS));
@@ -211,10 +185,12 @@ fn only_a_first_token_in_the_first_event_has_a_time_at_the_hop() {
     let at = |ms: i64| Some(Stamp::from_nanos(ms * MS));
     for is_split in [true, false] {
         let rows = rows([first.as_bytes(), second.as_bytes()], is_split, true);
-        let tokens = rows
-            .iter()
-            .map(|row| row.timeline.mark(Moment::WorkerFirstToken));
-        assert_eq!(tokens.collect::<Vec<_>>(), [at(95), None], "{is_split}");
+        let token = |row: &Row| row.timeline.mark(Moment::WorkerFirstToken);
+        assert_eq!(
+            [0, 1].map(|at| token(&rows[at])),
+            [at(95), None],
+            "{is_split}"
+        );
     }
 }
 

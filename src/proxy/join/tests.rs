@@ -5,8 +5,6 @@ use crate::request::attempt::ParentSpan;
 use crate::request::outcome::Outcome;
 use crate::request::sample::Sample;
 
-mod legs;
-
 /// Join tables and their metrics.
 struct Tables {
     joins: Joins,
@@ -64,24 +62,14 @@ impl Tables {
     /// Returns the sizes of all tables, so that a leak shows.
     fn sizes(&self) -> [usize; 5] {
         let table = self.joins.table.lock();
-        [
-            table.open,
-            table.by_span.len(),
-            table.by_id.len(),
-            table.ended.len(),
-            table.attempts,
-        ]
+        let lists = [table.by_span.len(), table.by_id.len(), table.ended.len()];
+        [table.open, lists[0], lists[1], lists[2], table.attempts]
     }
 }
 
 fn end(attempt: &HopAttempt, status: Option<u16>, outcome: Outcome) {
     let mut data = attempt.data.lock();
     (data.status, data.outcome, data.ended) = (status, Some(outcome), Some(at(2)));
-}
-
-/// Whether the attempt was joined to a request.
-fn is_joined(attempt: &HopAttempt) -> bool {
-    !attempt.needs_row
 }
 
 #[test]
@@ -151,7 +139,7 @@ fn a_client_may_give_all_its_requests_one_id() {
     for number in 1..=CAPACITY as u64 {
         let request = tables.open("same", 1_000_000 + number);
         let attempt = tables.arrive(number, None, Some("same"));
-        assert!(is_joined(&attempt), "one at a time");
+        assert!(!attempt.needs_row, "one at a time");
         tables.joins.close(&request, at(1));
     }
     let [requests, spans, ids, ..] = tables.sizes();
@@ -211,7 +199,7 @@ fn the_tables_are_bounded_and_what_they_drop_is_counted() {
     let full = CAPACITY / MAX_ATTEMPTS + 1;
     for number in 0..(full * (MAX_ATTEMPTS + 1)) as u64 {
         let parent = 1_000_001 + number / (MAX_ATTEMPTS as u64 + 1);
-        assert!(is_joined(&tables.arrive(number + 1, Some(parent), None)));
+        assert!(!tables.arrive(number + 1, Some(parent), None).needs_row);
     }
     assert_eq!(tables.sizes()[4], CAPACITY);
     dropped(1 + CAPACITY / MAX_ATTEMPTS + MAX_ATTEMPTS + 1);
@@ -298,10 +286,8 @@ fn the_id_in_a_response_joins_both_legs() {
         let leg = leg.lock().span;
         assert_eq!((last.span, leg, closed.count), (span(2), span(1), 1));
         assert!(closed.is_named && closed.others.is_empty());
-        assert!(
-            joins.sweep(at(100)).is_empty(),
-            "they are in the front's row"
-        );
+        // They are in the front's row.
+        assert!(joins.sweep(at(100)).is_empty());
         let counts = ["reply", "nothing"].map(|by| tables.counted(by));
         assert_eq!(counts, [2, 0]);
     }
@@ -316,10 +302,8 @@ fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
         let roles = [ServerRole::Prefill, ServerRole::Decode];
         let legs = (first..).zip(roles);
         let legs = legs.map(|(number, role)| tables.leg(number, first, Some(role)));
-        let legs: Vec<HopAttempt> = legs.collect();
-        legs.iter()
-            .for_each(|leg| joins.add_response_id(leg, "mine", at(1)));
-        legs
+        legs.inspect(|leg| joins.add_response_id(leg, "mine", at(1)))
+            .collect::<Vec<_>>()
     };
     for (first, is_alone) in [(1, true), (5, false), (9, true)] {
         let request = tables.open("id", 100 + first);
@@ -336,11 +320,55 @@ fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {
         let request = tables.open("id", 200 + count);
         let numbers = (0..count).map(|number| 20 + 2 * count + number);
         let attempts: Vec<HopAttempt> = numbers.map(|n| tables.arrive(n, None, None)).collect();
-        attempts
-            .iter()
-            .for_each(|one| joins.add_response_id(one, "mine", at(1)));
+        for one in &attempts {
+            joins.add_response_id(one, "mine", at(1));
+        }
         joins.response_read(&request, "mine");
         let closed = joins.close(&request, at(3));
         assert_eq!(closed.last.is_some(), count == 1);
+    }
+}
+
+/// Without a front's row, the decode leg's row has what the prefill leg reported.
+#[test]
+fn legs_without_a_front_are_one_row() {
+    for has_front in [true, false] {
+        let tables = tables(has_front);
+        let _prefill = tables.leg(1, 7, None);
+        let decode = tables.leg(2, 7, Some(ServerRole::Decode));
+        let rows = vec![Sample::whole().open_row()];
+        assert!(tables.joins.end(&decode, Some(rows), at(2)).is_none());
+        assert!(tables.joins.sweep(at(7)).is_empty());
+        if !has_front {
+            // The successor has none of these attempts.
+            tables.joins.shared_with_successor();
+        }
+        let rows = tables.joins.sweep(at(8)).pop().unwrap();
+        assert_eq!(rows[0].prefill_host.as_deref(), Some("server:1"));
+    }
+}
+
+/// A prefill leg that was refused at once waits for the decode leg, and gets no row beside that one's.
+#[test]
+fn a_refused_prefill_leg_is_no_row_of_its_own_though_it_was_first() {
+    for (has_front, comes) in [(false, true), (false, false), (true, true), (true, false)] {
+        let tables = tables(has_front);
+        let joins = &tables.joins;
+        let arrive = |number, role| {
+            let leg = tables.leg(number, 7, Some(role));
+            leg.data.lock().worker = role.name().to_owned();
+            leg
+        };
+        let row = || Some(vec![Sample::whole().open_row()]);
+        let refused = arrive(1, ServerRole::Prefill);
+        end(&refused, Some(502), Outcome::ProxyError);
+        assert!(joins.end(&refused, row(), at(2)).is_none());
+        if comes {
+            let decode = arrive(2, ServerRole::Decode);
+            end(&decode, None, Outcome::ClientAbort);
+            assert!(joins.end(&decode, row(), at(3)).is_none());
+        }
+        let rows = joins.sweep(at(100)).len();
+        assert_eq!(rows, 1, "{has_front} {comes}");
     }
 }

@@ -397,7 +397,7 @@ impl Request<'_> {
         up: Option<&mut HttpSession>,
     ) -> Result<Vec<u8>, Failure> {
         let past = self.context.timing.past_write_wait();
-        let limit = self.write_limit();
+        let limit = self.write_limit(client);
         let read_ahead = self.read_ahead(up);
         let written = client.write(part, limit, read_ahead).await;
         if self.context.timing.is_write_pending() {

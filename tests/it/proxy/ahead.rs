@@ -1,17 +1,10 @@
 //! Clients that send more than their request before it is answered: they are still seen to leave, and what they sent
 //! has its turn.
 
-use std::time::Duration;
-
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-
-use crate::support::proxy::{Front, assert_outcome};
-use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{
-    Client, PATIENCE, json_response, post, post_chunked, stream_head, until,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::tls::{connect, secure};
+use super::*;
 
 const PIPELINED: &[u8] = b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n";
 
@@ -46,14 +39,6 @@ async fn silent(streams: bool) -> Upstream {
     Upstream::playing(head.into_iter().chain([Step::Silence]).collect()).await
 }
 
-async fn assert_all_left(front: Front, requests: usize) {
-    let rows = front.rows().await;
-    assert_eq!(rows.len(), requests);
-    for row in rows {
-        assert_outcome(&row, "client_abort", "client");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_sent_more_is_seen_to_leave() {
     for (streams, is_hop) in [(false, false), (true, false), (true, true)] {
@@ -76,7 +61,7 @@ async fn a_client_that_sent_more_is_seen_to_leave() {
                 until("the upstream let go", || upstream.gone() > gone).await;
             }
         }
-        assert_all_left(front, 8).await;
+        front.all_end(8, "client_abort", "client").await;
     }
 }
 
@@ -90,7 +75,7 @@ async fn a_client_under_tls_that_leaves_with_bytes_ahead_is_seen_too() {
         drop(client);
         until("the upstream let go", || upstream.gone() > turn).await;
     }
-    assert_all_left(front, extras().len()).await;
+    front.all_end(4, "client_abort", "client").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,32 +96,32 @@ async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgraded_connection_goes_both_ways() {
+    const REPEATS: usize = 100_000;
     let switch =
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
-    // After the switch it says what it was told.
+    // After the switch it says what it was told, many times.
     let upstream = Upstream::start(|turn, said| match turn {
         0 => vec![Step::Send(switch.into())],
-        _ => vec![Step::Send(said.body.clone())],
+        _ => vec![Step::Send(said.body.repeat(REPEATS))],
     })
     .await;
-    // What goes that way is no body: its limits are not held.
-    let keys = "request_body_max_bytes = 8\nclient_read_timeout_s = 0.2";
+    // What goes that way is no body: its limits are not held, nor one on all stalls together.
+    let keys =
+        "request_body_max_bytes = 8\nclient_read_timeout_s = 0.2\nclient_stall_timeout_s = 2";
     let front = Front::keyed(&[upstream.addr], keys).await;
     let ask = "GET /ws HTTP/1.1\r\nhost: h\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
-    let mut client = front.sent(ask).await;
+    let mut client = Client::with_buffer(front.addr(), 65_536).await;
+    client.send(ask).await;
     let head = client.read_until(|reader| reader.head.is_some()).await;
     assert_eq!(head.status(), 101);
-    for word in [b"first ping", b"other ping"] {
-        // It may be silent for long.
-        tokio::time::sleep(Duration::from_millis(600)).await;
+    for word in [b"first ping", b"other ping", b"third ping", b"last ping."] {
         client.post("/of/the/tunnel", "", word).await;
-        let mut echo = [0; 10];
-        let echoed = client.stream.read_exact(&mut echo);
-        tokio::time::timeout(PATIENCE, echoed)
-            .await
-            .unwrap()
-            .unwrap();
-        assert_eq!(&echo, word);
+        // It may be silent for long, and read nothing.
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let mut echo = vec![0; word.len() * REPEATS];
+        let echoed = tokio::time::timeout(PATIENCE, client.stream.read_exact(&mut echo));
+        echoed.await.unwrap().unwrap();
+        assert!(echo == word.repeat(REPEATS));
     }
 }
 
@@ -164,7 +149,5 @@ async fn requests_sent_ahead_have_their_turn() {
     read.unwrap();
     let order = ["[0,3]", "[1,70000]", "[2,3000000]", "[3,5]"].map(|answer| answers.find(answer));
     assert!(order.is_sorted() && order[0].is_some(), "{answers}");
-    for row in front.rows().await {
-        assert_outcome(&row, "ok", "");
-    }
+    front.all_end(4, "ok", "").await;
 }

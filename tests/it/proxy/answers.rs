@@ -1,26 +1,16 @@
 //! Every answer of the admin listener, word for word. `UPDATE_GOLDEN=1` writes the file anew.
 
-use std::time::Duration;
-
-use queuescope::clock::{Clock, Stamp};
-use queuescope::config::proxy::Config;
-use queuescope::serve::lifecycle::Proxy;
-use serde_json::Value;
-
 use crate::golden::assert_golden;
-use crate::support::admin::ask;
-use crate::support::proxy::{config, workers};
-use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{Client, json_response, until_async};
+
+use super::*;
 
 /// An answer without what differs from process to process (names of clocks, versions, ports), and of columns those with a value.
 fn lasting(value: &mut Value) {
     match value {
         Value::Array(all) => {
             // Nearly every connection is used again: Pingora's pool drops one now and then.
-            let is_steady =
-                |one: &Value| !one["value"].is_null() && one["name"] != "upstream_reused";
-            all.retain(|one| one.get("unit").is_none() || is_steady(one));
+            let varies = |one: &Value| one["value"].is_null() || one["name"] == "upstream_reused";
+            all.retain(|one| one.get("unit").is_none() || !varies(one));
             all.iter_mut().for_each(lasting);
         }
         Value::Object(members) => {
@@ -57,20 +47,16 @@ async fn every_answer_is_as_ever() {
         ..config(&[server.addr])
     };
     let proxy = Proxy::start(config, clock).await.unwrap();
-    let (front, admin) = (
-        proxy.address("listen").unwrap(),
-        proxy.address("admin").unwrap(),
-    );
+    let addr = |of| proxy.address(of).unwrap();
+    let [front, admin, hop] = ["listen", "admin", "worker"].map(addr);
     let get = async |path: &str| ask(admin, "GET", path, "", "").await;
     for (id, number) in [("one", 1), ("two", 2)] {
         let mut client = Client::connect(front).await;
         let trace = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let head = format!("x-request-id: {id}\r\n{trace}\r\n");
         client.ask("/generate", &head, b"{\"text\":\"x\"}").await;
-        until_async("its end", async || {
-            get("/live.json").await.json()["last"] == number
-        })
-        .await;
+        let has_ended = async || get("/live.json").await.json()["last"] == number;
+        until_async("its end", has_ended).await;
     }
     let stall = r#"{"kind":"stall"}"#;
     let mut text = String::new();
@@ -105,7 +91,6 @@ async fn every_answer_is_as_ever() {
         let status = answer.status();
         text += &format!("{method} {path} {body}\n{status} {kind} {allow}\n{said}\n");
     }
-    let hop = proxy.address("worker").unwrap();
     for addr in [front, admin, hop, server.addr] {
         text = text.replace(&addr.to_string(), "127.0.0.1:*");
     }

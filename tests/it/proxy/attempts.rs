@@ -1,13 +1,6 @@
 //! A router's attempts at the worker hops: kept, joined to their request, and never doubled.
 
-use std::net::SocketAddr;
-
-use queuescope::request::stamps::Stamps;
-
-use crate::support::assert_says;
-use crate::support::proxy::{Front, assert_cells, known_workers, number, workers};
-use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{Client, until};
+use super::*;
 
 /// A front and hops in one process, and a router that retries between them and makes this of heads.
 async fn chain(servers: &[&Upstream], edit: Edit) -> (Front, Upstream) {
@@ -33,6 +26,18 @@ fn with_its_own_trace(head: &str) -> String {
     head.replace(line.unwrap(), &own)
 }
 
+/// Fails unless these moments of a row are known, and follow each other.
+#[track_caller]
+fn assert_in_order(row: &Row, moments: &str) {
+    assert!(
+        moments
+            .split(' ')
+            .map(|moment| number(row, moment))
+            .is_sorted(),
+        "{row:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retried_request_is_one_row_of_the_attempt_that_answered() {
     for (edit, by) in [
@@ -54,14 +59,8 @@ async fn a_retried_request_is_one_row_of_the_attempt_that_answered() {
         let joins = format!("queuescope_joins_total{{by=\"{by}\"}} ");
         assert_eq!(front.counter(&joins), 3);
         let row = front.only_row().await;
-        let cells = [
-            ("outcome", "ok"),
-            ("attempts", "3"),
-            ("worker", "w2"),
-            ("host", &servers[2].addr.to_string()),
-            ("inconsistency", ""),
-        ];
-        assert_cells(&row, cells);
+        let cells = "outcome=ok, attempts=3, worker=w2, inconsistency=";
+        assert_row(&row, &format!("{cells}, host={}", servers[2].addr));
         // The failed ones came before the send that counts.
         let mut waited = 0.0;
         let said = ["rejected 503", "upstream_died 502"];
@@ -85,16 +84,9 @@ async fn an_attempt_without_a_response_shows_where_the_request_was() {
         until("the request at the server", || !server.seen().is_empty()).await;
         drop(client);
         let row = front.only_row().await;
-        let cells = [
-            ("outcome", "client_abort"),
-            ("ended_in", "server"),
-            ("attempts", "1"),
-            ("worker", "w0"),
-            ("host", &server.addr.to_string()),
-            ("failed_attempts", ""),
-            ("ttft", ""),
-        ];
-        assert_cells(&row, cells);
+        let cells =
+            "outcome=client_abort, ended_in=server, attempts=1, worker=w0, failed_attempts=, ttft=";
+        assert_row(&row, &format!("{cells}, host={}", server.addr));
         assert!(number(&row, "router_send_time") >= number(&row, "arrival_time"));
     }
 }
@@ -104,9 +96,8 @@ async fn a_request_that_no_front_saw_has_a_row_of_the_hops_own() {
     let server = Upstream::ok().await;
     let (front, _router) = chain(&[&server], str::to_owned).await;
     let mut client = Client::connect(front.hop_addr()).await;
-    client
-        .send("GET /model_info HTTP/1.1\r\nhost: h\r\n\r\n")
-        .await;
+    let info = "GET /model_info HTTP/1.1\r\nhost: h\r\n\r\n";
+    client.send(info).await;
     client.response().await;
     let came = "x-request-id: direct\r\ntraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n";
     let response = client.ask("/generate", came, b"{\"text\":\"a b\"}").await;
@@ -115,43 +106,28 @@ async fn a_request_that_no_front_saw_has_a_row_of_the_hops_own() {
     let row = &front.only_row().await;
     let sent = server.seen().pop().unwrap().header("traceparent").unwrap();
     // Nobody saw it arrive.
-    let cells = [
-        ("outcome", "ok"),
-        ("req_id", "direct"),
-        ("seen_by", "hop"),
-        ("worker", "w0"),
-        ("span_id", sent.split('-').nth(2).unwrap()),
-        ("parent_span_id", "00f067aa0ba902b7"),
-        ("arrival_time", ""),
-        ("queue_time_in_router", ""),
-        ("input_length", "2"),
-        ("inconsistency", ""),
-    ];
-    assert_cells(row, cells);
-    let moments = [
-        "router_send_time",
-        "worker_forwarded_time",
-        "response_head_time",
-    ];
-    assert!(moments.map(|moment| number(row, moment)).is_sorted());
+    let cells = "outcome=ok, req_id=direct, seen_by=hop, worker=w0, parent_span_id=00f067aa0ba902b7, \
+                 arrival_time=, queue_time_in_router=, input_length=2, inconsistency=";
+    assert_row(row, cells);
+    assert_eq!(row["span_id"], sent.split('-').nth(2).unwrap());
+    assert_in_order(
+        row,
+        "router_send_time worker_forwarded_time response_head_time",
+    );
     assert!(number(row, "server_latency") > 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hops_without_a_front_write_rows_that_join_by_span() {
     let servers = [refusing_with_503().await, Upstream::ok().await];
-    let hops = Front::with(&[], |config| {
-        config.workers = workers(&servers.each_ref().map(|server| server.addr))
-    })
-    .await;
+    let hops = Front::hops(&servers.each_ref().map(|server| server.addr), "").await;
     assert_eq!(hops.proxy.address("listen"), None);
     let at = ["worker w0", "worker w1"].map(|worker| hops.proxy.address(worker).unwrap());
     let router = Upstream::retrying(at.to_vec(), str::to_owned).await;
     let front = Front::start(router.addr).await;
     assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
     let row = front.only_row().await;
-    let cells = [("outcome", "ok"), ("attempts", "2"), ("worker", "w1")];
-    assert_cells(&row, cells);
+    assert_row(&row, "outcome=ok, attempts=2, worker=w1");
     let failed = format!("{} rejected 503", servers[0].addr);
     assert_says(&row["failed_attempts"], &failed);
     let mut attempts = hops.rows().await;
@@ -159,24 +135,13 @@ async fn hops_without_a_front_write_rows_that_join_by_span() {
     attempts.sort_by(|a, b| a["router_send_time"].cmp(&b["router_send_time"]));
     assert_eq!(attempts.len(), 2);
     for (attempt, outcome) in attempts.iter().zip(["rejected", "ok"]) {
-        let cells = [
-            ("outcome", outcome),
-            ("parent_span_id", &row["span_id"]),
-            ("req_id", &row["req_id"]),
-            ("seen_by", "hop"),
-            ("router_return", ""),
-            ("router_return_last", ""),
-            ("router_gap_added", ""),
-        ];
-        assert_cells(attempt, cells);
+        let [parent, id] = ["span_id", "req_id"].map(|name| &row[name]);
+        let cells = "seen_by=hop, router_return=, router_return_last=, router_gap_added=";
+        let of_front = format!("outcome={outcome}, parent_span_id={parent}, req_id={id}");
+        assert_row(attempt, &format!("{cells}, {of_front}"));
         // What a later join needs.
-        let moments = [
-            "response_head_time",
-            "worker_first_byte_time",
-            "worker_last_byte_time",
-        ];
-        let moments = moments.map(|moment| number(attempt, moment));
-        assert!(moments.is_sorted(), "{attempt:?}");
+        let moments = "response_head_time worker_first_byte_time worker_last_byte_time";
+        assert_in_order(attempt, moments);
     }
     assert_ne!(attempts[0]["span_id"], attempts[1]["span_id"]);
 }

@@ -1,26 +1,12 @@
 //! Several upstreams: who gets a request, who is left out, and what is sent again.
 
-use std::net::SocketAddr;
-
-use tokio::net::TcpSocket;
-
-use crate::support::assert_says;
-use crate::support::process::Process;
-use crate::support::proxy::{Front, Row, assert_cells, assert_outcome, number};
-use crate::support::upstream::{Gate, Seen, Step, Upstream, begun};
-use crate::support::wire::{Client, until};
+use super::*;
 
 /// The value of an upstream's metric.
 fn metric(front: &Front, name: &str, upstream: SocketAddr) -> u64 {
     front.counter(&format!(
         "queuescope_upstream_{name}{{upstream=\"{upstream}\"}} "
     ))
-}
-
-/// A server that answers when the gate is open.
-async fn gated(gate: &Gate) -> Upstream {
-    let gate = gate.clone();
-    Upstream::start(move |_, _| vec![Step::Gate(gate.clone()), Step::ok()]).await
 }
 
 /// An address that is taken and refuses, until its socket listens.
@@ -36,11 +22,6 @@ fn listens(socket: TcpSocket) -> Upstream {
     Upstream::on(socket.listen(64).unwrap(), |_, _| vec![Step::ok()])
 }
 
-/// A client with a request under way.
-async fn asking(front: &Front) -> Client {
-    front.asked("/generate", "", b"{}").await
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_shortest_queue_gets_the_next_request() {
     for policy in ["shortest_queue", "power_of_two"] {
@@ -50,7 +31,8 @@ async fn the_shortest_queue_gets_the_next_request() {
         let front = Front::balancing(&addrs, policy, "").await;
         let mut clients = Vec::new();
         for _ in 0..10 {
-            clients.push(asking(&front).await);
+            let body = b"{\"stream\":true}";
+            clients.push(front.asked("/generate", "", body).await);
         }
         let seen = || servers.each_ref().map(|server| server.seen().len());
         until("all ten", || seen().iter().sum::<usize>() == 10).await;
@@ -87,8 +69,12 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
     until("one is sent on", || server.seen().len() == 1).await;
     // What generates nothing waits for nobody; a client that leaves is not waited for.
     assert_eq!(front.ask("/tokenize", "", b"{}").await.status(), 200);
+    let mut http2 = Http2::connect(front.addr()).await;
+    let stream = http2.post("/generate", b"{}").await;
+    until("it came", || in_flight(6)).await;
+    stream.reset();
     drop(clients.remove(2));
-    until("it left", || in_flight(4)).await;
+    until("both left", || in_flight(4)).await;
     // Those that are held back are in the router queue as the metrics count it.
     let waiting = "queuescope_in_flight{phase=\"waiting\"}";
     front.counts(waiting, 4).await;
@@ -105,8 +91,7 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
     assert_eq!(ids.collect::<Vec<_>>(), ["a", "b", "d", "e"]);
     let rows = front.rows().await;
     let row = |id: &str| rows.iter().find(|row| row["req_id"] == id).unwrap();
-    let left = [("outcome", "client_abort"), ("router_send_time", "")];
-    assert_cells(row("c"), left);
+    assert_row(row("c"), "outcome=client_abort, router_send_time=");
     for row in ["b", "d", "e"].map(row) {
         let waited = number(row, "queue_time_in_router");
         assert!(waited > 0.2 && number(row, "overhead") < waited, "{row:?}");
@@ -118,7 +103,7 @@ async fn who_waits_for_too_long_in_the_front_is_refused() {
     let server = Upstream::playing(vec![Step::Silence]).await;
     let keys = "max_concurrent_requests = 1\nqueue_timeout_s = 0.05";
     let front = Front::balancing(&[server.addr], "round_robin", keys).await;
-    let _first = asking(&front).await;
+    let _first = front.asked("/generate", "", b"{}").await;
     until("it is sent on", || server.seen().len() == 1).await;
     let refused = front.ask("/generate", "", b"{}").await;
     assert_eq!(refused.status(), 503);
@@ -130,64 +115,16 @@ async fn who_waits_for_too_long_in_the_front_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_refuses_is_left_out_and_comes_back() {
-    let healthy = Upstream::ok().await;
-    let (socket, away) = refusing_yet();
-    let both = [away, healthy.addr];
-    let front = Front::balancing(&both, "round_robin", "upstream_out_s = 0.05").await;
-    let ask = async |times: usize| {
-        let mut client = front.client().await;
-        for _ in 0..times {
-            let body = [b' '; 100_000];
-            assert_eq!(client.ask("/generate", "", &body).await.status(), 200);
-        }
-    };
-    ask(40).await;
-    assert_eq!(healthy.seen().len(), 40);
-    assert!(healthy.seen().iter().all(|seen| seen.body.len() == 100_000));
-    let failures = || metric(&front, "connect_failures_total", away);
-    assert_eq!(failures(), 1, "one for all 40");
-    assert_eq!(both.map(|addr| metric(&front, "healthy", addr)), [0, 1]);
-    let back = listens(socket);
-    until("the probe", || metric(&front, "healthy", away) == 1).await;
-    ask(40).await;
-    assert_eq!((back.seen().len(), healthy.seen().len()), (20, 60));
-    assert_eq!(failures(), 1);
-    let rows = front.rows().await;
-    assert!(rows.iter().all(|row| row["outcome"] == "ok"));
-    let attempts: Vec<&str> = rows.iter().map(|row| &*row["attempts"]).collect();
-    let [first, rest @ ..] = &attempts[..] else {
-        panic!("{attempts:?}")
-    };
-    assert_eq!(*first, "2", "one server refused it, the other answered");
-    let failed: Vec<&str> = rows.iter().map(|row| &*row["failed_attempts"]).collect();
-    let refused = format!("{away} proxy_error after 0.");
-    assert!(
-        failed[0].starts_with(&refused) && failed[1..].concat().is_empty(),
-        "{failed:?}"
-    );
-    assert!(rest.iter().all(|attempts| *attempts == "1"), "{rest:?}");
-}
-
-/// The row names the server that was tried last, and the way to it as where the request ended, as behind a hop.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_every_server_refuses_ended_on_the_way_to_the_last() {
-    for servers in [1, 2] {
-        let (_sockets, addrs): (Vec<_>, Vec<_>) = (0..servers).map(|_| refusing_yet()).unzip();
-        let front = Front::balancing(&addrs, "round_robin", "").await;
-        assert_eq!(front.ask("/generate", "", b"{}").await.status(), 502);
-        let row = front.only_row().await;
-        assert_outcome(&row, "proxy_error", "connection refused");
-        let cells = [
-            ("ended_in", "network".to_owned()),
-            ("host", addrs[servers - 1].to_string()),
-            ("attempts", servers.to_string()),
-            ("forwarded_time", String::new()),
-        ];
-        assert_cells(&row, cells.each_ref().map(|(name, cell)| (*name, &**cell)));
-        let others = row["failed_attempts"].matches("proxy_error").count();
-        assert_eq!(others, servers - 1, "the last is the request's own");
-    }
+    let (_sockets, addrs): (Vec<_>, Vec<_>) = (0..2).map(|_| refusing_yet()).unzip();
+    let front = Front::balancing(&addrs, "round_robin", "").await;
+    assert_eq!(front.ask("/generate", "", b"{}").await.status(), 502);
+    let row = front.only_row().await;
+    assert_outcome(&row, "proxy_error", "connection refused");
+    let cells = "ended_in=network, forwarded_time=, attempts=2";
+    assert_row(&row, &format!("{cells}, host={}", addrs[1]));
+    // The last is the request's own.
+    assert_eq!(row["failed_attempts"].matches("proxy_error").count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,7 +145,7 @@ async fn when_all_are_out_they_are_tried_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_goes_away_costs_only_what_it_had() {
+async fn a_server_that_goes_away_costs_only_what_it_had_and_comes_back() {
     let socket = |addr: SocketAddr| {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
@@ -227,8 +164,10 @@ async fn a_server_that_goes_away_costs_only_what_it_had() {
     let both = [addr, staying.addr];
     let front = Front::balancing(&both, "round_robin", "upstream_out_s = 0.02").await;
     let ask = async |times: usize| {
+        let mut client = front.client().await;
         for _ in 0..times {
-            assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
+            let body = [b' '; 100_000];
+            assert_eq!(client.ask("/generate", "", &body).await.status(), 200);
         }
     };
     let mut streams = [front.client().await, front.client().await];
@@ -244,19 +183,36 @@ async fn a_server_that_goes_away_costs_only_what_it_had() {
         assert!(!stream.read_to_close().await.ends_with(b"\r\n0\r\n\r\n"));
     }
     ask(10).await;
-    assert_eq!(metric(&front, "connect_failures_total", addr), 1);
+    let failures = || metric(&front, "connect_failures_total", addr);
+    assert_eq!(failures(), 1, "one for all ten");
+    assert_eq!(both.map(|addr| metric(&front, "healthy", addr)), [0, 1]);
     let back = Upstream::on(socket(addr).listen(64).unwrap(), serve);
-    until("it is back", || metric(&front, "healthy", addr) == 1).await;
+    until("the probe", || metric(&front, "healthy", addr) == 1).await;
     ask(10).await;
-    assert_eq!(back.seen().len(), 5);
+    assert_eq!((back.seen().len(), failures()), (5, 1));
     let rows = front.rows().await;
     let (ok, failed): (Vec<&Row>, Vec<_>) = rows.iter().partition(|row| row["outcome"] == "ok");
     assert_eq!((ok.len(), failed.len()), (26, 2));
     for row in failed {
         assert_outcome(row, "upstream_died", &addr.to_string());
     }
+    // One server refused it, the other answered.
+    let (twice, once): (Vec<&Row>, Vec<_>) = ok.iter().partition(|row| row["attempts"] == "2");
+    assert_eq!(twice.len(), 1);
+    let refused = format!("{addr} proxy_error after 0.");
+    assert!(
+        twice[0]["failed_attempts"].starts_with(&refused),
+        "{twice:?}"
+    );
+    once.iter()
+        .for_each(|row| assert_row(row, "attempts=1, failed_attempts="));
     for server in [&back, &staying] {
-        for seen in server.seen() {
+        for seen in server
+            .seen()
+            .iter()
+            .filter(|seen| !seen.body.ends_with(b"true}"))
+        {
+            assert_eq!(seen.body.len(), 100_000);
             let id = seen.header("x-request-id").unwrap();
             let row = rows.iter().find(|row| row["req_id"] == id).unwrap();
             assert_cells(row, [("host", &server.addr.to_string())]);
@@ -279,34 +235,18 @@ async fn a_broken_request_is_not_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_get_over_a_connection_that_was_closing_is_sent_again_and_a_post_is_not() {
-    for (method, status, attempts) in [("GET", 200, 3), ("POST", 502, 2)] {
-        let close_second = |n, _: &_| vec![[Step::ok(), Step::Close][usize::from(n == 1)].clone()];
-        let server = Upstream::start(close_second).await;
-        let front = Front::start(server.addr).await;
-        let mut client = front.client().await;
-        for status in [200, status] {
-            let head = format!("{method} /health HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n");
-            client.send(head).await;
-            assert_eq!(client.response().await.status(), status, "{method}");
-        }
-        assert_eq!(server.seen().len(), attempts, "{method}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_get_gets_past_all_connections_that_were_closing() {
+async fn a_get_gets_past_all_connections_that_were_closing_and_a_post_is_not_sent_again() {
     let gate = Gate::new();
     let first = gate.clone();
-    // Three at once, so that three connections are kept; each of these closes at its next request.
+    // Three at once, so that three connections are kept; each of these closes at its next request, as the last does then.
     let server = Upstream::start(move |n, _: &_| match n {
         0..3 => vec![Step::Gate(first.clone()), Step::ok()],
-        3..6 => vec![Step::Close],
-        _ => vec![Step::ok()],
+        6 => vec![Step::ok()],
+        _ => vec![Step::Close],
     });
     let server = server.await;
     let front = Front::start(server.addr).await;
-    let get = "GET /health HTTP/1.1\r\nhost: h\r\n\r\n";
+    let get = "GET /health HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n";
     let clients = [(); 3].map(|()| front.sent(get));
     let mut clients = futures_util::future::join_all(clients).await;
     until("all are there", || server.seen().len() == 3).await;
@@ -314,9 +254,11 @@ async fn a_get_gets_past_all_connections_that_were_closing() {
     for client in &mut clients {
         assert_eq!(client.response().await.status(), 200);
     }
-    clients[0].send(get).await;
-    assert_eq!(clients[0].response().await.status(), 200);
-    assert_eq!(server.seen().len(), 7);
+    for (method, status, attempts) in [("GET", 200, 7), ("POST", 502, 8)] {
+        clients[0].send(get.replace("GET", method)).await;
+        assert_eq!(clients[0].response().await.status(), status, "{method}");
+        assert_eq!(server.seen().len(), attempts, "{method}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,10 +1,10 @@
 //! `queuescope check`, and the help, as their users see them.
 
 use std::fmt::Write;
-use std::path::Path;
 
-use crate::support::docs::assert_file;
-use crate::support::process::{queuescope, run};
+use crate::support::process::run;
+
+use super::*;
 
 /// What a command line says, in a folder of its own that holds this config.
 fn said(config: &str, line: &str) -> String {
@@ -47,16 +47,14 @@ fn the_help_is_as_ever() {
 fn completions_and_man_pages_come_of_the_same_definitions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let said = said("", &format!("completions {shell}"));
-        assert!(
-            said.starts_with("exit 0") && said.contains("upstream-idle-timeout-s"),
-            "{said}"
-        );
+        assert!(said.starts_with("exit 0"), "{said}");
+        assert_says(&said, "upstream-idle-timeout-s");
     }
     let folder = tempfile::tempdir().unwrap();
     let done = run(queuescope(&["man", folder.path().to_str().unwrap()]));
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
     let page = std::fs::read_to_string(folder.path().join("queuescope-proxy.1")).unwrap();
-    assert!(page.contains("Where clients connect"), "{page}");
+    assert_says(&page, "Where clients connect");
     let new = folder.path().join("new/man1");
     let done = run(queuescope(&["man", new.to_str().unwrap()]));
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));

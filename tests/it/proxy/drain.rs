@@ -1,19 +1,7 @@
 //! The end of the process: `queuescope proxy` as its users run it, with signals.
 
-use std::net::SocketAddr;
-
-use nix::sys::signal::Signal;
-
-use crate::support::process::Process;
-use crate::support::proxy::{answering, assert_outcome, rows};
-use crate::support::upstream::{Gate, Upstream, gated};
-use crate::support::wire::{Client, PATIENCE, until};
-
-async fn begin_stream(front: SocketAddr) -> Client {
-    let mut client = Client::connect(front).await;
-    client.begin_stream().await;
-    client
-}
+use super::restart::stream;
+use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_lets_streams_finish_and_ends_with_the_last() {
@@ -22,20 +10,25 @@ async fn sigterm_lets_streams_finish_and_ends_with_the_last() {
     let mut process = Process::start(upstream.addr, &["--drain-timeout-s", "3600"]);
     assert_eq!(process.ready().await, 200);
     let mut idle = Client::connect(process.front).await;
+    let mut kept = Client::connect(process.front).await;
+    let answer = kept.ask("/generate", "", b"{}").await;
+    assert_eq!(answer.header("connection").unwrap(), "keep-alive");
     let mut clients = Vec::new();
     for _ in 0..3 {
-        clients.push(begin_stream(process.front).await);
+        clients.push(stream(process.front).await);
     }
     process.signal(Signal::SIGTERM);
     process.says("draining");
+    // A connection that has served has one more request.
+    let last = kept.ask("/generate", "", b"{}").await;
+    assert!(last.whole);
+    assert_eq!(last.header("connection").unwrap(), "close");
     assert_eq!(process.ready().await, 503);
     // No new connections, and idle ones go; the process stays for the streams.
     // Refused once is enough: the port is free then, and another test may take it.
     let addr = process.front;
-    until("the listener closes", || {
-        std::net::TcpStream::connect(addr).is_err()
-    })
-    .await;
+    let refuses = || std::net::TcpStream::connect(addr).is_err();
+    until("the listener closes", refuses).await;
     assert!(idle.is_closed().await);
     assert!(process.child.try_wait().unwrap().is_none());
     gate.open();
@@ -46,37 +39,20 @@ async fn sigterm_lets_streams_finish_and_ends_with_the_last() {
     }
     assert!(process.exit().await.success());
     let rows = rows(&process.records());
-    assert_eq!(rows.len(), 3);
+    assert_eq!(rows.len(), 5);
     rows.iter().for_each(|row| assert_outcome(row, "ok", ""));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_on_an_idle_connection_is_still_served_at_the_start_of_draining() {
-    let upstream = Upstream::ok().await;
-    let mut process = Process::start(upstream.addr, &[]);
-    let mut client = Client::connect(process.front).await;
-    let kept = client.ask("/generate", "", b"{}").await;
-    assert_eq!(kept.header("connection").unwrap(), "keep-alive");
-    process.signal(Signal::SIGINT);
-    process.says("draining");
-    let last = client.ask("/generate", "", b"{}").await;
-    assert!(last.whole);
-    assert_eq!(last.header("connection").unwrap(), "close");
-    assert!(process.exit().await.success());
-    assert_eq!(rows(&process.records()).len(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_and_the_drain_timeout_end_what_does_not_end_with_all_records() {
-    for (timeout, signals) in [("3600", 2), ("0.3", 1)] {
+    let both = [Signal::SIGINT, Signal::SIGTERM];
+    for (timeout, signals) in [("3600", &both[..]), ("0.3", &both[1..])] {
         let upstream = gated(&Gate::new()).await;
         let mut process = Process::start(upstream.addr, &["--drain-timeout-s", timeout]);
-        let mut client = begin_stream(process.front).await;
-        process.signal(Signal::SIGTERM);
+        let mut client = stream(process.front).await;
+        process.signal(signals[0]);
         process.says("draining");
-        if signals > 1 {
-            process.signal(Signal::SIGTERM);
-        }
+        signals[1..].iter().for_each(|again| process.signal(*again));
         assert!(process.exit().await.success());
         client.read_to_close().await;
         let rows = rows(&process.records());

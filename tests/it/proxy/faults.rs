@@ -1,19 +1,6 @@
 //! Faults injected at a hop: each does what it says, to the requests it says, and is counted.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-
-use serde_json::{Value, json};
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
-
-use crate::support::admin::ask;
-use crate::support::assert_says;
-use crate::support::proxy::{Front, answering, number, workers};
-use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{
-    Client, Response, chunk, json_response, stream_head, until, until_async,
-};
+use super::*;
 
 /// Two hops before one server.
 struct Hops {
@@ -24,11 +11,7 @@ struct Hops {
 impl Hops {
     async fn without_fault(steps: Vec<Step>) -> Hops {
         let server = Upstream::playing(steps).await;
-        let front = Front::with(&[], |config| {
-            config.workers = workers(&[server.addr, server.addr]);
-            config.fault_injection = true;
-        })
-        .await;
+        let front = Front::hops(&[server.addr; 2], "fault_injection = true").await;
         Hops { front, server }
     }
 
@@ -110,8 +93,7 @@ async fn a_worker_that_refuses_resets_connections_unread() {
     assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
     hops.set(json!({"kind": "refuse"})).await;
     assert!(is_refused(hops.front.addr()).await);
-    kept.post("/generate", "x-request-id: kept\r\n", b"{}")
-        .await;
+    kept.post("/generate", "", b"{}").await;
     assert!(is_reset(&mut kept).await);
     let other = hops.front.proxy.address("worker w1").unwrap();
     let mut other = Client::connect(other).await;
@@ -204,16 +186,19 @@ async fn what_is_held_goes_on_when_its_fault_is_removed_and_ends_when_its_client
     }
 }
 
+/// For the client, in the row, and for the server, whose connection closes: also where the hop reads the response whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_comes_after_just_so_many_bytes() {
-    // The server still has something to say, or has said it all at once.
+    // The server still has something to say, or has said it all at once, in chunks or with its length.
     let all = open_stream().into_iter().filter_map(|step| match step {
         Step::Send(bytes) => Some(bytes),
         _ => None,
     });
     let at_once = vec![Step::Send(all.collect::<Vec<_>>().concat())];
+    let with_length = vec![Step::Send(json_response(&"x".repeat(200)))];
     let fault = |after: usize| json!({"kind": "cut", "after_bytes": after});
-    for steps in [at_once, stream(&Gate::new())] {
+    let goes_on = stream(&Gate::new());
+    for (steps, is_over) in [(at_once, true), (with_length, true), (goes_on, false)] {
         let hops = Hops::start(steps, fault(0)).await;
         for after in [0, 1, 50, 60, 199] {
             hops.set(fault(after)).await;
@@ -221,20 +206,11 @@ async fn a_cut_comes_after_just_so_many_bytes() {
             assert_eq!(response.body.len(), after);
             assert!(!response.whole && response.status() == 200);
         }
+        if is_over {
+            until("the server was let go", || hops.server.gone() == 5).await;
+        }
+        assert_eq!(hops.outcomes().await, ["proxy_error"; 5]);
     }
-}
-
-/// A response that the hop reads whole is cut all the same: for the client, in the row, and for the server, whose connection closes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_within_the_last_piece_is_one_too() {
-    let answer =
-        json_response("{\"text\":\"x\",\"meta_info\":{\"id\":\"e\",\"completion_tokens\":1}}");
-    let fault = json!({"kind": "cut", "after_bytes": 30});
-    let hops = Hops::start(vec![Step::Send(answer)], fault).await;
-    let response = hops.request().await;
-    assert!(!response.whole && response.body.len() == 30);
-    until("the server was let go", || hops.server.gone() == 1).await;
-    assert_eq!(hops.outcomes().await, ["proxy_error"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,10 +1,8 @@
 //! `queuescope health`, by which a container's image asks after the proxy in it.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 
-use crate::support::assert_says;
-use crate::support::process::{Done, Process, queuescope, run_aside};
-use crate::support::upstream::Upstream;
+use super::*;
 
 async fn health(admin: SocketAddr) -> Done {
     run_aside(queuescope(&["health", &admin.to_string()])).await

@@ -1,18 +1,8 @@
 //! Worker hops, and the stamps that processes tell each other.
 
-use std::net::SocketAddr;
-
-use queuescope::clock::Stamp;
 use queuescope::request::attempt::UpstreamKind;
-use queuescope::request::stamps::Stamps;
 
-use crate::support::proxy::{
-    Front, Row, assert_cells, assert_outcome, known_workers, number, playing, workers,
-};
-use crate::support::router::free_port;
-use crate::support::upstream::{Step, Upstream, refusing};
-use crate::support::wire::{headers, json_response, post_chunked};
-use crate::support::{assert_says, table};
+use super::*;
 
 /// A hop before `server`, a router before the hop, and a front before the router.
 async fn chain(server: SocketAddr) -> (Front, Upstream, Front) {
@@ -30,8 +20,8 @@ async fn what_a_front_sends_to_its_own_hop_is_one_attempt() {
     let front = Front::with(&upstreams, |config| {
         config.workers = workers;
         config.upstream_kind = UpstreamKind::Server;
-    });
-    let front = front.await;
+    })
+    .await;
     for _ in 0..4 {
         assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
     }
@@ -41,10 +31,8 @@ async fn what_a_front_sends_to_its_own_hop_is_one_attempt() {
     front.counts(&at(&server.addr.to_string()), 2).await;
     front.counts("queuescope_attempts_total", 4).await;
     let shown = front.proxy.metrics().text();
-    assert!(
-        !shown.contains(&format!("waiting\",worker=\"{}\"", hops[0])),
-        "{shown}"
-    );
+    let waits = format!("waiting\",worker=\"{}\"", hops[0]);
+    assert!(!shown.contains(&waits), "{shown}");
     let rows = front.rows().await;
     assert!(rows.iter().all(|row| row["attempts"] == "1"), "{rows:?}");
 }
@@ -71,23 +59,19 @@ async fn a_room_said_to_a_server_of_its_own_makes_no_leg() {
     let rows = hop.rows().await;
     assert_eq!(rows.len(), 2);
     for row in rows {
-        let cells = [("disaggregated", ""), ("pure_queue_time", "0.250000000")];
-        assert_cells(&row, cells);
+        assert_row(&row, "disaggregated=, pure_queue_time=0.250000000");
     }
 }
 
 /// Its server is down, and what is left of the body is read for a room alone: that refuses nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_no_server_takes_comes_to_no_limit() {
-    let workers = workers(&[refusing().await]);
-    let hop = Front::with(&[], |config| {
-        config.workers = workers;
-        config.limits.request_body_max_bytes = 10.try_into().unwrap();
-    })
-    .await;
+    let hop = Front::hops(&[refusing().await], "request_body_max_bytes = 10").await;
     let asks = post_chunked("/generate", &[b'x'; 20], 20);
     assert_eq!(hop.sent(asks).await.response().await.status(), 502);
-    assert_outcome(&hop.first_row().await, "proxy_error", "refused");
+    let row = hop.first_row().await;
+    assert_outcome(&row, "proxy_error", "refused");
+    assert_eq!(row["ended_in"], "proxy");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,19 +111,15 @@ async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
     let server = Upstream::ok().await;
     let (front, router, _hop) = chain(server.addr).await;
     let stamps = told(&front, "/generate").await;
+    assert!(!stamps.joins_engine, "no engine is listened to");
     assert_none_of_ours(&router.seen()[0].head);
     assert_eq!(stamps.attempts, Some(1));
     assert_eq!(stamps.host, Some(server.addr.to_string()));
     let hop = stamps.hop.unwrap();
     assert_eq!(hop.clock, stamps.clock, "one process");
-    let order = [
-        stamps.arrival,
-        stamps.forwarded,
-        hop.arrival,
-        hop.forwarded,
-        hop.now,
-        stamps.now,
-    ];
+    let of_front = [stamps.arrival, stamps.forwarded];
+    let of_hop = [hop.arrival, hop.forwarded, hop.now];
+    let order = [&of_front[..], &of_hop, &[stamps.now]].concat();
     assert!(
         order.iter().all(Option::is_some) && order.is_sorted(),
         "{order:?}"
@@ -150,16 +130,12 @@ async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_front_says_whether_it_joins_what_servers_tell_later() {
+async fn a_front_says_that_it_joins_what_servers_tell_later() {
     let server = Upstream::ok().await;
-    for listen in [None, Some(free_port())] {
-        let front = Front::with(&[server.addr], |config| {
-            config.engine.traces.listen = listen;
-        })
-        .await;
-        let stamps = told(&front, "/generate").await;
-        assert_eq!(stamps.joins_engine, listen.is_some());
-    }
+    let listen = Some(free_port());
+    let upstream = [server.addr];
+    let front = Front::with(&upstream, |config| config.engine.traces.listen = listen).await;
+    assert!(told(&front, "/generate").await.joins_engine);
 }
 
 /// Whom `stamps` allows them, what a client says for them and as its token, and whether it gets them.
@@ -187,14 +163,23 @@ async fn stamps_are_for_those_who_may_have_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn smg_names_the_worker() {
+async fn a_response_names_smgs_worker_and_no_stamps_of_another_front() {
     let named = "x-smg-routed-worker-id: http://10.0.0.7:30000/\r\n";
-    let (_router, front) = playing(vec![Step::Send(answer_with(named))], "").await;
-    let response = front.ask("/generate", "", b"{}").await;
-    assert_says(&response.head, named);
+    let theirs = "x-queuescope-stamps: clock=theirs;now=1\r\n";
+    let lines = [named, theirs, "X-Queuescope-Stamps: clock=theirs;now=2\r\n"].concat();
+    let (_router, front) = playing(vec![Step::Send(answer_with(&lines))], "").await;
+    for path in ["/generate", "/model_info"] {
+        let response = front.ask(path, "", b"{}").await;
+        assert_says(&response.head, named);
+        assert_none_of_ours(&response.head);
+        let stamps = told(&front, path).await;
+        assert_ne!(stamps.clock, "theirs");
+        assert!(stamps.arrival.is_some(), "{path}: {stamps:?}");
+    }
     // Nobody saw the router send.
-    let cells = [("host", "10.0.0.7:30000"), ("router_send_time", "")];
-    assert_cells(&front.only_row().await, cells);
+    for row in front.rows().await {
+        assert_row(&row, "host=10.0.0.7:30000, router_send_time=");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -212,19 +197,6 @@ async fn a_hop_that_answers_itself_tells_what_it_stamped() {
     assert!(number(&row, "router_send_time") > 0.0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_fronts_stamps_are_not_passed_on() {
-    let theirs =
-        "x-queuescope-stamps: clock=theirs;now=1\r\nX-Queuescope-Stamps: clock=theirs;now=2\r\n";
-    let (_server, front) = playing(vec![Step::Send(answer_with(theirs))], "").await;
-    for path in ["/generate", "/model_info"] {
-        assert_none_of_ours(&front.ask(path, "", b"{}").await.head);
-        let stamps = told(&front, path).await;
-        assert_ne!(stamps.clock, "theirs");
-        assert!(stamps.arrival.is_some(), "{path}: {stamps:?}");
-    }
-}
-
 /// What somebody could say in a hop's name.
 const FORGED: &str = r#"["evil",1795000000000000000,null,null,null,"evil:1",77,false,false,"w9"]"#;
 
@@ -235,20 +207,15 @@ fn answer_with(lines: &str) -> Vec<u8> {
 
 /// Fails unless the row is as if no hop had been there.
 fn assert_no_hop(row: &Row) {
-    let none = "host worker router_send_time worker_forwarded_time hop_clock_offset failed_attempts inconsistency";
-    none.split(' ')
-        .for_each(|column| assert_cells(row, [(column, "")]));
-    assert_eq!(row["attempts"], "1");
-    assert_outcome(row, "ok", "");
+    let none = "host=, worker=, router_send_time=, worker_forwarded_time=, hop_clock_offset=, \
+                failed_attempts=, inconsistency=, error=, attempts=1, outcome=ok, success=True";
+    assert_row(row, none);
 }
 
 /// What a hop with this secret signs for a request with this id.
 async fn signed(server: SocketAddr, secret: Option<&str>, id: &str) -> String {
-    let hop = Front::with(&[], |config| {
-        config.workers = workers(&[server]);
-        config.hop_secret = secret.map(Into::into);
-    })
-    .await;
+    let keys = secret.map(|secret| format!("hop_secret = {secret:?}"));
+    let hop = Front::hops(&[server], &keys.unwrap_or_default()).await;
     let id = format!("x-request-id: {id}\r\n");
     let response = hop.ask("/generate", &id, b"{}").await;
     response.header("x-queuescope-hop").unwrap()
@@ -306,10 +273,8 @@ async fn assert_believed(said: &str, secret: Option<&str>, server: Option<Socket
     let has_hop = !stamps.ends_with("null]");
     assert_eq!(has_hop, server.is_some(), "{said}: {stamps}");
     assert!(!stamps.contains("evil"), "{said}: {stamps}");
-    let refused = u64::from(server.is_none());
-    front
-        .counts("queuescope_hop_stamps_refused_total ", refused)
-        .await;
+    let (refused, count) = ("queuescope_hop_stamps_refused_total ", server.is_none());
+    front.counts(refused, count.into()).await;
     let row = front.only_row().await;
     match server {
         Some(server) => assert_eq!(row["host"], server.to_string(), "{said}"),

@@ -1,8 +1,6 @@
 //! Requests of many megabytes, as multimodal ones are.
 
-use crate::support::proxy::{Front, assert_cells, assert_outcome};
-use crate::support::upstream::Upstream;
-use crate::support::wire::{json_response, post};
+use super::*;
 
 /// The parts of a chat's body before and after its image.
 const BEFORE: &str = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"what is this"},
@@ -28,12 +26,7 @@ async fn an_image_of_64_mib_passes_and_what_surrounds_it_is_read() {
     client.send(post("/v1/chat/completions", "", &body)).await;
     assert_eq!(client.response().await.status(), 200);
     assert!(upstream.seen()[0].body == body);
-    let row = front.only_row().await;
-    assert_outcome(&row, "ok", "");
-    assert_cells(&row, [("model", "seer"), ("stream", "False")]);
-    assert_cells(
-        &row,
-        [("input_length", "3"), ("expected_output_length", "7")],
-    );
-    assert_cells(&row, [("has_generated_text", "True")]);
+    let cells = "outcome=ok, model=seer, stream=False, input_length=3, \
+                 expected_output_length=7, has_generated_text=True";
+    assert_row(&front.only_row().await, cells);
 }

@@ -1,13 +1,8 @@
 //! Clients that leave where nothing of theirs is being read or written.
 
 use socket2::{Domain, Socket, Type};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::http2::Http2;
-use crate::support::proxy::{Front, assert_outcome, playing};
-use crate::support::upstream::{Gate, Step};
-use crate::support::wire::{post, until};
+use super::*;
 
 /// A listener whose queue is full: it answers no further connection.
 pub struct Full {
@@ -63,19 +58,6 @@ async fn a_client_that_leaves_while_we_connect_is_let_go() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_of_http2_that_waits_for_its_turn_may_leave() {
-    let (upstream, front) = playing(vec![Step::Silence], "max_concurrent_requests = 1").await;
-    let _first = front.asked("/generate", "", b"{}").await;
-    until("it is sent on", || upstream.seen().len() == 1).await;
-    let mut http2 = Http2::connect(front.addr()).await;
-    let second = http2.post("/generate", b"{}").await;
-    until("both are here", || in_flight(&front) == 2).await;
-    second.reset();
-    until("it has left", || in_flight(&front) == 1).await;
-    assert_eq!(upstream.seen().len(), 1);
-}
-
 const REFUSAL: &[u8] = b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}";
 
 /// A server that answers each request once it has its head and may, and reads nothing more; the connection stays open, or it closes.
@@ -100,7 +82,7 @@ pub async fn hasty(may: &Gate, answer: impl Into<Vec<u8>>, closes: bool) -> std:
     addr
 }
 
-const HALF: &str = "POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: 1000000\r\n\r\n{";
+pub const HALF: &str = "POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: 1000000\r\n\r\n{";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_or_stops_with_a_whole_answer_keeps_its_outcome() {
@@ -129,14 +111,10 @@ async fn the_answer_of_a_server_that_reads_no_more_is_passed_on() {
         let server = hasty(&gate, REFUSAL, closes).await;
         let front = Front::keyed(&[server], &format!("upstream_write_timeout_s = {limit}")).await;
         let mut client = front.client().await;
-        let sent = client
-            .send_until_still(&post("/generate", "", &vec![b'x'; 64 << 20]))
-            .await;
+        let body = post("/generate", "", &vec![b'x'; 64 << 20]);
+        let sent = client.send_until_still(&body).await;
         // What sockets may hold on two hops, and no more: the proxy itself keeps nothing.
-        assert!(
-            sent < 48 << 20,
-            "{sent} bytes went out though nobody read them"
-        );
+        assert!(sent < 48 << 20, "{sent} bytes, though nobody read them");
         // Before writing is given up.
         gate.open();
         assert_eq!(client.response().await.status(), 413);

@@ -1,23 +1,7 @@
 //! Time limits, and the race between two idle limits.
 
-use std::time::Duration;
-
-use crate::support::collector::{CLIENT, Collector};
-use crate::support::proxy::{Front, answering, assert_cells, assert_outcome};
-use crate::support::upstream::Upstream;
-use crate::support::wire::{Client, until};
-
 use super::leaving::Full;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_does_not_come_about_is_a_504() {
-    let full = Full::start().await;
-    let front = Front::keyed(&[full.addr()], "upstream_connect_timeout_s = 0.1").await;
-    assert_eq!(front.ask("/generate", "", b"{}").await.status(), 504);
-    let row = front.only_row().await;
-    assert_outcome(&row, "timeout", "connecting took too long");
-    assert_eq!(row["attempts"], "0");
-}
+use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_whose_connection_does_not_come_about_is_a_timeout_too() {
@@ -26,14 +10,14 @@ async fn an_attempt_whose_connection_does_not_come_about_is_a_timeout_too() {
     let front = Front::balancing(&addrs, "round_robin", "upstream_connect_timeout_s = 0.1").await;
     assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
     let row = front.only_row().await;
-    assert_cells(&row, [("outcome", "ok"), ("attempts", "2")]);
+    assert_row(&row, "outcome=ok, attempts=2");
     let failed = format!("{} timeout after 0.", full.addr());
     assert!(row["failed_attempts"].starts_with(&failed), "{row:?}");
 }
 
-/// Not with the wait for the turn before it.
+/// Its span begins with connecting, not with the wait for the turn before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_span_of_a_connection_that_does_not_come_about_begins_with_connecting() {
+async fn a_connection_that_does_not_come_about_is_a_504_with_a_span_from_connecting_on() {
     let (full, collector) = (Full::start().await, Collector::start().await);
     let keys = format!(
         "max_concurrent_requests = 1\nupstream_connect_timeout_s = 0.2\n[telemetry.otlp]\nendpoint = \"http://{}\"\nprotocol = \"grpc\"",
@@ -48,21 +32,15 @@ async fn the_span_of_a_connection_that_does_not_come_about_begins_with_connectin
     for client in &mut clients {
         assert_eq!(client.response().await.status(), 504);
     }
-    front.rows().await;
+    for row in front.rows().await {
+        assert_outcome(&row, "timeout", "connecting took too long");
+        assert_eq!(row["attempts"], "0");
+    }
     let mut tries = collector.spans();
     tries.retain(|span| span.kind == CLIENT);
     tries.sort_by_key(|span| span.end);
     assert_eq!(tries.len(), 2);
     assert!(tries[1].start >= tries[0].end, "{tries:#?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_client_is_closed() {
-    let (_upstream, front) = answering("client_idle_timeout_s = 1").await;
-    let mut client = front.client().await;
-    let response = client.ask("/generate", "", b"{}").await;
-    assert_eq!(response.header("connection").unwrap(), "keep-alive");
-    assert!(client.is_closed().await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -72,9 +50,8 @@ async fn connections_are_kept_on_both_sides_unless_the_client_says_close() {
         let mut client = front.client().await;
         let response = client.ask("/generate", "", b"{}").await;
         assert_eq!(response.header("connection").unwrap(), "keep-alive");
-        let response = client
-            .ask("/generate", "connection: close\r\n", b"{}")
-            .await;
+        let closes = "connection: close\r\n";
+        let response = client.ask("/generate", closes, b"{}").await;
         assert_eq!(response.header("connection").unwrap(), "close");
         assert!(client.is_closed().await);
     }
@@ -97,8 +74,8 @@ async fn idle_upstream_connections_are_closed_by_us_and_cost_no_request() {
         let mut client = Client::connect(addr).await;
         for _ in 0..4 {
             assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
-            tokio::time::sleep(IDLE - Duration::from_millis(2) + n * Duration::from_micros(100))
-                .await;
+            let later = n * Duration::from_micros(100);
+            tokio::time::sleep(IDLE - Duration::from_millis(2) + later).await;
         }
     };
     let clients: tokio::task::JoinSet<()> = (0..60).map(asks).collect();
@@ -108,16 +85,13 @@ async fn idle_upstream_connections_are_closed_by_us_and_cost_no_request() {
         seen.iter().map(|seen| seen.connection).max().unwrap() + 1
     };
     until("all are closed by us", || upstream.gone() == connections()).await;
-    let rows = front.rows().await;
-    assert_eq!(rows.len(), 240);
-    assert!(rows.iter().all(|row| row["outcome"] == "ok"));
+    front.all_end(240, "ok", "").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_columns_count_from_where_they_are_told() {
     let (_upstream, front) = answering("time_base = \"run\"").await;
     front.ask("/generate", "", b"{}").await;
-    let row = front.only_row().await;
-    let arrival: f64 = row["arrival_time"].parse().unwrap();
+    let arrival = number(&front.only_row().await, "arrival_time");
     assert!((0.0..1e6).contains(&arrival), "{arrival}");
 }

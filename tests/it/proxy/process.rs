@@ -1,18 +1,11 @@
 //! A proxy as a process on a machine: what it says, stray signals, and the limits that the system sets.
 
 use std::process::Stdio;
-use std::sync::Arc;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
-use crate::support::assert_says;
-use crate::support::process::{Process, limited};
-use crate::support::proxy::{assert_outcome, rows};
-use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{Client, until};
+use super::*;
 
 /// All lines that a process still says, to its end.
 async fn last_lines(process: &mut Process) -> Vec<String> {
@@ -43,10 +36,9 @@ async fn start_and_end_are_told_with_the_process_in_each_line() {
     let (pid, records) = (process.child.id(), process.records());
     let said = [process.begun.clone(), last_lines(&mut process).await].concat();
     let version = env!("CARGO_PKG_VERSION");
-    let begins = format!(
-        "queuescope {version} begins, process {pid}: config {config}, records {}",
-        records.display()
-    );
+    let records = records.display();
+    let begins =
+        format!("queuescope {version} begins, process {pid}: config {config}, records {records}");
     assert!(said[0].ends_with(&begins), "{said:#?}");
     let ended = "ended: served 2 requests, passed 1 others through, wrote 2 rows, lost 0";
     assert!(said.last().unwrap().ends_with(ended), "{said:#?}");
@@ -71,6 +63,7 @@ async fn a_flood_of_broken_heads_is_ten_lines_and_a_count() {
         counted = process.metric("queuescope_broken_heads_total ").await;
     }
     let lines = last_lines(&mut process).await;
+    assert!(upstream.seen().is_empty() && rows(&process.records()).is_empty());
     assert_eq!(count(&lines, "no request: cut off within its head"), 10);
     assert_eq!(count(&lines, "and 41 more in the last minute"), 1);
     // Another kind is not lost among them.
@@ -94,12 +87,9 @@ async fn without_file_descriptors_it_says_so_and_goes_on() {
     assert_eq!(answer.status(), 500);
     assert_eq!(answer.json()["error"]["type"], "proxy_error");
     process.signal(Signal::SIGUSR2);
-    for said in [
-        "cannot open a connection to 127.0.0.1:",
-        "SIGUSR2: cannot start",
-    ] {
-        assert_says(&process.says(said), limit);
-    }
+    let connecting = process.says("cannot open a connection to 127.0.0.1:");
+    assert_says(&connecting, limit);
+    assert_says(&process.says("SIGUSR2: cannot start"), limit);
     drop(others);
     // Those who wait in the backlog are accepted first, and found gone.
     let mut answers = Vec::new();

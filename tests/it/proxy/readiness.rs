@@ -1,17 +1,8 @@
 //! `/readyz`, and an admin listener that the silent keep nobody from.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use queuescope::clock::ManualClock;
 
-use queuescope::clock::{Clock, ManualClock, Stamp};
-use queuescope::serve::lifecycle::Proxy;
-use tokio::net::TcpListener;
-
-use crate::support::admin::get;
-use crate::support::proxy::{Front, config, workers};
-use crate::support::router::free_port;
-use crate::support::upstream::Upstream;
-use crate::support::wire::Client;
+use super::*;
 
 /// A proxy that is ready once one of these is there, on a clock that stands.
 async fn with_manual_clock(
@@ -29,8 +20,7 @@ async fn with_manual_clock(
 async fn ready_means_that_an_upstream_is_there_only_where_that_is_asked_for() {
     let absent = [free_port(), free_port()];
     let front = Front::keyed(&absent, "").await;
-    let admin = front.proxy.address("admin").unwrap();
-    assert_eq!(get(admin, "/readyz").await.status(), 200);
+    assert_eq!(front.get("/readyz").await.status(), 200);
 
     let (proxy, manual) = with_manual_clock(&absent, &[]).await;
     let (hops, its_clock) = with_manual_clock(&[], &absent).await;

@@ -1,25 +1,13 @@
 //! One process after another on the same listeners, with clients who must not notice.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
-use std::sync::Arc;
 
 use nix::fcntl::{OFlag, open};
-use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, mkfifo};
-use tempfile::TempDir;
-use tokio::io::AsyncReadExt;
+use nix::unistd::mkfifo;
 
-use crate::support::assert_says;
-use crate::support::clients::{Clients, server};
-use crate::support::process::{NOTIFY, PROGRAM, Process};
-use crate::support::proxy::{all_rows, rows};
-use crate::support::router::free_port;
-use crate::support::upstream::{Gate, Upstream, gated};
-use crate::support::wire::{Client, PATIENCE, until};
+use super::*;
 
 /// Processes of one service, one after another; all say their lines where the first does.
 pub struct Service {
@@ -160,7 +148,7 @@ async fn twenty_restarts_under_load_fail_no_request() {
 }
 
 /// A stream that has begun.
-async fn stream(front: SocketAddr) -> Client {
+pub async fn stream(front: SocketAddr) -> Client {
     let mut stream = Client::connect(front).await;
     stream.begin_stream().await;
     stream
@@ -228,7 +216,7 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let everywhere = format!("0.0.0.0:{}", first.hops[0].port());
-    let keys = upstream(&[addr]);
+    let (keys, clash) = (upstream(&[addr]), "is another process");
     for (wrong, why) in [
         (config(addr, "threads = 0"), "threads = 0"),
         // Its rows would count from its own start.
@@ -236,12 +224,9 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
         // These fail after they have the listeners.
         (
             text(&keys, &[("w", FREE, addr), ("v", &taken, addr)]),
-            "is another process",
+            clash,
         ),
-        (
-            text(&keys, &[("w", &everywhere, addr)]),
-            "is another process",
-        ),
+        (text(&keys, &[("w", &everywhere, addr)]), clash),
     ] {
         assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
         service.write_config(&wrong);
@@ -305,13 +290,18 @@ async fn a_successor_that_hangs_holds_up_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_after_sigterm() {
     let gate = Gate::new();
-    let upstream = gated(&gate).await;
-    let mut service = Service::start(upstream.addr, "drain_timeout_s = 0");
+    let server = gated(&gate).await;
+    let mut service = Service::start(server.addr, "drain_timeout_s = 0");
     let front = service.first.front;
     let _streams = [stream(front).await, stream(front).await];
     let mut idle = Client::connect(front).await;
     assert!(idle.ask("/generate", "", b"{}").await.whole);
+    // A listener is taken over by its address, whatever its name.
+    let hop = service.first.hops[0];
+    let keys = upstream(&[server.addr]) + "\ndrain_timeout_s = 0";
+    service.write_config(&text(&keys, &[("other", &hop.to_string(), server.addr)]));
     let old = service.restart();
+    assert!(answers(hop).await);
     service.first.says("handed over: 2 generation requests");
     // Far longer than no time at all.
     for _ in 0..50 {
@@ -322,7 +312,7 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_
     ended(service.main).await;
     let is_free = || std::net::TcpListener::bind(front).is_ok();
     until("a free address", is_free).await;
-    let third = Process::start(upstream.addr, &["--listen", &front.to_string()]);
+    let third = Process::start(server.addr, &["--listen", &front.to_string()]);
     assert!(answers(third.front).await);
     kill(old, Signal::SIGTERM).unwrap();
     service.first.says("draining: 2 generation requests");

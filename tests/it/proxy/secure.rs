@@ -1,18 +1,8 @@
 //! Upstreams that speak TLS.
 
-use std::net::SocketAddr;
-
-use queuescope::config::proxy::Config;
 use queuescope::upstream::Address;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
-use crate::support::assert_says;
-use crate::support::listening::Listening;
-use crate::support::proxy::{Front, assert_outcome, workers};
-use crate::support::tls::Authority;
-use crate::support::upstream::{Upstream, begun, done};
-use crate::support::wire::Client;
+use super::*;
 
 fn https(host: &str, addr: SocketAddr) -> Address {
     Address::parse(&format!("https://{host}:{}", addr.port())).unwrap()
@@ -48,12 +38,7 @@ async fn a_server_with_a_right_certificate_serves() {
             }
         })
         .await;
-        let addr = if is_hop {
-            front.hop_addr()
-        } else {
-            front.addr()
-        };
-        let mut client = Client::connect(addr).await;
+        let mut client = front.client().await;
         for _ in 0..3 {
             let response = client.ask("/generate", "", b"{\"stream\":true}").await;
             assert!(response.whole && response.body.ends_with(b"data: [DONE]\n\n"));
@@ -67,6 +52,21 @@ async fn a_server_with_a_right_certificate_serves() {
     }
     let seen = server.seen();
     assert!(seen.iter().all(|seen| seen.header("host").unwrap() == "h"));
+    // Where one speaks no TLS, another may try.
+    let plain = plain().await;
+    let both = Front::with(&[], |config| {
+        config.upstream = [plain.addr, face.addr]
+            .map(|to| https("localhost", to))
+            .into();
+        config.rules.upstream_ca = Some(ca.file());
+    })
+    .await;
+    for _ in 0..4 {
+        assert_eq!(both.ask("/generate", "", b"{}").await.status(), 200);
+    }
+    let name = format!("localhost:{}", plain.addr.port());
+    let healthy = format!("queuescope_upstream_healthy{{upstream=\"{name}\"}} 0\n");
+    assert_says(&both.proxy.metrics().text(), &healthy);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,19 +77,26 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
     let named_else = ca.face(&["elsewhere"], server.addr).await;
     let itself = Authority::of_a_server("itself", &["localhost"]);
     let own = itself.own_face(server.addr).await;
+    let plain = plain().await;
     for (face, trusted, reason) in [
-        (&own, Some(&itself), "CaUsedAsEndEntity"),
-        (&right, Some(&other), "UnknownIssuer"),
-        (&right, None, "UnknownIssuer"),
-        (&named_else, Some(&ca), "not valid for name"),
+        (own.addr, Some(&itself), "CaUsedAsEndEntity"),
+        (right.addr, Some(&other), "UnknownIssuer"),
+        (right.addr, None, "UnknownIssuer"),
+        (named_else.addr, Some(&ca), "not valid for name"),
+        (plain.addr, Some(&ca), "corrupt message"),
     ] {
-        let front = front("localhost", face.addr, trusted).await;
+        let front = front("localhost", face, trusted).await;
         let response = front.ask("/generate", "", b"{}").await;
         assert_eq!(response.status(), 502);
         let error = &response.json()["error"];
         assert_eq!(error["message"], "no TLS connection to the upstream");
         let row = front.only_row().await;
-        for piece in ["localhost:", "the TLS connection failed", reason] {
+        for piece in [
+            "localhost:",
+            "the TLS connection failed",
+            reason,
+            "SNI: localhost",
+        ] {
             assert_outcome(&row, "proxy_error", piece);
         }
         assert_eq!(row["attempts"], "0");
@@ -97,36 +104,10 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
     assert!(server.seen().is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
-    let server = Upstream::ok().await;
-    let ca = Authority::new("ours");
-    let face = ca.face(&["localhost"], server.addr).await;
-    // What a plain server answers to a TLS greeting.
+/// What answers a TLS greeting as a plain server does.
+async fn plain() -> Listening {
     let speaks = |_, mut stream: TcpStream| async move {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
     };
-    let plain = Listening::start(speaks).await;
-    let plain_addr = plain.addr;
-    let alone = front("localhost", plain_addr, Some(&ca)).await;
-    assert_eq!(alone.ask("/generate", "", b"{}").await.status(), 502);
-    assert_outcome(
-        &alone.only_row().await,
-        "proxy_error",
-        "the TLS connection failed",
-    );
-    let both = Front::with(&[], |config| {
-        config.upstream = [plain_addr, face.addr]
-            .map(|to| https("localhost", to))
-            .into();
-        config.rules.upstream_ca = Some(ca.file());
-    })
-    .await;
-    let mut client = both.client().await;
-    for _ in 0..4 {
-        assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
-    }
-    let name = format!("localhost:{}", plain_addr.port());
-    let healthy = format!("queuescope_upstream_healthy{{upstream=\"{name}\"}} 0\n");
-    assert_says(&both.proxy.metrics().text(), &healthy);
+    Listening::start(speaks).await
 }

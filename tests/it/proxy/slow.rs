@@ -1,15 +1,6 @@
 //! Clients that send too much, too slowly, or take too slowly: none holds things for ever.
 
-use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-use crate::support::proxy::{Front, Row, answering, assert_outcome, number, playing, workers};
-use crate::support::table;
-use crate::support::upstream::{Step, Upstream, done, endless};
-use crate::support::wire::{
-    Client, PATIENCE, chunk, json_response, post, post_chunked, stream_head, until, until_async,
-};
+use super::*;
 
 const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\n";
 
@@ -60,44 +51,6 @@ async fn a_trickled_head_is_a_408_and_no_request() {
     assert_eq!(front.rows().await.len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_head_without_an_end_is_a_431_and_no_request() {
-    let (upstream, front) = answering("request_head_max_bytes = 1000").await;
-    let mut client = front.client().await;
-    for _ in 0..20 {
-        client.send(format!("{HEAD}x: {}", "y".repeat(500))).await;
-        if is_answered(&client).await {
-            break;
-        }
-    }
-    assert_eq!(client.response().await.status(), 431);
-    front.counts("queuescope_broken_heads_total ", 1).await;
-    assert!(upstream.seen().is_empty() && front.rows().await.is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_whole_head_that_is_or_says_too_much_is_a_request_that_is_refused_at_once() {
-    let keys = "request_head_max_bytes = 1000\nrequest_body_max_bytes = 1000";
-    let large = format!("x: {}\r\ncontent-length: 2\r\n", "y".repeat(1000));
-    let long = "expect: 100-continue\r\ncontent-length: 1001\r\n";
-    for (fields, status) in [(&*large, "431"), (long, "413")] {
-        let (upstream, front) = answering(keys).await;
-        let mut client = front.client().await;
-        let most = client.ask("/generate", "", &[b' '; 1000]).await;
-        assert_eq!(most.status(), 200);
-        client.send(format!("{HEAD}{fields}\r\n")).await;
-        let response = client.response().await;
-        assert_eq!(response.status().to_string(), status);
-        let error = &response.json()["error"];
-        assert_eq!(error["type"], "invalid_request_error");
-        assert_eq!(error["code"].to_string(), status);
-        assert_eq!(upstream.seen().len(), 1);
-        let rows = front.rows().await;
-        assert_error(&rows[1], "client_error", status, status);
-        assert_eq!(rows[1]["attempts"], "0");
-    }
-}
-
 /// A key, and what the client is told: of a body that is large, that trickles, that stops.
 const BODIES: &str = "\
 request_body_max_bytes = 100000 | 413 | client_error | 413 the request body
@@ -137,16 +90,12 @@ async fn a_client_that_takes_too_little_is_given_up() {
         (megabyte, false, true),
     ] {
         let upstream = Upstream::playing(steps).await;
-        let front = match is_hop {
-            true => {
-                Front::with(&[], |config| {
-                    config.workers = workers(&[upstream.addr]);
-                    config.limits.client_stall_timeout_s = 0.2.try_into().unwrap();
-                })
-                .await
-            }
-            false => Front::keyed(&[upstream.addr], "client_stall_timeout_s = 0.2").await,
-        };
+        let front = Front::with(&[upstream.addr], |config| {
+            config.upstream.truncate(usize::from(!is_hop));
+            config.workers = workers(&[upstream.addr]);
+            config.limits.client_stall_timeout_s = 0.2.try_into().unwrap();
+        })
+        .await;
         let mut client = Client::with_small_buffer(front.addr()).await;
         client.post("/generate", "", b"{\"stream\":true}").await;
         if reads {
@@ -181,16 +130,9 @@ async fn a_client_that_asks_and_takes_nothing_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_slow_by_itself_goes_on() {
-    let event = [
-        Step::Pause(Duration::from_millis(100)),
-        Step::Send(chunk("data: {}\n\n")),
-    ];
-    let steps = [
-        vec![Step::Send(stream_head())],
-        vec![event; 10].concat(),
-        done(),
-    ]
-    .concat();
+    let pause = Step::Pause(Duration::from_millis(100));
+    let events = vec![[pause, Step::Send(chunk("data: {}\n\n"))]; 10].concat();
+    let steps = [vec![Step::Send(stream_head())], events, done()].concat();
     let limits = ["stall", "body", "head"].map(|of| format!("client_{of}_timeout_s = 0.5"));
     let (_upstream, front) = playing(steps, &limits.join("\n")).await;
     let mut client = front.client().await;
@@ -199,9 +141,7 @@ async fn a_stream_that_is_slow_by_itself_goes_on() {
         let asked = client.ask("/generate", "", b"{\"stream\":true}");
         assert!(asked.await.whole);
     }
-    for row in front.rows().await {
-        assert_outcome(&row, "ok", "");
-    }
+    front.all_end(2, "ok", "").await;
 }
 
 /// The kernel would take megabytes, and tell of room only when a third of them has gone.
@@ -228,6 +168,29 @@ async fn a_client_that_reads_on_steadily_gets_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_head_that_is_or_says_too_much_is_a_request_that_is_refused_at_once() {
+    let keys = "request_head_max_bytes = 1000\nrequest_body_max_bytes = 1000";
+    let large = format!("x: {}\r\ncontent-length: 2\r\n", "y".repeat(1000));
+    let long = "expect: 100-continue\r\ncontent-length: 1001\r\n";
+    for (fields, status) in [(&*large, "431"), (long, "413")] {
+        let (upstream, front) = answering(keys).await;
+        let mut client = front.client().await;
+        let most = client.ask("/generate", "", &[b' '; 1000]).await;
+        assert_eq!(most.status(), 200);
+        client.send(format!("{HEAD}{fields}\r\n")).await;
+        let response = client.response().await;
+        assert_eq!(response.status().to_string(), status);
+        let error = &response.json()["error"];
+        assert_eq!(error["type"], "invalid_request_error");
+        assert_eq!(error["code"].to_string(), status);
+        assert_eq!(upstream.seen().len(), 1);
+        let rows = front.rows().await;
+        assert_outcome(&rows[1], "client_error", status);
+        assert_row(&rows[1], &format!("status={status}, attempts=0"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_beyond_the_limit_are_turned_away() {
     let (_upstream, front) = answering("max_connections = 2").await;
     let mut inside = [front.client().await, front.client().await];
@@ -244,10 +207,8 @@ async fn connections_beyond_the_limit_are_turned_away() {
     let [mut stays, leaves] = inside;
     drop(leaves);
     assert_eq!(stays.ask("/generate", "", b"{}").await.status(), 200);
-    until_async("room", async || {
-        front.ask("/generate", "", b"{}").await.status() == 200
-    })
-    .await;
+    let has_room = async || front.ask("/generate", "", b"{}").await.status() == 200;
+    until_async("room", has_room).await;
     assert!(front.rows().await.iter().all(|row| row["outcome"] == "ok"));
 }
 
@@ -291,10 +252,7 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
         let last = inside.last_mut().unwrap();
         assert_eq!(last.response().await.status(), 503);
         drop(inside);
-        let rows = front.rows().await;
-        assert_eq!(rows.len(), 3);
-        rows.iter()
-            .for_each(|row| assert_outcome(row, "client_error", "4"));
+        front.all_end(3, "client_error", "4").await;
     }
 }
 
@@ -316,6 +274,5 @@ async fn all_that_came_before_an_upstream_died_reaches_a_client_that_reads_late(
         let read = read.iter().filter(|byte| **byte == b'Z').count();
         assert_eq!(read, pieces * PIECE, "{pieces} pieces");
     }
-    let rows = front.rows().await;
-    assert!(rows.iter().all(|row| row["outcome"] == "upstream_died"));
+    front.all_end(70, "upstream_died", "").await;
 }

@@ -1,24 +1,14 @@
 //! The front's listener under TLS.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
-use queuescope::config::proxy::Config;
 use rcgen::CertifiedKey;
-use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::support::assert_says;
-use crate::support::http2::Http2;
-use crate::support::proxy::{Front, assert_outcome, config, number};
-use crate::support::upstream::{Step, Upstream, endless};
-use crate::support::wire::{Client, json_response, post, stream_head, until};
+use super::*;
 
 /// A certificate for `localhost` that signs itself, in files.
 pub struct Certificate {
@@ -106,48 +96,41 @@ pub async fn try_connect(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_go_through_tls_as_they_do_in_the_clear() {
+async fn http_1_1_and_2_go_through_tls_as_in_the_clear_and_nothing_else_does() {
     let body = format!("{{\"text\":\"{}\"}}", "x".repeat(300_000));
     let upstream = Upstream::always(json_response(&body)).await;
-    let (certificate, front) = secure(upstream.addr).await;
-    let mut client = connect(front.addr(), &certificate.der).await;
-    for n in 0..3 {
-        let sent = vec![b' '; n * 100_000];
-        let response = client.ask("/generate", "", &sent).await;
-        assert_eq!(response.status(), 200);
-        assert_eq!(response.body, body.as_bytes());
-        assert_eq!(upstream.seen()[n].body, sent);
-    }
-    drop(client);
-    let rows = front.rows().await;
-    assert_eq!(rows.len(), 3);
-    rows.iter().for_each(|row| assert_outcome(row, "ok", ""));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn http_1_1_and_2_are_spoken_and_nothing_else() {
-    let upstream = Upstream::ok().await;
     let (certificate, front) = secure(upstream.addr).await;
     let handshake = async |trusts: &Der, alpn: &[&str]| {
         let stream = TcpStream::connect(front.addr()).await.unwrap();
         over(stream, trusts, alpn).await
     };
-    let old = handshake(&certificate.der, &["http/1.1"]).await.unwrap();
-    assert_eq!(old.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-    let new = handshake(&certificate.der, &["h2", "http/1.1"])
-        .await
-        .unwrap();
+    let stream = handshake(&certificate.der, &["http/1.1"]).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    let mut old = Client { stream };
+    let both = ["h2", "http/1.1"];
+    let new = handshake(&certificate.der, &both).await.unwrap();
     assert_eq!(new.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-    let mut client = Http2::over(new).await;
-    let answer = client.post("/generate", b"{}").await.answer().await;
-    assert_eq!((answer.status, upstream.seen().len()), (200, 1));
+    let mut new = Http2::over(new).await;
+    for n in 0..3 {
+        let sent = vec![b' '; n * 100_000];
+        let of_old = old.ask("/generate", "", &sent).await;
+        let of_new = new.post("/generate", &sent).await.answer().await;
+        assert_eq!((of_old.status(), of_new.status), (200, 200));
+        assert!(of_old.body == body.as_bytes() && of_new.body == of_old.body);
+        assert!(
+            upstream.seen()[2 * n..]
+                .iter()
+                .all(|seen| seen.body == sent)
+        );
+    }
     assert!(handshake(&certificate.der, &["h3"]).await.is_err());
     // Plain HTTP is no handshake, and one who trusts another goes away.
     let mut plain = front.sent(post("/generate", "", b"{}")).await;
     assert!(!plain.read_to_close().await.starts_with(b"HTTP"));
     assert!(handshake(&Certificate::new().der, &[]).await.is_err());
     front.counts("queuescope_broken_heads_total ", 3).await;
-    assert_eq!(upstream.seen().len(), 1);
+    drop((old, new));
+    front.all_end(6, "ok", "").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -219,9 +202,7 @@ async fn a_client_that_leaves_a_silent_stream_lets_the_upstream_go() {
         until("the upstream let go", || upstream.gone() == turn + 1).await;
         drop(kept);
     }
-    for row in front.rows().await {
-        assert_outcome(&row, "client_abort", "client");
-    }
+    front.all_end(2, "client_abort", "client").await;
 }
 
 #[test]

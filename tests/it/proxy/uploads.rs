@@ -1,15 +1,7 @@
 //! Bodies that a server does not take.
 
-use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket};
-
-use crate::support::proxy::{Front, assert_outcome};
-use crate::support::upstream::Gate;
-use crate::support::wire::{Client, Reader, chunk, json_response, post, stream_head};
-
-use super::leaving::hasty;
+use super::leaving::{HALF, hasty};
+use super::*;
 
 /// A listener whose connections hold little that was not read.
 fn small() -> TcpListener {
@@ -21,23 +13,17 @@ fn small() -> TcpListener {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_nothing_for_too_long_is_a_504() {
-    let (addr, _server) = {
-        let listener = small();
-        let addr = listener.local_addr().unwrap();
-        let accepts = async move { listener.accept().await.unwrap() };
-        (addr, tokio::spawn(accepts))
-    };
+    // It accepts nothing: the kernel alone takes what comes.
+    let listener = small();
+    let addr = listener.local_addr().unwrap();
     // Not after `upstream_read_timeout_s`, which is longer than this test waits.
     let front = Front::keyed(&[addr], "upstream_write_timeout_s = 0.3").await;
     let mut client = front.client().await;
     let all = post("/generate", "", &vec![b'x'; 32 << 20]);
     client.send_until_still(&all).await;
     assert_eq!(client.response().await.status(), 504);
-    assert_outcome(
-        &front.only_row().await,
-        "timeout",
-        "took no bytes for too long",
-    );
+    let row = front.only_row().await;
+    assert_outcome(&row, "timeout", "took no bytes for too long");
 }
 
 /// The kernel would take megabytes, and tell of room only when a third of them has gone.
@@ -71,9 +57,7 @@ async fn a_body_is_not_late_that_is_not_read_as_the_client_reads_nothing() {
     let server = hasty(&gate, answer, false).await;
     let front = Front::keyed(&[server], "client_body_timeout_s = 2.0").await;
     let mut client = Client::with_buffer(front.addr(), 65_536).await;
-    client
-        .send("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: 1000\r\n\r\n{")
-        .await;
+    client.send(HALF).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let read = client.read_until(|reader| reader.body.len() >= BYTES).await;
     assert_eq!(read.body.len(), BYTES);

@@ -2,8 +2,9 @@
 
 use std::net::TcpListener;
 
-use crate::support::assert_says;
-use crate::support::process::{self, Done, queuescope};
+use crate::support::process;
+
+use super::*;
 
 /// Runs `queuescope proxy`, and gives its exit code and what it says but for news.
 fn run(args: &[&str]) -> (i32, String) {
@@ -37,8 +38,8 @@ fn what_only_a_start_can_find_is_told_in_one_line() {
     ] {
         assert_eq!((code, said.trim_end().lines().count()), (1, 1), "{said}");
         assert!(!said.contains("panicked") && !said.contains("backtrace"));
-        pieces
-            .into_iter()
-            .for_each(|piece| assert_says(&said, piece));
+        for piece in pieces {
+            assert_says(&said, piece);
+        }
     }
 }

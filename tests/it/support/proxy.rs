@@ -10,6 +10,7 @@ use queuescope::config::{self};
 use queuescope::serve::lifecycle::Proxy;
 use tempfile::TempDir;
 
+use super::admin::get;
 use super::router::free_port;
 use super::upstream::{Step, Upstream};
 use super::wire::{Client, Response, until};
@@ -77,7 +78,17 @@ pub async fn answering(keys: &str) -> (Upstream, Front) {
 impl Front {
     /// A hop without a front.
     pub async fn hop(server: SocketAddr) -> Front {
-        Front::with(&[], |config| config.workers = workers(&[server])).await
+        Front::hops(&[server], "").await
+    }
+
+    /// Hops `w0`, `w1` and so on without a front, with these keys of a config.
+    pub async fn hops(servers: &[SocketAddr], keys: &str) -> Front {
+        let worker = |(n, server): (usize, &SocketAddr)| {
+            let listen = "listen = \"127.0.0.1:0\"";
+            format!("\n[[worker]]\nname = \"w{n}\"\n{listen}\nupstream = \"{server}\"")
+        };
+        let workers: String = servers.iter().enumerate().map(worker).collect();
+        Front::keyed(&[], &(keys.to_owned() + &workers)).await
     }
 
     /// A front with these lines of a config, as a file has them below `[proxy]`.
@@ -176,6 +187,19 @@ impl Front {
         rows(&self.records())
     }
 
+    /// What its admin listener answers to a GET.
+    pub async fn get(&self, path: &str) -> Response {
+        get(self.proxy.address("admin").unwrap(), path).await
+    }
+
+    /// Ends the proxy, and fails unless it has so many rows, each of this outcome and with this in its error.
+    pub async fn all_end(self, count: usize, outcome: &str, piece: &str) {
+        let rows = self.rows().await;
+        assert_eq!(rows.len(), count, "{rows:?}");
+        rows.iter()
+            .for_each(|row| assert_outcome(row, outcome, piece));
+    }
+
     /// The value of a counter, of all its label sets where none is named; 0 when it is not there.
     pub fn counter(&self, name: &str) -> u64 {
         let text = self.proxy.metrics().text();
@@ -218,6 +242,14 @@ pub fn all_rows(path: &Path) -> Vec<Row> {
 #[track_caller]
 pub fn assert_cells<const CELLS: usize>(row: &Row, cells: [(&str, &str); CELLS]) {
     for (column, value) in cells {
+        assert_eq!(row[column], value, "{column}: {row:?}");
+    }
+}
+
+/// The same of `name=value, …`.
+#[track_caller]
+pub fn assert_row(row: &Row, cells: &str) {
+    for (column, value) in cells.split(", ").map(|one| one.split_once('=').unwrap()) {
         assert_eq!(row[column], value, "{column}: {row:?}");
     }
 }

@@ -1,8 +1,5 @@
 //! Pingora's proxy with no hooks.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use pingora::apps::{HttpServerOptions, ServerApp};
 use pingora::protocols::l4::stream::Stream;
@@ -11,7 +8,7 @@ use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::sync::watch;
 
-use crate::support::listening::Listening;
+use super::*;
 
 struct To(SocketAddr);
 

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use http::{HeaderName, HeaderValue, Uri};
+use http::Uri;
 use rand::Rng;
 use rand::seq::IndexedRandom;
+
+use super::*;
 
 /// What a client sends: bytes, or a request of HTTP/2 with its body.
 pub struct Case {
@@ -73,12 +75,13 @@ pub fn known() -> Vec<Case> {
         }
     }
     for answer in 0..table("answers").len() {
-        for line in [
-            "GET /x HTTP/1.1",
-            "HEAD /x HTTP/1.1",
-            "GET /x HTTP/1.0",
-            "POST /x HTTP/1.1",
+        for (method, version) in [
+            ("GET", "1.1"),
+            ("HEAD", "1.1"),
+            ("GET", "1.0"),
+            ("POST", "1.1"),
         ] {
+            let line = format!("{method} /x HTTP/{version}");
             let head = format!("{line}\r\nhost: h\r\nx-answer: {answer}\r\n\r\n");
             all.push(Case::of(answer, head));
         }
@@ -164,13 +167,8 @@ pub fn random_http2(rng: &mut impl Rng) -> Case {
     *request.uri_mut() = uri.unwrap_or(Uri::from_static("http://h/generate"));
     let method = pick("methods", rng).replace("CONNECT", "PATCH");
     *request.method_mut() = method.parse().unwrap();
-    let of_connection = [
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "transfer-encoding",
-        "upgrade",
-    ];
+    let of_connection = "connection keep-alive proxy-connection transfer-encoding upgrade";
+    let of_connection: Vec<&str> = of_connection.split(' ').collect();
     for line in lines {
         let (name, value) = line.split_once(':').unwrap_or((&line, ""));
         let name = HeaderName::from_bytes(name.as_bytes());

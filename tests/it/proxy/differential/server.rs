@@ -1,10 +1,7 @@
 //! The server behind both, and messages as they are compared.
 
-use crate::support::http2::Answer;
-use crate::support::upstream::{Seen, Step, Upstream};
-use crate::support::wire::Reader;
-
 use super::cases::{answer, table};
+use super::*;
 
 /// A message, its framing taken off.
 #[derive(Debug, PartialEq)]
@@ -29,10 +26,8 @@ pub async fn start() -> Upstream {
             false => answer,
         };
         let then = closes.then_some(Step::Close);
-        [Step::Send(answer.into())]
-            .into_iter()
-            .chain(then)
-            .collect()
+        let sends = [Step::Send(answer.into())].into_iter();
+        sends.chain(then).collect()
     })
     .await
 }
@@ -40,10 +35,8 @@ pub async fn start() -> Upstream {
 /// An answer to a HEAD: up to the end of the head that this server marks as the last.
 fn without_body(answer: &str) -> &str {
     let last = answer.find("x-server").unwrap_or(0);
-    let end = answer[last..]
-        .find("\r\n\r\n")
-        .map_or(answer.len(), |end| last + end + 4);
-    &answer[..end]
+    let end = answer[last..].find("\r\n\r\n");
+    &answer[..end.map_or(answer.len(), |end| last + end + 4)]
 }
 
 impl Message {
@@ -101,11 +94,9 @@ impl Message {
 
     /// Of a response; 0 of a request.
     pub fn status(&self) -> u16 {
-        let status = self
-            .line
-            .strip_prefix("HTTP/")
-            .and_then(|rest| rest.split(' ').nth(1));
-        status.and_then(|status| status.parse().ok()).unwrap_or(0)
+        let rest = self.line.strip_prefix("HTTP/");
+        let status = rest.and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+        status.unwrap_or(0)
     }
 
     /// Whether it stands for a refusal of a proxy's own.
