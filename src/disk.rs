@@ -192,13 +192,11 @@ mod tests {
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
-        let all = std::fs::read_dir(folder).unwrap();
-        let name = |entry: io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
-        let mut all: Vec<String> = all
-            .map(|entry| name(entry).into_string().unwrap())
-            .collect();
-        all.sort();
-        all
+        let entries = std::fs::read_dir(folder).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names = Vec::from_iter(names);
+        names.sort();
+        names
     }
 
     #[test]

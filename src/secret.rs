@@ -132,13 +132,8 @@ mod tests {
     fn only_the_secret_itself_matches() {
         let secret = Secret::from("open sesame");
         assert!(secret.matches(b"open sesame"));
-        for other in [
-            "",
-            "open",
-            "open sesamf",
-            "open sesameopen sesame",
-            "Open sesame",
-        ] {
+        let others = ["", "open", "open sesamf", "Open sesame"].map(str::to_owned);
+        for other in others.into_iter().chain(["open sesame".repeat(2)]) {
             assert!(!secret.matches(other.as_bytes()), "{other}");
         }
         assert!(!Secret::from("").matches(b""));
@@ -147,6 +142,8 @@ mod tests {
 
     #[test]
     fn values_that_may_be_secret_are_masked() {
+        let nested = r#"{"a":[{"api_key":"S"}],"n":1}"#;
+        let masked_nested = r#"{"a":[{"api_key":"***"}],"n":1}"#;
         for (name, value, seen) in [
             ("header", "authorization: Bearer S", "authorization:***"),
             ("--header", "Bearer S", "***"),
@@ -164,11 +161,7 @@ mod tests {
             ("router_url", "http://me:S@h:1/p@q", "http://***@h:1/p@q"),
             ("servers", "http://h:1", "http://h:1"),
             ("servers", "http://h:1/?key=S", "http://h:1/?***"),
-            (
-                "extra_request_body",
-                r#"{"a":[{"api_key":"S"}],"n":1}"#,
-                r#"{"a":[{"api_key":"***"}],"n":1}"#,
-            ),
+            ("extra_request_body", nested, masked_nested),
             ("extra_request_body", r#"{"n": 1}"#, r#"{"n": 1}"#),
         ] {
             assert_eq!(masked(name, value), seen, "{name}");

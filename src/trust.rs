@@ -85,31 +85,19 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             Roots::file(&path).map(|roots| roots.store().len())
         };
-        let ca = || {
-            rcgen::generate_simple_self_signed(["a".into()])
-                .unwrap()
-                .cert
-                .pem()
-        };
-        assert_eq!(of(&ca()), Ok(1));
-        assert_eq!(of(&(ca() + &ca())), Ok(2));
+        let new = || rcgen::generate_simple_self_signed(["a".into()]).unwrap();
+        let [first, second] = [new(), new()].map(|one| one.cert.pem());
+        assert_eq!((of(&first), of(&(first.clone() + &second))), (Ok(1), Ok(2)));
+        let pem = |of| format!("-----BEGIN CERTIFICATE-----\n{of}\n-----END CERTIFICATE-----\n");
         for (text, wrong) in [
-            ("", "holds no certificate"),
-            ("hello", "holds no certificate"),
-            (
-                "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n",
-                "unreadable certificate",
-            ),
-            (
-                "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
-                "is not a PEM file",
-            ),
+            (String::new(), "holds no certificate"),
+            ("hello".to_owned(), "holds no certificate"),
+            (pem("aGVsbG8="), "unreadable certificate"),
+            (pem("!"), "is not a PEM file"),
         ] {
-            let error = of(text).unwrap_err();
-            assert!(
-                error.contains(wrong) && error.contains("give a PEM"),
-                "{error}"
-            );
+            let error = of(&text).unwrap_err();
+            assert!(error.contains(wrong), "{error}");
+            assert!(error.contains("give a PEM"), "{error}");
         }
         std::fs::remove_file(&path).unwrap();
         assert!(Roots::file(&path).unwrap_err().contains("cannot be read"));

@@ -136,14 +136,9 @@ impl ReportStore {
 
     /// Returns the requests in a trace, complete or not; none if the trace holds too many.
     pub fn by_trace(&self, trace: u128) -> Vec<Candidate> {
-        let mut ids = BTreeSet::new();
-        for (_, span) in self.spans(trace) {
-            match span.kind {
-                SpanKind::Root(_) => drop(ids.insert(span.id)),
-                SpanKind::Scheduler(_) => drop(ids.insert(span.parent)),
-                _ => {}
-            }
-        }
+        let roots = self.spans(trace).filter(|(_, span)| span.root().is_some());
+        let mut ids = self.scheduled(trace);
+        ids.extend(roots.map(|(_, span)| span.id));
         if ids.len() > MAX_REQUESTS_OF_TRACE {
             return Vec::new();
         }
@@ -153,13 +148,24 @@ impl ReportStore {
             .collect()
     }
 
-    /// Returns the engine ids of the requests in a trace, and of those that share a room with them.
+    /// Returns the engine ids of the requests in a trace that may be complete, and of those that share a room with them. Servers send
+    /// roots and schedulers in messages of their own: many a root has no scheduler yet.
     pub fn rids(&self, trace: u128) -> impl Iterator<Item = &str> {
-        let roots = move || self.spans(trace).filter_map(|(_, span)| span.root());
-        let rooms = roots().filter_map(|root| root.room);
-        let others = rooms.flat_map(|room| self.in_room(room));
-        let others = others.filter_map(|(_, span)| span.root());
-        roots().chain(others).filter_map(|root| root.rid.as_deref())
+        let scheduled = self.scheduled(trace);
+        let spans = self.spans(trace);
+        let spans = spans.filter(move |(_, span)| scheduled.contains(&span.id));
+        spans.filter_map(|(_, span)| span.root()).flat_map(|root| {
+            let others = root.room.into_iter().flat_map(|room| self.in_room(room));
+            let others = others.filter_map(|(_, span)| span.root());
+            others.chain([root]).filter_map(|root| root.rid.as_deref())
+        })
+    }
+
+    /// The ids of the requests in a trace that have a scheduler's span.
+    fn scheduled(&self, trace: u128) -> BTreeSet<u64> {
+        let is_scheduler = |span: &EngineSpan| matches!(span.kind, SpanKind::Scheduler(_));
+        let spans = self.spans(trace).filter(|(_, span)| is_scheduler(span));
+        spans.map(|(_, span)| span.parent).collect()
     }
 
     /// The root spans of a room, with their traces.

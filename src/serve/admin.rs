@@ -124,13 +124,10 @@ async fn respond(request: Request<Incoming>, listeners: &Listeners) -> AdminResp
     }
     let number = path.strip_prefix("/requests/");
     if let Some(number) = number.and_then(|name| name.strip_suffix(".json")) {
-        let number = number.parse().ok();
-        let recent = &shared.telemetry.recent;
-        let ended = number.and_then(|number| recent.find(number));
-        let lately = recent.view(0, shared.clock.now()).requests;
-        let shared = shared.clone();
-        return large(move || match ended {
-            Some(ended) => json(&live::request(&ended, &lately, &shared.telemetry.waits)),
+        let number: u64 = number.parse().unwrap_or(0);
+        let of = shared.telemetry.clone();
+        return large(move || match live::request(&of.recent, &of.waits, number) {
+            Some(request) => json(&request),
             None => text(
                 StatusCode::NOT_FOUND,
                 "no such request among the last ones; /live.json has their numbers\n",

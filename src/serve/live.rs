@@ -19,7 +19,7 @@ use crate::request::time_spent::TimeSpent;
 use crate::request::timeline::{Moment, Side};
 use crate::stats::Histogram;
 use crate::telemetry::prometheus::RequestPhase;
-use crate::telemetry::recent::{RecentRequest, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+use crate::telemetry::recent::{Recent, RecentRequest, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 use crate::telemetry::waits::WaitLog;
 
 const PAGE: &str = include_str!("live/page.html");
@@ -125,8 +125,7 @@ fn ok(slot: &Slot) -> u64 {
 
 /// One request as a line of the waterfall.
 fn bar(ended: &RecentRequest) -> Option<Value> {
-    let row = ended.rows.first()?;
-    let plausible = without_impossible(std::slice::from_ref(row));
+    let plausible = without_impossible(ended.rows.get(..1)?);
     let row = plausible.first()?;
     let timeline = &row.timeline;
     let begin = match timeline.side() {
@@ -155,14 +154,16 @@ fn bar(ended: &RecentRequest) -> Option<Value> {
     }))
 }
 
-/// Returns all that is known of one request. Why it waited follows from all that were at its server; at a pair of servers from those that
-/// ended `lately`.
-pub fn request(ended: &RecentRequest, lately: &[RecentRequest], waits: &WaitLog) -> Value {
-    let others = lately.iter().filter(|other| other.number != ended.number);
+/// Returns all that is known of the request with this number, while it is kept. Why it waited follows from all that were at its server;
+/// at a pair of servers from those that are kept.
+pub fn request(recent: &Recent, waits: &WaitLog, number: u64) -> Option<Value> {
+    let all = recent.all();
+    let ended = all.iter().find(|ended| ended.number == number)?;
+    let row = ended.rows.first()?;
+    let others = all.iter().filter(|other| other.number != number);
     let mut others = others.flat_map(|other| other.rows.iter());
-    let first = ended.rows.first();
-    let waited = match first.map(|row| (row, waits.judge(row))) {
-        Some((row, Some(judged))) => {
+    let waited = match waits.judge(row) {
+        Some(judged) => {
             let holder = others.find(|row| judged.is_holder(row));
             let by = holder.map(|by| (by.request_id(), by.actual_prompt_tokens));
             let slots = judged.slots.map(|slots| (slots, ""));
@@ -171,15 +172,17 @@ pub fn request(ended: &RecentRequest, lately: &[RecentRequest], waits: &WaitLog)
         }
         _ => wait_sentence(ended.rows.iter().chain(others)),
     };
+    let several = row.sequences > 1;
+    let whose = if several { "Its first sequence" } else { "It" };
     let rows = ended.rows.iter().map(columns);
-    json!({
+    Some(json!({
         "bar": bar(ended),
-        "trace_id": first.and_then(|row| row.trace_id.as_deref()),
-        "unseen": first.map(unseen).unwrap_or_default(),
-        "clocks": first.map(clock_lines).unwrap_or_default(),
-        "waited": waited,
+        "trace_id": row.trace_id,
+        "unseen": unseen(row),
+        "clocks": clock_lines(row),
+        "waited": waited.map(|waited| format!("{whose} {waited}.")),
         "rows": rows.collect::<Vec<Value>>(),
-    })
+    }))
 }
 
 /// The parts of a request's time with their start and end, seconds after its first moment. Stages that were not measured separately are
@@ -224,19 +227,21 @@ mod tests {
     use crate::report::sample::{Sample, at};
     use crate::request::timeline::{ENGINE, STAGES};
     use crate::telemetry::counted::CountedRequest;
-    use crate::telemetry::recent::Recent;
+
+    fn recent(requests: impl IntoIterator<Item = Vec<Row>>) -> Recent {
+        let recent = Recent::default();
+        for rows in requests {
+            let rows = rows.into();
+            recent.record(&rows, Some(&CountedRequest::of(&rows)));
+        }
+        recent
+    }
 
     #[test]
     fn a_stage_is_averaged_over_the_requests_that_measured_it() {
-        let recent = Recent::default();
-        for sample in [
-            Sample::whole(),
-            Sample::starting(1).without(&ENGINE),
-            Sample::starting(2).without(&ENGINE),
-        ] {
-            let rows = vec![sample.row()].into();
-            recent.record(&rows, Some(&CountedRequest::of(&rows)));
-        }
+        let unmeasured = [1, 2].map(|start| Sample::starting(start).without(&ENGINE));
+        let all = [Sample::whole()].into_iter().chain(unmeasured);
+        let recent = recent(all.map(|sample| vec![sample.row()]));
         let json = window(&recent.view(0, at(600)).figures, 300.0);
         // 80 of 500 ms, of the one request that measured it; of the time until the first token, decoding is no part.
         for (time, share, has_decode) in [
@@ -258,18 +263,25 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_gone_has_all_members_of_the_dialog() {
-        let recent = Recent::default();
-        let rows = vec![Sample::whole().row()].into();
-        recent.record(&rows, Some(&CountedRequest::of(&rows)));
-        let json = request(&recent.find(1).unwrap(), &[], &WaitLog::default());
-        let (_, gone) = PAGE.split_once("detail({").unwrap();
-        let (gone, _) = gone.split_once("});").unwrap();
-        // Null if it did not wait.
-        let read = json.as_object().unwrap().keys();
-        for member in read.filter(|member| *member != "waited") {
-            assert!(gone.contains(&format!("{member}: ")), "{member}");
+    fn the_dialog_says_whose_wait_it_tells_and_has_all_members_when_the_request_is_gone() {
+        let mut two = vec![Sample::whole().row(); 2];
+        two.iter_mut().for_each(|row| row.sequences = 2);
+        let recent = recent([vec![Sample::whole().row()], two]);
+        let waits = WaitLog::default();
+        for (number, whose) in [(1, "It"), (2, "Its first sequence")] {
+            let json = request(&recent, &waits, number).unwrap();
+            let (waited, words) = (json["waited"].as_str().unwrap(), " waited 80.0 ms: ");
+            assert!(waited.starts_with(&(whose.to_owned() + words)), "{waited}");
+            assert!(waited.ends_with('.'), "{waited}");
+            let (_, gone) = PAGE.split_once("detail({").unwrap();
+            let (gone, _) = gone.split_once("});").unwrap();
+            // Null if it did not wait.
+            let read = json.as_object().unwrap().keys();
+            for member in read.filter(|member| *member != "waited") {
+                assert!(gone.contains(&format!("{member}: ")), "{member}");
+            }
         }
+        assert_eq!(request(&recent, &waits, 3), None);
     }
 
     #[test]

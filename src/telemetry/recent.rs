@@ -86,15 +86,9 @@ impl Recent {
 
     /// Returns the requests after number `after`, and the figures of the last minutes.
     pub fn view(&self, after: u64, now: Stamp) -> View {
-        let (last, requests, slots) = {
-            let state = self.0.lock();
-            let oldest = state.all.0.front().map(|ended| ended.number);
-            let failed = state.failed.after(after);
-            let failed = failed.filter(|ended| oldest.is_none_or(|oldest| ended.number < oldest));
-            let requests: Vec<RecentRequest> =
-                failed.chain(state.all.after(after)).cloned().collect();
-            (state.last, requests, state.window.slots(now))
-        };
+        let state = self.0.lock();
+        let (last, requests, slots) = (state.last, state.after(after), state.window.slots(now));
+        drop(state);
         View {
             last,
             requests,
@@ -102,11 +96,19 @@ impl Recent {
         }
     }
 
-    /// Returns the request with this number, while it is kept.
-    pub fn find(&self, number: u64) -> Option<RecentRequest> {
-        let state = self.0.lock();
-        let mut both = state.failed.after(0).chain(state.all.after(0));
-        both.find(|ended| ended.number == number).cloned()
+    /// Returns the requests that are kept, in order.
+    pub fn all(&self) -> Vec<RecentRequest> {
+        self.0.lock().after(0)
+    }
+}
+
+impl State {
+    /// The requests after `number`, in order.
+    fn after(&self, number: u64) -> Vec<RecentRequest> {
+        let oldest = self.all.0.front().map(|ended| ended.number);
+        let failed = self.failed.after(number);
+        let failed = failed.filter(|ended| oldest.is_none_or(|oldest| ended.number < oldest));
+        failed.chain(self.all.after(number)).cloned().collect()
     }
 }
 

@@ -210,16 +210,13 @@ mod tests {
     }
 
     fn start(path: &Path, metrics: &Metrics) -> Result<Recorder, Error> {
-        Recorder::start(file(path), 1000, metrics.clone())
-    }
-
-    fn file(path: &Path) -> RecordsFile {
-        RecordsFile {
+        let file = RecordsFile {
             path: path.into(),
             base: TimeBase::Epoch,
             rotation: Rotation::default(),
             clock: Clock::system(),
-        }
+        };
+        Recorder::start(file, 1000, metrics.clone())
     }
 
     fn lost(metrics: &Metrics) -> [u64; 3] {
@@ -245,35 +242,6 @@ mod tests {
         recorder.close();
         recorder.record(rows("late"));
         assert_eq!(lost(&metrics), [5, 1, 0]);
-    }
-
-    #[test]
-    fn rows_are_lost_until_a_removed_folder_is_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let inner = folder.path().join("inner");
-        let path = inner.join("r.csv");
-        std::fs::create_dir(&inner).unwrap();
-        let metrics = Metrics::new().unwrap();
-        let mut writer = Writer {
-            file: FileWriter::open(file(&path)).unwrap(),
-            base: TimeBase::Epoch,
-            metrics: metrics.clone(),
-            write_error: Arc::default(),
-            block: Vec::new(),
-            rows: 0,
-            unwritten: LossLog::default(),
-        };
-        std::fs::remove_dir_all(&inner).unwrap();
-        writer.gather(&rows("b"));
-        writer.write_block();
-        assert!(lost(&metrics) == [1, 0, 0] && writer.unwritten.is_losing());
-        std::fs::create_dir(&inner).unwrap();
-        writer.gather(&rows("c"));
-        writer.write_block();
-        let text = std::fs::read_to_string(&path).unwrap();
-        let ids: Vec<_> = text.lines().map(|line| line.split(',').next()).collect();
-        assert_eq!(ids, [Some("req_id"), Some("c")]);
-        assert!(!writer.unwritten.is_losing());
     }
 
     #[test]

@@ -165,13 +165,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.csv");
         let ours = ["20261120T144800Z", "20261120T144800Z.1", "20270101T000000Z"];
-        for suffix in ours.into_iter().chain([
-            "1",
-            "20261120T144800Z.gz",
-            "20261120T144800Z.0",
-            "20261120144800",
-            "20261120T14480xZ",
-        ]) {
+        let others = "1 20261120T144800Z.gz 20261120T144800Z.0 20261120144800 20261120T14480xZ";
+        for suffix in ours.into_iter().chain(others.split(' ')) {
             std::fs::write(folder.path().join(format!("r.csv.{suffix}")), "x").unwrap();
         }
         std::fs::write(folder.path().join("other.csv.20261120T144800Z"), "x").unwrap();

@@ -79,19 +79,17 @@ fn rules_are_valid_and_every_alert_has_a_case_that_fires_and_one_that_does_not()
     let tests =
         read("deploy/prometheus/tests/requests.yml") + &read("deploy/prometheus/tests/figures.yml");
     let rules = read("deploy/prometheus/alert-rules.yml");
-    let alerts: Vec<&str> = rules
+    let alerts = rules
         .lines()
-        .filter_map(|line| line.split_once("- alert: "))
-        .map(|(_, name)| name)
-        .collect();
+        .filter_map(|line| line.split_once("- alert: "));
+    let alerts: Vec<&str> = alerts.map(|(_, name)| name).collect();
     assert_eq!(alerts.len(), rules.matches("summary: ").count());
     for alert in alerts {
-        let cases: Vec<&str> = tests.split("- eval_time: ").collect();
         let named = format!("alertname: {alert}\n");
-        let (fires, not): (Vec<&str>, Vec<&str>) = cases
-            .iter()
-            .filter(|case| case.contains(&named))
-            .partition(|case| case.contains("exp_alerts"));
+        let cases = tests.split("- eval_time: ");
+        let cases = cases.filter(|case| case.contains(&named));
+        let (fires, not): (Vec<&str>, Vec<&str>) =
+            cases.partition(|case| case.contains("exp_alerts"));
         assert!(!fires.is_empty() && !not.is_empty(), "{alert}");
     }
 }

@@ -1,11 +1,11 @@
-//! `/metrics`: what it says is what the rows say, and no client can blow it up.
+//! `/metrics`: what it says is what the rows say. What it says of responses alone, `golden.rs` has in full.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use queuescope::telemetry::prometheus::Metrics;
 
 use crate::support::generator;
-use crate::support::proxy::{Front, Row, known_workers, number, rows};
+use crate::support::proxy::{Front, Row, known_workers, rows};
 use crate::support::upstream::Upstream;
 use crate::support::wire::until;
 
@@ -42,7 +42,6 @@ fn values(rows: &[&Row], column: &str, once: bool) -> Vec<f64> {
     let cells = of.filter_map(|row| match (column, row["inconsistency"].as_str()) {
         // Where the way to the server or back cannot be, its clock is not believed.
         ("network_time" | "return_time", "network_time<0" | "return_time<0") => None,
-        ("ttft", "network_time<0" | "return_time<0") => Some(&row["ttft_observed"]),
         _ => Some(&row[column]),
     });
     cells.filter_map(|cell| cell.parse().ok()).collect()
@@ -132,21 +131,6 @@ async fn histograms_hold_what_the_rows_say() {
     assert!(waited > 0.01, "{waited}");
     assert!((judged - waited).abs() < 1e-5, "{judged} {waited}");
 
-    let is_chat = |row: &&&Row| row["model"] == "sim-llama";
-    let chats: Vec<&Row> = ok.iter().filter(is_chat).copied().collect();
-    let chat = "gen_ai_operation_name=\"chat\" gen_ai_request_model=\"sim-llama\"";
-    let well = "error_type=\"\"";
-    let gen_ai = |name: &str| format!("gen_ai_server_{name}_seconds");
-    for (name, labels, rows, column) in [
-        ("request_duration", "", &all, "elapsed"),
-        ("request_duration", well, &ok, "elapsed"),
-        ("time_to_first_token", chat, &chats, "ttft"),
-        ("time_to_first_token", "", &ok, "ttft"),
-        ("time_per_output_token", "", &ok, "tpot"),
-    ] {
-        let values = values(rows, column, column == "elapsed");
-        assert_holds(&told, &gen_ai(name), labels, &values);
-    }
     for (stage, column, once) in [
         ("router_queue", "queue_time_in_router", true),
         ("network", "network_time", false),
@@ -167,34 +151,11 @@ async fn histograms_hold_what_the_rows_say() {
     let stage = "queuescope_stage_duration_seconds_count";
     assert!(seen > 4.0);
     assert_eq!(total(&told, stage, "stage=\"router_return\""), seen);
-    // Every gap: as many as tokens after the first, and as long as from the first token to the last.
-    let (mut gaps, mut long) = (0.0, 0.0);
-    for row in ok.iter().filter(|row| !row["itl_mean"].is_empty()) {
-        let of_row = number(row, "actual_output_tokens") - 1.0;
-        gaps += of_row;
-        long += of_row * number(row, "itl_mean");
-    }
-    let inter = |end: &str| total(&told, &format!("queuescope_inter_token_seconds{end}"), "");
-    assert_eq!(inter("_count"), gaps);
-    assert!(gaps >= 4.0 * (5.0 + 3.0 * 3.0), "{gaps}");
-    assert!((inter("_sum") - long).abs() < 1e-4);
-
     for (name, labels, expected) in [
         ("queuescope_requests_total", "outcome=\"ok\"", 16.0),
         ("queuescope_requests_total", "outcome=\"client_error\"", 4.0),
         (attempts, "worker=\"w0\" outcome=\"rejected\"", 20.0),
         (attempts, "worker=\"w1\" outcome=\"ok\"", 16.0),
-        (
-            "queuescope_ended_in_total",
-            "outcome=\"client_error\" stage=\"server\"",
-            4.0,
-        ),
-        (
-            "queuescope_timing_missing_total",
-            "reason=\"openai_stream\" /v1/chat/completions",
-            4.0,
-        ),
-        ("queuescope_timing_missing_total", "", 4.0),
         ("queuescope_in_flight", "", 0.0),
         ("queuescope_worker_in_flight", "", 0.0),
         (
@@ -204,16 +165,6 @@ async fn histograms_hold_what_the_rows_say() {
         ),
     ] {
         assert_eq!(total(&told, name, labels), expected, "{name} {labels}");
-    }
-    for kind in ["output", "prompt", "cached"] {
-        let column = format!("request_{kind}_tokens");
-        let of_rows: f64 = values(&all, &column, true).iter().sum();
-        let tokens = total(
-            &told,
-            "queuescope_tokens_total",
-            &format!("type=\"{kind}\""),
-        );
-        assert_eq!(tokens, of_rows, "{kind}");
     }
     let sent: usize = asked.iter().map(|(_, body)| 4 * body.len()).sum();
     let bytes = |kind: &str| total(&told, "queuescope_bytes_total", kind);

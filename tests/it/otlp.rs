@@ -6,7 +6,6 @@ use queuescope::config::proxy::Config;
 use queuescope::telemetry::otlp::settings::Protocol;
 
 mod collectors;
-mod flags;
 mod rotel;
 mod tree;
 mod trouble;

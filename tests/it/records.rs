@@ -13,7 +13,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::process::Process;
+use crate::support::files;
+use crate::support::process::{Process, run};
 use crate::support::proxy::Front;
 use crate::support::upstream::Upstream;
 use crate::support::wire::{Client, json_response, post, until};
@@ -53,21 +54,17 @@ fn load(front: SocketAddr, name: &str, limit: usize, answered: &Answered) -> Joi
     clients.map(ask).collect()
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let paths = std::fs::read_dir(folder).unwrap();
-    let paths = paths.map(|entry| entry.unwrap().path());
-    let is_records = |path: &PathBuf| {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        name.starts_with("records.csv")
-    };
-    paths.filter(is_records).collect()
+fn records(folder: &Path) -> Vec<PathBuf> {
+    let mut all = files(folder);
+    all.retain(|path| path.display().to_string().contains("/records.csv"));
+    all
 }
 
 /// The ids of all rows of all files. Fails unless each file has one header, and no line but for a torn one at the end
 /// of at most `torn` files lacks a column.
 fn ids(folder: &Path, mut torn: usize) -> Vec<String> {
     let mut ids = Vec::new();
-    for path in files(folder) {
+    for path in records(folder) {
         let mut text = match std::fs::read_to_string(&path) {
             // Moved away since it was listed.
             Err(error) if torn > 0 && error.kind() == ErrorKind::NotFound => continue,
@@ -126,7 +123,7 @@ async fn killed_processes_leave_whole_rows_but_for_the_last_and_take_none_of_ano
     let said: Vec<String> = survivor.lines.try_iter().collect();
     assert!(missing.is_empty(), "missing: {missing:?}\n{said:#?}");
     // A crowd of rows goes into one file as a block, so that a busy machine makes few.
-    assert!(files(folder.path()).len() > 1 + ROUNDS, "it was rotated");
+    assert!(records(folder.path()).len() > 1 + ROUNDS, "it was rotated");
 }
 
 /// What Python's `csv` reads of a file, strictly: a list of rows by column.
@@ -134,14 +131,11 @@ fn read_by_python(file: &Path) -> serde_json::Value {
     let script = "import csv, json, sys\n\
         with open(sys.argv[1], newline='', encoding='utf-8') as f:\n\
         \x20   print(json.dumps(list(csv.DictReader(f, strict=True))))";
-    let output = Command::new("python3")
-        .args(["-c", script])
-        .arg(file)
-        .output()
-        .expect("python3 is missing: run `bash scripts/router.sh`");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(file);
+    let done = run(python);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    serde_json::from_str(&done.out).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

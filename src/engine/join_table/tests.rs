@@ -5,7 +5,6 @@ use crate::engine::span::{Scheduler, SpanKind, Stage};
 use crate::offset::Offset;
 use crate::request::attempt::{Attempt, SpanId};
 use crate::request::endpoint::Endpoint;
-use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
@@ -26,16 +25,12 @@ fn at(ms: i64) -> Stamp {
 
 /// A request with a row for each of these engine ids.
 fn rows(id: &str, rids: &[Option<&str>]) -> Vec<Row> {
-    let mut observer = Observer::new(Side::Front, Endpoint::Chat, id.into());
-    let row = observer.row_mut();
-    row.trace_id = Some(format!("{TRACE:032x}"));
-    row.span_id = SpanId::new(5);
-    let row = observer.finish(End::Complete, at(1));
-    let row = row.into_iter().next().unwrap();
-    let rows = rids.iter().map(|rid| {
-        let mut row = row.clone();
-        row.engine_id = rid.map(str::to_owned);
-        row
+    let rows = rids.iter().map(|rid| Row {
+        outcome: Some(Outcome::Ok),
+        trace_id: Some(format!("{TRACE:032x}")),
+        span_id: SpanId::new(5),
+        engine_id: rid.map(str::to_owned),
+        ..Row::new(Side::Front, Endpoint::Chat, id.into())
     });
     rows.collect()
 }
@@ -158,14 +153,14 @@ fn matches<'a>(joined: &'a Joined) -> Vec<(usize, &'a str, bool)> {
     matches.map(|of| (of.row, rid(of), of.is_certain)).collect()
 }
 
-/// What is released at the deadline of a request whose client left before the engine id was known.
-fn without_id(reports: &[EngineReport]) -> Vec<Joined> {
+/// What is released at the deadline of a request, before which these reports came.
+fn at_deadline(reports: &[EngineReport], rows: Vec<Row>) -> Joined {
     let mut table = JoinTable::new(8);
     for report in reports {
         assert!(!table.receive(report.clone(), at(0)).0);
     }
-    table.add_waiting(rows("q", &[None]), 9);
-    table.take_due(at(9))
+    table.add_waiting(rows, 9);
+    table.take_due(at(9)).remove(0)
 }
 
 #[test]
@@ -196,9 +191,11 @@ fn at_its_deadline_a_request_is_released_with_the_reports_that_there_are() {
     assert_eq!(matches(&out[0]), [(0, x, true)]);
     assert!(out[0].matches[0].candidate.report.queue_end.is_some());
     // The report that it lacked is late; the one that it had is not.
-    assert!(table.receive(report(y), at(10)).0);
-    assert!(!table.receive(report(x), at(10)).0);
-    assert_eq!(table.store.len(), 0);
+    for rid in [x, y] {
+        let both = [report(rid), log_line(report(rid))];
+        assert_eq!(both.map(|of| table.receive(of, at(10)).0), [rid == y; 2]);
+    }
+    assert_eq!(table.store.len(), 0, "neither is kept");
 }
 
 #[test]
@@ -218,20 +215,20 @@ fn a_row_without_an_id_takes_the_one_request_of_its_trace() {
         (vec![named(in_trace(9 << 64, "x"))], Some("x")),
     ] {
         let expected: Vec<_> = expected.map(|rid| (0, rid, false)).into_iter().collect();
-        assert_eq!(matches(&without_id(&reports)[0]), expected, "{reports:?}");
+        // The client left before the engine id was known.
+        let joined = at_deadline(&reports, rows("q", &[None]));
+        assert_eq!(matches(&joined), expected, "{reports:?}");
     }
 }
 
 #[test]
 fn stages_without_a_root_belong_to_the_only_request_of_a_trace() {
+    let rootless = [changed(report(""), |report| report.rid = None)];
+    // A client's own trace may hold other requests, whose roots may still arrive.
     for (parent, expected) in [(None, 1), (SpanId::new(6), 0)] {
-        let mut table = JoinTable::new(8);
         let mut row = rows("a", &[Some("x")]);
         row[0].parent_span_id = parent;
-        table.add_waiting(row, 9);
-        table.receive(changed(report(""), |report| report.rid = None), at(2));
-        // A client's own trace may hold other requests, whose roots may still arrive.
-        assert_eq!(matches(&table.take_due(at(9))[0]).len(), expected);
+        assert_eq!(at_deadline(&rootless, row).matches.len(), expected);
     }
 }
 
@@ -250,30 +247,23 @@ fn unclaimed_reports_are_dropped_by_age_and_by_number() {
     assert_eq!(table.store.len(), 0);
 }
 
-/// A hop's attempt, below which the server's spans lie.
-fn attempt() -> Attempt {
-    Attempt::new(SpanId::new(77).unwrap(), "w".into(), "h".into(), at(0))
+/// Rows of a request with an attempt at a hop, below which the server's spans lie.
+fn behind_a_hop(rids: &[Option<&str>]) -> Vec<Row> {
+    let attempt = Attempt::new(SpanId::new(77).unwrap(), "w".into(), "h".into(), at(0));
+    let mut rows = rows("q", rids);
+    rows[0].parent_span_id = SpanId::new(6);
+    rows[0].internal.trace.attempts.push(attempt);
+    rows
 }
 
 #[test]
-fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
-    let mut row = rows("q", &[None]);
-    row[0].parent_span_id = SpanId::new(6);
-    row[0].internal.trace.attempts.push(attempt());
-    let mut table = JoinTable::new(8);
-    table.receive(report("other"), at(0));
-    table.receive(below(77, "x"), at(0));
-    table.add_waiting(row, 9);
-    assert_eq!(matches(&table.take_due(at(9))[0]), [(0, "x", false)]);
-}
-
-#[test]
-fn below_a_hop_all_rows_of_a_request_are_matched_before_the_deadline() {
+fn below_a_hop_all_rows_of_a_request_are_matched_before_the_deadline_and_one_without_an_id_then() {
+    let row = behind_a_hop(&[None]);
+    let joined = at_deadline(&[report("other"), below(77, "x")], row);
+    assert_eq!(matches(&joined), [(0, "x", false)]);
     // The client chose the ids, and the router begins traces of its own.
-    let mut two = rows("q", &[Some("x_0"), Some("x_1")]);
-    two[0].internal.trace.attempts.push(attempt());
     let ours = |rid| changed(in_other_trace(rid), |report| report.parent = Some(77));
-    let mut table = table_with(two);
+    let mut table = table_with(behind_a_hop(&[Some("x_0"), Some("x_1")]));
     assert!(table.receive(ours("x_0"), at(1)).1.is_empty());
     let (_, joined) = table.receive(ours("x_1"), at(1));
     assert_eq!(matches(&joined[0]), [(0, "x_0", true), (1, "x_1", true)]);
@@ -308,21 +298,6 @@ fn rows_with_the_same_id_get_the_reports_of_their_traces() {
     assert!(!table.receive(later, at(5)).0);
     let joined = table.add(sent_at("x", TRACE + 2, 4), TRACED, 9).unwrap();
     assert_eq!(joined.matches[0].candidate.report.trace, Some(TRACE + 2));
-}
-
-#[test]
-fn a_late_report_or_one_with_another_id_is_not_given_to_the_next_request() {
-    let mut table = JoinTable::new(8);
-    table.receive(report("first-attempt"), at(0));
-    table.add_waiting(rows("a", &[Some("second")]), 9);
-    assert_eq!(matches(&table.take_due(at(9))[0]), []);
-
-    let mut table = JoinTable::new(8);
-    table.add_waiting(sent_at("x", TRACE, 0), 1);
-    assert_eq!(table.take_due(at(1)).len(), 1);
-    table.add_waiting(sent_at("x", TRACE + 1, 2), 9);
-    assert!(table.receive(report("x"), at(3)).1.is_empty());
-    assert_eq!(table.receive(in_other_trace("x"), at(4)).1.len(), 1);
 }
 
 #[test]
@@ -370,8 +345,7 @@ fn at_the_deadline_the_only_report_with_the_id_is_taken_though_its_trace_differs
         }
         table.add_waiting(row, 9);
         let out = table.take_due(at(9));
-        let own = out[0].matches.iter().map(|of| of.is_certain);
-        let own: Vec<bool> = own.collect();
+        let own = Vec::from_iter(out[0].matches.iter().map(|of| of.is_certain));
         (own, table.receive(in_other_trace(rid), at(10)).0)
     };
     let one = |rid| [(in_other_trace(rid), 2)];
@@ -382,7 +356,9 @@ fn at_the_deadline_the_only_report_with_the_id_is_taken_though_its_trace_differs
         // A late report is recognized only by an id that is never reused.
         assert_eq!(end(rid, &[], row(rid)), (vec![], is_certain));
     }
-    // Not taken: a report that arrived before the sending, one of two, one that was received too early.
+    // Not taken: one with another id, one that arrived before the sending, one of two, one that was received too early.
+    let joined = at_deadline(&[report("first-attempt")], rows("a", &[Some("second")]));
+    assert_eq!(matches(&joined), []);
     assert!(end("x", &[(in_other_trace("x"), 0)], row("x")).0.is_empty());
     let other = in_trace(TRACE + 2, "x");
     let two = [(in_other_trace("x"), 2), (other, 2)];
@@ -423,13 +399,4 @@ fn a_row_gets_the_nearest_log_line_after_its_sending() {
     left[0].outcome = Some(Outcome::ClientAbort);
     assert_eq!(ended(&mut table, left), None);
     assert!(!table.receive(log_line(5), at(8)).0);
-}
-
-#[test]
-fn a_log_line_of_a_released_row_is_not_kept() {
-    let [x, _] = RANDOM;
-    let mut table = table_with(sent_at(x, TRACE, 1));
-    assert_eq!(table.receive(report(x), at(2)).1.len(), 1);
-    assert!(!table.receive(log_line(report(x)), at(3)).0);
-    assert_eq!(table.store.len(), 0);
 }

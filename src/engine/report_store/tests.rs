@@ -134,6 +134,10 @@ fn requests_of_a_trace_with_too_many_are_found_by_their_ids_only() {
         store.add(span(1, id, 0, root_of(id)), at(0));
     }
     assert!(store.by_trace(1).is_empty());
+    // Without a scheduler none is complete.
+    assert_eq!(store.rids(1).count(), 0);
+    store.add(span(1, 9000, 17, scheduler()), at(0));
+    assert_eq!(Vec::from_iter(store.rids(1)), ["17"]);
     store.remove(&store.by_rid("17")[0].clone());
     assert_eq!(store.by_trace(1).len(), MAX_REQUESTS_OF_TRACE);
 }

@@ -18,9 +18,8 @@ fn counter(max_sets: usize) -> Family<IntCounter> {
 /// Renders the label sets with their counts, sorted.
 fn shown(family: &Family<IntCounter>) -> Vec<String> {
     let sets = family.sets().into_iter();
-    let mut sets: Vec<String> = sets
-        .map(|(values, series)| format!("{} {}", values.join(" "), series.get()))
-        .collect();
+    let sets = sets.map(|(values, series)| format!("{} {}", values.join(" "), series.get()));
+    let mut sets = Vec::from_iter(sets);
     sets.sort();
     sets
 }
@@ -73,10 +72,8 @@ fn concurrent_threads_exceed_the_limit_by_at_most_one_set_each() {
     let sets = family.sets();
     // Each thread may check the limit before another adds a set; and one set is that of `other`.
     assert!(sets.len() <= 10 + 3 + 1, "{}", sets.len());
-    assert_eq!(
-        sets.iter().map(|(_, series)| series.get()).sum::<u64>(),
-        4000
-    );
+    let total: u64 = sets.iter().map(|(_, series)| series.get()).sum();
+    assert_eq!(total, 4000);
 }
 
 #[test]

@@ -258,7 +258,7 @@ pub fn error_with_causes(error: &(dyn Error + 'static)) -> String {
 mod tests {
     use super::*;
     use crate::keys::values::Seconds;
-    use crate::telemetry::otlp::settings::Otlp;
+    use crate::telemetry::otlp::settings::tests::{at, of};
     use tokio::net::{TcpListener, TcpStream};
 
     /// Answers the first message of a connection, then goes silent.
@@ -275,14 +275,10 @@ mod tests {
     #[tokio::test]
     async fn a_silent_connection_is_replaced() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let given = Otlp {
-            endpoint: Some(format!("http://{}", listener.local_addr().unwrap())),
-            protocol: Some(Protocol::Grpc),
-            timeout_s: Seconds::of::<5>(),
-            ..Otlp::default()
-        };
-        let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
-        let collector = Collector::new(&resolved.unwrap()).unwrap();
+        let mut given = at(&format!("http://{}", listener.local_addr().unwrap()));
+        given.protocol = Some(Protocol::Grpc);
+        given.timeout_s = Seconds::of::<5>();
+        let collector = Collector::new(&of(&given, "")).unwrap();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(answer_once(stream));

@@ -345,4 +345,4 @@ fn decoded(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -11,12 +11,9 @@ fn rows(count: u32) -> Rows {
 
 /// Settings with an address that no collector listens on.
 fn unreachable_collector() -> Settings {
-    let given = settings::Otlp {
-        endpoint: Some("http://127.0.0.1:1".into()),
-        queue: crate::keys::values::Whole::of::<2000>(),
-        ..settings::Otlp::default()
-    };
-    Settings::resolve(&given, "t", &|_| None).unwrap().unwrap()
+    let mut given = settings::tests::at("http://127.0.0.1:1");
+    given.queue = crate::keys::values::Whole::of::<2000>();
+    settings::tests::of(&given, "")
 }
 
 fn start(settings: &Settings) -> (Result<Traces, Error>, Metrics) {

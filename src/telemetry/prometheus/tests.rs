@@ -71,25 +71,18 @@ fn count_all(metrics: &Metrics, name: &str) {
 }
 
 #[test]
-fn all_metrics_of_the_table_are_shown() {
+fn all_metrics_of_the_table_are_shown_and_follow_the_conventions_of_prometheus() {
     let metrics = Metrics::new().unwrap();
     count_all(&metrics, "w0");
     let upstream = Arc::new(UpstreamFigures::default());
     metrics.upstreams.add(upstream.clone());
     let text = metrics.text();
-    let lines = text.lines().filter(|line| line.starts_with("# TYPE"));
+    let types = text.lines().filter(|line| line.starts_with("# TYPE"));
+    let types: BTreeSet<String> = types.map(str::to_owned).collect();
     let table = METRICS.iter();
-    let table = table.map(|m| format!("# TYPE {} {}", m.name, m.kind.name()));
-    let sorted = |lines: &mut dyn Iterator<Item = String>| lines.collect::<BTreeSet<String>>();
-    assert_eq!(
-        sorted(&mut lines.map(str::to_owned)),
-        sorted(&mut table.into_iter())
-    );
-}
-
-/// The crate checks at creation that the names are valid.
-#[test]
-fn names_follow_the_conventions_of_prometheus() {
+    let table = table.map(|of| format!("# TYPE {} {}", of.name, of.kind.name()));
+    assert_eq!(types, BTreeSet::from_iter(table));
+    // That names are valid the crate checks at creation.
     for metric in &METRICS {
         let (name, kind) = (metric.name, metric.kind);
         let is_counter = matches!(kind, Kind::Counter);
@@ -114,23 +107,12 @@ fn bounds_include_those_of_sglang() {
         let bounds = bounds.take_while(|le| *le != "+Inf");
         bounds.map(|le| le.parse().unwrap()).collect()
     };
+    let (first, gap) = ("time_to_first_token", "inter_token_latency");
     for (ours, theirs_name, last) in [
-        (
-            "gen_ai_server_time_to_first_token",
-            "time_to_first_token",
-            3600.0,
-        ),
-        (
-            "gen_ai_server_request_duration",
-            "time_to_first_token",
-            3600.0,
-        ),
-        (
-            "gen_ai_server_time_per_output_token",
-            "inter_token_latency",
-            3600.0,
-        ),
-        ("queuescope_inter_token", "inter_token_latency", 8.0),
+        ("gen_ai_server_time_to_first_token", first, 3600.0),
+        ("gen_ai_server_request_duration", first, 3600.0),
+        ("gen_ai_server_time_per_output_token", gap, 3600.0),
+        ("queuescope_inter_token", gap, 8.0),
     ] {
         let name = format!("{ours}_seconds");
         let metric = METRICS.iter().find(|metric| metric.name == name);
@@ -167,10 +149,8 @@ fn no_metric_has_too_many_label_sets() {
         }
         // Nothing is lost.
         let requests = metrics.requests.sets();
-        assert_eq!(
-            requests.iter().map(|(_, series)| series.get()).sum::<u64>(),
-            900
-        );
+        let total: u64 = requests.iter().map(|(_, series)| series.get()).sum();
+        assert_eq!(total, 900);
         assert!(requests.iter().any(|(labels, _)| labels[2] == "other"));
     }
 }

@@ -13,9 +13,10 @@ use serde_json::Value;
 use super::meaning::Said;
 use super::queries::{all, compared, dashboards, filled};
 use super::{read, root};
+use crate::support::admin::get;
 use crate::support::proxy::rows;
 use crate::support::router::free_port;
-use crate::support::wire::{Client, until_async};
+use crate::support::wire::until_async;
 
 const ROUTER: &str = ".tools/smg-1.13.0/bin/smg";
 /// How often all that have found nothing yet are asked again, with a second between: more than a minute's windows.
@@ -69,31 +70,17 @@ fn prometheus(folder: &Path) -> (Running, SocketAddr) {
     (Running(child), addr)
 }
 
-async fn get(addr: SocketAddr, path: &str) -> (u16, Vec<u8>) {
-    let mut client = Client::connect(addr).await;
-    client
-        .send(format!(
-            "GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
-        ))
-        .await;
-    let response = client.response().await;
-    (response.status(), response.body)
-}
-
 /// What Prometheus answers a query with; it must be one that it understands.
 pub async fn ask(addr: SocketAddr, query: &str) -> Vec<f64> {
     ask_of(addr, query, "").await
 }
 
-/// What it answered or would have answered at a time, seconds since 1970.
-pub async fn ask_at(addr: SocketAddr, query: &str, time: f64) -> Vec<f64> {
-    ask_of(addr, query, &format!("&time={time}")).await
-}
-
-async fn ask_of(addr: SocketAddr, query: &str, time: &str) -> Vec<f64> {
+/// What it answered or would have answered at a time, as a query has that: `&time=` with seconds since 1970.
+pub async fn ask_of(addr: SocketAddr, query: &str, time: &str) -> Vec<f64> {
     let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
-    let (_, body) = get(addr, &format!("/api/v1/query?query={escaped}{time}")).await;
-    let answer: Value = serde_json::from_slice(&body).unwrap();
+    let answer = get(addr, &format!("/api/v1/query?query={escaped}{time}"))
+        .await
+        .json();
     assert_eq!(answer["status"], "success", "{query}: {answer}");
     let data = &answer["data"];
     let number = |value: &Value| value[1].as_str().unwrap().parse().unwrap();
@@ -106,8 +93,7 @@ async fn ask_of(addr: SocketAddr, query: &str, time: &str) -> Vec<f64> {
 
 /// The rules that Prometheus has loaded: kind and expression.
 async fn rules(addr: SocketAddr) -> Vec<(String, String)> {
-    let (_, body) = get(addr, "/api/v1/rules").await;
-    let answer: Value = serde_json::from_slice(&body).unwrap();
+    let answer = get(addr, "/api/v1/rules").await.json();
     let groups = answer["data"]["groups"].as_array().unwrap().iter();
     let rules = groups.flat_map(|group| group["rules"].as_array().unwrap());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -129,7 +115,7 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
     let (_prometheus, addr) = prometheus(folder.path());
     until_async("Prometheus", async || {
         let listens = tokio::net::TcpStream::connect(addr).await.is_ok();
-        listens && get(addr, "/-/ready").await.0 == 200
+        listens && get(addr, "/-/ready").await.status() == 200
     })
     .await;
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::live::{ask, ask_at};
+use super::live::{ask, ask_of};
 use super::queries::{dashboards, filled, panels};
 use crate::support::proxy::{Row, number};
 
@@ -19,7 +19,8 @@ pub struct Said {
 impl Said {
     pub async fn ask(addr: SocketAddr) -> Said {
         let time = ask(addr, "time()").await[0];
-        let one = async |query: &str| match ask_at(addr, query, time).await[..] {
+        let at = format!("&time={time}");
+        let one = async |query: &str| match ask_of(addr, query, &at).await[..] {
             [value] => value,
             ref values => panic!("{query}: {values:?}"),
         };

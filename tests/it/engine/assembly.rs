@@ -7,7 +7,7 @@ use queuescope::clock::Stamp;
 use queuescope::engine::otlp;
 use queuescope::engine::report_store::{Candidate, ReportStore};
 use queuescope::request::column::Value as Cell;
-use queuescope::request::columns::COLUMNS;
+use queuescope::request::columns::ColumnId;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::engine_report::EngineReport;
 use queuescope::request::observer::End;
@@ -25,16 +25,10 @@ fn assembled(spans: &[Value]) -> (Vec<EngineReport>, Vec<EngineReport>) {
         traces.insert(span.trace);
         held.add(span, Stamp::from_nanos(0));
     }
-    let reports = traces.into_iter().flat_map(|trace| held.by_trace(trace));
-    let (whole, left): (Vec<Candidate>, Vec<Candidate>) =
-        reports.partition(|report| report.is_complete);
-    let told = |reports: Vec<Candidate>| {
-        reports
-            .into_iter()
-            .map(|candidate| candidate.report)
-            .collect()
-    };
-    (told(whole), told(left))
+    let all = traces.into_iter().flat_map(|trace| held.by_trace(trace));
+    let (whole, left): (Vec<_>, Vec<_>) = all.partition(|candidate| candidate.is_complete);
+    let reports = |all: Vec<Candidate>| Vec::from_iter(all.into_iter().map(|one| one.report));
+    (reports(whole), reports(left))
 }
 
 /// The spans that are not lost.
@@ -81,8 +75,7 @@ const COUNTS: [&str; 5] = [
 
 /// A cell as a number: nanoseconds, or a count.
 fn cell(row: &Row, name: &str) -> Option<i64> {
-    let column = COLUMNS.iter().find(|column| column.name == name).unwrap();
-    match (column.get)(row) {
+    match (ColumnId::named(name).unwrap().column().get)(row) {
         Cell::Count(count) => Some(count as i64),
         Cell::Nanos(nanos) => Some(nanos),
         Cell::Time(at) => Some(at.nanos()),
@@ -102,16 +95,12 @@ fn assert_same_rows(told: &EngineReport, meta_info: &Value, case: &str) {
     };
     let ended = |row: &Row| Row::ended(vec![row.clone()]).remove(0);
     let delta = json!([{"index": 0, "delta": {"content": "x"}}]);
-    let mut by_trace = row(
-        Endpoint::Chat,
-        json!({"id": meta_info["id"], "choices": delta}),
-    );
+    let chat = json!({"id": meta_info["id"], "choices": delta});
+    let mut by_trace = row(Endpoint::Chat, chat);
     told.put(&mut by_trace);
     assert_eq!(by_trace.timing_source.unwrap().name(), "trace");
-    let mut by_meta = row(
-        Endpoint::Generate,
-        json!({"text": "x", "meta_info": meta_info}),
-    );
+    let generate = json!({"text": "x", "meta_info": meta_info});
+    let mut by_meta = row(Endpoint::Generate, generate);
     let (ours, theirs) = (ended(&by_trace), ended(&by_meta));
     // Told of both, a row stays as meta_info has it, and nothing differs.
     told.put(&mut by_meta);
@@ -120,10 +109,8 @@ fn assert_same_rows(told: &EngineReport, meta_info: &Value, case: &str) {
     for name in TIMES {
         let [ours, theirs, both] = [&ours, &theirs, &both].map(|row| cell(row, name).unwrap());
         // A float of epoch seconds resolves 0.24 µs, and the engine converts each moment twice.
-        assert!(
-            (ours - theirs).abs() <= 1_000,
-            "{case}: {name} {ours} {theirs}"
-        );
+        let apart = ours - theirs;
+        assert!(apart.abs() <= 1_000, "{case}: {name} {apart}");
         assert_eq!(both, theirs, "{case}: {name}");
     }
     for name in COUNTS {
@@ -236,22 +223,25 @@ fn the_lowest_rank_is_heard() {
     let (told, _) = assembled(&case.spans);
     // A second rank, whose clock is an hour ahead, comes first.
     let stages = ["request_process", "prefill_waiting", "prefill_forward"];
-    let mut all = without(&case.spans, |span| {
+    let own = without(&case.spans, |span| {
         !is_scheduler(span) && !is_named(span, &stages)
     });
-    for span in &mut all {
-        *span = later(span, 3600);
-        let scheduler = "00000000000000bb".into();
-        match is_scheduler(span) {
-            true => {
-                span["attrs"]["tp_rank"] = 1.into();
-                span["span_id"] = scheduler;
+    for rank in ["tp_rank", "pp_rank"] {
+        let mut all = own.clone();
+        for span in &mut all {
+            *span = later(span, 3600);
+            let scheduler = "00000000000000bb".into();
+            match is_scheduler(span) {
+                true => {
+                    span["attrs"][rank] = 1.into();
+                    span["span_id"] = scheduler;
+                }
+                false => span["parent"] = scheduler,
             }
-            false => span["parent"] = scheduler,
         }
+        all.extend(case.spans.clone());
+        assert_eq!(assembled(&all).0, told, "{rank}");
     }
-    all.extend(case.spans);
-    assert_eq!(assembled(&all).0, told);
 }
 
 #[test]
@@ -265,19 +255,14 @@ fn a_lost_span_costs_what_it_told() {
         assert_eq!(told.trace, whole.trace);
         (told.rid, told.queue_end, told.prefill_end)
     };
-    let EngineReport {
-        rid,
-        queue_end,
-        prefill_end,
-        ..
-    } = whole.clone();
+    let (queue_end, prefill_end) = (whole.queue_end, whole.prefill_end);
     let root = told_without(|span| span["attrs"]["rid"].is_string());
     assert_eq!(root, (None, queue_end, prefill_end));
     let stage = told_without(|span| is_named(span, &["prefill_waiting"]));
-    assert_eq!(stage, (rid.clone(), None, prefill_end));
+    assert_eq!(stage, (whole.rid.clone(), None, prefill_end));
     // What the stages hang by.
     let scheduler = told_without(is_scheduler);
-    assert_eq!(scheduler, (rid, None, None));
+    assert_eq!(scheduler, (whole.rid.clone(), None, None));
 }
 
 /// A client may use one trace for whatever it sends.
@@ -295,10 +280,8 @@ fn what_still_runs_is_not_taken_with_what_has_ended() {
     let (told, left) = assembled(&now);
     assert_eq!((told.len(), left.len()), (0, 1));
     let rid = "d93591b00063428fb88051cb1de5137c";
-    assert_eq!(
-        (left[0].rid.as_deref(), left[0].queue_end),
-        (Some(rid), None)
-    );
+    let running = (left[0].rid.as_deref(), left[0].queue_end);
+    assert_eq!(running, (Some(rid), None));
     now.extend(late);
     assert_told(&spans::named("direct/chat_stream"), &assembled(&now).0);
 }

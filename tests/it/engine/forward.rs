@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use queuescope::engine::forward;
 use queuescope::engine::receiver::{Limits, Receiver};
 use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
-use queuescope::telemetry::prometheus::Batch;
-use queuescope::telemetry::prometheus::Metrics;
+use queuescope::telemetry::prometheus::{Batch, Metrics};
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
 
@@ -16,7 +15,7 @@ use super::chat;
 use super::receiver::Running;
 use crate::support::collector::{Collector, EXPORT, Mood};
 use crate::support::spans;
-use crate::support::upstream::{Upstream, refusing};
+use crate::support::upstream::refusing;
 use crate::support::wire::{Client, post, until};
 
 fn to(addr: SocketAddr, protocol: Protocol) -> forward::Settings {
@@ -44,21 +43,16 @@ fn taken(metrics: &Metrics) -> u64 {
 }
 
 fn counted(metrics: &Metrics, outcome: &str) -> u64 {
-    let name = format!("queuescope_engine_trace_forwards_total{{outcome=\"{outcome}\"}} ");
-    let text = metrics.text();
-    let line = text.lines().find_map(|line| line.strip_prefix(&name));
-    line.unwrap().parse().unwrap()
+    metrics.trace_forwards.with(&[outcome]).get()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_bytes_that_arrive_are_those_that_came() {
     // As nobody's library would write it: a field that nobody knows, and a varint that is longer than it must be.
     let odd = b"\x0a\x02\x12\x00\xfa\x3e\x81\x00\xff".to_vec();
-    let mut messages: Vec<Vec<u8>> = spans::all()
-        .iter()
-        .map(|case| spans::message(&case.spans))
-        .chain([odd])
-        .collect();
+    let recorded = spans::all().into_iter();
+    let recorded = recorded.map(|case| spans::message(&case.spans));
+    let mut messages: Vec<Vec<u8>> = recorded.chain([odd]).collect();
     for protocol in [Protocol::Http, Protocol::Grpc] {
         let collector = Collector::start().await;
         let (receiver, metrics) = receiver(to(collector.http, protocol));
@@ -101,19 +95,14 @@ fn it_starts_outside_of_any_runtime() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
     let collector = Collector::start().await;
-    let (nobody, http1) = (refusing().await, Upstream::ok().await);
-    for (mood, addr, protocol, reason) in [
-        (Mood::Refuses, collector.grpc, Protocol::Grpc, "rejected"),
-        (Mood::Refuses, collector.http, Protocol::Http, "rejected"),
-        (Mood::Holds, collector.grpc, Protocol::Grpc, "timeout"),
-        (Mood::Holds, collector.http, Protocol::Http, "timeout"),
-        (Mood::Takes, nobody, Protocol::Grpc, "unreachable"),
-        (Mood::Takes, nobody, Protocol::Http, "unreachable"),
-        // It speaks HTTP/1.1 alone.
-        (Mood::Takes, http1.addr, Protocol::Grpc, "unreachable"),
+    // That each protocol has these ends, `otlp/trouble.rs` shows of the same client.
+    for (mood, addr, reason) in [
+        (Mood::Refuses, collector.http, "rejected"),
+        (Mood::Holds, collector.http, "timeout"),
+        (Mood::Takes, refusing().await, "unreachable"),
     ] {
         collector.set(mood);
-        let (receiver, metrics) = receiver(to(addr, protocol));
+        let (receiver, metrics) = receiver(to(addr, Protocol::Grpc));
         for _ in 0..3 {
             super::send(receiver.addr(), &chat()).await;
         }
@@ -129,33 +118,14 @@ async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
     }
 }
 
+/// A collector that holds what it gets makes the end last; servers go on sending meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_is_bounded_and_each_lost_batch_is_counted_once() {
+async fn what_waits_is_bounded_and_what_is_acknowledged_at_the_end_is_read_and_counted_once() {
     let collector = Collector::start().await;
     collector.set(Mood::Holds);
     let mut settings = to(collector.http, Protocol::Http);
     settings.to.given.timeout_s = 60.0.try_into().unwrap();
     settings.queue_bytes = chat().len() * 10;
-    let (receiver, metrics) = receiver(settings);
-    for _ in 0..100 {
-        super::send(receiver.addr(), &chat()).await;
-    }
-    until("all are read", || taken(&metrics) == 100).await;
-    // Some are on their way, ten wait.
-    let full = counted(&metrics, "queue_full");
-    assert!((80..=90).contains(&full), "{full}");
-    drop(receiver);
-    assert_eq!(counted(&metrics, "shutdown"), 100 - full);
-}
-
-/// A collector that holds what it gets makes the end last; servers go on sending meanwhile.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_acknowledged_at_the_end_is_read_and_goes_on_or_is_counted() {
-    let collector = Collector::start().await;
-    collector.set(Mood::Holds);
-    let mut settings = to(collector.http, Protocol::Http);
-    settings.to.given.timeout_s = 60.0.try_into().unwrap();
-    settings.queue_bytes = 1 << 30;
     let (receiver, metrics) = receiver(settings);
     let acknowledged = Arc::new(AtomicU64::new(0));
     let mut senders = JoinSet::new();
@@ -182,5 +152,8 @@ async fn what_is_acknowledged_at_the_end_is_read_and_goes_on_or_is_counted() {
     stopped.await.unwrap();
     let (read, acknowledged) = (taken(&metrics), acknowledged.load(Ordering::Relaxed));
     assert!(read >= acknowledged, "{read} of {acknowledged}");
-    assert_eq!(counted(&metrics, "shutdown"), read);
+    let [full, shutdown] = ["queue_full", "shutdown"].map(|outcome| counted(&metrics, outcome));
+    // Some are on their way, ten wait.
+    assert!((10..=20).contains(&shutdown), "{shutdown}");
+    assert_eq!(full + shutdown, read);
 }

@@ -32,10 +32,8 @@ struct Chat {
 impl Chat {
     /// Asked, and answered whole; its row waits for so many seconds.
     async fn asked(wait_s: f64) -> Chat {
-        let chat = Chat::of(None, |config| {
-            config.engine.wait_s = wait_s.try_into().unwrap();
-        });
-        let chat = chat.await;
+        let wait = |config: &mut Config| config.engine.wait_s = wait_s.try_into().unwrap();
+        let chat = Chat::of(None, wait).await;
         chat.ask().await;
         chat
     }
@@ -82,18 +80,17 @@ impl Chat {
         let root = self.spans.iter().find(|span| is_root(span)).unwrap();
         // The server had it 40 ms after we began, and the first token 35 ms later.
         let shift = self.began.nanos() as u64 + 40_000_000 - root["start_ns"].as_u64().unwrap();
-        let moved = self.spans.iter().map(|span| {
-            let mut span = span.clone();
+        let mut spans = self.spans.clone();
+        for span in &mut spans {
             span["trace_id"] = parts[1].into();
             for key in ["start_ns", "end_ns"] {
                 span[key] = (span[key].as_u64().unwrap() + shift).into();
             }
-            if is_root(&span) {
+            if is_root(span) {
                 span["parent"] = parts[2].into();
             }
-            span
-        });
-        moved.collect()
+        }
+        spans
     }
 
     /// What the server was told of its trace.
@@ -106,36 +103,29 @@ impl Chat {
         super::send(receiver, &spans::message(spans)).await;
     }
 
-    fn waiting(&self) -> u64 {
-        self.front.counter("queuescope_engine_waiting")
+    fn waiting(&self) -> i64 {
+        self.front.proxy.metrics().engine_waiting.with(&[]).get()
     }
 
     fn missing(&self, reason: &str) -> u64 {
-        let labels = format!("{{endpoint=\"/v1/chat/completions\",reason=\"{reason}\"}}");
-        self.front
-            .counter(&format!("queuescope_timing_missing_total{labels}"))
+        let missing = &self.front.proxy.metrics().timing_missing;
+        missing.with(&[reason, "/v1/chat/completions"]).get()
     }
 
     fn joins(&self, outcome: &str) -> u64 {
-        let labels = format!("{{outcome=\"{outcome}\",source=\"trace\"}}");
-        self.front
-            .counter(&format!("queuescope_engine_joins_total{labels}"))
+        let joins = &self.front.proxy.metrics().engine_joins;
+        joins.with(&["trace", outcome]).get()
     }
 
-    /// The time in the queue as its span has it.
-    fn queue_s(&self) -> f64 {
-        took(&self.spans, "prefill_waiting")
-    }
-
+    /// Fails unless a row has the time in the queue as its span has it.
     fn assert_joined(&self, row: &Row) {
-        assert_joined(row, self.queue_s());
+        assert_eq!(row["timing_source"], "trace", "{row:?}");
+        let (queue, expected) = (
+            number(row, "pure_queue_time"),
+            took(&self.spans, "prefill_waiting"),
+        );
+        assert!((queue - expected).abs() < 1e-6, "{queue}");
     }
-}
-
-fn assert_joined(row: &Row, queue_s: f64) {
-    assert_eq!(row["timing_source"], "trace", "{row:?}");
-    let queue = number(row, "pure_queue_time");
-    assert!((queue - queue_s).abs() < 1e-6, "{queue}");
 }
 
 fn is_root(span: &Value) -> bool {
@@ -186,7 +176,7 @@ async fn a_chat_stream_shows_its_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_lost_costs_only_what_it_would_have_told() {
+async fn what_was_lost_costs_only_what_it_would_have_told_and_what_comes_late_is_counted() {
     let chat = Chat::asked(1.0).await;
     let mut spans = chat.spans();
     spans.retain(|span| !is_root(span));
@@ -195,11 +185,10 @@ async fn what_was_lost_costs_only_what_it_would_have_told() {
     assert_eq!(chat.missing("incomplete"), 1);
     chat.assert_joined(&row);
     assert_eq!(row["server_created_time"], "");
-}
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_never_comes_is_counted_and_what_comes_late_too() {
     let chat = Chat::asked(0.1).await;
+    // A server is told to make spans.
+    assert!(chat.parent().ends_with("-01"));
     let row = chat.front.first_row().await;
     assert_cells(&row, [("timing_source", ""), ("outcome", "ok")]);
     assert_eq!(chat.missing("no_spans"), 1);
@@ -229,33 +218,29 @@ async fn a_shutdown_lets_no_row_that_waits_be_lost_and_hears_what_is_told_meanwh
     for is_told in [false, true] {
         let chat = Chat::asked(LONG_S).await;
         until("the row waits", || chat.waiting() == 1).await;
-        let (spans, queue_s) = (spans::message(&chat.spans()), chat.queue_s());
-        let receiver = chat.front.proxy.address("engine.traces").unwrap();
         let told = async {
             // It has begun to end by then; the row waits for ten times as long.
             tokio::time::sleep(Duration::from_millis(200)).await;
             if is_told {
-                super::send(receiver, &spans).await;
+                chat.send(&chat.spans()).await;
             }
         };
-        let (rows, ()) = tokio::join!(chat.front.rows(), told);
+        tokio::join!(chat.front.proxy.drain(), told);
+        let rows = rows(&chat.front.records());
         assert_eq!((rows.len(), &*rows[0]["outcome"]), (1, "ok"));
         match is_told {
-            true => assert_joined(&rows[0], queue_s),
+            true => chat.assert_joined(&rows[0]),
             false => assert_eq!(rows[0]["timing_source"], ""),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_sampled_flag_goes_upstream_unless_the_user_says_otherwise() {
-    let chat = Chat::asked(0.1).await;
-    assert!(chat.parent().ends_with("-01"));
+async fn nothing_is_waited_for_where_the_user_wants_no_spans() {
     let never = |config: &mut Config| config.otlp.upstream_flag = Some(UpstreamFlag::Never);
     let chat = Chat::of(None, never).await;
     chat.ask().await;
     assert!(chat.parent().ends_with("-00"));
-    // Nothing is waited for.
     chat.front.first_row().await;
     assert_eq!((chat.missing("unsampled"), chat.waiting()), (1, 0));
 }

@@ -24,6 +24,7 @@ const CLIENT_SAMPLED: Change<Row> = |row| row.internal.trace.received_sampled = 
 const SENT: Change<Row> = |row| row.internal.trace.sent_sampled = true;
 const CLIENT_UNSAMPLED: Change<Row> = |row| row.internal.trace.received_sampled = Some(false);
 const NOTHING: Change<Otlp> = |_| ();
+const FOLLOW_NONE: Change<Otlp> = |o| (o.ratio, o.follow_client) = (1.0, false);
 
 #[test]
 fn a_trace_is_kept_for_its_outcome_its_latency_its_flag_or_by_its_share() {
@@ -40,11 +41,7 @@ fn a_trace_is_kept_for_its_outcome_its_latency_its_flag_or_by_its_share() {
         (SENT, NOTHING, "flagged"),
         (WELL, |o| o.ratio = 1.0, "ratio"),
         (CLIENT_UNSAMPLED, |o| o.ratio = 1.0, ""),
-        (
-            CLIENT_UNSAMPLED,
-            |o| (o.ratio, o.follow_client) = (1.0, false),
-            "ratio",
-        ),
+        (CLIENT_UNSAMPLED, FOLLOW_NONE, "ratio"),
     ];
     for (number, (change, keys, expected)) in cases.into_iter().enumerate() {
         let mut given = Otlp {
@@ -55,9 +52,8 @@ fn a_trace_is_kept_for_its_outcome_its_latency_its_flag_or_by_its_share() {
         let mut row = request();
         change(&mut row);
         keys(&mut given);
-        let kept = given
-            .keep_reason(&rows(&[row]), 7)
-            .map_or("", KeepReason::name);
+        let kept = given.keep_reason(&rows(&[row]), 7);
+        let kept = kept.map_or("", KeepReason::name);
         assert_eq!(kept, expected, "case {number}");
     }
 }
@@ -66,11 +62,8 @@ fn a_trace_is_kept_for_its_outcome_its_latency_its_flag_or_by_its_share() {
 fn the_share_of_traces_is_decided_by_their_ids() {
     // Evenly spread over the half of the id that decides.
     let step = u64::MAX / 1000;
-    let of = |ratio| {
-        (0..1000)
-            .filter(|n| is_in_share(u128::from(n * step + step / 2) | 1 << 100, ratio))
-            .count()
-    };
+    let ids = (0..1000).map(|n| u128::from(n * step + step / 2) | 1 << 100);
+    let of = |ratio| ids.clone().filter(|id| is_in_share(*id, ratio)).count();
     assert_eq!([0.0, 0.25, 1.0].map(of), [0, 250, 1000]);
 }
 

@@ -37,11 +37,9 @@ fn spans_of(rows: &[Row]) -> Vec<SpanData> {
     let scope = InstrumentationScope::builder("t").build();
     let rows = crate::request::sample::rows(rows);
     let all = spans(&rows, trace_of(&rows), KeepReason::Ratio, &scope);
+    let trace = TraceId::from_bytes(TRACE.to_be_bytes());
     for span in &all {
-        assert_eq!(
-            span.span_context.trace_id(),
-            TraceId::from_bytes(TRACE.to_be_bytes())
-        );
+        assert_eq!(span.span_context.trace_id(), trace);
     }
     all
 }
@@ -82,21 +80,16 @@ fn sent_twice() -> Row {
         failed: failed.map(at),
     };
     row.internal.trace.sendings = vec![sending(5, 4, Some(5)), sending(2, 5, None)];
-    let attempt = |span, came: Option<(u128, u64)>, status| {
-        let mut attempt = Attempt::new(id(span), "w0".into(), "gpu0:1".into(), at(6));
-        attempt.parent = came.map(|(trace, span)| ParentSpan {
-            trace,
-            span: id(span),
-        });
+    let attempt = |own, (trace, parent), status| {
+        let mut attempt = Attempt::new(id(own), "w0".into(), "gpu0:1".into(), at(6));
+        let span = id(parent);
+        attempt.parent = Some(ParentSpan { trace, span });
         attempt.status = Some(status);
         attempt.outcome = (status >= 400).then_some(Outcome::ServerError);
         attempt
     };
     // The second came with a span of the router's in this trace, the first in one of the router's own.
-    row.internal.trace.attempts = vec![
-        attempt(8, Some((9, 9)), 503),
-        attempt(10, Some((TRACE, 9)), 200),
-    ];
+    row.internal.trace.attempts = vec![attempt(8, (9, 9), 503), attempt(10, (TRACE, 9), 200)];
     row
 }
 
@@ -131,16 +124,13 @@ fn a_sending_without_a_connection_failed_and_our_own_responses_status_is_not_sho
     row.timeline.clear(Moment::ResponseHead);
     row.internal.trace.sendings[1].failed = Some(at(7));
     let last = |row: &Row| {
-        named(
-            &spans_of(std::slice::from_ref(row)),
-            "POST /v1/chat/completions",
-        )[2]
-        .clone()
+        let all = spans_of(std::slice::from_ref(row));
+        named(&all, "POST /v1/chat/completions")[2].clone()
     };
     let attribute = |span: &SpanData, key: &str| {
-        let mut attributes = span.attributes.iter();
-        let found = attributes.find(|pair| pair.key.as_str() == key);
-        found.map(|pair| pair.value.to_string())
+        let mut pairs = span.attributes.iter();
+        let found = pairs.find(|pair| pair.key.as_str() == key)?;
+        Some(found.value.to_string())
     };
     let unconnected = last(&row);
     assert_eq!(unconnected.end_time, system_time(at(7)));

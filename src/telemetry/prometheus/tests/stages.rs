@@ -1,6 +1,8 @@
 use super::*;
 use crate::request::sample::ms;
 use crate::request::timeline::ENGINE;
+use crate::request::timeline::Moment::{FirstToken, LastToken, PrefillEnd, QueueEnd, QueueStart};
+use crate::request::timeline::Moment::{WorkerArrival, WorkerFirstToken, WorkerForwarded};
 
 /// The stages of a request, milliseconds, and their sum.
 fn stages_of(row: Row) -> (String, i64) {
@@ -8,29 +10,16 @@ fn stages_of(row: Row) -> (String, i64) {
     metrics.request_ended(&CountedRequest::of(&rows(&[row])));
     let sums = shown(&metrics).into_iter().filter_map(|(name, sum)| {
         let rest = name.strip_prefix("queuescope_stage_duration_seconds_sum{stage=\"")?;
-        Some((
-            rest.split('"').next()?.to_owned(),
-            (sum * 1e3).round() as i64,
-        ))
+        let (stage, ms) = (rest.split('"').next()?, (sum * 1e3).round() as i64);
+        Some((format!("{stage} {ms}"), ms))
     });
-    let sums: Vec<(String, i64)> = sums.collect();
-    let shown = sums.iter().map(|(name, ms)| format!("{name} {ms}"));
-    (
-        Vec::from_iter(shown).join(", "),
-        sums.iter().map(|sum| sum.1).sum(),
-    )
+    let (stages, sums): (Vec<String>, Vec<i64>) = sums.unzip();
+    (stages.join(", "), sums.iter().sum())
 }
 
-const HOP: [Moment; 3] = [
-    Moment::WorkerArrival,
-    Moment::WorkerForwarded,
-    Moment::WorkerFirstToken,
-];
-const TOKENS: [Moment; 3] = [
-    Moment::WorkerFirstToken,
-    Moment::FirstToken,
-    Moment::LastToken,
-];
+const HOP: [Moment; 3] = [WorkerArrival, WorkerForwarded, WorkerFirstToken];
+const QUEUE: [Moment; 3] = [QueueStart, QueueEnd, PrefillEnd];
+const TOKENS: [Moment; 3] = [WorkerFirstToken, FirstToken, LastToken];
 
 #[test]
 fn the_stages_add_up_to_the_requests_time() {
@@ -44,7 +33,6 @@ client_stall 4, decode 286, network 5, return 3, router_queue 3, router_return 7
 client_stall 4, decode 286, network 7, prefill 100, proxy 1, return 10, server_queue 80, tokenize 10
 client_stall 4, decode 286
 client_stall 3000, decode 286, router_queue 3, router_return 7, server 198";
-    const QUEUE: [Moment; 3] = [Moment::QueueStart, Moment::QueueEnd, Moment::PrefillEnd];
     type Change = fn(&mut Row);
     let as_it_is: Change = |_| ();
     let cases: [(&[&[Moment]], Change, i64); 8] = [
@@ -63,10 +51,9 @@ client_stall 3000, decode 286, router_queue 3, router_return 7, server 198";
     ];
     for ((missing, change, sum), stages) in cases.into_iter().zip(expected.lines()) {
         let mut row = row(Endpoint::Chat, Outcome::Ok);
-        let missing = missing.concat();
-        missing
-            .iter()
-            .for_each(|moment| row.timeline.clear(*moment));
+        for moment in missing.concat() {
+            row.timeline.clear(moment);
+        }
         change(&mut row);
         assert_eq!(stages_of(row), (stages.to_owned(), sum));
     }
