@@ -4,7 +4,7 @@ use crate::request::columns::ColumnId;
 use std::fs;
 
 use super::*;
-use crate::clock::NANOS;
+use crate::clock::{NANOS, Stamp};
 use crate::report::load::tests::assert_says;
 use crate::report::reader;
 use crate::report::sample::{Sample, at};
@@ -12,12 +12,15 @@ use crate::request::csv;
 
 const BEGAN: i64 = 1_795_000_000 * NANOS;
 
-fn rows(of: &[i64]) -> Vec<u8> {
+/// What the times of a file count from by default.
+const SINCE: csv::TimeBase = csv::TimeBase::Since(Stamp::from_nanos(BEGAN));
+
+fn rows(of: &[i64], base: csv::TimeBase) -> Vec<u8> {
     let mut rows = Vec::new();
     csv::header(&mut rows);
     for n in of {
         let record = Sample::starting(n * 10).with(|record| record.req_id = Some(format!("m-{n}")));
-        csv::row(&record.row(), csv::TimeBase::Since(at(0)), &mut rows);
+        csv::row(&record.row(), base, &mut rows);
     }
     rows
 }
@@ -38,7 +41,8 @@ fn summary_of(shard: &str, grade: &str) -> Value {
 fn shard(root: &Path, number: i64, summary: &Value) -> PathBuf {
     let dir = root.join(format!("s{number}"));
     fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join(ROWS), rows(&[number, number + 2, number + 4])).unwrap();
+    let rows = rows(&[number, number + 2, number + 4], SINCE);
+    fs::write(dir.join(ROWS), rows).unwrap();
     fs::write(dir.join(SUMMARY), summary.to_string()).unwrap();
     dir
 }
@@ -124,6 +128,16 @@ fn figures_begin_with_the_run_whatever_its_times_count_from() {
 }
 
 #[test]
+fn shards_whose_times_count_from_different_moments_are_one_run() {
+    let root = tempfile::tempdir().unwrap();
+    let shards = two(root.path(), |_| {});
+    let of_epoch = rows(&[1, 3, 5], csv::TimeBase::Epoch);
+    fs::write(shards[1].join(ROWS), of_epoch).unwrap();
+    let summary = merged(&shards, &root.path().join("out"));
+    assert_eq!(summary["completed"], 6);
+}
+
+#[test]
 fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
     let root = tempfile::tempdir().unwrap();
     // If another shard has no verdict, the worst is still kept.
@@ -146,7 +160,7 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
 
     let dirs = two(root.path(), |second| second["requests"] = 3.into());
     for left in [&[1, 5][..], &[]] {
-        fs::write(dirs[1].join(ROWS), rows(left)).unwrap();
+        fs::write(dirs[1].join(ROWS), rows(left, SINCE)).unwrap();
         let summary = merged(&dirs, &root.path().join(format!("out-{}", left.len())));
         let expected = format!("shard 1/2 has rows of {} of its 3 requests", left.len());
         assert_judged(&summary, "INVALID", &[&expected]);
@@ -166,7 +180,7 @@ fn the_rows_of_a_killed_shard_are_merged() {
     begun["config"][WORKLOAD] = Value::Null;
     fs::write(killed.join("begun.json"), begun.to_string()).unwrap();
     // In the order of ends; the last row is cut.
-    let mut partial = rows(&[5, 1, 3]);
+    let mut partial = rows(&[5, 1, 3], SINCE);
     partial.truncate(partial.len() - 3);
     fs::write(killed.join("requests.partial.csv"), partial).unwrap();
     let summary = merged(&dirs, &root.path().join("out"));
