@@ -35,7 +35,7 @@ pub struct Context {
     forwarded: Option<Stamp>,
     /// How many times its head was sent upstream.
     times_sent: u32,
-    /// The servers that could not be connected to, where no hop reports that.
+    /// The upstreams that could not be connected to, if these are servers or hops of ours.
     unconnected: Vec<FailedAttempt>,
     /// Counts it as in flight.
     in_flight: Option<InFlight>,
@@ -356,14 +356,26 @@ impl Context {
         self.timing.upstream_ended(self.shared.clock.now());
     }
 
+    /// Whether this is a front whose upstreams are servers, or hops of its own before them.
+    fn is_before_servers(&self) -> bool {
+        self.role == Role::Front && self.shared.is_before_servers()
+    }
+
     /// Whether what is sent upstream is an attempt at a server, which no hop reports.
     fn is_sent_to_server(&self) -> bool {
-        if self.role != Role::Front || !self.shared.is_before_servers() {
-            return false;
-        }
+        self.is_before_servers() && self.own_hop().is_none()
+    }
+
+    /// The hop of this process that it is sent to, by name.
+    fn own_hop(&self) -> Option<String> {
         let workers = &self.shared.config.load().workers;
-        let is_hop = |to: Address| workers.iter().any(|worker| to.is_at(worker.listen));
-        workers.is_empty() || !Address::parse(&self.upstream).is_ok_and(is_hop)
+        if workers.is_empty() {
+            return None;
+        }
+        let to = Address::parse(&self.upstream).ok()?;
+        let mut workers = workers.iter();
+        let hop = workers.find(|worker| to.is_at(worker.listen))?;
+        Some(hop.name.clone())
     }
 
     /// Returns what was stamped so far, for a header.
@@ -405,15 +417,18 @@ impl Context {
         let hop = self.hop_stamps.as_ref();
         let at_hop = hop.map_or(0, |hop| hop.attempts.unwrap_or(1));
         if failed.is_empty() {
-            // The last one, of which the rest of the row is, is none of them.
-            let others = self
-                .unconnected
-                .iter()
-                .take((own as usize).saturating_sub(1));
+            // The one that the rest of the row is of is none of them.
+            let is_other = |of: &&FailedAttempt| self.times_sent > 0 || self.tried() != of.host;
+            let others = self.unconnected.iter().filter(is_other);
             let others = others.chain(hop.iter().flat_map(|hop| &hop.failed));
             failed.extend(others.take(MAX_FAILED).cloned());
         }
         (seen.max(own).max(at_hop), failed)
+    }
+
+    /// The upstream as a failed attempt names it.
+    fn tried(&self) -> String {
+        self.own_hop().unwrap_or_else(|| self.upstream.clone())
     }
 
     fn host(&self) -> Option<String> {

@@ -11,6 +11,7 @@ mod answer;
 mod settings;
 mod wording;
 
+pub use answer::MAX_ANSWERS;
 pub use settings::{Comparison, comparison};
 
 /// The values of both settings at each place in the schedule, run by run: `NaN` if missing, +∞ if the request failed.

@@ -53,12 +53,11 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     })
 }
 
-/// Writes all rows in the order of arrival, with times since the beginning of the run, or the epoch if the shards' are.
+/// Writes all rows in the order of arrival, with times since the beginning of the run.
 fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<NewFile> {
     let mut rows = Vec::new();
     for shard in shards {
-        // Times since the epoch need no shift between shards.
-        let zero = shard.zero.unwrap_or(shard.began - began);
+        let zero = shard.zero.unwrap_or(shard.began) - began;
         let table = &shard.run.table;
         let arrival = |row| {
             // A request that was never sent is placed at its scheduled time.

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::request::columns::ColumnId;
 use crate::terminal::one_line;
 
-use super::compare::Difference;
+use super::compare::{Difference, MAX_ANSWERS};
 use super::files::plain;
 use super::findings::Finding;
 use super::grid::Grid;
@@ -208,9 +208,6 @@ fn notes_of(of: &RunReport<'_>, with_window: bool) -> Vec<String> {
     let all = reasons.chain(error).chain(window).chain(notes);
     all.map(|line| one_line(&line).into_owned()).collect()
 }
-
-/// The most answers on the terminal.
-const MAX_ANSWERS: usize = 4;
 
 /// The first answers of the comparison, and which runs were not compared.
 fn answers(report: &Report<'_>) -> Vec<String> {

@@ -61,11 +61,11 @@ impl Context {
         }
     }
 
-    /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, if no hop reports it.
+    /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, of which no hop knows.
     pub fn upstream_unreachable(&mut self, began: Stamp, end: End) {
-        if self.is_sent_to_server() {
+        if self.is_before_servers() {
             self.unconnected.push(FailedAttempt {
-                host: self.own_host().unwrap_or_default(),
+                host: self.tried(),
                 outcome: Some(outcome_of(end, None)),
                 status: None,
                 nanos: Some(self.shared.clock.now().nanos_since(began)),

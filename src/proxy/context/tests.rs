@@ -7,6 +7,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::config::proxy::Config;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
+use crate::request::attempt::UpstreamKind;
 use crate::request::row::Row;
 use crate::request::timeline::Period;
 use crate::telemetry::Telemetry;
@@ -214,4 +215,37 @@ fn the_wait_for_a_legs_room_is_not_the_attempts() {
     let recording = hop.recording.take().unwrap();
     let row = Row::ended(hop.rows(recording, None, &end, at(501))).remove(0);
     assert_eq!((row.elapsed, row.overhead), (Some(2 * MS), Some(2 * MS)));
+}
+
+/// The hop w0, which reads and reports nothing where it refuses, and a server.
+#[test]
+fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
+    const REFUSED: &str = "w0 proxy_error after 0.000000 s";
+    // Whether the server is chosen next, and gets the request.
+    for (is_next, is_sent, failed) in [
+        (false, false, None),
+        (true, false, Some(REFUSED)),
+        (true, true, Some(REFUSED)),
+    ] {
+        let (shared, _) = shared();
+        let mut config = Config::clone(&shared.config.load());
+        config.upstream_kind = UpstreamKind::Server;
+        shared.config.store(Arc::new(config));
+        let now = shared.clock.now();
+        let mut front = Context::new(shared.clone(), Role::Front, now);
+        front.start_recording(Endpoint::Generate, None, &HeaderMap::new());
+        front.set_upstream("127.0.0.1:1");
+        let refused = End::Failed(Outcome::ProxyError, "refused".to_owned());
+        front.upstream_unreachable(now, refused);
+        if is_next {
+            front.set_upstream("127.0.0.1:2");
+        }
+        if is_sent {
+            front.begin_sending();
+        }
+        let recording = front.recording.take().unwrap();
+        let row = front.rows(recording, None, &End::ClientGone, now).remove(0);
+        assert_eq!(row.attempts, Some(1 + u64::from(is_sent)));
+        assert_eq!(row.failed_attempts.as_deref(), failed);
+    }
 }

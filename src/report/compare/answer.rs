@@ -7,6 +7,8 @@ use super::{Comparison, Difference, Statistic};
 /// The latencies that settings are ranked by, each by the statistic that shows more differences.
 const METRICS: [ColumnId; 2] = [ColumnId::ttft, ColumnId::total_latency];
 const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
+/// The most answers on the terminal.
+pub const MAX_ANSWERS: usize = 4;
 /// So many repeats show how waits of one run depend on each other.
 const ENOUGH_REPEATS: usize = 3;
 const FEW_REPEATS: &str =
@@ -42,10 +44,11 @@ impl Comparison {
                 "No setting is shown to be the best by TTFT or total latency (comparisons: {count}): run longer, or with more repeats."
             )];
         }
-        if shown().any(|of| of.repeats < ENOUGH_REPEATS) {
-            found.push(FEW_REPEATS.to_owned());
-        }
+        let after_best = found.len().clamp(1, MAX_ANSWERS - 1);
         found.extend(failed.map(Difference::sentence));
+        if shown().any(|of| of.repeats < ENOUGH_REPEATS) {
+            found.insert(after_best, FEW_REPEATS.to_owned());
+        }
         found
     }
 }
@@ -149,8 +152,19 @@ mod tests {
             metric: None,
             ..of_one_run[0].clone()
         };
-        let with_failed = [&of_one_run[..], &[fails_more]].concat();
+        let with_failed = [&of_one_run[..], std::slice::from_ref(&fails_more)].concat();
         assert_eq!(of("xyz", &with_failed)[1], FEW_REPEATS);
+        assert_eq!(of("xyz", &[fails_more])[1], FEW_REPEATS);
+        let of_groups = (0..9).map(|group| Difference {
+            between: (group, [0, 1]),
+            ..of_one_run[0].clone()
+        });
+        let comparison = Comparison {
+            differences: of_groups.collect(),
+            groups: vec![["x", "y"].map(String::from).to_vec(); 9],
+            ..Comparison::default()
+        };
+        assert_eq!(comparison.answers()[MAX_ANSWERS - 1], FEW_REPEATS);
         // A beaten setting is not the best, however many it beats.
         let all = [
             difference(ColumnId::total_latency, [0, 1], 0.5, true),

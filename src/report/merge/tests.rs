@@ -3,19 +3,22 @@
 use std::fs;
 
 use super::*;
-use crate::clock::NANOS;
+use crate::clock::{NANOS, Stamp};
 use crate::report::load::tests::*;
 use crate::report::reader;
 
 const BEGAN: i64 = 1_795_000_000 * NANOS;
 
-fn rows(of: &[i64]) -> Vec<u8> {
+/// What the times of a file count from by default.
+const SINCE: csv::TimeBase = csv::TimeBase::Since(Stamp::from_nanos(BEGAN));
+
+fn rows(of: &[i64], base: csv::TimeBase) -> Vec<u8> {
     let row = |n: &i64| {
         let sample = Sample::starting(n * 10);
         sample.with(|row| row.req_id = Some(format!("m-{n}"))).row()
     };
     let rows: Vec<_> = of.iter().map(row).collect();
-    reader::tests::rows(&rows, csv::TimeBase::Since(at(0)))
+    reader::tests::rows(&rows, base)
 }
 
 fn summary_of(shard: &str, grade: &str) -> Value {
@@ -34,7 +37,8 @@ fn summary_of(shard: &str, grade: &str) -> Value {
 fn shard(root: &Path, number: i64, summary: &Value) -> PathBuf {
     let dir = root.join(format!("s{number}"));
     fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join(ROWS), rows(&[number, number + 2, number + 4])).unwrap();
+    let rows = rows(&[number, number + 2, number + 4], SINCE);
+    fs::write(dir.join(ROWS), rows).unwrap();
     fs::write(dir.join(SUMMARY), summary.to_string()).unwrap();
     dir
 }
@@ -113,6 +117,16 @@ fn figures_begin_with_the_run_whatever_its_times_count_from() {
 }
 
 #[test]
+fn shards_whose_times_count_from_different_moments_are_one_run() {
+    let root = tempfile::tempdir().unwrap();
+    let shards = two(root.path(), |_| {});
+    let of_epoch = rows(&[1, 3, 5], csv::TimeBase::Epoch);
+    fs::write(shards[1].join(ROWS), of_epoch).unwrap();
+    let summary = merged(&shards, &root.path().join("out"));
+    assert_eq!(summary["completed"], 6);
+}
+
+#[test]
 fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
     let root = tempfile::tempdir().unwrap();
     // If another shard has no verdict, the worst is still kept.
@@ -129,7 +143,7 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
 
     let dirs = two(root.path(), |second| second["requests"] = 3.into());
     for left in [&[1, 5][..], &[]] {
-        fs::write(dirs[1].join(ROWS), rows(left)).unwrap();
+        fs::write(dirs[1].join(ROWS), rows(left, SINCE)).unwrap();
         let summary = merged(&dirs, &root.path().join(format!("out-{}", left.len())));
         let expected = format!("shard 1/2 has rows of {} of its 3 requests", left.len());
         assert_judged(&summary, "INVALID", &[&expected]);
@@ -149,7 +163,7 @@ fn the_rows_of_a_killed_shard_are_merged() {
     begun["config"][WORKLOAD] = Value::Null;
     fs::write(killed.join("begun.json"), begun.to_string()).unwrap();
     // In the order of ends; the last row is cut.
-    let mut partial = rows(&[5, 1, 3]);
+    let mut partial = rows(&[5, 1, 3], SINCE);
     partial.truncate(partial.len() - 3);
     fs::write(killed.join("requests.partial.csv"), partial).unwrap();
     let summary = merged(&dirs, &root.path().join("out"));
