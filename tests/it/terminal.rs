@@ -77,10 +77,8 @@ fn through_a_pipe(line: &[&str]) -> String {
 fn assert_fits(shown: &str) {
     assert!(shown.lines().count() > 1, "{shown:?}");
     for line in shown.lines() {
-        assert!(
-            line.chars().count() <= usize::from(COLUMNS),
-            "{line:?} in\n{shown}"
-        );
+        let columns = line.chars().count();
+        assert!(columns <= usize::from(COLUMNS), "{line:?} in\n{shown}");
     }
 }
 

@@ -113,10 +113,7 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
     let process = &run.processes[0];
     assert_says(&process.command, "--max-running-requests 8");
     let log = std::fs::read_to_string(plan.path(dirs[1]).join(&process.log)).unwrap();
-    assert!(
-        log.starts_with(&format!("$ {}\n", process.command)),
-        "{log}"
-    );
+    assert_eq!(log.lines().next(), Some(&*format!("$ {}", process.command)));
     let series = std::fs::read_to_string(plan.path(dirs[1]).join("series.csv")).unwrap();
     assert_says(&series, ",metrics,server-1,");
     assert!(!series.contains(",records,"), "{series}");
@@ -208,10 +205,8 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
         for row in 0..table.len() {
             let [host, outcome] = [ColumnId::host, ColumnId::outcome].map(|of| table.text(of, row));
             let broke = (&*file.servers[0].host, "upstream_died");
-            assert!(
-                outcome == "ok" || (host, outcome) == broke,
-                "{host}: {outcome}"
-            );
+            let is_broken = (host, outcome) == broke;
+            assert!(outcome == "ok" || is_broken, "{host}: {outcome}");
         }
     }
     let found = episode(dir);
@@ -223,11 +218,8 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     assert!(before == 0 && during > 0, "{found:?}");
     let said = &found.faults[0].left.said;
     // So few requests may have gone elsewhere by chance.
-    let known = ["traffic left it within", "traffic did not leave it"];
-    assert!(
-        known.iter().any(|known| said.starts_with(known)),
-        "{found:?}"
-    );
+    let mut known = ["traffic left it within", "traffic did not leave it"].iter();
+    assert!(known.any(|known| said.starts_with(known)), "{found:?}");
 }
 
 #[test]

@@ -68,7 +68,8 @@ fn what_is_narrow_is_named() {
         assert!(told * 10 >= own.len() * 9, "{which:?}: {lines}: {told}");
         // And so has its summary, in which what is not of the rows stays.
         let summed = run.summary_as::<usize>("/latency/kv_transfer_time/count");
-        assert!(summed > Some(0) && run.summary_as("/seed") == Some(5));
+        assert!(summed > Some(0), "{which:?}: {lines}: {:#}", run.summary);
+        assert!(run.verdict().is_some(), "{:#}", run.summary);
         plan.assert_nothing_is_left();
     }
 }
@@ -97,10 +98,8 @@ fn killed_decode_server(which: Which) {
     let (good, bad): (Vec<&Row>, Vec<&Row>) = own.iter().partition(|row| row["outcome"] == "ok");
     assert!(!good.is_empty() && !bad.is_empty(), "{}", good.len());
     for row in &good {
-        assert_cells(
-            row,
-            [("prefill_host", &*prefill.host), ("host", &*decode.host)],
-        );
+        let [prefill, decode] = [&*prefill.host, &decode.host];
+        assert_cells(row, [("prefill_host", prefill), ("host", decode)]);
     }
     // The last half second's spans died with it.
     let is_told = |row: &&&Row| !row["decode_bootstrap_time"].is_empty();

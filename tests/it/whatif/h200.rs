@@ -80,11 +80,8 @@ fn saturation_is_predicted_by_runs_below_it() {
         ("random-512-128-slots4-rate4.csv.gz", 0),
         ("random-512-128-slots4-rate4.csv.gz", 2),
     ];
-    assert_eq!(
-        off,
-        missed.map(|(name, at)| (name.to_owned(), at)),
-        "{shown}"
-    );
+    let missed = missed.map(|(name, at)| (name.to_owned(), at));
+    assert_eq!(off, missed, "{shown}");
     has_table("docs/WHATIF.md", "whatif full", &shown);
     // What a prediction says of its own error is kept by two of three figures.
     let (mut within, mut all) = (0, 0);

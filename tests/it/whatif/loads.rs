@@ -93,10 +93,8 @@ fn rows_of_hops_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let hop = recorded(folder.path(), "hop.csv", "hop", |row| row % 2 == 1);
     let error = run(&[&hop]).unwrap_err();
-    assert_says(
-        &error,
-        "hop.csv: no request went well and tells its arrival",
-    );
+    let told = "hop.csv: no request went well and tells its arrival";
+    assert_says(&error, told);
 }
 
 /// A request of several sequences arrives once and is answered once, but all of them have to be made.

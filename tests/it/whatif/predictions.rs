@@ -109,10 +109,8 @@ fn an_error_of_a_load_names_its_file() {
     // As is the load for which nothing is found.
     let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
     let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();
-    assert_says(
-        &nothing.unwrap(),
-        "slots16-rate12.csv.gz: no number of servers",
-    );
+    let none = "slots16-rate12.csv.gz: no number of servers";
+    assert_says(&nothing.unwrap(), none);
 }
 
 #[test]
@@ -218,11 +216,8 @@ fn notes_fit_the_settings() {
     let load = file("shared");
     for (set, has_note) in [("true", false), ("false", true), ("true,false", true)] {
         let shown = said(&[&load], &format!("--set disable_radix_cache={set}"));
-        assert_eq!(
-            shown.contains("cached tokens are taken"),
-            has_note,
-            "{shown}"
-        );
+        let is_said = shown.contains("cached tokens are taken");
+        assert_eq!(is_said, has_note, "{shown}");
     }
     let pair = file("two-servers");
     let note = "no run of --fit has a single server";
