@@ -333,8 +333,8 @@ fn check_results(finished: &Finished) -> Result<(), Failure> {
 }
 
 fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
-    let load = || config::load(args.config.as_deref(), args).map(|(config, _)| config);
-    let config = load().map_err(invalid_config)?;
+    let load = || config::load(args.config.as_deref(), args);
+    let (config, credentials) = load().map_err(invalid_config)?;
     let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
     log::info!(
         "queuescope {} begins, process {}: config {}, records {}",
@@ -343,7 +343,7 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
         path(args.config.as_deref()),
         path(config.records.as_deref()),
     );
-    serve::process::run(&load, config, Clock::system())?;
+    serve::process::run(&load, (config, credentials), Clock::system())?;
     Ok(ExitCode::SUCCESS)
 }
 

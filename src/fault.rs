@@ -120,15 +120,10 @@ fn number(field: &str, text: &str) -> Option<Value> {
 
 /// Returns the message for a field's invalid value.
 fn invalid(field: &str, value: &Value) -> String {
-    let number = "a whole number,";
+    let (number, max) = ("a whole number,", u32::MAX);
     let expected = match field {
         "kind" => format!("one of {}", Kind::ALL.map(Kind::name).join(", ")),
-        "ms" => {
-            format!(
-                "{number} or a text such as \"250ms\", from 0 to {}",
-                u32::MAX
-            )
-        }
+        "ms" => format!("{number} or a text such as \"250ms\", from 0 to {max}"),
         "after_bytes" => format!("{number} or a text such as \"64KiB\", 0 or more"),
         _ => format!("{number} 1 or more"),
     };

@@ -6,47 +6,33 @@ use crate::report::files::{RunFile, RunState};
 #[test]
 fn the_exit_code_is_of_the_run_that_needs_action_first() {
     let folder = tempfile::tempdir().unwrap();
-    let run = |name: &str, state: RunState, has_failed_too_often: bool, grade: &str| {
+    let mut finished = Finished {
+        dir: folder.path().to_owned(),
+        ..Finished::default()
+    };
+    for (name, state, grade, code) in [
+        ("good", RunState::Done, "VALID", None),
+        // A run with too many failed requests is done, but has an error.
+        ("bad", RunState::Done, "VALID", Some(TOO_MANY_FAILED)),
+        ("invalid", RunState::Done, "INVALID", Some(INVALID)),
+        ("failed", RunState::Failed, "VALID", Some(FAILED)),
+    ] {
         let dir = folder.path().join(name);
         std::fs::create_dir_all(&dir).unwrap();
         let summary = serde_json::json!({"verdict": {"grade": grade}});
         std::fs::write(dir.join("summary.json"), summary.to_string()).unwrap();
         let file = RunFile {
             state,
-            has_failed_too_often,
-            // A run with too many failed requests is done, but has an error.
-            error: has_failed_too_often.then(|| "41 of 50 requests failed".to_owned()),
+            has_failed_too_often: name == "bad",
+            error: (name == "bad").then(|| "41 of 50 requests failed".to_owned()),
             ..RunFile::default()
         };
-        RunResult::new(dir, file)
-    };
-    let good = run("good", RunState::Done, false, "VALID");
-    let bad = run("bad", RunState::Done, true, "VALID");
-    let invalid = run("invalid", RunState::Done, false, "INVALID");
-    let failed = run("failed", RunState::Failed, false, "VALID");
-    let mut finished = Finished {
-        dir: folder.path().to_owned(),
-        ..Finished::default()
-    };
-    for (run, code) in [
-        (good, None),
-        (bad, Some(TOO_MANY_FAILED)),
-        (invalid, Some(INVALID)),
-        (failed, Some(FAILED)),
-    ] {
-        finished.runs.push(run);
+        finished.runs.push(RunResult::new(dir, file));
         let failure = check_results(&finished).err();
-        assert_eq!(failure.map(|Failure(_, code)| code), code);
+        assert_eq!(failure.map(|Failure(_, code)| code), code, "{name}");
     }
     finished.signal = Some(2);
     assert_eq!(check_results(&finished).unwrap_err().1, 130);
-}
-
-/// Parses a command line, which must be valid.
-fn parsed(line: &str) -> Cli {
-    let line = line.replace("\\\n", "");
-    let words = line.split_whitespace().map(OsString::from).collect();
-    parse(words).unwrap_or_else(|_| panic!("{line}"))
 }
 
 #[test]
@@ -63,6 +49,8 @@ fn every_command_has_a_valid_example() {
         let (line, _) = text.split_once("\n\n").unwrap_or((text, ""));
         let called = format!("  queuescope {name}");
         assert!(line.starts_with(&called), "{line}");
-        parsed(line);
+        let words = line.replace("\\\n", "");
+        let words = words.split_whitespace().map(OsString::from).collect();
+        parse(words).unwrap_or_else(|_| panic!("{line}"));
     }
 }

@@ -69,7 +69,8 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
             html: Some(dir.join(PAGE)),
             ..Default::default()
         };
-        terminal::print(&match report::command::run(&args, terminal::width()) {
+        let report = move || report::command::run(&args, terminal::width());
+        terminal::print(&match traffic::unless_signalled(report).await? {
             Ok(text) if outcome.verdict.grade == Grade::Valid => text,
             Ok(text) => format!("{text}\n{}", outcome.verdict.to_text(&outcome.evidence)),
             // No request succeeded; the generator's summary says why.

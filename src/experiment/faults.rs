@@ -93,9 +93,10 @@ impl FaultKind {
         };
         let kind = fields.and_then(|fields| match fields.get("kind") {
             Some(kind) if kind == KILL && fields.len() == 1 => Ok(FaultKind::Kill),
+            Some(kind) if kind == KILL => Err("kind = \"kill\": takes no other field".to_owned()),
             _ => Fault::from_fields(fields).map(FaultKind::Hop),
         });
-        kind.map_err(|problem| format!("{problem}; {KINDS}"))
+        kind.map_err(|problem| format!("{}; {KINDS}", problem.replace("one of ", "one of kill, ")))
     }
 
     fn name(&self) -> &str {

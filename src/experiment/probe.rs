@@ -201,26 +201,23 @@ mod tests {
     #[test]
     fn the_generation_is_named() {
         let mut row = row(200, "1795168001.0");
-        for (generation, start) in [
+        for (generation, name, rest) in [
             (
                 Generation::From0_5_12,
-                "0.5.12 to 0.5.20 by the shape of its meta_info, metrics on: it reports",
+                "0.5.12 to 0.5.20",
+                ", metrics on: it reports",
             ),
             (
                 Generation::Decode0_5_21,
-                "0.5.21 or later, a decode server by the shape of its meta_info, metrics on: it decodes",
+                "0.5.21 or later, a decode server",
+                ", metrics on: it decodes",
             ),
-            (
-                Generation::From0_4_6,
-                "0.4.6 to 0.5.4.post3 by the shape of its meta_info: ",
-            ),
+            (Generation::From0_4_6, "0.4.6 to 0.5.4.post3", ": "),
         ] {
             row.internal.generation = Some(generation);
             let line = describe_engine(&row).unwrap();
-            assert!(
-                line.starts_with(&format!("the server's SGLang: {start}")),
-                "{line}"
-            );
+            let start = format!("the server's SGLang: {name} by the shape of its meta_info{rest}");
+            assert!(line.starts_with(&start), "{line}");
         }
         row.internal.generation = None;
         assert_eq!(describe_engine(&row), None);

@@ -56,21 +56,3 @@ impl<T: Serialize + Default> TimedRows<T> {
         Ok(file.flush()?)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::files::FaultRow;
-
-    #[test]
-    fn a_file_without_a_row_has_its_header() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("faults.csv");
-        let clock = Clock::system();
-        let rows = TimedRows::new(&path, clock.now(), &clock).unwrap();
-        let read = || std::fs::read_to_string(&path).unwrap();
-        assert_eq!(read(), "time,server,kind,event\n");
-        rows.write(&[FaultRow::default()]).unwrap();
-        assert_eq!(read(), "time,server,kind,event\n0.0,,,\n");
-    }
-}

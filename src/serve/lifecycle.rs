@@ -14,6 +14,7 @@ use crate::client::phase::Phase;
 use crate::client::shortage;
 use crate::client::takeover::{Inherited, Line, Successor};
 use crate::clock::{Clock, NANOS, Stamp};
+use crate::config::check::Credentials;
 use crate::config::proxy::Config;
 use crate::config_error::ConfigError;
 use crate::engine::Engine;
@@ -58,20 +59,21 @@ impl Proxy {
     /// # Errors
     /// A value of the config is wrong, as a [`crate::config_error::ConfigError`]; or the system refuses a resource. Nothing is left running.
     pub async fn start(config: Config, clock: Clock) -> anyhow::Result<Proxy> {
-        Proxy::start_from(config, clock, &mut Inherited::default()).await
+        // One error is enough here.
+        let credentials = config.check().map_err(|mut all| all.swap_remove(0))?;
+        Proxy::start_from(config, credentials, clock, &mut Inherited::default()).await
     }
 
-    /// As [`Proxy::start`], with listeners taken over from another process if their addresses are the same.
+    /// As [`Proxy::start`], of a config that was checked, with listeners taken over from another process if their addresses are the same.
     ///
     /// # Errors
-    /// See [`Proxy::start`].
+    /// The system refuses a resource. Nothing is left running.
     pub async fn start_from(
         config: Config,
+        credentials: Credentials,
         clock: Clock,
         inherited: &mut Inherited,
     ) -> anyhow::Result<Proxy> {
-        // Whoever loaded the config has reported all errors; one is enough here.
-        let credentials = config.check().map_err(|mut all| all.swap_remove(0))?;
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
         let trust = credentials.trust.clone();
         let bound = bind(&config, trust, &[], &metrics, inherited).await?;

@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::client::takeover::{Inherited, Line, Successor};
 use crate::clock::Clock;
+use crate::config::check::Credentials;
 use crate::config::proxy::Config;
 use crate::request::csv::Base;
 
@@ -36,14 +37,15 @@ const START: &str = "cannot start";
 pub const RELOAD: &str = "queuescope::serve::reload";
 
 /// Reads the config again, with the flags over it. Fails with all of its errors.
-pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
+pub type Load<'a> = &'a dyn Fn() -> Result<(Config, Credentials), Vec<String>>;
 
 /// Runs a proxy until SIGTERM or SIGINT, then drains it; a second signal ends it at once. SIGHUP reloads the config by `load`. SIGUSR2
 /// starts a successor, which takes over all listeners.
 ///
 /// # Errors
 /// Why it could not start.
-pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
+pub fn run(load: Load<'_>, loaded: (Config, Credentials), clock: Clock) -> anyhow::Result<()> {
+    let (config, credentials) = loaded;
     let program = program().context(START)?;
     let mut inherited = Inherited::take().context(START)?;
     if inherited.predecessor.is_some() && config.records.is_some() && config.time_base == Base::Run
@@ -62,7 +64,7 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
         let mut signals = Signals::new().context(START)?;
         let proxy = tokio::select! {
             biased;
-            proxy = Proxy::start_from(config, clock, &mut inherited) => proxy?,
+            proxy = Proxy::start_from(config, credentials, clock, &mut inherited) => proxy?,
             () = signals.end.recv() => {
                 log::info!("ended before it served");
                 return Ok(());
@@ -165,7 +167,7 @@ fn start_successor(proxy: &Proxy, program: &Path) -> Option<Successor> {
 /// Reloads the config, or logs why not.
 async fn reload(load: Load<'_>, proxy: &Proxy) {
     let result = match load() {
-        Ok(config) => proxy.reload(config).await,
+        Ok((config, _)) => proxy.reload(config).await,
         Err(errors) => {
             proxy.metrics().reloads.with(&["refused"]).inc();
             Err(errors)

@@ -71,7 +71,7 @@ pub struct Figures {
     pub pure_queue_time_ms: LatencyFigures,
     /// Finished requests a second, from the first arrival to the last end.
     pub request_throughput: f64,
-    /// The share of all requests that kept all goals; a refused request keeps none. `None` without goals.
+    /// The share of all requests that kept all goals; a failed or refused request keeps none. `None` without goals.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_share: Option<f64>,
 }
@@ -135,7 +135,7 @@ impl Figures {
             goals.iter().all(keeps)
         };
         let good = load.by_request().filter(|of| of.iter().all(keeps));
-        let of_all = || good.count() as f64 / load.counts()[0].max(1) as f64;
+        let of_all = || good.count() as f64 / (load.counts()[0] + load.failed).max(1) as f64;
         Figures {
             ttft_ms: all(TTFT, |_| true),
             // The response ends once, whatever the number of its sequences.
@@ -146,7 +146,7 @@ impl Figures {
         }
     }
 
-    /// The measured figures, as in the report on the run; the goodput share is computed as for predictions.
+    /// The measured figures, as in the report on the run; the goodput share is that of the whole run.
     pub fn measured(run: &report::load::Summary, load: &Load, goals: &[Goal]) -> Figures {
         let all = |column: ColumnId| LatencyFigures::of(run.all.latencies.get(column));
         let rate = run.run.per_second(run.all.completed as f64);

@@ -24,6 +24,8 @@ pub struct Load {
     pub slots: Vec<Option<usize>>,
     /// Tokens that a server's KV cache holds, if known.
     pub pool: Option<u64>,
+    /// How many requests failed; they are no part of [`Load::requests`].
+    pub failed: usize,
     /// The main cause of waiting at servers, and its share, if requests waited.
     pub wait: Option<(Cause, f64)>,
     /// Warnings, each prefixed with the load's name.
@@ -102,6 +104,7 @@ impl Load {
         load.wait = report.shares().first().copied().filter(|_| waited);
         for row in 0..table.len() {
             begins |= table.is_first(row);
+            load.failed += usize::from(table.is_first(row) && !table.is_ok(row));
             let Some(request) = request(table, row) else {
                 left_out += 1;
                 continue;

@@ -98,13 +98,9 @@ pub fn deployment(
     let own = load.rate();
     let pace = changed.rate.or(changed.request_rate.map(|rate| rate / own));
     if pace.is_some() && own > MAX_RATE {
-        return Err(error_of(
-            if is_set(RATE) { RATE } else { "rate" },
-            &format!(
-                "{}: its requests all come at once: there is no rate to change",
-                load.name
-            ),
-        ));
+        let key = if is_set(RATE) { RATE } else { "rate" };
+        let why = "its requests all come at once: there is no rate to change";
+        return Err(error_of(key, &format!("{}: {why}", load.name)));
     }
     made.model.profile = changed.profile;
     Ok(Deployment {

@@ -1,12 +1,15 @@
 //! What all commands have alike: their help, and results for programs.
 
 use std::fs::File;
+use std::sync::Arc;
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use queuescope::upstream::Policy;
 use serde_json::Value;
 
 use crate::support::generator::{flags, sim};
-use crate::support::process::{Done, queuescope, run, run_aside};
+use crate::support::process::{Done, Process, queuescope, run, run_aside};
 use crate::support::table;
 
 /// What a command says of itself, as one reads it in a file.
@@ -39,63 +42,46 @@ const COMMON: &str = "\
 traffic | --request-rate <RATE> | What is sent:
 proxy | --upstream <URL> | Running it:
 check | --upstream <URL> | Running it:
+node | --max-running-requests <VALUE> | Router:
 sim | --max-running-requests <N> | How fast it is:
 probe | --output-len <N> | Where and to whom:";
+
+const HELPS: [&str; 3] = ["-h", "--help", "--help-all"];
 
 #[test]
 fn a_help_has_three_lengths_that_each_end_in_an_example() {
     let commands = commands();
     assert!(commands.len() > 10, "{commands:?}");
+    let flags = |help: &str| {
+        let lines = help.lines();
+        lines.filter(|line| line.starts_with("      --")).count()
+    };
     for name in &commands {
-        let [brief, help, whole] =
-            ["-h", "--help", "--help-all"].map(|flag| help(&format!("{name} {flag}")));
-        for text in [&brief, &help, &whole] {
+        let all = HELPS.map(|flag| help(&format!("{name} {flag}")));
+        for (flag, text) in HELPS.iter().zip(&all) {
             let (_, end) = text.rsplit_once("\nExample:\n").unwrap();
             assert!(end.starts_with(&format!("  queuescope {name}")), "{end}");
             assert!(end.ends_with("--log-format\n"), "{end}");
-        }
-        let lengths = [&brief, &help, &whole].map(|text| text.lines().count());
-        assert!(lengths.is_sorted(), "{name}: {lengths:?}");
-        assert!(lengths[0] <= 60 && lengths[1] <= 120, "{name}: {lengths:?}");
-        assert!(!help.contains("--log-format <") && whole.contains("--log-format <"));
-        assert_eq!(self::help(&format!("help {name}")), whole);
-        let flags = |help: &str| {
-            let lines = help.lines();
-            lines.filter(|line| line.starts_with("      --")).count()
-        };
-        for (flag, help) in ["-h", "--help", "--help-all"]
-            .iter()
-            .zip([&brief, &help, &whole])
-        {
             let narrow = help_at("80", &format!("{name} {flag}"));
             let fits = narrow.lines().all(|line| line.chars().count() <= 80);
-            assert!(fits && flags(&narrow) == flags(help), "{narrow}");
+            assert!(fits && flags(&narrow) == flags(text), "{narrow}");
         }
+        let lengths = all.each_ref().map(|text| text.lines().count());
+        assert!(lengths.is_sorted(), "{name}: {lengths:?}");
+        assert!(lengths[0] <= 60 && lengths[1] <= 120, "{name}: {lengths:?}");
+        let [_, usual, whole] = &all;
+        assert!(!usual.contains("--log-format <") && whole.contains("--log-format <"));
+        assert_eq!(help(&format!("help {name}")), *whole);
     }
     for [name, common, group] in table(COMMON) {
-        for flag in ["-h", "--help", "--help-all"] {
+        for flag in HELPS {
             let help = help(&format!("{name} {flag}"));
             let (common, group) = (help.find(common), help.find(&format!("\n{group}\n")));
-            assert!(
-                common.is_some() && group.is_some() == (flag != "-h"),
-                "{help}"
-            );
-            assert!(group.is_none() || common < group, "{help}");
+            assert_eq!(group.is_some(), flag != "-h", "{help}");
+            let is_first = group.is_none() || common < group;
+            assert!(common.is_some() && is_first, "{help}");
         }
     }
-}
-
-/// What a program reads of a command that was told `--json`.
-async fn results(line: &str) -> (Value, Done) {
-    let words: Vec<&str> = line.split(' ').collect();
-    let done = run_aside(queuescope(&words)).await;
-    // A busy machine sends too late: INVALID.
-    done.assert_status(&[0, 3]);
-    let results = serde_json::from_str(&done.out);
-    (
-        results.unwrap_or_else(|why| panic!("{line}: {why}\n{}", done.out)),
-        done,
-    )
 }
 
 /// Lines, a member of what comes out, its value, and a piece of what is said beside it.
@@ -116,18 +102,18 @@ async fn json_alone_comes_out_and_words_beside_it() {
     let url = format!("http://{}", server.addr());
     let load = "-n 6 -r 100 --random-input-len 8 --random-output-len 2";
     let mut tried = Vec::new();
-    let replacements = [
-        ("URL", url),
-        ("LOAD", load.to_owned()),
-        ("DIR", dir.to_string()),
-    ];
+    let dir = dir.to_string();
+    let replacements = [("URL", &*url), ("LOAD", load), ("DIR", &dir)];
     for [line, member, told, said] in table(RESULTS) {
-        let line = replacements
-            .iter()
-            .fold(line.to_owned(), |line, (name, value)| {
-                line.replace(name, value)
-            });
-        let (results, done) = results(&format!("{line} --json")).await;
+        let replaced = replacements.iter();
+        let line = replaced.fold(line.to_owned(), |line, (name, value)| {
+            line.replace(name, value)
+        });
+        let words = format!("{line} --json");
+        let done = run_aside(queuescope(&flags(&words))).await;
+        // A busy machine sends too late: INVALID.
+        done.assert_status(&[0, 3]);
+        let results: Value = serde_json::from_str(&done.out).unwrap();
         let found = results.pointer(member).unwrap_or(&Value::Null);
         let told = serde_json::from_str(told).unwrap_or_else(|_| Value::from(told));
         assert_eq!(*found, told, "{line}");
@@ -170,6 +156,19 @@ fn a_result_that_nobody_can_keep_is_a_failure_unless_nobody_wants_it() {
         let unread = printed_to(File::from(std::os::fd::OwnedFd::from(closed)));
         assert_eq!((unread.code, unread.err.as_str()), (Some(0), ""), "{line}");
     }
+}
+
+#[test]
+fn a_secret_may_come_by_a_pipe_as_it_is_read_once() {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let secret = folder.path().join("secret");
+    mkfifo(&secret, Mode::S_IRWXU).unwrap();
+    let line = format!(
+        "--upstream 127.0.0.1:1 --admin-token-file {}",
+        secret.display()
+    );
+    std::thread::spawn(move || std::fs::write(secret, "of sixteen letters"));
+    Process::in_folder(folder, &flags(&line));
 }
 
 /// Help and messages list the policies by hand.

@@ -1,7 +1,7 @@
 //! Keeps the house plan true: who may use whom, no circle of files, and a config file and a page of
 //! metrics that say what the code does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -13,20 +13,16 @@ use queuescope::config::sections::SECTIONS;
 use queuescope::telemetry::metric::{Kind, Metric};
 use queuescope::telemetry::prometheus::METRICS;
 
-use crate::support::docs::{assert_file, has_table};
+use crate::support::docs::{assert_file, has_table, markdown};
+use crate::support::files;
+use crate::support::generator::flags;
 
 mod columns;
 mod source;
 mod words;
 
-use columns::{
-    code, columns_markdown, markdown, moments_markdown, outcomes_markdown, stages_markdown,
-};
+use columns::{code, columns_markdown, moments_markdown, outcomes_markdown, stages_markdown};
 use source::{Source, sources, uses};
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 /// `config.toml` as the tables of keys make it: what its head says, and each key with its default, or an example.
 fn config_toml(head: &str) -> String {
@@ -51,8 +47,8 @@ fn config_toml(head: &str) -> String {
 
 #[test]
 fn config_toml_is_the_defaults_and_names_every_key() {
-    let path = root().join("config.toml");
-    let text = std::fs::read_to_string(&path).unwrap();
+    let path = Path::new("config.toml");
+    let text = std::fs::read_to_string(path).unwrap();
     let (head, _) = text.split_once("[proxy]").unwrap();
     let made = config_toml(head);
     assert_file("config.toml", &made);
@@ -65,7 +61,7 @@ fn config_toml_is_the_defaults_and_names_every_key() {
         upstream: vec![SocketAddr::from(([127, 0, 0, 1], 30000)).into()],
         ..Default::default()
     };
-    assert_eq!(load(&path), defaults);
+    assert_eq!(load(path), defaults);
     // Its examples are right too. One or the other of a secret and its file.
     let folder = tempfile::tempdir().unwrap();
     let line = |line: &str| {
@@ -96,7 +92,7 @@ fn metrics_markdown() -> String {
         let (name, help) = (code(metric.name), metric.help.into());
         [name, kind, unit, labels.join(", "), help]
     };
-    markdown(heads, METRICS.iter().map(row))
+    markdown(&heads, METRICS.iter().map(row))
 }
 
 fn buckets_markdown() -> String {
@@ -115,7 +111,7 @@ fn buckets_markdown() -> String {
         [names.join(", "), bounds.join(" ")]
     });
     markdown(
-        ["histograms", "upper bounds of their buckets, seconds"],
+        &["histograms", "upper bounds of their buckets, seconds"],
         rows,
     )
 }
@@ -140,7 +136,7 @@ const CRATES: [&str; 2] = ["pingora", "tokio"];
 
 #[test]
 fn rooms_use_only_rooms_below_them() {
-    let document = std::fs::read_to_string(root().join("docs/dev/ARCHITECTURE.md")).unwrap();
+    let document = std::fs::read_to_string("docs/dev/ARCHITECTURE.md").unwrap();
     let (_, block) = document.split_once("```arrows\n").unwrap();
     let (block, _) = block.split_once("```").unwrap();
     let mut allowed = BTreeSet::new();
@@ -154,23 +150,16 @@ fn rooms_use_only_rooms_below_them() {
         }
     }
 
-    let sources = sources(root());
-    let mut used = BTreeMap::new();
-    for source in &sources {
-        let room = source.room();
-        for to in source.rooms(&CRATES).filter(|to| to != room) {
-            used.entry((room.to_owned(), to)).or_insert(&source.path);
-        }
-    }
-    let wrong = used.iter().filter(|(arrow, _)| !allowed.contains(arrow));
-    let wrong: Vec<_> = wrong.collect();
-    assert!(
-        wrong.is_empty(),
-        "not in docs/dev/ARCHITECTURE.md: {wrong:?}"
-    );
-    let unused = allowed.iter().filter(|arrow| !used.contains_key(arrow));
-    let unused: Vec<_> = unused.collect();
-    assert!(unused.is_empty(), "nobody uses these any more: {unused:?}");
+    let sources = sources();
+    let uses = |source: &Source| {
+        let room = source.room().to_owned();
+        let others = source.rooms(&CRATES).filter(|to| *to != room);
+        others.map(|to| (room.clone(), to)).collect::<Vec<_>>()
+    };
+    let used: BTreeSet<_> = sources.iter().flat_map(uses).collect();
+    let wrong: Vec<_> = used.symmetric_difference(&allowed).collect();
+    let told = "only here or only in docs/dev/ARCHITECTURE.md";
+    assert!(wrong.is_empty(), "{told}: {wrong:?}");
     let rooms = sources.iter().map(Source::room);
     let missing = rooms.filter(|room| *room != "lib" && !above.contains(room));
     assert_eq!(missing.collect::<Vec<_>>(), [""; 0], "rooms without a line");
@@ -178,10 +167,10 @@ fn rooms_use_only_rooms_below_them() {
 
 #[test]
 fn every_file_is_on_the_map_by_itself_or_in_its_folder() {
-    let document = std::fs::read_to_string(root().join("docs/dev/ARCHITECTURE.md")).unwrap();
+    let document = std::fs::read_to_string("docs/dev/ARCHITECTURE.md").unwrap();
     let (_, map) = document.split_once("\n## File map\n").unwrap();
     let on_map: BTreeSet<&str> = map.split('`').skip(1).step_by(2).collect();
-    let sources = sources(root());
+    let sources = sources();
     let is_missing = |path: &&str| {
         let (folder, _) = path.rsplit_once('/').unwrap();
         !on_map.contains(path) && !on_map.contains(&*format!("{folder}/"))
@@ -189,12 +178,12 @@ fn every_file_is_on_the_map_by_itself_or_in_its_folder() {
     let missing = sources.iter().map(|source| &*source.path);
     assert_eq!(missing.filter(is_missing).collect::<Vec<_>>(), [""; 0]);
     let mut gone = on_map.iter().filter(|path| path.starts_with("src/"));
-    assert_eq!(gone.find(|path| !root().join(path).exists()), None);
+    assert_eq!(gone.find(|path| !Path::new(path).exists()), None);
 }
 
 #[test]
 fn files_use_each_other_in_no_circle() {
-    let sources = sources(root());
+    let sources = sources();
     let uses = uses(&sources);
     let mut reached = uses.clone();
     for middle in uses.keys() {
@@ -214,17 +203,13 @@ fn files_use_each_other_in_no_circle() {
     assert_eq!(circles.collect::<Vec<_>>(), []);
 }
 
-/// Every file under `folder` with one of these endings.
-fn texts(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+/// Every file under these folders with one of these endings.
+fn texts<'a>(folders: &'a [&str], endings: &'a [&str]) -> impl Iterator<Item = PathBuf> + 'a {
+    let all = folders.iter().flat_map(|folder| files(Path::new(folder)));
+    all.filter(|path| {
         let ending = path.extension().and_then(|ending| ending.to_str());
-        if path.is_dir() {
-            texts(&path, endings, found);
-        } else if ending.is_some_and(|ending| endings.contains(&ending)) {
-            found.push(path);
-        }
-    }
+        ending.is_some_and(|ending| endings.contains(&ending))
+    })
 }
 
 /// Whether it may stand in a path.
@@ -234,21 +219,15 @@ fn is_of_path(c: char) -> bool {
 
 #[test]
 fn pages_that_comments_and_scripts_name_are_there() {
-    let mut pages = Vec::new();
-    texts(&root().join("docs"), &["md"], &mut pages);
+    let pages: Vec<PathBuf> = texts(&["docs"], &["md"]).collect();
     let names = pages.iter().map(|page| page.file_name().unwrap());
     let mut known: BTreeSet<_> = names.map(|name| name.to_str().unwrap()).collect();
     known.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]);
     let mut readers = pages.clone();
-    readers.extend(["README.md", "CONTRIBUTING.md", "config.toml"].map(|name| root().join(name)));
-    for folder in [
-        "src", "tests/it", "scripts", "deploy", "grafana", "examples", "benches",
-    ] {
-        let endings = [
-            "rs", "sh", "py", "js", "yaml", "yml", "toml", "service", "html",
-        ];
-        texts(&root().join(folder), &endings, &mut readers);
-    }
+    readers.extend(["README.md", "CONTRIBUTING.md", "config.toml"].map(PathBuf::from));
+    let folders = "src tests/it scripts deploy grafana examples benches";
+    let endings = "rs sh py js yaml yml toml service html";
+    readers.extend(texts(&flags(folders), &flags(endings)));
     for reader in readers {
         let text = std::fs::read_to_string(&reader).unwrap();
         for word in text.split(|c| !is_of_path(c)) {
@@ -257,15 +236,10 @@ fn pages_that_comments_and_scripts_name_are_there() {
             let is_page = name.ends_with(".md") && name.len() > 3;
             assert!(!is_page || known.contains(name), "{reader:?} names {word}");
             // Of a decision its number is enough.
-            let is_there = |path: &PathBuf| {
-                let path = path.strip_prefix(root()).unwrap();
-                path.to_str().unwrap().starts_with(word)
-            };
-            let is_known = root().join(word).exists() || pages.iter().any(is_there);
-            assert!(
-                !word.starts_with("docs/") || is_known,
-                "{reader:?} names {word}"
-            );
+            let is_there = |path: &PathBuf| path.to_str().unwrap().starts_with(word);
+            let is_known = Path::new(word).exists() || pages.iter().any(is_there);
+            let is_right = !word.starts_with("docs/") || is_known;
+            assert!(is_right, "{reader:?} names {word}");
         }
     }
 }
@@ -274,29 +248,23 @@ fn pages_that_comments_and_scripts_name_are_there() {
 fn anchors(page: &str) -> BTreeSet<String> {
     let headings = page.lines().filter(|line| line.starts_with('#'));
     let name = |heading: &str| {
-        let kept = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept = kept
-            .chars()
-            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let is_kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+        heading.replace(|c| !is_kept(&c), "").replace(' ', "-")
     };
     headings.map(name).collect()
 }
 
 #[test]
 fn links_of_documents_lead_somewhere() {
-    let mut pages = ["README.md", "CONTRIBUTING.md"]
-        .map(|name| root().join(name))
-        .to_vec();
-    texts(&root().join("docs"), &["md"], &mut pages);
+    let more = ["README.md", "CONTRIBUTING.md"].map(PathBuf::from);
+    let pages = texts(&["docs"], &["md"]).chain(more);
     let mut wrong = Vec::new();
     for page in pages {
         let text = std::fs::read_to_string(&page).unwrap();
-        for link in text.split("](").skip(1) {
-            let (link, _) = link.split_once(')').unwrap();
-            if link.contains("://") {
-                continue;
-            }
+        let links = text.split("](").skip(1);
+        let links = links.map(|link| link.split_once(')').unwrap().0);
+        for link in links.filter(|link| !link.contains("://")) {
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
             let to = match path {
                 "" => page.clone(),

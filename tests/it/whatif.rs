@@ -15,9 +15,10 @@ use queuescope::whatif::load::{Load, Request};
 use queuescope::whatif::replay::{Deployment, Model};
 use queuescope::whatif::settings::{deployment, sweeps};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use crate::support::assert_says;
 use crate::support::generator::flags;
+use crate::support::{self, assert_says};
 
 mod h200;
 mod loads;
@@ -30,13 +31,8 @@ struct Flags {
 }
 
 fn files(of: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/data/h200")
-        .join(of);
-    let entries = std::fs::read_dir(folder).unwrap();
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h200");
+    support::files(&folder.join(of))
 }
 
 fn file(name: &str) -> String {
@@ -92,7 +88,7 @@ fn sixteen() -> Run {
     loaded.runs.into_iter().next().unwrap()
 }
 
-/// The pool that a file tells of is the one that is replayed.
+/// The pool that a file tells of is the one that is replayed (what it does to a queue: `a_full_kv_cache_is_named_and_its_size_can_be_given`).
 #[test]
 fn a_kv_cache_of_known_size_is_replayed() {
     let mut run = sixteen();
@@ -105,26 +101,27 @@ fn a_kv_cache_of_known_size_is_replayed() {
         metric: "max_total_num_tokens".into(),
         value: 700.0,
     }];
-    let small = servers(&run);
-    assert_eq!(small.model.profile.max_total_tokens, 700);
-    // It has room for one request at a time.
-    let load = Load::of(&run).unwrap();
-    let waited = |servers: &Deployment| Figures::of(&servers.serve(&load), &[]).compared()[4];
-    let mut large = small.clone();
-    large.model.profile.max_total_tokens = 800_000;
-    assert!(waited(&small) > 20.0 * waited(&large), "{small:?}");
+    let model = servers(&run).model;
+    assert_eq!(model.profile.max_total_tokens, 700);
+}
+
+fn request(arrival: f64, prompt: u32, output: u32) -> Request {
+    Request {
+        is_more: false,
+        arrival,
+        prompt,
+        cached: 0,
+        output,
+        server: 0,
+        times: None,
+    }
 }
 
 /// A server that is twice as slow as the usual one in prefill and three times in decode, with what it made of some requests.
 fn simulated(model: &Model, pace: f64) -> Load {
-    let request = |n: u32| Request {
-        is_more: false,
-        arrival: f64::from(n) / pace + f64::from(n * 7_919 % 97) / 50.0,
-        prompt: 200 + n * 7_919 % 3_000,
-        cached: 0,
-        output: 16 + n * 104_729 % 200,
-        server: 0,
-        times: None,
+    let request = |n: u32| {
+        let arrival = f64::from(n) / pace + f64::from(n * 7_919 % 97) / 50.0;
+        request(arrival, 200 + n * 7_919 % 3_000, 16 + n * 104_729 % 200)
     };
     let mut requests: Vec<Request> = (0..150).map(request).collect();
     requests.sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
@@ -134,7 +131,12 @@ fn simulated(model: &Model, pace: f64) -> Load {
         slots: vec![Some(32)],
         ..Load::default()
     };
-    Deployment::of(model, &load).serve(&load)
+    served(model, &load)
+}
+
+/// What servers make of a load.
+fn served(model: &Model, load: &Load) -> Load {
+    Deployment::of(model, load).serve(load)
 }
 
 /// A fit does not take a full server's queue for the scheduler's work.
@@ -142,7 +144,7 @@ fn simulated(model: &Model, pace: f64) -> Load {
 fn a_server_that_was_always_full_is_learnt_too() {
     let mut load = simulated(&Model::default(), 5.0);
     load.slots = vec![Some(4)];
-    let full = Deployment::of(&Model::default(), &load).serve(&load);
+    let full = served(&Model::default(), &load);
     let waits = full.requests.iter().filter_map(|of| of.times);
     let waited = waits.filter(|times| times.admitted - times.queued > 0.1);
     assert!(waited.count() > 130);
@@ -169,15 +171,7 @@ fn a_policy_chooses_when_requests_arrive() {
     let mut model = Model::default();
     model.profile.tokenize_token_us = 1_000.0;
     let pair = |n: u32| {
-        let request = |late, prompt| Request {
-            is_more: false,
-            arrival: f64::from(n) * 4.0 + late,
-            prompt,
-            cached: 0,
-            output: 4,
-            server: 0,
-            times: None,
-        };
+        let request = |late, prompt| request(f64::from(n) * 4.0 + late, prompt, 4);
         // The first is tokenized for two seconds, in which the second comes and goes.
         [request(0.0, 2_000), request(0.1, 20)]
     };
@@ -272,76 +266,53 @@ fn what_rows_were_made_of_is_learnt_of_them() {
     }
 }
 
-/// A file of the rows of 16 slots, each so many seconds late, with one column more.
-fn rewritten(late: impl Fn(usize) -> f64, more: [&str; 2]) -> tempfile::TempDir {
-    let Run { table, .. } = sixteen();
+/// A file of the rows of 16 slots, with one column more, and its path.
+fn rewritten(more: [&str; 2]) -> (TempDir, String) {
+    written(&Load::of(&sixteen()).unwrap(), more)
+}
+
+/// Rows of a load with these times, and one column more, which the eighth has.
+fn written(load: &Load, [more, cell]: [&str; 2]) -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
-    // Those that are late have a number.
-    let columns = [
-        (ColumnId::actual_prompt_tokens, 0.0),
-        (ColumnId::actual_output_tokens, 0.0),
-        (ColumnId::arrival_time, 0.0),
-        (ColumnId::server_created_time, 0.0),
-        (ColumnId::queue_time_start, 0.0),
-        (ColumnId::queue_time_end, 1.0),
-        (ColumnId::server_first_token_time, 1.0),
-        (ColumnId::finish_time, 1.0),
-        (ColumnId::pure_queue_time, 1.0),
-    ];
-    let names = columns.map(|(column, _)| column.column().name).join(",");
-    let mut text = format!("req_id,success,outcome,host,{names},{}\n", more[0]);
-    for row in 0..table.len() {
-        let cells = columns.map(|(column, is_late)| {
-            let cell = table.number(column, row).unwrap() + is_late * late(row);
-            cell.to_string()
-        });
-        let last = if row == 7 { more[1] } else { "" };
-        let _ = writeln!(text, "{row},True,ok,a,{},{last}", cells.join(","));
+    let mut text = format!(
+        "req_id,success,outcome,host,actual_prompt_tokens,actual_output_tokens,arrival_time,server_created_time,\
+         queue_time_start,queue_time_end,server_first_token_time,finish_time,pure_queue_time,{more}\n"
+    );
+    for (n, (of, times)) in load.timed().enumerate() {
+        let waited = times.admitted - times.queued;
+        let last = if n == 7 { cell } else { "" };
+        let _ = write!(text, "{n},True,ok,a,{},{}", of.prompt, of.output);
+        let (arrival, first, finish) = (of.arrival, times.first, times.finish);
+        let server = [times.created, times.queued, times.admitted];
+        for time in [&[arrival], &server[..], &[first, finish, waited]].concat() {
+            let _ = write!(text, ",{time:.9}");
+        }
+        let _ = writeln!(text, ",{last}");
     }
-    std::fs::write(folder.path().join("rows.csv"), text).unwrap();
-    folder
+    let path = folder.path().join("rows.csv");
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (folder, path)
 }
 
 #[test]
 fn an_engine_that_explains_nothing_predicts_nothing() {
     // Every second request is told to have waited ten seconds while others did not: no engine does that.
-    let folder = rewritten(|row| if row % 2 == 0 { 10.0 } else { 0.0 }, ["x", ""]);
-    let path = folder.path().join("rows.csv");
-    let (shown, refused) = run(&[path.to_str().unwrap(), "--format", "json"]).unwrap();
+    let mut load = Load::of(&sixteen()).unwrap();
+    for times in load.requests.iter_mut().step_by(2) {
+        let times = times.times.as_mut().unwrap();
+        for time in [&mut times.admitted, &mut times.first, &mut times.finish] {
+            *time += 10.0;
+        }
+    }
+    let (_folder, path) = written(&load, ["cached_tokens", ""]);
+    let (shown, refused) = run(&[&path, "--format", "json"]).unwrap();
     let refused = refused.unwrap();
     assert_says(&refused, "no prediction is possible");
     assert_says(&refused, "more than 20 %");
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["no_prediction"], refused);
     assert_eq!(shown["predictions"], json!([]));
-}
-
-/// Rows of a load with these times.
-fn written(load: &Load) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let mut text = "req_id,success,outcome,host,actual_prompt_tokens,actual_output_tokens,arrival_time,server_created_time,\
-        queue_time_start,queue_time_end,server_first_token_time,finish_time,pure_queue_time\n"
-        .to_owned();
-    for (n, (of, times)) in load.timed().enumerate() {
-        let Request { prompt, output, .. } = of;
-        let _ = write!(text, "{n},True,ok,a,{prompt},{output}");
-        let [queued, admitted] = [times.queued, times.admitted];
-        let waited = admitted - queued;
-        for time in [
-            of.arrival,
-            times.created,
-            queued,
-            admitted,
-            times.first,
-            times.finish,
-            waited,
-        ] {
-            let _ = write!(text, ",{time:.9}");
-        }
-        text += "\n";
-    }
-    std::fs::write(folder.path().join("rows.csv"), text).unwrap();
-    folder
 }
 
 /// What requests waited for is named where it is not explained, and nothing else is; once its size is given, it is replayed.
@@ -352,9 +323,9 @@ fn a_full_kv_cache_is_named_and_its_size_can_be_given() {
         pool: Some(12_000),
         ..simulated(&Model::default(), 5.0)
     };
-    let folder = written(&Deployment::of(&Model::default(), &load).serve(&load));
-    let [rows, profile] = ["rows.csv", "learnt.toml"].map(|name| folder.path().join(name));
-    let [path, kept] = [&rows, &profile].map(|path| path.to_str().unwrap());
+    let (folder, path) = written(&served(&Model::default(), &load), ["cached_tokens", ""]);
+    let profile = folder.path().join("learnt.toml");
+    let (path, kept) = (path.as_str(), profile.to_str().unwrap());
     let (shown, refused) = run(&[path, "--profile", kept]).unwrap();
     let refused = refused.unwrap();
     for text in [&shown, &refused] {
@@ -383,12 +354,10 @@ fn what_a_given_limit_explains_is_replayed() {
     for at in 61..65 {
         load.requests[at].arrival = load.requests[60].arrival;
     }
-    let folder = written(&Deployment::of(&Model::default(), &load).serve(&load));
-    let path = folder.path().join("rows.csv");
-    let path = path.to_str().unwrap();
-    let (_, refused) = run(&[path]).unwrap();
+    let (_folder, path) = written(&served(&Model::default(), &load), ["cached_tokens", ""]);
+    let (_, refused) = run(&[&path]).unwrap();
     assert_says(&refused.unwrap(), "what it waited for is not known for ");
-    let all = told(&[path], "--max-running-requests 1");
+    let all = told(&[&path], "--max-running-requests 1");
     assert_eq!(all["loads"][0]["notes"], json!([]));
 }
 

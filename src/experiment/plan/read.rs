@@ -120,16 +120,11 @@ mod tests {
             (&["0:5,60:50"], false, "\"0:5,60:50\""),
             (&["a,b"], false, "\"a,b\""),
         ] {
-            assert_eq!(
-                flag_value(texts, false, is_own).to_string(),
-                read,
-                "{texts:?}"
-            );
+            let value = flag_value(texts, false, is_own);
+            assert_eq!(value.to_string(), read, "{texts:?}");
         }
-        assert_eq!(
-            flag_value(&["a", "b"], true, false).to_string(),
-            "[\"a\", \"b\"]"
-        );
+        let several = flag_value(&["a", "b"], true, false);
+        assert_eq!(several.to_string(), "[\"a\", \"b\"]");
         let assigned = |text| assignment(text).unwrap().1;
         assert_eq!(assigned("sim.x = 8"), Value::Integer(8));
         assert_eq!(assigned("a=b c"), Value::String("b c".to_owned()));

@@ -169,11 +169,12 @@ fn parser_flags(key: &Arg, value: &Value) -> Vec<String> {
 /// Collects the values of a key.
 ///
 /// # Errors
-/// Returns the first value whose text is that of one before.
+/// Returns the first value whose text, or number, is that of one before.
 pub fn distinct(values: impl Iterator<Item = Value>) -> Result<Vec<Value>, Value> {
+    let text = |of: &Value| of.as_float().map_or(flag_text(of), |of| of.to_string());
     let mut all: Vec<Value> = Vec::new();
     for value in values {
-        if all.iter().any(|of| flag_text(of) == flag_text(&value)) {
+        if all.iter().any(|of| text(of) == text(&value)) {
             return Err(value);
         }
         all.push(value);

@@ -2,20 +2,10 @@ use std::path::Path;
 
 use super::*;
 use crate::experiment::launch::{DeploymentSpec, ServerSpec};
+use ExperimentKind::{Node, Routing};
 
 fn plan(kind: ExperimentKind, text: &str) -> Result<Plan, PlanError> {
     Plan::new(kind, Vec::new(), read::file(text)?)
-}
-
-fn node(text: &str) -> Plan {
-    plan(ExperimentKind::Node, text).unwrap()
-}
-
-fn only(plan: &Plan) -> Settings {
-    let [run] = plan.runs() else {
-        panic!("{} runs", plan.runs().len())
-    };
-    run.settings.clone()
 }
 
 fn spec(settings: &Settings) -> DeploymentSpec {
@@ -68,8 +58,8 @@ fn golden(file: &str, describe: impl Fn(ExperimentKind, &str) -> String) {
     let now = plans.map(|line| {
         let (kind, text) = line.split_once(": ").unwrap();
         let kind = match kind {
-            "node" => ExperimentKind::Node,
-            _ => ExperimentKind::Routing,
+            "node" => Node,
+            _ => Routing,
         };
         let found = describe(kind, &text.replace("\\n", "\n"));
         format!("{line}\n    {}\n", found.trim_end().replace('\n', "\n    "))
@@ -97,18 +87,6 @@ fn an_invalid_plan_is_refused_by_its_key_before_anything_starts() {
 }
 
 #[test]
-fn presets_override_defaults_and_given_keys_override_presets() {
-    let settings = only(&node(
-        "preset = 'high-throughput'\nchunked_prefill_size = 1000",
-    ));
-    let keys = &settings.keys;
-    assert_eq!(
-        (keys.max_running_requests, keys.chunked_prefill_size),
-        (512, Some(1000))
-    );
-}
-
-#[test]
 fn a_printed_plan_makes_the_same_runs() {
     for text in [
         "",
@@ -119,8 +97,8 @@ fn a_printed_plan_makes_the_same_runs() {
         // Keys that need quotes.
         "engine = 'sglang'\nmodel_path = 'm'\nsglang.'a b' = 1\nsglang.'c.d' = 2\nsglang.'' = 3\nsglang.\"e\\nf\" = 5",
     ] {
-        let before = plan(ExperimentKind::Routing, text).unwrap();
-        let after = plan(ExperimentKind::Routing, &before.to_toml()).unwrap();
+        let before = plan(Routing, text).unwrap();
+        let after = plan(Routing, &before.to_toml()).unwrap();
         let runs = |plan: &Plan| {
             let runs = plan.runs().iter();
             let runs = runs.map(|run| (run.dir.clone(), format!("{:?}", run.settings)));
@@ -135,36 +113,18 @@ fn a_printed_plan_makes_the_same_runs() {
 
 #[test]
 fn a_plan_shows_no_rate_where_something_else_says_when_requests_are_sent() {
-    let example = || read::file(ExperimentKind::Node.example()).unwrap();
+    let example = || read::file(Node.example()).unwrap();
     for given in [
         "rate_curve = '0:5,60:50'",
         "arrival = 'trace'\ndataset_name = 'mooncake'\ndataset_path = 'x'",
     ] {
         for example in [Vec::new(), example()] {
             let given = read::file(given).unwrap();
-            let plan = Plan::new(ExperimentKind::Node, example, given).unwrap();
+            let plan = Plan::new(Node, example, given).unwrap();
             let shown = plan.to_text();
             assert!(!shown.contains("request_rate"), "{shown}");
         }
     }
-}
-
-#[test]
-fn a_number_in_quotes_is_that_number() {
-    let plan = node("base_port = ['0', 30001]\nrepeats = '2'\nseed = '7'");
-    let seeds = plan.runs().iter().map(|run| run.settings.load.seed);
-    assert_eq!(seeds.collect::<Vec<_>>(), [7, 7, 8, 8]);
-    assert_eq!(plan.runs()[0].label, "base_port=0");
-}
-
-#[test]
-fn two_values_of_one_text_are_refused_in_tables_too() {
-    let twice = plan(ExperimentKind::Node, "sim.decode_step_ms = [4, '4']");
-    let error = twice.unwrap_err().to_string();
-    assert!(
-        error.contains("decode_step_ms = 4: is given twice"),
-        "{error}"
-    );
 }
 
 #[test]
@@ -173,14 +133,15 @@ fn a_ca_is_used_for_https_only() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), made.cert.pem()).unwrap();
     let pem = file.path().display().to_string();
-    let settings = only(&node(&format!(
-        "engine = 'external'\nservers = ['https://h:1']\nca = '{pem}'\nfront = true"
-    )));
-    let found = spec(&settings);
+    let text =
+        format!("engine = 'external'\nservers = ['https://h:1']\nca = '{pem}'\nfront = true");
+    let made = plan(Node, &text).unwrap();
+    let settings = &made.runs()[0].settings;
+    let found = spec(settings);
     assert_eq!(found.access.tls.ca.as_deref(), Some(file.path()));
     assert_eq!(found.proxy["upstream_ca"].as_str(), Some(pem.as_str()));
     let kind = crate::traffic::client::UpstreamKind::Server;
-    let args = |url: &str| deploy::traffic(&settings, url, kind, Path::new("/x")).unwrap();
+    let args = |url: &str| deploy::traffic(settings, url, kind, Path::new("/x")).unwrap();
     assert!(args("https://h:1").tls.ca.is_some());
     assert!(args("http://127.0.0.1:1").tls.ca.is_none());
 }
@@ -194,39 +155,23 @@ fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
     let router = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
     // Runs, max_running_requests, and the front's max_concurrent_requests.
     for (kind, given, expected) in [
-        (ExperimentKind::Node, "", (3, 8, None)),
-        (ExperimentKind::Node, search, (1, 256, None)),
+        (Node, "", (3, 8, None)),
+        (Node, search, (1, 256, None)),
         // The sweep would have no effect on servers that run already.
-        (ExperimentKind::Node, server, (1, 256, None)),
+        (Node, server, (1, 256, None)),
         // Given keys stay.
-        (ExperimentKind::Node, &narrow_search, (1, 8, None)),
-        (
-            ExperimentKind::Node,
-            "preset = 'low-latency'",
-            (1, 32, None),
-        ),
-        (ExperimentKind::Routing, "", (4, 4, Some("16"))),
-        (ExperimentKind::Routing, search, (1, 4, Some("16"))),
+        (Node, &narrow_search, (1, 8, None)),
+        (Node, "preset = 'low-latency'", (1, 32, None)),
+        (Routing, "", (4, 4, Some("16"))),
+        (Routing, search, (1, 4, Some("16"))),
         // The front's queue would be taken for the router's.
-        (
-            ExperimentKind::Routing,
-            "router = 'sglang-router'",
-            (1, 4, None),
-        ),
-        (ExperimentKind::Routing, router, (1, 4, None)),
-        (
-            ExperimentKind::Routing,
-            "num_prefill = 1\nnum_decode = 1",
-            (1, 4, None),
-        ),
+        (Routing, "router = 'sglang-router'", (1, 4, None)),
+        (Routing, router, (1, 4, None)),
+        (Routing, "num_prefill = 1\nnum_decode = 1", (1, 4, None)),
         // None of a kind is no pair.
-        (
-            ExperimentKind::Routing,
-            "num_prefill = 0",
-            (4, 4, Some("16")),
-        ),
+        (Routing, "num_prefill = 0", (4, 4, Some("16"))),
         // Policies can be compared on servers that run already, too.
-        (ExperimentKind::Routing, servers, (4, 4, Some("16"))),
+        (Routing, servers, (4, 4, Some("16"))),
     ] {
         let example = read::file(kind.example()).unwrap();
         let found = Plan::new(kind, example, read::file(given).unwrap()).unwrap();

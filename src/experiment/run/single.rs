@@ -296,31 +296,3 @@ pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyh
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn what_only_the_proxy_knows_of_pairs_is_in_the_summary_too() {
-        let folder = tempfile::tempdir().unwrap();
-        let dir = folder.path().to_owned();
-        let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
-        let own = "req_id,success,outcome,arrival_time,finish_time\nx-0,True,ok,1.0,3.0\n";
-        write(ROWS, own);
-        write(
-            PROXY_ROWS,
-            "req_id,success,outcome,arrival_time,finish_time,disaggregated,prefill_queue_time\nx-0,True,ok,1.0,3.0,True,0.25\n",
-        );
-        write(SUMMARY, r#"{"duration": 4.0, "scheduled": 1, "seed": 7}"#);
-        let run = RunResult::new(dir, RunFile::default());
-        assert_eq!(add_front_reports(&run).unwrap(), None);
-        let summary = run.metrics();
-        assert_eq!(summary["latency"]["prefill_queue_time"]["mean"], 0.25);
-        // What is not of the rows stays.
-        let kept = ["duration", "seed"].map(|name| &summary[name]);
-        assert_eq!(kept, [&json!(4.0), &json!(7)]);
-    }
-}

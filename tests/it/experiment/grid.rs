@@ -1,18 +1,18 @@
-//! Experiments that come to their end.
+//! Experiments that come to their end, and the search of the highest rate.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
 
-use queuescope::report::files::{RunRef, RunState};
-use queuescope::report::phases::{Episode, Phase, episodes};
+use queuescope::report::files::{RunRef, RunState, Trial, TrialFile};
+use queuescope::report::phases::{Episode, episodes};
 use queuescope::report::reader;
 use queuescope::request::columns::ColumnId;
 use queuescope::table::Table;
 
 use super::deployed::words;
-use super::started::Planned;
+use super::started::{Planned, executable};
 use crate::support::assert_says;
-use crate::support::process::{Done, queuescope, run};
+use crate::support::process::{Done, PROGRAM, queuescope, run};
 use crate::support::router::free_port;
 
 #[path = "../../../examples/node_test.rs"]
@@ -30,10 +30,6 @@ fn episode(dir: PathBuf) -> Episode {
     found.remove(0)
 }
 
-fn failed(phase: &Phase) -> usize {
-    phase.failed.values().sum()
-}
-
 /// The built-in example of a command with these flags: what it said, and its first two runs.
 fn example(flags: &str) -> (Done, [reader::Run; 2]) {
     let folder = tempfile::tempdir().unwrap();
@@ -48,11 +44,7 @@ fn example(flags: &str) -> (Done, [reader::Run; 2]) {
 }
 
 fn mean(run: &reader::Run, column: &str) -> f64 {
-    let values = run
-        .table
-        .first_rows()
-        .filter_map(|row| run.table.number(ColumnId::named(column).unwrap(), row));
-    let values: Vec<f64> = values.collect();
+    let values = run.table.numbers(ColumnId::named(column).unwrap());
     values.iter().sum::<f64>() / values.len() as f64
 }
 
@@ -69,21 +61,15 @@ fn the_example_of_routing_has_a_best_policy_and_queues_in_both_places() {
     }
     // A machine that is too busy to send in time compares nothing.
     let best = "routing_policy=cache_aware, shown against routing_policy=random";
-    assert!(
-        done.out.contains(best) || done.code == Some(3),
-        "{}",
-        done.out
-    );
+    let is_late = done.code == Some(3);
+    assert!(done.out.contains(best) || is_late, "{}", done.out);
 }
 
 /// A server that runs too few requests at once has them wait in its queue; one that runs enough does not.
 #[test]
 fn the_example_of_node_has_a_queue_where_too_few_requests_run() {
     let (done, [few, many]) = example("node --max-running-requests 8,64 --num-prompts 120");
-    let (long, short) = (
-        mean(&few, "pure_queue_time"),
-        mean(&many, "pure_queue_time"),
-    );
+    let [long, short] = [&few, &many].map(|run| mean(run, "pure_queue_time"));
     assert!(long > 10.0 * short, "{long} {short}\n{}", done.out);
     assert!(mean(&many, "ttft") < mean(&few, "ttft"), "{}", done.out);
 }
@@ -98,10 +84,8 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
     done.assert_status(&[0, 3]);
     assert_says(&done.out, "4 runs, each setting 2 times");
     let experiment = plan.experiment();
-    assert_eq!(
-        (experiment.kind.as_str(), experiment.keys),
-        ("node", vec!["max_running_requests".to_owned()])
-    );
+    assert_eq!(experiment.kind, "node");
+    assert_eq!(experiment.keys, ["max_running_requests"]);
     let dirs: Vec<&str> = experiment.runs.iter().map(|run| run.dir.as_str()).collect();
     assert_eq!(
         dirs,
@@ -116,37 +100,23 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
     // When each request was due, and how long it was to be.
     let schedule = |dir: &str| {
         let text = std::fs::read_to_string(plan.path(dir).join("schedule.csv")).unwrap();
-        let rows = text
-            .lines()
-            .map(|line| line.split(',').take(4).collect::<Vec<_>>().join(","));
-        rows.collect::<Vec<_>>()
+        let first_four = |line: &str| line.splitn(5, ',').take(4).collect::<Vec<_>>().join(",");
+        text.lines().map(first_four).collect::<Vec<_>>()
     };
     assert_eq!(schedule(dirs[0]).len(), 61);
     assert_eq!(schedule(dirs[0]), schedule(dirs[1]));
     assert_eq!(schedule(dirs[2]), schedule(dirs[3]));
-    assert_ne!(
-        schedule(dirs[0]),
-        schedule(dirs[2]),
-        "each repeat has a seed of its own"
-    );
+    // Each repeat has a seed of its own.
+    assert_ne!(schedule(dirs[0]), schedule(dirs[2]));
     let run = plan.run_file("02-max_running_requests=8").unwrap();
     assert_eq!(run.servers.len(), 1);
-    assert!(
-        run.processes[0]
-            .command
-            .contains("--max-running-requests 8"),
-        "{run:?}"
-    );
-    let log = std::fs::read_to_string(plan.path(dirs[1]).join(&run.processes[0].log)).unwrap();
-    assert!(
-        log.starts_with(&format!("$ {}\n", run.processes[0].command)),
-        "{log}"
-    );
+    let process = &run.processes[0];
+    assert_says(&process.command, "--max-running-requests 8");
+    let log = std::fs::read_to_string(plan.path(dirs[1]).join(&process.log)).unwrap();
+    assert_eq!(log.lines().next(), Some(&*format!("$ {}", process.command)));
     let series = std::fs::read_to_string(plan.path(dirs[1]).join("series.csv")).unwrap();
-    assert!(
-        series.contains(",metrics,server-1,") && !series.contains(",records,"),
-        "{series}"
-    );
+    assert_says(&series, ",metrics,server-1,");
+    assert!(!series.contains(",records,"), "{series}");
     for file in ["experiment.toml", "summary.csv", "comparison.json"] {
         assert!(plan.path(file).is_file(), "{file}");
     }
@@ -168,14 +138,11 @@ fn a_run_that_fails_is_noted_and_the_others_go_on() {
     assert_says(&done.out, &format!("failed: base_port={port}: "));
     // What failed is done again when it is asked for, and only that.
     drop(taken);
-    let kept = std::fs::read(plan.path("runs/02-base_port=0/requests.csv")).unwrap();
-    let done = plan.resume("node", &[]);
-    done.assert_status(&[0, 3]);
+    let kept = || std::fs::read(plan.path("runs/02-base_port=0/requests.csv")).unwrap();
+    let before = kept();
+    plan.resume("node", &[]).assert_status(&[0, 3]);
     assert_eq!(plan.states(), [RunState::Done; 2]);
-    assert_eq!(
-        std::fs::read(plan.path("runs/02-base_port=0/requests.csv")).unwrap(),
-        kept
-    );
+    assert_eq!(kept(), before);
     plan.assert_nothing_is_left();
 }
 
@@ -191,12 +158,8 @@ fn starts_that_fail_from_the_first_on_are_tried_twice() {
         [RunState::Failed, RunState::Failed, RunState::Planned]
     );
     let told = "not tried: 1 run, as none of the first 2 could be started";
-    assert!(
-        done.err.contains(told) && done.out.contains(told),
-        "{}\n{}",
-        done.out,
-        done.err
-    );
+    assert_says(&done.err, told);
+    assert_says(&done.out, told);
 }
 
 /// A killed server breaks what it has under way and refuses the rest; what a hop resets is in its rows.
@@ -228,9 +191,8 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     assert_eq!(table.len(), 200, "every request has a row");
     let faults = std::fs::read_to_string(dir.join("faults.csv")).unwrap();
     let events = faults.lines().skip(1);
-    let events: Vec<&str> = events
-        .map(|line| line.rsplit(',').next().unwrap())
-        .collect();
+    let events = events.filter_map(|line| line.rsplit(',').next());
+    let events: Vec<&str> = events.collect();
     assert_eq!(events[..2], ["down", "up"], "{faults}");
     let name = run.dir.strip_prefix("runs/").unwrap();
     let file = plan.run_file(name).unwrap();
@@ -240,40 +202,90 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     if kind == "kill" {
         let servers = file.servers.iter().map(|server| server.host.clone());
         assert_eq!(words(&table, "host"), servers.collect());
-        for row in (0..table.len()).filter(|row| table.text(ColumnId::outcome, *row) != "ok") {
-            let broke = (
-                table.text(ColumnId::host, row),
-                table.text(ColumnId::outcome, row),
-            );
-            assert_eq!(broke, (&*file.servers[0].host, "upstream_died"));
+        for row in 0..table.len() {
+            let [host, outcome] = [ColumnId::host, ColumnId::outcome].map(|of| table.text(of, row));
+            let broke = (&*file.servers[0].host, "upstream_died");
+            let is_broken = (host, outcome) == broke;
+            assert!(outcome == "ok" || is_broken, "{host}: {outcome}");
         }
     }
     let found = episode(dir);
-    let [before, during, _] = &found.phases;
-    assert_eq!(failed(before), 0, "{found:?}");
-    assert!(failed(during) > 0, "{found:?}");
+    let [before, during, _] = found
+        .phases
+        .each_ref()
+        .map(|phase| phase.failed.values().sum());
+    let during: usize = during;
+    assert!(before == 0 && during > 0, "{found:?}");
     let said = &found.faults[0].left.said;
     // So few requests may have gone elsewhere by chance.
-    let known = ["traffic left it within", "traffic did not leave it"];
-    assert!(
-        known.iter().any(|known| said.starts_with(known)),
-        "{found:?}"
-    );
+    let mut known = ["traffic left it within", "traffic did not leave it"].iter();
+    assert!(known.any(|known| said.starts_with(known)), "{found:?}");
 }
 
 #[test]
 fn the_same_from_rust() {
     let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("out");
-    node_test::run(Some(dir.clone())).unwrap();
-    assert!(
-        dir.join("runs/02-max_running_requests=8/requests.csv")
-            .is_file()
+    let [node, routing] = ["node", "routing"].map(|name| folder.path().join(name));
+    node_test::run(Some(node.clone())).unwrap();
+    routing_test::run(Some(routing.clone())).unwrap();
+    for file in [
+        node.join("runs/02-max_running_requests=8/requests.csv"),
+        routing.join("runs/02-routing_policy=random/proxy.csv"),
+    ] {
+        assert!(file.is_file(), "{file:?}");
+    }
+}
+
+/// A request of 8 tokens of 4 ms each, one at a time: at most 1 / (7 × 4 ms) can be served in a second, whatever the machine.
+const MOST: f64 = 1.0 / (7.0 * 0.004);
+
+#[test]
+fn the_highest_rate_is_near_what_the_server_can_do() {
+    let plan = Planned::new(
+        "max_running_requests = 1\nfind_max_rate = true\ngoodput = ['e2el:400']\ngoodput_share = 0.9\nrequest_rate = 20\n\
+         probe_s = 3\nrate_precision = 0.2",
     );
-    let dir = folder.path().join("routing");
-    routing_test::run(Some(dir.clone())).unwrap();
-    assert!(
-        dir.join("runs/02-routing_policy=random/proxy.csv")
-            .is_file()
+    let done = plan.ran("node", &[]);
+    let found = plan.experiment().max_rate.unwrap();
+    let (met, above) = (found.met.unwrap(), found.missed.or(found.invalid).unwrap());
+    // A machine that is busy with other things finds less, never more: at twice the rate the queue grows by seconds.
+    assert!(met > MOST / 8.0 && met < MOST * 1.25, "{found:?}");
+    assert!(above <= met * 1.2, "{found:?}");
+    let told = format!(
+        "Highest rate at which 90.0 % of requests keep e2el:400, from send: {met:.2} requests/s (drawn: "
     );
+    assert_says(&done.out, &told);
+    // What was scheduled, and how many kept the limits, of each trial.
+    let trials = found.trials;
+    let of_met = trials.iter().rfind(|trial| trial.rate == met).unwrap();
+    assert_eq!(of_met.result, Trial::Met);
+    assert!(of_met.kept >= 0.9, "{trials:?}");
+    let is_exact = |trial: &TrialFile| (trial.drawn.unwrap() / trial.rate - 1.0).abs() < 1e-4;
+    assert!(trials.iter().all(is_exact), "{trials:?}");
+    assert_eq!(trials.len(), plan.experiment().runs.len());
+    assert_says(&done.out, " % kept them  met\n");
+    assert_eq!(plan.experiment().keys, ["request_rate"]);
+    plan.assert_nothing_is_left();
+}
+
+#[test]
+fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
+    let plan = Planned::new(&format!(
+        "env.QUEUESCOPE = '{PROGRAM}'\nmax_running_requests = 8\nfind_max_rate = true\ngoodput = ['e2el:4000']\ngoodput_share = 0.5\nrequest_rate = 20\n\
+         probe_s = 1\nmodel_path = 'm'\npython = './python'"
+    ));
+    // Begins once, and fails from then on.
+    let script = "mkdir began || exit 9\nexec \"$QUEUESCOPE\" sim $3 $4 $5 $6 --decode-step-ms 4";
+    executable(&plan.folder.path().join("python"), script);
+    let done = plan.run("node", &["--engine", "sglang"]);
+    done.assert_status(&[1]);
+    let found = plan.experiment().max_rate.unwrap();
+    // Of a trial on a machine too busy to send in time nothing is told.
+    let is_late = done.err.contains("INVALID");
+    let met = (!is_late).then_some(20.0);
+    assert_eq!((found.met, found.trials.len()), (met, 1), "{}", done.err);
+    let told = "note: the search ended with trial 2: server-1 ended";
+    assert_says(&done.out, told);
+    let highest = done.out.contains("Highest rate at which 50.0 %");
+    assert!(highest || is_late, "{}", done.out);
 }

@@ -1,12 +1,16 @@
-//! What is the user's: files in a folder that is given, and secrets of a plan.
+//! What is the user's: files in a folder that is given, secrets of a plan, and what is left of an experiment that is ended before its time
+//! and gone on with.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use queuescope::report::files::RunState;
 
 use super::started::{Planned, end, until};
@@ -25,17 +29,12 @@ fn all(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-fn pipe(path: &Path) {
-    let made = std::process::Command::new("mkfifo").arg(path).status();
-    assert!(made.unwrap().success());
-}
-
 #[test]
 fn a_pipe_in_the_folder_is_not_waited_for() {
     for name in ["experiment.json", "experiment.toml"] {
         let plan = Planned::new(ONE);
         std::fs::create_dir(plan.path("")).unwrap();
-        pipe(&plan.path(name));
+        mkfifo(&plan.path(name), Mode::S_IRWXU).unwrap();
         plan.run("node", &[]).assert_status(&[2]);
     }
 }
@@ -68,10 +67,11 @@ const SECRETS: [&str; 3] = ["S3cretHeader", "S3cretTokenOfAdmin", "S3cretOfTheHo
 fn secrets_are_not_shown_and_kept_for_the_owner_alone() {
     let [header, token, hops] = SECRETS;
     let lines = format!(
-        "{ONE}\nfront = true\nheader = [\"x-key: {header}\"]\nmax_concurrency = [1, 2]\n\
+        "{ONE}\nfront = true\nheader = [\"x-key: {header}\", \"@secret\"]\nmax_concurrency = [1, 2]\n\
          proxy.admin_token = \"{token}\"\nproxy.hop_secret = \"{hops}\""
     );
     let plan = Planned::new(&lines);
+    std::fs::write(plan.folder.path().join("secret"), "x-team: S3cretOfAFile").unwrap();
     let shown = plan.run("node", &["--print-plan"]);
     shown.assert_status(&[0]);
     assert_says(&shown.out, "x-key:***");
@@ -102,6 +102,13 @@ fn secrets_are_not_shown_and_kept_for_the_owner_alone() {
     }
     // The plan all of them, and each run's proxy.toml two; one run was put aside.
     assert_eq!(holding, 3 + 2 * 3);
+    // Named by its file, one is in no other.
+    let found = all(&plan.path(""));
+    let holds = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("S3cretOfAFile");
+    assert!(!found.iter().any(|(_, bytes)| holds(bytes)));
+    assert!(!said.concat().contains("S3cretOfAFile"), "{said:?}");
+    let summary = plan.path("runs/01-max_concurrency=1/summary.json");
+    assert_says(&std::fs::read_to_string(summary).unwrap(), "x-team");
 }
 
 #[test]
@@ -121,21 +128,11 @@ fn what_is_wrong_with_a_secret_is_said_without_it() {
         let said = told.out + &told.err;
         assert!(!said.contains(&secret[..12]), "{said}");
     }
-    // Named by its file, it is in no other.
-    let plan = Planned::new(&format!("{ONE}\nheader = [\"@secret\"]"));
-    let file = plan.folder.path().join("secret");
-    std::fs::write(file, format!("x-key: {secret}\n")).unwrap();
-    plan.ran("node", &[]);
-    let found = all(&plan.path(""));
-    let holds = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(secret);
-    assert!(!found.iter().any(|(_, bytes)| holds(bytes)));
-    let text = std::fs::read_to_string(plan.path("runs/01-run/summary.json")).unwrap();
-    assert!(text.contains("x-key"), "{text}");
 }
 
 /// A command beside a plan, and the lines that it says.
-fn begin(args: &[&str], plan: &Planned) -> (Child, Receiver<String>) {
-    let mut process = queuescope(args);
+fn begin(line: &str, plan: &Planned) -> (Child, Receiver<String>) {
+    let mut process = queuescope(&flags(line));
     process.current_dir(plan.folder.path());
     process.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = process.spawn().unwrap();
@@ -143,50 +140,151 @@ fn begin(args: &[&str], plan: &Planned) -> (Child, Receiver<String>) {
     (child, lines)
 }
 
+/// A report on so many rows takes its time.
+fn swell(rows: &Path) {
+    let text = std::fs::read_to_string(rows).unwrap();
+    let (_, of_run) = text.split_once('\n').unwrap();
+    let mut rows = File::options().append(true).open(rows).unwrap();
+    rows.write_all(of_run.repeat(3_000).as_bytes()).unwrap();
+}
+
 #[test]
 fn ctrl_c_ends_a_report_on_what_is_done() {
     let plan = Planned::new(ONE);
     plan.ran("node", &[]);
-    // A report on so many rows takes its time.
-    let rows = plan.path("runs/01-run/requests.csv");
-    let text = std::fs::read_to_string(&rows).unwrap();
-    let (head, of_run) = text.split_once('\n').unwrap();
-    std::fs::write(&rows, format!("{head}\n{}", of_run.repeat(3_000))).unwrap();
+    swell(&plan.path("runs/01-run/requests.csv"));
     std::fs::remove_file(plan.path("summary.csv")).unwrap();
-    let (mut child, lines) = begin(&["node", "--resume", "out"], &plan);
-    let next = || lines.recv_timeout(PATIENCE).unwrap();
-    while !next().contains("done before") {}
-    let pid = Pid::from_raw(child.id().try_into().unwrap());
-    let mut status = None;
-    // One may come while there is still an experiment to stop.
-    until("its end", || {
-        kill(pid, Signal::SIGINT).unwrap();
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    assert_eq!(status.unwrap().code(), Some(130));
-    assert!(!plan.path("summary.csv").exists(), "no report was made");
-}
-
-/// The status of a generator that reads a pipe into which nobody writes, and gets a SIGINT.
-fn interrupted(command: &str, plan: &Planned) -> Option<i32> {
-    let path = plan.folder.path().join("pipe");
-    pipe(&path);
-    let line = format!("{command} --dataset-name sharegpt --dataset-path pipe");
-    let (child, lines) = begin(&flags(&line), plan);
-    // Opened to be written, it is known to be read.
-    let writer = std::fs::File::options().write(true).open(&path).unwrap();
-    let code = end(child, Signal::SIGINT);
-    drop(writer);
-    // No child of its holds them open.
-    while lines.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Disconnected) {}
-    code
+    let at = |file: &str| plan.folder.path().join(file);
+    let is_load_over = || at("demo/traffic/summary.json").exists();
+    for (line, report) in [
+        ("node --resume out", "out/summary.csv"),
+        (
+            "demo --output-dir demo --num-prompts 150",
+            "demo/report.html",
+        ),
+    ] {
+        let (mut child, lines) = begin(line, &plan);
+        if line.starts_with("node") {
+            while !lines.recv_timeout(PATIENCE).unwrap().contains("before") {}
+        } else {
+            let rows = at("demo/proxy.csv");
+            let size = || rows.metadata().map_or(0, |file| file.len());
+            until("some rows", || size() > 30_000);
+            swell(&rows);
+            until("the end of the load", is_load_over);
+        }
+        let pid = Pid::from_raw(child.id().try_into().unwrap());
+        let mut status = None;
+        // One may come while there is still something to stop.
+        until("its end", || {
+            kill(pid, Signal::SIGINT).unwrap();
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.unwrap().code(), Some(130), "{line}");
+        assert!(!at(report).exists(), "{line}: a report was made");
+    }
 }
 
 #[test]
 fn ctrl_c_ends_the_reading_of_a_data_set() {
     for command in ["traffic", "node plan.toml"] {
         let plan = Planned::new(ONE);
-        assert_eq!(interrupted(command, &plan), Some(130), "{command}");
+        let path = plan.folder.path().join("pipe");
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let line = format!("{command} --dataset-name sharegpt --dataset-path pipe");
+        let (child, lines) = begin(&line, &plan);
+        // Opened to be written, it is known to be read.
+        let writer = File::options().write(true).open(&path).unwrap();
+        assert_eq!(end(child, Signal::SIGINT), Some(130), "{command}");
+        drop(writer);
+        // No child of its holds them open.
+        while lines.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Disconnected) {}
     }
+}
+
+const PLAN: &str = "max_running_requests = [1, 8]\nrequest_rate = 50\nnum_prompts = 100";
+const FIRST: &str = "01-max_running_requests=1";
+const SECOND: &str = "02-max_running_requests=8";
+
+/// The rows of a run.
+fn rows(plan: &Planned, run: &str) -> Option<String> {
+    std::fs::read_to_string(plan.path("runs").join(run).join("requests.csv")).ok()
+}
+
+#[test]
+fn killed_at_any_moment_it_is_gone_on_with() {
+    for moment in [FIRST, SECOND] {
+        let plan = Planned::new(PLAN);
+        let process = plan.begin("node", &[]);
+        plan.until_loaded(moment);
+        end(process, Signal::SIGKILL);
+        plan.assert_nothing_is_left();
+        assert_eq!(plan.run_file(moment).unwrap().state, RunState::Running);
+        let first = rows(&plan, FIRST);
+        assert_eq!(first.is_some(), moment == SECOND);
+
+        let done = plan.resume("node", &[]);
+        done.assert_status(&[0, 3]);
+        assert_says(&done.err, "was not done: what it left is in ");
+        assert_eq!(plan.states(), [RunState::Done; 2]);
+        let aside = plan.path("aside").join(format!("{moment}-1"));
+        assert!(aside.join("run.json").is_file() && aside.join("schedule.csv").is_file());
+        let all = [FIRST, SECOND].map(|run| rows(&plan, run).unwrap());
+        assert!(all.iter().all(|rows| rows.lines().count() == 101));
+        // What was done stays.
+        assert!(first.is_none_or(|first| first == all[0]));
+        plan.assert_nothing_is_left();
+        // Nothing is left to do: all of it stays.
+        let again = plan.resume("node", &[]);
+        assert_eq!(again.err.matches("done before").count(), 2, "{}", again.err);
+    }
+}
+
+#[test]
+fn a_run_with_too_many_failures_stays_one_when_it_is_gone_on_with() {
+    for (max_failed, code) in [("max_failed = 0.5", 4), ("", 4), ("max_failed = 1.0", 0)] {
+        let lines = format!("request_rate = 100\nnum_prompts = 40\n{max_failed}");
+        // One runs and one waits: most fail, and not all.
+        let flags = "--set sim.max_running_requests=1 --set sim.max_queued_requests=1";
+        let run = || {
+            let plan = Planned::new(&lines);
+            (plan.run("node", &self::flags(flags)), plan)
+        };
+        // On a busy machine it may be INVALID, whatever failed.
+        let mut runs = std::iter::repeat_with(run).take(10);
+        let (done, plan) = runs.find(|(done, _)| done.code != Some(3)).unwrap();
+        done.assert_status(&[code]);
+        let file = plan.run_file("01-run").unwrap();
+        assert_eq!(file.has_failed_too_often, code == 4);
+        let again = plan.resume("node", &[]);
+        again.assert_status(&[code]);
+        assert_says(&again.err, "done before");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_all_of_it_in_order_and_no_other_plan_goes_on_with_it() {
+    let plan = Planned::new(PLAN);
+    let process = plan.begin("node", &[]);
+    plan.until_loaded(FIRST);
+    let told = plan.resume("node", &[]);
+    told.assert_refused("another process is at work on this experiment");
+    assert_eq!(end(process, Signal::SIGINT), Some(130));
+    plan.assert_nothing_is_left();
+    assert_eq!(plan.states(), [RunState::Stopped, RunState::Planned]);
+    assert_eq!(plan.run_file(FIRST).unwrap().state, RunState::Stopped);
+    // What came until then can be looked at.
+    assert!(rows(&plan, FIRST).is_some());
+    assert!(plan.path("comparison.json").is_file());
+    // The plan is that of the folder: what else is said is refused.
+    for flags in [&["--seed", "6"][..], &["--set", "seed=6"], &["plan.toml"]] {
+        plan.resume("node", flags).assert_refused("--resume");
+    }
+    let told = plan.resume("routing", &[]);
+    told.assert_refused("experiment = \"node\": this is queuescope routing");
+    assert!(!plan.path("aside").exists());
+    let done = plan.resume("node", &[]);
+    done.assert_status(&[0, 3]);
+    assert_eq!(plan.states(), [RunState::Done; 2]);
 }

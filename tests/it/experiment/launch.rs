@@ -1,4 +1,4 @@
-//! What a run needs is started, and nothing of it is left.
+//! What a run needs is started, fails when it is to, and nothing of it is left.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -9,11 +9,18 @@ use std::process::Stdio;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::clock::Clock;
-use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
+use queuescope::experiment::faults::{self, FaultKind, FaultPlan, Schedule};
+use queuescope::experiment::launch::{
+    CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec,
+};
+use queuescope::report::files::FaultRow;
 use queuescope::request::columns::ColumnId;
 
-use super::deployed::{assert_nothing_is_left, hosts, left, routed, send, spec, started, words};
+use super::deployed::{
+    assert_nothing_is_left, hosts, left, routed, running, send, spec, started, words,
+};
 use crate::support::assert_says;
+use crate::support::generator::sim;
 use crate::support::process::{PROGRAM, queuescope};
 use crate::support::router::{Which, free_port};
 use crate::support::wire::PATIENCE;
@@ -123,14 +130,16 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         ..serving(ServerSpec::Running(nobody))
     };
     let clock = Clock::system();
+    let no_flag = serving(started(PROGRAM, "sim --no-such"));
+    let no_program = serving(started("/no/such/python", "-m sglang.launch_server"));
     for (wanted, pieces) in [
-        (on_taken_port, taken_port.as_str()),
+        (on_taken_port, &*taken_port),
         (
-            serving(started(PROGRAM, "sim --no-such")),
+            no_flag,
             "server-|unexpected argument '--no-such'|command: | sim |logs/server-|--help",
         ),
         (
-            serving(started("/no/such/python", "-m sglang.launch_server")),
+            no_program,
             "the program is not there|/no/such/python -m sglang.launch_server",
         ),
         (
@@ -179,4 +188,64 @@ async fn an_end_that_nobody_wanted_is_told() {
     }
     deployment.stop().await;
     assert_eq!(left(folder.path()), [""; 0]);
+}
+
+/// Does to the first server what fits, and gives what was written of it.
+async fn done(
+    kind: &str,
+    schedule: &str,
+    (spec, deployment): (&DeploymentSpec, &Deployment),
+) -> Vec<String> {
+    let plan = FaultPlan {
+        kind: FaultKind::parse(kind).unwrap(),
+        schedule: Schedule::parse(schedule).unwrap(),
+    };
+    plan.check(spec).unwrap();
+    let (clock, file) = (Clock::system(), spec.dir.join("faults.csv"));
+    let done = faults::run(&plan, &deployment.servers, clock.now(), &clock, &file);
+    done.await.unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.starts_with("time,server,kind,event\n"), "{text}");
+    let rows = csv::Reader::from_path(file).unwrap().into_deserialize();
+    let rows: Vec<FaultRow> = rows.map(Result::unwrap).collect();
+    assert!(rows.is_sorted_by_key(|row| row.time), "{rows:?}");
+    let is_right = |row: &FaultRow| (&*row.server, &*row.kind) == ("server-1", kind);
+    assert!(rows.iter().all(is_right), "{rows:?}");
+    rows.into_iter().map(|row| row.event).collect()
+}
+
+/// A server of ours that is killed, and one that is not ours, behind a hop.
+#[tokio::test]
+async fn a_server_that_is_taken_down_comes_back() {
+    let sim = sim(|_| {});
+    for kind in ["kill", "refuse"] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut wanted = spec(folder.path());
+        if kind == "refuse" {
+            wanted = DeploymentSpec {
+                engine: EngineName::External,
+                servers: running(&[format!("http://{}", sim.addr())]),
+                router: Router::None,
+                hops: true,
+                proxy: [("fault_injection".to_owned(), true.into())].into(),
+                ..wanted
+            };
+        }
+        let deployment = Deployment::start(&wanted).await.unwrap();
+        let there = (&wanted, &deployment);
+        if kind == "refuse" {
+            assert_eq!(done(kind, "{ 0 = [1] }", there).await, ["down"]);
+            let table = send(&deployment, &folder, "down", "--num-prompts 5").await;
+            assert!(words(&table, "success").iter().eq(["False"]));
+        }
+        // A file without a row has its header.
+        assert_eq!(done(kind, "{ 0 = [] }", there).await, [""; 0]);
+        let events = done(kind, r#"{ 0 = [1], "0.01" = [] }"#, there).await;
+        assert_eq!(events, ["down", "up", "ready"]);
+        let flags = "--num-prompts 20 --upstream-kind server";
+        let table = send(&deployment, &folder, "up", flags).await;
+        assert!(words(&table, "outcome").iter().eq(["ok"]), "{kind}");
+        assert_eq!(words(&table, "host"), hosts(&deployment), "{kind}");
+        deployment.stop().await;
+    }
 }

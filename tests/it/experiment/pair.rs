@@ -66,6 +66,10 @@ fn what_is_narrow_is_named() {
         let told = own.iter().filter(|row| !row["kv_transfer_time"].is_empty());
         let told = told.count();
         assert!(told * 10 >= own.len() * 9, "{which:?}: {lines}: {told}");
+        // And so has its summary, in which what is not of the rows stays.
+        let summed = run.summary_as::<usize>("/latency/kv_transfer_time/count");
+        assert!(summed > Some(0), "{which:?}: {lines}: {:#}", run.summary);
+        assert!(run.verdict().is_some(), "{:#}", run.summary);
         plan.assert_nothing_is_left();
     }
 }
@@ -94,10 +98,8 @@ fn killed_decode_server(which: Which) {
     let (good, bad): (Vec<&Row>, Vec<&Row>) = own.iter().partition(|row| row["outcome"] == "ok");
     assert!(!good.is_empty() && !bad.is_empty(), "{}", good.len());
     for row in &good {
-        assert_cells(
-            row,
-            [("prefill_host", &prefill.host), ("host", &decode.host)],
-        );
+        let [prefill, decode] = [&*prefill.host, &decode.host];
+        assert_cells(row, [("prefill_host", prefill), ("host", decode)]);
     }
     // The last half second's spans died with it.
     let is_told = |row: &&&Row| !row["decode_bootstrap_time"].is_empty();
@@ -162,11 +164,9 @@ async fn a_burst_that_is_kept_back_waits_as_the_spans_say() {
         let flags =
             "--decode-step-ms 5 --max-running-requests 4 --disaggregation-decode-extra-slots 4";
         let mut spec = pair_of(which, &["prefill", "decode"], flags, folder.path());
-        let forward = (
-            "engine.traces.forward_to",
-            format!("http://{}", collector.http),
-        );
-        spec.proxy.insert(forward.0.into(), forward.1.into());
+        let to = format!("http://{}", collector.http);
+        spec.proxy
+            .insert("engine.traces.forward_to".into(), to.into());
         let path = told(&spec, async |front, _| {
             burst(front).await;
             // Servers send them now and then.

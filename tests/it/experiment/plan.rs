@@ -7,10 +7,13 @@ use crate::support::process::{queuescope, run};
 use crate::support::table;
 
 const WRONG: &str = "\
---num-gpus 0 | num_gpus = 0: must be a whole number from 1 to 1024
---request-rate 5,-1 | request_rate = -1: must be a positive number
---set sim.decode_step_ms=x | sim.decode_step_ms = x: must be a number
---failure-schedule {3=[9]} | there is no server 9";
+routing --num-gpus 0 | num_gpus = 0: must be a whole number from 1 to 1024
+routing --request-rate 5,-1 | request_rate = -1: must be a positive number
+routing --set sim.decode_step_ms=x | sim.decode_step_ms = x: must be a number
+routing --failure-schedule {3=[9]} | there is no server 9
+demo -n -3 | error: --num-prompts -3: must be a whole number from 1 to 1000000
+demo -n 0 | error: --num-prompts 0: must be a whole number from 1 to 1000000
+probe http://127.0.0.1:1 --input-len -3 | error: --input-len -3: must be a whole number from 1 to 1000000";
 
 #[test]
 fn what_is_wrong_is_one_line_and_status_2() {
@@ -18,7 +21,7 @@ fn what_is_wrong_is_one_line_and_status_2() {
     let told = plan.run("node", &[]);
     told.assert_refused("error: plan.toml: request_rates: no such key; request_rate is one\n");
     for [line, words] in table(WRONG) {
-        let told = run(queuescope(&flags(&format!("routing {line}"))));
+        let told = run(queuescope(&flags(line)));
         told.assert_refused(words);
         let lines = (told.out.lines().count(), told.err.lines().count());
         assert_eq!(lines, (0, 1), "{}", told.err);

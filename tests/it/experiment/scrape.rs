@@ -50,16 +50,22 @@ async fn scraped(
     (rows.map(Result::unwrap).collect(), scraper.notes())
 }
 
+/// Also those of a server behind TLS that wants a key: it is asked as the load is sent.
 #[tokio::test]
 async fn metrics_of_servers_and_gpus_are_written_with_their_time() {
     let page = "sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_queue_reqs{tp_rank=\"0\"} 1\n";
     let upstream = Upstream::always(json_response(page)).await;
-    let servers = [server("server-1", format!("http://{}", upstream.addr))];
+    let authority = Authority::new("ours");
+    let face = authority.face(&["localhost"], upstream.addr).await;
+    let mut access = Access::default();
+    access.tls.ca = Some(authority.file());
+    access.api_key = Some("Bearer S3cret".parse().unwrap());
+    let url = format!("https://localhost:{}", face.addr.port());
     let dir = tempfile::tempdir().unwrap();
     let gpus = smi(dir.path(), "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'");
     // Each asks for itself: one may tell twice before the other does.
     let have_both = |text: String| text.contains(",gpu,") && text.contains(",metrics,");
-    let (rows, notes) = scraped(&servers, Access::default(), gpus, have_both).await;
+    let (rows, notes) = scraped(&[server("server-1", url)], access, gpus, have_both).await;
     let values = rows.iter().map(|row| {
         let (source, server, metric) = (&row.source, &row.server, &row.metric);
         format!("{} {source} {server} {metric} {}", row.time, row.value)
@@ -75,29 +81,16 @@ async fn metrics_of_servers_and_gpus_are_written_with_their_time() {
     assert_eq!(notes, [""; 0]);
     let flags = std::fs::read_to_string(dir.path().join("nvidia-smi.flags")).unwrap();
     assert_says(&flags, "utilization.gpu,memory.used");
-}
-
-#[tokio::test]
-async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
-    let upstream = Upstream::always(json_response("sglang:num_running_reqs 3\n")).await;
-    let authority = Authority::new("ours");
-    let face = authority.face(&["localhost"], upstream.addr).await;
-    let mut access = Access::default();
-    access.tls.ca = Some(authority.file());
-    access.api_key = Some("Bearer S3cret".parse().unwrap());
-    let url = format!("https://localhost:{}", face.addr.port());
-    let has_a_row = |text: String| text.lines().count() > 1;
-    let (rows, notes) = scraped(&[server("server-1", url)], access, None, has_a_row).await;
-    assert_eq!((rows[0].value, notes.len()), (3.0, 0), "{notes:?}");
     let key = upstream.seen()[0].header("authorization");
     assert_eq!(key.unwrap(), "Bearer S3cret");
 }
 
 #[tokio::test]
 async fn a_failed_scrape_leaves_a_gap_and_has_a_note() {
-    let off = Upstream::always("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await;
+    let status = |line: &str| format!("HTTP/1.1 {line}\r\ncontent-length: 0\r\n\r\n");
+    let off = Upstream::always(status("404 Not Found")).await;
     let silent = Upstream::always(json_response("up 1\n")).await;
-    let denied = Upstream::always("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n").await;
+    let denied = Upstream::always(status("401 Unauthorized")).await;
     let down = refusing().await;
     let servers = [
         ("denied", denied.addr),

@@ -117,10 +117,8 @@ async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
     // Only then comes what came by router and hop.
     let (before, after) = paths.split_at(5);
     assert_eq!(before, [flush; 5]);
-    assert!(
-        after.contains(&asked) && !after.contains(&flush),
-        "{after:?}"
-    );
+    let is_flushed = after.contains(&flush);
+    assert!(after.contains(&asked) && !is_flushed, "{after:?}");
     deployment.stop().await;
 }
 
@@ -139,10 +137,8 @@ fn a_run_that_kept_a_cache_is_marked_and_not_compared() {
     let compared = std::fs::read_to_string(plan.path("comparison.json")).unwrap();
     let told = "is not compared: a server kept its cache from before the run";
     // Of a run on a machine that is too busy, something else is told.
-    assert!(
-        compared.contains(told) || compared.contains("INVALID"),
-        "{compared}"
-    );
+    let is_late = compared.contains("INVALID");
+    assert!(compared.contains(told) || is_late, "{compared}");
 }
 
 /// `queuescope node` of five requests to a server that runs behind this face, with these flags.
@@ -171,17 +167,10 @@ async fn a_server_under_tls_that_runs_already_is_tested_as_its_certificate_is_to
     // What cannot be is said before anything is asked.
     let done = node_at(&face, "--ca /no/such/ca.pem").await;
     done.assert_refused("error: --ca /no/such/ca.pem: cannot be read");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_is_refused_is_told_once_in_words_and_with_its_remedy() {
-    let server = sim(|_| ());
-    let ca = Authority::of_a_server("theirs", &["localhost"]);
-    let face = ca.own_face(server.addr()).await;
-    let other = Authority::new("ours");
-    let file = other.file();
-    let line = format!("--start-timeout-s 60 --ca {}", file.display());
-    let done = node_at(&face, &line).await;
+    // A certificate that is refused is told once, in words and with its remedy.
+    let theirs = Authority::of_a_server("theirs", &["localhost"]);
+    let face = theirs.own_face(server.addr()).await;
+    let done = node_at(&face, &format!("--start-timeout-s 60 {trusting}")).await;
     done.assert_status(&[1]);
     let said = format!("{} {}", done.out, done.err);
     let told = format!(
@@ -195,23 +184,16 @@ async fn a_certificate_that_is_refused_is_told_once_in_words_and_with_its_remedy
     }
 }
 
-/// The only run of twenty chats with these keys and flags.
-fn chat(command: &str, lines: &str, flags: &[&str]) -> Planned {
-    let plan = Planned::new(&format!(
-        "{lines}backend = 'sglang-oai-chat'\nmax_running_requests = 1\nrequest_rate = 100\nnum_prompts = 20"
-    ));
-    plan.ran(command, flags);
-    plan
-}
-
 #[test]
 fn a_chat_experiment_shows_the_servers_queue() {
-    let routed = "num_gpus = 2\nrouting_policy = 'round_robin'\n";
+    let chats = "backend = 'sglang-oai-chat'\nmax_running_requests = 1\nrequest_rate = 100\nnum_prompts = 20";
+    let routed = format!("num_gpus = 2\nrouting_policy = 'round_robin'\n{chats}");
     for (command, lines, files) in [
-        ("node", "", &["requests.csv"][..]),
-        ("routing", routed, &["requests.csv", "proxy.csv"]),
+        ("node", chats, &["requests.csv"][..]),
+        ("routing", &routed, &["requests.csv", "proxy.csv"]),
     ] {
-        let plan = chat(command, lines, &[]);
+        let plan = Planned::new(lines);
+        plan.ran(command, &[]);
         let servers = plan.run_file("01-run").unwrap().servers;
         let hosts: BTreeSet<String> = servers.into_iter().map(|server| server.host).collect();
         for file in files {
@@ -240,7 +222,8 @@ fn a_chat_experiment_shows_the_servers_queue() {
     }
     // Who says otherwise is heeded.
     let off = ["--set", "sim.export_metrics_to_file=false"];
-    let plan = chat("node", "", &off);
+    let plan = Planned::new(chats);
+    plan.ran("node", &off);
     for row in rows(&plan.path("runs/01-run/requests.csv")) {
         assert_cells(&row, [("pure_queue_time", "")]);
     }

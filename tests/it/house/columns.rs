@@ -3,8 +3,7 @@
 
 use queuescope::clock::Stamp;
 use queuescope::request::column::{Unit, Value};
-use queuescope::request::columns::COLUMNS;
-use queuescope::request::columns::Column;
+use queuescope::request::columns::{COLUMNS, Column};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::outcome::Outcome;
@@ -12,19 +11,7 @@ use queuescope::request::row::Row;
 use queuescope::request::stages::{StageSet, UNSEEN};
 use queuescope::request::timeline::{ClockOf, Moment, STAGES, Side};
 
-/// A table with these heads.
-pub fn markdown<const CELLS: usize>(
-    heads: [&str; CELLS],
-    rows: impl IntoIterator<Item = [String; CELLS]>,
-) -> String {
-    let rows = rows
-        .into_iter()
-        .map(|cells| cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
-    let lines = [heads.join(" | "), ["---"; CELLS].join("|")];
-    let [heads, rule] = lines;
-    let rows: String = rows.map(|row| format!("| {row} |\n")).collect();
-    format!("| {heads} |\n|{rule}|\n{rows}")
-}
+use crate::support::docs::markdown;
 
 /// The columns of a record: name, unit, what it is.
 pub fn columns_markdown() -> String {
@@ -32,13 +19,13 @@ pub fn columns_markdown() -> String {
         let (name, unit) = (code(column.name), unit_name(column.unit));
         [name, unit, column.help.into()]
     };
-    markdown(["column", "unit", "what it is"], COLUMNS.iter().map(row))
+    markdown(&["column", "unit", "what it is"], COLUMNS.iter().map(row))
 }
 
 /// How a request can end: the outcome's name, what it means.
 pub fn outcomes_markdown() -> String {
     let row = |outcome: Outcome| [code(outcome.name()), outcome.help().into()];
-    markdown(["outcome", "what it means"], Outcome::ALL.map(row))
+    markdown(&["outcome", "what it means"], Outcome::ALL.map(row))
 }
 
 /// The moments of a request: name, whose clock, the column that shows it, what it is.
@@ -48,7 +35,7 @@ pub fn moments_markdown() -> String {
         [name, clock_name(moment).into(), column_of(moment), help]
     };
     let heads = ["moment", "clock", "column", "what it is"];
-    markdown(heads, Moment::ALL.map(row))
+    markdown(&heads, Moment::ALL.map(row))
 }
 
 /// The stages of a request's time: the word for it, what it is called elsewhere, from where to where, and how a
@@ -70,8 +57,7 @@ pub fn stages_markdown() -> String {
     let stages = STAGES.iter().map(|stage| {
         let [from, to] = [stage.period.from, stage.period.to].map(|moment| code(moment.name()));
         let (label, place) = (stage.label.to_owned(), stage.place.to_owned());
-        let names = [stage.name, stage.metric].map(code);
-        let [name, metric] = names;
+        let [name, metric] = [stage.name, stage.metric].map(code);
         [label, column(stage.label), name, metric, from, to, place]
     });
     let none = String::new;
@@ -84,7 +70,7 @@ pub fn stages_markdown() -> String {
     let [from, to] = [Moment::RouterSend, Moment::FirstToken].map(|moment| code(moment.name()));
     let unseen = || UNSEEN.to_owned();
     let unseen = [unseen(), none(), joined, code("server"), from, to, unseen()];
-    markdown(heads, stages.chain(others).chain([unseen]))
+    markdown(&heads, stages.chain(others).chain([unseen]))
 }
 
 pub fn code(name: &str) -> String {

@@ -1,7 +1,6 @@
 //! Which paths the files under `src/` name outside of their tests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use syn::visit::{self, Visit};
 
@@ -24,27 +23,26 @@ struct Named {
 }
 
 /// Every file that the library or a program is made of, but for those of tests.
-pub fn sources(root: &Path) -> Vec<Source> {
+pub fn sources() -> Vec<Source> {
     let mut found = Vec::new();
-    read(root, "src/lib.rs", Vec::new(), &mut found);
+    read("src/lib.rs", Vec::new(), &mut found);
     assert!(found.len() > 50, "src/ was not read");
-    read(root, "src/main.rs", vec!["main".into()], &mut found);
+    read("src/main.rs", vec!["main".into()], &mut found);
     found
 }
 
-fn read(root: &Path, path: &str, module: Vec<String>, found: &mut Vec<Source>) {
-    let text = std::fs::read_to_string(root.join(path)).unwrap();
+fn read(path: &str, module: Vec<String>, found: &mut Vec<Source>) {
+    let text = std::fs::read_to_string(path).unwrap();
     let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let path = path.to_owned();
     let mut source = Source {
-        path,
+        path: path.to_owned(),
         module,
         ..Source::default()
     };
     source.visit_file(&file);
     for child in &source.children {
         let module = [&source.module[..], std::slice::from_ref(child)].concat();
-        read(root, &format!("src/{}.rs", module.join("/")), module, found);
+        read(&format!("src/{}.rs", module.join("/")), module, found);
     }
     found.push(source);
 }
@@ -58,13 +56,11 @@ impl Source {
     /// The rooms that it names, and those of `crates`.
     pub fn rooms(&self, crates: &[&str]) -> impl Iterator<Item = String> {
         self.named.iter().filter_map(move |Named { words, .. }| {
-            let outside = || {
-                crates
-                    .contains(&words[0].as_str())
-                    .then(|| words[0].clone())
-            };
-            self.inside(words)
-                .map_or_else(outside, |path| path.into_iter().next())
+            let outside = crates.contains(&&*words[0]).then(|| words[0].clone());
+            match self.inside(words) {
+                Some(path) => path.into_iter().next(),
+                None => outside,
+            }
         })
     }
 
@@ -100,13 +96,14 @@ impl Source {
             | syn::UseTree::Rename(syn::UseRename { ident, .. }) => {
                 words.push(ident.to_string());
                 self.imported.insert(ident.to_string(), words.clone());
-                self.named.push(Named { words, is_reexport });
+                self.named(words, is_reexport);
             }
-            syn::UseTree::Glob(_) => self.named.push(Named {
-                words,
-                is_reexport: false,
-            }),
+            syn::UseTree::Glob(_) => self.named(words, false),
         }
+    }
+
+    fn named(&mut self, words: Vec<String>, is_reexport: bool) {
+        self.named.push(Named { words, is_reexport });
     }
 }
 
@@ -117,11 +114,8 @@ impl<'ast> Visit<'ast> for Source {
             attribute.path().is_ident("cfg") && test.is_ok_and(|word| word == "test")
         };
         if !module.attrs.iter().any(is_for_tests) {
-            assert!(
-                module.content.is_none(),
-                "{} has a file of its own",
-                module.ident
-            );
+            let name = &module.ident;
+            assert!(module.content.is_none(), "{name} has a file of its own");
             self.children.push(module.ident.to_string());
         }
     }
@@ -132,15 +126,8 @@ impl<'ast> Visit<'ast> for Source {
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let words: Vec<String> = path
-            .segments
-            .iter()
-            .map(|word| word.ident.to_string())
-            .collect();
-        self.named.push(Named {
-            words,
-            is_reexport: false,
-        });
+        let words = path.segments.iter().map(|word| word.ident.to_string());
+        self.named(words.collect(), false);
         visit::visit_path(self, path);
     }
 
@@ -159,23 +146,18 @@ impl<'ast> Visit<'ast> for Source {
 /// `mod child;`, `pub use child::Name` as long as the file itself does not say `Name` (who imports that name uses the file
 /// that gives it on), and what a child names of the modules that hold it.
 pub fn uses(sources: &[Source]) -> BTreeMap<&str, BTreeSet<&str>> {
-    let of_module: BTreeMap<&[String], &Source> = sources
-        .iter()
-        .map(|source| (&source.module[..], source))
-        .collect();
+    let of_module = sources.iter().map(|source| (&source.module[..], source));
+    let of_module: BTreeMap<&[String], &Source> = of_module.collect();
     let uses_of = |source: &Source| {
         let named = source.named.iter().filter(|named| !named.is_reexport);
         let paths = named.filter_map(|named| source.inside(&named.words));
         let used = paths.filter_map(|path| {
-            (1..=path.len())
-                .rev()
-                .find_map(|end| of_module.get(&path[..end]).copied())
+            let mut shorter = (1..=path.len()).rev();
+            shorter.find_map(|end| of_module.get(&path[..end]).copied())
         });
         let used = used.filter(|used| !source.module.starts_with(&used.module));
         used.map(|used| used.path.as_str()).collect()
     };
-    sources
-        .iter()
-        .map(|source| (source.path.as_str(), uses_of(source)))
-        .collect()
+    let all = sources.iter();
+    all.map(|source| (&*source.path, uses_of(source))).collect()
 }

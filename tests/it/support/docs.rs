@@ -17,6 +17,20 @@ pub fn has_table(page: &str, name: &str, table: &str) {
     assert_file(page, &made);
 }
 
+/// A table with these heads.
+pub fn markdown<R: AsRef<[String]>>(heads: &[&str], rows: impl IntoIterator<Item = R>) -> String {
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let plain = |row: R| {
+        row.as_ref()
+            .iter()
+            .map(|cell| cell.replace('|', "\\|"))
+            .collect()
+    };
+    let rows: String = rows.into_iter().map(plain).map(line).collect();
+    let heads_line = line(heads.iter().map(ToString::to_string).collect());
+    format!("{heads_line}|{}\n{rows}", "---|".repeat(heads.len()))
+}
+
 /// Variables by which files are written anew. The test then fails, unless nothing was to be written.
 const UPDATES: [&str; 3] = ["UPDATE_DOCS", "UPDATE_GOLDEN", "UPDATE"];
 

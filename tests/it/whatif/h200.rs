@@ -1,19 +1,24 @@
 //! What rows of a real GPU teach, and how near predictions of the other runs come.
 
-use std::fmt::Write as _;
-
 use queuescope::report::reader;
 use queuescope::whatif::fit::{Fit, Replayed};
 use queuescope::whatif::load::Load;
 
 use super::files;
-use crate::support::docs::has_table;
+use crate::support::docs::{has_table, markdown};
 
 /// The bounds at and beyond saturation, as [`beyond`] has them: TTFT's p50, total time's p50, throughput.
 const SATURATED: [(f64, f64); 6] = {
     let any = (f64::INFINITY, 0.0);
     [(0.3, 15.0), any, (0.15, 15.0), any, any, (0.03, 0.0)]
 };
+
+/// The loads of a folder.
+fn loads(of: &str) -> Vec<Load> {
+    let loaded = reader::load(&files(of)).unwrap();
+    let loads = loaded.runs.iter().map(Load::of);
+    loads.map(Result::unwrap).collect()
+}
 
 /// Each run, and what the others taught of it.
 fn predicted_by_others(loads: &[Load]) -> Vec<Replayed> {
@@ -35,9 +40,7 @@ fn predicted_by_others(loads: &[Load]) -> Vec<Replayed> {
 
 #[test]
 fn runs_of_a_real_gpu_are_predicted_by_the_others() {
-    let loaded = reader::load(&files("rows")).unwrap();
-    let loads = loaded.runs.iter().map(Load::of);
-    let loads: Vec<Load> = loads.map(Result::unwrap).collect();
+    let loads = loads("rows");
     let limits = loads.iter().flat_map(|load| load.slots.clone());
     let limits: Vec<_> = limits.flatten().collect();
     assert_eq!(limits, [16], "the only run that waited had 16 slots");
@@ -52,8 +55,6 @@ fn runs_of_a_real_gpu_are_predicted_by_the_others() {
 /// Another H200 with slower processors: what runs below saturation teach of runs at and beyond it, and of other limits.
 #[test]
 fn saturation_is_predicted_by_runs_below_it() {
-    let loaded = reader::load(&files("full")).unwrap();
-    let loads = loaded.runs.iter().map(Load::of).map(Result::unwrap);
     let below = [
         "2048-64-rate5",
         "2048-64-rate10",
@@ -62,7 +63,7 @@ fn saturation_is_predicted_by_runs_below_it() {
         "mixed-rate8",
     ];
     let is_below = |load: &Load| below.iter().any(|name| load.name.contains(name));
-    let (taught, kept): (Vec<Load>, Vec<Load>) = loads.partition(is_below);
+    let (taught, kept): (Vec<Load>, Vec<Load>) = loads("full").into_iter().partition(is_below);
     let slots = kept.iter().map(|load| load.slots[0].unwrap_or(0));
     let slots: Vec<usize> = slots.collect();
     // 64 slots were never full where 10 came a second.
@@ -79,11 +80,8 @@ fn saturation_is_predicted_by_runs_below_it() {
         ("random-512-128-slots4-rate4.csv.gz", 0),
         ("random-512-128-slots4-rate4.csv.gz", 2),
     ];
-    assert_eq!(
-        off,
-        missed.map(|(name, at)| (name.to_owned(), at)),
-        "{shown}"
-    );
+    let missed = missed.map(|(name, at)| (name.to_owned(), at));
+    assert_eq!(off, missed, "{shown}");
     has_table("docs/WHATIF.md", "whatif full", &shown);
     // What a prediction says of its own error is kept by two of three figures.
     let (mut within, mut all) = (0, 0);
@@ -101,9 +99,7 @@ fn saturation_is_predicted_by_runs_below_it() {
 /// what the test before misses there is within the bounds.
 #[test]
 fn runs_of_another_limit_are_predicted_by_the_same_server() {
-    let loaded = reader::load(&files("full")).unwrap();
-    let loads = loaded.runs.iter().map(|run| Load::of(run).unwrap());
-    let loads: Vec<Load> = loads.collect();
+    let loads = loads("full");
     let find = |name: &str| loads.iter().find(|load| load.name.contains(name)).unwrap();
     for (name, other) in [
         ("128-512-slots64-rate10", "512-128-slots64-rate32"),
@@ -132,22 +128,16 @@ fn beyond(runs: &[Replayed], bounds: [(f64, f64); 6]) -> Vec<(String, usize)> {
 }
 
 fn table(runs: &[Replayed]) -> String {
-    let mut table =
-        "| run | | TTFT p50 | TTFT p99 | total p50 | total p99 | queue mean | done a second |\n"
-            .to_owned();
-    table += "|---|---|---|---|---|---|---|---|\n";
-    for run in runs {
-        for (name, what, figures) in [
-            (run.name.as_str(), "H200", run.measured.compared()),
-            ("", "predicted", run.predicted.compared()),
-        ] {
-            let _ = write!(table, "| {name} | {what} |");
-            for shown in figures {
-                let digits = if shown < 100.0 { 2 } else { 0 };
-                let _ = write!(table, " {shown:.digits$} |");
-            }
-            table += "\n";
-        }
-    }
-    table
+    let heads = "run||TTFT p50|TTFT p99|total p50|total p99|queue mean|done a second";
+    let row = |name: &str, what: &str, figures: [f64; 6]| {
+        let shown = figures.map(|of| format!("{of:.0$}", if of < 100.0 { 2 } else { 0 }));
+        let names = [name, what].map(str::to_owned);
+        [&names[..], &shown].concat()
+    };
+    let rows = runs.iter().flat_map(|run| {
+        let (measured, predicted) = (run.measured.compared(), run.predicted.compared());
+        let measured = row(&run.name, "H200", measured);
+        [measured, row("", "predicted", predicted)]
+    });
+    markdown(&heads.split('|').collect::<Vec<_>>(), rows)
 }

@@ -12,28 +12,48 @@ use queuescope::table::cells::RowWriter;
 use super::{file, rewritten, run, said, told};
 use crate::support::assert_says;
 
-/// A part of a load does not tell what its servers had to do.
+/// What a run's summary says of its rows is heeded: a part of a load does not tell what its servers had to do.
 #[test]
-fn parts_of_loads_are_refused() {
-    let folder = rewritten(|_| 0.0, ["x", ""]);
+fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
+    let (folder, path) = rewritten(["cached_tokens", ""]);
     let (dir, rows) = (folder.path(), folder.path().join("requests.csv"));
-    std::fs::rename(dir.join("rows.csv"), &rows).unwrap();
-    let config = |text: &str| std::fs::write(dir.join("summary.json"), text).unwrap();
-    config(r#"{"config": {"shard": "0/2"}}"#);
-    let given = dir.to_str().unwrap();
+    std::fs::rename(path, &rows).unwrap();
+    let (given, name) = (dir.to_str().unwrap(), dir.file_name().unwrap().display());
+    let summary = |text: &str| std::fs::write(dir.join("summary.json"), text).unwrap();
+    summary(r#"{"config": {"shard": "0/2"}}"#);
     let error = run(&[given, "--set", "rate=2"]).unwrap_err();
     assert_says(&error, "is shard 0/2 of a load");
     assert_says(&error, "queuescope report --merge");
-    // All of it is in this one.
-    config(r#"{"config": {"shard": "0/1"}}"#);
-    let all = said(&[given], "--set rate=2");
-    assert!(!all.contains("left out: 1 row"), "{all}");
+    let window = |first: u64| {
+        let members = "\"to_s\": 99.0, \"left_out_last\": 0, \"rule\": \"\"";
+        format!("{{\"window\": {{\"from_s\": {first}, \"left_out_first\": {first}, {members}}}}}")
+    };
+    let degraded = r#"{"verdict": {"grade": "DEGRADED", "reasons": ["late"]}}"#;
+    for (text, mark, has_window) in [
+        (degraded, Some("DEGRADED"), false),
+        (&window(9), None, true),
+        (&window(0), None, false),
+        // All of it is in this one.
+        (r#"{"config": {"shard": "0/1"}}"#, None, false),
+    ] {
+        summary(text);
+        let shown = said(&[given], "--set rate=2");
+        let marked = mark.map_or(format!("{name}"), |mark| format!("{name} {mark}"));
+        assert_says(&shown, &format!("\nmeasured: {marked} "));
+        assert_eq!(shown.contains("are of its window"), has_window, "{shown}");
+        assert!(!shown.contains("left out: 1 row"), "{shown}");
+        assert_eq!(told(&[given], "")["loads"][0]["mark"].as_str(), mark);
+    }
     let text = std::fs::read_to_string(&rows).unwrap();
     let text = text.replacen(",True,ok,", ",False,server_error,", 1);
     std::fs::write(&rows, text).unwrap();
-    let name = dir.file_name().unwrap().display();
     let note = format!("note: {name}: left out: 1 row (failed, or ");
     assert_says(&said(&[given], "--set rate=2"), &note);
+    // It kept no goal, as in the report.
+    let all = told(&[given], "--goodput e2el:600000");
+    let kept = &all["loads"][0]["measured"]["goodput_share"];
+    let off = kept.as_f64().unwrap() * 240.0 - 239.0;
+    assert!(off.abs() < 1e-6, "{kept}");
 }
 
 /// Writes some of a load's rows as a proxy of this side would, with times of the epoch.
@@ -73,10 +93,8 @@ fn rows_of_hops_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let hop = recorded(folder.path(), "hop.csv", "hop", |row| row % 2 == 1);
     let error = run(&[&hop]).unwrap_err();
-    assert_says(
-        &error,
-        "hop.csv: no request went well and tells its arrival",
-    );
+    let told = "hop.csv: no request went well and tells its arrival";
+    assert_says(&error, told);
 }
 
 /// A request of several sequences arrives once and is answered once, but all of them have to be made.

@@ -37,129 +37,69 @@ struct Simulated {
     profile: Profile,
 }
 
-/// What was learnt is kept as a plan's `[sim]`, below the command of the simulator.
+/// What was learnt is kept as a plan's `[sim]`, below the command of the simulator, with the limits that were found and the share of a
+/// GPU: a simulator with the profile is a server of LOAD.
 #[test]
 fn a_profile_is_what_the_simulator_and_plans_take() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("learnt.toml");
-    let line = format!("--profile {}", path.display());
-    let told = told(&[&file("slots16")], &line);
-    let kept = std::fs::read_to_string(&path).unwrap();
-    let plan = read::file(&kept).unwrap();
-    let command = kept.lines().next().unwrap();
-    let command = flags(command.strip_prefix("# queuescope ").unwrap());
-    for (name, learnt) in told["fit"]["parameters"].as_object().unwrap() {
-        let value = learnt["value"].as_f64().unwrap();
-        let of_plan = plan.iter().find(|(key, _)| *key == format!("sim.{name}"));
-        let of_plan = of_plan.unwrap().1.as_float().unwrap();
-        assert!((of_plan - value).abs() < 1e-6, "{name}: {of_plan} {value}");
-        let flag = [
-            format!("--{}", name.replace('_', "-")),
-            format!("{value:.6}"),
-        ];
-        assert!(command.windows(2).any(|two| two == flag), "{flag:?} {kept}");
-    }
-    let made = Simulated::try_parse_from(command).unwrap().profile;
-    assert_ne!(made, Profile::default());
-    Plan::new(ExperimentKind::Node, Vec::new(), plan).unwrap();
-}
-
-/// The limits that were found, and the share of a GPU, are part of the engine: a simulator with the profile is a server of LOAD.
-#[test]
-fn a_profile_has_the_slots_and_the_share_of_a_gpu() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("learnt.toml");
-    let kept = |loads: &[&str], line: &str| {
-        said(
-            loads,
-            &format!("{line} --force --profile {}", path.display()),
-        );
-        std::fs::read_to_string(&path).unwrap()
+    let kept = |load: &str, fit: &str| {
+        let line = format!("{fit} --force --profile {}", path.display());
+        let fit = told(&[load], &line)["fit"].take();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let plan = read::file(&text).unwrap();
+        Plan::new(ExperimentKind::Node, Vec::new(), plan.clone()).unwrap();
+        (fit, text, plan)
     };
     let [slots, pair, quiet] = ["slots16", "two-servers", "2048-64-rate5"].map(file);
-    let one = kept(&[&slots], "");
-    let command = flags(
-        one.lines()
-            .next()
-            .unwrap()
-            .strip_prefix("# queuescope ")
-            .unwrap(),
-    );
+    let (fit, text, plan) = kept(&slots, "");
+    let of_plan = |wanted: &str| &plan.iter().find(|(key, _)| key == wanted).unwrap().1;
+    let command = text.lines().next().unwrap();
+    let command = flags(command.strip_prefix("# queuescope ").unwrap());
+    for (name, learnt) in fit["parameters"].as_object().unwrap() {
+        let value = learnt["value"].as_f64().unwrap();
+        let of_plan = of_plan(&format!("sim.{name}")).as_float().unwrap();
+        assert!((of_plan - value).abs() < 1e-6, "{name}: {of_plan} {value}");
+        let flag = format!("--{} {value:.6}", name.replace('_', "-"));
+        let mut given = command.windows(2);
+        assert!(given.any(|two| two.join(" ") == flag), "{flag} {text}");
+    }
     let made = Simulated::try_parse_from(command).unwrap().profile;
-    assert_eq!(
-        (made.max_running_requests, made.gpu_share),
-        (16, 1.0),
-        "{one}"
-    );
-    let plan = read::file(&one).unwrap();
-    let of_plan = plan.iter().find(|(key, _)| key == "max_running_requests");
-    assert_eq!(of_plan.unwrap().1.as_integer(), Some(16), "{one}");
-    let line = format!("--fit {pair} {quiet}");
-    let shared = kept(&[&pair], &line);
-    let told = told(&[&pair], &line);
-    let share = told["fit"]["gpu_share"]["2"].as_f64().unwrap();
+    let limits = (made.max_running_requests, made.gpu_share);
+    assert_eq!(limits, (16, 1.0), "{text}");
+    let slots = of_plan("max_running_requests").as_integer();
+    assert_eq!(slots, Some(16), "{text}");
+    let (fit, text, _) = kept(&pair, &format!("--fit {pair} {quiet}"));
+    let share = fit["gpu_share"]["2"].as_f64().unwrap();
     assert!(share < 1.0);
-    assert_says(&shared, &format!("\ngpu_share = {share}\n"));
+    assert_says(&text, &format!("\ngpu_share = {share}\n"));
     // Nobody knows their slots.
-    assert!(!shared.contains("max_running_requests ="), "{shared}");
-    Plan::new(
-        ExperimentKind::Node,
-        Vec::new(),
-        read::file(&shared).unwrap(),
-    )
-    .unwrap();
+    assert!(!text.contains("max_running_requests ="), "{text}");
 }
 
-/// What was measured is marked as the report marks it.
-#[test]
-fn a_load_that_is_not_to_be_believed_is_marked() {
-    let folder = rewritten(|_| 0.0, ["x", ""]);
-    let dir = folder.path();
-    std::fs::rename(dir.join("rows.csv"), dir.join("requests.csv")).unwrap();
-    let verdict = r#"{"verdict": {"grade": "DEGRADED", "reasons": ["late"]}}"#;
-    std::fs::write(dir.join("summary.json"), verdict).unwrap();
-    let given = dir.to_str().unwrap();
-    let name = dir.file_name().unwrap().display();
-    let shown = said(&[given], "--set rate=2");
-    assert_says(&shown, &format!("\nmeasured: {name} DEGRADED "));
-    assert_eq!(told(&[given], "")["loads"][0]["mark"], "DEGRADED");
-    assert_eq!(
-        told(&[&file("slots16")], "")["loads"][0]["mark"],
-        Value::Null
-    );
-}
+const HEAD: &str = "req_id,success,outcome,host,arrival_time,actual_prompt_tokens,actual_output_tokens,finish_time";
 
 /// An error of a load says which.
 #[test]
 fn an_error_of_a_load_names_its_file() {
     let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str, text: &str| {
+    let path = |name: &str, outcome: &str| {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
+        std::fs::write(&path, format!("{HEAD}\na,{outcome},h,1,10,10,2\n")).unwrap();
         path.display().to_string()
     };
-    let head = "req_id,success,outcome,host,arrival_time,actual_prompt_tokens,actual_output_tokens,finish_time";
-    let failed = path(
-        "failed.csv",
-        &format!("{head}\na,False,server_error,h,1,10,10,2\n"),
-    );
-    let plain = path("plain.csv", &format!("{head}\na,True,ok,h,1,10,10,2\n"));
+    let failed = path("failed.csv", "False,server_error");
+    let plain = path("plain.csv", "True,ok");
     let load = file("slots16");
+    let none = "failed.csv: no request went well";
+    let few = "plain.csv: no server has 20 requests";
+    let at_once = "--set rate: plain.csv: its requests all come at once";
     for (given, wrong) in [
-        (&[&*failed][..], "failed.csv: no request went well"),
-        (&[&plain], "plain.csv: no server has 20 requests"),
-        (
-            &[&load, "--fit", &plain],
-            "plain.csv: no server has 20 requests",
-        ),
-        (
-            &[&load, "--fit", &failed],
-            "failed.csv: no request went well",
-        ),
-        (
-            &[&load, &plain, "--set", "rate=2"],
-            "--set rate: plain.csv: its requests all come at once",
-        ),
+        (&[&*failed][..], none),
+        (&[&plain], few),
+        (&[&load, "--fit", &plain], few),
+        (&[&load, "--fit", &failed], none),
+        (&[&load, &plain, "--set", "rate=2"], at_once),
     ] {
         assert_says(&run(given).unwrap_err(), wrong);
     }
@@ -169,10 +109,8 @@ fn an_error_of_a_load_names_its_file() {
     // As is the load for which nothing is found.
     let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
     let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();
-    assert_says(
-        &nothing.unwrap(),
-        "slots16-rate12.csv.gz: no number of servers",
-    );
+    let none = "slots16-rate12.csv.gz: no number of servers";
+    assert_says(&nothing.unwrap(), none);
 }
 
 #[test]
@@ -223,31 +161,13 @@ fn what_was_measured_is_as_the_report_has_it() {
     let of_report = report::command::run(&asked, None).unwrap();
     for load in &loads {
         let name = load.rsplit('/').next().unwrap();
-        let cells = |text: &str| -> Vec<String> {
+        let cells = |text: &str| {
             let line = text.lines().find_map(|line| line.split_once(name));
-            line.unwrap()
-                .1
-                .split_whitespace()
-                .map(str::to_owned)
-                .collect()
+            flags(line.unwrap().1).join(" ")
         };
         let shown = said(&[load], "--set rate=1");
         let table = shown.split_once("Predicted").unwrap().1;
         assert_eq!(cells(table), cells(&of_report));
-    }
-}
-
-#[test]
-fn figures_of_a_window_are_told_from_those_of_all_requests() {
-    let folder = tempfile::tempdir().unwrap();
-    let rows = std::fs::read(file("slots16")).unwrap();
-    std::fs::write(folder.path().join("requests.csv.gz"), rows).unwrap();
-    for (left_out, is_said) in [(9, true), (0, false)] {
-        let window = json!({"from_s": left_out, "to_s": 99.0, "left_out_first": left_out, "left_out_last": 0, "rule": ""});
-        let summary = json!({ "window": window }).to_string();
-        std::fs::write(folder.path().join("summary.json"), summary).unwrap();
-        let shown = said(&[folder.path().to_str().unwrap()], "--set rate=1");
-        assert_eq!(shown.contains("are of its window"), is_said, "{shown}");
     }
 }
 
@@ -258,6 +178,7 @@ const REFUSED: &str = "\
 --set max_running_requests=0 | --set max_running_requests = 0: must be a whole number, 1 or more
 --set num_gpus=0 | --set num_gpus = 0: must be a whole number from 1 to 1024
 --set gpu_share=0.45,0.45 | --set gpu_share: 0.45 is given twice
+--set request_rate=10,10.0 | --set request_rate: 10.0 is given twice
 --set num_gpus=1.5 | --set num_gpus = 1.5: must be a whole number from 1 to 1024
 --set rate=-1 | --set rate = -1: must be a number from 0.001 to 1000
 --set rate=2000 | --set rate = 2000: must be a number from 0.001 to 1000
@@ -295,11 +216,8 @@ fn notes_fit_the_settings() {
     let load = file("shared");
     for (set, has_note) in [("true", false), ("false", true), ("true,false", true)] {
         let shown = said(&[&load], &format!("--set disable_radix_cache={set}"));
-        assert_eq!(
-            shown.contains("cached tokens are taken"),
-            has_note,
-            "{shown}"
-        );
+        let is_said = shown.contains("cached tokens are taken");
+        assert_eq!(is_said, has_note, "{shown}");
     }
     let pair = file("two-servers");
     let note = "no run of --fit has a single server";
@@ -315,22 +233,17 @@ fn notes_fit_the_settings() {
 
 #[test]
 fn rows_that_are_left_out_and_pairs_are_told() {
-    let folder = rewritten(|_| 0.0, ["cached_tokens", "many"]);
-    let path = folder.path().join("rows.csv");
-    let goal = "--goodput ttft:200 --set rate=2";
-    let shown = said(&[path.to_str().unwrap()], goal);
-    assert_says(
-        &shown,
-        "note: rows.csv: 1 of 240 rows cannot be read and are left out: ",
-    );
+    let (_folder, path) = rewritten(["cached_tokens", "many"]);
+    let shown = said(&[&path], "--goodput ttft:200 --set rate=2");
+    let note = "note: rows.csv: 1 of 240 rows cannot be read and are left out: ";
+    assert_says(&shown, note);
     // The share of those that keep the goal is measured, and predicted.
     for of in ["measured: ", "predicted: "] {
         let line = shown.lines().find(|line| line.starts_with(of));
         assert!(line.unwrap().ends_with(" %"), "{shown}");
     }
-    let folder = rewritten(|_| 0.0, ["disaggregated", "True"]);
-    let path = folder.path().join("rows.csv");
-    let error = run(&[path.to_str().unwrap()]).unwrap_err();
+    let (_folder, path) = rewritten(["disaggregated", "True"]);
+    let error = run(&[&path]).unwrap_err();
     assert_says(&error, "rows.csv: ");
     assert_says(&error, "pairs are not predicted");
 }
