@@ -22,8 +22,7 @@ pub struct Router {
 
 struct RouterShared {
     clock: Clock,
-    hold: Delay,
-    hold_back: Delay,
+    hold: Delays,
     target: OnceLock<SocketAddr>,
     held: Mutex<Vec<Held>>,
     passed_back: AtomicUsize,
@@ -49,10 +48,8 @@ pub struct Network {
 
 struct NetworkShared {
     clock: Clock,
-    there: Delay,
-    back: Delay,
-    pieces_there: Mutex<Vec<Piece>>,
-    pieces_back: Mutex<Vec<Piece>>,
+    delays: Delays,
+    pieces: Mutex<[Vec<Piece>; 2]>,
 }
 
 /// Bytes that came together.
@@ -65,15 +62,17 @@ pub struct Piece {
     pub bytes: Vec<u8>,
 }
 
-/// It can be changed while bytes flow.
-type Delay = Mutex<Duration>;
+/// Of the way there and the way back. They can be changed while bytes flow.
+type Delays = Mutex<[Duration; 2]>;
+
+const THERE: usize = 0;
+const BACK: usize = 1;
 
 impl Router {
     pub async fn start(clock: Clock) -> Router {
         let shared = Arc::new(RouterShared {
             clock,
-            hold: Delay::default(),
-            hold_back: Delay::default(),
+            hold: Delays::default(),
             target: OnceLock::new(),
             held: Mutex::default(),
             passed_back: AtomicUsize::new(0),
@@ -98,8 +97,7 @@ impl Router {
 
     /// For so long it holds a request, and the first event of its response.
     pub fn holds(&self, delay: Duration, back: Duration) {
-        *self.shared.hold.lock().unwrap() = delay;
-        *self.shared.hold_back.lock().unwrap() = back;
+        *self.shared.hold.lock().unwrap() = [delay, back];
     }
 
     /// What it did with the last request.
@@ -121,7 +119,7 @@ impl RouterShared {
             return;
         }
         let read = self.clock.now();
-        sleep_for(&self.hold).await;
+        sleep_for(&self.hold, THERE).await;
         let head = asked.head;
         let head = head.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
         let mut server = Client::connect(*self.target.get().unwrap()).await;
@@ -138,7 +136,7 @@ impl RouterShared {
             let is_begun = self.held.lock().unwrap()[place].back.is_some();
             if !is_begun && buffer[..read].windows(6).any(|six| six == b"data: ") {
                 let read = self.clock.now();
-                sleep_for(&self.hold_back).await;
+                sleep_for(&self.hold, BACK).await;
                 self.held.lock().unwrap()[place].back = Some((read, self.clock.now()));
             }
             if client.stream.write_all(&buffer[..read]).await.is_err() {
@@ -149,8 +147,8 @@ impl RouterShared {
     }
 }
 
-async fn sleep_for(delay: &Delay) {
-    let delay = *delay.lock().unwrap();
+async fn sleep_for(delays: &Delays, way: usize) {
+    let delay = delays.lock().unwrap()[way];
     tokio::time::sleep(delay).await;
 }
 
@@ -159,10 +157,8 @@ impl Network {
     pub async fn start(server: SocketAddr, clock: Clock) -> Network {
         let shared = Arc::new(NetworkShared {
             clock,
-            there: Delay::default(),
-            back: Delay::default(),
-            pieces_there: Mutex::default(),
-            pieces_back: Mutex::default(),
+            delays: Delays::default(),
+            pieces: Mutex::default(),
         });
         let own = shared.clone();
         let listening = Listening::start(move |_, near| {
@@ -173,8 +169,8 @@ impl Network {
                 let (near_read, near_write) = near.into_split();
                 let (far_read, far_write) = far.into_split();
                 tokio::join!(
-                    own.pump(near_read, far_write, &own.there, &own.pieces_there),
-                    own.pump(far_read, near_write, &own.back, &own.pieces_back),
+                    own.pump(near_read, far_write, THERE),
+                    own.pump(far_read, near_write, BACK),
                 );
             }
         });
@@ -187,24 +183,22 @@ impl Network {
     }
 
     pub fn delays(&self, there: Duration, back: Duration) {
-        *self.shared.there.lock().unwrap() = there;
-        *self.shared.back.lock().unwrap() = back;
+        *self.shared.delays.lock().unwrap() = [there, back];
     }
 
     /// Forgets what passed so far.
     pub fn forget(&self) {
-        self.shared.pieces_there.lock().unwrap().clear();
-        self.shared.pieces_back.lock().unwrap().clear();
+        *self.shared.pieces.lock().unwrap() = Default::default();
     }
 
     /// What went to the server.
     pub fn there(&self) -> Vec<Piece> {
-        self.shared.pieces_there.lock().unwrap().clone()
+        self.shared.pieces.lock().unwrap()[THERE].clone()
     }
 
     /// What came from it.
     pub fn back(&self) -> Vec<Piece> {
-        self.shared.pieces_back.lock().unwrap().clone()
+        self.shared.pieces.lock().unwrap()[BACK].clone()
     }
 }
 
@@ -213,8 +207,7 @@ impl NetworkShared {
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
-        delay: &Delay,
-        log: &Mutex<Vec<Piece>>,
+        way: usize,
     ) {
         // As many as are read while the first is held, but not without end: who reads slowly is waited for.
         let (queue, mut late) = mpsc::channel::<(Stamp, Duration, Vec<u8>)>(64);
@@ -222,7 +215,7 @@ impl NetworkShared {
             let mut buffer = vec![0; 16_384];
             while let Ok(read) = from.read(&mut buffer).await {
                 let bytes = buffer[..read].to_vec();
-                let piece = (self.clock.now(), *delay.lock().unwrap(), bytes);
+                let piece = (self.clock.now(), self.delays.lock().unwrap()[way], bytes);
                 if read == 0 || queue.send(piece).await.is_err() {
                     break;
                 }
@@ -240,7 +233,7 @@ impl NetworkShared {
                     sent,
                     bytes: bytes.clone(),
                 };
-                log.lock().unwrap().push(piece);
+                self.pieces.lock().unwrap()[way].push(piece);
                 if to.write_all(&bytes).await.is_err() {
                     break;
                 }
