@@ -7,7 +7,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
@@ -52,6 +52,13 @@ impl TryFrom<i64> for Stamp {
     fn try_from(nanos: i64) -> Result<Stamp, &'static str> {
         let is_stamp = (0..1 << 62).contains(&nanos);
         is_stamp.then(|| Stamp::from_nanos(nanos)).ok_or("no stamp")
+    }
+}
+
+/// What is before 1970 is 1970.
+impl From<Stamp> for SystemTime {
+    fn from(at: Stamp) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(at.nanos().max(0).unsigned_abs())
     }
 }
 

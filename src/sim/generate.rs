@@ -13,7 +13,7 @@ use super::dialect::Dialect;
 use super::meta_info;
 use super::request_body::Refusal;
 use super::sequence::Sequence;
-use super::shared::Exchange;
+use super::shared::Accepted;
 
 /// The end of every SSE stream.
 pub(super) const DONE: &str = "data: [DONE]\n\n";
@@ -25,13 +25,13 @@ macro_rules! put {
 pub(super) use put;
 
 /// Renders an event of a stream, to be sent at `now`.
-pub(super) fn event(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> Bytes {
+pub(super) fn event(accepted: &Accepted, sequence: &Sequence, now: Stamp) -> Bytes {
     let mut out = BytesMut::with_capacity(1_024);
-    let is_incremental = exchange.shared.config.incremental;
+    let is_incremental = accepted.shared.config.incremental;
     let from = if is_incremental { sequence.streamed } else { 0 };
     out.extend_from_slice(b"data: ");
-    output(&mut out, exchange, sequence, from, now);
-    if exchange.request.is_list {
+    output(&mut out, accepted, sequence, from, now);
+    if accepted.request.is_list {
         put!(out, ",\"index\":{}", sequence.index);
     }
     out.extend_from_slice(b"}\n\n");
@@ -39,27 +39,27 @@ pub(super) fn event(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> Byt
 }
 
 /// Writes the body of a response that is no stream.
-pub(super) fn reply(out: &mut BytesMut, exchange: &Exchange, now: Stamp) {
-    let [open, close] = if exchange.request.is_list {
+pub(super) fn reply(out: &mut BytesMut, accepted: &Accepted, now: Stamp) {
+    let [open, close] = if accepted.request.is_list {
         ["[", "]"]
     } else {
         ["", ""]
     };
     out.extend_from_slice(open.as_bytes());
-    for sequence in &exchange.request.sequences {
+    for sequence in &accepted.request.sequences {
         if sequence.index > 0 {
             out.extend_from_slice(b",");
         }
-        output(out, exchange, sequence, 0, now);
+        output(out, accepted, sequence, 0, now);
         out.extend_from_slice(b"}");
     }
     out.extend_from_slice(close.as_bytes());
 }
 
 /// Writes `{"text":…,"output_ids":[…],"meta_info":{…}`, without the closing brace.
-fn output(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, from: u32, now: Stamp) {
-    let (canned, to) = (&exchange.shared.canned_text, sequence.generated());
-    let dialect = exchange.shared.config.dialect;
+fn output(out: &mut BytesMut, accepted: &Accepted, sequence: &Sequence, from: u32, now: Stamp) {
+    let (canned, to) = (&accepted.shared.canned_text, sequence.generated());
+    let dialect = accepted.shared.config.dialect;
     put!(out, "{{\"text\":\"{}\"", canned.text(from, to));
     if dialect >= Dialect::V054 {
         // In these versions only the new ids are sent, but the whole text.
@@ -70,7 +70,7 @@ fn output(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, from: u3
         put!(out, ",\"output_ids\":[{}]", canned.ids(from, to));
     }
     out.extend_from_slice(b",\"meta_info\":");
-    meta_info::write(out, exchange, sequence, now);
+    meta_info::write(out, accepted, sequence, now);
 }
 
 /// An error body of OpenAI's shape, which `/generate` uses for some errors too.

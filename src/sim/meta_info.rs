@@ -12,7 +12,7 @@ use super::dialect::Dialect::{self, *};
 use super::disaggregation::Mode;
 use super::engine::EventKind;
 use super::sequence::{QUEUE_FULL, Sequence};
-use super::shared::Exchange;
+use super::shared::Accepted;
 
 /// One member: which versions, servers and events have it, and its value.
 struct Member {
@@ -50,7 +50,7 @@ enum When {
 
 /// The event whose `meta_info` is written.
 struct Event<'a> {
-    exchange: &'a Exchange,
+    accepted: &'a Accepted,
     sequence: &'a Sequence,
     /// When the first event of the sequence was sent; the current time if this is the first.
     first_sent: Stamp,
@@ -89,7 +89,7 @@ static MEMBERS: [Member; 58] = members! {
     "finish_reason"               V046..=V0523 All Always finish_reason;
 
     "weight_version"              V054..=V0523 NeverRan Always |_| Json("\"default\"".into());
-    "e2e_latency"                 V046..=V0523 NeverRan Always |event| duration(Some(event.exchange.received), event.sequence.moments.finish);
+    "e2e_latency"                 V046..=V0523 NeverRan Always |event| duration(Some(event.accepted.received), event.sequence.moments.finish);
     "weight_versions"             V0521..=V0523 NeverRan Always weight_versions;
     "completion_tokens"           V046..=V0523 NeverRan Always |_| Int(0);
 
@@ -116,19 +116,19 @@ static MEMBERS: [Member; 58] = members! {
     "weight_versions"             V0521..=V0523 Last Always weight_versions;
     "cached_tokens_details"       V0510..=V0523 Admitted Always cached_details;
     "dp_rank"                     V0510..=V0523 Admitted Always |_| Json("null".into());
-    "server_created_time"         SeedFork..=SeedForkEpoch Admitted Always |event| at(Some(event.exchange.received));
+    "server_created_time"         SeedFork..=SeedForkEpoch Admitted Always |event| at(Some(event.accepted.received));
     "server_first_token_time"     SeedFork..=SeedForkEpoch Admitted Always |event| at(event.sequence.moments.first_token);
     "queue_time_start"            SeedFork..=SeedFork Admitted Always |event| event.perf(event.sequence.moments.queue_start);
     "queue_time_end"              SeedFork..=SeedFork Admitted Always |event| event.perf(event.sequence.moments.queue_end);
     "queue_time_start"            SeedForkEpoch..=SeedForkEpoch Admitted Always |event| at(event.sequence.moments.queue_start);
     "queue_time_end"              SeedForkEpoch..=SeedForkEpoch Admitted Always |event| at(event.sequence.moments.queue_end);
 
-    "e2e_latency"                 V046..=V0523 Last Always |event| duration(Some(event.exchange.received), event.sequence.moments.finish);
-    "request_received_ts"         V055..=V0523 Last Timed |event| at(Some(event.exchange.received));
-    "first_token_latency"         V0521..=V0523 Last Timed |event| optional(between(Some(event.exchange.received), event.sequence.moments.first_token));
-    "request_scheduled_ts"        V055..=V055 Last Timed |event| at(Some(event.exchange.dispatched));
-    "request_sent_to_scheduler_ts" V056..=V057 Last Timed |event| at(Some(event.exchange.dispatched));
-    "api_server_dispatch_finish_ts" V0510..=V0523 Last Timed |event| at(Some(event.exchange.dispatched));
+    "e2e_latency"                 V046..=V0523 Last Always |event| duration(Some(event.accepted.received), event.sequence.moments.finish);
+    "request_received_ts"         V055..=V0523 Last Timed |event| at(Some(event.accepted.received));
+    "first_token_latency"         V0521..=V0523 Last Timed |event| optional(between(Some(event.accepted.received), event.sequence.moments.first_token));
+    "request_scheduled_ts"        V055..=V055 Last Timed |event| at(Some(event.accepted.dispatched));
+    "request_sent_to_scheduler_ts" V056..=V057 Last Timed |event| at(Some(event.accepted.dispatched));
+    "api_server_dispatch_finish_ts" V0510..=V0523 Last Timed |event| at(Some(event.accepted.dispatched));
     "prefill_finished_ts"         V055..=V056 Last Metrics |event| at(event.sequence.moments.first_token);
     "response_sent_ts"            V055..=V055 Last Timed |event| at(Some(event.first_sent).filter(|_| !event.is_first));
     "response_sent_to_client_ts"  V056..=V0523 Last Timed |event| at(Some(event.first_sent).filter(|_| !event.is_first));
@@ -168,18 +168,18 @@ impl Member {
 
 impl Event<'_> {
     fn decodes_only(&self) -> bool {
-        self.exchange.shared.mode() == Mode::Decode
+        self.accepted.shared.mode() == Mode::Decode
     }
 
     fn perf(&self, at: Option<Stamp>) -> Value {
-        optional(at.map(|at| self.exchange.shared.perf(at)))
+        optional(at.map(|at| self.accepted.shared.perf(at)))
     }
 }
 
 /// Writes the current `meta_info`, in an event that is sent at `now`.
-pub(super) fn write(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, now: Stamp) {
+pub(super) fn write(out: &mut BytesMut, accepted: &Accepted, sequence: &Sequence, now: Stamp) {
     let event = Event {
-        exchange,
+        accepted,
         sequence,
         first_sent: sequence.moments.first_sent.unwrap_or(now),
         is_first: sequence.moments.first_sent.is_none(),
@@ -194,7 +194,7 @@ pub(super) fn write(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence
             NeverRan => never_ran,
             First => event.is_first,
         };
-        if is_in && member.is_reported_by(&exchange.shared.config) {
+        if is_in && member.is_reported_by(&accepted.shared.config) {
             member.write(out, &event);
         }
     }
@@ -208,7 +208,7 @@ fn finish_reason(event: &Event<'_>) -> Value {
     match sequence.ending {
         Some(EventKind::Token { .. }) => {
             // A prefill server has not generated the requested tokens.
-            let length = match event.exchange.shared.mode() {
+            let length = match event.accepted.shared.mode() {
                 Mode::Prefill => 0,
                 _ => sequence.max_tokens,
             };
@@ -285,7 +285,7 @@ fn throughput(event: &Event<'_>, steps: u32) -> Value {
     let rate = decode.map(|decode| f64::from(steps) / decode);
     // With `--instant`, decode takes no time.
     let rate = rate.map(|rate| if rate.is_finite() { rate } else { 0.0 });
-    optional(rate.filter(|_| steps > 0 && !event.exchange.is_reported_at_end()))
+    optional(rate.filter(|_| steps > 0 && !event.accepted.is_reported_at_end()))
 }
 
 fn time_per_token(sequence: &Sequence) -> Value {

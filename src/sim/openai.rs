@@ -12,10 +12,10 @@ use super::engine::EventKind;
 use super::generate::{error_body, put};
 use super::meta_info;
 use super::sequence::{QUEUE_FULL, Sequence};
-use super::shared::Exchange;
+use super::shared::Accepted;
 
 /// Renders the chunks for a sequence's newest token or end.
-pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, out: &mut VecDeque<Bytes>) {
+pub(super) fn chunks(accepted: &Accepted, sequence: &Sequence, out: &mut VecDeque<Bytes>) {
     if sequence.ending == Some(EventKind::Rejected) {
         let error = error_body(QUEUE_FULL, "SERVICE_UNAVAILABLE", 503);
         out.push_back(format!("data: {{\"error\":{error}}}\n\n").into());
@@ -26,10 +26,10 @@ pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, out: &mut VecDequ
         // Retracted: no new token.
         return;
     }
-    let text = exchange.shared.canned_text.text(from, to);
-    let is_chat = exchange.request.endpoint == Endpoint::Chat;
+    let text = accepted.shared.canned_text.text(from, to);
+    let is_chat = accepted.request.endpoint == Endpoint::Chat;
     let mut chunk = |choice: &str| {
-        let mut chunk = open(exchange, sequence);
+        let mut chunk = open(accepted, sequence);
         put!(
             chunk,
             "{{\"index\":{index},{choice},\"matched_stop\":null}}]"
@@ -62,12 +62,12 @@ pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, out: &mut VecDequ
 
 /// Renders the chunks after the last token of all: each choice's end, and the usage. They have the id of `last`, the sequence
 /// whose event was the last one, as with SGLang.
-pub(super) fn tail(exchange: &Exchange, last: &Sequence, out: &mut VecDeque<Bytes>) {
-    let request = &exchange.request;
+pub(super) fn tail(accepted: &Accepted, last: &Sequence, out: &mut VecDeque<Bytes>) {
+    let request = &accepted.request;
     let ran = |one: &&Sequence| one.ending != Some(EventKind::Rejected);
     if request.endpoint == Endpoint::Chat {
         for sequence in request.sequences.iter().filter(ran) {
-            let mut chunk = open(exchange, last);
+            let mut chunk = open(accepted, last);
             put!(
                 chunk,
                 "{{\"index\":{},\"delta\":{{\"reasoning_content\":null}},\"logprobs\":null,\
@@ -79,25 +79,25 @@ pub(super) fn tail(exchange: &Exchange, last: &Sequence, out: &mut VecDeque<Byte
         }
     }
     if request.include_usage && request.sequences.iter().any(|one| ran(&one)) {
-        let mut chunk = open(exchange, last);
+        let mut chunk = open(accepted, last);
         chunk.extend_from_slice(b"],\"usage\":");
-        usage(&mut chunk, exchange, request.endpoint == Endpoint::Chat);
+        usage(&mut chunk, accepted, request.endpoint == Endpoint::Chat);
         chunk.extend_from_slice(b"}\n\n");
         out.push_back(chunk.freeze());
     }
 }
 
 /// Writes the body of a response that is no stream.
-pub(super) fn reply(out: &mut BytesMut, exchange: &Exchange, now: Stamp) {
-    let request = &exchange.request;
+pub(super) fn reply(out: &mut BytesMut, accepted: &Accepted, now: Stamp) {
+    let request = &accepted.request;
     let rid = request.sequences.first().map_or("null", |s| &s.rid_json);
-    put!(out, "{{\"id\":{rid},{}\"choices\":[", head(exchange));
+    put!(out, "{{\"id\":{rid},{}\"choices\":[", head(accepted));
     for sequence in &request.sequences {
         if sequence.index > 0 {
             out.extend_from_slice(b",");
         }
         let index = sequence.index;
-        let text = exchange.shared.canned_text.text(0, sequence.generated());
+        let text = accepted.shared.canned_text.text(0, sequence.generated());
         match request.endpoint {
             Endpoint::Chat => put!(
                 out,
@@ -113,12 +113,12 @@ pub(super) fn reply(out: &mut BytesMut, exchange: &Exchange, now: Stamp) {
         );
         if request.return_meta_info {
             out.extend_from_slice(b",\"meta_info\":");
-            meta_info::write(out, exchange, sequence, now);
+            meta_info::write(out, accepted, sequence, now);
         }
         out.extend_from_slice(b"}");
     }
     out.extend_from_slice(b"],\"usage\":");
-    usage(out, exchange, true);
+    usage(out, accepted, true);
     let end = request.sequences.first().map_or(0, Sequence::generated);
     put!(
         out,
@@ -128,23 +128,23 @@ pub(super) fn reply(out: &mut BytesMut, exchange: &Exchange, now: Stamp) {
 }
 
 /// Renders the start of a chunk, up to and including `"choices":[`.
-fn open(exchange: &Exchange, sequence: &Sequence) -> BytesMut {
+fn open(accepted: &Accepted, sequence: &Sequence) -> BytesMut {
     let mut out = BytesMut::with_capacity(320);
     let rid = &sequence.rid_json;
-    put!(out, "data: {{\"id\":{rid},{}\"choices\":[", head(exchange));
+    put!(out, "data: {{\"id\":{rid},{}\"choices\":[", head(accepted));
     out
 }
 
 /// `"object":…,"created":…,"model":…,`
-fn head(exchange: &Exchange) -> String {
-    let request = &exchange.request;
+fn head(accepted: &Accepted) -> String {
+    let request = &accepted.request;
     let object = match (request.endpoint, request.stream) {
         (Endpoint::Chat, true) => "chat.completion.chunk",
         (Endpoint::Chat, false) => "chat.completion",
         _ => "text_completion",
     };
     let model = serde_json::Value::from(request.model.as_str());
-    let created = exchange.received.nanos().div_euclid(NANOS);
+    let created = accepted.received.nanos().div_euclid(NANOS);
     format!("\"object\":\"{object}\",\"created\":{created},\"model\":{model},")
 }
 
@@ -157,8 +157,8 @@ fn finish_reason(sequence: &Sequence) -> &'static str {
 }
 
 /// Writes the usage. A prompt counts once, however many sequences it has.
-fn usage(out: &mut BytesMut, exchange: &Exchange, details: bool) {
-    let request = &exchange.request;
+fn usage(out: &mut BytesMut, accepted: &Accepted, details: bool) {
+    let request = &accepted.request;
     let (prompt, completion) = (request.prompt_tokens(), request.generated());
     let total = prompt + completion;
     put!(

@@ -10,19 +10,19 @@ use crate::clock::Stamp;
 
 use super::meta_info;
 use super::sequence::Sequence;
-use super::shared::Exchange;
+use super::shared::Accepted;
 
 /// Appends the line of a sequence that has ended to the file of the hour (in UTC; SGLang uses the machine's time zone), if the log
 /// is enabled. A line that cannot be written is lost and reported in our own log.
-pub(super) fn append(exchange: &Exchange, sequence: &Sequence) {
-    let Some(folder) = &exchange.shared.request_log else {
+pub(super) fn append(accepted: &Accepted, sequence: &Sequence) {
+    let Some(folder) = &accepted.shared.request_log else {
         return;
     };
-    let now = exchange.shared.clock.now();
+    let now = accepted.shared.clock.now();
     let hour = now.utc().strftime("%Y%m%d_%H");
     let path = folder.join(format!("sglang-request-metrics-{hour}.log"));
     let file = OpenOptions::new().create(true).append(true).open(&path);
-    let line = line(exchange, sequence, now);
+    let line = line(accepted, sequence, now);
     if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
         let folder = folder.display();
         log::error!("--export-metrics-to-file-dir {folder}: {error}; a line is lost");
@@ -30,12 +30,12 @@ pub(super) fn append(exchange: &Exchange, sequence: &Sequence) {
 }
 
 /// Renders the line: of SGLang's request parameters only the id, `stream`, the room and the trace; then `meta_info`.
-fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
+fn line(accepted: &Accepted, sequence: &Sequence, now: Stamp) -> String {
     let headers = ["traceparent", "tracestate"].into_iter();
-    let headers = headers.filter_map(|name| Some((name.to_owned(), exchange.header(name)?.into())));
+    let headers = headers.filter_map(|name| Some((name.to_owned(), accepted.header(name)?.into())));
     let mut parameters = json!({
         "rid": *sequence.rid,
-        "stream": exchange.request.stream,
+        "stream": accepted.request.stream,
         "external_trace_header": Value::Object(headers.collect()),
     });
     if let Some(bootstrap) = &sequence.bootstrap {
@@ -44,7 +44,7 @@ fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
         parameters["bootstrap_room"] = bootstrap.room.into();
     }
     let mut out = BytesMut::new();
-    meta_info::write(&mut out, exchange, sequence, now);
+    meta_info::write(&mut out, accepted, sequence, now);
     let members = String::from_utf8_lossy(&out);
     let members = members.strip_prefix('{').unwrap_or_default();
     let parameters = Value::from(parameters.to_string());

@@ -16,8 +16,8 @@ use crate::request::endpoint::Endpoint;
 
 use super::generate::{DONE, error_body};
 use super::info;
-use super::reply::Reply;
 use super::request_body::GenerationRequest;
+use super::responder::Responder;
 use super::sequence::QUEUE_FULL;
 use super::shared::Shared;
 
@@ -89,7 +89,7 @@ async fn generation(
         }
     };
     let stream = request.stream;
-    let mut reply = Reply::start(shared, request, headers, received);
+    let mut reply = Responder::start(shared, request, headers, received);
     if stream {
         // In every recording the OpenAI endpoints send the response head only with the first event, and `/generate` at once,
         // before the request is scheduled.

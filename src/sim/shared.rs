@@ -43,9 +43,9 @@ pub(super) struct Shared {
     pub next_id: AtomicU64,
 }
 
-/// A generation request with its sequences and timestamps.
+/// A generation request that was not refused, with its sequences and timestamps.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(super) struct Accepted {
     pub shared: Arc<Shared>,
     pub request: GenerationRequest,
     pub headers: HeaderMap,
@@ -66,7 +66,7 @@ impl Shared {
     }
 }
 
-impl Exchange {
+impl Accepted {
     /// A header of the request.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()

@@ -4,8 +4,6 @@
 //! Two processes of the server report spans: `Tokenizer`, which receives requests, and `Scheduler`. Children are sent before
 //! their parent, as SGLang sends a span when it has ended.
 
-use std::time::{Duration, SystemTime};
-
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId,
@@ -21,14 +19,14 @@ use crate::clock::Stamp;
 use super::disaggregation::Mode;
 use super::engine::EventKind;
 use super::sequence::{QUEUE_FULL, Sequence};
-use super::shared::Exchange;
+use super::shared::Accepted;
 use super::tracer::Process::{self, Scheduler, Tokenizer};
 use super::tracer::Tracer;
 
 /// The context of the spans of one sequence.
 struct Spans<'a> {
     tracer: &'a Tracer,
-    exchange: &'a Exchange,
+    accepted: &'a Accepted,
     sequence: &'a Sequence,
     /// When it ended.
     finish: Stamp,
@@ -49,17 +47,17 @@ type Stage = (&'static str, Option<Stamp>, Option<Stamp>);
 const UNCLOSED: &str = "have unclosed span, auto closed";
 
 /// Sends the spans of a sequence that ended, or whose client left, at `finish`.
-pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
-    let Some(spans) = Spans::new(exchange, sequence, finish) else {
+pub(super) fn send(accepted: &Accepted, sequence: &Sequence, finish: Stamp) {
+    let Some(spans) = Spans::new(accepted, sequence, finish) else {
         return;
     };
     spans.send_stages();
-    let mut thread = spans.thread(Scheduler, exchange.dispatched, finish);
+    let mut thread = spans.thread(Scheduler, accepted.dispatched, finish);
     match (sequence.tokens.last(), sequence.ending) {
         (Some(last), _) => {
             // A prefill server has finished when the KV cache has been sent.
             let sent = (spans.mode == Mode::Prefill).then_some(sequence.moments.first_token);
-            thread.end_time = system_time(sent.flatten().unwrap_or(*last));
+            thread.end_time = sent.flatten().unwrap_or(*last).into();
         }
         // The span of a request that never ran is not closed.
         (None, Some(EventKind::Rejected)) => mark_unclosed(&mut thread, QUEUE_FULL),
@@ -67,19 +65,19 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
     }
     // At a retraction all stages have ended, so the event belongs to the thread's span.
     let retracted = sequence.retractions.iter();
-    let retracted = retracted.map(|one| Event::new("retract", system_time(one.at), Vec::new(), 0));
+    let retracted = retracted.map(|one| Event::new("retract", one.at.into(), Vec::new(), 0));
     thread.events.events.extend(retracted);
     spans.tracer.send(Scheduler, thread);
-    let thread = spans.thread(Tokenizer, exchange.received, exchange.dispatched);
+    let thread = spans.thread(Tokenizer, accepted.received, accepted.dispatched);
     spans.tracer.send(Tokenizer, thread);
     spans.tracer.send(Tokenizer, spans.root());
 }
 
 impl<'a> Spans<'a> {
     /// Returns `None` if the request has no spans.
-    fn new(exchange: &'a Exchange, sequence: &'a Sequence, finish: Stamp) -> Option<Spans<'a>> {
-        let tracer = exchange.shared.tracer.as_ref()?;
-        let headers = HeaderExtractor(&exchange.headers);
+    fn new(accepted: &'a Accepted, sequence: &'a Sequence, finish: Stamp) -> Option<Spans<'a>> {
+        let tracer = accepted.shared.tracer.as_ref()?;
+        let headers = HeaderExtractor(&accepted.headers);
         let remote = TraceContextPropagator::new().extract(&headers);
         let remote = remote.span().span_context().clone();
         let parent = Some(&remote).filter(|parent| parent.is_valid());
@@ -90,21 +88,21 @@ impl<'a> Spans<'a> {
         let own = || TraceId::from(u128::from(rand::random::<u64>().max(1)));
         Some(Spans {
             tracer,
-            exchange,
+            accepted,
             sequence,
             finish,
-            mode: exchange.shared.mode(),
+            mode: accepted.shared.mode(),
             trace: parent.map_or_else(own, SpanContext::trace_id),
             state: remote.trace_state().clone(),
             remote: parent.map(SpanContext::span_id),
-            root: new_id(),
-            threads: [new_id(), new_id()],
+            root: SpanId::from_bytes(rand::random()),
+            threads: rand::random::<[_; 2]>().map(SpanId::from_bytes),
         })
     }
 
     /// Sends the stages, the children of the threads. Each begins where the one before ended.
     fn send_stages(&self) {
-        let (received, dispatched) = (self.exchange.received, self.exchange.dispatched);
+        let (received, dispatched) = (self.accepted.received, self.accepted.dispatched);
         // Nine tenths of the time until the scheduler gets the request are tokenizing.
         let tokenized = received.plus_nanos(dispatched.nanos_since(received) / 10 * 9);
         let tokenizer: [Stage; 2] = [
@@ -119,7 +117,7 @@ impl<'a> Spans<'a> {
             let Some(end) = to.or(unfinished_to) else {
                 break;
             };
-            let id = new_id();
+            let id = SpanId::from_bytes(rand::random());
             let parent = self.threads[process as usize];
             let mut span = self.span(name, id, Some(parent), from, end);
             // Each is linked to the one before.
@@ -176,7 +174,8 @@ impl<'a> Spans<'a> {
         for one in &self.sequence.retractions {
             let token = self.sequence.tokens.get(one.generated);
             if let Some((from, to)) = one.readmitted.zip(token.copied()) {
-                let span = self.span("prefill_forward", new_id(), Some(decode), from, to);
+                let id = SpanId::from_bytes(rand::random());
+                let span = self.span("prefill_forward", id, Some(decode), from, to);
                 self.tracer.send(Scheduler, span);
             }
         }
@@ -213,7 +212,7 @@ impl<'a> Spans<'a> {
     }
 
     fn root(&self) -> SpanData {
-        let (sequence, received) = (self.sequence, self.exchange.received);
+        let (sequence, received) = (self.sequence, self.accepted.received);
         // SGLang takes the part before a `_` for the id of one of its processes, and drops it.
         let rid = sequence.rid.rsplit('_').next().unwrap_or(&sequence.rid);
         let name: String = rid.chars().take(8).collect();
@@ -257,8 +256,8 @@ impl<'a> Spans<'a> {
             parent_span_is_remote: false,
             span_kind: SpanKind::Internal,
             name: name.to_owned().into(),
-            start_time: system_time(from),
-            end_time: system_time(to.max(from)),
+            start_time: from.into(),
+            end_time: to.max(from).into(),
             attributes: Vec::new(),
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
@@ -290,12 +289,4 @@ fn add_usage(attributes: &mut Vec<KeyValue>, sequence: &Sequence) {
 fn mark_unclosed(span: &mut SpanData, reason: &'static str) {
     span.status = Status::error("");
     span.attributes.push(KeyValue::new("reason", reason));
-}
-
-fn new_id() -> SpanId {
-    SpanId::from_bytes(rand::random::<u64>().max(1).to_be_bytes())
-}
-
-fn system_time(at: Stamp) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_nanos(at.nanos().max(0).unsigned_abs())
 }

@@ -12,10 +12,11 @@ use queuescope::table::join::{add_front_reports, join};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::pair::{self, Dispatch, PlayedRouter, Router, took};
+use crate::support::listening::Listening;
+use crate::support::pair::{self, Dispatch, Router, took};
 use crate::support::proxy::{Front, Row, assert_cells, known_workers, number, rows};
 use crate::support::spans;
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{DONE, Upstream};
 use crate::support::wire::{Client, until};
 
 mod killed;
@@ -26,23 +27,16 @@ const TOLERANCE: f64 = 1e-3;
 const NO_PARENTS: [&str; 2] = ["00-0-0-1"; 2];
 
 /// How a request is played.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct How {
-    has_front: bool,
+    has_no_front: bool,
     /// Responses come in pieces of at most so many bytes.
-    split: usize,
+    split: Option<usize>,
     /// The servers tell spans.
     has_spans: bool,
     /// The config says which server prefills.
     has_roles: bool,
 }
-
-const PLAIN: How = How {
-    has_front: true,
-    split: usize::MAX,
-    has_spans: false,
-    has_roles: false,
-};
 
 /// A request that was played again.
 struct Played {
@@ -59,11 +53,12 @@ struct Played {
 struct Pair {
     servers: [Upstream; 2],
     hops: [SocketAddr; 2],
-    router: PlayedRouter,
+    router: Listening,
     front: Front,
 }
 
-async fn servers(dispatch: &Dispatch, split: usize) -> [Upstream; 2] {
+async fn servers(dispatch: &Dispatch, split: Option<usize>) -> [Upstream; 2] {
+    let split = split.unwrap_or(usize::MAX);
     let [prefill, decode] = [&dispatch.prefill, &dispatch.decode].map(|leg| leg.server(split));
     [prefill.await, decode.await]
 }
@@ -73,14 +68,15 @@ impl Pair {
         let servers = servers(dispatch, how.split).await;
         let (hops, mut workers) = known_workers(&servers.each_ref().map(|server| server.addr));
         let hops = [hops[0], hops[1]];
-        let router = PlayedRouter::start(dispatch, hops).await;
+        let router = pair::router_of(dispatch, hops).await;
         if how.has_roles {
             workers[0].role = Some(ServerRole::Prefill);
             workers[1].role = Some(ServerRole::Decode);
         }
-        let upstream: Vec<SocketAddr> = how.has_front.then_some(router.addr).into_iter().collect();
+        let upstream = [router.addr];
+        let upstream = if how.has_no_front { &[][..] } else { &upstream };
         let free = "127.0.0.1:0".parse().unwrap();
-        let front = Front::with(&upstream, |config| {
+        let front = Front::with(upstream, |config| {
             config.workers = workers;
             config.engine.traces.listen = how.has_spans.then_some(free);
         });
@@ -111,9 +107,9 @@ async fn ask(addr: SocketAddr, dispatch: &Dispatch) {
 
 async fn play(dispatch: &Dispatch, how: How) -> Played {
     let pair = Pair::start(dispatch, how).await;
-    let client = match how.has_front {
-        true => pair.front.addr(),
-        false => pair.router.addr,
+    let client = match how.has_no_front {
+        true => pair.router.addr,
+        false => pair.front.addr(),
     };
     ask(client, dispatch).await;
     let spans = match how.has_spans {
@@ -127,20 +123,16 @@ async fn play(dispatch: &Dispatch, how: How) -> Played {
 }
 
 /// Plays it with a front, or behind a router that passes on no header also with hops alone.
-async fn check_played(dispatch: &Dispatch, split: usize, has_spans: bool) {
-    let fronts: &[bool] = match dispatch.router {
-        Router::MiniLb => &[false, true],
-        _ => &[true],
-    };
-    for has_front in fronts {
-        let how = How {
-            has_front: *has_front,
-            split,
-            has_spans,
+async fn check_played(dispatch: &Dispatch, how: How) {
+    play(dispatch, how).await.check(dispatch);
+    if dispatch.router == Router::MiniLb {
+        let alone = How {
+            has_no_front: true,
             // Nobody says which of two streams of chat is the client's.
-            has_roles: !has_front,
+            has_roles: true,
+            ..how
         };
-        play(dispatch, how).await.check(dispatch);
+        play(dispatch, alone).await.check(dispatch);
     }
 }
 
@@ -264,9 +256,12 @@ async fn each_recorded_request_is_one_row_that_names_both_servers() {
     let all = pair::all();
     let is_given = std::env::var_os("PD_RECORDINGS").is_some();
     assert!(is_given || all.len() >= 27, "the recordings are there");
-    for split in [usize::MAX, 7] {
-        let played = all.iter().map(|of| check_played(of, split, false));
-        join_all(played).await;
+    for split in [None, Some(7)] {
+        let how = How {
+            split,
+            ..How::default()
+        };
+        join_all(all.iter().map(|of| check_played(of, how))).await;
     }
 }
 
@@ -284,10 +279,10 @@ async fn joined(front: &Front, hops: &[Front; 2], sendings: usize) -> (TempDir, 
 
 /// Plays it with hops in processes of their own, each of which writes rows; `report --join` makes one of them.
 async fn play_apart(dispatch: &Dispatch) -> Played {
-    let servers = servers(dispatch, 61).await;
+    let servers = servers(dispatch, Some(61)).await;
     let [prefill, decode] = servers.each_ref().map(|server| Front::hop(server.addr));
     let hops = [prefill.await, decode.await];
-    let router = PlayedRouter::start(dispatch, hops.each_ref().map(Front::hop_addr)).await;
+    let router = pair::router_of(dispatch, hops.each_ref().map(Front::hop_addr)).await;
     let front = Front::start(router.addr).await;
     ask(front.addr(), dispatch).await;
     let (_folder, path) = joined(&front, &hops, 1).await;
@@ -296,25 +291,28 @@ async fn play_apart(dispatch: &Dispatch) -> Played {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hops_in_processes_of_their_own_are_joined_to_one_row() {
-    let all = pair::all().into_iter();
     // By nothing else: the mini load balancer passes on no header.
-    for dispatch in all.filter(|dispatch| dispatch.router != Router::MiniLb) {
+    for dispatch in those(|dispatch| dispatch.router != Router::MiniLb) {
         play_apart(&dispatch).await.check(&dispatch);
     }
+}
+
+fn those(are: impl Fn(&Dispatch) -> bool) -> Vec<Dispatch> {
+    pair::all().into_iter().filter(are).collect()
 }
 
 fn is_stream(dispatch: &Dispatch, path: &str) -> bool {
     dispatch.path == path && dispatch.decode.text().contains("event-stream")
 }
 
+fn has_spans(dispatch: &Dispatch) -> bool {
+    !pair::spans(dispatch.rooms[0], NO_PARENTS).is_empty()
+}
+
 /// Nothing but the spans of the servers says what they are: streamed chat, through a router that passes on no header, with hops alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hops_learn_of_spans_what_their_servers_are() {
-    let has_spans = |one: &Dispatch| !pair::spans(one.rooms[0], NO_PARENTS).is_empty();
-    let mut all = pair::all().into_iter();
-    let mut first = all
-        .find(|one| is_stream(one, "/v1/chat/completions") && has_spans(one))
-        .unwrap();
+    let mut first = those(|one| is_stream(one, "/v1/chat/completions") && has_spans(one)).remove(0);
     first.router = Router::MiniLb;
     let mut second = first.clone();
     for leg in [&mut second.prefill, &mut second.decode] {
@@ -323,9 +321,9 @@ async fn hops_learn_of_spans_what_their_servers_are() {
         leg.body = body.into_bytes();
     }
     let how = How {
-        has_front: false,
+        has_no_front: true,
         has_spans: true,
-        ..PLAIN
+        ..How::default()
     };
     let pair = Pair::start(&first, how).await;
     let path = pair.front.records();
@@ -333,7 +331,7 @@ async fn hops_learn_of_spans_what_their_servers_are() {
     pair.tell(first.rooms[0]).await;
     let is_told = |row: &Row| !row["decode_bootstrap_time"].is_empty();
     until("a row with spans", || rows(&path).iter().any(is_told)).await;
-    let router = PlayedRouter::start(&second, pair.hops).await;
+    let router = pair::router_of(&second, pair.hops).await;
     ask(router.addr, &second).await;
     pair.front.proxy.drain().await;
     let mut of_second = rows(&path);
@@ -347,9 +345,7 @@ async fn hops_learn_of_spans_what_their_servers_are() {
 /// Bodies that tell no room: the trace joins both legs where it is known what their servers do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn legs_without_a_room_are_one_row_by_their_trace() {
-    let all = pair::all().into_iter();
-    let has_trace = |one: &Dispatch| one.router != Router::MiniLb && is_stream(one, "/generate");
-    let mut streams: Vec<Dispatch> = all.filter(has_trace).collect();
+    let mut streams = those(|one| one.router != Router::MiniLb && is_stream(one, "/generate"));
     assert!(streams.len() >= 4);
     for dispatch in &mut streams {
         dispatch.prefill.body.clone_from(&dispatch.body);
@@ -357,7 +353,7 @@ async fn legs_without_a_room_are_one_row_by_their_trace() {
         dispatch.rooms.clear();
         let how = How {
             has_roles: true,
-            ..PLAIN
+            ..How::default()
         };
         play(dispatch, how).await.check(dispatch);
     }
@@ -387,29 +383,30 @@ fn rows_of_a_pair_that_cannot_be_read_stay_and_are_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_spans_every_wait_is_known_and_the_stages_are_told_apart() {
-    let all = pair::all().into_iter();
-    let with_spans: Vec<Dispatch> = all
-        .filter(|one| !pair::spans(one.rooms[0], NO_PARENTS).is_empty())
-        .collect();
+    let with_spans = those(has_spans);
     assert!(!with_spans.is_empty());
-    for dispatch in &with_spans {
+    for dispatch in with_spans {
         for (router, split) in [
-            (dispatch.router, usize::MAX),
-            (Router::Smg, 61),
-            (Router::Old, usize::MAX),
-            (Router::MiniLb, 7),
+            (dispatch.router, None),
+            (Router::Smg, Some(61)),
+            (Router::Old, None),
+            (Router::MiniLb, Some(7)),
         ] {
             let dispatch = dispatch.clone();
             let behind = Dispatch { router, ..dispatch };
-            check_played(&behind, split, true).await;
+            let how = How {
+                split,
+                has_spans: true,
+                ..How::default()
+            };
+            check_played(&behind, how).await;
         }
     }
 }
 
 /// A streamed request of the recordings whose prefill ended half a second after decode's first token, behind `router`.
 fn late_prefill(router: Router) -> Dispatch {
-    let mut all = pair::all().into_iter();
-    let mut dispatch = all.find(|one| is_stream(one, "/generate")).unwrap();
+    let mut dispatch = those(|one| is_stream(one, "/generate")).remove(0);
     dispatch.router = router;
     let first_token = dispatch.decode.reply[1].0;
     // Its last event, and behind that the end of its chunks.
@@ -424,7 +421,7 @@ fn late_prefill(router: Router) -> Dispatch {
 async fn a_router_that_holds_the_first_token_for_prefills_reply_is_told_so() {
     for (router, is_held) in [(Router::Old, true), (Router::Smg, false)] {
         let dispatch = late_prefill(router);
-        let played = play(&dispatch, PLAIN).await;
+        let played = play(&dispatch, How::default()).await;
         played.check(&dispatch);
         let mut parts = played.parts[0].iter();
         let has_part = parts.any(|(name, _)| name == "router hold");
@@ -435,16 +432,12 @@ async fn a_router_that_holds_the_first_token_for_prefills_reply_is_told_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transfer_that_failed_is_a_servers_error_which_says_whose() {
-    let killed = pair::read("client_prefill_killed.json");
-    let killed = killed.as_array().unwrap().iter();
-    let mut events = killed.filter_map(|one| one["chunks"][0][1].as_str());
-    let event = events.find(|event| event.contains("Decode transfer failed"));
     let mut dispatch = late_prefill(Router::Smg);
     let head = dispatch.decode.reply[0].clone();
-    let body = [event.unwrap(), "data: [DONE]\n\n"].concat();
+    let body = pair::failed_transfer() + DONE;
     let body = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     dispatch.decode.reply = vec![head, (0.1, body.into_bytes())];
-    let here = play(&dispatch, PLAIN).await;
+    let here = play(&dispatch, How::default()).await;
     for played in [here, play_apart(&dispatch).await] {
         assert_eq!(played.rows.len(), 1, "{:?}", played.rows);
         let [prefill, _] = played.servers;

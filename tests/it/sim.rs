@@ -19,6 +19,7 @@ use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
 use serde_json::Value;
 
+use crate::support::admin;
 use crate::support::http::{Connection, exchange};
 use crate::support::wire::{Response, until, until_async};
 
@@ -80,18 +81,12 @@ fn infos(response: &Response) -> Vec<Value> {
     events.iter().map(|event| meta(event)).collect()
 }
 
-/// The value of a family's only series, or of the one with `label`.
-async fn metric(sim: &Sim, family: &str, label: &str) -> f64 {
+/// The value of a family's only series.
+async fn metric(sim: &Sim, family: &str) -> f64 {
     let text = exchange(sim.addr(), "GET", "/metrics", b"").await.text();
-    let head = format!("sglang:{family}{{");
-    let lines = text
-        .lines()
-        .filter(|line| line.starts_with(&head) && line.contains(label));
-    let lines: Vec<&str> = lines.collect();
-    let [line] = lines[..] else {
-        panic!("{family}: {text}")
-    };
-    line.rsplit(' ').next().unwrap().parse().unwrap()
+    let name = format!("sglang:{family}");
+    assert_eq!(text.matches(&format!("\n{name}{{")).count(), 1, "{name}");
+    admin::metric(&text, &name)
 }
 
 /// Waits until so many requests run and wait, as `/v1/loads` tells it.

@@ -17,7 +17,6 @@ pub mod proxy;
 pub mod recordings;
 pub mod router;
 pub mod spans;
-pub mod stack;
 pub mod tls;
 pub mod upstream;
 pub mod wire;

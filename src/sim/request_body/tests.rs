@@ -11,40 +11,37 @@ fn parse(endpoint: Endpoint, body: &str) -> Result<GenerationRequest, Refusal> {
     GenerationRequest::parse(endpoint, body.as_bytes(), &config())
 }
 
-/// The endpoint of a name in the tables below.
-fn endpoint(name: &str) -> Endpoint {
-    match name {
-        "generate" => Endpoint::Generate,
-        "completions" => Endpoint::Completions,
-        _ => Endpoint::Chat,
-    }
+/// The lines of a table: path, what is expected, body.
+fn cases(table: &str) -> impl Iterator<Item = (Endpoint, &str, &str)> {
+    table.lines().map(|line| {
+        let (path, rest) = line.split_once(" | ").unwrap();
+        let (expected, body) = rest.split_once(" | ").unwrap();
+        (Endpoint::from_path(path).unwrap(), expected, body)
+    })
 }
 
-/// Endpoint, prompt and output tokens of each sequence, body.
-const LENGTHS: &str = r#"generate | 3+128 | {"text":"a b  c"}
-generate | 2+128 1+128 | {"text":["a b","c"]}
-generate | 4+128 | {"input_ids":[5,6,7,8]}
-generate | 1+128 2+128 | {"input_ids":[[5],[6,7]]}
-generate | 1+128 | {"text":"","lora_path":null,"rid":null}
-generate | 2+198 | {"text":"a b","sampling_params":{"max_new_tokens":500}}
-generate | 2+1 | {"text":"a b","sampling_params":{"max_new_tokens":0}}
-generate | 1+3 1+4 | {"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"max_new_tokens":4}]}
-completions | 2+128 | {"prompt":"a b"}
-completions | 1+128 2+128 | {"prompt":["a","b c"]}
-completions | 3+128 | {"prompt":[1,2,3]}
-completions | 1+128 2+128 | {"prompt":[[1],[2,3]],"n":1}
-chat | 3+128 | {"messages":[{"role":"system","content":"a b"},{"content":"c"}]}
-chat | 2+128 | {"messages":[{"content":[{"type":"text","text":"a b"},{"type":"image"}]}]}
-chat | 1+3 | {"messages":[{"role":"assistant","content":null}],"max_tokens":3}
-chat | 1+4 | {"messages":[{"content":"a"}],"max_tokens":3,"max_completion_tokens":4}"#;
+/// Path, prompt and output tokens of each sequence, body.
+const LENGTHS: &str = r#"/generate | 3+128 | {"text":"a b  c"}
+/generate | 2+128 1+128 | {"text":["a b","c"]}
+/generate | 4+128 | {"input_ids":[5,6,7,8]}
+/generate | 1+128 2+128 | {"input_ids":[[5],[6,7]]}
+/generate | 1+128 | {"text":"","lora_path":null,"rid":null}
+/generate | 2+198 | {"text":"a b","sampling_params":{"max_new_tokens":500}}
+/generate | 2+1 | {"text":"a b","sampling_params":{"max_new_tokens":0}}
+/generate | 1+3 1+4 | {"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"max_new_tokens":4}]}
+/v1/completions | 2+128 | {"prompt":"a b"}
+/v1/completions | 1+128 2+128 | {"prompt":["a","b c"]}
+/v1/completions | 3+128 | {"prompt":[1,2,3]}
+/v1/completions | 1+128 2+128 | {"prompt":[[1],[2,3]],"n":1}
+/v1/chat/completions | 3+128 | {"messages":[{"role":"system","content":"a b"},{"content":"c"}]}
+/v1/chat/completions | 2+128 | {"messages":[{"content":[{"type":"text","text":"a b"},{"type":"image"}]}]}
+/v1/chat/completions | 1+3 | {"messages":[{"role":"assistant","content":null}],"max_tokens":3}
+/v1/chat/completions | 1+4 | {"messages":[{"content":"a"}],"max_tokens":3,"max_completion_tokens":4}"#;
 
 #[test]
 fn every_form_of_prompt_has_its_length() {
-    for line in LENGTHS.lines() {
-        let [name, wanted, body] = line.split(" | ").collect::<Vec<_>>()[..] else {
-            panic!("{line}");
-        };
-        let request = parse(endpoint(name), body).unwrap();
+    for (endpoint, wanted, body) in cases(LENGTHS) {
+        let request = parse(endpoint, body).unwrap();
         let lengths = request.sequences.iter();
         let lengths = lengths.map(|one| format!("{}+{}", one.prompt_tokens(), one.max_tokens));
         assert_eq!(lengths.collect::<Vec<_>>().join(" "), wanted, "{body}");
@@ -75,32 +72,29 @@ fn request_ids_are_the_clients_where_sglang_keeps_them() {
     assert!(generated[0] != generated[1] && generated.iter().all(|rid| rid.len() == 32));
 }
 
-/// Endpoint, part of the message, body.
-const REFUSALS: &str = r#"generate | EOF | {
-generate | must be a JSON object | ["a",null,null,null,null]
-chat | must be a JSON object | 5
-generate | trailing characters | {"text":"a"}}
-generate | text: must be one value or a list | {"text":5}
-generate | input_ids: must be one value or a list | {"input_ids":"x"}
-generate | sampling_params: must be one value or a list | {"text":"a","sampling_params":{"n":"two"}}
-generate | not both | {"text":"a","input_ids":[1]}
-generate | empty | {"text":[]}
-generate | n must be at least 1, got 0 | {"text":"a","sampling_params":{"n":0}}
-generate | at most | {"text":"a","sampling_params":{"n":99999999999}}
-generate | max_new_tokens must be at least 0, got -1 | {"text":"a","sampling_params":{"max_new_tokens":-1}}
-completions | prompt | {}
-completions | prompt must be | {"prompt":{}}
-chat | Messages cannot be empty | {"prompt":"a"}
-chat | empty | {"messages":[]}
-chat | return_meta_info | {"messages":[{"content":"a"}],"stream":true,"return_meta_info":true}"#;
+/// Path, part of the message, body.
+const REFUSALS: &str = r#"/generate | EOF | {
+/generate | must be a JSON object | ["a",null,null,null,null]
+/v1/chat/completions | must be a JSON object | 5
+/generate | trailing characters | {"text":"a"}}
+/generate | text: must be one value or a list | {"text":5}
+/generate | input_ids: must be one value or a list | {"input_ids":"x"}
+/generate | sampling_params: must be one value or a list | {"text":"a","sampling_params":{"n":"two"}}
+/generate | not both | {"text":"a","input_ids":[1]}
+/generate | empty | {"text":[]}
+/generate | n must be at least 1, got 0 | {"text":"a","sampling_params":{"n":0}}
+/generate | at most | {"text":"a","sampling_params":{"n":99999999999}}
+/generate | max_new_tokens must be at least 0, got -1 | {"text":"a","sampling_params":{"max_new_tokens":-1}}
+/v1/completions | prompt | {}
+/v1/completions | prompt must be | {"prompt":{}}
+/v1/chat/completions | Messages cannot be empty | {"prompt":"a"}
+/v1/chat/completions | empty | {"messages":[]}
+/v1/chat/completions | return_meta_info | {"messages":[{"content":"a"}],"stream":true,"return_meta_info":true}"#;
 
 #[test]
 fn refusals_name_the_field_and_what_is_valid() {
-    for line in REFUSALS.lines() {
-        let [name, part, body] = line.split(" | ").collect::<Vec<_>>()[..] else {
-            panic!("{line}");
-        };
-        let refusal = parse(endpoint(name), body).unwrap_err();
+    for (endpoint, part, body) in cases(REFUSALS) {
+        let refusal = parse(endpoint, body).unwrap_err();
         let message = refusal.message;
         assert!(message.contains(part), "{body}: {message}");
     }

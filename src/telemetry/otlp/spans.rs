@@ -1,7 +1,6 @@
 //! Makes the spans of an ended request from its rows. Pure, except for random ids of spans that no other process refers to.
 
 use std::borrow::Cow;
-use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{
     SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
@@ -94,7 +93,7 @@ impl Tree<'_> {
         attributes::columns(first, scope, &mut attributes);
         attributes.extend(error_type(first.outcome()));
         let id = first.span_id.filter(|_| is_client);
-        let id = id.map_or_else(new_id, otel_id);
+        let id = id.map_or_else(|| SpanId::from_bytes(rand::random()), otel_id);
         let parent = first.parent_span_id.map(otel_id);
         let mut span = self.span(id, parent, self.name(), (from, to));
         span.parent_span_is_remote = parent.is_some();
@@ -211,7 +210,7 @@ impl Tree<'_> {
         for (index, row) in self.rows.iter().take(MAX_SEQUENCES).enumerate() {
             let mut parent = last_sending;
             if self.rows.len() > 1 {
-                parent = new_id();
+                parent = SpanId::from_bytes(rand::random());
                 let mut span = self.span(parent, Some(last_sending), "sequence".into(), times);
                 attributes::columns(row, Some(Scope::Sequence), &mut span.attributes);
                 self.spans.push(span);
@@ -240,7 +239,8 @@ impl Tree<'_> {
         };
         let (from, to) = timeline.place_of(stage)?;
         let name = stage.metric.into();
-        (is_own && to >= from).then(|| self.span(new_id(), Some(parent), name, (from, to)))
+        let id = SpanId::from_bytes(rand::random());
+        (is_own && to >= from).then(|| self.span(id, Some(parent), name, (from, to)))
     }
 
     fn name(&self) -> Cow<'static, str> {
@@ -262,8 +262,8 @@ impl Tree<'_> {
             parent_span_is_remote: false,
             span_kind: SpanKind::Internal,
             name,
-            start_time: system_time(from),
-            end_time: system_time(to.max(from)),
+            start_time: from.into(),
+            end_time: to.max(from).into(),
             attributes: Vec::new(),
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
@@ -292,14 +292,6 @@ fn error_type(outcome: Outcome) -> Option<KeyValue> {
 
 fn otel_id(span: attempt::SpanId) -> SpanId {
     SpanId::from_bytes(span.number().to_be_bytes())
-}
-
-fn new_id() -> SpanId {
-    SpanId::from_bytes(rand::random::<u64>().max(1).to_be_bytes())
-}
-
-fn system_time(at: Stamp) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_nanos(at.nanos().max(0).unsigned_abs())
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use queuescope::request::row::Row;
 use queuescope::request::timeline::Period;
 use queuescope::traffic::Run;
 
-use crate::support::generator::{flags, sim};
+use super::{Stack, traffic};
+use crate::support::generator::sim;
 use crate::support::router::Which;
-use crate::support::stack::{Hops, Stack};
 
 /// Streams that run at once, wherever the limit is.
 const SLOTS: usize = 4;
@@ -24,8 +24,8 @@ async fn run(limit: &str) -> Run {
         config.profile.max_running_requests = SLOTS;
         config.profile.decode_step_ms = 6.0;
     });
-    let stack = Stack::before(vec![sim], Which::Smg113, Hops::Inside, &flags(limit)).await;
-    let run = stack.traffic("q", &flags(FLAGS)).await;
+    let stack = Stack::start(Which::Smg113, vec![(sim, 0)], None, "", limit).await;
+    let run = traffic(stack.front.front, "q", FLAGS).await;
     assert_eq!(run.rows.len(), REQUESTS);
     run
 }
@@ -39,14 +39,9 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
-}
-
-fn in_router(record: &Row) -> Option<i64> {
-    record.timeline.nanos(Period::QUEUE_IN_ROUTER)
 }
 
 /// What a request waits when it finds so many before it and one leaves every so often: Little's law for a queue in
@@ -67,11 +62,13 @@ fn by_littles_law(records: &[Row], queue: Period) -> f64 {
     mean(&found) / rate
 }
 
-/// They waited as long as Little's law says.
-fn assert_law(run: &Run, waits: &[f64], queue: Period) {
-    let (seen, expected) = (mean(waits), by_littles_law(&run.rows, queue));
+/// They waited as long as Little's law says; how long each did, in seconds.
+fn lawful(run: &Run, queue: Period) -> Vec<f64> {
+    let waits = seconds(&run.rows, |row| row.timeline.nanos(queue));
+    let (seen, expected) = (mean(&waits), by_littles_law(&run.rows, queue));
     let is_near = (seen / expected - 1.0).abs() < 0.15;
     assert!(is_near, "waited {seen} s, by Little's law {expected} s");
+    waits
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,18 +79,17 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
         assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
         assert_eq!(record.inconsistency, None, "{}", record.request_id());
     }
-    let waits = seconds(&limited.rows, in_router);
+    let waits = lawful(&limited, Period::QUEUE_IN_ROUTER);
     let server = seconds(&limited.rows, |row| row.pure_queue_time);
     // It grows as the queue does: each quarter of the arrivals waits longer than the one before.
     let quarters: Vec<f64> = waits.chunks(REQUESTS / 4).map(mean).collect();
     let has_grown = quarters.is_sorted() && quarters[3] > 3.0 * quarters[0];
     assert!(has_grown, "{quarters:?}");
-    assert_law(&limited, &waits, Period::QUEUE_IN_ROUTER);
     let in_server = mean(&server);
     assert!(in_server < mean(&waits) / 20.0, "it had room: {in_server}");
 
-    let held = median(&seconds(&unlimited.rows, in_router));
-    let queued = seconds(&unlimited.rows, |row| row.pure_queue_time);
+    let in_router = |row: &Row| row.timeline.nanos(Period::QUEUE_IN_ROUTER);
+    let held = median(seconds(&unlimited.rows, in_router));
+    let queued = lawful(&unlimited, Period::PURE_QUEUE);
     assert!(held < mean(&queued) / 20.0, "the router held: {held}");
-    assert_law(&unlimited, &queued, Period::PURE_QUEUE);
 }

@@ -69,20 +69,6 @@ async fn a_client_that_goes_frees_its_slot() {
 }
 
 #[tokio::test]
-async fn neither_a_wrong_abort_nor_a_flush_under_a_request_is_done() {
-    let (sim, _manual) = on_manual_clock(slow());
-    let _running = asked(&sim, STREAM_OF_3, (1, 0)).await;
-    for (method, path, status) in [
-        ("POST", "/abort_request", 400),
-        ("GET", "/flush_cache", 400),
-    ] {
-        let refused = exchange(sim.addr(), method, path, b"no").await;
-        assert_eq!(refused.status(), status, "{method} {path}");
-    }
-    until_load(sim.addr(), 1, 0).await;
-}
-
-#[tokio::test]
 async fn cumulative_events_grow_and_incremental_ones_join_up_to_the_same() {
     let body = br#"{"text":"a","sampling_params":{"max_new_tokens":60},"stream":true}"#;
     let events = async |incremental: bool| -> Vec<Value> {
@@ -123,13 +109,21 @@ async fn idle_connections_are_closed_but_not_those_that_wait_for_an_answer() {
 }
 
 #[tokio::test]
-async fn shutdown_cuts_streams_and_ends_listening() {
+async fn a_shutdown_cuts_streams_and_neither_a_wrong_abort_nor_a_flush_does() {
     let (sim, manual) = on_manual_clock(slow());
     let addr = sim.addr();
     let mut client = asked(&sim, STREAM_OF_3, (1, 0)).await;
     client.head().await;
     manual.set(ms(5));
     assert!(client.chunk().await.unwrap().is_some());
+    for (method, path, status) in [
+        ("POST", "/abort_request", 400),
+        ("GET", "/flush_cache", 400),
+    ] {
+        let refused = exchange(addr, method, path, b"no").await;
+        assert_eq!(refused.status(), status, "{method} {path}");
+    }
+    until_load(addr, 1, 0).await;
     sim.shutdown();
     assert!(client.chunk().await.is_err(), "cut, not ended");
     until_served(&sim, 1).await;

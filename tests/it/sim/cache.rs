@@ -42,12 +42,12 @@ async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
     assert_eq!(second["cached_tokens_details"], details);
     assert_eq!(second["prompt_tokens"], 13);
     assert_eq!(second["cached_tokens"], 9);
-    assert!((metric(&sim, "cache_hit_rate", "").await - 9.0 / 13.0).abs() < 1e-9);
-    assert_eq!(metric(&sim, "kv_evictable_tokens", "").await, 13.0);
+    assert!((metric(&sim, "cache_hit_rate").await - 9.0 / 13.0).abs() < 1e-9);
+    assert_eq!(metric(&sim, "kv_evictable_tokens").await, 13.0);
 
     let flushed = exchange(sim.addr(), "POST", "/flush_cache", b"").await;
     assert_eq!(flushed.status(), 200);
-    assert_eq!(metric(&sim, "kv_evictable_tokens", "").await, 0.0);
+    assert_eq!(metric(&sim, "kv_evictable_tokens").await, 0.0);
     let again = generate(&sim, "you are kind and brief what is a queue").await;
     assert_eq!(again["cached_tokens"], 0);
 }
@@ -66,7 +66,7 @@ async fn a_retraction_is_told_as_recorded() {
     let body = golden::generate("retract-1", 40, true);
     let mut clients = Vec::new();
     for (place, number) in (1..=2).enumerate() {
-        let [parent, _] = golden::trace_of(number);
+        let parent = golden::parent_of(number);
         clients.push(sent(sim, "/generate", &[&parent], &body, (1, place)).await);
     }
     manual.set(ms(300));
@@ -92,10 +92,8 @@ async fn a_retraction_is_told_as_recorded() {
         assert!(told.iter().all(|one| one[key] == told[0][key]), "{key}");
     }
     // The first did not wait.
-    let sum = metric(sim, "queue_time_seconds_sum", "").await;
+    let sum = metric(sim, "queue_time_seconds_sum").await;
     assert!((sum - waited(&told[40])).abs() < 1e-6, "{sum}");
     until_served(sim, 2).await;
-    let mut spans = String::new();
-    golden::told(&it, 2, &mut spans).await;
-    golden::same("retraction.txt", &spans);
+    golden::same_told("retraction.txt", &it, 2).await;
 }

@@ -17,7 +17,7 @@ use crate::support::process::{queuescope, run};
 use crate::support::wire::until;
 
 /// Compares with the file of that name.
-pub(super) fn same(name: &str, text: &str) {
+fn same(name: &str, text: &str) {
     assert_file(&format!("tests/data/sim/{name}"), text);
 }
 
@@ -114,9 +114,9 @@ async fn bodies_of_every_dialect_are_what_they_were() {
     same("dialects.txt", &out);
 }
 
-/// Spans and log lines, without what is made up anew, of as many requests. The last span of each process is the one that
+/// Compares with spans and log lines, without what is made up anew, of as many requests. The last span of each process is the one that
 /// the others are part of.
-pub(super) async fn told(told: &Told, requests: usize, out: &mut String) {
+pub(super) async fn same_told(name: &str, told: &Told, requests: usize) {
     let count = |start: &str| {
         let spans = told.spans();
         let named = spans.iter().map(kind_of_name);
@@ -128,9 +128,7 @@ pub(super) async fn told(told: &Told, requests: usize, out: &mut String) {
     let mut lines: Vec<String> = spans.iter().map(|span| line(span, &spans)).collect();
     lines.sort();
     lines.extend(told.log().iter().map(|line| plain(line)));
-    lines
-        .iter()
-        .for_each(|line| writeln!(out, "{line}").unwrap());
+    same(name, &(lines.join("\n") + "\n"));
 }
 
 fn line(span: &Value, all: &[Value]) -> String {
@@ -162,28 +160,25 @@ fn line(span: &Value, all: &[Value]) -> String {
     plain(&format!("{name} {shown}"))
 }
 
-/// A trace of that number.
-pub(super) fn trace_of(number: u32) -> [String; 2] {
-    let parent = format!(
-        "traceparent: 00-000000000000000000000000000a{number:04}-00000000000b{number:04}-01"
-    );
-    [parent, "tracestate: a=b".to_owned()]
+/// The parent of a trace of that number.
+pub(super) fn parent_of(number: u32) -> String {
+    format!("traceparent: 00-000000000000000000000000000a{number:04}-00000000000b{number:04}-01")
 }
 
 #[tokio::test]
 async fn spans_and_log_lines_are_what_they_were() {
-    let mut out = String::new();
     let config = super::with(config(), |config| config.context_len = 100);
     let (clock, manual) = Clock::manual(START);
     let it = Told::with(config, clock).await;
     let sim = &it.sim;
-    let parents: Vec<[String; 2]> = (1..=5).map(trace_of).collect();
-    let headers: Vec<[&str; 2]> = parents.iter().map(|[a, b]| [a.as_str(), b]).collect();
-    let traced = async |number: usize, rid: &str, tokens, load| {
-        let body = generate(rid, tokens, true);
-        sent(sim, "/generate", &headers[number], &body, load).await
+    let posted = async |path: &str, number, body: &str, load| {
+        let headers = [&*parent_of(number), "tracestate: a=b"];
+        sent(sim, path, &headers, body, load).await
     };
-    let mut stream = traced(0, "made-1234", 3, (0, 1)).await;
+    let traced = async |number, rid: &str, tokens, load| {
+        posted("/generate", number, &generate(rid, tokens, true), load).await
+    };
+    let mut stream = traced(1, "made-1234", 3, (0, 1)).await;
     stream.head().await;
     for at in [7, 17, 27] {
         manual.set(ms(at));
@@ -192,18 +187,18 @@ async fn spans_and_log_lines_are_what_they_were() {
     until_served(sim, 1).await;
     manual.set(ms(200));
     let chat = r#"{"messages":[{"content":"a b"}],"max_tokens":1,"temperature":0,"top_p":0.5,"rid":"x_chat-0001"}"#;
-    let mut chat = sent(sim, "/v1/chat/completions", &headers[1], chat, (0, 1)).await;
+    let mut chat = posted("/v1/chat/completions", 2, chat, (0, 1)).await;
     manual.set(ms(202));
     until_load(sim.addr(), 1, 0).await;
-    let mut waiting = traced(2, "wait-1234", 9, (1, 1)).await;
-    let mut rejected = traced(3, "full-1234", 9, (1, 2)).await;
+    let mut waiting = traced(3, "wait-1234", 9, (1, 1)).await;
+    let mut rejected = traced(4, "full-1234", 9, (1, 2)).await;
     manual.set(ms(204));
     chat.response().await.unwrap();
     rejected.response().await.unwrap();
     waiting.head().await;
     // Now it runs; who comes after it leaves while it waits.
     until_load(sim.addr(), 1, 0).await;
-    let leaves = traced(4, "left-1234", 9, (1, 1)).await;
+    let leaves = traced(5, "left-1234", 9, (1, 1)).await;
     manual.set(ms(209));
     waiting.chunk().await.unwrap();
     // The driver has told all of that round: who leaves knows that it was queued.
@@ -213,6 +208,5 @@ async fn spans_and_log_lines_are_what_they_were() {
     exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"wait"}"#).await;
     waiting.chunk().await.unwrap();
     until_served(sim, 5).await;
-    told(&it, 5, &mut out).await;
-    same("spans.txt", &out);
+    same_told("spans.txt", &it, 5).await;
 }

@@ -49,13 +49,15 @@ const OUTPUT: u32 = 128;
 const SEEDS: u64 = 21;
 
 /// Of one request, milliseconds: when it came, and how long after that what happened.
-#[derive(Clone, Default)]
+#[derive(Debug, Default, serde::Deserialize)]
 struct Times {
+    #[serde(rename = "arrival")]
     came: f64,
     queued: f64,
     admitted: f64,
     first: f64,
     finish: f64,
+    prompt: u64,
     output: u32,
     /// The tokens that the cache spared it.
     cached: u32,
@@ -77,28 +79,55 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-fn column(all: &[Times], of: impl Fn(&Times) -> f64) -> Vec<f64> {
-    all.iter().map(of).collect()
+/// What the column of this name has of requests.
+fn figure(name: &str, all: &[Times]) -> f64 {
+    let column = |of: fn(&Times) -> f64| all.iter().map(of).collect::<Vec<f64>>();
+    let (what, how) = name.split_once(' ').unwrap();
+    let values = match what {
+        "TTFT" => column(|one| one.first),
+        "total" => column(|one| one.finish),
+        "TPOT" => column(Times::tpot),
+        "queue" => column(|one| one.admitted - one.queued),
+        "tokenize" => column(|one| one.queued),
+        "cached" => {
+            let cached = mean(&column(|one| f64::from(one.cached)));
+            return cached / mean(&column(|one| one.prompt as f64)) * 100.0;
+        }
+        _ => {
+            let ends = column(|one| one.came + one.finish);
+            return all.len() as f64 / ends.into_iter().fold(0.0, f64::max) * 1e3;
+        }
+    };
+    match how {
+        "p50" => quantile(&values, 0.5),
+        "p99" => quantile(&values, 0.99),
+        _ => mean(&values),
+    }
 }
 
-/// What the model makes of requests that come at these seconds, and that far away from it.
-fn modelled(profile: &Profile, way_ms: f64, asked: Vec<(f64, Prompt, u32)>) -> Vec<Times> {
+/// What the model makes of requests that come at these milliseconds, that far away from it, with that way back.
+fn modelled(
+    profile: &Profile,
+    (way_ms, back_ms): (f64, f64),
+    asked: impl Iterator<Item = (f64, Prompt, u32)>,
+) -> Vec<Times> {
     let start = Stamp::from_nanos(0);
     let mut engine = Engine::new(profile.clone(), start);
     let mut all = Vec::new();
     for (id, (came, prompt, output_tokens)) in (0..).zip(asked) {
-        let queued = came + way_ms / 1e3 + profile.tokenize_s(prompt.tokens());
+        let queued = (came + way_ms) / 1e3 + profile.tokenize_s(prompt.tokens());
+        all.push(Times {
+            came,
+            prompt: prompt.tokens(),
+            output: output_tokens,
+            ..Times::default()
+        });
         let request = Request {
             id,
             prompt,
             output_tokens,
         };
         engine.submit(request, start.plus_seconds(queued));
-        all.push(Times {
-            came: came * 1e3,
-            output: output_tokens,
-            ..Times::default()
-        });
     }
     for event in engine.advance(start.plus_seconds(1e4)) {
         let one = &mut all[event.id as usize];
@@ -107,6 +136,7 @@ fn modelled(profile: &Profile, way_ms: f64, asked: Vec<(f64, Prompt, u32)>) -> V
             EventKind::Queued => one.queued = at,
             EventKind::Admitted { cached } => (one.admitted, one.cached) = (at, cached),
             EventKind::Token { last } => {
+                let at = at + back_ms;
                 one.first = if one.first == 0.0 { at } else { one.first };
                 one.finish = if last { at } else { one.finish };
             }
@@ -120,28 +150,16 @@ fn modelled(profile: &Profile, way_ms: f64, asked: Vec<(f64, Prompt, u32)>) -> V
 fn run(measured: &Measured, seed: u64) -> [f64; 8] {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut came: Vec<f64> = (0..measured.requests)
-        .map(|_| random.random_range(0.0..SECONDS))
+        .map(|_| random.random_range(0.0..SECONDS) * 1e3)
         .collect();
     came.sort_by(f64::total_cmp);
     let asked = (0..).zip(came);
     let asked = asked.map(|(id, came)| (came, Prompt::Tokens(vec![id; 512].into()), OUTPUT));
-    let all = modelled(&Profile::default(), 0.0, asked.collect());
     let way = measured.way + BACK_MS;
-    let ttft = column(&all, |one| one.first + way);
-    let tpot = column(&all, Times::tpot);
-    let queue = column(&all, |one| one.admitted - one.queued);
-    let tokenize = column(&all, |one| one.queued);
-    let ends = column(&all, |one| one.came + one.finish);
-    [
-        quantile(&ttft, 0.5),
-        quantile(&ttft, 0.99),
-        quantile(&tpot, 0.5),
-        quantile(&tpot, 0.99),
-        mean(&queue),
-        quantile(&queue, 0.99),
-        mean(&tokenize),
-        measured.requests as f64 / ends.into_iter().fold(0.0, f64::max) * 1e3,
-    ]
+    let mut all = modelled(&Profile::default(), (0.0, way), asked);
+    // What was done is counted at the server.
+    all.iter_mut().for_each(|one| one.came -= way);
+    COLUMNS.map(|name| figure(name, &all))
 }
 
 /// Of each column the median, 5 % and 95 % of all seeds.

@@ -3,7 +3,6 @@
 use queuescope::clock::Clock;
 use queuescope::sim::config::Config;
 use queuescope::sim::disaggregation::Mode;
-use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
 use super::shape::shapes;
@@ -94,7 +93,7 @@ fn seconds(meta_info: &Value, name: &str) -> f64 {
 }
 
 async fn gauge(server: &Told, name: &str) -> f64 {
-    metric(&server.sim, name, "").await
+    metric(&server.sim, name).await
 }
 
 /// Name and parent's name of each span, in the order of their beginning.
@@ -222,9 +221,20 @@ async fn a_full_decode_server_is_waited_for_on_both() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_its_bootstrap_is_aborted_as_what_waits_in_a_queue() {
+async fn without_a_room_it_is_refused_and_what_waits_for_its_bootstrap_is_aborted_as_in_a_queue() {
+    let pair = Pair::start(|_| {}).await;
+    let one_of_two =
+        r#"{"text":["a","b"],"bootstrap_host":"h","bootstrap_port":1,"bootstrap_room":7}"#;
+    for (server, body) in [
+        (&pair.prefill, r#"{"text":"a"}"#),
+        (&pair.decode, one_of_two),
+    ] {
+        let refused = exchange(server.sim.addr(), "POST", "/generate", body.as_bytes()).await;
+        assert_eq!(refused.status(), 400);
+        assert_says(&refused.text(), "bootstrap_room");
+    }
     // Nothing decodes, so prefill waits.
-    let prefill = Pair::start(|_| {}).await.prefill;
+    let prefill = pair.prefill;
     let waiting = async || gauge(&prefill, "num_prefill_bootstrap_queue_reqs").await;
     let mut legs = Vec::new();
     for (rid, room) in [("own-1", 1), ("other", 2)] {
@@ -265,13 +275,8 @@ async fn a_lost_prefill_server_is_told_as_recorded() {
     let [event] = &events[..] else {
         panic!("{events:?}");
     };
-    let killed = pair::read("client_prefill_killed.json");
-    let mut recorded = killed.as_array().unwrap().iter();
-    let recorded = recorded.find_map(|one| {
-        let event = one["chunks"][0][1].as_str()?.strip_prefix("data: ")?;
-        event.contains("Decode transfer failed").then_some(event)
-    });
-    let recorded: Value = serde_json::from_str(recorded.unwrap()).unwrap();
+    let recorded = pair::failed_transfer();
+    let recorded: Value = serde_json::from_str(&recorded["data: ".len()..]).unwrap();
     let members = |of: &Value| of.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(members(event), members(&recorded["meta_info"]));
     assert_eq!(event["queue_time"], 0.0);
@@ -287,31 +292,4 @@ async fn a_lost_prefill_server_is_told_as_recorded() {
     assert_eq!(event["finish_reason"], reason);
     // Its place is free again.
     assert_eq!(gauge(&pair.decode, "num_used_tokens").await, 0.0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_request_without_a_room_is_refused() {
-    let pair = Pair::start(|_| {}).await;
-    let one_of_two =
-        r#"{"text":["a","b"],"bootstrap_host":"h","bootstrap_port":1,"bootstrap_room":7}"#;
-    for (server, body) in [
-        (&pair.prefill, r#"{"text":"a"}"#),
-        (&pair.decode, one_of_two),
-    ] {
-        let refused = exchange(server.sim.addr(), "POST", "/generate", body.as_bytes()).await;
-        assert_eq!(refused.status(), 400);
-        assert_says(&refused.text(), "bootstrap_room");
-    }
-}
-
-#[tokio::test]
-async fn a_bootstrap_port_that_is_taken_is_told_by_its_flag() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let config = with(fast(), |config| {
-        config.disaggregation.disaggregation_mode = Mode::Prefill;
-        config.disaggregation.disaggregation_bootstrap_port = taken.local_addr().unwrap().port();
-    });
-    let error = Sim::start(config, Clock::system()).unwrap_err().to_string();
-    let told = "(--host, --disaggregation-bootstrap-port)";
-    assert!(error.contains(told), "{error}");
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::shape::shape;
 use super::{START, fast, ms, sent, slow, until_load};
-use crate::support::collector::{Collector, Mood};
+use crate::support::collector::{Collector, Mood, hex};
 use crate::support::http::Connection;
 use crate::support::wire::until;
 
@@ -157,8 +157,6 @@ impl Told {
 
 /// A span as it would have been recorded.
 fn recorded(span: &v1::Span, scope: &str) -> Value {
-    let digits = |byte: &u8| format!("{byte:02x}");
-    let hex = |bytes: &[u8]| bytes.iter().map(digits).collect::<String>();
     let object = |pairs: &[KeyValue]| -> Value {
         let value = |pair: &KeyValue| match pair.value.clone().unwrap().value.unwrap() {
             Any::StringValue(text) => Value::from(text),

@@ -27,11 +27,15 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         ["--gpu-share", "0"],
         ["--port", "70000"],
         ["--port", &port],
+        ["--disaggregation-bootstrap-port", &port],
         ["--host", "no.such.host.invalid"],
         ["--export-metrics-to-file-dir", "/dev/null/log"],
     ] {
         let more: &[&str] = match flag {
             "--port" => &[],
+            "--disaggregation-bootstrap-port" => {
+                &["--port", "0", "--disaggregation-mode", "prefill"]
+            }
             "--export-metrics-to-file-dir" => &["--port", "0", "--export-metrics-to-file"],
             _ => &["--port", "0"],
         };

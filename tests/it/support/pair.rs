@@ -62,6 +62,17 @@ pub fn read(name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
+/// The event by which a decode server told that its prefill server was lost.
+pub fn failed_transfer() -> String {
+    let killed = read("client_prefill_killed.json");
+    let mut events = killed.as_array().unwrap().iter();
+    let event = events.find_map(|one| {
+        let event = one["chunks"][0][1].as_str()?;
+        event.contains("Decode transfer failed").then_some(event)
+    });
+    event.unwrap().to_owned()
+}
+
 /// Every request that was sent to both servers.
 pub fn all() -> Vec<Dispatch> {
     let mut found: Vec<Dispatch> = Vec::new();
@@ -178,26 +189,14 @@ impl Leg {
     }
 }
 
-/// A router that sends each request it gets to both servers, as `dispatch` was.
-pub struct PlayedRouter {
-    pub addr: SocketAddr,
-    _listening: Listening,
-}
-
-impl PlayedRouter {
-    /// Before hops of what prefills and what decodes.
-    pub async fn start(dispatch: &Dispatch, hops: [SocketAddr; 2]) -> PlayedRouter {
+/// A router before hops of what prefills and what decodes. It sends each request it gets to both, as `dispatch` was.
+pub async fn router_of(dispatch: &Dispatch, hops: [SocketAddr; 2]) -> Listening {
+    let dispatch = dispatch.clone();
+    Listening::start(move |_, client| {
         let dispatch = dispatch.clone();
-        let listening = Listening::start(move |_, client| {
-            let dispatch = dispatch.clone();
-            async move { route(Client::from_stream(client), &dispatch, hops).await }
-        });
-        let listening = listening.await;
-        PlayedRouter {
-            addr: listening.addr,
-            _listening: listening,
-        }
-    }
+        async move { route(Client::from_stream(client), &dispatch, hops).await }
+    })
+    .await
 }
 
 async fn route(mut client: Client, dispatch: &Dispatch, [prefill, decode]: [SocketAddr; 2]) {

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use super::admin::get;
+use super::admin::{get, metric};
 use super::assert_says;
 use super::wire::{PATIENCE, until_async};
 
@@ -118,9 +118,7 @@ impl Process {
 
     /// The value of a metric; 0 when it is not there.
     pub async fn metric(&self, name: &str) -> u64 {
-        let text = get(self.admin, "/metrics").await.text();
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.map_or(0, |value| value.trim().parse().unwrap())
+        metric(&get(self.admin, "/metrics").await.text(), name) as u64
     }
 
     pub async fn ready(&self) -> u16 {

@@ -10,7 +10,7 @@ use queuescope::config::{self};
 use queuescope::serve::lifecycle::Proxy;
 use tempfile::TempDir;
 
-use super::admin::get;
+use super::admin::{get, metric};
 use super::router::free_port;
 use super::upstream::{Step, Upstream};
 use super::wire::{Client, Response, until};
@@ -202,13 +202,7 @@ impl Front {
 
     /// The value of a counter, of all its label sets where none is named; 0 when it is not there.
     pub fn counter(&self, name: &str) -> u64 {
-        let text = self.proxy.metrics().text();
-        let rest = text
-            .lines()
-            .filter_map(|line| line.strip_prefix(name.trim_end()));
-        let of_it = rest.filter(|rest| rest.starts_with([' ', '{']));
-        let values = of_it.map(|rest| rest.rsplit(' ').next().unwrap());
-        values.map(|value| value.parse::<u64>().unwrap()).sum()
+        metric(&self.proxy.metrics().text(), name) as u64
     }
 
     pub async fn counts(&self, name: &str, value: u64) {

@@ -257,7 +257,9 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
             false
         }
         Step::Relay(target, bytes) => {
-            relay(target, &bytes, stream).await.unwrap();
+            let mut there = TcpStream::connect(target).await.unwrap();
+            there.write_all(&bytes).await.unwrap();
+            tokio::io::copy(&mut there, stream).await.unwrap();
             false
         }
         Step::RelayToFirst(targets, bytes) => {
@@ -365,12 +367,4 @@ async fn relay_to_first(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpSt
     }
     let none = b"HTTP/1.1 500 None\r\ncontent-length: 0\r\n\r\n";
     let _ = stream.write_all(none).await;
-}
-
-/// Sends `bytes` to `target` and what comes back to `stream`.
-async fn relay(target: SocketAddr, bytes: &[u8], stream: &mut TcpStream) -> std::io::Result<()> {
-    let mut there = TcpStream::connect(target).await?;
-    there.write_all(bytes).await?;
-    tokio::io::copy(&mut there, stream).await?;
-    Ok(())
 }

@@ -59,16 +59,16 @@ fn a_long_prompt_is_prefilled_in_chunks_and_the_last_is_filled_up() {
     let profile = with(4, |profile| profile.chunked_prefill_size = 100);
     // Chunks of 100, 100 and 30; the third batch includes the other prompt.
     let all = "1 new 0, 2 new 200, 1 token 270, 2 last 270, 1 last 282";
-    assert_events(profile, &[(1, 230, 2, 0), (2, 40, 1, 5)], all);
+    assert_happens(profile, "1 230+2 at 0, 2 40+1 at 5", all);
 }
 
 #[test]
 fn a_request_waits_until_the_kv_cache_has_room() {
     let profile = with(4, |profile| profile.max_total_tokens = 150);
     // The third could never fit.
-    let requests = [(1, 100, 2, 0), (2, 100, 1, 0), (3, 100, 50, 0)];
+    let requests = "1 100+2 at 0, 2 100+1 at 0, 3 100+50 at 0";
     let all = "3 rejected 0, 1 new 0, 1 token 100, 1 last 112, 2 new 112, 2 last 212";
-    assert_events(profile, &requests, all);
+    assert_happens(profile, requests, all);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn the_gpu_waits_for_the_launch_of_short_steps() {
     // GPU has finished the second at 60, but the scheduler launches a decode step until 65. That step has both, 14 ms at half
     // speed; the next one, of one request, follows at once.
     let all = "1 new 0, 2 new 30, 1 token 60, 2 last 65, 1 token 93, 1 last 117";
-    assert_events(profile, &[(1, 10, 3, 0), (2, 10, 1, 20)], all);
+    assert_happens(profile, "1 10+3 at 0, 2 10+1 at 20", all);
 }
 
 #[test]

@@ -41,12 +41,10 @@ fn memory_then_arrival_then_a_slot() {
 fn memory_is_reserved_only_while_there_is_enough() {
     let profile = with(4, |profile| profile.max_total_tokens = 100);
     let mut engine = Engine::decode_only(profile, 8, ms(0));
-    engine.submit(request(1, 60, 10), ms(0));
-    engine.submit(request(2, 60, 10), ms(0));
-    assert_eq!(events_until(&mut engine, 10), "1 reserved 0");
-    // Its client leaves: the other gets the memory at once.
-    assert!(engine.abort(1, ms(20)));
-    assert_eq!(events_until(&mut engine, 30), "1 aborted 20, 2 reserved 20");
+    // The client of the first leaves: the other gets the memory at once.
+    let told = "1 60+10 at 0, 2 60+10 at 0, until 10, abort 1 at 20";
+    let all = "1 reserved 0, 1 aborted 20, 2 reserved 20";
+    assert_eq!(happens(&mut engine, told), all);
     assert_eq!(engine.load().used_tokens, 60);
 }
 

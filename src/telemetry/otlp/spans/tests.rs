@@ -1,3 +1,5 @@
+use std::time::SystemTime;
+
 use super::*;
 use crate::request::attempt::ParentSpan;
 use crate::request::endpoint::Endpoint;
@@ -133,7 +135,7 @@ fn a_sending_without_a_connection_failed_and_our_own_responses_status_is_not_sho
         Some(found.value.to_string())
     };
     let unconnected = last(&row);
-    assert_eq!(unconnected.end_time, system_time(at(7)));
+    assert_eq!(unconnected.end_time, SystemTime::from(at(7)));
     let error_type = attribute(&unconnected, "error.type");
     assert_eq!(error_type.as_deref(), Some("connect_error"));
     row.internal.trace.sendings[1].failed = None;

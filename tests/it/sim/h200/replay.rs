@@ -16,16 +16,10 @@ const SHARE_OF_TWO: f64 = 0.45;
 #[derive(Debug, serde::Deserialize)]
 struct Row {
     run: String,
-    /// All times in tenths of a millisecond; those below since arrival.
-    arrival: i64,
-    prompt: usize,
-    output: u32,
-    cached: u32,
+    /// Who shares a prefix.
     group: u32,
-    queued: i64,
-    admitted: i64,
-    first: i64,
-    finish: i64,
+    #[serde(flatten)]
+    times: Times,
 }
 
 /// What the table has of a run.
@@ -64,13 +58,35 @@ const RUNS: [Run; 8] = [
     Run { name: "two-servers-server2", before: [124.0, 923.0, 1705.0, 3461.0, 25.1, 50.9, 0.35, 5.67], others: [24.49, 3.25, 43_420.0, 2.03, 5.146, 0.0192, 25.6, 0.123] },
 ];
 
-fn rows() -> Vec<Row> {
+/// What was measured in a run, from its first request on.
+fn measured(run: &str) -> (Vec<Times>, Vec<u32>) {
     let packed = include_bytes!("../../../data/h200/runs.csv.gz");
     let mut text = String::new();
     let mut reader = flate2::read::GzDecoder::new(packed.as_slice());
     reader.read_to_string(&mut text).unwrap();
-    let rows = csv::Reader::from_reader(text.as_bytes()).into_deserialize();
-    rows.map(Result::unwrap).collect()
+    let mut rows = csv::Reader::from_reader(text.as_bytes());
+    let rows = rows.deserialize::<Row>().map(Result::unwrap);
+    let (mut all, groups): (Vec<Times>, _) = rows
+        .filter(|row| row.run == run)
+        .map(|row| (row.times, row.group))
+        .unzip();
+    let start = all[0].came;
+    for one in &mut all {
+        one.came -= start;
+        let Times {
+            came,
+            queued,
+            admitted,
+            first,
+            finish,
+            ..
+        } = one;
+        // They are told in tenths.
+        for time in [came, queued, admitted, first, finish] {
+            *time /= 10.0;
+        }
+    }
+    (all, groups)
 }
 
 fn profile(run: &Run) -> Profile {
@@ -107,71 +123,35 @@ fn learned_of_others(run: &Run) -> Profile {
     }
 }
 
-fn figures(rows: &[&Row], all: &[Times]) -> [f64; 9] {
-    let ttft = column(all, |one| one.first);
-    let total = column(all, |one| one.finish);
-    let tpot = column(all, Times::tpot);
-    let ends = column(all, |one| one.came + one.finish);
-    let span = ends.into_iter().fold(0.0, f64::max) - all[0].came;
-    let prompts: usize = rows.iter().map(|row| row.prompt).sum();
-    let cached: u32 = all.iter().map(|one| one.cached).sum();
-    [
-        quantile(&ttft, 0.5),
-        quantile(&ttft, 0.99),
-        quantile(&total, 0.5),
-        quantile(&total, 0.99),
-        quantile(&tpot, 0.5),
-        quantile(&tpot, 0.99),
-        mean(&column(all, |one| one.admitted - one.queued)),
-        rows.len() as f64 / span * 1e3,
-        f64::from(cached) / prompts as f64 * 100.0,
-    ]
+fn figures(all: &[Times]) -> [f64; 9] {
+    COLUMNS.map(|name| figure(name, all))
 }
 
-fn real(rows: &[&Row]) -> [f64; 9] {
-    let ms = |tenths: i64| tenths as f64 / 10.0;
-    let times = rows.iter().map(|row| Times {
-        came: ms(row.arrival),
-        queued: ms(row.queued),
-        admitted: ms(row.admitted),
-        first: ms(row.first),
-        finish: ms(row.finish),
-        output: row.output,
-        cached: row.cached,
-    });
-    figures(rows, &times.collect::<Vec<_>>())
-}
-
-fn model(rows: &[&Row], profile: Profile) -> [f64; 9] {
+fn model(real: &[Times], groups: &[u32], profile: Profile) -> Vec<Times> {
     // Whoever found something in the cache shares that much with its group.
-    let shared = rows.iter().map(|row| row.cached).max().unwrap() as usize;
-    let asked = (0..).zip(rows).map(|(id, row)| {
-        let own = |place: usize| match place < shared {
-            true => row.group,
+    let shared = real.iter().map(|one| one.cached).max().unwrap();
+    let asked = (0..).zip(real.iter().zip(groups));
+    let asked = asked.map(|(id, (one, group))| {
+        let own = |place: u64| match place < u64::from(shared) {
+            true => *group,
             false => 1_000_000 + id,
         };
-        let prompt = Prompt::Tokens((0..row.prompt).map(own).collect());
-        (row.arrival as f64 / 1e4, prompt, row.output)
+        let prompt = Prompt::Tokens((0..one.prompt).map(own).collect());
+        (one.came, prompt, one.output)
     });
-    let mut all = modelled(&profile, IN_MS, asked.collect());
-    for one in &mut all {
-        one.first += BACK_MS;
-        one.finish += BACK_MS;
-    }
-    figures(rows, &all)
+    modelled(&profile, (IN_MS, BACK_MS), asked)
 }
 
 /// The stated distances, and the table that docs/dev/CALIBRATION.md shows.
 #[test]
 fn replayed_rows_come_out_as_on_the_real_gpu() {
-    let rows = rows();
     let (mut table, mut off) = (head("run", &COLUMNS), Vec::new());
     let mut was_off = 0;
     for run in &RUNS {
-        let rows: Vec<&Row> = rows.iter().filter(|row| row.run == run.name).collect();
-        let real = real(&rows);
-        let after = model(&rows, profile(run));
-        let of_others = model(&rows, learned_of_others(run));
+        let (all, groups) = measured(run.name);
+        let real = figures(&all);
+        let after = figures(&model(&all, &groups, profile(run)));
+        let of_others = figures(&model(&all, &groups, learned_of_others(run)));
         let before = format!("{} | –", run.before.map(short).join(" | "));
         for (name, what, figures) in [
             (run.name, "H200", real.map(short).join(" | ")),

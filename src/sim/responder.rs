@@ -25,13 +25,13 @@ use super::handover;
 use super::request_body::GenerationRequest;
 use super::sequence::Sequence;
 use super::served::{MAX_SERVED, Outcome, Served};
-use super::shared::{Exchange, Shared};
+use super::shared::{Accepted, Shared};
 use super::{generate, openai, request_log, spans};
 
 /// A response in progress.
 #[derive(Debug)]
-pub(super) struct Reply {
-    exchange: Exchange,
+pub(super) struct Responder {
+    accepted: Accepted,
     updates: UnboundedReceiver<Update>,
     /// For updates that `handover` sends.
     update_sender: UnboundedSender<Update>,
@@ -45,14 +45,14 @@ pub(super) struct Reply {
     is_complete: bool,
 }
 
-impl Reply {
+impl Responder {
     /// Submits the request to the engine; on a prefill server, when the decode server has reserved memory.
     pub(super) fn start(
         shared: Arc<Shared>,
         mut request: GenerationRequest,
         headers: HeaderMap,
         received: Stamp,
-    ) -> Reply {
+    ) -> Responder {
         let profile = shared.config.engine_profile();
         let dispatched = received.plus_seconds(profile.tokenize_s(request.prompt_tokens()));
         let is_prefill = shared.mode() == Mode::Prefill;
@@ -90,8 +90,8 @@ impl Reply {
             }
         }
         shared.driver.submit(submissions);
-        Reply {
-            exchange: Exchange {
+        Responder {
+            accepted: Accepted {
                 shared,
                 request,
                 headers,
@@ -123,12 +123,12 @@ impl Reply {
     /// Applies an update to its sequence; when that ends, sends its spans and, if the client is still there, writes its log line.
     /// Returns whether an event reports the update to the client.
     fn apply(&mut self, update: &Update, has_client: bool) -> bool {
-        let exchange = &mut self.exchange;
-        let is_reported_at_end = exchange.is_reported_at_end();
-        let sequence = &mut exchange.request.sequences[update.index];
+        let accepted = &mut self.accepted;
+        let is_reported_at_end = accepted.is_reported_at_end();
+        let sequence = &mut accepted.request.sequences[update.index];
         if let (EventKind::Reserved, Some(bootstrap)) = (update.kind, &sequence.bootstrap) {
             let reserved = (sequence.id, *update);
-            let (shared, sender) = (exchange.shared.clone(), self.update_sender.clone());
+            let (shared, sender) = (accepted.shared.clone(), self.update_sender.clone());
             let bootstrap = bootstrap.clone();
             tokio::spawn(handover::receive(shared, bootstrap, reserved, sender));
         }
@@ -140,10 +140,10 @@ impl Reply {
         }
         if was_open && sequence.ending.is_some() {
             self.open -= 1;
-            let sequence = &exchange.request.sequences[update.index];
-            spans::send(exchange, sequence, update.reported_at);
+            let sequence = &accepted.request.sequences[update.index];
+            spans::send(accepted, sequence, update.reported_at);
             if has_client {
-                request_log::append(exchange, sequence);
+                request_log::append(accepted, sequence);
             }
         }
         is_reported
@@ -152,15 +152,15 @@ impl Reply {
     /// Waits for the end and returns the whole body, or `None` if the queue was full.
     pub(super) async fn into_body(mut self) -> Option<Bytes> {
         while let Some(index) = self.next().await {
-            if self.exchange.request.sequences[index].ending == Some(EventKind::Rejected) {
+            if self.accepted.request.sequences[index].ending == Some(EventKind::Rejected) {
                 return None;
             }
         }
         let mut out = BytesMut::new();
-        let now = self.exchange.shared.clock.now();
-        match self.exchange.request.endpoint {
-            Endpoint::Generate => generate::reply(&mut out, &self.exchange, now),
-            _ => openai::reply(&mut out, &self.exchange, now),
+        let now = self.accepted.shared.clock.now();
+        match self.accepted.request.endpoint {
+            Endpoint::Generate => generate::reply(&mut out, &self.accepted, now),
+            _ => openai::reply(&mut out, &self.accepted, now),
         }
         self.is_complete = true;
         Some(out.freeze())
@@ -188,33 +188,33 @@ impl Reply {
     /// Renders the newest event of a sequence.
     fn render(&mut self, index: usize) {
         self.last_index = index;
-        let exchange = &mut self.exchange;
-        let now = exchange.shared.clock.now();
-        let sequence = &exchange.request.sequences[index];
-        if exchange.request.endpoint == Endpoint::Generate {
+        let accepted = &mut self.accepted;
+        let now = accepted.shared.clock.now();
+        let sequence = &accepted.request.sequences[index];
+        if accepted.request.endpoint == Endpoint::Generate {
             self.ready
-                .push_back(generate::event(exchange, sequence, now));
+                .push_back(generate::event(accepted, sequence, now));
         } else {
-            openai::chunks(exchange, sequence, &mut self.ready);
+            openai::chunks(accepted, sequence, &mut self.ready);
         }
-        let sequence = &mut exchange.request.sequences[index];
+        let sequence = &mut accepted.request.sequences[index];
         sequence.moments.first_sent.get_or_insert(now);
         sequence.streamed = sequence.generated();
     }
 
     /// Renders the events after the last token of all.
     fn render_end(&mut self) {
-        let exchange = &self.exchange;
-        if exchange.request.endpoint != Endpoint::Generate {
-            let last = &exchange.request.sequences[self.last_index];
-            openai::tail(exchange, last, &mut self.ready);
+        let accepted = &self.accepted;
+        if accepted.request.endpoint != Endpoint::Generate {
+            let last = &accepted.request.sequences[self.last_index];
+            openai::tail(accepted, last, &mut self.ready);
         }
         self.ready.push_back(Bytes::from_static(DONE.as_bytes()));
         self.is_complete = true;
     }
 
     fn outcome(&self) -> Outcome {
-        let mut endings = self.exchange.request.sequences.iter().map(|one| one.ending);
+        let mut endings = self.accepted.request.sequences.iter().map(|one| one.ending);
         let is_sent = self.is_complete && self.ready.is_empty();
         if endings.clone().any(|one| one == Some(EventKind::Rejected)) {
             Outcome::Rejected
@@ -226,8 +226,8 @@ impl Reply {
     }
 
     fn served(&self, ended_at: Stamp) -> Served {
-        let request = &self.exchange.request;
-        let header = |name| self.exchange.header(name).map(str::to_owned);
+        let request = &self.accepted.request;
+        let header = |name| self.accepted.header(name).map(str::to_owned);
         let earliest = |moment: fn(&Sequence) -> Option<Stamp>| {
             request.sequences.iter().filter_map(moment).min()
         };
@@ -240,7 +240,7 @@ impl Reply {
             rid: request.sequences[0].rid.to_string(),
             x_request_id: header("x-request-id"),
             traceparent: header("traceparent"),
-            received: Some(self.exchange.received),
+            received: Some(self.accepted.received),
             queue_start: earliest(|s| s.moments.queue_start),
             queue_end: earliest(|s| s.moments.queue_end),
             first_token: earliest(|s| s.moments.first_token),
@@ -250,19 +250,19 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for Responder {
     fn drop(&mut self) {
         // Updates that arrived after the client left still belong in the record.
         while let Ok(update) = self.updates.try_recv() {
             self.apply(&update, false);
         }
-        let exchange = &self.exchange;
-        let shared = &exchange.shared;
+        let accepted = &self.accepted;
+        let shared = &accepted.shared;
         let now = shared.clock.now();
-        let left = exchange.request.sequences.iter();
+        let left = accepted.request.sequences.iter();
         let left: Vec<_> = left.filter(|one| one.ending.is_none()).collect();
         for sequence in &left {
-            spans::send(exchange, sequence, now);
+            spans::send(accepted, sequence, now);
         }
         if !left.is_empty() {
             let left: Vec<u64> = left.iter().map(|one| one.id).collect();
@@ -270,7 +270,7 @@ impl Drop for Reply {
         }
         let served = self.served(now);
         if served.outcome == Outcome::Finished {
-            shared.metrics.count(&exchange.request, exchange.received);
+            shared.metrics.count(&accepted.request, accepted.received);
         }
         let mut all = shared.served.lock();
         if all.len() == MAX_SERVED {
