@@ -116,7 +116,8 @@ impl Engine {
             if !self.scheduler.abort(id) {
                 return false;
             }
-            if self.scheduler.load().unreserved > 0 {
+            let load = self.scheduler.load();
+            if load.unreserved > 0 || load.running > 0 {
                 // Its memory may be enough for one that waits for it.
                 self.round.get_or_insert(self.now);
             }

@@ -185,7 +185,7 @@ impl Scheduler {
         self.admit_prefilled(at, starts);
         let batch = self.prefill(starts);
         if batch.members.is_empty() {
-            return self.decode(at);
+            return self.decode(starts);
         }
         self.hit_tokens = batch.hits;
         self.computed_tokens = batch.tokens;
@@ -359,6 +359,9 @@ impl Scheduler {
         }
         if self.memory.available() < self.running.len() as u64 {
             self.retract(at);
+            if self.memory.available() == 0 && !self.release_ready() {
+                return None;
+            }
         } else {
             let initial = initial_ratio(&self.profile);
             let min = initial * MIN_RATIO_FACTOR;

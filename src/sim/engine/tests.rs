@@ -2,7 +2,7 @@ mod laws;
 mod memory;
 mod prefilled;
 
-use super::EventKind::{Admitted, Queued, Rejected, Retracted, Token};
+use super::EventKind::{Admitted, Arrived, Queued, Rejected, Reserved, Retracted, Token};
 use super::*;
 
 const MS: i64 = 1_000_000;

@@ -49,13 +49,15 @@ impl Scheduler {
 
     /// Reserves memory for waiting requests, in their order, and admits those whose KV cache has arrived while slots are free.
     pub(super) fn admit_prefilled(&mut self, at: Stamp, starts: Stamp) {
-        while let Some((id, tokens)) = self.next_unreserved() {
-            if let Some(task) = self.tasks.get_mut(&id) {
-                self.memory.allocate(&mut task.allocation, tokens);
+        loop {
+            while let Some((id, tokens)) = self.next_unreserved() {
+                if let Some(task) = self.tasks.get_mut(&id) {
+                    self.memory.allocate(&mut task.allocation, tokens);
+                }
+                self.emit(id, at, EventKind::Reserved);
             }
-            self.emit(id, at, EventKind::Reserved);
-        }
-        while let Some(id) = self.next_ready() {
+            // One of a single token leaves its memory to others at once.
+            let Some(id) = self.next_ready() else { return };
             self.running.push(id);
             // Half of the round's time passes before it is admitted, the other half before its first token is reported.
             let admitted = at.plus_nanos(starts.nanos_since(at) / 2);
@@ -85,7 +87,8 @@ impl Scheduler {
         let (tasks, memory) = (&mut self.tasks, &mut self.memory);
         // A retracted request needs memory again.
         let fits = |task: &Task| {
-            task.allocation.tokens() > 0 || task.tokens() + RETRACT_STEPS <= memory.available()
+            let fits = task.tokens() + RETRACT_STEPS <= memory.available();
+            fits || task.allocation.tokens() > 0 || memory.used() == 0
         };
         let mut ready = prefilled.ready.iter();
         let index = ready.position(|id| tasks.get(id).is_some_and(fits))?;
@@ -98,6 +101,22 @@ impl Scheduler {
             );
         }
         Some(id)
+    }
+
+    /// Takes the memory of the last request that waits for a slot. Returns whether there was one: others wait for their KV cache, which
+    /// needs theirs.
+    pub(super) fn release_ready(&mut self) -> bool {
+        let ready = self.prefilled.iter().flat_map(|all| all.ready.iter().rev());
+        let holds = |id: &&u64| {
+            let task = self.tasks.get(id);
+            task.is_some_and(|task| task.allocation.tokens() > 0)
+        };
+        let last = ready.copied().find(|id| holds(&id));
+        let Some(task) = last.and_then(|id| self.tasks.get_mut(&id)) else {
+            return false;
+        };
+        self.memory.release(std::mem::take(&mut task.allocation));
+        true
     }
 
     /// Takes the first request that waits for memory, if there is enough, with the number of its prompt's tokens.

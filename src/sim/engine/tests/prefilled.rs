@@ -1,6 +1,5 @@
 //! Decode server of a pair: memory first, then the KV cache, then a slot.
 
-use super::EventKind::Reserved;
 use super::*;
 
 #[test]
@@ -46,26 +45,4 @@ fn memory_is_reserved_only_while_there_is_enough() {
     let all = "1 reserved 0, 1 aborted 20, 2 reserved 20";
     assert_eq!(happens(&mut engine, told), all);
     assert_eq!(engine.load().used_tokens, 60);
-}
-
-#[test]
-fn requests_that_run_out_of_memory_end_all_the_same() {
-    let profile = with(4, |profile| {
-        profile.max_total_tokens = 120;
-        profile.schedule_conservativeness = 0.0;
-    });
-    let mut engine = Engine::decode_only(profile, 8, ms(0));
-    for id in 1..=6 {
-        engine.submit(request(id, 20, 40), ms(0));
-    }
-    let mut all = String::new();
-    for at in 0..20_000 {
-        let events: Vec<Event> = engine.advance(ms(at)).collect();
-        let reserved = events.iter().filter(|event| event.kind == Reserved);
-        reserved.for_each(|event| engine.arrive(event.id, ms(at)));
-        all += &shown(events.into_iter());
-    }
-    assert_eq!(all.matches("last").count(), 6);
-    assert!(all.contains("retracted"));
-    assert_eq!(engine.load().used_tokens, 0);
 }
