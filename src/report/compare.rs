@@ -6,6 +6,7 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 use crate::request::columns::ColumnId;
 pub use crate::stats::Statistic;
 use crate::stats::paired_difference;
+use crate::units::US;
 
 mod answer;
 mod settings;
@@ -130,8 +131,10 @@ impl Difference {
         self.excludes_zero() && self.holds && !self.failed_could_reverse_it()
     }
 
+    /// Whether the bounds exclude 0; a difference of a time that is shown as 0 does not count.
     fn excludes_zero(&self) -> bool {
-        self.low > 0.0 || self.high < 0.0
+        let is_seen = self.metric.is_none() || self.difference.abs() >= 0.5 * US;
+        is_seen && (self.low > 0.0 || self.high < 0.0)
     }
 
     /// Whether the better setting failed more often, and failed requests are left out.

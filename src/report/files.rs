@@ -198,7 +198,7 @@ pub enum Trial {
 pub struct SeriesRow {
     /// Seconds since the run began.
     pub time: f64,
-    /// The source: `records` (counted from the rows of requests), `metrics` (the server's `/metrics`), `gpu`.
+    /// The source: `metrics` (the server's `/metrics`) or `gpu`.
     pub source: String,
     /// The server's name; empty for all together.
     pub server: String,

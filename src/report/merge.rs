@@ -129,7 +129,7 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
     let missing: Vec<String> = missing.map(|number| format!("{number}/{count}")).collect();
     if !missing.is_empty() {
         notes.push(format!(
-            "shards {} are missing: their requests, {} of {count} parts of the load, are in no figure",
+            "missing: shard {}: the requests of {} of {count} parts of the load are in no figure",
             missing.join(", "),
             missing.len()
         ));

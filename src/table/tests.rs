@@ -188,7 +188,8 @@ fn files_without_a_matching_attempt_are_named() {
     let [_, other, hop, none] = given.map(|path| path.display().to_string());
     let of = "attempts belongs to a request of the front";
     let expected = [
-        "1 of 4 attempts joined to 1 of 2 requests: 3 belong to no request of the front".to_owned(),
+        "1 of 4 attempts joined to 1 of 2 requests: the front has no request for the other 3"
+            .to_owned(),
         format!("{other} matched nothing: none of its 2 {of}"),
         format!("{none} matched nothing: none of its 0 {of}"),
     ];

@@ -36,7 +36,7 @@ impl RequestAttempts {
         let has_failed = || self.last.iter().chain(&leg).any(Attempt::has_failed);
         match self.count {
             // Behind a router that passes on no header, the attempts of a failed request are not known.
-            0 => matches!(status, 429 | 503),
+            0 => matches!(status, 408 | 429 | 503),
             _ => !is_servers && has_failed(),
         }
     }

@@ -372,3 +372,10 @@ fn a_refused_prefill_leg_is_no_row_of_its_own_though_it_was_first() {
         assert_eq!(rows, 1, "{has_front} {comes}");
     }
 }
+
+#[test]
+fn an_overload_without_an_attempt_is_the_routers() {
+    let none = RequestAttempts::default();
+    let of_router = [408, 429, 500, 503].map(|status| none.leave_to_router(status));
+    assert_eq!(of_router, [true, true, false, true]);
+}

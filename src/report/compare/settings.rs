@@ -64,6 +64,11 @@ type RunPair<'a> = ([&'a Run; 2], Vec<[Option<usize>; 2]>);
 /// to [`FEW`] settings each with each. Leaves out runs that are INVALID, unfinished or stopped.
 pub fn comparison(loaded: &Loaded) -> Comparison {
     let mut comparison = Comparison::default();
+    let experiment = loaded.experiment.as_ref();
+    if experiment.is_some_and(|of| of.max_rate.is_some()) {
+        // Each rate of a search has requests of its own.
+        return comparison;
+    }
     let mut settings: Vec<Setting<'_>> = Vec::new();
     for run in &loaded.runs {
         match exclusion_reason(run) {

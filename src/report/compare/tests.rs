@@ -2,7 +2,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::report::files::RunState;
+use crate::report::files::{ExperimentFile, MaxRate, RunState};
 use crate::report::load::tests::*;
 
 const P50: Statistic = Statistic::Quantile(0.5);
@@ -52,7 +52,9 @@ fn sentences_of_means_of_endless_bounds_of_nothing_and_of_failed_requests() {
     let of_mean = beaten.replace("p99 TTFT", "mean time per output token");
     let endless = difference(-0.031, f64::NEG_INFINITY, -0.02);
     let nothing = difference(-0.00001, -0.014, 0.009);
+    let unseen = difference(0.0000003, 0.0000001, 0.0000004);
     let known = [
+        (unseen, format!("{none} (0 µs [0, 0])")),
         (endless, format!("{beaten} 31.0 ms [20.0, no end]")),
         (nothing, format!("{none} (0.0 ms [−14.0, 9.0])")),
         (failed, format!("{beaten} 31.0 ms [22.0, 41.0]; {counts}")),
@@ -229,6 +231,11 @@ fn runs_that_are_not_compared_are_named_with_the_reason() {
         assert_eq!(notes, [alone, bad]);
         assert_eq!(made.differences.len(), 0, "{why}");
     }
+    let mut search = Loaded::of(vec![good(), other()]);
+    let experiment = search.experiment.insert(ExperimentFile::default());
+    experiment.max_rate = Some(MaxRate::default());
+    let made = comparison(&search);
+    assert!(made.notes.is_empty() && made.differences.is_empty());
     // What either run was sent is unknown.
     let unknown = [good(), other()].map(|mut run| {
         run.file.as_mut().unwrap().workload_sha256 = None;

@@ -136,7 +136,10 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
     late["started_at_ns"] = (BEGAN + NANOS / 5).into();
     let dirs = [(0, &unjudged), (1, &late)].map(|(n, of)| shard(root.path(), n, of));
     let summary = merged(&dirs, &root.path().join("out"));
-    let apart = ["shards 2/3 are missing", "began 0.200 s apart"];
+    let apart = [
+        "missing: shard 2/3: the requests of 1 of 3 parts",
+        "began 0.200 s apart",
+    ];
     assert_judged(&summary, "INVALID", &apart);
     assert_judged(&summary, "INVALID", &["shard 0/3 has no verdict"]);
     assert_eq!(summary["warnings"], json!([]), "each is reported once");

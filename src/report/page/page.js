@@ -74,8 +74,7 @@ function compared() {
     const of = all.find(of => of.at === pair.at && of.a === pair.a && of.b === pair.b && of.metric === column.metric && statistic(of) === statistic(column));
     if (!of) return { n: "–" };
     const [value, low, high] = [signed(of, of.difference), known(of.low) ? signed(of, of.low) : "−∞", signed(of, of.high)];
-    const is0 = !(of.low > 0 || of.high < 0);
-    return { n: of.shown && !is0 ? make("b", (of.difference < 0 ? "▼ " : "▲ ") + value, of.difference < 0 ? "better" : "worse") : make("span", value, "soft"), small: `[${low}, ${high}]` };
+    return { n: of.shown ? make("b", (of.difference < 0 ? "▼ " : "▲ ") + value, of.difference < 0 ? "better" : "worse") : make("span", value, "soft"), small: `[${low}, ${high}]` };
   };
   const answer = of => make("li", spaced(/^(no|p\d)/.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
   return section("compare", "Which is better?",

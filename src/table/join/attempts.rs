@@ -83,7 +83,7 @@ impl JoinedAttempts {
         let of = front.first_rows().count();
         let rest = match unmatched {
             0 => String::new(),
-            _ => format!(": {unmatched} belong to no request of the front"),
+            _ => format!(": the front has no request for the other {unmatched}"),
         };
         format!("{matched} of {attempts} attempts joined to {joined} of {of} requests{rest}")
     }
