@@ -67,6 +67,23 @@ an upstream has it at the end | 21 send | 9000 | 20
 not what the client delays | 2 send, 10 pending, 60 over, 100 read, 104 pending, 304 over | 306 | 1 + 4 + 2";
 
 #[test]
+fn every_request_ends_once_whatever_ends_it() {
+    for is_ended in [true, false] {
+        let (mut context, _) = context();
+        let metrics = context.shared.metrics.clone();
+        assert_eq!(metrics.in_flight(), 1);
+        if is_ended {
+            context.end(End::Complete);
+            context.end(End::Complete);
+        }
+        drop(context);
+        assert_eq!(metrics.in_flight(), 0);
+        let counted = "outcome=\"proxy_error\",worker=\"\"} 1";
+        assert_eq!(metrics.text().contains(counted), !is_ended);
+    }
+}
+
+#[test]
 fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
     for line in OVERHEAD.lines() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
