@@ -147,7 +147,7 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     let merge = format!("--merge --output-dir {}", runs.path("merged"));
     let text = runs.reported(&["run"], &merge).await;
     assert_says(&text, "INVALID: merged");
-    for said in ["shards 0/2 are missing", "shard 1/2 was cut short"] {
+    for said in ["missing: shard 0/2", "shard 1/2 was cut short"] {
         assert_eq!(text.matches(said).count(), 1, "said once: {text}");
     }
 }
