@@ -124,22 +124,30 @@ fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
         after.iter().map(time).collect()
     };
     let mut front = "req_id,arrival_time,forwarded_time,response_head_time,first_token_time,finish_time,end_time,\
-        outcome,status,attempts,seen_by\n"
+        outcome,status,attempts,span_id,seen_by\n"
         .to_owned();
     let mut hop = "req_id,arrival_time,router_send_time,response_head_time,first_token_time,finish_time,end_time,\
-        queue_time_start,queue_time_end,outcome,status,worker,host,elapsed,clock_state,clock_offset,clock_offset_error,process,seen_by\n"
+        queue_time_start,queue_time_end,outcome,status,worker,host,elapsed,clock_state,clock_offset,clock_offset_error,process,parent_span_id,seen_by\n"
         .to_owned();
-    for n in 0..3 {
+    // The router passes on no span, begins spans of its own, and has an id of its own.
+    for (n, id, span) in [
+        (0, "j-0", ""),
+        (1, "j-1", "00000000000000ff"),
+        (2, "r-2", "0000000000000002"),
+    ] {
         let at = 1_795_000_000.0 + f64::from(n);
         let front_times = times(at, &[0.0, 0.01, 0.27, 0.5, 0.9, 0.9]);
-        front += &format!("j-{n}{front_times},ok,200,1,front\n");
+        front += &format!("j-{n}{front_times},ok,200,1,{n:016x},front\n");
         let at = at - 2.0;
         if n == 1 {
             let failed = times(at, &[0.015, 0.015]);
-            hop += &format!("j-{n}{failed},,,,,,,server_error,500,w2,10.0.0.2:1,0.01,,,,h1,hop\n");
+            hop += &format!(
+                "{id}{failed},,,,,,,server_error,500,w2,10.0.0.2:1,0.01,,,,h1,{span},hop\n"
+            );
         }
         let hop_times = times(at, &[0.03, 0.03, 0.25, 0.45, 0.85, 0.85, 0.05, 0.1]);
-        hop += &format!("j-{n}{hop_times},ok,200,w1,10.0.0.1:1,0.82,offset,0.5,0.001,h1,hop\n");
+        hop +=
+            &format!("{id}{hop_times},ok,200,w1,10.0.0.1:1,0.82,offset,0.5,0.001,h1,{span},hop\n");
     }
     let given = [files.with("front.csv", &front), files.with("hop.csv", &hop)];
     let (notes, table) = files.joined(&given, "out.csv");
@@ -153,6 +161,7 @@ fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
             (ColumnId::clock_offset_error, 0.021),
             (ColumnId::queue_time_in_router, 0.03),
             (ColumnId::server_latency, 0.87),
+            (ColumnId::total_latency, 0.9),
             (ColumnId::pure_queue_time, 0.05),
         ] {
             let value = table.number(column, row).unwrap_or(f64::NAN);
@@ -165,7 +174,8 @@ fn hops_with_another_clock_are_joined_on_the_clock_of_their_front() {
         let (attempts, failed) = if row == 1 { (2.0, failed) } else { (1.0, "") };
         assert_eq!(table.number(ColumnId::attempts, row), Some(attempts));
         assert_eq!(table.text(ColumnId::failed_attempts, row), failed);
-        assert_eq!(table.text(ColumnId::host, row), "10.0.0.1:1");
+        let answered = [ColumnId::host, ColumnId::worker].map(|column| table.text(column, row));
+        assert_eq!(answered, ["10.0.0.1:1", "w1"]);
     }
 }
 

@@ -119,11 +119,17 @@ fn figures_begin_with_the_run_whatever_its_times_count_from() {
 #[test]
 fn shards_whose_times_count_from_different_moments_are_one_run() {
     let root = tempfile::tempdir().unwrap();
-    let shards = two(root.path(), |_| {});
+    let sooner = BEGAN - NANOS / 20;
+    let shards = two(root.path(), |second| {
+        second["started_at_ns"] = sooner.into()
+    });
     let of_epoch = rows(&[1, 3, 5], csv::TimeBase::Epoch);
     fs::write(shards[1].join(ROWS), of_epoch).unwrap();
-    let summary = merged(&shards, &root.path().join("out"));
-    assert_eq!(summary["completed"], 6);
+    let out = root.path().join("out");
+    assert_eq!(merged(&shards, &out)["completed"], 6);
+    let run = reader::load(&[out]).unwrap().runs.remove(0);
+    let arrivals = run.table.numbers(ColumnId::arrival_time);
+    assert_eq!(arrivals, [0.052, 0.062, 0.072, 0.082, 0.092, 0.102]);
 }
 
 #[test]

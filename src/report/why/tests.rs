@@ -245,26 +245,29 @@ fn slots_that_are_told_are_those_of_each_rank() {
     assert_eq!(slots, [Some((16, "given")); 2]);
 }
 
-/// Any of these may be unknown.
-const CELLS: [&str; 7] = [
-    "host=a:1",
-    "dp_rank=1",
-    "queue_time_start=1",
-    "queue_time_end=3",
-    "pure_queue_time=2",
-    "finish_time=4",
-    "queue_time_in_router=1",
-];
-
-#[test]
-fn parts_add_up_to_the_whole_whatever_is_unknown() {
-    let row = |known: usize| {
-        let is_known = |at: &usize| known >> at & 1 == 1;
-        let cells = (0..CELLS.len()).filter(is_known).map(|at| CELLS[at]);
-        cells.collect::<Vec<_>>().join(", ")
-    };
-    let run = Run::of_lines((0..1 << CELLS.len()).map(row));
-    adds_up(&WaitReport::of(&run), &run.table);
+proptest::proptest! {
+    /// Whatever is unknown: of the cells of each row up to two, those with these numbers.
+    #[test]
+    fn parts_add_up_to_the_whole(
+        rows in proptest::collection::vec((0_usize..4, 0..3, 0..500, 0..90, 0..300, [0_usize..14, 0..14]), 0..50),
+    ) {
+        let row = |(host, rank, queued, waited, ran, unknown): (usize, i32, i32, i32, i32, [usize; 2])| {
+            let [queued, waited, ran] = [queued, waited, ran].map(|tenths| f64::from(tenths) / 10.0);
+            let cells = [
+                format!("host={}", ["", "a:1", "b:1", "c:1"][host]),
+                format!("dp_rank={rank}"),
+                format!("queue_time_start={queued}"),
+                format!("queue_time_end={}", queued + waited),
+                format!("pure_queue_time={waited}"),
+                format!("finish_time={}", queued + waited + ran),
+                format!("queue_time_in_router={waited}"),
+            ];
+            let known = (0..cells.len()).filter(|at| !unknown.contains(at));
+            known.map(|at| &*cells[at]).collect::<Vec<_>>().join(", ")
+        };
+        let run = Run::of_lines(rows.into_iter().map(row));
+        adds_up(&WaitReport::of(&run), &run.table);
+    }
 }
 
 /// Of the last requests alone it is not known what else ran.

@@ -82,7 +82,7 @@ impl Runs {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_report_has_the_figures_of_the_summary() {
+async fn a_report_has_the_figures_of_a_run_of_its_window_and_of_its_shards() {
     let runs = Runs::of(|config| config.profile.max_running_requests = 2);
     let load = "--num-prompts 40 --request-rate 80 --upstream-kind server --goodput ttft:50";
     runs.traffic("run", load).await;
@@ -147,7 +147,7 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     let merge = format!("--merge --output-dir {}", runs.path("merged"));
     let text = runs.reported(&["run"], &merge).await;
     assert_says(&text, "INVALID: merged");
-    for said in ["shards 0/2 are missing", "shard 1/2 was cut short"] {
+    for said in ["missing: shard 0/2", "shard 1/2 was cut short"] {
         assert_eq!(text.matches(said).count(), 1, "said once: {text}");
     }
 }

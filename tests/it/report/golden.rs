@@ -122,7 +122,7 @@ fn two_runs_against_each_other() {
 }
 
 #[test]
-fn an_experiment_of_a_grid() {
+fn an_experiment_of_a_grid_and_a_search() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("grid");
     let mut runs = Vec::new();
@@ -141,15 +141,21 @@ fn an_experiment_of_a_grid() {
             runs.push(json!({ "dir": run, "label": label, "settings": settings, "repeat": 0, "state": "done" }));
         }
     }
-    let max_rate = json!({ "goodput": ["ttft:500"], "share": 0.99, "met": 12.0, "missed": null, "invalid": 14.0,
+    let pinned_experiment = |name: &str, file: &Value| {
+        put(&dir, "experiment.json", &file.to_string());
+        pinned_in(&FORMATS[..3], name, folder.path(), &["grid"]);
+        let made = std::fs::read(dir.join("comparison.json")).unwrap();
+        let made: Value = serde_json::from_slice(&made).unwrap();
+        let parts = json!({ "experiment": made["experiment"], "comparison": made["comparison"], "not_compared": made["not_compared"] });
+        pinned(&format!("{name}.json"), &format!("{parts:#}\n"));
+    };
+    let mut file = json!({ "kind": "routing", "began": 1_795_000_000.0, "keys": ["max_running_requests", "policy"], "runs": runs });
+    pinned_experiment("grid", &file);
+    // Runs of a search are not compared.
+    file["runs"].as_array_mut().unwrap().truncate(2);
+    file["max_rate"] = json!({ "goodput": ["ttft:500"], "share": 0.99, "met": 12.0, "missed": null, "invalid": 14.0,
         "trials": [{ "rate": 12.0, "drawn": 11.9, "kept": 0.995, "result": "met" }, { "rate": 14.0, "drawn": 13.1, "kept": 0.99, "result": "invalid" }] });
-    let file = json!({ "kind": "routing", "began": 1_795_000_000.0, "keys": ["max_running_requests", "policy"], "runs": runs, "max_rate": max_rate });
-    put(&dir, "experiment.json", &file.to_string());
-    pinned_in(&FORMATS[..3], "grid", folder.path(), &["grid"]);
-    let made = std::fs::read(dir.join("comparison.json")).unwrap();
-    let made: Value = serde_json::from_slice(&made).unwrap();
-    let parts = json!({ "experiment": made["experiment"], "comparison": made["comparison"], "not_compared": made["not_compared"] });
-    pinned("grid.json", &format!("{parts:#}\n"));
+    pinned_experiment("search", &file);
 }
 
 #[test]
