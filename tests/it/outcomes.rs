@@ -86,6 +86,9 @@ async fn a_message_that_came_whole_is_judged_by_what_is_in_it() {
             let told = told.map(|column| row[column].as_str());
             assert_eq!(told, [generation, text, unread], "{row:?}");
             assert_eq!(row["message_whole"], "True", "{row:?}");
+            // What is not read is only timed.
+            let tokens = [&row["token_chunks"], &row["first_token_time"]];
+            assert!(unread.is_empty() || tokens == ["", ""], "{row:?}");
         }
     }
     let nothing = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";

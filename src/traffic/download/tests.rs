@@ -85,7 +85,9 @@ async fn an_incomplete_or_wrong_file_is_not_kept_and_the_error_helps() {
         let error = cached(root.path(), &mirror, SUM).await.unwrap_err();
         let message = error.to_string();
         let url = format!("cannot download {mirror}{FOLDER}/{NAME}: ");
-        let is_told = message.starts_with(&url) && message.contains(part);
+        let help = format!("put it at {}", root.path().join(NAME).display());
+        let is_told =
+            message.starts_with(&url) && message.contains(part) && message.ends_with(&help);
         assert!(is_told && !error.is_usage(), "{message}");
         assert_eq!(files(root.path()).len(), 0, "{part}");
     }

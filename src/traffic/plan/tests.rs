@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::traffic::tests::planned;
 
@@ -136,11 +138,17 @@ fn think_times_depend_on_the_seed_and_have_the_given_mean() {
 }
 
 #[test]
-fn the_checksum_does_not_depend_on_the_model() {
+fn the_checksum_depends_on_the_load_and_not_on_the_model() {
     let sum = |line: &str| {
         let line = format!("--backend sglang-oai --num-prompts 5 --random-input-len 9 {line}");
         planned(&line).workload_sha256().unwrap()
     };
     let one = sum("--request-rate 9 --model a");
     assert_eq!(sum("--request-rate 9 --model b --max-concurrency 3"), one);
+    let talk = "--request-rate 9 --dataset-name conversations";
+    let [slow, short] = ["--think-time-s 3", "--turns 3"].map(|more| format!("{talk} {more}"));
+    let [seed, output] =
+        ["--seed 2", "--random-output-len 5"].map(|more| format!("--request-rate 9 {more}"));
+    let sums = ["--request-rate 8", &seed, &output, talk, &slow, &short].map(sum);
+    assert_eq!(BTreeSet::from_iter(sums.iter().chain([&one])).len(), 7);
 }

@@ -1,6 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::clock::Stamp;
+use crate::request::endpoint::Endpoint;
+use crate::request::observer::{End, Observer};
+use crate::request::timeline::Side;
 use crate::traffic::tests::planned;
 use custom::Custom;
 use dataset::Dataset;
@@ -70,6 +74,11 @@ fn a_body_has_the_fields_of_its_api() {
         "messages": messages, "max_tokens": 8, "temperature": 0.0, "stream": true, "stream_options": usage,
     });
     assert_eq!(of("--backend openai-chat"), expected);
+    let expected = json!({
+        "prompt": prompt, "max_tokens": 8, "temperature": 0.0, "stream": false, "ignore_eos": false, "model": "m",
+    });
+    let whole = "--backend sglang-oai --disable-stream --disable-ignore-eos --model m";
+    assert_eq!(of(whole), expected);
 }
 
 #[test]
@@ -98,6 +107,38 @@ fn content_that_a_backend_cannot_send_is_refused_with_a_backend_that_can() {
         let told = checked.map_or_else(|error| error.to_string(), |()| "fine".to_owned());
         assert!(told.contains(expected), "{told}");
     }
+}
+
+#[test]
+fn custom_entries_are_sent_in_order_and_again_unchanged_and_their_words_counted_as_in_rows() {
+    // An ideographic space is white space too.
+    let (one, two) = ("one two\u{3000}x", "x");
+    let entries =
+        json!([{"prompt": one, "completion": "a b c", "id": 7}, {"prompt": two, "id": "q"}]);
+    let load = workload(Backend::Sglang, prompts(&entries.to_string()));
+    for (index, text, words, asked, id) in [
+        (0, one, 3, 3, "7"),
+        (1, two, 1, 8, "q"),
+        (2, one, 3, 3, "7"),
+    ] {
+        let sent = load.request(index);
+        assert_eq!(body(&sent)["text"], text);
+        let lengths = load.lengths(index);
+        assert_eq!((lengths.input, lengths.output), (words, asked));
+        assert_eq!(lengths.data_id.as_deref(), Some(id));
+        let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+        observer.request_body(&sent);
+        let rows = observer.finish(End::Complete, Stamp::from_nanos(0));
+        assert_eq!(rows[0].input_length, Some(words));
+    }
+    let parts = json!([{"type": "text", "text": "who is it"}]);
+    let messages =
+        json!([{"role": "system", "content": "be brief"}, {"role": "user", "content": parts}]);
+    let chat = json!([{"messages": messages, "completion": "me"}]).to_string();
+    let load = workload(Backend::SglangOaiChat, prompts(&chat));
+    let lengths = load.lengths(0);
+    assert_eq!((lengths.input, lengths.output), (5, 1));
+    assert_eq!(body(&load.request(0))["messages"], messages);
 }
 
 /// Formats, files of them (of `azure` the rows), and parts of the errors. NL is a line break, GOOD a line of Mooncake's.
@@ -226,15 +267,22 @@ fn only_prompts_of_a_group_share_a_prefix() {
 fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
     let trace = |text: &str| {
-        let trace = Trace::new(false, Limits::default());
+        let limits = Limits {
+            speed: Some(2.0),
+            ..Limits::default()
+        };
+        let trace = Trace::new(false, limits);
         let read = records::read(text.as_bytes(), trace);
         workload(Backend::Sglang, read.unwrap())
     };
     let load = trace(file);
     let sent = |index| prompt(&load.request(index));
-    // By time: blocks 7 8 9, 7 11, none, 7 8 12.
-    let all @ [one, two, _, four] = &[0, 1, 2, 3].map(sent);
-    assert_eq!(all.each_ref().map(Vec::len), [1200, 700, 20, 1300]);
+    // By time, and again: blocks 7 8 9, 7 11, none, 7 8 12.
+    let all @ [one, two, _, four, again] = &[0, 1, 2, 3, 4].map(sent);
+    assert_eq!(all.each_ref().map(Vec::len), [1200, 700, 20, 1300, 1200]);
+    let at = load.dataset.times.as_deref().unwrap();
+    assert_eq!(at, [0, 0, 1_250, 1_500].map(|ms| ms * 1_000_000));
+    assert_eq!(one, again);
     assert_eq!(one[..512], two[..512]);
     assert_eq!(one[..1024], four[..1024]);
     let common = |a: &[String], b: &[String]| a.iter().zip(b).filter(|(a, b)| a == b).count();

@@ -227,6 +227,10 @@ async fn check(which: Which, host: Option<&str>, clocks: [Clocks; 2]) {
         (all, front.len(), hops.len()),
         (RUNS.len() * REQUESTS, all, all)
     );
+    let chats = front.iter();
+    let mut chats = chats.filter(|row| row["req_id"].starts_with(CHAT_STREAM));
+    let has_waited = chats.any(|row| number(row, "pure_queue_time") > TOLERANCE);
+    assert!(has_waited, "nothing that spans tell waited");
     for row in &front {
         let truth = &known[&row["req_id"]];
         let source = match &row["req_id"][..1] {

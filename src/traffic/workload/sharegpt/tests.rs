@@ -39,6 +39,11 @@ fn first_turns_of_conversations_with_two_turns_are_sent() {
     let prompt = "synthetic: name three rivers that flow north";
     assert!(matches!(&first.content, Content::Text(text) if text == prompt));
     assert_eq!(first.later, LaterTurns::Given(Vec::new()));
+    let fixed = drawn(SYNTHETIC, Sample::new(&lengths(Some(33), None), 10, 1, 1));
+    assert!(fixed.iter().all(|entry| entry.output == Some(33)));
+    // 38 bytes and 16: 10 + 4 tokens.
+    let short = Sample::new(&lengths(None, Some(16)), 10, 1, 1);
+    assert_eq!(ids(&drawn(SYNTHETIC, short)), ["4"]);
 }
 
 #[test]
