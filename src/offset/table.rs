@@ -61,6 +61,7 @@ mod tests {
         };
         let all = (0..CAPACITY).chain([0, CAPACITY]);
         all.for_each(|key| table.add(&key.to_string(), &[known]));
+        table.add("nothing is known of it", &[]);
         let held = |key: usize| table.get(&key.to_string(), Stamp::from_nanos(10)).is_some();
         assert_eq!(table.clocks.len(), CAPACITY);
         assert_eq!([0, 1, 2, CAPACITY].map(held), [true, false, true, true]);

@@ -109,6 +109,10 @@ fn legs_without_a_room_are_joined_by_the_trace_if_that_has_one_of_each() {
         let found = store.by_rid("1").remove(0).report.prefill;
         let rid = found.and_then(|prefill| prefill.rid);
         assert_eq!(rid.as_deref(), expected, "{room:?} {others:?}");
+        // What the server of one leg of a room tells last may complete the other's request.
+        store.add(span(1, 9, 3, scheduler()), at(0));
+        let is_looked_at = store.rids(1).any(|rid| rid == "1");
+        assert_eq!(is_looked_at, room.is_some(), "{room:?} {others:?}");
     }
 }
 
