@@ -96,7 +96,7 @@ async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgraded_connection_goes_both_ways() {
-    const REPEATS: usize = 100_000;
+    const REPEATS: usize = 150_000;
     let switch =
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
     // After the switch it says what it was told, many times.
@@ -107,14 +107,15 @@ async fn an_upgraded_connection_goes_both_ways() {
     .await;
     // What goes that way is no body: its limits are not held, nor one on all stalls together.
     let keys =
-        "request_body_max_bytes = 8\nclient_read_timeout_s = 0.2\nclient_stall_timeout_s = 2";
+        "request_body_max_bytes = 8\nclient_read_timeout_s = 0.2\nclient_stall_timeout_s = 3";
     let front = Front::keyed(&[upstream.addr], keys).await;
     let ask = "GET /ws HTTP/1.1\r\nhost: h\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
     let mut client = Client::with_buffer(front.addr(), 65_536).await;
     client.send(ask).await;
     let head = client.read_until(|reader| reader.head.is_some()).await;
     assert_eq!(head.status(), 101);
-    for word in [b"first ping", b"other ping", b"third ping", b"last ping."] {
+    for word in ["ping 1", "ping 2", "ping 3", "ping 4", "ping 5", "ping 6"] {
+        let word = word.as_bytes();
         client.post("/of/the/tunnel", "", word).await;
         // It may be silent for long, and read nothing.
         tokio::time::sleep(Duration::from_millis(600)).await;
