@@ -86,15 +86,16 @@ fn check_record(record: &row::Row, wanted: &[&str], truth: &Truth) {
     assert_eq!(record.worker.as_ref(), Some(&truth.worker), "{id}");
     assert_eq!(record.inconsistency, None, "{id}");
     let took = |period| record.timeline.nanos(period).unwrap() as f64 / 1e9;
-    let seconds = |of: [Option<i64>; 2]| of.map(|nanos| nanos.unwrap() as f64 / 1e9);
-    let of_hop = seconds([record.hop_clock_offset, record.hop_clock_offset_error]);
+    let second = |nanos: Option<i64>| nanos.unwrap() as f64 / 1e9;
+    let of_hop = [record.hop_clock_offset, record.hop_clock_offset_error].map(second);
     assert_holds(of_hop, truth.ahead, CORRECTED);
-    // The router sends between arrival and the server's receipt.
+    // The router sends between arrival, on the front's clock, and the server's receipt.
+    let error = of_hop[1] + second(record.front_clock_offset_error);
     let in_router = took(Period::QUEUE_IN_ROUTER);
-    assert!(in_router >= -of_hop[1], "{id}: {in_router}");
+    assert!(in_router >= -error, "{id}: {in_router} ± {error}");
     if record.clock_offset.is_some() {
         // The server runs on the generator's clock, but for its skew. A float rounds.
-        let [offset, error] = seconds([record.clock_offset, record.clock_offset_error]);
+        let [offset, error] = [record.clock_offset, record.clock_offset_error].map(second);
         assert_holds([offset, error], truth.skew, 1e-6);
         let network = took(Period::NETWORK);
         assert!(network >= -error - 1e-6, "{id}: {network}");
