@@ -61,6 +61,10 @@ pub fn spans(
     tree.spans
 }
 
+fn new_id() -> SpanId {
+    SpanId::from_bytes(rand::random())
+}
+
 impl Tree<'_> {
     fn request(&mut self, reason: KeepReason) {
         let (first, timeline) = (self.first, &self.first.timeline);
@@ -93,7 +97,7 @@ impl Tree<'_> {
         attributes::columns(first, scope, &mut attributes);
         attributes.extend(error_type(first.outcome()));
         let id = first.span_id.filter(|_| is_client);
-        let id = id.map_or_else(|| SpanId::from_bytes(rand::random()), otel_id);
+        let id = id.map_or_else(new_id, otel_id);
         let parent = first.parent_span_id.map(otel_id);
         let mut span = self.span(id, parent, self.name(), (from, to));
         span.parent_span_is_remote = parent.is_some();
@@ -210,7 +214,7 @@ impl Tree<'_> {
         for (index, row) in self.rows.iter().take(MAX_SEQUENCES).enumerate() {
             let mut parent = last_sending;
             if self.rows.len() > 1 {
-                parent = SpanId::from_bytes(rand::random());
+                parent = new_id();
                 let mut span = self.span(parent, Some(last_sending), "sequence".into(), times);
                 attributes::columns(row, Some(Scope::Sequence), &mut span.attributes);
                 self.spans.push(span);
@@ -239,7 +243,7 @@ impl Tree<'_> {
         };
         let (from, to) = timeline.place_of(stage)?;
         let name = stage.metric.into();
-        let id = SpanId::from_bytes(rand::random());
+        let id = new_id();
         (is_own && to >= from).then(|| self.span(id, Some(parent), name, (from, to)))
     }
 
