@@ -59,8 +59,8 @@ async function look(browser, url, folder, [name, width, height, colorScheme]) {
     wrong.push(...(await page.evaluate(`(${apart})(${JSON.stringify(news)}, ${isFirst})`)));
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     if (wide > 0) wrong.push(`is ${wide} pixels too wide`);
-    const bar = await page.locator("#share .share").boundingBox();
-    if (bar.y + bar.height > height) wrong.push(`the bar is not on the first screen: it ends at ${bar.y + bar.height} of ${height}`);
+    const end = await page.evaluate(() => document.querySelector("#share .share").getBoundingClientRect().bottom);
+    if (end > height) wrong.push(`the bar is not on the first screen: it ends at ${end} of ${height}`);
     await page.screenshot({ path: `${folder}/live-${name}${isFirst ? "-first" : ""}.png` });
   }
   if (!await hostile.count()) wrong.push("does not show the hostile model as text");

@@ -54,9 +54,6 @@ impl Config {
             found.push(ConfigError::text("stamps", "token", problem));
         }
         found.extend(self.check_workers());
-        // A process that only has hops has no front.
-        let front = (!self.upstream.is_empty()).then_some(self.listen);
-        found.extend(loops(self, front).chain(clashes(self, front)));
         let traces = or_default(&mut found, exporting(&self.otlp));
         let tls = self.tls();
         let tls = tls
@@ -80,7 +77,7 @@ impl Config {
             traces,
             trust: None,
         };
-        found.extend(forward_loop(self, credentials.forward.as_ref()));
+        found.extend(own_addresses(self, credentials.forward.as_ref()));
         found.extend(paths(self));
         credentials.trust = or_default(&mut found, self.trust());
         match found.is_empty() {
@@ -144,59 +141,53 @@ fn or_default<T: Default>(found: &mut Vec<ConfigError>, read: Result<T, ConfigEr
     read.map_err(|error| found.push(error)).unwrap_or_default()
 }
 
-/// Finds upstreams that are listeners of this process: requests would loop for ever, and the admin listener accepts none.
-fn loops(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
-    let upstream = config.upstream.iter();
-    let upstream = upstream.map(|to| ("upstream".to_owned(), to, false));
-    let servers = config.workers.iter();
-    let servers = servers.map(|worker| (worker.key("upstream"), &worker.upstream, true));
-    let loops = move |(key, to, is_server): (String, &Address, bool)| {
-        let is_at = |listener: SocketAddr| to.is_at(listener);
-        // The front may send to our own hops directly, without a router.
-        let mut hops = config.workers.iter().map(|worker| worker.listen);
-        let is_loop = front.is_some_and(is_at) || (is_server && hops.any(is_at));
-        let problem = "is this proxy's own listener; give the router's or server's address";
-        let error = || ConfigError::text(&key, to.name(), problem);
-        (is_loop || is_at(config.admin)).then(error)
-    };
-    upstream.chain(servers).filter_map(loops)
-}
-
-/// Finds whether spans would be forwarded to the listener that received them.
-fn forward_loop(config: &Config, forward: Option<&Settings>) -> Option<ConfigError> {
-    let listen = config.engine.traces.listen?;
-    let uri: http::Uri = forward?.endpoint.parse().ok()?;
-    let to = Address::parse(uri.authority()?.as_str()).ok()?;
-    let problem = "is this proxy's own listener for servers' spans; give the collector's address, or \"none\"";
-    let error = || ConfigError::text("engine.traces: forward_to", to.name(), problem);
-    to.is_at(listen).then(error)
-}
-
 /// Whether two listeners clash. One on an unspecified address has its port on the others too.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() == other.port() && one.port() != 0 && (is_any || one.ip() == other.ip())
 }
 
-/// Finds listeners whose address another one has.
-fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
-    let front = front.map(|front| ("listen".to_owned(), front)).into_iter();
-    let admin = std::iter::once(("admin".to_owned(), config.admin));
-    let workers = config.workers.iter();
-    let workers = workers.map(|worker| (worker.key("listen"), worker.listen));
-    let traces = config.engine.traces.listen.into_iter();
-    let traces = traces.map(|listen| ("engine.traces: listen".to_owned(), listen));
-    let all = front.chain(admin).chain(workers).chain(traces);
-    let mut earlier: Vec<(String, SocketAddr)> = Vec::new();
-    all.filter_map(move |(key, address)| {
-        let other = earlier.iter().find(|(_, at)| overlap(*at, address));
-        let clash = other.map(|(other, at)| {
-            let problem = format!("`{other}` has this address too, {at}; give each its own");
-            ConfigError::text(&key, address, problem)
+/// Finds listeners whose address another one has, and upstreams and collectors that are listeners of this process: what is sent there
+/// would go round for ever.
+fn own_addresses(config: &Config, forward: Option<&Settings>) -> Vec<ConfigError> {
+    let workers = || config.workers.iter();
+    // A process that only has hops has no front.
+    let front = (!config.upstream.is_empty()).then_some(("listen".to_owned(), config.listen));
+    let hops = workers().map(|worker| (worker.key("listen"), worker.listen));
+    let traces = config.engine.traces.listen;
+    let traces = traces.map(|at| ("engine.traces: listen".to_owned(), at));
+    let others = std::iter::once(("admin".to_owned(), config.admin)).chain(hops);
+    let listeners: Vec<_> = front.into_iter().chain(others).chain(traces).collect();
+    let clashes = listeners
+        .iter()
+        .enumerate()
+        .filter_map(|(index, (key, at))| {
+            let mut earlier = listeners.iter().take(index);
+            let (other, its) = earlier.find(|(_, its)| overlap(*its, *at))?;
+            let problem = format!("`{other}` has this address too, {its}; give each its own");
+            Some(ConfigError::text(key, at, problem))
         });
-        earlier.push((key, address));
-        clash
-    })
+    let upstream = config.upstream.iter();
+    let upstream = upstream.map(|to| ("upstream".to_owned(), to.clone()));
+    let servers = workers().map(|worker| (worker.key("upstream"), worker.upstream.clone()));
+    let collector = forward.and_then(|to| {
+        let url: http::Uri = to.endpoint.parse().ok()?;
+        let address = Address::parse(url.authority()?.as_str()).ok()?;
+        Some(("engine.traces: forward_to".to_owned(), address))
+    });
+    let round = upstream
+        .chain(servers)
+        .chain(collector)
+        .filter_map(|(key, to)| {
+            // The front may send to our own hops directly, without a router.
+            let may_be = |of: &str| key == "upstream" && of.starts_with("worker ");
+            let is_own = |(of, at): &(String, SocketAddr)| to.is_at(*at) && !may_be(of);
+            let problem =
+                "is this proxy's own listener; give the address of the router, server or collector";
+            let error = || ConfigError::text(&key, to.name(), problem);
+            listeners.iter().any(is_own).then(error)
+        });
+    round.chain(clashes).collect()
 }
 
 /// Finds unusable paths.

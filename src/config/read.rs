@@ -36,7 +36,7 @@ impl<'i> Reading<'i> {
         };
         let (document, errors) = DeTable::parse_recoverable(text);
         let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
-        let mut errors = errors.iter();
+        let errors = errors.iter();
         match errors.min_by_key(|error| line_of(text, start(error))) {
             None => reading.table("", document.get_ref()),
             Some(error) => reading.push_syntax(start(error), error.message()),
