@@ -198,7 +198,7 @@ impl<'i> Reading<'i> {
 
     /// Applies flags. Workers replace those of the file.
     pub(super) fn apply(&mut self, flags: &Args) {
-        for ((flag, section, key), texts) in flags.given() {
+        for ((flag, section, key), texts) in &flags.keys.0 {
             let key = key.name;
             self.lines.remove(&section.full_key(key));
             let mut values = texts.iter().map(|text| section.parse(key, text));

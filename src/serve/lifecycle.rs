@@ -183,7 +183,11 @@ impl Proxy {
     ) -> Result<String, Vec<String>> {
         let old = self.shared.config.load_full();
         let changes = old.changes(&config);
-        let mut fixed = needs_restart(&old, &config);
+        let at_restart = changes.iter().filter(|(_, at)| *at == AppliedAt::Restart);
+        let mut fixed: Vec<&str> = at_restart.map(|(key, _)| *key).collect();
+        // A front is added or removed.
+        let is_front_new = old.upstream.is_empty() != config.upstream.is_empty();
+        fixed.extend(is_front_new.then_some("upstream"));
         // The key may be the same, and the content of its file not.
         let is_unchanged = |key: &str| !fixed.iter().any(|fixed| fixed.starts_with(key));
         let is_new_token =
@@ -347,16 +351,4 @@ async fn sweep(shared: Arc<Shared>) {
             }
         }
     }
-}
-
-/// The changed keys that are only read at the start.
-fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let changes = old.changes(new).into_iter();
-    let fixed = changes.filter(|(_, at)| *at == AppliedAt::Restart);
-    let mut keys: Vec<&str> = fixed.map(|(key, _)| key).collect();
-    if old.upstream.is_empty() != new.upstream.is_empty() {
-        // A front is added or removed.
-        keys.push("upstream");
-    }
-    keys
 }

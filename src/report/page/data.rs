@@ -11,7 +11,7 @@ use crate::report::why::tables::tables;
 use crate::request::column::Scope;
 use crate::request::columns::{Column, ColumnId};
 
-use super::downsample::{cdf, short, shorts, sorted};
+use super::downsample::{cdf, short, shorts};
 use super::over_time::series;
 use super::waterfall::{Requests, stages};
 
@@ -104,5 +104,8 @@ fn sample(run: &Run, column: &Column) -> Vec<f64> {
     let is_once = column.scope == Scope::Request;
     let rows = (0..table.len()).filter(|row| table.is_ok(*row) && is_counted(*row));
     let rows = rows.filter(|row| !is_once || table.is_first(*row));
-    sorted(rows.filter_map(|row| table.number(column.id, row)))
+    let values = rows.filter_map(|row| table.number(column.id, row));
+    let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
 }

@@ -22,13 +22,6 @@ pub fn shorts(values: impl IntoIterator<Item = f64>) -> Value {
     values.into_iter().map(short).collect()
 }
 
-/// The finite numbers of a sample, ascending.
-pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
-    let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted
-}
-
 /// The cumulative distribution of an ascending sample: values, and the share that is no larger. Of a large sample it has every so
 /// many-th value, and the largest ones.
 pub fn cdf(sorted: &[f64]) -> (Vec<f64>, Vec<f64>) {
