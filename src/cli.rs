@@ -15,7 +15,6 @@ use nix::sys::signal::Signal;
 use crate::clock::Clock;
 use crate::config;
 use crate::config::topology;
-use crate::config_error::ConfigError;
 use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::ExperimentKind;
 use crate::experiment::plan::settings::invalid_value;
@@ -158,7 +157,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "queuescope", &mut script);
-            terminal::print_raw(&String::from_utf8_lossy(&script), terminal::escaped);
+            terminal::print_raw(&String::from_utf8_lossy(&script));
         }
         Command::Man { folder } => {
             let command = with_help(Cli::command(), false);
@@ -170,20 +169,14 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Does what is left at the end of the process: flushes the log, removes drafts of files, and prints an error. Returns the exit code.
+/// Does what is left at the end of the process: removes drafts of files, and prints an error. Returns the exit code.
 fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
-    log::logger().flush();
     // After a signal, threads may still be writing files.
     disk::remove_drafts();
     let code = result.unwrap_or_else(|error| fail(&error));
-    let Some(error) = terminal::lost_output() else {
-        return code;
-    };
-    let lost = fail(&anyhow!("standard output cannot be written: {error}"));
-    match code == ExitCode::SUCCESS {
-        true => lost,
-        false => code,
-    }
+    let lost = terminal::lost_output()
+        .map(|error| fail(&anyhow!("standard output cannot be written: {error}")));
+    lost.filter(|_| code == ExitCode::SUCCESS).unwrap_or(code)
 }
 
 /// Sets up the log, signals and the limit on open files. Only the proxy logs information; all other commands log warnings, without those
@@ -194,17 +187,15 @@ fn set_up(is_proxy: bool, format: logging::Format) {
         false => "error,pingora_core::connectors=off,queuescope=warn",
     };
     logging::start(filter, format);
-    if let Err(error) = ignore_signals(is_proxy).and(allow_many_files()) {
+    if let Err(error) = ignore_signals().and(allow_many_files()) {
         log::warn!("cannot set up signals and the limit on open files: {error}");
     }
 }
 
 /// Ignores SIGXFSZ (a file reached the limit of `ulimit -f`: writing it then fails, which is reported), SIGUSR1, which other programs
-/// take as "write statistics" or "reopen the log", and SIGUSR2 except in a proxy.
-fn ignore_signals(is_proxy: bool) -> std::io::Result<()> {
-    let usr2 = (!is_proxy).then_some(Signal::SIGUSR2);
-    let ignored = [Signal::SIGXFSZ, Signal::SIGUSR1].into_iter().chain(usr2);
-    for signal in ignored {
+/// take as "write statistics" or "reopen the log", and SIGUSR2, which a proxy handles later.
+fn ignore_signals() -> std::io::Result<()> {
+    for signal in [Signal::SIGXFSZ, Signal::SIGUSR1, Signal::SIGUSR2] {
         signal_hook::flag::register(signal as i32, Arc::default())?;
     }
     Ok(())
@@ -371,8 +362,7 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
     // Only text for people is wrapped.
     match format {
         Format::Text => terminal::print_within(&text, width),
-        Format::Json if !is_file => terminal::print_raw(&text, terminal::escaped_json),
-        Format::Csv if !is_file => terminal::print_raw(&text, terminal::escaped),
+        Format::Json | Format::Csv if !is_file => terminal::print_raw(&text),
         _ => terminal::print_within(&text, None),
     }
     Ok(())
@@ -380,10 +370,7 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
 
 fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
     let (text, refused) = whatif::command::run(args)?;
-    match args.is_json() {
-        true => terminal::print_raw(&text, terminal::escaped_json),
-        false => terminal::print_raw(&text, terminal::escaped),
-    }
+    terminal::print_raw(&text);
     match refused {
         Some(message) => Err(Failure(message, FAILED).into()),
         None => Ok(ExitCode::SUCCESS),
@@ -400,8 +387,7 @@ fn code(error: &anyhow::Error) -> u8 {
         || error.downcast_ref().is_some_and(whatif::Error::is_usage)
         || error
             .downcast_ref()
-            .is_some_and(|error: &table::Error| !error.is_written)
-        || error.is::<ConfigError>();
+            .is_some_and(|error: &table::Error| !error.is_written);
     match error.downcast_ref() {
         Some(traffic::Error::Interrupted(signal)) => SIGNALLED + *signal,
         _ if is_usage => USAGE,

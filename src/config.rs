@@ -18,20 +18,20 @@ pub mod topology;
 /// Reads a file, applies the flags, and checks the config. Missing keys have their defaults.
 ///
 /// # Errors
-/// All problems, with key, value and what would be valid: those of the file in its order, then of the flags, then of the check. If the
-/// file is not TOML, only its lines that are not.
+/// All problems, with key, value and what would be valid: those of the file in its order, then of the flags, then of the check. Of a
+/// file that is not TOML, only its first line that is not; nothing is checked if a part of the file could not be read.
 pub fn load(path: Option<&Path>, flags: &Args) -> Result<(Config, Credentials), Vec<String>> {
     let text = path.map_or(Ok(String::new()), read);
     let text = text.map_err(|problem| vec![problem])?;
-    let at = |line| path.map(|path| format!("{}, line {line}: ", path.display()));
-    load_text(&text, flags, at)
+    load_text(&text, path, flags)
 }
 
 fn load_text(
     text: &str,
+    path: Option<&Path>,
     flags: &Args,
-    at: impl Fn(usize) -> Option<String>,
 ) -> Result<(Config, Credentials), Vec<String>> {
+    let at = |line| path.map(|path| format!("{}, line {line}: ", path.display()));
     let mut reading = Reading::new(text);
     reading.apply(flags);
     let of_check = |error: &ConfigError| {
@@ -43,7 +43,7 @@ fn load_text(
     let mut problems: Vec<String> = of_file.chain(reading.flag_problems).collect();
     match reading.config.check() {
         Ok(credentials) if problems.is_empty() => return Ok((reading.config, credentials)),
-        Err(mut errors) if reading.is_toml => {
+        Err(mut errors) if reading.is_whole => {
             errors.retain(|error| !reading.invalid_keys.contains(&error.key));
             problems.extend(errors.iter().map(of_check));
         }
@@ -54,7 +54,7 @@ fn load_text(
 
 /// Returns all problems of a config file's text.
 pub fn problems(text: &str) -> Vec<String> {
-    let loaded = load_text(text, &Args::default(), |_| None);
+    let loaded = load_text(text, None, &Args::default());
     loaded.err().unwrap_or_default()
 }
 

@@ -4,28 +4,24 @@ use std::fmt::Display;
 
 /// Names the key, the value, the problem and what would be valid.
 #[derive(Debug, thiserror::Error)]
-#[error("{key} = {value}: {problem}")]
+#[error("{message}")]
 pub struct ConfigError {
     /// The key as in the file.
     pub key: String,
-    /// The given value.
-    pub value: String,
-    /// The problem, and what would be valid.
-    pub problem: String,
+    message: String,
 }
 
 impl ConfigError {
     /// Makes an error.
-    pub fn new(key: &str, value: impl Display, problem: impl Into<String>) -> ConfigError {
+    pub fn new(key: &str, value: impl Display, problem: impl Display) -> ConfigError {
         ConfigError {
             key: key.into(),
-            value: value.to_string(),
-            problem: problem.into(),
+            message: format!("{key} = {value}: {problem}"),
         }
     }
 
     /// Makes an error of a text value, which is shown in quotes.
-    pub fn text(key: &str, value: impl Display, problem: impl Into<String>) -> ConfigError {
+    pub fn text(key: &str, value: impl Display, problem: impl Display) -> ConfigError {
         ConfigError::new(key, format_args!("\"{value}\""), problem)
     }
 }

@@ -19,6 +19,7 @@ pub struct Fault {
     /// What it does.
     pub kind: Kind,
     /// The most injections; `None` for any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<NonZeroU64>,
     /// Milliseconds: the delay of each piece of a slow response, or how long a request is stalled; `None` there: until the fault is
     /// removed.

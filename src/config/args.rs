@@ -22,25 +22,18 @@ pub struct Args {
     #[arg(long, value_name = "NAME=LISTEN=UPSTREAM")]
     pub(super) worker: Vec<String>,
     #[command(flatten)]
-    keys: KeyFlags,
+    pub(super) keys: KeyFlags,
 }
 
 /// The given flags, with their values as text: they are parsed later, so that all invalid ones are reported, where clap would stop
 /// at the first.
 #[derive(Clone, Debug, Default)]
-struct KeyFlags(Vec<Given>);
+pub(super) struct KeyFlags(pub(super) Vec<Given>);
 
 /// A flag: its name, and its key with the key's section.
 type Flag = (&'static str, &'static FileSection, &'static Key);
 /// A given flag with its values.
 pub(super) type Given = (Flag, Vec<String>);
-
-impl Args {
-    /// The given flags.
-    pub(super) fn given(&self) -> &[Given] {
-        &self.keys.0
-    }
-}
 
 /// All flags.
 fn flags() -> impl Iterator<Item = Flag> {

@@ -1,6 +1,6 @@
 //! Checks keys of the config against each other, and reads the files that they name.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -54,28 +54,21 @@ impl Config {
             found.push(ConfigError::text("stamps", "token", problem));
         }
         found.extend(self.check_workers());
-        // A process that only has hops has no front.
-        let front = (!self.upstream.is_empty()).then_some(self.listen);
-        found.extend(loops(self, front).chain(clashes(self, front)));
-        let traces = exporting(&self.otlp);
-        let traces = traces
-            .map_err(|errors| found.extend(errors))
-            .unwrap_or_default();
+        let traces = or_default(&mut found, exporting(&self.otlp));
         let tls = self.tls();
         let tls = tls
             .map_err(|errors| found.extend(errors))
             .unwrap_or_default();
         let stamps_token = self.stamps_token.as_ref();
-        found.extend(secret("stamps_token", stamps_token, None, "").err());
+        found.extend(secret("stamps_token", stamps_token, None).err());
         let (given, file) = (self.admin_token.as_ref(), self.admin_token_file.as_deref());
         let is_local = self.admin.ip().to_canonical().is_loopback();
         if self.fault_injection && given.is_none() && file.is_none() && !is_local {
             found.push(ConfigError::new("fault_injection", true, FAULTS_FOR_ALL));
         }
-        let admin_token = secret("admin_token", given, file, "");
+        let admin_token = secret("admin_token", given, file);
         let (given, file) = (self.hop_secret.as_ref(), self.hop_secret_file.as_deref());
-        let to_all = ", the same to the front and to its hops";
-        let hop_secret = secret("hop_secret", given, file, to_all);
+        let hop_secret = secret("hop_secret", given, file);
         let mut credentials = Credentials {
             admin_token: or_default(&mut found, admin_token),
             hop_secret: or_default(&mut found, hop_secret),
@@ -84,7 +77,7 @@ impl Config {
             traces,
             trust: None,
         };
-        found.extend(forward_loop(self, credentials.forward.as_ref()));
+        found.extend(own_addresses(self, credentials.forward.as_ref()));
         found.extend(paths(self));
         credentials.trust = or_default(&mut found, self.trust());
         match found.is_empty() {
@@ -148,68 +141,53 @@ fn or_default<T: Default>(found: &mut Vec<ConfigError>, read: Result<T, ConfigEr
     read.map_err(|error| found.push(error)).unwrap_or_default()
 }
 
-/// Finds upstreams that are listeners of this process: requests would loop for ever, and the admin listener accepts none.
-fn loops(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
-    let upstream = config.upstream.iter();
-    let upstream = upstream.map(|to| ("upstream".to_owned(), to, false));
-    let servers = config.workers.iter();
-    let servers = servers.map(|worker| (worker.key("upstream"), &worker.upstream, true));
-    let loops = move |(key, to, is_server): (String, &Address, bool)| {
-        let is_at = |listener: SocketAddr| to.is_at(listener);
-        // The front may send to our own hops directly, without a router.
-        let mut hops = config.workers.iter().map(|worker| worker.listen);
-        let is_loop = front.is_some_and(is_at) || (is_server && hops.any(is_at));
-        let listener = match is_at(config.admin) {
-            true => "admin listener",
-            false if is_loop => "listener",
-            false => return None,
-        };
-        let problem =
-            format!("is this proxy's own {listener}; give the router's or server's address");
-        Some(ConfigError::text(&key, to.name(), problem))
-    };
-    upstream.chain(servers).filter_map(loops)
-}
-
-/// Finds whether spans would be forwarded to the listener that received them.
-fn forward_loop(config: &Config, forward: Option<&Settings>) -> Option<ConfigError> {
-    let listen = config.engine.traces.listen?;
-    let uri: http::Uri = forward?.endpoint.parse().ok()?;
-    let to = Address::parse(uri.authority()?.as_str()).ok()?;
-    let problem = "is this proxy's own listener for servers' spans; give the collector's address, or \"none\"";
-    let error = || ConfigError::text("engine.traces: forward_to", to.name(), problem);
-    to.is_at(listen).then(error)
-}
-
-/// Whether two listeners clash. One on an unspecified address has its port on all addresses of its family (`::` also of IPv4).
+/// Whether two listeners clash. One on an unspecified address has its port on the others too.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let (first, second) = (one.ip().to_canonical(), other.ip().to_canonical());
-    let covers = |all: IpAddr, ip: IpAddr| all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
-    let is_shared = first == second || covers(first, second) || covers(second, first);
-    is_shared && one.port() == other.port() && one.port() != 0
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && one.port() != 0 && (is_any || one.ip() == other.ip())
 }
 
-/// Finds listeners whose address another one has.
-fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
-    let front = front.map(|front| ("listen".to_owned(), front)).into_iter();
-    let admin = std::iter::once(("admin".to_owned(), config.admin));
-    let workers = config.workers.iter();
-    let workers = workers.map(|worker| (worker.key("listen"), worker.listen));
-    let traces = config.engine.traces.listen.into_iter();
-    let traces = traces.map(|listen| ("engine.traces: listen".to_owned(), listen));
-    let all = front.chain(admin).chain(workers).chain(traces);
-    let mut earlier: Vec<(String, SocketAddr)> = Vec::new();
-    all.filter_map(move |(key, address)| {
-        let other = earlier.iter().find(|(_, at)| overlap(*at, address));
-        let clash = other.map(|(other, at)| {
-            let note = (*at != address).then(|| format!(", as {at}"));
-            let note = note.unwrap_or_default();
-            let problem = format!("`{other}` has this address too{note}; give each its own");
-            ConfigError::text(&key, address, problem)
+/// Finds listeners whose address another one has, and upstreams and collectors that are listeners of this process: what is sent there
+/// would go round for ever.
+fn own_addresses(config: &Config, forward: Option<&Settings>) -> Vec<ConfigError> {
+    let workers = || config.workers.iter();
+    // A process that only has hops has no front.
+    let front = (!config.upstream.is_empty()).then_some(("listen".to_owned(), config.listen));
+    let hops = workers().map(|worker| (worker.key("listen"), worker.listen));
+    let traces = config.engine.traces.listen;
+    let traces = traces.map(|at| ("engine.traces: listen".to_owned(), at));
+    let others = std::iter::once(("admin".to_owned(), config.admin)).chain(hops);
+    let listeners: Vec<_> = front.into_iter().chain(others).chain(traces).collect();
+    let clashes = listeners
+        .iter()
+        .enumerate()
+        .filter_map(|(index, (key, at))| {
+            let mut earlier = listeners.iter().take(index);
+            let (other, its) = earlier.find(|(_, its)| overlap(*its, *at))?;
+            let problem = format!("`{other}` has this address too, {its}; give each its own");
+            Some(ConfigError::text(key, at, problem))
         });
-        earlier.push((key, address));
-        clash
-    })
+    let upstream = config.upstream.iter();
+    let upstream = upstream.map(|to| ("upstream".to_owned(), to.clone()));
+    let servers = workers().map(|worker| (worker.key("upstream"), worker.upstream.clone()));
+    let collector = forward.and_then(|to| {
+        let url: http::Uri = to.endpoint.parse().ok()?;
+        let address = Address::parse(url.authority()?.as_str()).ok()?;
+        Some(("engine.traces: forward_to".to_owned(), address))
+    });
+    let round = upstream
+        .chain(servers)
+        .chain(collector)
+        .filter_map(|(key, to)| {
+            // The front may send to our own hops directly, without a router.
+            let may_be = |of: &str| key == "upstream" && of.starts_with("worker ");
+            let is_own = |(of, at): &(String, SocketAddr)| to.is_at(*at) && !may_be(of);
+            let problem =
+                "is this proxy's own listener; give the address of the router, server or collector";
+            let error = || ConfigError::text(&key, to.name(), problem);
+            listeners.iter().any(is_own).then(error)
+        });
+    round.chain(clashes).collect()
 }
 
 /// Finds unusable paths.
@@ -236,79 +214,53 @@ fn paths(config: &Config) -> Vec<ConfigError> {
 /// admin listener.
 const MIN_SECRET_BYTES: usize = 16;
 
-/// Returns the secret of `key`, or the one in the file of the key `{key}_file`. The hint of an error ends with `to_whom`.
+/// Returns the secret of `key`, or the one in the file of the key `{key}_file`.
 fn secret(
     key: &str,
     given: Option<&Secret>,
     file: Option<&Path>,
-    to_whom: &str,
 ) -> Result<Option<Secret>, ConfigError> {
-    let of_file =
-        |file: &Path, problem| ConfigError::text(&format!("{key}_file"), file.display(), problem);
-    let secret = match (given.cloned(), file) {
-        (Some(_), Some(file)) => {
-            let problem = format!("{key} is given too; give one of the two");
-            return Err(of_file(file, problem));
-        }
-        (None, Some(file)) => {
-            const HINT: &str = "give a file that holds the secret alone";
-            let text = std::fs::read_to_string(file);
-            let text = text.map_err(|error| of_file(file, format!("{error}; {HINT}")))?;
-            let text = text.trim();
-            if text.contains('\n') {
-                return Err(of_file(file, format!("has several lines; {HINT}")));
-            }
-            Some(Secret::from(text))
-        }
-        (given, None) => given,
-    };
-    let Some(length @ ..MIN_SECRET_BYTES) = secret.as_ref().map(|secret| secret.bytes().len())
-    else {
-        return Ok(secret);
-    };
-    let problem = format!(
-        "has {length} characters; give at least {MIN_SECRET_BYTES}, as from `openssl rand -hex 32`{to_whom}"
-    );
-    Err(match file {
-        Some(file) => of_file(file, problem),
+    const HINT: &str = "give a file that holds the secret alone";
+    let error = |problem| match file {
+        Some(file) => ConfigError::text(&format!("{key}_file"), file.display(), problem),
         None => ConfigError::new(key, "***", problem),
-    })
+    };
+    if given.is_some() && file.is_some() {
+        return Err(error(format!("{key} is given too; give one of the two")));
+    }
+    let text = file.map(std::fs::read_to_string).transpose();
+    let text = text.map_err(|cause| error(format!("{cause}; {HINT}")))?;
+    let text = text.as_deref().map(str::trim);
+    if text.is_some_and(|text| text.contains('\n')) {
+        return Err(error(format!("has several lines; {HINT}")));
+    }
+    let secret = text.map(Secret::from).or_else(|| given.cloned());
+    match secret.as_ref().map(|secret| secret.bytes().len()) {
+        Some(length @ ..MIN_SECRET_BYTES) => Err(error(format!(
+            "has {length} characters; give at least {MIN_SECRET_BYTES}, as from `openssl rand -hex 32`"
+        ))),
+        _ => Ok(secret),
+    }
 }
 
 /// Returns the settings of the export of traces, which also depend on environment variables.
 ///
 /// # Errors
-/// All invalid keys and variables.
-fn exporting(given: &Otlp) -> Result<Option<Settings>, Vec<ConfigError>> {
-    let env = |name: &str| std::env::var(name).ok();
-    let mut rest = given.clone();
-    let mut found = Vec::new();
-    loop {
-        let InvalidSetting { name, problem } = match Settings::resolve(&rest, "queuescope", &env) {
-            Ok(resolved) if found.is_empty() => return Ok(resolved),
-            Ok(_) => return Err(found),
-            Err(error) => error,
-        };
+/// The first invalid key or variable.
+fn exporting(given: &Otlp) -> Result<Option<Settings>, ConfigError> {
+    let resolved = Settings::resolve(given, "queuescope", &|name| std::env::var(name).ok());
+    resolved.map_err(|InvalidSetting { name, problem }| {
         let key = match name.starts_with("OTEL_") {
             true => name.clone(),
             false => format!("telemetry.otlp: {name}"),
         };
-        found.push(match (&*name, &given.headers_file) {
+        match (&*name, &given.headers_file) {
             ("endpoint", _) => of_endpoint(&key, given.endpoint.as_deref(), problem),
             ("headers_file", Some(file)) => ConfigError::text(&key, file.display(), problem),
             // Any other value is in the problem, or in the environment, where it may be secret.
             _ => ConfigError::new(&key, "…", problem),
-        });
-        // The next problem shows without this value.
-        let file = match &*name {
-            "headers_file" => rest.headers_file.take(),
-            "ca" => rest.ca.take(),
-            _ => None,
-        };
-        if file.is_none() {
-            return Err(found);
         }
-    }
+    })
 }
 
 /// Returns the collector to which servers' spans are forwarded: that of `forward_to`, or `own`, that of our traces.

@@ -22,27 +22,50 @@ pub(super) struct Reading<'i> {
     pub(super) lines: BTreeMap<String, usize>,
     /// Keys of `[proxy]` with a problem. No further one is reported of them.
     pub(super) invalid_keys: Vec<String>,
-    /// Whether the file is TOML. Otherwise nothing of it was read.
-    pub(super) is_toml: bool,
+    /// Whether all of the file was read: it is TOML, and has our sections only.
+    pub(super) is_whole: bool,
 }
-
-/// Problems of a value, each with the index of the list's item that has it, or of the whole value.
-type ValueProblems = Vec<(Option<usize>, String)>;
 
 impl<'i> Reading<'i> {
     /// Reads the text of a file.
     pub(super) fn new(text: &'i str) -> Reading<'i> {
-        let (document, errors) = DeTable::parse_recoverable(text);
         let mut reading = Reading {
             text,
-            file_problems: syntax_problems(text, &errors),
-            is_toml: errors.is_empty(),
+            is_whole: true,
             ..Reading::default()
         };
-        if reading.is_toml {
-            reading.table("", document.get_ref());
+        let (document, errors) = DeTable::parse_recoverable(text);
+        let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+        let errors = errors.iter();
+        match errors.min_by_key(|error| line_of(text, start(error))) {
+            None => reading.table("", document.get_ref()),
+            Some(error) => reading.push_syntax(start(error), error.message()),
         }
         reading
+    }
+
+    /// Reports the first line that is not TOML.
+    fn push_syntax(&mut self, at: usize, message: &str) {
+        self.is_whole = false;
+        let mut lines = self.text.lines();
+        let line = lines.nth(line_of(self.text, at) - 1).unwrap_or_default();
+        let (key, value) = line.split_once('=').unwrap_or((line, ""));
+        let key = key.trim();
+        let section = SECTIONS.iter().find(|section| section.key(key).is_some());
+        let problem = match (message, section) {
+            ("duplicate key", _) => format!(
+                "{key}: is in the file twice; remove one of the two, and write `[[worker]]` above the keys of each worker"
+            ),
+            (_, Some(section)) if !message.contains(" array") => {
+                format!("{}: {}", shown(key, value), section.expected(key))
+            }
+            // The line is not shown, as it may contain a secret.
+            _ => format!(
+                "is no TOML: {message}; write KEY = VALUE, as in threads = 2, text in quotes, commas between the values of a list, and \
+                 [proxy] or [[worker]] above the keys of a section"
+            ),
+        };
+        self.push(at, problem);
     }
 
     /// Reads the table of this name: a section, the whole file (`""`), or a table that only contains sections.
@@ -64,19 +87,17 @@ impl<'i> Reading<'i> {
         }
     }
 
-    /// Reads a section, or whatever stands in its place. A misplaced key or section is read all the same, so that its own problems are
-    /// reported, too, but none that only follow from its place.
+    /// Reads a section, or reports what stands in its place, which is not read then.
     fn section(&mut self, at: usize, path: &str, value: &Spanned<DeValue<'i>>) {
         let tables = tables(value);
         let is_list = value.get_ref().is_array();
         let [proxy, ..] = &SECTIONS;
         let problem = match FileSection::nearest(path) {
             Some(section) if !tables.is_empty() => {
-                let is_named = path == section.name;
-                for (at, table) in tables {
-                    self.section_keys(section, is_named.then_some(at), table);
-                }
-                if is_named && is_list == section.is_list() {
+                if path == section.name && is_list == section.is_list() {
+                    for (at, table) in tables {
+                        self.section_keys(section, at, table);
+                    }
                     return;
                 }
                 format!("{}: write `{}`", header(path, is_list), section.header())
@@ -85,7 +106,6 @@ impl<'i> Reading<'i> {
                 return tables.iter().for_each(|(_, all)| self.table(path, all));
             }
             _ if tables.is_empty() && proxy.key(path).is_some() => {
-                self.key(proxy, at, path, value);
                 format!("{path}: belongs under `[proxy]`; write that line above it")
             }
             _ if tables.is_empty() => proxy.unknown_key(path),
@@ -94,17 +114,12 @@ impl<'i> Reading<'i> {
                 format!("unknown section `[{path}]`; there are `{all}`")
             }
         };
+        self.is_whole = false;
         self.push(at, problem);
     }
 
-    /// Reads the keys of a section. A worker's missing keys get placeholders, so that the rest of it can be checked; they are a problem
-    /// if the section, at `named_at`, is surely a worker's.
-    fn section_keys(
-        &mut self,
-        section: &'static FileSection,
-        named_at: Option<usize>,
-        table: &DeTable<'i>,
-    ) {
+    /// Reads the keys of a section. A worker's missing keys get placeholders, so that the rest of it can be checked.
+    fn section_keys(&mut self, section: &'static FileSection, at: usize, table: &DeTable<'i>) {
         if !section.is_list() {
             return self.table(section.name, table);
         }
@@ -120,12 +135,8 @@ impl<'i> Reading<'i> {
             let keys = keys.map(|key| (worker.key(key.get_ref()), line(key)));
             self.lines.extend(keys);
         }
-        let is_missing = |key: &&str| !table.contains_key(*key);
-        let required = ["name", "listen", "upstream"];
-        let Some(at) = named_at else {
-            return;
-        };
-        for key in required.into_iter().filter(is_missing) {
+        let required = ["name", "listen", "upstream"].into_iter();
+        for key in required.filter(|key| !table.contains_key(*key)) {
             let expected = section.expected(key);
             self.push(at, format!("this `[[worker]]` has no {key}; it {expected}"));
         }
@@ -138,7 +149,10 @@ impl<'i> Reading<'i> {
         }
         let line = line_of(self.text, at);
         self.lines.insert(section.full_key(key), line);
-        for (index, problem) in self.set(section, key, to_value(value)) {
+        // A number that is too large becomes NaN, which no key accepts.
+        let read = Value::deserialize(ValueDeserializer::from(value.clone()));
+        let read = read.unwrap_or(Value::Float(f64::NAN));
+        if let Err((index, problem)) = self.set(section, key, read) {
             let items = value.get_ref().as_array();
             let item = index.and_then(|index| items?.get(index));
             let (at, value) = item.map_or((at, value), |item| (item.span().start, item));
@@ -150,10 +164,18 @@ impl<'i> Reading<'i> {
         }
     }
 
-    /// Sets a key. Returns a problem for each invalid item of a list of texts, with its index, or one of the whole value.
-    fn set(&mut self, section: &FileSection, key: &str, value: Value) -> ValueProblems {
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// The problem of the value; of a list, that of its first invalid item, with the item's index.
+    fn set(
+        &mut self,
+        section: &FileSection,
+        key: &str,
+        value: Value,
+    ) -> Result<(), (Option<usize>, String)> {
         let Err(problem) = section.set(&mut self.config, key, value.clone()) else {
-            return Vec::new();
+            return Ok(());
         };
         if section.name == "proxy" {
             self.invalid_keys.push(key.to_owned());
@@ -161,18 +183,13 @@ impl<'i> Reading<'i> {
             let example = section.example(key).filter(|_| key == "upstream");
             let _ = example.map(|example| section.set(&mut self.config, key, example));
         }
-        let texts = value.as_array().filter(|all| all.iter().all(Value::is_str));
-        let texts = texts.filter(|_| section.takes_list(key));
-        let of_item = |(index, item): (usize, &Value)| {
+        let items = value.as_array().filter(|_| section.takes_list(key));
+        let mut items = items.into_iter().flatten().enumerate();
+        let of_item = items.find_map(|(index, item)| {
             let problem = section.problem(key, vec![item.clone()].into())?;
             Some((Some(index), problem))
-        };
-        let items = texts.into_iter().flatten().enumerate();
-        let of_items: Vec<_> = items.filter_map(of_item).collect();
-        match of_items.is_empty() {
-            true => vec![(None, problem)],
-            false => of_items,
-        }
+        });
+        Err(of_item.unwrap_or((None, problem)))
     }
 
     fn push(&mut self, at: usize, problem: String) {
@@ -181,19 +198,16 @@ impl<'i> Reading<'i> {
 
     /// Applies flags. Workers replace those of the file.
     pub(super) fn apply(&mut self, flags: &Args) {
-        for ((flag, section, key), texts) in flags.given() {
+        for ((flag, section, key), texts) in &flags.keys.0 {
             let key = key.name;
             self.lines.remove(&section.full_key(key));
-            if key == "hop_secret_file" {
-                self.config.hop_secret = None;
-            }
             let mut values = texts.iter().map(|text| section.parse(key, text));
             let value = match section.takes_list(key) {
                 true => Some(Value::Array(values.collect())),
                 false => values.next(),
             };
-            for (index, problem) in value.map_or(Vec::new(), |value| self.set(section, key, value))
-            {
+            let set = value.map_or(Ok(()), |value| self.set(section, key, value));
+            if let Err((index, problem)) = set {
                 let text = texts.get(index.unwrap_or(0));
                 self.push_flag(flag, text.map_or("", String::as_str), &problem);
             }
@@ -225,55 +239,9 @@ impl<'i> Reading<'i> {
     }
 }
 
-/// Returns the problems of lines that are not TOML. Only the first of each line counts: the others follow from it.
-fn syntax_problems(text: &str, errors: &[toml::de::Error]) -> BTreeSet<(usize, String)> {
-    let mut found = BTreeMap::new();
-    for error in errors {
-        let at = line_of(text, error.span().map_or(0, |span| span.start));
-        let line = text.lines().nth(at - 1).unwrap_or_default().trim();
-        let (key, value) = line.split_once('=').unwrap_or((line, ""));
-        let key = key.trim();
-        let section = SECTIONS.iter().find(|section| section.key(key).is_some());
-        let message = error.message();
-        found.entry(at).or_insert_with(|| match section {
-            _ if message == "duplicate key" && line.starts_with("[worker]") => {
-                "[worker]: write `[[worker]]` above the keys of each".to_owned()
-            }
-            _ if message == "duplicate key" => {
-                format!("{key}: is in the file twice; remove one of the two")
-            }
-            Some(section) if !message.contains(" array") => {
-                format!("{}: {}", shown(key, value), section.expected(key))
-            }
-            // The line is not shown, as it may contain a secret.
-            _ => format!(
-                "is no TOML: {message}; write KEY = VALUE, as in threads = 2, text in quotes, commas between the values of a list, and \
-                 [proxy] or [[worker]] above the keys of a section"
-            ),
-        });
-        // An unclosed list extends over all lines below.
-        if [" array,", "in array", "array elements"]
-            .iter()
-            .any(|part| message.contains(part))
-        {
-            break;
-        }
-    }
-    found.into_iter().collect()
-}
-
 /// Returns the line, from 1, of an offset in a text.
 fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
-}
-
-/// Converts a value. A number that is too large and a date become NaN, which no key accepts.
-fn to_value(value: &Spanned<DeValue<'_>>) -> Value {
-    let read = Value::deserialize(ValueDeserializer::from(value.clone()));
-    match read {
-        Ok(value) if !value.is_datetime() => value,
-        _ => Value::Float(f64::NAN),
-    }
 }
 
 /// Returns the table or tables of a section, with their offsets.

@@ -59,14 +59,6 @@ impl<const MIN: u64, const MAX: u64> Whole<MIN, MAX> {
     }
 }
 
-impl<const MIN: u64, const MAX: u64> TryFrom<i64> for Whole<MIN, MAX> {
-    type Error = String;
-
-    fn try_from(number: i64) -> Result<Self, String> {
-        Whole::parse(&number.to_string(), |_| None, "")
-    }
-}
-
 impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Whole<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         number(value, |text| Whole::parse(text, |_| None, ""))
@@ -104,14 +96,6 @@ impl<const MIN_MS: u64> From<Seconds<MIN_MS>> for f64 {
 impl<'de, const MIN_MS: u64> Deserialize<'de> for Seconds<MIN_MS> {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         number(value, Seconds::parse)
-    }
-}
-
-impl<const MIN_MS: u64> TryFrom<f64> for Seconds<MIN_MS> {
-    type Error = String;
-
-    fn try_from(seconds: f64) -> Result<Self, String> {
-        Seconds::parse(&seconds.to_string())
     }
 }
 
@@ -169,20 +153,12 @@ pub fn ratio<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
 
 /// Deserializes megabytes, or 0 for no limit.
 pub fn megabytes<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    number(value, zero_or(units::size(1e6, 0.0, 1e6)))
+    number(value, units::size(1e6, 0.0, 1e6))
 }
 
 /// Deserializes hours, or 0 for no limit.
 pub fn hours<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    number(value, zero_or(units::time(3600.0, 0.0, 87_600.0)))
-}
-
-/// Returns a parser of limits, of which 0 is none. A very small one is taken for a mistake.
-fn zero_or(parse: impl Fn(&str) -> Result<f64, String>) -> impl Fn(&str) -> Result<f64, String> {
-    move |text| match parse(text)? {
-        limit if limit == 0.0 || limit >= 0.001 => Ok(limit),
-        _ => Err("must be 0 (no limit), or at least 0.001".to_owned()),
-    }
+    number(value, units::time(3600.0, 0.0, 87_600.0))
 }
 
 /// Deserializes an address to listen on, `IP:PORT`, or `localhost:PORT` for 127.0.0.1.

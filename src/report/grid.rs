@@ -1,7 +1,9 @@
-//! A table of texts, rendered as aligned text or as Markdown.
+//! A table of texts, rendered as aligned text, as Markdown or on the page.
+
+use serde::Serialize;
 
 /// A table. The first column has labels, the others numbers, the most important ones on the left.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Grid {
     /// The headings of the columns.
     pub heads: Vec<String>,

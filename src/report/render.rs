@@ -121,15 +121,19 @@ pub fn to_markdown(report: &Report<'_>) -> String {
 /// All blocks of a run.
 fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     let mut blocks = vec![heading(run, false)];
-    let named = |host: &str| match run.run.server(host) {
-        name if name == host => host.to_owned(),
-        name => format!("{name} ({host})"),
-    };
-    blocks.extend(run.summary.blocks(named));
+    blocks.extend(run.summary.blocks(|host| named(run, host)));
     blocks.extend(tables(&run.why).into_iter().map(Block::Table));
     blocks.push(Block::Findings(run.findings.clone()));
     blocks.push(Block::Figures(phases::lines(&run.episodes)));
     blocks
+}
+
+/// A server's name and host.
+pub fn named(run: &RunReport<'_>, host: &str) -> String {
+    match run.run.server(host) {
+        name if name == host => host.to_owned(),
+        name => format!("{name} ({host})"),
+    }
 }
 
 fn heading(run: &RunReport<'_>, with_window: bool) -> Block {

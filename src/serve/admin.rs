@@ -32,6 +32,7 @@ use crate::fault::Fault;
 use crate::fault::registry::Faults;
 use crate::proxy::shared::Shared;
 use crate::secret::Secret;
+use crate::terminal::escaped_in_json;
 
 use super::live;
 use super::start::Listeners;
@@ -81,19 +82,18 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
 
 async fn serve_connection(stream: TcpStream, listeners: Arc<Listeners>) {
     let service = service_fn(|request| async {
-        let response = respond(request, &listeners).await;
+        let mut response = respond(request, &listeners).await;
         let headers = [
             (CACHE_CONTROL, "no-store"),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
         ];
         let closes = *listeners.shared.phase.borrow() == Phase::HandedOver;
-        let headers = headers
-            .into_iter()
-            .chain(closes.then_some((CONNECTION, "close")));
-        Ok::<_, Infallible>(headers.fold(response, |response, (name, value)| {
-            with_header(response, name, value)
-        }))
+        let close = closes.then_some((CONNECTION, "close"));
+        for (name, value) in headers.into_iter().chain(close) {
+            response = with_header(response, name, value);
+        }
+        Ok::<_, Infallible>(response)
     });
     // An error means that the client disconnected.
     let _ = http1::Builder::new()
@@ -196,16 +196,11 @@ fn refusal(path: &str, headers: &HeaderMap, listeners: &Listeners) -> Option<Adm
     }
 }
 
-/// Responds with what is new for the live page.
+/// Responds with what is new for the live page; with all that is kept if no number is given.
 async fn live_snapshot(request: &Request<Incoming>, shared: &Arc<Shared>) -> AdminResponse {
     let query = request.uri().query();
-    let after = query.and_then(|query| query.strip_prefix("after="));
-    let Ok(after) = after.unwrap_or("0").parse() else {
-        return text(
-            StatusCode::BAD_REQUEST,
-            "after: must be a request's number\n",
-        );
-    };
+    let after = query.and_then(|query| query.strip_prefix("after=")?.parse().ok());
+    let after = after.unwrap_or(0);
     let shared = shared.clone();
     large(move || json(&live::snapshot(&shared, after))).await
 }
@@ -303,7 +298,9 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> AdminResponse {
 }
 
 fn json(value: &serde_json::Value) -> AdminResponse {
-    let response = AdminResponse::new(format!("{value}\n").into());
+    // The page shows texts of clients and servers unchanged.
+    let text = escaped_in_json(&value.to_string()).into_owned() + "\n";
+    let response = AdminResponse::new(text.into());
     with_header(response, CONTENT_TYPE, "application/json")
 }
 

@@ -16,7 +16,6 @@ use crate::client::takeover::{Inherited, Line, Successor};
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::config::check::Credentials;
 use crate::config::proxy::Config;
-use crate::config_error::ConfigError;
 use crate::engine::Engine;
 use crate::keys::AppliedAt;
 use crate::proxy::shared::Shared;
@@ -54,21 +53,12 @@ const LAG_INTERVAL: Duration = Duration::from_millis(200);
 const SWEEPS_PER_COUNT: u64 = 10;
 
 impl Proxy {
-    /// Binds the listeners and serves, on the current runtime.
-    ///
-    /// # Errors
-    /// A value of the config is wrong, as a [`crate::config_error::ConfigError`]; or the system refuses a resource. Nothing is left running.
-    pub async fn start(config: Config, clock: Clock) -> anyhow::Result<Proxy> {
-        // One error is enough here.
-        let credentials = config.check().map_err(|mut all| all.swap_remove(0))?;
-        Proxy::start_from(config, credentials, clock, &mut Inherited::default()).await
-    }
-
-    /// As [`Proxy::start`], of a config that was checked, with listeners taken over from another process if their addresses are the same.
+    /// Binds the listeners of a checked config, or takes those over that another process has at their addresses, and serves, on the current
+    /// runtime.
     ///
     /// # Errors
     /// The system refuses a resource. Nothing is left running.
-    pub async fn start_from(
+    pub async fn start(
         config: Config,
         credentials: Credentials,
         clock: Clock,
@@ -177,30 +167,27 @@ impl Proxy {
             log::error!("records: the recorder could not be closed");
         }
         let trouble = self.shared.telemetry.last_write_error();
-        // Logs the counts of repeated lines before the last line.
-        log::logger().flush();
         let total = self.metrics().totals(trouble.as_deref());
         log::info!("ended: {total}");
     }
 
-    /// Applies what can change without a restart: upstreams, policy, workers, time limits, stamps. Requests in flight keep the old config.
+    /// Applies what can change of a checked config without a restart: upstreams, policy, workers, time limits, stamps. Requests in flight keep the old config.
     /// The listener of a removed worker closes, and its connections close after their next response. Returns the changes as text.
     ///
     /// # Errors
     /// The reasons why it is refused. Nothing has changed then.
-    pub async fn reload(&self, config: Config) -> Result<String, Vec<String>> {
-        let result = self.try_reload(config).await;
-        let label = if result.is_ok() { "applied" } else { "refused" };
-        self.metrics().reloads.with(&[label]).inc();
-        result
-    }
-
-    async fn try_reload(&self, config: Config) -> Result<String, Vec<String>> {
-        let texts = |all: Vec<ConfigError>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let credentials = config.check().map_err(texts)?;
+    pub async fn reload(
+        &self,
+        config: Config,
+        credentials: Credentials,
+    ) -> Result<String, Vec<String>> {
         let old = self.shared.config.load_full();
         let changes = old.changes(&config);
-        let mut fixed = needs_restart(&old, &config);
+        let at_restart = changes.iter().filter(|(_, at)| *at == AppliedAt::Restart);
+        let mut fixed: Vec<&str> = at_restart.map(|(key, _)| *key).collect();
+        // A front is added or removed.
+        let is_front_new = old.upstream.is_empty() != config.upstream.is_empty();
+        fixed.extend(is_front_new.then_some("upstream"));
         // The key may be the same, and the content of its file not.
         let is_unchanged = |key: &str| !fixed.iter().any(|fixed| fixed.starts_with(key));
         let is_new_token =
@@ -364,16 +351,4 @@ async fn sweep(shared: Arc<Shared>) {
             }
         }
     }
-}
-
-/// The changed keys that are only read at the start.
-fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let changes = old.changes(new).into_iter();
-    let fixed = changes.filter(|(_, at)| *at == AppliedAt::Restart);
-    let mut keys: Vec<&str> = fixed.map(|(key, _)| key).collect();
-    if old.upstream.is_empty() != new.upstream.is_empty() {
-        // A front is added or removed.
-        keys.push("upstream");
-    }
-    keys
 }

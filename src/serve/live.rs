@@ -6,13 +6,12 @@ use serde_json::{Value, json};
 
 use crate::clock::{Stamp, seconds};
 use crate::proxy::shared::Shared;
-use crate::report::page::{BASE, dom, fill, stages};
+use crate::report::page::{BASE, dom, fill, nonce, stages};
 use crate::report::timeline::{clock_error, clock_lines, unseen};
 use crate::report::why::{sentence, wait_sentence};
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::without_impossible;
-use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, place};
 use crate::request::time_spent::TimeSpent;
@@ -28,7 +27,7 @@ const WAITING: &str = RequestPhase::Waiting.name();
 
 /// Returns the page and its content security policy: only the page's own script and style, which have the nonce, are allowed.
 pub fn page() -> (String, String) {
-    let nonce = format!("{:032x}", rand::random::<u128>());
+    let nonce = nonce();
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -100,7 +99,6 @@ fn window(sum: &Slot, covered_s: f64) -> Value {
     json!({
         "covered_s": covered_s,
         "requests": sum.requests(),
-        "ok": ok(sum),
         "output_tokens": sum.output_tokens(),
         "outcomes": outcomes.collect::<Vec<Value>>(),
         "unseen": sum.spent[0].unseen_notes(),
@@ -116,11 +114,6 @@ fn window(sum: &Slot, covered_s: f64) -> Value {
 fn spent_json(spent: &TimeSpent, subject: &str) -> Value {
     let sentence = (spent.requests > 0).then(|| spent.shares(subject));
     json!({"sentence": sentence, "parts": stages(spent)})
-}
-
-fn ok(slot: &Slot) -> u64 {
-    let ok = slot.outcomes().find(|(outcome, _)| *outcome == Outcome::Ok);
-    ok.map_or(0, |(_, count)| count)
 }
 
 /// One request as a line of the waterfall.

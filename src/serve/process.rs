@@ -33,9 +33,6 @@ struct End(Signal, Signal);
 /// The context of an error of the system at the start.
 const START: &str = "cannot start";
 
-/// The target of the log lines that refuse a reload: one per error of the config, none of which may be suppressed.
-pub const RELOAD: &str = "queuescope::serve::reload";
-
 /// Reads the config again, with the flags over it. Fails with all of its errors.
 pub type Load<'a> = &'a dyn Fn() -> Result<(Config, Credentials), Vec<String>>;
 
@@ -64,7 +61,7 @@ pub fn run(load: Load<'_>, loaded: (Config, Credentials), clock: Clock) -> anyho
         let mut signals = Signals::new().context(START)?;
         let proxy = tokio::select! {
             biased;
-            proxy = Proxy::start_from(config, credentials, clock, &mut inherited) => proxy?,
+            proxy = Proxy::start(config, credentials, clock, &mut inherited) => proxy?,
             () = signals.end.recv() => {
                 log::info!("ended before it served");
                 return Ok(());
@@ -167,17 +164,16 @@ fn start_successor(proxy: &Proxy, program: &Path) -> Option<Successor> {
 /// Reloads the config, or logs why not.
 async fn reload(load: Load<'_>, proxy: &Proxy) {
     let result = match load() {
-        Ok((config, _)) => proxy.reload(config).await,
-        Err(errors) => {
-            proxy.metrics().reloads.with(&["refused"]).inc();
-            Err(errors)
-        }
+        Ok((config, credentials)) => proxy.reload(config, credentials).await,
+        Err(errors) => Err(errors),
     };
+    let label = if result.is_ok() { "applied" } else { "refused" };
+    proxy.metrics().reloads.with(&[label]).inc();
     match result {
         Ok(changes) => log::info!("reloaded: {changes}"),
         Err(errors) => {
             for error in errors {
-                log::error!(target: RELOAD, "reload refused, nothing has changed: {error}");
+                log::error!("reload refused, nothing has changed: {error}");
             }
         }
     }

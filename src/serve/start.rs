@@ -1,6 +1,5 @@
 //! Makes what a proxy consists of: the shared state, and the listeners.
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Once};
@@ -70,18 +69,16 @@ pub(super) fn listen(
     inherited: &mut Inherited,
 ) -> anyhow::Result<ListenSocket> {
     let claimed = inherited.claim(name, address);
-    let error = |cause: io::Error| {
-        let key = match name.starts_with("worker") {
-            true => format!("{name}: listen"),
-            false => name.to_owned(),
-        };
-        let hint = match cause.kind() {
-            io::ErrorKind::AddrNotAvailable => "give an address of this machine",
-            _ => "is another process or listener of this proxy there? Give a free address",
-        };
-        anyhow!("{key} = \"{address}\": {cause}; {hint}")
+    let key = if name.starts_with("worker") {
+        ": listen"
+    } else {
+        ""
     };
-    ListenSocket::new(name, address, claimed).map_err(error)
+    ListenSocket::new(name, address, claimed).map_err(|cause| {
+        anyhow!(
+            "{name}{key} = \"{address}\": {cause}; is another process or listener of this proxy there? Give a free address of this machine"
+        )
+    })
 }
 
 /// Binds the listeners of a config, except those of `running`, and resolves their upstreams.
@@ -101,17 +98,12 @@ pub(super) async fn bind(
                 (name.clone(), name + ": upstream")
             }
         };
-        let mut at_address = running
-            .iter()
-            .filter(|one| one.socket.configured == address);
-        let kept = at_address.clone().find(|one| one.socket.name == name);
-        // A worker that was renamed keeps its socket.
-        let renamed = || at_address.find(|_| address.port() != 0);
-        let socket = match kept.or_else(renamed) {
-            Some(one) => ListenSocket {
-                name,
-                ..one.socket.clone()
-            },
+        let is_it = |one: &&Arc<RunningListener>| {
+            one.socket.configured == address && one.socket.name == name
+        };
+        let kept = running.iter().find(is_it);
+        let socket = match kept {
+            Some(one) => one.socket.clone(),
             None => listen(&name, address, inherited)?,
         };
         let before = kept.map(|kept| kept.service.upstreams.load_full());
@@ -193,15 +185,11 @@ impl Listeners {
 
     /// The front's upstreams, or those of the hops if there is no front.
     pub(super) fn upstreams(&self) -> Vec<Arc<Upstreams>> {
-        let fronts = if self.shared.joins.has_front() {
-            1
-        } else {
-            usize::MAX
-        };
         let running = self.running.lock();
-        let running = running.iter().take(fronts);
-        running
-            .map(|one| one.service.upstreams.load_full())
+        let is_shown = |at: usize| at == 0 || !self.shared.joins.has_front();
+        let shown = running.iter().enumerate().filter(|(at, _)| is_shown(*at));
+        shown
+            .map(|(_, one)| one.service.upstreams.load_full())
             .collect()
     }
 }

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use queuescope::config::proxy::Config;
 use queuescope::telemetry::otlp::settings::Protocol;
 
+use crate::support::proxy::setting;
+
 mod collectors;
 mod rotel;
 mod tree;
@@ -14,8 +16,8 @@ mod trouble;
 fn export_to(config: &mut Config, endpoint: &str, protocol: Protocol) {
     config.otlp.endpoint = Some(endpoint.to_owned());
     config.otlp.protocol = Some(protocol);
-    config.otlp.delay_s = 0.01.try_into().unwrap();
-    config.otlp.timeout_s = 10.0.try_into().unwrap();
+    config.otlp.delay_s = setting(0.01);
+    config.otlp.timeout_s = setting(10.0);
 }
 
 fn url(addr: SocketAddr) -> String {

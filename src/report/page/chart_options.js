@@ -8,10 +8,10 @@ const bands = (run, c, end) => run.faults.flatMap(episode => episode.faults).map
   band(`${fault.server}: ${fault.kind} at ${number(fault.down, 1)} s`, c.bad, .12, { xAxis: fault.down }, { xAxis: fault.over ?? end }));
 
 /** The distribution of a latency, a line for each run. */
-const cdfOption = (runs, metric) => c => {
-  const unit = unitFor(maxOf(runs.flatMap(run => run.curves[metric].values)));
+const cdfOption = (runs, { name, label }) => c => {
+  const unit = unitFor(maxOf(runs.flatMap(run => run.curves[name].values)));
   const line = (run, at) => {
-    const { values, shares } = run.curves[metric];
+    const { values, shares } = run.curves[name];
     const points = pairs(values, shares.map(share => share * 100), unit.times);
     const few = points.length <= 60;
     // The line begins at 0 %.
@@ -20,7 +20,7 @@ const cdfOption = (runs, metric) => c => {
       { step: points.length <= 60 ? "end" : false, symbol: "circle", symbolSize: 6, showSymbol: false, triggerLineEvent: true, emphasis: { disabled: true } });
   };
   return chartOf(c, { legend: runs.length > 1,
-    x: [unit.name], y: ["% of requests that took no longer", { max: 100 }],
+    x: [`${label}, ${unit.name}`], y: ["% of requests that took no longer", { max: 100 }],
     tooltip: { trigger: "item" }, tip: at => tip(at.seriesName, [[at.color, `${number(at.value[1])} % took no longer than`, duration(at.value[0] / unit.times)]]),
     series: runs.map(line) });
 };
@@ -29,20 +29,19 @@ const cdfOption = (runs, metric) => c => {
 const cut = (width, height) => ({ width, height, overflow: "break", lineOverflow: "truncate", ellipsis: "…" });
 /** The name of the axis of mean times. */
 const eachOf = unit => `${unit.name} a request${isFirst ? ", until its first token" : ""}, on average`;
-/** The mean stages of each run as bars. On a phone the name of a run is above its bar. */
+/** The mean stages of each run as bars. */
 const whereOption = runs => (c, width) => {
   const spent = runs.map(spentOf), unit = unitFor(maxOf(spent.map(of => of.mean)));
   const mean = (of, name) => of.stages.find(stage => stage.name === name)?.mean ?? 0;
   const sums = spent.map(of => of.stages.reduce((sum, stage) => sum + stage.mean, 0));
   const stages = inOrder(new Map(spent.flatMap(of => of.stages).map(stage => [stage.name, stage])).values());
   const isVisible = name => spent.some((of, at) => mean(of, name) >= 0.005 * sums[at]);
-  const label = { color: c.ink, interval: 0, hideOverlap: false, lineHeight: 14, fontSize: 12, ...cut(320, 28) };
-  const above = { inside: true, margin: 0, align: "left", verticalAlign: "bottom", padding: [0, 0, 10, 0], fontSize: 11, width: width - 40, overflow: "truncate" };
+  const label = { color: c.ink, interval: 0, hideOverlap: false, lineHeight: 14, fontSize: 12, ...cut(Math.min(320, width * 0.4), 28) };
   return chartOf(c, { legend: [...new Set(stages.filter(stage => isVisible(stage.name)).map(stage => stage.label))], grid: { top: 34 }, x: [eachOf(unit)],
-    y: ["", { type: "category", min: null, inverse: true, data: runs.map(nameOf), axisLabel: width < 600 ? { ...label, ...above } : label, axisTick: { show: false }, splitLine: { show: false } }],
+    y: ["", { type: "category", min: null, inverse: true, data: runs.map(nameOf), axisLabel: label, axisTick: { show: false }, splitLine: { show: false } }],
     tip: all => tip(all[0].name, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(mean(spent[one.dataIndex], stages[one.seriesIndex].name))])),
     series: stages.map(({ name, label }) =>
-      barSeries(c, name, label, spent.map((of, at) => mean(of, name) / (sums[at] || 1) * of.mean * unit.times), { barMaxWidth: width < 600 ? 16 : 26, ...(width < 600 ? { barCategoryGap: "66%" } : {}) })) });
+      barSeries(c, name, label, spent.map((of, at) => mean(of, name) / (sums[at] || 1) * of.mean * unit.times), { barMaxWidth: 26 })) });
 };
 
 /** The axis of bars for slots of `slot` seconds. */
@@ -81,9 +80,7 @@ const waterfallOption = (all, stages, isScheduled) => (c, width) => {
   const unit = unitFor(maxOf(requests.map(of => of.total)));
   const isVisible = at => requests.some(of => of.parts.some(([index, seconds]) => index === at && seconds > 0.01 * of.total));
   const shown = Math.min(requests.length, SMALL.matches ? 18 : 30);
-  const none = { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } };
-  const slider = { type: "slider", filterMode: "none", borderColor: c.line, fillerColor: c.band.replace(/[\d.]+\)$/, ".10)"), backgroundColor: "transparent", handleStyle: { color: c.soft, borderColor: c.soft },
-    textStyle: { color: c.soft, fontSize: 10 }, dataBackground: none, selectedDataBackground: none, moveHandleStyle: { color: c.line }, brushSelect: false };
+  const slider = { type: "slider", filterMode: "none", showDataShadow: false, borderColor: c.line, backgroundColor: "transparent", textStyle: { color: c.soft, fontSize: 10 }, brushSelect: false };
   const took = (of, at) => Math.max(0, of.parts.filter(([index]) => index === at).reduce((sum, [, seconds]) => sum + seconds, 0));
   return chartOf(c, { legend: stages.filter((_, at) => isVisible(at)).map(stage => stage.label), grid: { right: 34, top: 34, bottom: 74 },
     x: [`${unit.name} since it ${isScheduled ? "was to be sent" : "arrived"}`, { splitLine: { show: true, lineStyle: { color: c.faint } } }],

@@ -1,16 +1,20 @@
 /** Colors of charts, which cannot use style sheets. */
 const INKS = {
-  light: { paper: "#ffffff", ink: "#1b1f24", soft: "#57606a", line: "#d8dee4", faint: "#eaeef2", bad: "#b3261e", band: "rgba(179,38,30,.10)",
+  light: { paper: "#ffffff", ink: "#1b1f24", soft: "#57606a", line: "#d8dee4", faint: "#eaeef2", bad: "#b3261e",
     lines: ["#0072b2", "#d55e00", "#009e73", "#a6508a", "#b07a00", "#2f9bd6", "#6e4fc9", "#6e7781"],
     stages: STAGES.light,
     hatch: ["#e3e7eb", "#8c959f"] },
-  dark: { paper: "#0d1117", ink: "#e6edf3", soft: "#9aa4af", line: "#30363d", faint: "#21262d", bad: "#ff8a80", band: "rgba(255,138,128,.14)",
+  dark: { paper: "#0d1117", ink: "#e6edf3", soft: "#9aa4af", line: "#30363d", faint: "#21262d", bad: "#ff8a80",
     lines: ["#4aa8ff", "#ff8f4a", "#2ec79b", "#e08fc4", "#e0b040", "#8fd0ff", "#b39bff", "#9aa4af"],
     stages: STAGES.dark,
     hatch: ["#3b424b", "#8b949e"] },
 };
 const SMALL = matchMedia("(max-width: 760px)");
-const PICTURES = [];
+let PICTURES = [];
+/** Draws charts when they are scrolled near, so that a page with many opens fast. */
+const OBSERVER = new IntersectionObserver(entries => {
+  for (const entry of entries) if (entry.isIntersecting) { OBSERVER.unobserve(entry.target); draw(PICTURES.find(of => of.chart === entry.target)); }
+}, { rootMargin: "600px" });
 const inks = () => DARK.matches ? INKS.dark : INKS.light;
 
 /** The fill of a stage; hatched for several stages that are not known separately. */
@@ -61,25 +65,20 @@ function tip(head, lines) {
 }
 
 /**
- * Makes a figure: a title, a chart, a caption that says how to read it, and buttons that save it.
+ * Makes a figure: a title, a chart that is drawn when it is scrolled near, a caption that says how to read it, and a button that saves it.
  * `option` makes the chart's options for colors and a width; `height` returns pixels.
  */
 function picture(of) {
-  const chart = make("div", null, "chart");
-  const save = box("span", "save", ...["PNG", "SVG"].map(kind => {
-    const button = make("button", kind);
-    button.type = "button";
-    button.title = `Save this chart as ${kind}`;
-    button.setAttribute("aria-label", `Save the chart “${of.title}” as ${kind}`);
-    button.onclick = () => saveChart(of, kind);
-    return button;
-  }));
-  const head = box("header", "", make("h3", of.title), markOf(of.mark), save);
-  const figure = box("figure", "", head, of.tools ?? null, chart, words("figcaption", of.caption));
-  of.chart = chart;
+  of.chart = make("div", null, "chart");
   of.height = of.height ?? (() => SMALL.matches ? 260 : 300);
+  of.chart.style.height = of.height() + "px";
+  const save = make("button", "SVG", "save");
+  save.type = "button";
+  save.setAttribute("aria-label", `Save the chart “${of.title}” as SVG`);
+  save.onclick = () => saveChart(of);
   PICTURES.push(of);
-  return figure;
+  OBSERVER.observe(of.chart);
+  return box("figure", "", box("header", "", make("h3", of.title), markOf(of.mark), save), of.tools ?? null, of.chart, words("figcaption", of.caption));
 }
 /** A chart's options, and the additional height, pixels, for a legend of several lines. */
 function options(of, c, width) {
@@ -98,7 +97,7 @@ function options(of, c, width) {
   return [made, more];
 }
 function draw(of) {
-  if (!of.chart.isConnected) return;
+  if (!of?.chart.isConnected) return;
   const [made, more] = options(of, inks(), of.chart.clientWidth);
   of.chart.style.height = of.height() + more + "px";
   of.made ??= echarts.init(of.chart, null, { renderer: "canvas" });
@@ -106,46 +105,26 @@ function draw(of) {
   of.made.setOption(made, true);
 }
 /** Saves a chart on white, with its title. */
-function saveChart(of, kind) {
+function saveChart(of) {
   const width = 960, [made, more] = options(of, INKS.light, width);
-  const size = { width, height: Math.max(480, of.height() + more + 60) };
   made.backgroundColor = "#ffffff";
   made.title = { text: of.title, left: 12, top: 8, textStyle: { fontSize: 15, color: INKS.light.ink } };
   // The mark of a run that is not valid is part of the picture, which may be shown without the page.
   if (of.mark) made.graphic = [{ type: "text", right: 20, top: 10, silent: true, z: 90, style: { text: of.mark, fill: INKS.light[of.mark === "INVALID" ? "bad" : "soft"], font: "700 15px system-ui, sans-serif" } }];
-  for (const part of ["grid", "legend"]) {
-    for (const one of [made[part]].flat()) if (typeof one.top === "number") one.top += 38;
-  }
-  const file = of.title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") + "." + kind.toLowerCase();
-  const isSvg = kind === "SVG";
-  const drawn = echarts.init(isSvg ? null : make("div"), null, { renderer: isSvg ? "svg" : "canvas", ssr: isSvg, devicePixelRatio: 2, ...size });
+  made.grid.top += 38;
+  if (made.legend.show !== false) made.legend.top += 38;
+  const drawn = echarts.init(null, null, { renderer: "svg", ssr: true, width, height: Math.max(480, of.height() + more + 60) });
   drawn.setOption(made);
   const link = make("a");
-  link.href = isSvg ? "data:image/svg+xml;charset=utf-8," + encodeURIComponent(drawn.renderToSVGString()) : drawn.getDataURL({ type: "png", pixelRatio: 2, backgroundColor: "#ffffff" });
+  link.href = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(drawn.renderToSVGString());
   drawn.dispose();
-  link.download = file;
+  link.download = of.title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") + ".svg";
   link.click();
-}
-/** Draws charts when they are scrolled near, so that a page with many opens fast. */
-const OBSERVER = new IntersectionObserver(entries => {
-  for (const entry of entries) {
-    const of = PICTURES.find(of => of.chart === entry.target);
-    if (entry.isIntersecting && of) { OBSERVER.unobserve(entry.target); draw(of); }
-  }
-}, { rootMargin: "600px" });
-function observeCharts() {
-  for (const of of PICTURES) {
-    of.chart.style.height = of.height() + "px";
-    if (!of.made) OBSERVER.observe(of.chart);
-  }
 }
 /** Removes charts that are no longer on the page. */
 function removeDetached() {
-  for (let at = PICTURES.length - 1; at >= 0; at--) {
-    if (PICTURES[at].chart.isConnected) continue;
-    PICTURES[at].made?.dispose();
-    PICTURES.splice(at, 1);
-  }
+  for (const of of PICTURES) if (!of.chart.isConnected) of.made?.dispose();
+  PICTURES = PICTURES.filter(of => of.chart.isConnected);
 }
 let resized = 0;
 const redraw = () => { for (const of of PICTURES) if (of.made) draw(of); };

@@ -3,13 +3,15 @@
 use serde_json::{Map, Value, json};
 
 use crate::report::load::{LatencyId, TimeSpent};
+use crate::report::phases::lines;
 use crate::report::reader::Run;
-use crate::report::render::max_rate;
+use crate::report::render::{max_rate, named, servers_table};
 use crate::report::runs::{Report, RunReport};
+use crate::report::why::tables::tables;
 use crate::request::column::Scope;
 use crate::request::columns::{Column, ColumnId};
 
-use super::downsample::{cdf, short, shorts, sorted};
+use super::downsample::{cdf, short, shorts};
 use super::over_time::series;
 use super::waterfall::{Requests, stages};
 
@@ -36,7 +38,10 @@ pub fn data(report: &Report<'_>) -> Value {
     let runs = data["runs"].as_array_mut().into_iter().flatten();
     for (json, run) in runs.zip(&report.runs) {
         add_chart_data(json, run, each);
-        compact(json);
+        // Shown as tables and charts.
+        if let Some(summary) = json["summary"].as_object_mut() {
+            summary.retain(|name, _| !["hosts", "series"].contains(&name.as_str()));
+        }
     }
     data["version"] = env!("CARGO_PKG_VERSION").into();
     data["max_rate"] = max_rate(report).join("\n").into();
@@ -55,10 +60,12 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         let curve = json!({ "values": shorts(values), "shares": shorts(shares) });
         (column.name.to_owned(), curve)
     };
-    let hosts = json["summary"]["hosts"].as_object_mut();
-    for (host, group) in hosts.into_iter().flatten() {
-        group["name"] = run.server(host).into();
-    }
+    let mut servers = servers_table(&report.summary, |host| named(report, host));
+    let started = run.file.iter().flat_map(|file| &file.servers);
+    let idle = started.filter(|server| !report.summary.hosts.contains_key(&server.host));
+    servers
+        .rows
+        .extend(idle.map(|server| vec![server.name.clone(), "0".to_owned(), "0".to_owned()]));
     let more = json!({
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
         "file": run.file,
@@ -67,6 +74,9 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         "until_first_token": spent_on(&all.until_first, all.until_first.shares("until the first token") + ".", requests.over_time(|[_, until_first]| until_first)),
         "waiting_over": requests.waiting(&run.table, &report.why),
         "waterfall": requests.waterfall(&run.table, each),
+        "tables": { "servers": servers, "waiting": tables(&report.why) },
+        "window_note": report.summary.of_window(),
+        "fault_lines": lines(&report.episodes).join("\n"),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "series": series(report),
     });
@@ -88,29 +98,14 @@ fn spent_on(spent: &TimeSpent, sentence: String, over: Value) -> Value {
     })
 }
 
-/// Rounds numbers to what a chart shows; removes the figures of latencies that no request had, and series, which the page has as
-/// points.
-fn compact(value: &mut Value) {
-    match value {
-        Value::Number(number) if number.is_f64() => {
-            *value = number.as_f64().map_or(Value::Null, short);
-        }
-        Value::Array(all) => all.iter_mut().for_each(compact),
-        Value::Object(members) => {
-            let is_empty = |value: &Value| value.get("count") == Some(&json!(0));
-            members
-                .retain(|name, value| !(is_empty(value) || name == "series" && value.is_object()));
-            members.values_mut().for_each(compact);
-        }
-        _ => {}
-    }
-}
-
 /// The values of a column in successful rows that count in the figures, ascending; one per request for a column of requests.
 fn sample(run: &Run, column: &Column) -> Vec<f64> {
     let (table, is_counted) = (&run.table, run.is_counted());
     let is_once = column.scope == Scope::Request;
     let rows = (0..table.len()).filter(|row| table.is_ok(*row) && is_counted(*row));
     let rows = rows.filter(|row| !is_once || table.is_first(*row));
-    sorted(rows.filter_map(|row| table.number(column.id, row)))
+    let values = rows.filter_map(|row| table.number(column.id, row));
+    let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
 }

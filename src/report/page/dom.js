@@ -33,6 +33,12 @@ function duration(seconds) {
 const number = (value, digits) => known(value) ? value.toLocaleString("en", { maximumFractionDigits: digits ?? (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2) }) : "–";
 const percent = share => !Number.isFinite(share) ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : (share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 0.9995) ? 1 : 0) + " %";
 const several = (count, one, many) => `${number(count)} ${count === 1 ? one : many ?? one + "s"}`;
+/** The least round number that is not smaller. */
+function niceMax(value) {
+  if (!(value > 0)) return null;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find(step => step * power >= value) * power;
+}
 const upper = text => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Makes a row of a table. A cell is text, an element, or a formatted number (`{ n: "1.5 ms" }`, `{ n: …, small: … }`). */
@@ -81,27 +87,27 @@ function shareBar(stages) {
   return bar;
 }
 
-/** Whether all stages on the page are shown only until the first token. The URL's hash keeps it, after the name of a section. */
-let isFirst = location.hash.includes("until=first_token");
+/** The stages as a bar, a list with their shares, and those that took next to nothing in one line. */
+function stagesList(stages) {
+  const isLarge = stage => stage.share >= 0.005;
+  const legend = box("ul", "legend", ...stages.filter(isLarge).map(stage =>
+    box("li", "", paint(make("span", "", "swatch"), stage.name), box("span", "", make("b", stage.label), " ", make("span", stage.place.endsWith(stage.label) ? "" : stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}${stage.of}`, "n"))));
+  const small = stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}${stage.of}`);
+  return [shareBar(stages), legend, small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : ""];
+}
+
+/** Whether all stages on the page are shown only until the first token. */
+let isFirst = false;
 const spentOf = of => isFirst ? of.until_first_token : of.all;
-const FIRST = "until the first token only";
 /** Makes the checkbox for that. The page's own `redrawStages` then shows all stages anew. */
 function firstBox() {
   const input = make("input", null, "first");
   input.type = "checkbox";
   input.checked = isFirst;
   input.onchange = () => {
-    const section = location.hash.slice(1).split("&").filter(part => part && !part.includes("="));
-    location.replace("#" + [...section, `until=${input.checked ? "first_token" : "end"}`].join("&"));
+    isFirst = input.checked;
+    for (const other of document.querySelectorAll("input.first")) other.checked = isFirst;
+    redrawStages();
   };
-  return box("label", "", input, " " + FIRST);
+  return box("label", "", input, " until the first token only");
 }
-addEventListener("hashchange", () => {
-  const found = location.hash.match(/until=(\w+)/);
-  // A link to a section does not change it.
-  if (!found && isFirst) location.replace(`${location.hash || "#"}&until=first_token`);
-  if (!found || isFirst === (found[1] === "first_token")) return;
-  isFirst = !isFirst;
-  for (const input of document.querySelectorAll("input.first")) input.checked = isFirst;
-  redrawStages();
-});

@@ -6,8 +6,7 @@ const givenUp = run => run.summary.given_up ? `, ${number(run.summary.given_up)}
 function headline() {
   const keys = EXPERIMENT?.keys ?? [];
   const total = RUNS.reduce((sum, run) => sum + run.summary.requests, 0);
-  const title = EXPERIMENT?.kind === "what-if" ? `What if${keys.length ? `: ${keys.join(", ")}` : ""}` : EXPERIMENT && keys.length ? `${upper(EXPERIMENT.kind || "experiment")} test: ${keys.map(key => `${new Set(RUNS.map(run => valueText(run.file?.settings?.[key] ?? ""))).size} values of ${key}`).join(", ")}`
-    : EXPERIMENT ? `${upper(EXPERIMENT.kind || "experiment")} test` : RUNS.length === 1 ? `Run ${RUNS[0].run}` : `${RUNS.length} runs`;
+  const title = EXPERIMENT ? [upper(EXPERIMENT.kind || "experiment"), keys.join(", ")].filter(Boolean).join(": ") : RUNS.length === 1 ? `Run ${RUNS[0].run}` : `${RUNS.length} runs`;
   $("title").textContent = title;
   document.title = `${title} · queuescope`;
   $("kind").textContent = `report ${DATA.version}`;
@@ -108,8 +107,8 @@ function stagesByRun() {
   // If only the times until the first token differ, these are shown first.
   const spread = means => means.every(known) ? 1 - Math.min(...means) / Math.max(...means) : 0;
   const [whole, until] = ["all", "until_first_token"].map(part => spread(shown.map(run => run[part].mean)));
-  if (!location.hash.includes("until=") && whole < 0.1 && until > 2 * whole) isFirst = true;
-  return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", mark: worst(RUNS), height: () => 110 + shown.length * (SMALL.matches ? 46 : 34), option: whereOption(shown), tools: box("div", "tools", firstBox()),
+  if (whole < 0.1 && until > 2 * whole) isFirst = true;
+  return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", mark: worst(RUNS), height: () => 110 + shown.length * 34, option: whereOption(shown), tools: box("div", "tools", firstBox()),
     caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(partialNote).find(Boolean) ?? "") }));
 }
 
@@ -140,38 +139,26 @@ function sweep() {
       RUNS.some(run => figuresOf(run, "pure_queue_time")) ? one("Server queue", latency("pure_queue_time"), `pure_queue_time_ms.${state.figure}`, null, `How long a request waited for a place in a batch, ${words}.`) : "",
       one("Time to first token", latency("ttft"), `ttft_ms.${state.figure}`, null, `From arrival to the first token, ${words}.`),
       one("Finished", run => run.summary.completed_rate, "request_throughput", "requests a second", "Requests that went well, a second.")));
-    removeDetached();
-    observeCharts();
+    if (place.isConnected) removeDetached();
   };
-  const key = box("select", "", ...keys.map(name => Object.assign(make("option", name), { value: name, selected: name === state.key })));
-  key.setAttribute("aria-label", "Setting");
-  key.onchange = () => { state.key = key.value; show(); };
-  const tools = box("div", "tools", keys.length > 1 ? key : null, choice("Latency", [["mean", "mean"], ["p50", "median"], ["p99", "p99"]], "p50", figure => { state.figure = figure; show(); }));
-  const element = section("sweep", `What ${keys.length === 1 ? keys[0] : "the settings"} changes`, tools, place,
+  show();
+  const key = choice("Setting", [...keys].reverse().map(name => [name, name]), name => { state.key = name; show(); });
+  const tools = box("div", "tools", keys.length > 1 ? key : null, choice("Latency", [["p50", "median"], ["mean", "mean"], ["p99", "p99"]], figure => { state.figure = figure; show(); }));
+  return section("sweep", `What ${keys.length === 1 ? keys[0] : "the settings"} changes`, tools, place,
     DATA.max_rate ? make("pre", DATA.max_rate) : null);
-  AFTERWARDS.push(show);
-  return element;
 }
 
 function distributions() {
   const shown = DATA.shown.filter(of => RUNS.some(run => run.curves[of.name].values.length));
   if (!shown.length) return null;
   let [metric] = shown;
-  const cdf = { get title() { return `Distribution: ${metric.label}`; }, mark: worst(RUNS),
-    option: c => cdfOption(RUNS.filter(run => run.curves[metric.name].values.length), metric.name)(c),
+  const cdf = { title: "Distribution", mark: worst(RUNS), option: c => cdfOption(RUNS.filter(run => run.curves[metric.name].values.length), metric)(c),
     caption: "How many of the requests took at most the time below: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed. A step in a line means two kinds of requests." };
   const figure = picture(cdf);
-  const show = of => {
-    metric = of;
-    figure.querySelector("h3").textContent = cdf.title;
-    if (cdf.made) draw(cdf);
-  };
-  const tools = box("div", "tools", choice("Latency", shown.map(of => [of, of.label]), metric, show));
+  const tools = box("div", "tools", choice("Latency", shown.map(of => [of, of.label]), of => { metric = of; draw(cdf); }));
   return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, figure);
 }
 
-/** What is called when all sections are on the page. */
-const AFTERWARDS = [];
 let chosen = null;
 function choose(run) {
   chosen = run;
@@ -179,27 +166,17 @@ function choose(run) {
   const isOnly = RUNS.length === 1;
   place.replaceChildren(...[whereTheTimeWent, isOnly && allFindings, whyTheyWaited, isOnly && distributions, waterfall, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)).filter(Boolean));
   removeDetached();
-  observeCharts();
-  const select = $("which");
-  if (select) select.value = RUNS.indexOf(run);
+  const select = $("detail")?.querySelector("select");
+  if (select) select.selectedIndex = RUNS.indexOf(run);
   for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a")?.textContent === briefOf(run));
   contents();
 }
 
 function detail() {
-  const place = make("div");
+  const bar = box("div", "of", choice("In detail:", RUNS.map(run => [run, nameOf(run)]), choose)), place = make("div");
+  bar.id = "detail";
   place.id = "detail-of";
-  const parts = [];
-  if (RUNS.length > 1) {
-    const select = box("select", "", ...RUNS.map((run, at) => Object.assign(make("option", nameOf(run)), { value: at })));
-    select.id = "which";
-    select.setAttribute("aria-label", "The run that is shown in detail");
-    select.onchange = () => choose(RUNS[select.value]);
-    const bar = box("div", "of", make("h2", "In detail:"), select);
-    bar.id = "detail";
-    parts.push(bar);
-  }
-  return [...parts, place];
+  return RUNS.length > 1 ? [bar, place] : [place];
 }
 
 /** Redraws all stages after `isFirst` has changed. */
@@ -211,9 +188,6 @@ function redrawStages() {
 const NAV = { compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests",
   "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
 
-/** Tells the style sheet the height of the navigation, which sticky elements lie below. */
-const setNavHeight = () => document.documentElement.style.setProperty("--nav", $("nav").offsetHeight + "px");
-addEventListener("resize", setNavHeight);
 function contents() {
   const links = [...document.querySelectorAll("main section[id]")].map(of => {
     const link = make("a", NAV[of.id] ?? of.querySelector("h2").textContent);
@@ -221,7 +195,6 @@ function contents() {
     return link;
   });
   $("nav").replaceChildren(...links);
-  setNavHeight();
 }
 
 headline();
@@ -229,9 +202,7 @@ if (RUNS.length) {
   // The comparison of settings and the stages come first.
   const ofMany = RUNS.length > 1 ? [compared, stagesByRun, allFindings, sweep, runsTable, distributions] : [];
   $("main").append(...ofMany.map(part => part()).filter(Boolean), ...detail());
-  AFTERWARDS.forEach(show => show());
   choose(RUNS[0]);
-  if (location.hash.includes("&")) $(location.hash.slice(1).split("&")[0])?.scrollIntoView();
 }
 const FILES = RUNS.some(run => run.is_scheduled) ? ", which are in the runs' folders: \`requests.csv\` (a row a request), \`summary.json\`, \`schedule.csv\`, and of an experiment \`series.csv\`, \`faults.csv\`, \`logs/\`" : "";
 $("foot").append(words("p", `Made by queuescope ${DATA.version} from the rows of the requests${FILES}. Charts by Apache ECharts (Apache License 2.0). This page loads nothing from anywhere.`));

@@ -226,10 +226,10 @@ fn node(script: &str) -> Option<[String; 2]> {
     Some([stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap()))
 }
 
-/// Values at which the unit or the rounding changes, and others.
-const SECONDS: [f64; 18] = [
-    0.0, 1e-9, 4e-7, 5e-7, 2.5e-6, 0.000_08, 0.000_994, 0.000_995, 0.001, 0.004_25, 0.031_5,
-    0.099_49, 0.0995, 0.125, 1.005, 1.115, 59.996, -0.004_25,
+/// Values at which the unit or the rounding changes, and others; none halfway between two roundings.
+const SECONDS: [f64; 13] = [
+    0.0, 1e-9, 4e-7, 0.000_08, 0.000_994, 0.000_995, 0.001, 0.031_5, 0.099_49, 0.0995, 1.005,
+    1.115, -0.004_26,
 ];
 
 /// The page's script formats durations as Rust does. Not tested without Node.

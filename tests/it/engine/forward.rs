@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use super::chat;
 use super::receiver::Running;
 use crate::support::collector::{Collector, EXPORT, Mood};
+use crate::support::proxy::setting;
 use crate::support::spans;
 use crate::support::upstream::refusing;
 use crate::support::wire::{Client, post, until};
@@ -23,7 +24,7 @@ fn to(addr: SocketAddr, protocol: Protocol) -> forward::Settings {
         endpoint: Some(format!("http://{addr}")),
         protocol: Some(protocol),
         headers: vec!["x-api-key: some-key".into()],
-        timeout_s: 0.5.try_into().unwrap(),
+        timeout_s: setting(0.5),
         ..Otlp::default()
     };
     let resolved = settings::Settings::resolve(&given, "test", &|_| None).unwrap();
@@ -124,7 +125,7 @@ async fn what_waits_is_bounded_and_what_is_acknowledged_at_the_end_is_read_and_c
     let collector = Collector::start().await;
     collector.set(Mood::Holds);
     let mut settings = to(collector.http, Protocol::Http);
-    settings.to.given.timeout_s = 60.0.try_into().unwrap();
+    settings.to.given.timeout_s = setting(60.0);
     settings.queue_bytes = chat().len() * 10;
     let (receiver, metrics) = receiver(settings);
     let acknowledged = Arc::new(AtomicU64::new(0));

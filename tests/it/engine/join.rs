@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::assert_says;
 use crate::support::pair::took;
-use crate::support::proxy::{Front, Row, assert_cells, number, rows};
+use crate::support::proxy::{Front, Row, assert_cells, number, rows, setting};
 use crate::support::spans;
 use crate::support::upstream::{Step, Upstream, done};
 use crate::support::wire::{self, until};
@@ -32,7 +32,7 @@ struct Chat {
 impl Chat {
     /// Asked, and answered whole; its row waits for so many seconds.
     async fn asked(wait_s: f64) -> Chat {
-        let wait = |config: &mut Config| config.engine.wait_s = wait_s.try_into().unwrap();
+        let wait = |config: &mut Config| config.engine.wait_s = setting(wait_s);
         let chat = Chat::of(None, wait).await;
         chat.ask().await;
         chat
@@ -48,7 +48,7 @@ impl Chat {
         let front = Front::with(&[upstream.addr], |config| {
             config.upstream_kind = UpstreamKind::Server;
             config.engine.traces.listen = Some("127.0.0.1:0".parse().unwrap());
-            config.engine.wait_s = LONG_S.try_into().unwrap();
+            config.engine.wait_s = setting(LONG_S);
             change(config);
         })
         .await;
@@ -200,7 +200,7 @@ async fn what_was_lost_costs_only_what_it_would_have_told_and_what_comes_late_is
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_left_before_any_id_came_is_found_by_its_trace() {
     let chat = Chat::of(Some(vec![Step::Silence]), |config| {
-        config.engine.wait_abort_s = 2.0.try_into().unwrap();
+        config.engine.wait_abort_s = setting(2.0);
     })
     .await;
     let client = chat.send_request().await;

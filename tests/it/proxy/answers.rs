@@ -46,7 +46,7 @@ async fn every_answer_is_as_ever() {
         workers: workers(&[server.addr]),
         ..config(&[server.addr])
     };
-    let proxy = Proxy::start(config, clock).await.unwrap();
+    let proxy = started(config, clock).await;
     let addr = |of| proxy.address(of).unwrap();
     let [front, admin, hop] = ["listen", "admin", "worker"].map(addr);
     let get = async |path: &str| ask(admin, "GET", path, "", "").await;
@@ -63,7 +63,6 @@ async fn every_answer_is_as_ever() {
     for (method, path, body) in [
         ("GET", "/live.json", ""),
         ("GET", "/live.json?after=1", ""),
-        ("GET", "/live.json?after=x", ""),
         ("GET", "/requests/1.json", ""),
         ("GET", "/requests/2.json", ""),
         ("GET", "/requests/3.json", ""),

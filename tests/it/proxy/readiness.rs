@@ -13,7 +13,7 @@ async fn with_manual_clock(
     let mut config = config(upstream);
     config.ready_needs_upstream = true;
     config.workers = workers(servers);
-    (Proxy::start(config, clock).await.unwrap(), manual)
+    (started(config, clock).await, manual)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -93,7 +93,7 @@ async fn a_client_that_takes_too_little_is_given_up() {
         let front = Front::with(&[upstream.addr], |config| {
             config.upstream.truncate(usize::from(!is_hop));
             config.workers = workers(&[upstream.addr]);
-            config.limits.client_stall_timeout_s = 0.2.try_into().unwrap();
+            config.limits.client_stall_timeout_s = setting(0.2);
         })
         .await;
         let mut client = Client::with_small_buffer(front.addr()).await;
@@ -221,9 +221,9 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
         let front = Front::with(&[addr], |config| {
             config.upstream.truncate(usize::from(has_front));
             config.workers = workers(&[addr]);
-            config.limits.request_head_max_bytes = 1000.try_into().unwrap();
-            config.limits.request_body_max_bytes = 1000.try_into().unwrap();
-            config.limits.max_connections = 2.try_into().unwrap();
+            config.limits.request_head_max_bytes = setting(1000);
+            config.limits.request_body_max_bytes = setting(1000);
+            config.limits.max_connections = setting(2);
         })
         .await;
         let hop = front.hop_addr();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::timeout;
 
-use crate::support::proxy::{Front, Row, assert_cells, known_workers};
+use crate::support::proxy::{Front, Row, assert_cells, known_workers, setting};
 use crate::support::router::{Router, Which, free_port};
 use crate::support::upstream::{Seen, Step, Upstream, begun, done};
 use crate::support::wire::{Client, Reader, chunk, json_response};
@@ -144,7 +144,7 @@ async fn storm(which: Which) {
     let front = Front::with(&[router], |config| {
         config.workers = workers;
         // 0.3.2 keeps what it sent when the client leaves, and these servers say nothing more.
-        config.drain_timeout_s = 2.0.try_into().unwrap();
+        config.drain_timeout_s = setting(2.0);
     })
     .await;
     let _router = Router::start_at(which, router, &hops, &["--disable-circuit-breaker"]).await;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use queuescope::client::takeover::Inherited;
 use queuescope::clock::Clock;
 use queuescope::config::proxy::{Config, Worker};
 use queuescope::config::{self};
@@ -63,6 +64,19 @@ pub fn known_workers(servers: &[SocketAddr]) -> (Vec<SocketAddr>, Vec<Worker>) {
     (hops, workers)
 }
 
+/// The value of a key.
+pub fn setting<T: serde::de::DeserializeOwned>(value: impl Into<toml::Value>) -> T {
+    value.into().try_into().unwrap()
+}
+
+/// A running proxy of this config.
+pub async fn started(config: Config, clock: Clock) -> Proxy {
+    let credentials = config.check().unwrap();
+    let none = &mut Inherited::default();
+    let proxy = Proxy::start(config, credentials, clock, none).await;
+    proxy.unwrap()
+}
+
 /// A server that plays these steps to every request, and a front before it with these keys of a config.
 pub async fn playing(steps: Vec<Step>, keys: &str) -> (Upstream, Front) {
     let upstream = Upstream::playing(steps).await;
@@ -102,8 +116,15 @@ impl Front {
         let file = folder.path().join("c.toml");
         std::fs::write(&file, text).unwrap();
         let (config, _) = config::load(Some(&file), &config::args::Args::default()).unwrap();
-        let proxy = Proxy::start(config, Clock::system()).await.unwrap();
+        let proxy = started(config, Clock::system()).await;
         Front { proxy, folder }
+    }
+
+    /// What a reload of this config says, or why it is refused.
+    pub async fn reload(&self, config: Config) -> Result<String, Vec<String>> {
+        let credentials = config.check();
+        let credentials = credentials.map_err(|all| vec![format!("{all:?}")])?;
+        self.proxy.reload(config, credentials).await
     }
 
     /// A front that shares requests out among servers by this policy.
@@ -126,7 +147,7 @@ impl Front {
         let mut config = config(upstream);
         config.records = Some(folder.path().join("records.csv"));
         change(&mut config);
-        let proxy = Proxy::start(config, Clock::system()).await.unwrap();
+        let proxy = started(config, Clock::system()).await;
         Front { proxy, folder }
     }
 
