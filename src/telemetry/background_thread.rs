@@ -9,8 +9,7 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub struct BackgroundThread {
     handle: Mutex<Option<JoinHandle<()>>>,
-    /// The log message if the thread panicked.
-    panic_message: &'static str,
+    name: &'static str,
 }
 
 impl BackgroundThread {
@@ -19,14 +18,13 @@ impl BackgroundThread {
     /// # Errors
     /// If the system provides no thread.
     pub fn spawn(
-        name: &str,
-        panic_message: &'static str,
+        name: &'static str,
         run: impl FnOnce() + Send + 'static,
     ) -> io::Result<BackgroundThread> {
         let builder = std::thread::Builder::new().name(name.to_owned());
         Ok(BackgroundThread {
             handle: Mutex::new(Some(builder.spawn(run)?)),
-            panic_message,
+            name,
         })
     }
 
@@ -34,7 +32,7 @@ impl BackgroundThread {
     pub fn join(&self) {
         let handle = self.handle.lock().take();
         if handle.is_some_and(|handle| handle.join().is_err()) {
-            log::error!("{}", self.panic_message);
+            log::error!("the thread {} failed", self.name);
         }
     }
 }
