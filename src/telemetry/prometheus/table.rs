@@ -204,12 +204,12 @@ metrics! {
     engine_joins: IntCounter = "queuescope_engine_joins_total", &["source", "outcome"];
         "Sequences in engines' traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
         written before, with nothing: raise `wait_s`), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
-        ran; of both sources, counted as `trace` where that is on), `no_room` (batches of spans, lines).";
+        ran), `no_room` (batches of spans, lines).";
     engine_waiting: IntGauge = "queuescope_engine_waiting", &[];
         "Requests that have ended and wait for the engine's trace or log.";
     trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
-        4 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be held, whose sender \
+        4 MiB, inflated too), `no_room` (more came than could be held, whose sender \
         was told to send it again, or than could be looked through; their requests may lack the engine's moments).";
     trace_spans_left_out: IntCounter = "queuescope_engine_trace_spans_left_out_total", &["reason"], of LeftOut::ALL.map(LeftOut::name);
         "Spans of an engine or router in batches that were read, left out by themselves: `malformed` (no trace id, span id, start or end that \
