@@ -101,7 +101,7 @@ fn window(sum: &Slot, covered_s: f64) -> Value {
         "covered_s": covered_s,
         "requests": sum.requests(),
         "ok": ok(sum),
-        "output_tokens": sum.output_tokens(),
+        "output_tokens": sum.output_tokens,
         "outcomes": outcomes.collect::<Vec<Value>>(),
         "unseen": sum.spent[0].unseen_notes(),
         "spent": {

@@ -1,6 +1,5 @@
 //! Figures of the last minutes, collected in slots of a few seconds.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::clock::{NANOS, Stamp};
@@ -30,9 +29,9 @@ static FIGURES: [&Column; 5] = [
     &COLUMNS[ColumnId::tpot as usize],
 ];
 
-/// The slots of the last minutes, in order. A slot with a reader is copied before it changes.
+/// The slots of the last minutes, each at its index modulo their number. A slot with a reader is copied before it changes.
 #[derive(Debug, Default)]
-pub struct Window(VecDeque<Arc<Slot>>);
+pub struct Window([Arc<Slot>; SLOTS as usize]);
 
 /// The figures of the requests that ended within one slot, or within the window.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +39,8 @@ pub struct Slot {
     /// Its first second divided by [`SLOT_SECONDS`].
     index: i64,
     outcomes: [u64; Outcome::ALL.len()],
-    output_tokens: u64,
+    /// The number of their output tokens.
+    pub output_tokens: u64,
     /// What the time of successful requests was spent on: in total, and until the first token.
     pub spent: [TimeSpent; 2],
     quantiles: [Histogram; FIGURES.len()],
@@ -50,17 +50,15 @@ impl Window {
     /// Adds a request that ended at `at`.
     pub fn add(&mut self, at: Stamp, counted: &CountedRequest<'_>) {
         let index = index(at);
-        // Requests arrive nearly in order, so the position is near the end.
-        let earlier = self.0.iter().rposition(|slot| slot.index < index);
-        let position = earlier.map_or(0, |position| position + 1);
-        if self.0.get(position).is_none_or(|slot| slot.index > index) {
-            self.0.insert(position, Arc::new(Slot::new(index)));
+        let slot = Arc::make_mut(&mut self.0[index.rem_euclid(SLOTS) as usize]);
+        if slot.index < index {
+            *slot = Slot {
+                index,
+                ..Slot::default()
+            };
         }
-        if let Some(slot) = self.0.get_mut(position) {
-            Arc::make_mut(slot).add(counted);
-        }
-        while self.0.len() > SLOTS as usize {
-            self.0.pop_front();
+        if slot.index == index {
+            slot.add(counted);
         }
     }
 
@@ -73,13 +71,6 @@ impl Window {
 }
 
 impl Slot {
-    fn new(index: i64) -> Slot {
-        Slot {
-            index,
-            ..Slot::default()
-        }
-    }
-
     fn add(&mut self, counted: &CountedRequest<'_>) {
         let rows = &*counted.rows;
         let Some(first) = rows.first() else { return };
@@ -129,11 +120,6 @@ impl Slot {
     /// Returns the number of requests.
     pub fn requests(&self) -> u64 {
         self.outcomes.iter().sum()
-    }
-
-    /// Returns the number of their output tokens.
-    pub fn output_tokens(&self) -> u64 {
-        self.output_tokens
     }
 
     /// Returns the number of requests by outcome, without outcomes that did not occur.
