@@ -24,16 +24,6 @@ pub enum Kind {
     Histogram(&'static [f64]),
 }
 
-impl Metric {
-    /// Returns the unit, which the name ends in; empty for a plain count.
-    pub fn unit(&self) -> &'static str {
-        let base = self.name.strip_suffix("_total").unwrap_or(self.name);
-        let units = ["seconds", "bytes"];
-        let unit = units.into_iter().find(|unit| base.ends_with(unit));
-        unit.unwrap_or_default()
-    }
-}
-
 impl Kind {
     /// Returns its name in `/metrics`.
     pub const fn name(self) -> &'static str {

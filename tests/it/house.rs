@@ -83,12 +83,20 @@ struct Flags {
     args: Args,
 }
 
+/// The unit of a metric, which its name ends in; empty for a plain count.
+fn unit(metric: &str) -> &'static str {
+    let base = metric.strip_suffix("_total").unwrap_or(metric);
+    let units = ["seconds", "bytes"];
+    let unit = units.into_iter().find(|unit| base.ends_with(unit));
+    unit.unwrap_or_default()
+}
+
 fn metrics_markdown() -> String {
     let help = "what it is and how to read it";
     let heads = ["metric", "kind", "unit", "labels", help];
     let row = |metric: &Metric| {
         let labels: Vec<String> = metric.labels.iter().map(|label| code(label)).collect();
-        let (kind, unit) = (metric.kind.name().into(), metric.unit().to_string());
+        let (kind, unit) = (metric.kind.name().into(), unit(metric.name).to_owned());
         let (name, help) = (code(metric.name), metric.help.into());
         [name, kind, unit, labels.join(", "), help]
     };
