@@ -3,7 +3,7 @@
 //! If the row has an engine id (rid), that decides. SGLang makes one for each sequence, but a client may choose its own and
 //! use it twice. The rules, the strongest first:
 //! 1. The same rid, and one of: a span below ours, our request's name in a router's span, our trace, a line of the log.
-//! 2. At the deadline, the same rid if only one report has it: a router may begin traces of its own.
+//! 2. At the deadline, the same rid if only one report has it and the server made it: a router may begin traces of its own.
 //! 3. At the deadline, if exactly one row has no report (its client left early, or its body was not read): the same trace,
 //!    if that holds one request, preferably one with tokens.
 //! 4. Otherwise the same `x-request-id`.
@@ -11,11 +11,9 @@
 use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
-use crate::request::engine_report::EngineReport;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
-use crate::request::timeline::{ClockOf, Relation};
 
 use super::report_store::{Candidate, ReportStore};
 
@@ -56,7 +54,7 @@ pub enum MatchStrength {
     SameTrace,
     /// It is a log line, which has no trace.
     LogLine,
-    /// Nothing contradicts it. It is in another trace: some routers begin their own.
+    /// The server made the id. It is in another trace: some routers begin their own.
     Possible,
 }
 
@@ -92,21 +90,16 @@ pub fn join(ended: &EndedRequest, store: &ReportStore, is_last: bool) -> Vec<Mat
     matches
 }
 
-/// Returns the matches of the request's rows at its deadline. `is_only`: whether no other row has had this engine id recently.
-pub fn join_last(
-    ended: &EndedRequest,
-    store: &ReportStore,
-    is_only: impl Fn(&str) -> bool,
-) -> Vec<Match> {
+/// Returns the matches of the request's rows at its deadline.
+pub fn join_last(ended: &EndedRequest, store: &ReportStore) -> Vec<Match> {
     let hop = hop_of(&ended.rows);
     let mut matches = join(ended, store, true);
     for (index, row) in ended.rows.iter().enumerate() {
         if let Some(rid) = row.engine_id.as_deref()
             && !ended.is_reported(index, &matches)
             && let Some(candidate) = only_possible(row, hop, store.by_rid(rid))
-            && is_only(rid)
         {
-            matches.push(Match::possible(index, candidate, is_random(rid)));
+            matches.push(Match::possible(index, candidate, true));
         }
     }
     let mut without = (0..ended.rows.len()).filter(|row| matches.iter().all(|of| of.row != *row));
@@ -236,7 +229,7 @@ impl MatchStrength {
             return Some(MatchStrength::SameTrace);
         }
         let is_random = report.rid.as_deref().is_some_and(is_random);
-        (is_random || is_in_time(row, report)).then_some(MatchStrength::Possible)
+        is_random.then_some(MatchStrength::Possible)
     }
 }
 
@@ -282,15 +275,4 @@ pub fn is_random(rid: &str) -> bool {
         && id.iter().all(is_hex)
         && version == Some(b'4')
         && matches!(variant, Some(b'8' | b'9' | b'a' | b'b'))
-}
-
-/// Whether the server may have received the report's request after the row's was sent, as far as its clock is known.
-fn is_in_time(row: &Row, report: &EngineReport) -> bool {
-    let Relation::Apart(offset) = row.timeline.relation(ClockOf::Engine) else {
-        return true;
-    };
-    let (Some(sent), Some(received)) = (row.timeline.last_send(), report.received) else {
-        return true;
-    };
-    received.plus_nanos(offset.error_nanos - offset.nanos) >= sent
 }

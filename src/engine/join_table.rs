@@ -128,7 +128,7 @@ impl JoinTable {
         while let Some((ticket, ended)) = self.waiting.first_key_value()
             && ended.deadline <= now
         {
-            let matches = join_last(ended, &self.store, |rid| self.is_only(rid, *ticket));
+            let matches = join_last(ended, &self.store);
             ready.extend(self.release(*ticket, matches, now));
         }
         ready
@@ -153,13 +153,6 @@ impl JoinTable {
             }
         }
         Some(Joined { request, matches })
-    }
-
-    /// Whether no other request that waits, or was released recently, has a row with this engine id.
-    fn is_only(&self, rid: &str, own: Ticket) -> bool {
-        let others = self.waiting.iter().filter(|(ticket, _)| **ticket != own);
-        let mut rows = others.flat_map(|(_, ended)| &ended.rows);
-        rows.all(|row| row.engine_id.as_deref() != Some(rid)) && self.released.get(rid).is_empty()
     }
 
     /// Returns whether the row with this engine id was released with a report; `None` if none was released, or if a client may

@@ -2,12 +2,11 @@
 
 use super::*;
 use crate::engine::span::{Scheduler, SpanKind, Stage};
-use crate::offset::Offset;
 use crate::request::attempt::{Attempt, SpanId};
 use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Moment, Relation, Side};
+use crate::request::timeline::{Moment, Side};
 
 mod any_order;
 
@@ -337,42 +336,35 @@ fn the_routers_span_may_arrive_last() {
 }
 
 #[test]
-fn at_the_deadline_the_only_report_with_the_id_is_taken_though_its_trace_differs() {
-    let [random, _] = RANDOM;
-    let end = |rid: &str, reports: &[(EngineReport, i64)], row: Vec<Row>| {
+fn at_the_deadline_the_only_report_with_a_servers_id_is_taken_though_its_trace_differs() {
+    let [random, other] = RANDOM;
+    let end = |rid: &str, reports: &[(EngineReport, i64)]| {
         let mut table = JoinTable::new(8);
         for (report, arrived) in reports {
             assert!(!table.receive(report.clone(), at(*arrived)).0);
         }
-        table.add_waiting(row, 9);
+        table.add_waiting(sent_at(rid, TRACE, 1), 9);
         let out = table.take_ready(at(9));
         let own = Vec::from_iter(out[0].matches.iter().map(|of| of.is_certain));
         (own, table.receive(in_other_trace(rid), at(10)).0)
     };
-    let one = |rid| [(in_other_trace(rid), 2)];
-    // An id that a client may have chosen gives no bound on the clock.
-    let row = |rid| sent_at(rid, TRACE, 1);
-    for (rid, is_certain) in [("x", false), (random, true)] {
-        assert_eq!(end(rid, &one(rid), row(rid)), (vec![is_certain], false));
+    // One with an id that a client may have chosen may be another request's.
+    for (rid, taken) in [("x", vec![]), (random, vec![true])] {
+        assert_eq!(end(rid, &[(in_other_trace(rid), 2)]), (taken, false));
         // A late report is recognized only by an id that is never reused.
-        assert_eq!(end(rid, &[], row(rid)), (vec![], is_certain));
+        assert_eq!(end(rid, &[]), (vec![], rid == random));
     }
-    // Not taken: one with another id, one that arrived before the sending, one of two, one that was received too early.
-    let joined = at_deadline(&[report("first-attempt")], rows("a", &[Some("second")]));
-    assert_eq!(matches(&joined), []);
-    assert!(end("x", &[(in_other_trace("x"), 0)], row("x")).0.is_empty());
-    let other = in_trace(TRACE + 2, "x");
-    let two = [(in_other_trace("x"), 2), (other, 2)];
-    assert!(end("x", &two, row("x")).0.is_empty());
-    for (received, expected) in [(-400, 0), (-50, 1)] {
-        let mut row = row("x");
-        let (nanos, error_nanos) = (0, 100_000_000);
-        let apart = Relation::Apart(Offset { nanos, error_nanos });
-        row[0].timeline.relate(ClockOf::Engine, apart);
-        let report = changed(in_other_trace("x"), |report| {
-            report.received = Some(at(received))
-        });
-        assert_eq!(end("x", &[(report, 2)], row).0.len(), expected);
+    // Not taken: one with another id, one that arrived before the sending, one of two.
+    let two = [
+        (in_other_trace(random), 2),
+        (in_trace(TRACE + 2, random), 2),
+    ];
+    for reports in [
+        &[(in_other_trace(other), 2)][..],
+        &[(in_other_trace(random), 0)],
+        &two,
+    ] {
+        assert!(end(random, reports).0.is_empty(), "{reports:?}");
     }
 }
 
