@@ -5,8 +5,8 @@ use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Resu
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::impossible::Impossible;
 use crate::request::response::Unread;
-use crate::telemetry::family::{BatchHistogram, Family};
-use crate::telemetry::metric::{Kind, Metric};
+use crate::telemetry::family::{BatchHistogram, Family, Series};
+use crate::telemetry::metric::Metric;
 
 use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Loss};
 
@@ -53,7 +53,8 @@ macro_rules! metrics {
         pub const METRICS: [Metric; [$($name),*].len()] = [$(
             Metric {
                 name: $name,
-                kind: metrics!(@ $series $($bounds)?),
+                kind: <$series as Series>::TYPE,
+                bounds: metrics!(@ $($bounds)?),
                 help: $help,
                 labels: $labels,
             },
@@ -71,10 +72,8 @@ macro_rules! metrics {
             }
         }
     };
-    (@ IntCounter) => { Kind::Counter };
-    (@ Counter) => { Kind::Counter };
-    (@ $series:ident) => { Kind::Gauge };
-    (@ $series:ident $bounds:expr) => { Kind::Histogram($bounds) };
+    (@) => { &[] };
+    (@ $bounds:expr) => { $bounds };
 }
 
 metrics! {
@@ -215,8 +214,7 @@ metrics! {
         "Spans of an engine or router in batches that were read, left out by themselves: `malformed` (no trace id, span id, start or end that \
         can be), `too_large` (above 256 KiB); rows of their requests may lack the engine's moments.";
     trace_forwards: IntCounter = "queuescope_engine_trace_forwards_total", &["outcome"], of ["sent"].into_iter().chain(Dropped::ALL.map(Dropped::name));
-        "The same batches on their way to the collector: `sent`, or lost by `queue_full`, `rejected` (the collector refused it), \
-        `unreachable` (no connection), `timeout`, `shutdown`.";
+        "The same batches on their way to the collector: `sent`, or lost, for the reasons of `queuescope_traces_dropped_total`.";
     trace_connections_refused: IntCounter = "queuescope_engine_trace_connections_refused_total", &[];
         "Connections to `[engine.traces] listen` that were closed at once, as too many were open.";
     build: IntGauge = "queuescope_build_info", &["version"];
