@@ -44,6 +44,8 @@ struct OpenFile {
     first_row: Option<Stamp>,
 }
 
+/// How records of any version begin.
+const BEGINNING: &[u8] = b"req_id,";
 /// As many as the kernel follows.
 const MAX_LINKS: usize = 40;
 
@@ -193,13 +195,10 @@ impl FileWriter {
 
     /// Checks that the file at the path may be moved: it holds records of any version, or nothing.
     fn check_is_records(&self) -> io::Result<()> {
-        let first_column = self.header.split(|byte| *byte == b',').next();
-        let first_column = first_column.unwrap_or_default();
         let mut start = Vec::new();
         let file = File::open(self.path())?;
-        file.take(first_column.len() as u64)
-            .read_to_end(&mut start)?;
-        match start.is_empty() || start == first_column {
+        file.take(BEGINNING.len() as u64).read_to_end(&mut start)?;
+        match start.is_empty() || start == BEGINNING {
             true => Ok(()),
             false => Err(io::Error::other("it holds something else than records")),
         }
