@@ -70,11 +70,9 @@ pub fn of_http(endpoint: Endpoint) -> [KeyValue; 2] {
 
 /// Returns `host:port` as two attributes.
 pub fn of_server(address: &str) -> impl Iterator<Item = KeyValue> + use<> {
-    let (host, port) = match address.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse::<i64>().ok()),
-        None => (address, None),
-    };
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     let host = (!host.is_empty()).then(|| KeyValue::new("server.address", host.to_owned()));
-    host.into_iter()
-        .chain(port.map(|port| KeyValue::new("server.port", port)))
+    let port = port.parse::<i64>().ok();
+    let port = port.map(|port| KeyValue::new("server.port", port));
+    host.into_iter().chain(port)
 }

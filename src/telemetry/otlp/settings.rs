@@ -125,20 +125,22 @@ const SDK_DISABLED: &str = "OTEL_SDK_DISABLED";
 impl Otlp {
     /// Reads the headers of both keys.
     fn headers(&self) -> Result<HeaderMap, InvalidSetting> {
-        let file = self.headers_file.as_ref().map(std::fs::read_to_string);
-        let file = file.transpose().map_err(|error| {
-            let problem = format!("{error}; give a file with lines like \"name: value\"");
-            invalid("headers_file", problem)
-        })?;
-        let in_file = file.as_deref().unwrap_or_default().lines();
-        let in_file = in_file.map(|line| ("headers_file", line));
-        let given = self.headers.iter();
-        let given = given.map(|line| std::str::from_utf8(line.bytes()).unwrap_or_default());
-        let given = given.map(|line| ("headers", line));
-        let all = given.chain(in_file);
         let mut headers = HeaderMap::new();
-        for (key, line) in all.filter(|(_, line)| !line.trim().is_empty()) {
-            read_header(&mut headers, line).map_err(|error| invalid(key, error))?;
+        for line in &self.headers {
+            let line = std::str::from_utf8(line.bytes()).unwrap_or_default();
+            read_header(&mut headers, line).map_err(|error| invalid("headers", error))?;
+        }
+        let Some(path) = &self.headers_file else {
+            return Ok(headers);
+        };
+        let error = |problem| invalid("headers_file", problem);
+        let text = std::fs::read_to_string(path).map_err(|cause| {
+            error(format!(
+                "{cause}; give a file with lines like \"name: value\""
+            ))
+        })?;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            read_header(&mut headers, line).map_err(error)?;
         }
         Ok(headers)
     }

@@ -109,21 +109,19 @@ impl Metrics {
     }
 
     fn set_clock_offsets(&self, row: &Row) {
-        for (offset, error, name) in [
-            (row.clock_offset, row.clock_offset_error, &row.host),
-            (
-                row.hop_clock_offset,
-                row.hop_clock_offset_error,
-                &row.worker,
-            ),
-        ] {
+        let set = |offset, error, name: &Option<String>| {
             if let (Some(offset), Some(error), Some(name)) = (offset, error, name) {
                 self.clock_offset.with(&[name]).set(clock::seconds(offset));
-                self.clock_offset_error
-                    .with(&[name])
-                    .set(clock::seconds(error));
+                let errors = self.clock_offset_error.with(&[name]);
+                errors.set(clock::seconds(error));
             }
-        }
+        };
+        set(row.clock_offset, row.clock_offset_error, &row.host);
+        set(
+            row.hop_clock_offset,
+            row.hop_clock_offset_error,
+            &row.worker,
+        );
     }
 }
 

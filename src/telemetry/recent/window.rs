@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::column::{Origin, Scope, Value};
-use crate::request::columns::{COLUMNS, Column, ColumnId};
+use crate::request::column::{Scope, Value};
+use crate::request::columns::{Column, ColumnId};
 use crate::request::outcome::Outcome;
 use crate::request::time_spent::TimeSpent;
-use crate::request::timeline::{Moment, Period};
+use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 use crate::telemetry::counted::CountedRequest;
 
@@ -15,18 +15,16 @@ use crate::telemetry::counted::CountedRequest;
 pub const SLOT_SECONDS: i64 = 10;
 /// The length of the window.
 pub const WINDOW_SECONDS: i64 = 300;
-/// The figure that exists only in front of a router.
-const IN_ROUTER: Origin = Origin::Period(Period::QUEUE_IN_ROUTER);
 /// One more than fit into the window, which includes only a part of the first and the last.
 const SLOTS: i64 = WINDOW_SECONDS / SLOT_SECONDS + 1;
 
 /// The columns with quantiles, of successful requests.
-static FIGURES: [&Column; 5] = [
-    &COLUMNS[ColumnId::ttft as usize],
-    &COLUMNS[ColumnId::elapsed as usize],
-    &COLUMNS[ColumnId::queue_time_in_router as usize],
-    &COLUMNS[ColumnId::pure_queue_time as usize],
-    &COLUMNS[ColumnId::tpot as usize],
+const FIGURES: [ColumnId; 5] = [
+    ColumnId::ttft,
+    ColumnId::elapsed,
+    ColumnId::queue_time_in_router,
+    ColumnId::pure_queue_time,
+    ColumnId::tpot,
 ];
 
 /// The slots of the last minutes, each at its index modulo their number. A slot with a reader is copied before it changes.
@@ -83,15 +81,16 @@ impl Slot {
         TimeSpent::count_both(&mut self.spent, first, counted.breakdown.as_ref());
         // If no hop saw the router's sending, the column holds our own: there is no router.
         let has_router = first.timeline.raw(Moment::WorkerArrival).is_some();
-        let figures = FIGURES.iter().zip(&mut self.quantiles);
-        for (column, histogram) in
-            figures.filter(|(column, _)| has_router || column.origin != IN_ROUTER)
-        {
-            let rows = rows.iter().take(match column.scope {
+        for (figure, histogram) in FIGURES.into_iter().zip(&mut self.quantiles) {
+            if figure == ColumnId::queue_time_in_router && !has_router {
+                continue;
+            }
+            let column = figure.column();
+            let count = match column.scope {
                 Scope::Request => 1,
                 Scope::Sequence => rows.len(),
-            });
-            for row in rows {
+            };
+            for row in rows.iter().take(count) {
                 if let Value::Nanos(nanos) = (column.get)(row) {
                     histogram.record(nanos, 1);
                 }
@@ -131,7 +130,10 @@ impl Slot {
 
     /// Returns each column with quantiles and its values, nanoseconds.
     pub fn quantiles(&self) -> impl Iterator<Item = (&'static Column, &Histogram)> {
-        FIGURES.iter().copied().zip(&self.quantiles)
+        FIGURES
+            .map(ColumnId::column)
+            .into_iter()
+            .zip(&self.quantiles)
     }
 }
 
