@@ -14,7 +14,6 @@ use std::convert::Infallible;
 use std::hint::black_box;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -24,9 +23,9 @@ use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use queuescope::clock::Stamp;
-use queuescope::engine::forward;
+use queuescope::engine::forward::Forward;
 use queuescope::engine::otlp;
-use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
+use queuescope::engine::receiver::{LIMITS, Receiver, Sink};
 use queuescope::engine::report_store::ReportStore;
 use queuescope::engine::span::EngineSpan;
 use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
@@ -75,8 +74,8 @@ fn joined(found: Vec<EngineSpan>) -> usize {
     let mut spans = ReportStore::new(100_000);
     let mut rids = Vec::new();
     for span in found {
-        let root = spans.add(span, Stamp::from_nanos(0));
-        rids.extend(root.and_then(|root| root.report.rid));
+        rids.extend(span.root().and_then(|root| root.rid.clone()));
+        spans.add(span, Stamp::from_nanos(0));
     }
     let reports = rids.iter().flat_map(|rid| spans.by_rid(rid));
     reports.filter(|report| report.is_complete).count()
@@ -118,19 +117,17 @@ fn of_thread() -> u64 {
 }
 
 /// Nanoseconds a span of the receiver's thread, for messages by gRPC on one connection.
-async fn received(message: &Bytes, forward: Option<forward::Settings>) -> u64 {
-    let sink: Sink = Arc::new(|spans| {
+async fn received(message: &Bytes, to: Option<&settings::Settings>) -> u64 {
+    let sink: Sink = Box::new(|spans| {
         black_box(joined(spans));
         true
     });
     let metrics = Metrics::new().unwrap();
     let counted = metrics.clone();
-    let settings = Settings {
-        listener: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
-        forward,
-        limits: Limits::default(),
-    };
-    let receiver = Receiver::start(settings, sink, counted.clone()).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let forward = to.map(|to| Forward::new(to, 64 << 20, &metrics).unwrap());
+    let addr = listener.local_addr().unwrap();
+    let _receiver = Receiver::start(listener, forward, LIMITS, sink, counted.clone()).unwrap();
     let mut frame = BytesMut::new();
     frame.put_u8(0);
     frame.put_u32(message.len() as u32);
@@ -143,7 +140,7 @@ async fn received(message: &Bytes, forward: Option<forward::Settings>) -> u64 {
     for _ in 0..MESSAGES {
         let request = http::Request::post(format!(
             "http://{}/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-            receiver.addr()
+            addr
         ));
         let request = request.header("content-type", "application/grpc");
         let request = request.body(Full::new(frame.clone())).unwrap();
@@ -197,11 +194,7 @@ fn main() {
             ..Otlp::default()
         };
         let to = settings::Settings::resolve(&given, "bench", &|_| None).unwrap();
-        let forward = forward::Settings {
-            to: to.unwrap(),
-            queue_bytes: 64 << 20,
-        };
-        let forwarding = received(&message, Some(forward)).await;
+        let forwarding = received(&message, to.as_ref()).await;
         println!("the receiver's thread: {alone} ns; with forwarding by HTTP: {forwarding} ns");
     });
 }

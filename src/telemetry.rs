@@ -61,11 +61,6 @@ impl Telemetry {
         }
     }
 
-    /// Whether traces are exported.
-    pub fn traces(&self) -> bool {
-        self.traces.is_some()
-    }
-
     /// Whether the sampled flag is sent upstream. `received`: the client's flag; `None` if the trace began here.
     pub fn samples_upstream(&self, received: Option<bool>, trace: u128) -> bool {
         self.upstream_flag.is_sent(received, trace, self.ratio)
@@ -97,11 +92,6 @@ impl Telemetry {
     /// Counts the causes of the waits that can be judged by `now`. Takes milliseconds.
     pub fn count_waits(&self, now: Stamp) {
         self.waits.count(now, &self.metrics);
-    }
-
-    /// Returns the last error of writing records; `None` if there was none.
-    pub fn last_write_error(&self) -> Option<String> {
-        self.recorder.as_ref()?.last_write_error()
     }
 
     /// Writes the waiting rows and exports the waiting traces. Later ones are lost. Blocks.

@@ -1,4 +1,4 @@
-//! A multimap of bounded size that evicts its oldest keys.
+//! A multimap of bounded size that evicts the keys that expire first.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -81,34 +81,35 @@ impl<K: Hash + Eq, V> BoundedMultimap<K, V> {
         }
     }
 
-    /// Evicts keys and returns their values. If the map is full: the oldest keys, those that are not to be kept first, until
-    /// there is room. Otherwise, every few seconds: those that are not to be kept. `is_kept` gets a key's entries, and whether
-    /// the map is full.
-    pub fn evict(&mut self, now: Stamp, is_kept: impl Fn(&[Entry<V>], bool) -> bool) -> Vec<V> {
+    /// Evicts keys and returns their values: every few seconds those whose last value is older than `max_age` (nanoseconds, given
+    /// the key's entries); if the map is full, also those that would be next, until there is room.
+    pub fn evict(&mut self, now: Stamp, max_age: impl Fn(&[Entry<V>]) -> i64) -> Vec<V> {
         let is_full = self.len > self.capacity;
         if !is_full && now < self.next_sweep {
             return Vec::new();
         }
         self.next_sweep = now.plus_nanos(SWEEP_INTERVAL_NANOS);
-        let rank = |entries: &[Entry<V>]| {
-            let oldest = entries.first().map(|entry| entry.number);
-            (is_kept(entries, is_full), oldest)
+        let expiry = |entries: &[Entry<V>]| {
+            let last = entries.last();
+            last.map(|last| last.arrived.plus_nanos(max_age(entries)))
         };
-        let entries = self.entries.values();
-        let mut ranks: Vec<_> = entries.map(|of_key| (rank(of_key), of_key.len())).collect();
-        ranks.sort_unstable();
-        let (mut left, target) = (self.len, self.capacity - self.capacity / FREED_PART);
-        let evicted = ranks.into_iter().take_while(|((is_kept, _), count)| {
-            let is_evicted = if is_full { left > target } else { !is_kept };
-            left -= count;
-            is_evicted
-        });
-        let Some((last_rank, _)) = evicted.last() else {
-            return Vec::new();
-        };
-        let evicted = self
-            .entries
-            .extract_if(|_, of_key| rank(of_key) <= last_rank);
+        let mut until = Some(now);
+        if is_full {
+            let entries = self.entries.values();
+            let mut all: Vec<_> = entries
+                .map(|of_key| (expiry(of_key), of_key.len()))
+                .collect();
+            all.sort_unstable();
+            let mut excess = self.len - (self.capacity - self.capacity / FREED_PART);
+            for (expiry, count) in all {
+                if excess == 0 {
+                    break;
+                }
+                excess = excess.saturating_sub(count);
+                until = until.max(expiry);
+            }
+        }
+        let evicted = self.entries.extract_if(|_, of_key| expiry(of_key) <= until);
         let evicted: Vec<V> = evicted
             .flat_map(|(_, of_key)| of_key)
             .map(|entry| entry.value)

@@ -13,17 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::loss::LossLog;
 use crate::telemetry::otlp::collector::{Collector, Deliveries};
-use crate::telemetry::otlp::settings;
+use crate::telemetry::otlp::settings::Settings;
 use crate::telemetry::prometheus::{Dropped, Metrics};
-
-/// Where messages are forwarded to.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The collector. Only URL, protocol, headers, certificates and export timeout are used.
-    pub to: settings::Settings,
-    /// The maximum size of the waiting messages, bytes.
-    pub queue_bytes: usize,
-}
 
 /// Forwards messages to a collector, within a Tokio runtime.
 #[derive(Debug)]
@@ -54,23 +45,23 @@ const MIN_WEIGHT: usize = 2048;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl Forward {
-    /// Creates a forwarder. It connects for the first message.
+    /// Creates a forwarder, for which so many bytes may wait. It connects for the first message.
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub fn new(settings: &Settings, metrics: &Metrics) -> io::Result<Forward> {
+    pub fn new(settings: &Settings, queue_bytes: u64, metrics: &Metrics) -> io::Result<Forward> {
         let deliveries = Deliveries {
             what: "engine traces",
-            target: settings.to.target(),
+            target: settings.target(),
             sent: metrics.trace_forwards.with(&["sent"]),
             lost: metrics.trace_forwards.clone(),
             pending: 0.into(),
             log: LossLog::default(),
         };
-        let capacity = u32::try_from(settings.queue_bytes).unwrap_or(u32::MAX);
+        let capacity = u32::try_from(queue_bytes).unwrap_or(u32::MAX);
         Ok(Forward {
             sender: Sender {
-                collector: Collector::new(&settings.to).map_err(io::Error::other)?,
+                collector: Collector::new(settings)?,
                 slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
                 closing: CancellationToken::new(),
                 deliveries: Arc::new(deliveries),

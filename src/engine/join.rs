@@ -3,7 +3,7 @@
 //! If the row has an engine id (rid), that decides. SGLang makes one for each sequence, but a client may choose its own and
 //! use it twice. The rules, the strongest first:
 //! 1. The same rid, and one of: a span below ours, our request's name in a router's span, our trace, a line of the log.
-//! 2. At the deadline, the same rid if only one report has it: a router may begin traces of its own.
+//! 2. At the deadline, the same rid if only one report has it and the server made it: a router may begin traces of its own.
 //! 3. At the deadline, if exactly one row has no report (its client left early, or its body was not read): the same trace,
 //!    if that holds one request, preferably one with tokens.
 //! 4. Otherwise the same `x-request-id`.
@@ -11,16 +11,11 @@
 use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
+use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 
 use super::report_store::{Candidate, ReportStore};
-
-mod match_strength;
-
-use match_strength::{hop_of, is_after_sending, is_below, trace_number};
-
-pub use match_strength::{MatchStrength, is_cancelled, is_random};
 
 /// A request that has ended and waits for its reports.
 #[derive(Debug)]
@@ -31,6 +26,8 @@ pub struct EndedRequest {
     pub expected_source: TimingSource,
     /// When it ended.
     pub at: Stamp,
+    /// How long it may wait at most.
+    pub deadline: Stamp,
 }
 
 /// A report matched with a row.
@@ -46,6 +43,21 @@ pub struct Match {
     pub is_certain: bool,
 }
 
+/// How strongly a report matches a row, the strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MatchStrength {
+    /// It lies directly below our own span.
+    BelowOurSpan,
+    /// A router's span in its trace names our request.
+    NamedByRouter,
+    /// It is in our trace.
+    SameTrace,
+    /// It is a log line, which has no trace.
+    LogLine,
+    /// The server made the id. It is in another trace: some routers begin their own.
+    Possible,
+}
+
 /// Returns the certain matches of the request's rows. `is_last`: incomplete reports count too.
 pub fn join(ended: &EndedRequest, store: &ReportStore, is_last: bool) -> Vec<Match> {
     let hop = hop_of(&ended.rows);
@@ -58,44 +70,36 @@ pub fn join(ended: &EndedRequest, store: &ReportStore, is_last: bool) -> Vec<Mat
         candidates
             .retain(|candidate| (is_last || candidate.is_complete) && is_free(candidate, &matches));
         for source in [TimingSource::Trace, TimingSource::Log] {
-            let of_source = candidates.iter().filter(|of| of.report.source == source);
-            let rated = of_source.filter_map(|of| Some((MatchStrength::of(row, hop, of)?, of)));
             // A log line does not say which request it is about: the nearest in time is taken.
             let distance = |candidate: &Candidate| match source {
                 TimingSource::Log => candidate.arrived.nanos_since(ended.at).saturating_abs(),
                 _ => candidate.arrived.nanos(),
             };
-            let best = rated.min_by_key(|(strength, candidate)| (*strength, distance(candidate)));
-            if let Some((strength, candidate)) = best
-                && strength != MatchStrength::Possible
-            {
-                matches.push(Match {
-                    row: index,
-                    candidate: candidate.clone(),
-                    strength,
-                    is_certain: true,
-                });
-            }
+            let of_source = candidates.iter().filter(|of| of.report.source == source);
+            let rated = of_source.filter_map(|of| Some((MatchStrength::of(row, hop, of)?, of)));
+            let certain = rated.filter(|(strength, _)| *strength < MatchStrength::Possible);
+            let best = certain.min_by_key(|(strength, of)| (*strength, distance(of)));
+            matches.extend(best.map(|(strength, candidate)| Match {
+                row: index,
+                candidate: candidate.clone(),
+                strength,
+                is_certain: true,
+            }));
         }
     }
     matches
 }
 
-/// Returns the matches of the request's rows at its deadline. `is_only`: whether no other row has had this engine id recently.
-pub fn join_last(
-    ended: &EndedRequest,
-    store: &ReportStore,
-    is_only: impl Fn(&str) -> bool,
-) -> Vec<Match> {
+/// Returns the matches of the request's rows at its deadline.
+pub fn join_last(ended: &EndedRequest, store: &ReportStore) -> Vec<Match> {
     let hop = hop_of(&ended.rows);
     let mut matches = join(ended, store, true);
     for (index, row) in ended.rows.iter().enumerate() {
         if let Some(rid) = row.engine_id.as_deref()
             && !ended.is_reported(index, &matches)
-            && is_only(rid)
             && let Some(candidate) = only_possible(row, hop, store.by_rid(rid))
         {
-            matches.push(Match::possible(index, candidate, is_random(rid)));
+            matches.push(Match::possible(index, candidate, true));
         }
     }
     let mut without = (0..ended.rows.len()).filter(|row| matches.iter().all(|of| of.row != *row));
@@ -160,7 +164,9 @@ fn by_trace(
     let (first, row) = (ended.rows.first()?, ended.rows.get(index)?);
     // A trace that began here holds this request alone, so incomplete parts are its too. A client's may hold other requests.
     let is_own = first.parent_span_id.is_none();
-    let trace = trace_of(row).map(|trace| store.by_trace(trace));
+    // If the upper half of its id is zero, it may be a number that an engine made for something else.
+    let trace = trace_number(row).filter(|trace| trace >> 64 != 0);
+    let trace = trace.map(|trace| store.by_trace(trace));
     let mut candidates = trace.unwrap_or_default();
     candidates.retain(|candidate| (is_own || candidate.is_complete) && is_free(candidate, taken));
     let hop = hop_of(&ended.rows);
@@ -202,7 +208,71 @@ fn may_match(row: &Row, rid: Option<&str>) -> bool {
     rid.is_none() || row.engine_id.is_none() || !is_rid
 }
 
-/// Returns the row's trace. `None` if the upper half is zero: it may be a number that an engine made for something else.
-fn trace_of(row: &Row) -> Option<u128> {
-    trace_number(row).filter(|trace| trace >> 64 != 0)
+impl MatchStrength {
+    /// Returns how strongly a candidate with the row's engine id matches the row; `None` if it cannot be the row's. `hop`: see
+    /// [`hop_of`].
+    pub fn of(row: &Row, hop: Option<SpanId>, candidate: &Candidate) -> Option<MatchStrength> {
+        let report = &candidate.report;
+        if is_below(row, hop, candidate) {
+            return Some(MatchStrength::BelowOurSpan);
+        }
+        if !is_after_sending(row, candidate) {
+            return None;
+        }
+        if report.source == TimingSource::Log {
+            return (!is_cancelled(row)).then_some(MatchStrength::LogLine);
+        }
+        if report.request_id.as_deref() == Some(row.request_id()) {
+            return Some(MatchStrength::NamedByRouter);
+        }
+        if report.trace.is_some() && report.trace == trace_number(row) {
+            return Some(MatchStrength::SameTrace);
+        }
+        let is_random = report.rid.as_deref().is_some_and(is_random);
+        is_random.then_some(MatchStrength::Possible)
+    }
+}
+
+/// Returns the span of the hop's last attempt, which is the one that answered if any did. The first row of a request has it
+/// for all.
+fn hop_of(rows: &[Row]) -> Option<SpanId> {
+    let attempts = &rows.first()?.internal.trace.attempts;
+    attempts.last().map(|last| last.span)
+}
+
+/// Whether the candidate lies directly below our own span or the hop's.
+fn is_below(row: &Row, hop: Option<SpanId>, candidate: &Candidate) -> bool {
+    let mut own = row.span_id.into_iter().chain(hop);
+    own.any(|span| candidate.report.parent == Some(span.number()))
+}
+
+/// Whether the candidate arrived after the row's request was sent. Otherwise it cannot be about it.
+fn is_after_sending(row: &Row, candidate: &Candidate) -> bool {
+    let sent = row.timeline.last_send();
+    sent.is_none_or(|sent| candidate.arrived >= sent)
+}
+
+/// Returns the id of the row's trace as a number.
+fn trace_number(row: &Row) -> Option<u128> {
+    u128::from_str_radix(row.trace_id.as_deref()?, 16).ok()
+}
+
+/// Whether we closed the upstream request before the end of its response. The engine may notice that seconds later, and SGLang
+/// logs no such request.
+pub fn is_cancelled(row: &Row) -> bool {
+    matches!(
+        row.outcome(),
+        Outcome::ClientAbort | Outcome::Timeout | Outcome::ProxyError
+    )
+}
+
+/// Whether an engine id is a random UUID, as SGLang makes them. Such an id is unique, and no client chose it.
+pub fn is_random(rid: &str) -> bool {
+    let id = rid.split('_').next().unwrap_or_default().as_bytes();
+    let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let [version, variant] = [12, 16].map(|at| id.get(at).copied());
+    id.len() == 32
+        && id.iter().all(is_hex)
+        && version == Some(b'4')
+        && matches!(variant, Some(b'8' | b'9' | b'a' | b'b'))
 }

@@ -38,8 +38,8 @@ pub struct JoinOutput {
 /// A message to the joining thread.
 #[derive(Debug)]
 pub enum Message {
-    /// An ended request and its deadline.
-    Ended(EndedRequest, Stamp),
+    /// An ended request.
+    Ended(EndedRequest),
     /// Received spans.
     Spans(Vec<EngineSpan>),
     /// A line of a request log.
@@ -51,91 +51,70 @@ pub enum Message {
 /// The state of the joining thread.
 #[derive(Debug)]
 pub struct Joiner {
-    inbox: UnboundedReceiver<Queued<Message>>,
-    output: JoinOutput,
-    clock: Clock,
-    table: JoinTable,
-    /// The source by which unclaimed reports are counted: the first that is on.
-    source: TimingSource,
+    /// What comes in.
+    pub inbox: UnboundedReceiver<Queued<Message>>,
+    /// Where rows go.
+    pub output: JoinOutput,
+    /// This process's clock.
+    pub clock: Clock,
+    /// The requests that wait, and reports.
+    pub table: JoinTable,
     /// After [`Message::Last`]: when the thread ends even if requests still wait.
-    end: Option<Stamp>,
+    pub end: Option<Stamp>,
 }
 
 /// The maximum number of messages handled at once.
 const MAX_BATCH: usize = 16_384;
-/// The pause between two batches: waking the thread for each message would cost more than all its other work.
-const PAUSE: Duration = Duration::from_millis(5);
+/// The pause between two batches: each looks for the reports of all that wait.
+const PAUSE: Duration = Duration::from_millis(20);
 /// How long the last requests may wait at the end of the process.
 const LAST_WAIT_NANOS: i64 = 2 * NANOS;
 
 impl Joiner {
-    /// Creates a joiner in which at most `capacity` requests wait.
-    pub fn new(
-        inbox: UnboundedReceiver<Queued<Message>>,
-        output: JoinOutput,
-        clock: Clock,
-        capacity: usize,
-        source: TimingSource,
-    ) -> Joiner {
-        Joiner {
-            inbox,
-            output,
-            clock,
-            table: JoinTable::new(capacity),
-            source,
-            end: None,
-        }
-    }
-
     /// Joins until the last request has been recorded.
     pub fn run(mut self) {
-        loop {
-            self.run_once();
-            let is_over = |end| self.table.waiting() == 0 || self.clock.now() >= end;
-            if self.end.is_some_and(is_over) {
-                break;
+        while self
+            .end
+            .is_none_or(|end| self.table.waiting() > 0 && self.clock.now() < end)
+        {
+            self.receive();
+            let now = self.clock.now();
+            self.record_ready(now);
+            for source in self.table.forget(now) {
+                self.count(source, Join::NoRow, 1);
             }
+            let waiting = self.output.metrics.engine_waiting.with(&[]);
+            waiting.set(self.table.waiting() as i64);
             std::thread::sleep(PAUSE);
         }
-        self.record_due(Stamp::MAX);
+        // Whatever is refused from here on is recorded without a report.
+        self.inbox.close();
+        while let Ok((message, _)) = self.inbox.try_recv() {
+            self.handle(message, self.clock.now());
+        }
+        self.record_ready(Stamp::MAX);
     }
 
-    /// Handles the messages that have arrived, and records the requests that are complete or due.
-    fn run_once(&mut self) {
-        let first = match self.table.waiting() {
-            0 => self.inbox.blocking_recv(),
-            _ => None,
-        };
-        let mut batch: Vec<Message> = first.into_iter().map(|(message, _)| message).collect();
-        while batch.len() < MAX_BATCH
-            && let Ok((message, _room)) = self.inbox.try_recv()
-        {
-            batch.push(message);
+    /// Handles the messages that have arrived. Blocks until there is one if no request waits.
+    fn receive(&mut self) {
+        for index in 0..MAX_BATCH {
+            let next = match index == 0 && self.table.waiting() == 0 {
+                true => self.inbox.blocking_recv(),
+                false => self.inbox.try_recv().ok(),
+            };
+            let Some((message, _room)) = next else { break };
+            self.handle(message, self.clock.now());
         }
-        let now = self.clock.now();
-        for message in batch {
-            self.handle(message, now);
-        }
-        let complete = self.table.take_complete();
-        complete.into_iter().for_each(|joined| self.record(joined));
-        self.record_due(now);
-        let dropped = self.table.forget(now);
-        self.count(self.source, Join::NoRow, dropped);
-        self.output
-            .metrics
-            .engine_waiting
-            .with(&[])
-            .set(self.table.waiting() as i64);
     }
 
     fn handle(&mut self, message: Message, now: Stamp) {
         match message {
-            Message::Ended(ended, deadline) => match self.table.add_request(ended, deadline) {
-                Ok(joined) => joined.into_iter().for_each(|joined| self.record(joined)),
-                Err(rows) => self
-                    .output
-                    .record_without_report(rows, MissingReason::NoRoom),
-            },
+            Message::Ended(ended) => {
+                if let Err(ended) = self.table.add_request(ended) {
+                    let reason = MissingReason::NoRoom;
+                    self.output.record_without_report(ended.rows, reason);
+                }
+            }
             Message::Last => self.end = Some(now.plus_nanos(LAST_WAIT_NANOS)),
             Message::Spans(spans) => {
                 let roots = spans.iter().filter_map(EngineSpan::root_of_pair);
@@ -151,9 +130,14 @@ impl Joiner {
         }
     }
 
-    fn record_due(&mut self, now: Stamp) {
-        let due = self.table.take_due(now);
-        due.into_iter().for_each(|joined| self.record(joined));
+    fn record_ready(&mut self, now: Stamp) {
+        for joined in self.table.take_ready(now) {
+            for of in &joined.matches {
+                self.count(of.candidate.report.source, Join::Joined, 1);
+            }
+            let rows = joined.into_rows(&mut self.output.clocks.lock());
+            self.output.telemetry.record(rows);
+        }
     }
 
     fn count(&self, source: TimingSource, outcome: Join, count: usize) {
@@ -161,14 +145,6 @@ impl Joiner {
         joins
             .with(&[source.name(), outcome.name()])
             .inc_by(count as u64);
-    }
-
-    fn record(&self, joined: Joined) {
-        for of in &joined.matches {
-            self.count(of.candidate.report.source, Join::Joined, 1);
-        }
-        let rows = joined.into_rows(&mut self.output.clocks.lock());
-        self.output.telemetry.record(rows);
     }
 }
 
@@ -215,25 +191,16 @@ impl Joined {
 
 /// Relates the engine's clock to ours, with the bounds that the reports give.
 fn relate(rows: &mut [Row], matches: &[Match], clocks: &mut OffsetTable) {
-    let Some(clock) = rows
-        .first()
-        .and_then(|row| row.internal.engine_clock.clone())
-    else {
+    let first = rows.first();
+    let clock = first.and_then(|row| row.internal.engine_clock.clone());
+    let (Some(clock), Some(window), [_, ..]) = (clock, engine_window(rows), matches) else {
         return;
     };
     // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
     let certain = matches.iter().filter(|of| of.is_certain);
-    let bounds = certain.flat_map(|of| {
-        let row = rows.get(of.row);
-        row.map(|row| of.candidate.report.bounds(row))
-            .unwrap_or_default()
-    });
-    let bounds: Vec<_> = bounds.collect();
-    let Some(engine_window) = engine_window(rows).filter(|_| !matches.is_empty()) else {
-        return;
-    };
-    clocks.add(&clock, &bounds);
-    if let Some(offset) = clocks.get_over(&clock, engine_window) {
+    let bounds = certain.filter_map(|of| Some(of.candidate.report.bounds(rows.get(of.row)?)));
+    clocks.add(&clock, &bounds.flatten().collect::<Vec<_>>());
+    if let Some(offset) = clocks.get_over(&clock, window) {
         observer::relate(rows, ClockOf::Engine, Relation::Apart(offset));
     }
 }

@@ -150,23 +150,27 @@ fn is_scheduler(name: &str) -> bool {
 /// Reads one attribute into what the span describes.
 fn attribute(kind: &mut SpanKind, start: Stamp, pair: KeyValue) {
     let value = pair.value.and_then(|any| any.value);
-    match (kind, &*pair.key) {
-        (SpanKind::Root(root), "gen_ai.request.id") => root.rid = text(value).or(root.rid.take()),
-        // The part of the id after the worker's name, if the whole id is missing.
-        (SpanKind::Root(root), "rid") if root.rid.is_none() => root.rid = text(value),
-        (SpanKind::Root(root), "bootstrap_room") => root.room = room(value),
-        (SpanKind::Root(root), "gen_ai.latency.time_to_first_token") => {
-            root.first_token = nanos(value).map(|nanos| start.plus_nanos(nanos));
-        }
-        (SpanKind::Root(root), "gen_ai.usage.prompt_tokens") => root.prompt_tokens = count(value),
-        (SpanKind::Root(root), "gen_ai.usage.cached_tokens") => root.cached_tokens = count(value),
-        (SpanKind::Root(root), "gen_ai.usage.completion_tokens") => {
-            root.output_tokens = count(value)
-        }
-        (SpanKind::Scheduler(scheduler), "tp_rank") => scheduler.tp_rank = count(value),
-        (SpanKind::Scheduler(scheduler), "pp_rank") => scheduler.pp_rank = count(value),
-        (SpanKind::Scheduler(scheduler), "dp_rank") => scheduler.dp_rank = count(value),
-        (SpanKind::Router { request_id }, "request_id") => {
+    match kind {
+        SpanKind::Root(root) => match &*pair.key {
+            "gen_ai.request.id" => root.rid = text(value).or(root.rid.take()),
+            // The part of the id after the worker's name, if the whole id is missing.
+            "rid" => root.rid = root.rid.take().or(text(value)),
+            "bootstrap_room" => root.room = room(value),
+            "gen_ai.latency.time_to_first_token" => {
+                root.first_token = nanos(value).map(|nanos| start.plus_nanos(nanos));
+            }
+            "gen_ai.usage.prompt_tokens" => root.prompt_tokens = count(value),
+            "gen_ai.usage.cached_tokens" => root.cached_tokens = count(value),
+            "gen_ai.usage.completion_tokens" => root.output_tokens = count(value),
+            _ => {}
+        },
+        SpanKind::Scheduler(scheduler) => match &*pair.key {
+            "tp_rank" => scheduler.tp_rank = count(value),
+            "pp_rank" => scheduler.pp_rank = count(value),
+            "dp_rank" => scheduler.dp_rank = count(value),
+            _ => {}
+        },
+        SpanKind::Router { request_id } if pair.key == "request_id" => {
             *request_id = text(value).unwrap_or_default().into();
         }
         _ => {}

@@ -4,8 +4,8 @@
 //! bodies and their inflated size.
 
 use std::io::{self, Read as _};
-use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Once};
+use std::net::TcpListener;
+use std::sync::Once;
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::telemetry::background_thread::BackgroundThread;
 use crate::telemetry::prometheus::{Batch, Metrics};
 
-use super::forward::{self, Forward};
+use super::forward::Forward;
 use super::otlp;
 use super::span::EngineSpan;
 
@@ -22,26 +22,14 @@ mod service;
 
 use service::{MALFORMED, Refusal, TOO_LARGE};
 
-pub use service::Limits;
+pub use service::{LIMITS, Limits};
 
 /// Takes the spans of a batch, or returns `false` if it has no room. Called on the receiving thread, so it must not wait.
-pub type Sink = Arc<dyn Fn(Vec<EngineSpan>) -> bool + Send + Sync>;
-
-/// Where spans are received, and where they are forwarded to.
-#[derive(Debug)]
-pub struct Settings {
-    /// The listening socket.
-    pub listener: TcpListener,
-    /// The user's collector, which gets every message unchanged.
-    pub forward: Option<forward::Settings>,
-    /// Limits on connections.
-    pub limits: Limits,
-}
+pub type Sink = Box<dyn Fn(Vec<EngineSpan>) -> bool + Send + Sync>;
 
 /// A running receiver. Dropping it forwards the waiting messages, within a time limit, and ends it. Blocks.
 #[derive(Debug)]
 pub struct Receiver {
-    addr: SocketAddr,
     /// Stops the thread when dropped, so it stands before the thread.
     _stop: oneshot::Sender<()>,
     _thread: BackgroundThread,
@@ -62,28 +50,26 @@ struct Reader {
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// The maximum size of all messages held at once; one connection may hold half of it.
 const MAX_HELD_BYTES: usize = 64 << 20;
-/// The maximum inflated size of a message beyond [`SMALL_BYTES`], relative to its compressed size. Spans, which hold random ids,
-/// inflate about tenfold; more than this is a decompression bomb.
-const MAX_INFLATION: usize = 64;
-/// The size that any message may be inflated to.
-const SMALL_BYTES: usize = 1 << 20;
 
 impl Receiver {
-    /// Starts to receive.
+    /// Starts to receive on a listening socket. `forward`: the user's collector, which gets every message unchanged.
     ///
     /// # Errors
-    /// The collector's TLS cannot be set up, or the system provides no thread.
-    pub fn start(settings: Settings, sink: Sink, metrics: Metrics) -> io::Result<Receiver> {
-        settings.listener.set_nonblocking(true)?;
-        let addr = settings.listener.local_addr()?;
+    /// The system provides no thread, or the socket cannot be used.
+    pub fn start(
+        listener: TcpListener,
+        forward: Option<Forward>,
+        limits: Limits,
+        sink: Sink,
+        metrics: Metrics,
+    ) -> io::Result<Receiver> {
+        listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let (listener, forward) = {
+        let listener = {
             let _inside = runtime.enter();
-            let listener = tokio::net::TcpListener::from_std(settings.listener)?;
-            let forward = settings.forward.map(|to| Forward::new(&to, &metrics));
-            (listener, forward.transpose()?)
+            tokio::net::TcpListener::from_std(listener)?
         };
         let reader = Reader {
             sink,
@@ -94,28 +80,21 @@ impl Receiver {
         };
         let (stop, stopped) = oneshot::channel();
         let run = move || {
-            runtime.block_on(service::serve(listener, reader, settings.limits, stopped));
+            runtime.block_on(service::serve(listener, reader, limits, stopped));
             // Does not wait for a name lookup that still runs.
             runtime.shutdown_background();
         };
-        let panic_message = "engine traces: the thread that receives them failed";
         Ok(Receiver {
-            addr,
             _stop: stop,
-            _thread: BackgroundThread::spawn("engine-traces", panic_message, run)?,
+            _thread: BackgroundThread::spawn("engine-traces", run)?,
         })
-    }
-
-    /// Returns the address it listens on.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
     }
 }
 
 impl Reader {
     /// Decodes a message and passes its spans on.
-    fn read(&self, body: Bytes, is_gzip: bool) -> Result<(), Refusal> {
-        let plain = if is_gzip { inflated(&body)? } else { body };
+    fn read(&self, message: Bytes) -> Result<(), Refusal> {
+        let plain = inflated(message)?;
         let left_out = &self.metrics.trace_spans_left_out;
         let spans = otlp::spans(plain.clone(), |reason| {
             left_out.with(&[reason.name()]).inc();
@@ -134,14 +113,8 @@ impl Reader {
 
     /// Logs, once in the process's life, that something was left out.
     fn log_left_out(&self, what: &str) {
-        let metrics = &self.metrics;
-        let (batches, spans) = (&metrics.trace_batches, &metrics.trace_spans_left_out);
         self.left_out_logged.call_once(|| {
-            log::warn!(
-                "engine traces: {what} was left out. Logged once; {} and {} count",
-                batches.name(),
-                spans.name()
-            );
+            log::warn!("engine traces: {what} was left out. Logged once; metrics count");
         });
     }
 
@@ -150,13 +123,15 @@ impl Reader {
     }
 }
 
-/// Inflates a gzip body, within the limits.
-fn inflated(body: &[u8]) -> Result<Bytes, Refusal> {
-    let max_len = MAX_MESSAGE_BYTES.min(SMALL_BYTES + MAX_INFLATION * body.len());
+/// Inflates a message if it is packed by gzip, within its maximum size. A protobuf message of traces does not begin so.
+fn inflated(message: Bytes) -> Result<Bytes, Refusal> {
+    if !message.starts_with(&[0x1f, 0x8b]) {
+        return Ok(message);
+    }
     let mut plain = Vec::new();
-    let mut read = MultiGzDecoder::new(body).take(max_len as u64 + 1);
+    let mut read = MultiGzDecoder::new(&*message).take(MAX_MESSAGE_BYTES as u64 + 1);
     read.read_to_end(&mut plain).map_err(|_| MALFORMED)?;
-    match plain.len() > max_len {
+    match plain.len() > MAX_MESSAGE_BYTES {
         true => Err(TOO_LARGE),
         false => Ok(plain.into()),
     }
@@ -175,19 +150,18 @@ mod tests {
     }
 
     #[test]
-    fn the_inflated_size_is_limited_in_proportion_to_the_body() {
+    fn the_inflated_size_is_limited() {
         let inflate = |length: usize| {
-            let body = packed(&vec![0; length]);
-            assert!(length > MAX_INFLATION * body.len());
-            inflated(&body).map(|plain| plain.len())
+            let message = packed(&vec![0; length]);
+            inflated(message.into()).map(|plain| plain.len())
         };
-        assert_eq!(inflate(SMALL_BYTES), Ok(SMALL_BYTES));
-        assert_eq!(inflate(MAX_MESSAGE_BYTES), Err(TOO_LARGE));
-        assert_eq!(inflated(b"no gzip"), Err(MALFORMED));
-        // Numbers with a common beginning, as ids and times have.
-        let numbers: Vec<u8> = (0..500_000_u64)
-            .flat_map(|n| (1_795_000_000_000_000_000 + n * n).to_le_bytes())
-            .collect();
-        assert_eq!(inflated(&packed(&numbers)).unwrap(), numbers);
+        assert_eq!(inflate(MAX_MESSAGE_BYTES), Ok(MAX_MESSAGE_BYTES));
+        assert_eq!(inflate(MAX_MESSAGE_BYTES + 1), Err(TOO_LARGE));
+        let cut = packed(b"a message").split_off(4);
+        assert_eq!(
+            inflated([&[0x1f, 0x8b][..], &cut].concat().into()),
+            Err(MALFORMED)
+        );
+        assert_eq!(inflated("plain".into()), Ok("plain".into()));
     }
 }

@@ -166,8 +166,7 @@ impl Proxy {
         if tokio::task::spawn_blocking(close).await.is_err() {
             log::error!("records: the recorder could not be closed");
         }
-        let trouble = self.shared.telemetry.last_write_error();
-        let total = self.metrics().totals(trouble.as_deref());
+        let total = self.metrics().totals();
         log::info!("ended: {total}");
     }
 

@@ -99,7 +99,7 @@ fn window(sum: &Slot, covered_s: f64) -> Value {
     json!({
         "covered_s": covered_s,
         "requests": sum.requests(),
-        "output_tokens": sum.output_tokens(),
+        "output_tokens": sum.output_tokens,
         "outcomes": outcomes.collect::<Vec<Value>>(),
         "unseen": sum.spent[0].unseen_notes(),
         "spent": {

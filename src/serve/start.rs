@@ -290,7 +290,7 @@ pub(super) fn shared(
         .transpose()?
         .map(TcpListener::from);
     let (keys, forward) = (&config.engine, credentials.forward.clone());
-    let engine = || Engine::start(keys, socket, forward, output, clock.clone(), &metrics);
+    let engine = || Engine::start(keys, socket, forward, output, clock.clone());
     let engine = keys.is_on().then(engine);
     let faults = || Faults::new(metrics.clone());
     let hop_secret = credentials.hop_secret.clone().or(inherited);

@@ -12,7 +12,7 @@ use prometheus::{
     Counter, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, Result,
 };
 
-use super::metric::{Kind, Metric};
+use super::metric::Metric;
 
 mod batch_histogram;
 
@@ -182,14 +182,10 @@ impl<S: Series> Collector for Family<S> {
 impl Metric {
     /// Creates the series of a label set. Labels without a value are left out.
     fn series<S: Series>(&self, values: &[&str]) -> Result<S> {
-        let bounds = match self.kind {
-            Kind::Histogram(bounds) => bounds.to_vec(),
-            Kind::Counter | Kind::Gauge => Vec::new(),
-        };
         let pairs = self.labels.iter().zip(values);
         let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let opts = HistogramOpts::new(self.name, self.help).const_labels(pairs.collect());
-        S::NEW(opts.buckets(bounds))
+        S::NEW(opts.buckets(self.bounds.to_vec()))
     }
 }
 

@@ -15,12 +15,8 @@ impl LossLog {
     /// Ends a series of losses. Returns their number if there were any, which is to be logged.
     pub fn recovered(&self) -> Option<u64> {
         // Reading is cheaper than swapping, and nearly always enough.
-        let lost = self.is_losing().then(|| self.0.swap(0, Ordering::Relaxed));
+        let is_losing = self.0.load(Ordering::Relaxed) > 0;
+        let lost = is_losing.then(|| self.0.swap(0, Ordering::Relaxed));
         lost.filter(|lost| *lost > 0)
-    }
-
-    /// Whether there were losses since the last success.
-    pub fn is_losing(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
     }
 }

@@ -4,14 +4,13 @@
 //! exports these in batches. Requests never wait for the collector or fail by it: traces that cannot be exported are dropped
 //! and counted, which is logged once.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::InstrumentationScope;
-use opentelemetry_otlp::ExporterBuildError;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio_rustls::rustls;
 use tokio_util::sync::CancellationToken;
 
 use crate::request::row::Rows;
@@ -36,7 +35,7 @@ use settings::{Otlp, Settings};
 /// The handle of the exporting thread. Share it by reference.
 #[derive(Debug)]
 pub struct Traces {
-    queue: Arc<Queue<Trace>>,
+    queue: Queue<Trace>,
     closing: CancellationToken,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
@@ -55,35 +54,19 @@ struct Trace {
 /// The state of the exporting thread.
 struct Sender {
     receiver: UnboundedReceiver<Queued<Trace>>,
-    queue: Arc<Queue<Trace>>,
-    closing: CancellationToken,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
     exporter: Exporter,
+    /// The number of rows for which an export does not wait for more.
+    full_batch: usize,
     delay: Duration,
     scope: InstrumentationScope,
 }
 
-/// Why traces cannot be exported.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The library cannot make an exporter.
-    #[error("traces cannot be exported: {0}")]
-    Exporter(#[from] ExporterBuildError),
-    /// TLS cannot be set up.
-    #[error("traces cannot be exported over TLS: {0}")]
-    Tls(#[from] rustls::Error),
-    /// The system provides no thread.
-    #[error("cannot start the thread that exports traces: {0}")]
-    Thread(#[from] std::io::Error),
-}
-
-/// The number of rows for which an export does not wait for more; each makes about ten spans.
+/// The number of rows for which an export does not wait for more, unless the queue is smaller; each makes about ten spans.
 const FULL_BATCH_ROWS: usize = 64;
 /// The number of rows after which a batch takes no further request: collectors take messages of 4 MiB over gRPC.
 const MAX_BATCH_ROWS: usize = 512;
-/// How often the thread checks for a full batch, so that it is not woken for each trace.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the last exports of a proxy may take when it ends.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -91,17 +74,17 @@ impl Traces {
     /// Starts the thread. `instance` identifies this process; `shutdown_timeout` limits the last exports.
     ///
     /// # Errors
-    /// See [`Error`]. An unreachable collector is not an error.
+    /// No exporter can be made, as TLS cannot be set up, or the system provides no thread. An unreachable collector is not an
+    /// error.
     pub fn start(
         settings: &Settings,
         instance: String,
         metrics: Metrics,
         shutdown_timeout: Duration,
-    ) -> Result<Traces, Error> {
-        let exporter = Exporter::new(settings, instance)?;
+    ) -> io::Result<Traces> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (queue, receiver) = Queue::new(settings.given.queue.get() as usize);
-        let queue = Arc::new(queue);
+        let capacity = settings.given.queue.get() as usize;
+        let (queue, receiver) = Queue::new(capacity);
         let closing = CancellationToken::new();
         let deliveries = Arc::new(Deliveries {
             what: "traces",
@@ -111,31 +94,40 @@ impl Traces {
             pending: 0.into(),
             log: LossLog::default(),
         });
-        let sender = Sender {
+        let mut sender = Sender {
             receiver,
-            queue: queue.clone(),
-            closing: closing.clone(),
             deliveries: deliveries.clone(),
             metrics: metrics.clone(),
-            exporter,
+            exporter: Exporter::new(settings, instance)?,
+            full_batch: FULL_BATCH_ROWS.min(capacity),
             delay: settings.given.delay_s.get(),
             scope: InstrumentationScope::builder("queuescope")
                 .with_version(env!("CARGO_PKG_VERSION"))
                 .build(),
         };
+        let closed = closing.clone();
         let run = move || {
-            runtime.block_on(sender.run(shutdown_timeout));
+            runtime.block_on(async {
+                let end = async {
+                    closed.cancelled().await;
+                    tokio::time::sleep(shutdown_timeout).await;
+                };
+                tokio::select! {
+                    () = sender.send() => {}
+                    () = end => {}
+                }
+                sender.deliveries.end();
+            });
             // Does not wait for a name lookup that still runs.
             runtime.shutdown_background();
         };
-        let panic_message = "traces: the thread that exports them failed";
         Ok(Traces {
             queue,
             closing,
             deliveries,
             metrics,
             keys: settings.given.clone(),
-            thread: BackgroundThread::spawn("traces", panic_message, run)?,
+            thread: BackgroundThread::spawn("traces", run)?,
         })
     }
 
@@ -154,16 +146,7 @@ impl Traces {
             };
             return self.deliveries.lost(reason, message, 1);
         }
-        let queued = self.queue.weight();
-        self.metrics.trace_queue.with(&[]).set(queued as i64);
-    }
-
-    /// The same, but first waits for room in the queue, up to `timeout`, unless traces are being lost already. Blocks.
-    pub fn record_blocking(&self, rows: &Rows, timeout: Duration) {
-        if !self.deliveries.log.is_losing() {
-            self.queue.wait_for_room(rows.len(), timeout);
-        }
-        self.record(rows);
+        self.metrics.trace_queue.with(&[]).add(weight as i64);
     }
 
     /// Exports the queued traces, within a time limit, and ends the thread. Blocks.
@@ -181,56 +164,46 @@ impl Drop for Traces {
 }
 
 impl Sender {
-    /// Exports until the queue is closed and empty, or for `shutdown_timeout` after the closing.
-    async fn run(mut self, shutdown_timeout: Duration) {
-        let (closing, deliveries) = (self.closing.clone(), self.deliveries.clone());
-        let end = async {
-            closing.cancelled().await;
-            tokio::time::sleep(shutdown_timeout).await;
-        };
-        tokio::select! {
-            () = self.send() => {}
-            () = end => {}
-        }
-        deliveries.end();
-    }
-
+    /// Exports until the queue is closed and empty.
     async fn send(&mut self) {
-        while let Some(first) = self.receiver.recv().await {
-            let _ = tokio::time::timeout(self.delay, self.full_batch()).await;
-            let batch = self.batch(first);
-            let traces = batch.len();
+        loop {
+            let batch = self.batch().await;
+            if batch.is_empty() {
+                return;
+            }
             let spans = batch
                 .iter()
                 .flat_map(|trace| spans::spans(&trace.rows, trace.id, trace.reason, &self.scope));
             match self.exporter.export(spans.collect()).await {
-                Ok(()) => self.deliveries.sent(traces),
-                Err(error) => self.deliveries.lost(error.reason, &error.message, traces),
+                Ok(()) => self.deliveries.sent(batch.len()),
+                Err(error) => {
+                    let (reason, message) = (error.reason, &error.message);
+                    self.deliveries.lost(reason, message, batch.len());
+                }
             }
         }
     }
 
-    /// Waits until there is a full batch, or no more traces are accepted.
-    async fn full_batch(&self) {
-        let rows = FULL_BATCH_ROWS.min(self.queue.capacity());
-        while self.queue.weight() < rows && !self.closing.is_cancelled() {
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    }
-
-    /// Returns a batch that begins with `first`.
-    fn batch(&mut self, (first, permit): Queued<Trace>) -> Vec<Trace> {
-        drop(permit);
-        let mut rows = first.rows.len();
-        let mut batch = vec![first];
-        while rows < MAX_BATCH_ROWS
-            && let Ok((trace, _permit)) = self.receiver.try_recv()
-        {
+    /// Waits for a full batch, for the delay, or until the queue is closed. Returns what has come by then; nothing at the end.
+    async fn batch(&mut self) -> Vec<Trace> {
+        let (mut batch, mut rows) = (Vec::new(), 0);
+        let mut next = self.receiver.recv().await;
+        let wait = tokio::time::sleep(self.delay);
+        let mut wait = std::pin::pin!(wait);
+        while let Some((trace, _permit)) = next {
             rows += trace.rows.len();
             batch.push(trace);
+            next = match rows {
+                MAX_BATCH_ROWS.. => None,
+                rows if rows >= self.full_batch => self.receiver.try_recv().ok(),
+                _ => tokio::select! {
+                    biased;
+                    next = self.receiver.recv() => next,
+                    () = &mut wait => None,
+                },
+            };
         }
-        let weight = self.queue.weight();
-        self.metrics.trace_queue.with(&[]).set(weight as i64);
+        self.metrics.trace_queue.with(&[]).sub(rows as i64);
         batch
     }
 }

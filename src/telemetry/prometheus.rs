@@ -5,7 +5,6 @@ mod labels;
 mod process;
 mod requests;
 mod table;
-mod total;
 
 pub use in_flight::InFlight;
 pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, Loss, RequestPhase};
@@ -60,7 +59,7 @@ impl Metrics {
         let families = Families::new(&registry, max_sets)?;
         process::set_constants(&families);
         for endpoint in Endpoint::ALL {
-            for reason in requests::reasons(endpoint) {
+            for reason in requests::reasons() {
                 families.timing_missing.with(&[reason, endpoint.path()]);
             }
         }
@@ -92,6 +91,19 @@ impl Metrics {
             .unwrap_or_default()
     }
 
+    /// Returns the totals as a sentence, for the last line of the log.
+    pub fn totals(&self) -> String {
+        let served = self.requests.sets();
+        let served: u64 = served.iter().map(|(_, count)| count.get()).sum();
+        let lost = self.rows_lost.sets();
+        let lost: u64 = lost.iter().map(|(_, rows)| rows.get()).sum();
+        format!(
+            "served {served} requests, passed {} others through, wrote {} rows, lost {lost}",
+            self.passed_through.with(&[]).get(),
+            self.rows_written.with(&[]).get(),
+        )
+    }
+
     /// Copies the upstreams' current numbers into the metrics. Those of the same name are added up.
     fn update_upstreams(&self, present: &[Arc<UpstreamFigures>]) {
         self.upstream_in_flight.clear();
@@ -101,12 +113,11 @@ impl Metrics {
             let label = [upstream.name.as_str()];
             let in_flight = upstream.in_flight.load(Relaxed);
             self.upstream_in_flight.with(&label).add(in_flight as i64);
-            self.upstream_healthy.with(&label).set(1);
+            // One that is left out counts, of several of the same name.
+            let is_healthy = !upstream.is_out.load(Relaxed);
+            self.upstream_healthy.with(&label).set(is_healthy.into());
             let failures = upstream.connect_failures.load(Relaxed);
             self.upstream_connect_failures.with(&label).inc_by(failures);
-        }
-        for upstream in present.iter().filter(|one| one.is_out.load(Relaxed)) {
-            self.upstream_healthy.with(&[&upstream.name]).set(0);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! A queue bounded by the weight of what it holds. Pushing never waits: what does not fit is returned.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -27,28 +26,17 @@ pub enum Refused {
     Closed,
 }
 
-/// How often [`Queue::wait_for_room`] checks for room.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
-
 impl<T> Queue<T> {
     /// Creates an empty queue and its receiver. `capacity` is the maximum total weight.
     pub fn new(capacity: usize) -> (Queue<T>, UnboundedReceiver<Queued<T>>) {
         let (sender, receiver) = unbounded_channel();
-        (Queue::with(Some(sender), capacity), receiver)
-    }
-
-    /// Creates another sending side to the same receiver, with a capacity of its own.
-    pub fn sibling(&self, capacity: usize) -> Queue<T> {
-        Queue::with(self.sender.lock().clone(), capacity)
-    }
-
-    fn with(sender: Option<UnboundedSender<Queued<T>>>, capacity: usize) -> Queue<T> {
         let capacity = capacity.clamp(1, u32::MAX as usize);
-        Queue {
-            sender: Mutex::new(sender),
+        let queue = Queue {
+            sender: Mutex::new(Some(sender)),
             room: Arc::new(Semaphore::new(capacity)),
             capacity,
-        }
+        };
+        (queue, receiver)
     }
 
     /// Adds a value. One that is heavier than the capacity may wait alone.
@@ -61,40 +49,16 @@ impl<T> Queue<T> {
             return Err((value, Refused::Closed));
         };
         let room = self.room.clone();
-        let Ok(permit) = room.try_acquire_many_owned(self.permits(weight)) else {
+        let Ok(permit) = room.try_acquire_many_owned(weight.min(self.capacity) as u32) else {
             return Err((value, Refused::Full));
         };
         let sent = sender.send((value, permit));
         sent.map_err(|unsent| (unsent.0.0, Refused::Closed))
     }
 
-    /// Waits until there is room for this weight, up to `timeout`. Blocks.
-    pub fn wait_for_room(&self, weight: usize, timeout: Duration) {
-        let permits = self.permits(weight) as usize;
-        let mut waited = Duration::ZERO;
-        while self.room.available_permits() < permits && waited < timeout {
-            std::thread::sleep(POLL_INTERVAL);
-            waited += POLL_INTERVAL;
-        }
-    }
-
-    /// Returns the maximum total weight.
-    pub fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    /// Returns the total weight of the queued values.
-    pub fn weight(&self) -> usize {
-        self.capacity - self.room.available_permits()
-    }
-
     /// Refuses further values. The receiver ends after the queued ones.
     pub fn close(&self) {
         drop(self.sender.lock().take());
-    }
-
-    fn permits(&self, weight: usize) -> u32 {
-        weight.min(self.capacity) as u32
     }
 }
 
@@ -108,7 +72,6 @@ mod tests {
         assert_eq!(queue.push("a", 5), Ok(()));
         assert_eq!(queue.push("b", 4), Err(("b", Refused::Full)));
         assert_eq!(queue.push("c", 3), Ok(()));
-        assert_eq!(queue.weight(), 8);
         for expected in ["a", "c"] {
             assert_eq!(out.recv().await.unwrap().0, expected);
         }
@@ -118,18 +81,5 @@ mod tests {
         assert_eq!(queue.push("f", 1), Err(("f", Refused::Closed)));
         assert_eq!(out.recv().await.unwrap().0, "d");
         assert!(out.recv().await.is_none());
-    }
-
-    #[test]
-    fn waiting_for_room_ends_when_there_is_room_or_after_the_timeout() {
-        let (queue, mut out) = Queue::new(1);
-        queue.push("a", 1).unwrap();
-        queue.wait_for_room(1, POLL_INTERVAL * 2);
-        assert_eq!(queue.push("b", 1), Err(("b", Refused::Full)));
-        std::thread::scope(|scope| {
-            scope.spawn(|| queue.wait_for_room(1, Duration::MAX));
-            drop(out.try_recv());
-        });
-        assert_eq!(queue.push("b", 1), Ok(()));
     }
 }

@@ -45,16 +45,15 @@ pub struct View {
 struct State {
     /// The number of the last request.
     last: u64,
-    all: Ring<200>,
+    all: VecDeque<RecentRequest>,
     /// Failed requests, which are kept longer than the others.
-    failed: Ring<50>,
+    failed: VecDeque<RecentRequest>,
     window: Window,
 }
 
-/// The last `REQUESTS` requests.
-#[derive(Debug, Default)]
-struct Ring<const REQUESTS: usize>(VecDeque<RecentRequest>);
-
+/// The maximum number of requests kept, and of failed ones.
+const MAX_REQUESTS: usize = 200;
+const MAX_FAILED: usize = 50;
 /// The maximum number of rows kept of a request.
 const MAX_ROWS: usize = 16;
 
@@ -76,9 +75,9 @@ impl Recent {
             rows: first_rows,
         };
         if !is_ok {
-            state.failed.push(ended.clone());
+            push(&mut state.failed, MAX_FAILED, ended.clone());
         }
-        state.all.push(ended);
+        push(&mut state.all, MAX_REQUESTS, ended);
         if let Some(counted) = counted {
             state.window.add(at, counted);
         }
@@ -105,24 +104,19 @@ impl Recent {
 impl State {
     /// The requests after `number`, in order.
     fn after(&self, number: u64) -> Vec<RecentRequest> {
-        let oldest = self.all.0.front().map(|ended| ended.number);
-        let failed = self.failed.after(number);
+        let oldest = self.all.front().map(|ended| ended.number);
+        let failed = self.failed.iter();
         let failed = failed.filter(|ended| oldest.is_none_or(|oldest| ended.number < oldest));
-        failed.chain(self.all.after(number)).cloned().collect()
+        let all = failed.chain(&self.all);
+        all.filter(|ended| ended.number > number).cloned().collect()
     }
 }
 
-impl<const REQUESTS: usize> Ring<REQUESTS> {
-    fn push(&mut self, ended: RecentRequest) {
-        if self.0.len() == REQUESTS {
-            self.0.pop_front();
-        }
-        self.0.push_back(ended);
+fn push(kept: &mut VecDeque<RecentRequest>, max: usize, ended: RecentRequest) {
+    if kept.len() == max {
+        kept.pop_front();
     }
-
-    fn after(&self, number: u64) -> impl Iterator<Item = &RecentRequest> {
-        self.0.iter().filter(move |ended| ended.number > number)
-    }
+    kept.push_back(ended);
 }
 
 /// Returns the rows that are kept of a request.

@@ -1,18 +1,15 @@
 //! Writes rows to the records file from a thread of its own, so that no request waits for it or fails by it.
 //!
-//! Rows that cannot be written are lost. They are counted in a metric, and logged once when losing begins and once when it
-//! ends. The file never holds incomplete lines.
+//! Rows that cannot be written are lost. They are counted in a metric, and logged when losing begins and when it ends. The file never holds incomplete lines.
 
 use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::Once;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::request::csv::{self, TimeBase};
-use crate::request::row::{Row, Rows};
+use crate::request::row::Rows;
 
 use super::background_thread::BackgroundThread;
 use super::loss::LossLog;
@@ -25,28 +22,8 @@ use super::records_file::{FileWriter, RecordsFile};
 pub struct Recorder {
     queue: Queue<Rows>,
     thread: BackgroundThread,
-    /// Rows lost since the queue was last empty.
-    unqueued: Arc<LossLog>,
-    write_error: Arc<Mutex<Option<String>>>,
+    full_logged: Once,
     metrics: Metrics,
-}
-
-/// Why a recorder could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file cannot be created.
-    #[error(
-        "cannot open {path}: {source}; give a file in a folder that exists, where this user may write"
-    )]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
-    /// The thread could not be started.
-    #[error("cannot start the recorder's thread: {0}")]
-    Thread(io::Error),
 }
 
 /// The state of the writing thread.
@@ -55,10 +32,6 @@ struct Writer {
     file: FileWriter,
     base: TimeBase,
     metrics: Metrics,
-    write_error: Arc<Mutex<Option<String>>>,
-    /// The lines to be written next, and their number.
-    block: Vec<u8>,
-    rows: usize,
     /// Rows lost since writing last worked.
     unwritten: LossLog,
 }
@@ -75,32 +48,24 @@ impl Recorder {
     /// wait.
     ///
     /// # Errors
-    /// See [`Error`]. A full disk is not an error: its rows are lost.
-    pub fn start(file: RecordsFile, capacity: usize, metrics: Metrics) -> Result<Recorder, Error> {
+    /// The file cannot be created, or the system provides no thread. A full disk is not an error: its rows are lost.
+    pub fn start(file: RecordsFile, capacity: usize, metrics: Metrics) -> io::Result<Recorder> {
         let (base, path) = (file.base, file.path.clone());
-        let file = FileWriter::open(file);
-        let file = file.map_err(|source| Error::Open { path, source })?;
+        let file = FileWriter::open(file).map_err(|error| {
+            let hint = "give a file in a folder that exists, where this user may write";
+            io::Error::other(format!("cannot open {}: {error}; {hint}", path.display()))
+        })?;
         let (queue, receiver) = Queue::new(capacity);
-        let unqueued: Arc<LossLog> = Arc::default();
-        let write_error = Arc::new(Mutex::new(None));
         let writer = Writer {
             file,
             base,
             metrics: metrics.clone(),
-            write_error: write_error.clone(),
-            block: Vec::new(),
-            rows: 0,
             unwritten: LossLog::default(),
         };
-        let lost = unqueued.clone();
-        let run = move || writer.run(receiver, &lost);
-        let panic_message = "records: the recorder's thread failed";
-        let thread = BackgroundThread::spawn("recorder", panic_message, run);
         Ok(Recorder {
             queue,
-            thread: thread.map_err(Error::Thread)?,
-            unqueued,
-            write_error,
+            thread: BackgroundThread::spawn("recorder", move || writer.run(receiver))?,
+            full_logged: Once::new(),
             metrics,
         })
     }
@@ -116,14 +81,13 @@ impl Recorder {
         };
         let lost = self.metrics.rows_lost.with(&[loss.name()]);
         lost.inc_by(rows.len() as u64);
-        if refused == Refused::Full && self.unqueued.lost(rows.len()) {
-            log::warn!("records: the queue to the file is full; rows are lost and counted");
+        if refused == Refused::Full {
+            self.full_logged.call_once(|| {
+                log::warn!(
+                    "records: the queue to the file is full; rows are lost and counted. Logged once"
+                );
+            });
         }
-    }
-
-    /// Returns the last error of writing, with the file's path; `None` if there was none.
-    pub fn last_write_error(&self) -> Option<String> {
-        self.write_error.lock().clone()
     }
 
     /// Writes the waiting rows and ends the thread. Later rows are lost.
@@ -141,39 +105,31 @@ impl Drop for Recorder {
 
 impl Writer {
     /// Writes a single row at once, and all that wait in blocks, until the queue is closed and empty.
-    fn run(mut self, mut queue: UnboundedReceiver<Queued<Rows>>, unqueued: &LossLog) {
-        while let Some((rows, permit)) = queue.blocking_recv() {
-            drop(permit);
-            self.gather(&rows);
-            let mut is_empty = false;
-            while self.block.len() < BLOCK_BYTES {
-                let Ok((rows, _)) = queue.try_recv() else {
-                    is_empty = true;
-                    if let Some(lost) = unqueued.recovered() {
-                        log::warn!("records: the queue is empty again; {lost} rows were lost");
-                    }
-                    break;
+    fn run(mut self, mut queue: UnboundedReceiver<Queued<Rows>>) {
+        let mut block = Vec::new();
+        while let Some(first) = queue.blocking_recv() {
+            let (mut next, mut count) = (Some(first), 0);
+            while let Some((rows, _room)) = next {
+                for row in &*rows {
+                    csv::row(row, self.base, &mut block);
+                }
+                count += rows.len();
+                next = match block.len() < BLOCK_BYTES {
+                    true => queue.try_recv().ok(),
+                    false => None,
                 };
-                self.gather(&rows);
             }
-            self.write_block();
-            if is_empty {
+            self.write(&block, count);
+            if block.len() < BLOCK_BYTES {
                 std::thread::sleep(PAUSE);
             }
+            block.clear();
         }
         self.file.close();
     }
 
-    fn gather(&mut self, rows: &[Row]) {
-        for row in rows {
-            csv::row(row, self.base, &mut self.block);
-            self.rows += 1;
-        }
-    }
-
-    fn write_block(&mut self) {
-        let rows = std::mem::take(&mut self.rows);
-        match self.file.write(&self.block) {
+    fn write(&mut self, block: &[u8], rows: usize) {
+        match self.file.write(block) {
             Ok(()) => {
                 self.metrics.rows_written.with(&[]).inc_by(rows as u64);
                 if let Some(lost) = self.unwritten.recovered() {
@@ -184,14 +140,12 @@ impl Writer {
             Err(error) => {
                 let lost = self.metrics.rows_lost.with(&[Loss::Write.name()]);
                 lost.inc_by(rows as u64);
-                let write_error = format!("{}: {error}", self.file.path().display());
                 if self.unwritten.lost(rows) {
-                    log::warn!("records: cannot write {write_error}; rows are lost and counted");
+                    let path = self.file.path().display();
+                    log::warn!("records: cannot write {path}: {error}; rows are lost and counted");
                 }
-                *self.write_error.lock() = Some(write_error);
             }
         }
-        self.block.clear();
     }
 }
 
@@ -209,7 +163,7 @@ mod tests {
         vec![row].into()
     }
 
-    fn start(path: &Path, metrics: &Metrics) -> Result<Recorder, Error> {
+    fn start(path: &Path, metrics: &Metrics) -> io::Result<Recorder> {
         let file = RecordsFile {
             path: path.into(),
             base: TimeBase::Epoch,
@@ -250,9 +204,8 @@ mod tests {
         let (queue, receiver) = Queue::new(2);
         let recorder = Recorder {
             queue,
-            thread: BackgroundThread::spawn("t", "", || ()).unwrap(),
-            unqueued: Arc::default(),
-            write_error: Arc::default(),
+            thread: BackgroundThread::spawn("t", || ()).unwrap(),
+            full_logged: Once::new(),
             metrics: metrics.clone(),
         };
         (0..5).for_each(|_| recorder.record(rows("a")));

@@ -44,12 +44,21 @@ struct OpenFile {
     first_row: Option<Stamp>,
 }
 
-/// How often creating the file is tried while other processes create it too.
-const MAX_TRIES: usize = 100;
+/// How records of any version begin.
+const BEGINNING: &[u8] = b"req_id,";
+/// As many as the kernel follows.
+const MAX_LINKS: usize = 40;
 
 impl FileWriter {
-    /// Creates the file.
-    pub(super) fn open(target: RecordsFile) -> io::Result<FileWriter> {
+    /// Creates the file. A link to it stays: its target is what is written and moved.
+    pub(super) fn open(mut target: RecordsFile) -> io::Result<FileWriter> {
+        target.path = std::path::absolute(&target.path)?;
+        for _ in 0..MAX_LINKS {
+            match std::fs::read_link(&target.path) {
+                Ok(to) if !is_descriptor(&target.path) => target.path.set_file_name(to),
+                _ => break,
+            }
+        }
         let mut header = Vec::new();
         csv::header(&mut header);
         let mut writer = FileWriter {
@@ -117,25 +126,25 @@ impl FileWriter {
         let Some(open) = self.open.as_ref().filter(|open| open.is_file) else {
             return;
         };
-        let is_free = std::fs::metadata(self.path()).is_err_and(|error| is_not_found(&error));
-        if is_free {
+        let at_path = std::fs::metadata(self.path());
+        if at_path.as_ref().is_err_and(is_not_found) {
             self.open = None;
             return;
         }
-        let ours = open.file.metadata();
-        let is_removed = ours.as_ref().is_ok_and(|ours| ours.nlink() == 0);
-        let len = ours.map_or(0, |ours| ours.len());
+        let Ok(ours) = open.file.metadata() else {
+            return;
+        };
         let (header, now) = (self.header.len() as u64, self.target.clock.now());
         let rotation = &self.target.rotation;
-        let is_due = rotation.is_due(len, open.first_row, header, adding, now);
-        if !is_removed && (!is_due || adding == 0) {
+        let is_due = rotation.is_due(ours.len(), open.first_row, header, adding, now);
+        if ours.nlink() > 0 && (!is_due || adding == 0) {
             return;
         }
-        let next = if self.is_at_path(&open.file) {
-            self.move_aside().map(|()| None)
-        } else {
+        let same = |at_path: Metadata| (at_path.dev(), at_path.ino()) == (ours.dev(), ours.ino());
+        let next = match at_path.is_ok_and(same) {
+            true => self.move_aside().map(|()| None),
             // The file at the path is another process's and is not moved.
-            self.create_aside().map(Some)
+            false => self.create_aside().map(Some),
         };
         match next {
             Ok(next) => {
@@ -153,50 +162,43 @@ impl FileWriter {
 
     /// Creates a new file at the path, which no other process has open.
     fn create(&self) -> io::Result<OpenFile> {
-        for _ in 0..MAX_TRIES {
-            match std::fs::metadata(self.path()) {
-                Ok(existing) if existing.is_file() && !is_descriptor(self.path()) => {
-                    let moved = self.check_is_records().and_then(|()| self.move_aside());
-                    if let Err(error) = moved
-                        && !is_not_found(&error)
-                    {
-                        return Err(error);
-                    }
+        match std::fs::metadata(self.path()) {
+            Ok(existing) if existing.is_file() && !is_descriptor(self.path()) => {
+                let moved = self.check_is_records().and_then(|()| self.move_aside());
+                if let Err(error) = moved
+                    && !is_not_found(&error)
+                {
+                    return Err(error);
                 }
-                Ok(_) => {
-                    let file = OpenOptions::new().append(true).open(self.path())?;
-                    return Ok(OpenFile::new(file, false));
-                }
-                Err(error) if is_not_found(&error) => {}
-                Err(error) => return Err(error),
             }
-            let mut options = OpenOptions::new();
-            options.append(true).create_new(true);
-            match options.open(followed(self.path())) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => return Ok(OpenFile::new(made?, true)),
+            Ok(_) => {
+                let file = OpenOptions::new().append(true).open(self.path())?;
+                return Ok(OpenFile::new(file, false));
             }
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(error),
         }
-        Err(io::Error::other("other processes keep creating it"))
+        let mut options = OpenOptions::new();
+        match options.append(true).create_new(true).open(self.path()) {
+            // Another process was faster.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => self.create_aside(),
+            made => Ok(OpenFile::new(made?, true)),
+        }
     }
 
     /// Creates a new file under the name of a rotated one, since the path is another process's.
     fn create_aside(&self) -> io::Result<OpenFile> {
-        let path = std::fs::canonicalize(self.path())?;
-        let at = rotation::reserve(&path, self.target.clock.now())?;
+        let at = rotation::reserve(self.path(), self.target.clock.now())?;
         let file = OpenOptions::new().append(true).open(at)?;
         Ok(OpenFile::new(file, true))
     }
 
     /// Checks that the file at the path may be moved: it holds records of any version, or nothing.
     fn check_is_records(&self) -> io::Result<()> {
-        let first_column = self.header.split(|byte| *byte == b',').next();
-        let first_column = first_column.unwrap_or_default();
         let mut start = Vec::new();
         let file = File::open(self.path())?;
-        file.take(first_column.len() as u64)
-            .read_to_end(&mut start)?;
-        match start.is_empty() || start == first_column {
+        file.take(BEGINNING.len() as u64).read_to_end(&mut start)?;
+        match start.is_empty() || start == BEGINNING {
             true => Ok(()),
             false => Err(io::Error::other("it holds something else than records")),
         }
@@ -208,12 +210,6 @@ impl FileWriter {
         let path = self.path().display();
         log::info!("records: {path} moved aside to {}", away.display());
         Ok(())
-    }
-
-    fn is_at_path(&self, file: &File) -> bool {
-        let same = |a: Metadata, b: Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-        let at_path = std::fs::metadata(self.path());
-        at_path.is_ok_and(|at_path| file.metadata().is_ok_and(|ours| same(ours, at_path)))
     }
 }
 
@@ -236,20 +232,6 @@ fn is_descriptor(path: &Path) -> bool {
 
 fn is_not_found(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound
-}
-
-/// Follows links, even to a target that does not exist: creating a file does not follow them.
-fn followed(path: &Path) -> PathBuf {
-    /// As many as the kernel follows.
-    const MAX_LINKS: usize = 40;
-    let mut path = path.to_owned();
-    for _ in 0..MAX_LINKS {
-        let Ok(target) = std::fs::read_link(&path) else {
-            break;
-        };
-        path.set_file_name(target);
-    }
-    path
 }
 
 #[cfg(test)]

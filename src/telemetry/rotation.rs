@@ -1,7 +1,7 @@
 //! When a records file is rotated, and the names of rotated files.
 
 use std::cmp::Reverse;
-use std::fs::OpenOptions;
+use std::fs::{DirEntry, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -20,13 +20,8 @@ pub struct Rotation {
     pub keep: usize,
 }
 
-/// A rotated file, with the parts of its name. The order is by age.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rotated {
-    at: String,
-    number: u32,
-    path: PathBuf,
-}
+/// A rotated file: the parts of its name, by which files sort by age, and its path.
+type Rotated = (String, u32, PathBuf);
 
 impl Rotation {
     /// Whether a block of `adding` bytes should go into a new file. The current file has `len` bytes, of which the header takes
@@ -47,15 +42,13 @@ impl Rotation {
 
     /// Moves the file to an unused name, and removes rotated files beyond `keep`. `header`: the length of a file without rows.
     pub(super) fn rotate(&self, path: &Path, header: u64, now: Stamp) -> io::Result<PathBuf> {
-        // A link stays, and its target is moved within the target's folder.
-        let path = std::fs::canonicalize(path)?;
-        let away = reserve(&path, now)?;
-        if let Err(error) = std::fs::rename(&path, &away) {
+        let away = reserve(path, now)?;
+        if let Err(error) = std::fs::rename(path, &away) {
             let _ = std::fs::remove_file(&away);
             return Err(error);
         }
         if self.keep > 0
-            && let Err(error) = self.prune(&path, header, &away)
+            && let Err(error) = self.prune(path, header, &away)
         {
             log::warn!(
                 "records: cannot remove old files beside {}: {error}",
@@ -68,16 +61,16 @@ impl Rotation {
     fn prune(&self, path: &Path, header: u64, newest: &Path) -> io::Result<()> {
         let mut files = rotated(path)?;
         // The newest is kept even if its name is older, after the clock was set back.
-        files.sort_by_cached_key(|file| (file.path != newest, Reverse(file.clone())));
+        files.sort_by_cached_key(|file| (file.2 != newest, Reverse(file.clone())));
         let mut kept = 0;
-        for file in files {
+        for (_, _, file) in files {
             if kept < self.keep {
                 // Files without rows must not displace files with rows.
-                let has_rows = std::fs::metadata(&file.path).is_ok_and(|file| file.len() > header);
+                let has_rows = std::fs::metadata(&file).is_ok_and(|file| file.len() > header);
                 kept += usize::from(has_rows);
                 continue;
             }
-            match std::fs::remove_file(&file.path) {
+            match std::fs::remove_file(&file) {
                 // Another process has removed it.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 removed => removed?,
@@ -90,9 +83,9 @@ impl Rotation {
 /// Creates an empty file under the name of the next rotated one, so that no other process takes the name.
 pub(super) fn reserve(path: &Path, now: Stamp) -> io::Result<PathBuf> {
     let at = now.compact_utc();
-    let taken = rotated(path)?.into_iter().filter(|file| file.at == at);
+    let taken = rotated(path)?.into_iter().filter(|file| file.0 == at);
     // Numbers increase, so that names sort by age.
-    let first = taken.map(|file| file.number + 1).max().unwrap_or(0);
+    let first = taken.map(|file| file.1 + 1).max().unwrap_or(0);
     for number in first..first.saturating_add(1000) {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{at}"));
@@ -113,24 +106,14 @@ fn rotated(path: &Path) -> io::Result<Vec<Rotated>> {
     let (Some(folder), Some(own)) = (path.parent(), path.file_name()) else {
         return Ok(Vec::new());
     };
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let rest = name
-            .as_encoded_bytes()
-            .strip_prefix(own.as_encoded_bytes())
-            .and_then(|rest| rest.strip_prefix(b"."))
-            .and_then(|rest| std::str::from_utf8(rest).ok());
-        if let Some((at, number)) = rest.and_then(parse) {
-            found.push(Rotated {
-                at: at.to_owned(),
-                number,
-                path: entry.path(),
-            });
-        }
-    }
-    Ok(found)
+    let parsed = |entry: DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let suffix = name.strip_prefix(own.to_str()?)?.strip_prefix('.')?;
+        let (at, number) = parse(suffix)?;
+        Some((at.to_owned(), number, entry.path()))
+    };
+    let entries = std::fs::read_dir(folder)?.filter_map(Result::ok);
+    Ok(entries.filter_map(parsed).collect())
 }
 
 /// Parses `20261120T144800Z` or `20261120T144800Z.1`.
@@ -157,7 +140,7 @@ mod tests {
     fn left(path: &Path) -> Vec<PathBuf> {
         let mut left = rotated(path).unwrap();
         left.sort();
-        left.into_iter().map(|file| file.path).collect()
+        left.into_iter().map(|file| file.2).collect()
     }
 
     #[test]

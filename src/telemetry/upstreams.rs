@@ -1,6 +1,6 @@
 //! The numbers of upstreams, for balancing and for `/metrics`.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -30,11 +30,11 @@ impl ShownUpstreams {
         all.push(Arc::downgrade(&upstream));
     }
 
-    /// Calls `read` with the upstreams in use, sorted by name, while none can be added.
+    /// Calls `read` with the upstreams in use, those left out last, while none can be added.
     pub fn with_present<T>(&self, read: impl FnOnce(&[Arc<UpstreamFigures>]) -> T) -> T {
         let all = self.0.lock();
         let mut present: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
-        present.sort_by(|a, b| a.name.cmp(&b.name));
+        present.sort_by_key(|upstream| upstream.is_out.load(Ordering::Relaxed));
         read(&present)
     }
 }

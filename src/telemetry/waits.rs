@@ -1,8 +1,7 @@
 //! Counts what requests waited for at each worker. The cause of a wait is known only when the requests that ran meanwhile have
 //! ended, since only then it is known which of them had the slots.
 
-use std::collections::VecDeque;
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use parking_lot::Mutex;
@@ -20,10 +19,13 @@ use super::prometheus::Metrics;
 #[derive(Debug, Default)]
 pub struct WaitLog(Mutex<Log>);
 
+/// The name of a worker, and a data-parallel rank.
+type Worker = (String, Option<u64>);
+
 #[derive(Debug, Default)]
 struct Log {
-    /// Stays with times reported by the server, by worker and data-parallel rank.
-    timed: BTreeMap<(String, Option<u64>), WorkerStays>,
+    /// Stays with times reported by the server.
+    timed: BTreeMap<Worker, WorkerStays>,
     /// When requests without such times were at a worker, on this process's clock.
     untimed: BTreeMap<String, Vec<Interval>>,
 }
@@ -75,43 +77,24 @@ impl WaitLog {
                     .for_each(|(cause, nanos)| metrics.add_wait(worker, cause, nanos));
             }
             // Waits with a known cause are counted at once, the one in the server queue when others have ended.
-            let mut waits = Wait::all(&cell);
+            let waits = Wait::all(&cell);
+            let mut log = self.0.lock();
             if let Some(untimed) = Wait::untimed(&waits, &cell) {
-                self.0.lock().add_untimed(worker, untimed, at);
+                log.add_untimed(worker, untimed, at);
             }
-            for (cause, nanos) in waits
-                .iter()
-                .filter_map(|wait| Some((wait.cause?, wait.nanos)))
-            {
-                let by = row.internal.prefill_worker.as_ref();
-                let by = by.or(row.prefill_host.as_ref());
-                let at = match cause {
-                    Cause::PrefillQueue => by.map_or(worker, String::as_str),
+            let prefill = row.internal.prefill_worker.as_ref();
+            let prefill = prefill.or(row.prefill_host.as_ref());
+            for wait in waits {
+                let Some(cause) = wait.cause else {
+                    log.add_timed((worker.to_owned(), row.dp_rank), wait, at, metrics);
+                    continue;
+                };
+                let by = match (cause, prefill) {
+                    (Cause::PrefillQueue, Some(prefill)) => prefill,
                     _ => worker,
                 };
-                metrics.add_wait(at, cause, nanos);
+                metrics.add_wait(by, cause, wait.nanos);
             }
-            waits.retain(|wait| wait.cause.is_none());
-            let Some(wait) = waits.pop() else {
-                continue;
-            };
-            let timed = &mut self.0.lock().timed;
-            let workers = timed.len();
-            let entry = timed.entry((worker.to_owned(), row.dp_rank));
-            let is_new = matches!(entry, Entry::Vacant(_));
-            let has_room = !worker.is_empty() && (!is_new || workers < MAX_WORKERS);
-            let Some(stay) = wait.stay.filter(|_| has_room) else {
-                metrics.add_wait(worker, Cause::Unknown, wait.nanos);
-                continue;
-            };
-            if is_new {
-                // Without a series at 0, Prometheus would not see the first count as an increase.
-                let all = Cause::ALL.into_iter().take(Cause::AT_ONE_SERVER);
-                all.for_each(|cause| metrics.add_wait(worker, cause, 0));
-            }
-            let of_worker = entry.or_default();
-            of_worker.shift = wait.shift.or(of_worker.shift);
-            of_worker.stays.push_back((at, stay));
         }
     }
 
@@ -141,13 +124,13 @@ impl WaitLog {
     pub fn count(&self, now: Stamp, metrics: &Metrics) {
         let mut log = self.0.lock();
         let Log { timed, untimed } = &mut *log;
-        let due = |((worker, _), of): (&(String, Option<u64>), &mut WorkerStays)| {
+        let due = |((worker, _), of): (&Worker, &mut WorkerStays)| {
             let (stays, due) = of.due(now)?;
             Some((worker.clone(), stays, due, of.facts(worker, untimed)))
         };
         let due: Vec<(String, Vec<Stay>, Range<usize>, ServerFacts)> =
             timed.iter_mut().filter_map(due).collect();
-        let is_young = |end: Stamp| age(end, now) < MAX_AGE_NANOS;
+        let is_young = |end: Stamp| now.nanos_since(end) < MAX_AGE_NANOS;
         timed.retain(|_, of| of.stays.back().is_some_and(|last| is_young(last.0)));
         untimed.retain(|_, all| {
             all.retain(|at| is_young(Stamp::from_nanos(at.end)));
@@ -174,6 +157,24 @@ fn wait(row: &Row) -> Option<(&str, Stay)> {
 }
 
 impl Log {
+    /// Adds a wait in the queue of a worker. Its request ended at `at`.
+    fn add_timed(&mut self, of: Worker, wait: Wait, at: Stamp, metrics: &Metrics) {
+        let worker = of.0.clone();
+        let is_known = self.timed.contains_key(&of);
+        let has_room = !worker.is_empty() && (is_known || self.timed.len() < MAX_WORKERS);
+        let Some(stay) = wait.stay.filter(|_| has_room) else {
+            return metrics.add_wait(&worker, Cause::Unknown, wait.nanos);
+        };
+        if !is_known {
+            // Without a series at 0, Prometheus would not see the first count as an increase.
+            let all = Cause::ALL.into_iter().take(Cause::AT_ONE_SERVER);
+            all.for_each(|cause| metrics.add_wait(&worker, cause, 0));
+        }
+        let of_worker = self.timed.entry(of).or_default();
+        of_worker.shift = wait.shift.or(of_worker.shift);
+        of_worker.stays.push_back((at, stay));
+    }
+
     /// Adds a request at a worker that reported no times of it. The request ended at `at`.
     fn add_untimed(&mut self, worker: &str, mut untimed: Interval, at: Stamp) {
         let has_room = self.untimed.contains_key(worker) || self.untimed.len() < MAX_WORKERS;
@@ -181,15 +182,13 @@ impl Log {
         let all = self.untimed.entry(worker.to_owned()).or_default();
         // Limits background work of the server, whose end is unknown.
         untimed.end = untimed.end.min(at.nanos() + MAX_AGE_NANOS);
-        while let Some(last) = all.pop_if(|last| last.end >= untimed.start) {
-            untimed.start = untimed.start.min(last.start);
-            untimed.end = untimed.end.max(last.end);
-        }
         all.push(untimed);
         if all.len() > MAX_COUNTED {
-            // Joins the first two, as if a request had been there in between.
-            let first = all.remove(0);
-            all[0].start = first.start;
+            *all = Interval::union(std::mem::take(all));
+            // Joins the first ones, as if a request had been there in between.
+            let excess = all.len().saturating_sub(MAX_COUNTED / 2);
+            all[excess].start = all[0].start;
+            all.drain(..excess);
         }
     }
 }
@@ -219,7 +218,9 @@ impl WorkerStays {
     fn due(&mut self, now: Stamp) -> Option<(Vec<Stay>, Range<usize>)> {
         let ran = self.stays.iter().map(|(_, stay)| stay.ended - stay.started);
         let longest = ran.max().unwrap_or(0).clamp(NANOS, MAX_JUDGE_DELAY_NANOS);
-        let due = self.stays.partition_point(|of| age(of.0, now) >= longest);
+        let due = self
+            .stays
+            .partition_point(|of| now.nanos_since(of.0) >= longest);
         let due = due.max(self.stays.len().saturating_sub(MAX_PENDING));
         let new = self.counted..due;
         if new.is_empty() {
@@ -230,11 +231,6 @@ impl WorkerStays {
         self.counted = due - old;
         Some((self.all(), new.start - old..new.end - old))
     }
-}
-
-/// Returns the time since `at`, nanoseconds.
-fn age(at: Stamp, now: Stamp) -> i64 {
-    now.nanos_since(at)
 }
 
 impl Judged {

@@ -26,12 +26,12 @@ const MAX_WAITING: usize = 16_384;
 
 impl EngineLogs {
     /// How often the logs are read.
-    pub(super) const READ_PERIOD_NANOS: i64 = NANOS / 20;
+    pub(super) const READ_PERIOD_NANOS: i64 = NANOS / 5;
 
     /// Begins with the lines that are written from now on: earlier ones are not of this run.
     pub(super) fn begin(folder: &Path) -> EngineLogs {
         let mut folder = LogFolder::new(folder.to_owned());
-        folder.poll(&mut |_| {});
+        folder.poll();
         EngineLogs {
             folder,
             table: JoinTable::new(MAX_WAITING),
@@ -43,19 +43,17 @@ impl EngineLogs {
     /// Takes the rows of a request that ended `now`. They wait for its line, unless there can be none or nothing is missing.
     pub(super) fn wait(&mut self, rows: Vec<Row>, now: Stamp) {
         let has_id = rows.iter().any(|row| row.engine_id.is_some());
-        let ended = |rows| EndedRequest {
+        let ended = EndedRequest {
             rows,
             expected_source: TimingSource::Log,
             at: now,
+            deadline: now.plus_nanos(LINE_TIMEOUT_NANOS),
         };
-        let waits = match has_id {
-            true => self
-                .table
-                .add_request(ended(rows), now.plus_nanos(LINE_TIMEOUT_NANOS)),
-            false => Err(rows),
+        let ready = match has_id {
+            true => self.table.add_request(ended).err(),
+            false => Some(ended),
         };
-        let ready = waits.unwrap_or_else(|rows| Some(Joined::without(ended(rows))));
-        self.ready.extend(ready);
+        self.ready.extend(ready.map(Joined::without));
     }
 
     /// Whether any request waits.
@@ -68,12 +66,11 @@ impl EngineLogs {
         if self.has_waiting() && now.nanos_since(self.last_read) >= EngineLogs::READ_PERIOD_NANOS {
             self.last_read = now;
             let table = &mut self.table;
-            self.folder.poll(&mut |line| {
+            for line in self.folder.poll() {
                 table.add_log_line(line, now);
-            });
-            self.ready.extend(table.take_complete());
-            self.ready.extend(table.take_due(now));
-            table.forget(now);
+            }
+            self.ready.extend(table.take_ready(now));
+            drop(table.forget(now));
         }
         std::mem::take(&mut self.ready)
     }

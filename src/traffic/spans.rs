@@ -1,7 +1,5 @@
 //! Exports the generator's own spans if a collector is given: one for each request, in the trace that the request carried.
 
-use std::time::Duration;
-
 use crate::request::row::{Row, Rows, without_quotes};
 use crate::telemetry::otlp::Traces;
 use crate::telemetry::otlp::settings::{Otlp, Protocol, Settings};
@@ -32,9 +30,6 @@ pub struct Spans {
     metrics: Metrics,
     target: String,
 }
-
-/// How long a row waits for room in the queue: longer than a collector takes for a batch.
-const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl OtlpArgs {
     /// Starts the exporter; `None` if neither a flag nor a variable names a collector. `instance` is the name of this process.
@@ -70,10 +65,10 @@ impl OtlpArgs {
 }
 
 impl Spans {
-    /// Queues the spans of a request's rows. Waits for room, unless spans are being lost anyway.
+    /// Queues the spans of a request's rows.
     pub fn add(&self, rows: &[Row]) {
         let rows = without_quotes(&Rows::from(rows.to_vec()));
-        self.traces.record_blocking(&rows, QUEUE_TIMEOUT);
+        self.traces.record(&rows);
     }
 
     /// Sends what is queued; returns a warning if spans were lost. Blocks.

@@ -10,7 +10,7 @@ use queuescope::config;
 use queuescope::config::args::Args;
 use queuescope::config::proxy;
 use queuescope::config::sections::SECTIONS;
-use queuescope::telemetry::metric::{Kind, Metric};
+use queuescope::telemetry::metric::Metric;
 use queuescope::telemetry::prometheus::METRICS;
 
 use crate::support::docs::{assert_file, has_table, markdown};
@@ -83,12 +83,21 @@ struct Flags {
     args: Args,
 }
 
+/// The unit of a metric, which its name ends in; empty for a plain count.
+fn unit(metric: &str) -> &'static str {
+    let base = metric.strip_suffix("_total").unwrap_or(metric);
+    let units = ["seconds", "bytes"];
+    let unit = units.into_iter().find(|unit| base.ends_with(unit));
+    unit.unwrap_or_default()
+}
+
 fn metrics_markdown() -> String {
     let help = "what it is and how to read it";
     let heads = ["metric", "kind", "unit", "labels", help];
     let row = |metric: &Metric| {
         let labels: Vec<String> = metric.labels.iter().map(|label| code(label)).collect();
-        let (kind, unit) = (metric.kind.name().into(), metric.unit().to_string());
+        let kind = format!("{:?}", metric.kind).to_lowercase();
+        let unit = unit(metric.name).to_owned();
         let (name, help) = (code(metric.name), metric.help.into());
         [name, kind, unit, labels.join(", "), help]
     };
@@ -98,9 +107,10 @@ fn metrics_markdown() -> String {
 fn buckets_markdown() -> String {
     let mut all: Vec<(&[f64], Vec<String>)> = Vec::new();
     for metric in &METRICS {
-        let Kind::Histogram(bounds) = metric.kind else {
+        let bounds = metric.bounds;
+        if bounds.is_empty() {
             continue;
-        };
+        }
         match all.iter_mut().find(|(known, _)| *known == bounds) {
             Some((_, names)) => names.push(code(metric.name)),
             None => all.push((bounds, vec![code(metric.name)])),

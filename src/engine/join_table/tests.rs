@@ -2,12 +2,11 @@
 
 use super::*;
 use crate::engine::span::{Scheduler, SpanKind, Stage};
-use crate::offset::Offset;
 use crate::request::attempt::{Attempt, SpanId};
 use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;
-use crate::request::sequence::TimingSource;
-use crate::request::timeline::{ClockOf, Moment, Relation, Side};
+use crate::request::row::Row;
+use crate::request::timeline::{Moment, Side};
 
 mod any_order;
 
@@ -121,7 +120,7 @@ impl JoinTable {
                 spans.map(|span| self.add_span(span, now)).last() == Some(true)
             }
         };
-        (late, self.take_complete())
+        (late, self.take_ready(Stamp::from_nanos(0)))
     }
 
     /// Adds an ended request. Returns it if it is complete.
@@ -130,8 +129,10 @@ impl JoinTable {
             rows,
             expected_source: wanted,
             at: at(until - 3),
+            deadline: at(until),
         };
-        self.add_request(ended, at(until)).unwrap()
+        self.add_request(ended).unwrap();
+        self.take_ready(Stamp::from_nanos(0)).pop()
     }
 
     fn add_waiting(&mut self, rows: Vec<Row>, until: i64) {
@@ -160,7 +161,7 @@ fn at_deadline(reports: &[EngineReport], rows: Vec<Row>) -> Joined {
         assert!(!table.receive(report.clone(), at(0)).0);
     }
     table.add_waiting(rows, 9);
-    table.take_due(at(9)).remove(0)
+    table.take_ready(at(9)).remove(0)
 }
 
 #[test]
@@ -180,14 +181,14 @@ fn a_request_is_released_when_all_of_its_sequences_are_reported() {
 fn at_its_deadline_a_request_is_released_with_the_reports_that_there_are() {
     let [x, y] = RANDOM;
     let mut table = table_with(rows("a", &[Some(x), Some(y)]));
-    assert!(table.take_due(at(8)).is_empty());
+    assert!(table.take_ready(at(8)).is_empty());
     let mut part = spans(&report(x));
     part.retain(|span| span.kind != SpanKind::Stage(Stage::Prefill));
     for span in part {
         table.add_span(span, at(8));
     }
-    assert!(table.take_complete().is_empty());
-    let out = table.take_due(at(9));
+    assert!(table.take_ready(at(2)).is_empty());
+    let out = table.take_ready(at(9));
     assert_eq!(matches(&out[0]), [(0, x, true)]);
     assert!(out[0].matches[0].candidate.report.queue_end.is_some());
     // The report that it lacked is late; the one that it had is not.
@@ -195,7 +196,6 @@ fn at_its_deadline_a_request_is_released_with_the_reports_that_there_are() {
         let both = [report(rid), log_line(report(rid))];
         assert_eq!(both.map(|of| table.receive(of, at(10)).0), [rid == y; 2]);
     }
-    assert_eq!(table.store.len(), 0, "neither is kept");
 }
 
 #[test]
@@ -237,12 +237,12 @@ fn unclaimed_reports_are_dropped_by_age_and_by_number() {
     // Each report has four spans, and one more item to find them by.
     let mut table = JoinTable::new(2);
     for trace in 1..=4 {
-        table.receive(in_trace(trace << 64, "a"), at(0));
+        table.receive(in_trace(trace << 64, "a"), at(trace as i64));
     }
-    assert!(table.forget(at(299_999)) >= 1);
-    assert!(table.store.len() <= 16);
+    let dropped = table.forget(at(4)).count();
+    assert!(dropped >= 1 && table.store.len() <= 16, "{dropped}");
     // Age is checked every few seconds.
-    let dropped = table.forget(at(305_000));
+    let dropped = table.forget(at(305_000)).count();
     assert!(dropped >= 2, "{dropped}");
     assert_eq!(table.store.len(), 0);
 }
@@ -330,48 +330,41 @@ fn the_routers_span_may_arrive_last() {
     for span in spans {
         table.add_span(span, at(1));
     }
-    assert!(table.take_complete().is_empty());
+    assert!(table.take_ready(at(2)).is_empty());
     table.add_span(router, at(2));
-    assert_eq!(matches(&table.take_complete()[0]), [(0, "x", true)]);
+    assert_eq!(matches(&table.take_ready(at(2))[0]), [(0, "x", true)]);
 }
 
 #[test]
-fn at_the_deadline_the_only_report_with_the_id_is_taken_though_its_trace_differs() {
-    let [random, _] = RANDOM;
-    let end = |rid: &str, reports: &[(EngineReport, i64)], row: Vec<Row>| {
+fn at_the_deadline_the_only_report_with_a_servers_id_is_taken_though_its_trace_differs() {
+    let [random, other] = RANDOM;
+    let end = |rid: &str, reports: &[(EngineReport, i64)]| {
         let mut table = JoinTable::new(8);
         for (report, arrived) in reports {
             assert!(!table.receive(report.clone(), at(*arrived)).0);
         }
-        table.add_waiting(row, 9);
-        let out = table.take_due(at(9));
+        table.add_waiting(sent_at(rid, TRACE, 1), 9);
+        let out = table.take_ready(at(9));
         let own = Vec::from_iter(out[0].matches.iter().map(|of| of.is_certain));
         (own, table.receive(in_other_trace(rid), at(10)).0)
     };
-    let one = |rid| [(in_other_trace(rid), 2)];
-    // An id that a client may have chosen gives no bound on the clock.
-    let row = |rid| sent_at(rid, TRACE, 1);
-    for (rid, is_certain) in [("x", false), (random, true)] {
-        assert_eq!(end(rid, &one(rid), row(rid)), (vec![is_certain], false));
+    // One with an id that a client may have chosen may be another request's.
+    for (rid, taken) in [("x", vec![]), (random, vec![true])] {
+        assert_eq!(end(rid, &[(in_other_trace(rid), 2)]), (taken, false));
         // A late report is recognized only by an id that is never reused.
-        assert_eq!(end(rid, &[], row(rid)), (vec![], is_certain));
+        assert_eq!(end(rid, &[]), (vec![], rid == random));
     }
-    // Not taken: one with another id, one that arrived before the sending, one of two, one that was received too early.
-    let joined = at_deadline(&[report("first-attempt")], rows("a", &[Some("second")]));
-    assert_eq!(matches(&joined), []);
-    assert!(end("x", &[(in_other_trace("x"), 0)], row("x")).0.is_empty());
-    let other = in_trace(TRACE + 2, "x");
-    let two = [(in_other_trace("x"), 2), (other, 2)];
-    assert!(end("x", &two, row("x")).0.is_empty());
-    for (received, expected) in [(-400, 0), (-50, 1)] {
-        let mut row = row("x");
-        let (nanos, error_nanos) = (0, 100_000_000);
-        let apart = Relation::Apart(Offset { nanos, error_nanos });
-        row[0].timeline.relate(ClockOf::Engine, apart);
-        let report = changed(in_other_trace("x"), |report| {
-            report.received = Some(at(received))
-        });
-        assert_eq!(end("x", &[(report, 2)], row).0.len(), expected);
+    // Not taken: one with another id, one that arrived before the sending, one of two.
+    let two = [
+        (in_other_trace(random), 2),
+        (in_trace(TRACE + 2, random), 2),
+    ];
+    for reports in [
+        &[(in_other_trace(other), 2)][..],
+        &[(in_other_trace(random), 0)],
+        &two,
+    ] {
+        assert!(end(random, reports).0.is_empty(), "{reports:?}");
     }
 }
 

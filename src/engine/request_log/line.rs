@@ -46,11 +46,11 @@ impl Lines {
         }
     }
 
-    /// Parses the next piece of a file. Calls `on_line` with the report of each complete line.
-    pub(super) fn feed(&mut self, mut bytes: &[u8], on_line: &mut dyn FnMut(EngineReport)) {
+    /// Parses the next piece of a file. Adds the report of each complete line.
+    pub(super) fn feed(&mut self, mut bytes: &[u8], reports: &mut Vec<EngineReport>) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             self.piece(bytes.get(..end).unwrap_or_default());
-            self.report().into_iter().for_each(&mut *on_line);
+            reports.extend(self.report());
             *self = Lines::new(false);
             bytes = bytes.get(end + 1..).unwrap_or_default();
         }

@@ -53,16 +53,10 @@ impl Logs {
         file.unwrap().write_all(text.as_bytes()).unwrap();
     }
 
-    /// Lists the folder and returns the ids of the new lines.
+    /// Returns the ids of the new lines.
     fn ids(&mut self) -> Vec<String> {
-        self.folder.polls_until_listing = 0;
-        self.ids_without_listing()
-    }
-
-    /// The same, without a listing unless one is due.
-    fn ids_without_listing(&mut self) -> Vec<String> {
-        let mut ids = Vec::new();
-        self.folder.poll(&mut |report| ids.extend(report.rid));
+        let reports = self.folder.poll().into_iter();
+        let mut ids: Vec<String> = reports.filter_map(|report| report.rid).collect();
         ids.sort();
         ids
     }
@@ -74,9 +68,7 @@ fn a_folder_created_after_the_start_is_read_from_its_beginning_and_reports_what_
     assert_eq!(logs.ids(), [""; 0]);
     fs::create_dir(&logs.folder.path).unwrap();
     logs.append(HOUR, &line("a", 0));
-    let mut all = Vec::new();
-    logs.folder.polls_until_listing = 0;
-    logs.folder.poll(&mut |report| all.push(report));
+    let all = logs.folder.poll();
     let at = |micros: i64| Some(Stamp::from_nanos(1_795_170_105 * NANOS + micros * 1000));
     let expected = EngineReport {
         rid: Some("a".into()),
@@ -133,11 +125,6 @@ fn files_may_rotate_be_renamed_be_truncated_and_vanish() {
     assert_eq!(logs.ids(), [""; 0]);
     logs.append(HOUR, &line("e", 0));
     assert_eq!(logs.ids(), ["e"]);
-    // The end of a removed file is read.
-    logs.append(NEXT, &line("f", 0));
-    fs::remove_file(logs.path(NEXT)).unwrap();
-    assert_eq!(logs.ids(), ["f"]);
-    assert_eq!(logs.folder.open.len(), 2);
     // The folder is removed and created again: all in it is new.
     let away = logs.root.path().join("away");
     fs::rename(&logs.folder.path, away).unwrap();
@@ -148,13 +135,12 @@ fn files_may_rotate_be_renamed_be_truncated_and_vanish() {
 }
 
 #[test]
-fn of_many_hours_few_are_open_and_one_that_is_again_among_the_latest_is_not_read_again() {
+fn of_many_hours_few_are_read_and_one_that_is_again_among_the_latest_is_not_read_again() {
     let mut logs = Logs::new();
     for n in 0..40 {
         logs.append(&hour(n), &line("old", 0));
     }
     logs.ids();
-    assert_eq!(logs.folder.open.len(), MAX_FILES);
     let oldest = hour(40 - MAX_FILES);
     logs.append(&oldest, &line("a", 0));
     assert_eq!(logs.ids(), ["a"]);
@@ -162,25 +148,10 @@ fn of_many_hours_few_are_open_and_one_that_is_again_among_the_latest_is_not_read
     logs.append(&hour(39), &line("new", 0));
     logs.append(&hour(40), &line("newer", 0));
     assert_eq!(logs.ids(), ["new", "newer"]);
-    assert_eq!(logs.folder.open.len(), MAX_FILES);
     fs::remove_file(logs.path(&hour(40))).unwrap();
     assert_eq!(logs.ids(), [""; 0]);
     logs.append(&oldest, &line("c", 0));
     assert_eq!(logs.ids(), ["c"]);
-}
-
-#[test]
-fn the_folder_is_not_listed_in_every_poll() {
-    let mut logs = Logs::new();
-    logs.append(HOUR, "");
-    logs.ids();
-    logs.append(NEXT, &line("b", 0));
-    logs.append(HOUR, &line("a", 0));
-    assert_eq!(logs.ids_without_listing(), ["a"]);
-    for _ in 2..POLLS_PER_LISTING {
-        assert_eq!(logs.ids_without_listing(), [""; 0]);
-    }
-    assert_eq!(logs.ids_without_listing(), ["b"]);
 }
 
 #[test]

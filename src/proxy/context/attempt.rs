@@ -121,7 +121,7 @@ impl Context {
     /// Notes a sending that began at `at`, for exported traces; with the time at which its connecting failed.
     fn trace_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
         let recording = self.recording.as_mut();
-        let Some(recording) = recording.filter(|_| self.shared.telemetry.traces()) else {
+        let Some(recording) = recording.filter(|_| self.shared.telemetry.traces.is_some()) else {
             return;
         };
         let sendings = &mut recording.observer.row_mut().internal.trace.sendings;

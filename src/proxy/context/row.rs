@@ -140,7 +140,7 @@ impl Context {
         row.attempts = Some(count.into());
         row.failed_attempts = failed_text(&failed);
         // The server's spans are children of the hop's.
-        if self.shared.telemetry.traces() || self.shared.engine.is_some() {
+        if self.shared.telemetry.traces.is_some() || self.shared.engine.is_some() {
             row.internal.trace.attempts = attempts.others;
             row.internal.trace.attempts.extend(attempts.last);
         }

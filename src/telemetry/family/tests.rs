@@ -6,7 +6,8 @@ use super::*;
 
 const COUNTER: Metric = Metric {
     name: "c_total",
-    kind: Kind::Counter,
+    kind: MetricType::COUNTER,
+    bounds: &[],
     help: "Counts.",
     labels: &["worker", "kind"],
 };
@@ -79,7 +80,8 @@ fn concurrent_threads_exceed_the_limit_by_at_most_one_set_each() {
 #[test]
 fn many_values_at_once_add_up() {
     let times = Metric {
-        kind: Kind::Histogram(&[0.001, 0.1, 2.0]),
+        kind: MetricType::HISTOGRAM,
+        bounds: &[0.001, 0.1, 2.0],
         labels: &[],
         ..COUNTER
     };

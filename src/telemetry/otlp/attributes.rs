@@ -2,13 +2,13 @@
 //!
 //! <https://opentelemetry.io/docs/specs/semconv/gen-ai/>; SGLang and vLLM use `gen_ai.latency.*`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 
 use opentelemetry::{Key, KeyValue, StringValue, Value};
 
 use crate::clock::NANOS;
 use crate::request::column::{self, Scope};
-use crate::request::columns::{COLUMNS, ColumnId as Id};
+use crate::request::columns::{COLUMNS, Column, ColumnId as Id};
 use crate::request::endpoint::Endpoint;
 use crate::request::row::Row;
 
@@ -28,24 +28,19 @@ const CONVENTIONS: [(Id, &str); 12] = [
     (Id::prefill_time, "gen_ai.latency.time_in_model_prefill"),
 ];
 
-/// Returns the attribute name of each column, in the order of [`COLUMNS`].
-pub fn keys() -> &'static [Key] {
-    static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
-    KEYS.get_or_init(|| {
-        let mut keys: Vec<Key> = COLUMNS
-            .iter()
-            .map(|column| Key::from(Arc::from(format!("queuescope.{}", column.name))))
-            .collect();
-        for (column, convention) in CONVENTIONS {
-            keys[column as usize] = Key::from_static_str(convention);
-        }
-        keys
-    })
-}
+/// The attribute name of each column, in the order of [`COLUMNS`].
+pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let name = |column: &Column| Arc::<str>::from(format!("queuescope.{}", column.name));
+    let mut keys: Vec<Key> = COLUMNS.iter().map(|column| name(column).into()).collect();
+    for (column, convention) in CONVENTIONS {
+        keys[column as usize] = Key::from_static_str(convention);
+    }
+    keys
+});
 
 /// Appends the columns of a row that have a value: all of them, or those of one scope.
 pub fn columns(row: &Row, scope: Option<Scope>, attributes: &mut Vec<KeyValue>) {
-    for (column, key) in COLUMNS.iter().zip(keys()) {
+    for (column, key) in COLUMNS.iter().zip(&*KEYS) {
         if scope.is_none_or(|scope| scope == column.scope)
             && let Some(value) = value((column.get)(row))
         {
@@ -75,11 +70,9 @@ pub fn of_http(endpoint: Endpoint) -> [KeyValue; 2] {
 
 /// Returns `host:port` as two attributes.
 pub fn of_server(address: &str) -> impl Iterator<Item = KeyValue> + use<> {
-    let (host, port) = match address.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse::<i64>().ok()),
-        None => (address, None),
-    };
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     let host = (!host.is_empty()).then(|| KeyValue::new("server.address", host.to_owned()));
-    host.into_iter()
-        .chain(port.map(|port| KeyValue::new("server.port", port)))
+    let port = port.parse::<i64>().ok();
+    let port = port.map(|port| KeyValue::new("server.port", port));
+    host.into_iter().chain(port)
 }

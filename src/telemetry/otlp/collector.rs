@@ -2,6 +2,7 @@
 //! became of each.
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -78,9 +79,10 @@ impl Collector {
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub fn new(settings: &Settings) -> Result<Collector, rustls::Error> {
+    pub fn new(settings: &Settings) -> io::Result<Collector> {
+        let tls = tls(settings.roots.as_ref()).map_err(io::Error::other)?;
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(settings.roots.as_ref())?)
+            .with_tls_config(tls)
             .https_or_http();
         let mut builder = Client::builder(TokioExecutor::new());
         builder
@@ -121,11 +123,6 @@ impl Collector {
         let (head, body) = response.map_err(|error| unreachable(&error))?.into_parts();
         let read = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let read = read.map_err(|error| unreachable(&*error))?;
-        let refused = |status, answer: &str| ExportError {
-            status: Some(status),
-            retry_after: head.headers.get(RETRY_AFTER).cloned(),
-            ..ExportError::new(Dropped::Rejected, &format!("it answered {answer}"))
-        };
         // A gRPC call that fails at once has its status in the headers, not in the trailers.
         let header = |name: &str| {
             let value = head.headers.get(name);
@@ -133,8 +130,11 @@ impl Collector {
             Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
         let grpc = header("grpc-status");
-        match (self.settings.protocol, grpc.as_deref()) {
-            _ if !head.status.is_success() => {}
+        let (status, answer) = match (self.settings.protocol, grpc.as_deref()) {
+            _ if !head.status.is_success() => {
+                let text = String::from_utf8_lossy(&read.to_bytes()).into_owned();
+                (head.status, format!("{} {text}", head.status))
+            }
             (Protocol::Http, _) | (Protocol::Grpc, Some("0")) => return Ok(()),
             (Protocol::Grpc, status) => {
                 let status = status.unwrap_or("none");
@@ -143,11 +143,14 @@ impl Collector {
                     false => StatusCode::BAD_REQUEST,
                 };
                 let message = header("grpc-message").unwrap_or_default();
-                return Err(refused(nearest, &format!("gRPC status {status} {message}")));
+                (nearest, format!("gRPC status {status} {message}"))
             }
-        }
-        let text = String::from_utf8_lossy(&read.to_bytes()).into_owned();
-        Err(refused(head.status, &format!("{} {text}", head.status)))
+        };
+        Err(ExportError {
+            status: Some(status),
+            retry_after: head.headers.get(RETRY_AFTER).cloned(),
+            ..ExportError::new(Dropped::Rejected, &format!("it answered {answer}"))
+        })
     }
 
     fn request(&self, message: Bytes) -> Result<Request<Full<Bytes>>, ExportError> {

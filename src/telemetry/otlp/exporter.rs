@@ -1,5 +1,6 @@
 //! Exports spans to a collector and returns why an export failed.
 
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -14,7 +15,6 @@ use parking_lot::Mutex;
 
 use crate::telemetry::prometheus::Dropped;
 
-use super::Error;
 use super::collector::{Collector, ExportError};
 use super::settings::Settings;
 
@@ -37,8 +37,8 @@ impl Exporter {
     /// Creates an exporter. It connects for the first export. `instance` identifies this process.
     ///
     /// # Errors
-    /// See [`Error`].
-    pub fn new(settings: &Settings, instance: String) -> Result<Exporter, Error> {
+    /// The library cannot make one, or TLS cannot be set up.
+    pub fn new(settings: &Settings, instance: String) -> io::Result<Exporter> {
         let client = CollectorClient {
             collector: Collector::new(settings)?,
             last_error: Arc::default(),
@@ -49,7 +49,7 @@ impl Exporter {
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(&settings.endpoint)
             .with_timeout(settings.given.timeout_s.get());
-        let mut inner = builder.build()?;
+        let mut inner = builder.build().map_err(io::Error::other)?;
         // The SDK adds OTEL_RESOURCE_ATTRIBUTES.
         let resource = Resource::builder()
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))

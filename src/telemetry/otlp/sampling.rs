@@ -27,9 +27,8 @@ impl Otlp {
             return Some(KeepReason::Error);
         }
         let is_over = |nanos: Option<i64>, limit: Seconds<0>| {
-            let nanos = nanos.and_then(|nanos| u128::try_from(nanos).ok());
-            let limit = limit.get().as_nanos();
-            limit > 0 && nanos.is_some_and(|nanos| nanos > limit)
+            let limit = limit.get().as_nanos() as i128;
+            limit > 0 && nanos.is_some_and(|nanos| i128::from(nanos) > limit)
         };
         let ttft = rows.iter().filter_map(|row| row.ttft).max();
         if is_over(first.elapsed, self.keep_total_over_s) || is_over(ttft, self.keep_ttft_over_s) {

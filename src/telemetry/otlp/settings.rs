@@ -1,7 +1,6 @@
 //! Where traces go, and which are kept: the config or flags, which override the standard `OTEL_*` variables
 //! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>).
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -86,7 +85,7 @@ Otlp {
 }}
 
 /// The resolved settings of an exporter.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// The keys of config or flags.
     pub given: Otlp,
@@ -126,20 +125,22 @@ const SDK_DISABLED: &str = "OTEL_SDK_DISABLED";
 impl Otlp {
     /// Reads the headers of both keys.
     fn headers(&self) -> Result<HeaderMap, InvalidSetting> {
-        let file = self.headers_file.as_ref().map(std::fs::read_to_string);
-        let file = file.transpose().map_err(|error| {
-            let problem = format!("{error}; give a file with lines like \"name: value\"");
-            invalid("headers_file", problem)
-        })?;
-        let in_file = file.as_deref().unwrap_or_default().lines();
-        let in_file = in_file.map(|line| ("headers_file", line));
-        let given = self.headers.iter();
-        let given = given.map(|line| std::str::from_utf8(line.bytes()).unwrap_or_default());
-        let given = given.map(|line| ("headers", line));
-        let all = given.chain(in_file);
         let mut headers = HeaderMap::new();
-        for (key, line) in all.filter(|(_, line)| !line.trim().is_empty()) {
-            read_header(&mut headers, line).map_err(|error| invalid(key, error))?;
+        for line in &self.headers {
+            let line = std::str::from_utf8(line.bytes()).unwrap_or_default();
+            read_header(&mut headers, line).map_err(|error| invalid("headers", error))?;
+        }
+        let Some(path) = &self.headers_file else {
+            return Ok(headers);
+        };
+        let error = |problem| invalid("headers_file", problem);
+        let text = std::fs::read_to_string(path).map_err(|cause| {
+            error(format!(
+                "{cause}; give a file with lines like \"name: value\""
+            ))
+        })?;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            read_header(&mut headers, line).map_err(error)?;
         }
         Ok(headers)
     }
@@ -193,13 +194,6 @@ impl Settings {
     }
 }
 
-/// Does not show the headers' values.
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.target())
-    }
-}
-
 impl Protocol {
     /// Returns its name in the config and in `OTEL_EXPORTER_OTLP_PROTOCOL`.
     pub const fn name(self) -> &'static str {
@@ -224,15 +218,10 @@ impl FromStr for Protocol {
 fn read_header(headers: &mut HeaderMap, line: &str) -> Result<(), String> {
     let (name, value) = line
         .split_once([':', '='])
-        .ok_or("must be like \"name: value\"")?;
-    push_header(headers, name, value.trim())
-}
-
-fn push_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), String> {
-    let name = name.trim().to_ascii_lowercase();
-    let name = HeaderName::from_bytes(name.as_bytes())
+        .ok_or("must be like \"name: value\" or name=value")?;
+    let name = HeaderName::from_bytes(name.trim().as_bytes())
         .map_err(|_| "must begin with a header's name, as in \"x-api-key: value\"")?;
-    let mut value = HeaderValue::from_str(value)
+    let mut value = HeaderValue::from_str(value.trim())
         .map_err(|_| "has characters that are not allowed in a header; give plain text")?;
     value.set_sensitive(true);
     headers.append(name, value);
@@ -263,19 +252,16 @@ fn variable(name: &str, env: Env<'_>) -> Option<(String, String)> {
         .find_map(|name| env(&name).map(|text| (name, text)))
 }
 
-/// Adds to the given headers those of the environment with other names.
+/// Returns the headers of the environment, and the given ones, which replace those of the same name.
 fn headers(given: HeaderMap, env: Env<'_>) -> Result<HeaderMap, InvalidSetting> {
-    let mut headers = given.clone();
+    let mut headers = HeaderMap::new();
     let (variable, text) = variable("HEADERS", env).unwrap_or_default();
     for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
-        let pair = pair.split_once('=');
-        let (name, value) =
-            pair.ok_or_else(|| invalid(&variable, "must be like name=value,name=value"))?;
-        if !given.contains_key(name.trim()) {
-            let pushed = push_header(&mut headers, name, &decoded(value));
-            pushed.map_err(|error| invalid(&variable, error))?;
-        }
+        // Percent-encoded, as W3C baggage is.
+        let pair = percent_decode_str(pair).decode_utf8_lossy();
+        read_header(&mut headers, &pair).map_err(|error| invalid(&variable, error))?;
     }
+    headers.extend(given);
     Ok(headers)
 }
 
@@ -285,26 +271,17 @@ fn endpoint(
     text: &str,
     protocol: Option<Protocol>,
 ) -> Result<(String, Protocol), InvalidSetting> {
-    let url = match text.contains("://") {
-        true => text.to_owned(),
-        false => format!("http://{text}"),
-    };
-    let hint = "give the collector's URL, as in http://127.0.0.1:4317";
-    let uri: Uri = url
-        .parse()
-        .map_err(|_| invalid(name, format!("is no URL; {hint}")))?;
+    let uri: Uri = text.parse().unwrap_or_default();
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-    let host = uri.host().filter(|host| is_http && !host.is_empty());
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    let has_user = authority.contains('@');
-    // Without a scheme, a port is required.
-    let may_lack_port = authority.ends_with(']') || !authority.contains(':');
-    let is_complete = uri.port_u16().is_some() || (may_lack_port && text.contains("://"));
+    let host = uri.host().unwrap_or_default();
+    let port = uri.port_u16().map(|port| format!(":{port}"));
+    let expected = format!("{host}{}", port.unwrap_or_default());
+    let is_plain = uri
+        .authority()
+        .is_some_and(|given| given.as_str() == expected);
     // The URL is shown in logs, and user or query may be a secret.
-    if host.is_none() || has_user || !is_complete || url.contains(['?', '#']) {
-        let problem = format!(
-            "must be http:// or https:// with a host and no query, and a key goes into headers; {hint}"
-        );
+    if !is_http || host.is_empty() || !is_plain || text.contains(['?', '#']) {
+        let problem = "must be http:// or https:// with a host and no query, and a key goes into headers; give the collector's URL, as in http://127.0.0.1:4317";
         return Err(invalid(name, problem));
     }
     // gRPC on its own port, otherwise the specification's default.
@@ -314,7 +291,7 @@ fn endpoint(
     };
     let protocol = protocol.unwrap_or(default);
     let has_path = !matches!(uri.path(), "" | "/");
-    let url = url.trim_end_matches('/');
+    let url = text.trim_end_matches('/');
     let url = match protocol {
         // gRPC has its own paths.
         Protocol::Grpc => url[..url.len() - uri.path().trim_end_matches('/').len()].to_owned(),
@@ -336,12 +313,6 @@ fn roots(given: Option<&Path>, endpoint: &str) -> Result<Option<Roots>, InvalidS
         None => Roots::system().map_err(|error| format!("{error}; give a PEM file")),
     };
     roots.map(Some).map_err(|error| invalid("ca", error))
-}
-
-/// Decodes percent-encoding, which the variables use as W3C baggage does.
-fn decoded(text: &str) -> String {
-    let text = percent_decode_str(text.trim());
-    text.decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -95,7 +95,6 @@ impl Tree<'_> {
         }
         let scope = (!is_single).then_some(Scope::Request);
         attributes::columns(first, scope, &mut attributes);
-        attributes.extend(error_type(first.outcome()));
         let id = first.span_id.filter(|_| is_client);
         let id = id.map_or_else(new_id, otel_id);
         let parent = first.parent_span_id.map(otel_id);
@@ -106,9 +105,10 @@ impl Tree<'_> {
             true => SpanKind::Client,
             false => SpanKind::Server,
         };
+        put_outcome(&mut span, first.outcome(), error(first));
         // By the conventions, a client error is not an error of the server's span.
-        if is_client || first.outcome() != Outcome::ClientError {
-            span.status = status(first);
+        if !is_client && first.outcome() == Outcome::ClientError {
+            span.status = Status::Unset;
         }
         self.spans.push(span);
         // A client's request is its only sending.
@@ -140,30 +140,25 @@ impl Tree<'_> {
     fn sending(&self, sending: &Sending, index: usize, parent: SpanId, end: Stamp) -> SpanData {
         let first = self.first;
         let is_sent = sending.failed.is_none();
-        let (outcome, status) = match is_sent {
-            true => (first.outcome(), status(first)),
-            false => (
-                Outcome::ConnectError,
-                Status::error("the connection failed"),
-            ),
+        let (outcome, error) = match is_sent {
+            true => (first.outcome(), error(first)),
+            false => (Outcome::ConnectError, "the connection failed"),
         };
-        let mut attributes = self.to_server(&sending.upstream);
+        let times = (sending.at, sending.failed.unwrap_or(end));
+        let mut span = self.span(otel_id(sending.span), Some(parent), self.name(), times);
+        span.span_kind = SpanKind::Client;
+        span.attributes = self.to_server(&sending.upstream);
         if index > 0 {
-            attributes.push(KeyValue::new("http.request.resend_count", index as i64));
+            let count = KeyValue::new("http.request.resend_count", index as i64);
+            span.attributes.push(count);
         }
         // Without a response head from upstream, the row's status is that of our own response.
         let head = first.timeline.raw(Moment::ResponseHead);
         let code = head.filter(|_| is_sent).and(first.status);
         let code = code.and_then(|code| i64::try_from(code).ok());
-        attributes.extend(code.map(response_status));
-        attributes.extend(error_type(outcome));
-        let times = (sending.at, sending.failed.unwrap_or(end));
-        SpanData {
-            span_kind: SpanKind::Client,
-            attributes,
-            status,
-            ..self.span(otel_id(sending.span), Some(parent), self.name(), times)
-        }
+        span.attributes.extend(code.map(response_status));
+        put_outcome(&mut span, outcome, error);
+        span
     }
 
     /// Returns the span of a router's attempt, as a hop of this process saw it. It is the parent of the engine's own spans.
@@ -173,25 +168,21 @@ impl Tree<'_> {
             (None, true) => Outcome::Ok,
             (None, false) => self.first.outcome(),
         };
-        let mut attributes = self.to_server(&attempt.host);
-        attributes.push(KeyValue::new("queuescope.worker", attempt.worker.clone()));
-        attributes.extend(attempt.status.map(|status| response_status(status.into())));
-        attributes.extend(error_type(outcome));
         // A router that begins traces of its own has no span in this tree.
         let is_here = |trace: u128| trace.to_be_bytes() == self.trace.to_bytes();
         let router = attempt.parent.filter(|router| is_here(router.trace));
         let parent = router.map_or(parent, |router| otel_id(router.span));
         let ended = attempt.ended.or(attempt.body_timing.last).unwrap_or(end);
         let times = (attempt.arrival.max(from), ended);
-        SpanData {
-            span_kind: SpanKind::Client,
-            attributes,
-            status: match outcome {
-                Outcome::Ok => Status::Unset,
-                failed => Status::error(failed.name()),
-            },
-            ..self.span(otel_id(attempt.span), Some(parent), "hop".into(), times)
-        }
+        let mut span = self.span(otel_id(attempt.span), Some(parent), "hop".into(), times);
+        span.span_kind = SpanKind::Client;
+        span.attributes = self.to_server(&attempt.host);
+        let worker = KeyValue::new("queuescope.worker", attempt.worker.clone());
+        span.attributes.push(worker);
+        let code = attempt.status.map(|status| response_status(status.into()));
+        span.attributes.extend(code);
+        put_outcome(&mut span, outcome, outcome.name());
+        span
     }
 
     /// Returns the common attributes of a span of a request to `address`.
@@ -282,16 +273,17 @@ fn response_status(status: i64) -> KeyValue {
     KeyValue::new("http.response.status_code", status)
 }
 
-/// Returns the span status for a request's outcome.
-fn status(row: &Row) -> Status {
-    match row.outcome() {
-        Outcome::Ok => Status::Unset,
-        _ => Status::error(row.error.clone().unwrap_or_default()),
+/// Says how what a span describes ended.
+fn put_outcome(span: &mut SpanData, outcome: Outcome, error: &str) {
+    if outcome != Outcome::Ok {
+        let kind = KeyValue::new("error.type", outcome.name());
+        span.attributes.push(kind);
+        span.status = Status::error(error.to_owned());
     }
 }
 
-fn error_type(outcome: Outcome) -> Option<KeyValue> {
-    (outcome != Outcome::Ok).then(|| KeyValue::new("error.type", outcome.name()))
+fn error(row: &Row) -> &str {
+    row.error.as_deref().unwrap_or_default()
 }
 
 fn otel_id(span: attempt::SpanId) -> SpanId {

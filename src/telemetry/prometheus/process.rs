@@ -25,13 +25,11 @@ pub(super) fn update(metrics: &Families) {
     // Listing the folder opens one more.
     let files = std::fs::read_dir("/proc/self/fd").map(|all| all.count().saturating_sub(1) as f64);
     let max_files = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft as f64);
-    for (metric, value) in [
-        (&metrics.process_resident, resident_bytes()),
-        (&metrics.process_open_fds, files.unwrap_or(f64::NAN)),
-        (&metrics.process_max_fds, max_files.unwrap_or(f64::NAN)),
-    ] {
-        metric.with(&[]).set(value);
-    }
+    metrics.process_resident.with(&[]).set(resident_bytes());
+    let files = files.unwrap_or(f64::NAN);
+    metrics.process_open_fds.with(&[]).set(files);
+    let max_files = max_files.unwrap_or(f64::NAN);
+    metrics.process_max_fds.with(&[]).set(max_files);
 }
 
 /// Returns the memory that the process holds; NaN if that is unknown.

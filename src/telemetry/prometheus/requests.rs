@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use prometheus::Histogram;
 
 use crate::clock;
-use crate::request::endpoint::Endpoint;
 use crate::request::headers::label_pairs;
 use crate::request::impossible::Impossible;
 use crate::request::row::Row;
@@ -110,21 +109,19 @@ impl Metrics {
     }
 
     fn set_clock_offsets(&self, row: &Row) {
-        for (offset, error, name) in [
-            (row.clock_offset, row.clock_offset_error, &row.host),
-            (
-                row.hop_clock_offset,
-                row.hop_clock_offset_error,
-                &row.worker,
-            ),
-        ] {
+        let set = |offset, error, name: &Option<String>| {
             if let (Some(offset), Some(error), Some(name)) = (offset, error, name) {
                 self.clock_offset.with(&[name]).set(clock::seconds(offset));
-                self.clock_offset_error
-                    .with(&[name])
-                    .set(clock::seconds(error));
+                let errors = self.clock_offset_error.with(&[name]);
+                errors.set(clock::seconds(error));
             }
-        }
+        };
+        set(row.clock_offset, row.clock_offset_error, &row.host);
+        set(
+            row.hop_clock_offset,
+            row.hop_clock_offset_error,
+            &row.worker,
+        );
     }
 }
 
@@ -207,17 +204,21 @@ pub(super) fn seconds(nanos: i64) -> f64 {
     clock::seconds(nanos.max(0))
 }
 
-/// Returns the reasons that [`missing_reason`] may return for an endpoint.
-pub(super) fn reasons(endpoint: Endpoint) -> impl Iterator<Item = &'static str> {
-    // Chat responses may have `meta_info`, which `/generate` always has.
-    let has_meta_info = matches!(endpoint, Endpoint::Generate | Endpoint::Chat);
-    let is_openai = endpoint != Endpoint::Generate;
-    let of_meta_info = ["metrics_off", "too_old", "retracted"].map(|name| (name, has_meta_info));
-    let of_openai = ["openai_stream", "openai_reply"].map(|name| (name, is_openai));
-    let own = of_meta_info.into_iter().chain(of_openai);
-    let own = own.filter_map(|(name, is_possible)| is_possible.then_some(name));
-    own.chain(["unread", "other"])
-        .chain(MissingReason::ALL.map(MissingReason::name))
+/// The reasons of [`missing_reason`] that are not a [`MissingReason`].
+const OTHER_REASONS: [&str; 7] = [
+    "metrics_off",
+    "too_old",
+    "retracted",
+    "openai_stream",
+    "openai_reply",
+    "unread",
+    "other",
+];
+
+/// Returns all reasons that [`missing_reason`] may return.
+pub(super) fn reasons() -> impl Iterator<Item = &'static str> {
+    let of_join = MissingReason::ALL.map(MissingReason::name);
+    OTHER_REASONS.into_iter().chain(of_join)
 }
 
 /// Returns why the row of a successful request has no time in the server queue; `None` if it has one.

@@ -5,8 +5,8 @@ use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Resu
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::impossible::Impossible;
 use crate::request::response::Unread;
-use crate::telemetry::family::{BatchHistogram, Family};
-use crate::telemetry::metric::{Kind, Metric};
+use crate::telemetry::family::{BatchHistogram, Family, Series};
+use crate::telemetry::metric::Metric;
 
 use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Loss};
 
@@ -53,7 +53,8 @@ macro_rules! metrics {
         pub const METRICS: [Metric; [$($name),*].len()] = [$(
             Metric {
                 name: $name,
-                kind: metrics!(@ $series $($bounds)?),
+                kind: <$series as Series>::TYPE,
+                bounds: metrics!(@ $($bounds)?),
                 help: $help,
                 labels: $labels,
             },
@@ -71,10 +72,8 @@ macro_rules! metrics {
             }
         }
     };
-    (@ IntCounter) => { Kind::Counter };
-    (@ Counter) => { Kind::Counter };
-    (@ $series:ident) => { Kind::Gauge };
-    (@ $series:ident $bounds:expr) => { Kind::Histogram($bounds) };
+    (@) => { &[] };
+    (@ $bounds:expr) => { $bounds };
 }
 
 metrics! {
@@ -204,19 +203,18 @@ metrics! {
     engine_joins: IntCounter = "queuescope_engine_joins_total", &["source", "outcome"];
         "Sequences in engines' traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
         written before, with nothing: raise `wait_s`), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
-        ran; of both sources, counted as `trace` where that is on), `no_room` (batches of spans, lines).";
+        ran), `no_room` (batches of spans, lines).";
     engine_waiting: IntGauge = "queuescope_engine_waiting", &[];
         "Requests that have ended and wait for the engine's trace or log.";
     trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
-        4 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be held, whose sender \
+        4 MiB, inflated too), `no_room` (more came than could be held, whose sender \
         was told to send it again, or than could be looked through; their requests may lack the engine's moments).";
     trace_spans_left_out: IntCounter = "queuescope_engine_trace_spans_left_out_total", &["reason"], of LeftOut::ALL.map(LeftOut::name);
         "Spans of an engine or router in batches that were read, left out by themselves: `malformed` (no trace id, span id, start or end that \
         can be), `too_large` (above 256 KiB); rows of their requests may lack the engine's moments.";
     trace_forwards: IntCounter = "queuescope_engine_trace_forwards_total", &["outcome"], of ["sent"].into_iter().chain(Dropped::ALL.map(Dropped::name));
-        "The same batches on their way to the collector: `sent`, or lost by `queue_full`, `rejected` (the collector refused it), \
-        `unreachable` (no connection), `timeout`, `shutdown`.";
+        "The same batches on their way to the collector: `sent`, or lost, for the reasons of `queuescope_traces_dropped_total`.";
     trace_connections_refused: IntCounter = "queuescope_engine_trace_connections_refused_total", &[];
         "Connections to `[engine.traces] listen` that were closed at once, as too many were open.";
     build: IntGauge = "queuescope_build_info", &["version"];

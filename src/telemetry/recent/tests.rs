@@ -141,7 +141,7 @@ fn tokens_are_those_of_the_request_and_an_impossible_value_is_kept_in_the_row_an
         row.request_output_tokens = Some(14);
     }
     let view = recent(rows).view(0, at(1));
-    assert_eq!(view.figures.output_tokens(), 14);
+    assert_eq!(view.figures.output_tokens, 14);
 
     let mut rows = vec![request(1, 50).row()];
     rows[0].inconsistency = Some("pure_queue_time>elapsed".to_owned());
@@ -151,6 +151,6 @@ fn tokens_are_those_of_the_request_and_an_impossible_value_is_kept_in_the_row_an
     let recent = recent(rows);
     let view = recent.view(0, at(1));
     assert_eq!(median_ms(&view, "pure_queue_time"), None);
-    assert_eq!(view.figures.output_tokens(), 0);
+    assert_eq!(view.figures.output_tokens, 0);
     assert_eq!(kept(&recent)[0].pure_queue_time, Some(60 * NANOS));
 }

@@ -1,14 +1,13 @@
 //! Figures of the last minutes, collected in slots of a few seconds.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::column::{Origin, Scope, Value};
-use crate::request::columns::{COLUMNS, Column, ColumnId};
+use crate::request::column::{Scope, Value};
+use crate::request::columns::{Column, ColumnId};
 use crate::request::outcome::Outcome;
 use crate::request::time_spent::TimeSpent;
-use crate::request::timeline::{Moment, Period};
+use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 use crate::telemetry::counted::CountedRequest;
 
@@ -16,23 +15,21 @@ use crate::telemetry::counted::CountedRequest;
 pub const SLOT_SECONDS: i64 = 10;
 /// The length of the window.
 pub const WINDOW_SECONDS: i64 = 300;
-/// The figure that exists only in front of a router.
-const IN_ROUTER: Origin = Origin::Period(Period::QUEUE_IN_ROUTER);
 /// One more than fit into the window, which includes only a part of the first and the last.
 const SLOTS: i64 = WINDOW_SECONDS / SLOT_SECONDS + 1;
 
 /// The columns with quantiles, of successful requests.
-static FIGURES: [&Column; 5] = [
-    &COLUMNS[ColumnId::ttft as usize],
-    &COLUMNS[ColumnId::elapsed as usize],
-    &COLUMNS[ColumnId::queue_time_in_router as usize],
-    &COLUMNS[ColumnId::pure_queue_time as usize],
-    &COLUMNS[ColumnId::tpot as usize],
+const FIGURES: [ColumnId; 5] = [
+    ColumnId::ttft,
+    ColumnId::elapsed,
+    ColumnId::queue_time_in_router,
+    ColumnId::pure_queue_time,
+    ColumnId::tpot,
 ];
 
-/// The slots of the last minutes, in order. A slot with a reader is copied before it changes.
+/// The slots of the last minutes, each at its index modulo their number. A slot with a reader is copied before it changes.
 #[derive(Debug, Default)]
-pub struct Window(VecDeque<Arc<Slot>>);
+pub struct Window([Arc<Slot>; SLOTS as usize]);
 
 /// The figures of the requests that ended within one slot, or within the window.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +37,8 @@ pub struct Slot {
     /// Its first second divided by [`SLOT_SECONDS`].
     index: i64,
     outcomes: [u64; Outcome::ALL.len()],
-    output_tokens: u64,
+    /// The number of their output tokens.
+    pub output_tokens: u64,
     /// What the time of successful requests was spent on: in total, and until the first token.
     pub spent: [TimeSpent; 2],
     quantiles: [Histogram; FIGURES.len()],
@@ -50,17 +48,15 @@ impl Window {
     /// Adds a request that ended at `at`.
     pub fn add(&mut self, at: Stamp, counted: &CountedRequest<'_>) {
         let index = index(at);
-        // Requests arrive nearly in order, so the position is near the end.
-        let earlier = self.0.iter().rposition(|slot| slot.index < index);
-        let position = earlier.map_or(0, |position| position + 1);
-        if self.0.get(position).is_none_or(|slot| slot.index > index) {
-            self.0.insert(position, Arc::new(Slot::new(index)));
+        let slot = Arc::make_mut(&mut self.0[index.rem_euclid(SLOTS) as usize]);
+        if slot.index < index {
+            *slot = Slot {
+                index,
+                ..Slot::default()
+            };
         }
-        if let Some(slot) = self.0.get_mut(position) {
-            Arc::make_mut(slot).add(counted);
-        }
-        while self.0.len() > SLOTS as usize {
-            self.0.pop_front();
+        if slot.index == index {
+            slot.add(counted);
         }
     }
 
@@ -73,13 +69,6 @@ impl Window {
 }
 
 impl Slot {
-    fn new(index: i64) -> Slot {
-        Slot {
-            index,
-            ..Slot::default()
-        }
-    }
-
     fn add(&mut self, counted: &CountedRequest<'_>) {
         let rows = &*counted.rows;
         let Some(first) = rows.first() else { return };
@@ -92,15 +81,16 @@ impl Slot {
         TimeSpent::count_both(&mut self.spent, first, counted.breakdown.as_ref());
         // If no hop saw the router's sending, the column holds our own: there is no router.
         let has_router = first.timeline.raw(Moment::WorkerArrival).is_some();
-        let figures = FIGURES.iter().zip(&mut self.quantiles);
-        for (column, histogram) in
-            figures.filter(|(column, _)| has_router || column.origin != IN_ROUTER)
-        {
-            let rows = rows.iter().take(match column.scope {
+        for (figure, histogram) in FIGURES.into_iter().zip(&mut self.quantiles) {
+            if figure == ColumnId::queue_time_in_router && !has_router {
+                continue;
+            }
+            let column = figure.column();
+            let count = match column.scope {
                 Scope::Request => 1,
                 Scope::Sequence => rows.len(),
-            });
-            for row in rows {
+            };
+            for row in rows.iter().take(count) {
                 if let Value::Nanos(nanos) = (column.get)(row) {
                     histogram.record(nanos, 1);
                 }
@@ -131,11 +121,6 @@ impl Slot {
         self.outcomes.iter().sum()
     }
 
-    /// Returns the number of their output tokens.
-    pub fn output_tokens(&self) -> u64 {
-        self.output_tokens
-    }
-
     /// Returns the number of requests by outcome, without outcomes that did not occur.
     pub fn outcomes(&self) -> impl Iterator<Item = (Outcome, u64)> {
         let all = Outcome::ALL.into_iter();
@@ -145,7 +130,10 @@ impl Slot {
 
     /// Returns each column with quantiles and its values, nanoseconds.
     pub fn quantiles(&self) -> impl Iterator<Item = (&'static Column, &Histogram)> {
-        FIGURES.iter().copied().zip(&self.quantiles)
+        FIGURES
+            .map(ColumnId::column)
+            .into_iter()
+            .zip(&self.quantiles)
     }
 }
 

@@ -139,15 +139,20 @@ fn a_wait_beside_a_request_without_times_has_an_unknown_cause() {
 fn the_requests_without_times_are_bounded() {
     let mut log = Log::default();
     let interval = |start, end| Interval { start, end };
-    for n in 0..i64::try_from(MAX_COUNTED).unwrap() + 10 {
+    for n in 0..=i64::try_from(MAX_COUNTED).unwrap() {
         log.add_untimed("gpu:1", interval(n * 10, n * 10 + 5), at(1e9));
     }
     let all = &log.untimed["gpu:1"];
     let kept = (all.len(), all[0], all[1].start);
-    assert_eq!(kept, (MAX_COUNTED, interval(0, 105), 110));
-    log.add_untimed("gpu:1", interval(100, i64::MAX), at(1.0));
+    assert_eq!(kept, (MAX_COUNTED / 2, interval(0, 10_015), 10_020));
+    log.add_untimed("gpu:2", interval(100, i64::MAX), at(1.0));
     let end = at(1.0).nanos() + MAX_AGE_NANOS;
-    assert_eq!(log.untimed["gpu:1"], [interval(0, end)]);
+    assert_eq!(log.untimed["gpu:2"], [interval(100, end)]);
+    // Of requests at once one interval is kept.
+    for start in 0..=i64::try_from(MAX_COUNTED).unwrap() {
+        log.add_untimed("gpu:3", interval(start, start + 5), at(1.0));
+    }
+    assert_eq!(log.untimed["gpu:3"].len(), 1);
     for n in 0..2 * MAX_WORKERS {
         log.add_untimed(&n.to_string(), interval(0, 1), at(1.0));
     }

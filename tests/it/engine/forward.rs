@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use queuescope::engine::forward;
-use queuescope::engine::receiver::{Limits, Receiver};
-use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
+use queuescope::engine::forward::Forward;
+use queuescope::engine::receiver::LIMITS;
+use queuescope::telemetry::otlp::settings::{Otlp, Protocol, Settings};
 use queuescope::telemetry::prometheus::{Batch, Metrics};
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
@@ -19,7 +19,7 @@ use crate::support::spans;
 use crate::support::upstream::refusing;
 use crate::support::wire::{Client, post, until};
 
-fn to(addr: SocketAddr, protocol: Protocol) -> forward::Settings {
+fn to(addr: SocketAddr, protocol: Protocol) -> Settings {
     let given = Otlp {
         endpoint: Some(format!("http://{addr}")),
         protocol: Some(protocol),
@@ -27,17 +27,18 @@ fn to(addr: SocketAddr, protocol: Protocol) -> forward::Settings {
         timeout_s: setting(0.5),
         ..Otlp::default()
     };
-    let resolved = settings::Settings::resolve(&given, "test", &|_| None).unwrap();
-    forward::Settings {
-        to: resolved.unwrap(),
-        queue_bytes: 1 << 20,
-    }
+    let resolved = Settings::resolve(&given, "test", &|_| None).unwrap();
+    resolved.unwrap()
 }
 
-fn receiver(forward: forward::Settings) -> (Receiver, Metrics) {
-    let running = Running::with(true, Limits::default(), Some(forward));
-    (running.receiver, running.metrics)
+fn receiver(to: &Settings, queue_bytes: u64) -> (Running, Metrics) {
+    let metrics = Metrics::new().unwrap();
+    let forward = Forward::new(to, queue_bytes, &metrics).unwrap();
+    let running = Running::forwarding(true, LIMITS, metrics.clone(), Some(forward));
+    (running, metrics)
 }
+
+const QUEUE_BYTES: u64 = 1 << 20;
 
 fn taken(metrics: &Metrics) -> u64 {
     metrics.trace_batches.with(&[Batch::Taken.name()]).get()
@@ -56,9 +57,9 @@ async fn the_bytes_that_arrive_are_those_that_came() {
     let mut messages: Vec<Vec<u8>> = recorded.chain([odd]).collect();
     for protocol in [Protocol::Http, Protocol::Grpc] {
         let collector = Collector::start().await;
-        let (receiver, metrics) = receiver(to(collector.http, protocol));
+        let (receiver, metrics) = receiver(&to(collector.http, protocol), QUEUE_BYTES);
         for message in &messages {
-            super::send(receiver.addr(), message).await;
+            super::send(receiver.addr, message).await;
         }
         let all_sent = || counted(&metrics, "sent") == messages.len() as u64;
         until("all are sent", all_sent).await;
@@ -88,7 +89,7 @@ async fn the_bytes_that_arrive_are_those_that_came() {
 #[test]
 fn it_starts_outside_of_any_runtime() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
-    let (receiver, metrics) = receiver(to(nobody, Protocol::Grpc));
+    let (receiver, metrics) = receiver(&to(nobody, Protocol::Grpc), QUEUE_BYTES);
     drop(receiver);
     assert_eq!(counted(&metrics, "shutdown"), 0);
 }
@@ -103,15 +104,15 @@ async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
         (Mood::Takes, refusing().await, "unreachable"),
     ] {
         collector.set(mood);
-        let (receiver, metrics) = receiver(to(addr, Protocol::Grpc));
+        let (receiver, metrics) = receiver(&to(addr, Protocol::Grpc), QUEUE_BYTES);
         for _ in 0..3 {
-            super::send(receiver.addr(), &chat()).await;
+            super::send(receiver.addr, &chat()).await;
         }
         until(reason, || counted(&metrics, reason) == 3).await;
         assert_eq!(counted(&metrics, "sent"), 0, "{reason}");
         // One that comes back gets what comes then; what waits at the end is sent.
         collector.set(Mood::Takes);
-        super::send(receiver.addr(), &chat()).await;
+        super::send(receiver.addr, &chat()).await;
         drop(receiver);
         let sent = u64::from(reason != "unreachable");
         let all = ["sent", reason, "shutdown"].map(|outcome| counted(&metrics, outcome));
@@ -125,14 +126,13 @@ async fn what_waits_is_bounded_and_what_is_acknowledged_at_the_end_is_read_and_c
     let collector = Collector::start().await;
     collector.set(Mood::Holds);
     let mut settings = to(collector.http, Protocol::Http);
-    settings.to.given.timeout_s = setting(60.0);
-    settings.queue_bytes = chat().len() * 10;
-    let (receiver, metrics) = receiver(settings);
+    settings.given.timeout_s = setting(60.0);
+    let (receiver, metrics) = receiver(&settings, chat().len() as u64 * 10);
     let acknowledged = Arc::new(AtomicU64::new(0));
     let mut senders = JoinSet::new();
     for _ in 0..4 {
         let acknowledged = acknowledged.clone();
-        let mut client = Client::connect(receiver.addr()).await;
+        let mut client = Client::connect(receiver.addr).await;
         senders.spawn(async move {
             let request = post("/v1/traces", super::PROTOBUF, &chat());
             while client.stream.write_all(&request).await.is_ok() {

@@ -36,11 +36,10 @@ proptest! {
                     let rids: Vec<_> = rids.iter().map(Option::as_deref).collect();
                     let rows = rows(&went_in.to_string(), &rids);
                     went_in += 1;
-                    let ended = EndedRequest { rows, expected_source: TRACED, at: at(now) };
-                    match table.add_request(ended, at(now + i64::from(wait))) {
-                        Ok(joined) => out.extend(joined.iter().map(name)),
-                        Err(rows) => out.push(rows[0].request_id().to_owned()),
-                    }
+                    let deadline = at(now + i64::from(wait));
+                    let ended = EndedRequest { rows, expected_source: TRACED, at: at(now), deadline };
+                    let refused = table.add_request(ended).err().map(Joined::without);
+                    out.extend(refused.iter().map(name));
                 }
                 Step::Report(rid, is_log) => {
                     let report = report(&rid.to_string());
@@ -49,15 +48,15 @@ proptest! {
                 }
                 Step::Due(later) => {
                     now += i64::from(later);
-                    out.extend(table.take_due(at(now)).iter().map(name));
-                    table.forget(at(now));
+                    out.extend(table.take_ready(at(now)).iter().map(name));
+                    drop(table.forget(at(now)));
                     prop_assert!(table.store.len() <= 5 * ITEMS_PER_REQUEST);
                 }
             }
             prop_assert!(table.waiting() <= 5);
         }
-        out.extend(table.take_due(at(now + 1000)).iter().map(name));
-        prop_assert_eq!((table.waiting(), table.by_rid.len()), (0, 0));
+        out.extend(table.take_ready(at(now + 1000)).iter().map(name));
+        prop_assert_eq!(table.waiting(), 0);
         out.sort_by_key(|id| id.parse::<u32>().unwrap());
         let all: Vec<String> = (0..went_in).map(|id: u32| id.to_string()).collect();
         prop_assert_eq!(out, all);

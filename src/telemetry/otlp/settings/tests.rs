@@ -28,8 +28,7 @@ const CASES: &str = "
  | | none
  | ENDPOINT=  | none
 http://c:4317 | | http://c:4317 by grpc
-c:4317 | | http://c:4317 by grpc
-c:4317/v1/traces/ | | http://c:4317 by grpc
+http://c:4317/v1/traces/ | | http://c:4317 by grpc
 http://c:4318 | | http://c:4318/v1/traces by http/protobuf
 http://c:4318/ | | http://c:4318/v1/traces by http/protobuf
 http://c/own/path | | http://c/own/path by http/protobuf
@@ -46,11 +45,13 @@ http://c:4317 | OTEL_SDK_DISABLED=True | http://c:4317 by grpc
 
 ftp://c | | endpoint: must be http:// or https://
 nonsense | | endpoint: must be http:// or https:// with a host
+c:4317 | | endpoint: must be http:// or https:// with a host
  | ENDPOINT=nonsense | OTEL_EXPORTER_OTLP_ENDPOINT: must be http:// or https:// with a host
  | TRACES_ENDPOINT=http:/c | OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: must be http:// or https:// with a host
  | ENDPOINT=c:port | OTEL_EXPORTER_OTLP_ENDPOINT: must be http:// or https:// with a host
+http://c:port | | endpoint: must be http:// or https://
 http://key@c | | endpoint: must be http:// or https://
-http:// | | endpoint: is no URL
+http:// | | endpoint: must be http:// or https:// with a host
 http://c/?key=secret | | endpoint: must be http:// or https:// with a host and no query
 http://c | PROTOCOL=http/json | OTEL_EXPORTER_OTLP_PROTOCOL: must be one of grpc, http/protobuf
 http://c | HEADERS=secret | OTEL_EXPORTER_OTLP_HEADERS: must be like
@@ -79,15 +80,15 @@ fn the_config_overrides_the_environment() {
 #[test]
 fn a_given_header_overrides_the_environments_and_none_is_shown() {
     let given = Otlp {
-        headers: vec!["Authorization: Bearer given".into()],
+        headers: vec!["Authorization: Bearer own-key".into()],
         ..at("http://c")
     };
     let settings = of(&given, "HEADERS=authorization=other,x-key=a%20b");
     let shown = format!("{settings:?} {:?}", settings.headers);
     let pairs = settings.headers.iter();
     let pairs = pairs.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
-    assert!(pairs.eq(["authorization: Bearer given", "x-key: a b"]));
-    let is_shown = ["given", "a b"].map(|value| shown.contains(value));
+    assert!(pairs.eq(["authorization: Bearer own-key", "x-key: a b"]));
+    let is_shown = ["own-key", "a b"].map(|value| shown.contains(value));
     assert_eq!(is_shown, [false; 2], "{shown}");
     for wrong in ["no colon", ": value", "a b: value", "a: \u{1}"] {
         let read = read_header(&mut HeaderMap::new(), wrong);
