@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 mod page;
 mod show;
 
+use anyhow::{bail, ensure};
 use toml::Value;
 
 use crate::disk;
+use crate::experiment::plan::error::PlanError;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
 use crate::report::figures::figures;
@@ -18,7 +20,6 @@ use crate::table;
 use crate::units::{at_least, round_to_four_digits, share};
 use crate::upstream::Policy;
 
-use super::Error;
 use super::figures::{Compared, Figures, goal};
 use super::fit::Fit;
 use super::load::Load;
@@ -81,23 +82,22 @@ impl Args {
     }
 
     /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
-    fn read(&self, given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
-        let mut runs = reader::load(given)?.runs;
-        for run in &mut runs {
+    fn read(&self, given: &[PathBuf]) -> anyhow::Result<(Vec<Run>, Vec<Load>)> {
+        let (mut runs, mut loads, mut empty) = (Vec::new(), Vec::new(), Vec::new());
+        for mut run in reader::load(given)?.runs {
             run.given_slots = self.max_running_requests;
             run.given_pool = self.max_total_tokens;
+            let load = Load::of(&run)?;
+            if load.requests.is_empty() {
+                empty.push(format!("{}: {NOTHING_TO_REPLAY}", load.name));
+                continue;
+            }
+            runs.push(run);
+            loads.push(load);
         }
-        let loads = runs.iter().map(Load::of);
-        let loads = loads.collect::<Result<Vec<Load>, Error>>()?;
-        let all = runs.into_iter().zip(loads);
-        let (all, empty): (Vec<_>, Vec<_>) = all.partition(|(_, load)| !load.requests.is_empty());
-        let (runs, mut loads): (Vec<Run>, Vec<Load>) = all.into_iter().unzip();
-        let mut empty = empty.into_iter().map(|(_, load)| Error::Empty(load.name));
-        match loads.first_mut() {
-            Some(first) => first.notes.extend(empty.map(|error| error.to_string())),
-            // An experiment may be without runs.
-            None => return Err(empty.next().unwrap_or(Error::Empty("LOAD".to_owned()))),
-        }
+        let problem = || PlanError(format!("nothing is to be replayed; {}", empty.join("; ")));
+        let first = loads.first_mut().ok_or_else(problem)?;
+        first.notes.append(&mut empty);
         Ok((runs, loads))
     }
 }
@@ -174,20 +174,21 @@ const MAX_EXTRAPOLATION: f64 = 2.5;
 /// of `--fit` were less than `MIN_FITTED` times as full.
 const NEARLY_FULL: f64 = 0.9;
 const MIN_FITTED: f64 = 0.7;
+/// Why a load is left out.
+const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells its arrival and numbers of tokens \
+    (arrival_time, actual_prompt_tokens, actual_output_tokens)";
 
 /// Runs the command: returns its output, and the reason if nothing was predicted or found.
 ///
 /// # Errors
 /// An argument is wrong, or a file cannot be read or written.
-pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
-    Goal::each_once(&args.goodput).map_err(Error::Setting)?;
-    if args.find.is_some() && args.goodput.is_empty() {
-        let hint = "--find: give what must be kept by --goodput, such as --goodput ttft:500";
-        return Err(Error::Setting(hint.to_owned()));
-    }
+pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
+    Goal::each_once(&args.goodput).map_err(PlanError)?;
+    let hint = "give what must be kept by --goodput, such as --goodput ttft:500";
+    let has_goal = args.find.is_none() || !args.goodput.is_empty();
+    ensure!(has_goal, PlanError::of("--find", hint));
     let sweeps = sweeps(&args.set)?;
-    let grid = grid::combinations(&sweeps, 1)
-        .map_err(|error| Error::Setting(format!("--set: {error}")))?;
+    let grid = grid::combinations(&sweeps, 1).map_err(|error| PlanError::of("--set", error))?;
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
@@ -198,7 +199,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         for settings in &grid {
             let was = Deployment::of(&Model::default(), load);
             let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
-            deployment(was, load, &all)?;
+            deployment(was, load.rate(), &all)?;
         }
     }
     let fitted = match args.fit.as_slice() {
@@ -243,9 +244,9 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     Ok((shown, nothing))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Error> {
+fn write(path: &Path, text: &str) -> Result<(), table::Error> {
     let written = disk::replace(path, text.as_bytes());
-    Ok(written.map_err(|cause| table::Error::write(path, cause))?)
+    written.map_err(|cause| table::Error::write(path, cause))
 }
 
 impl<'a> Results<'a> {
@@ -255,7 +256,7 @@ impl<'a> Results<'a> {
         run: &Run,
         load: &'a Load,
         grid: &[Vec<Entry>],
-    ) -> Result<LoadResult<'a>, Error> {
+    ) -> anyhow::Result<LoadResult<'a>> {
         let of_run = figures(run);
         let mut result = LoadResult {
             notes: self.notes(load, grid),
@@ -279,8 +280,8 @@ impl<'a> Results<'a> {
         Ok(result)
     }
 
-    fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, Error> {
-        let servers = deployment(self.fit.original(load), load, &settings)?;
+    fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, PlanError> {
+        let servers = deployment(self.fit.original(load), load.rate(), &settings)?;
         let predicted = servers.serve(load);
         let figures = Figures::of(&predicted, &self.args.goodput);
         Ok((settings, servers, predicted, figures))
@@ -316,49 +317,44 @@ impl<'a> Results<'a> {
     /// A warning about a prediction far from all that the rows of `--fit` show.
     fn extrapolation_note(&self, servers: &Deployment, predicted: &Load) -> Option<String> {
         let ((max, mean), (max_fitted, fitted)) = (predicted.running(), self.fit.running);
-        if max as f64 > MAX_EXTRAPOLATION * max_fitted as f64 {
-            return Some(format!(
-                "up to {max} requests run at once on a server, and at most {max_fitted} did in the rows of --fit: these do not show how fast it is \
-                 then, and ± does not cover that; give --fit rows of more requests at once"
-            ));
-        }
-        let slots = servers.slots.iter().map(|slots| *slots as f64).sum::<f64>()
-            / servers.slots.len() as f64;
-        let [busy, fitted] = [mean / slots, fitted / slots];
-        (busy >= NEARLY_FULL && fitted < MIN_FITTED * busy).then(|| {
+        let slots = servers.slots.iter().map(|slots| *slots as f64);
+        let slots = slots.sum::<f64>() / servers.slots.len() as f64;
+        let is_far = max as f64 > MAX_EXTRAPOLATION * max_fitted as f64
+            || mean >= NEARLY_FULL * slots && fitted < MIN_FITTED * mean;
+        is_far.then(|| {
             format!(
-                "{:.0} % of the servers' slots are in use on average, and at most {:.0} % were in the rows of --fit: these do not show what \
-                 becomes of a queue then, and ± is too narrow; give --fit rows of busier servers",
-                busy * 100.0,
-                fitted * 100.0
+                "up to {max} requests run at once on a server, {mean:.1} on average, and at most {max_fitted} did in the rows of --fit, \
+                 {fitted:.1} on average: these do not show how fast it is then and what becomes of a queue, and ± is too narrow; give \
+                 --fit rows of busier servers"
             )
         })
     }
 
-    /// The fewest servers, or the highest rate, that keep the goals: tries what was measured, doubles or halves until one candidate
-    /// keeps them and one does not, then bisects.
-    fn find(&self, load: &Load, settings: &[Entry], what: Find) -> Result<Option<Replayed>, Error> {
+    /// The fewest servers, or the highest rate, that keep the goals, by bisection.
+    fn find(
+        &self,
+        load: &Load,
+        settings: &[Entry],
+        what: Find,
+    ) -> anyhow::Result<Option<Replayed>> {
         // Candidates are numbered so that each has more capacity to spare than the one before: one server more, or a rate that
         // is lower by `PRECISION`.
-        let rate = load.rate();
-        let number_of = |of: f64| ((rate / of).ln() / PRECISION.ln_1p()) as i64;
-        let (first, mut at, last) = match what {
-            Find::Servers => (1, load.servers.len() as i64, MAX_SERVERS as i64),
-            Find::Rate => (number_of(MAX_RATE), 0, number_of(min_rate(load))),
+        let last = match what {
+            Find::Servers => MAX_SERVERS as i64,
+            Find::Rate => ((MAX_RATE / min_rate(load)).ln() / PRECISION.ln_1p()) as i64,
         };
-        let (mut missed, mut kept, mut found) = (first - 1, last + 1, None);
-        at = at.clamp(first, last);
+        let (mut missed, mut kept, mut found) = (0, last + 1, None);
         while kept - missed > 1 {
-            let (value, lower, higher) = match what {
-                Find::Servers => (Value::from(at), at / 2, at * 2),
+            let (at, value) = match what {
+                Find::Servers => {
+                    // Between them by factors: many servers take long to replay.
+                    let at = ((missed + 1) as f64 * kept as f64).sqrt() as i64;
+                    (at, Value::from(at))
+                }
                 Find::Rate => {
-                    let tried = rate * (1.0 + PRECISION).powi(-at as i32);
-                    let half = number_of(rate / 2.0);
-                    (
-                        Value::from(round_to_four_digits(tried)),
-                        at - half,
-                        at + half,
-                    )
+                    let at = i64::midpoint(missed, kept);
+                    let rate = MAX_RATE * (1.0 + PRECISION).powi(-at as i32);
+                    (at, Value::from(round_to_four_digits(rate)))
                 }
             };
             let looked_for = (what.key().to_owned(), value);
@@ -367,19 +363,16 @@ impl<'a> Results<'a> {
                 true => (kept, found) = (at, Some(replayed)),
                 false => missed = at,
             }
-            at = match (missed < first, kept > last) {
-                (true, _) => lower.max(first),
-                (_, true) => higher.min(last),
-                _ => i64::midpoint(missed, kept),
-            };
         }
-        match (what, kept == first) {
-            (Find::Rate, true) => Err(Error::Setting(format!(
-                "--find rate: {}: any rate keeps --goodput, also all requests at once; give a stricter one",
-                load.name
-            ))),
-            _ => Ok(found),
+        if what == Find::Rate && kept == 1 {
+            let problem =
+                "any rate keeps --goodput, also all requests at once; give a stricter one";
+            bail!(PlanError::of(
+                "--find rate",
+                format!("{}: {problem}", load.name)
+            ));
         }
+        Ok(found)
     }
 
     /// What the reader of a load's predictions must know.

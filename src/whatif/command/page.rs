@@ -81,15 +81,9 @@ impl Results<'_> {
                 .collect(),
             ..Run::default()
         };
-        for (n, sequences) in made.by_request().enumerate() {
-            for (index, request) in sequences.iter().enumerate() {
-                let id = match sequences.len() {
-                    1 => n.to_string(),
-                    _ => format!("{n}#{index}"),
-                };
-                let row = request.times.map(|times| row(id, request, times, made));
-                row.iter().for_each(|row| run.table.push_row(row));
-            }
+        for (number, (request, times)) in made.timed().enumerate() {
+            run.table
+                .push_row(&row(number.to_string(), request, times, made));
         }
         run
     }

@@ -91,21 +91,22 @@ fn an_error_of_a_load_names_its_file() {
     let failed = path("failed.csv", "False,server_error");
     let plain = path("plain.csv", "True,ok");
     let load = file("slots16");
-    let none = "failed.csv: no request went well";
+    let none = "failed.csv: no request of one sequence went well";
     let few = "plain.csv: no server has 20 requests";
-    let at_once = "--set rate: plain.csv: its requests all come at once";
     for (given, wrong) in [
         (&[&*failed][..], none),
         (&[&plain], few),
         (&[&load, "--fit", &plain], few),
         (&[&load, "--fit", &failed], none),
-        (&[&load, &plain, "--set", "rate=2"], at_once),
     ] {
         assert_says(&run(given).unwrap_err(), wrong);
     }
     // Beside others it is left out, and that is said.
     let shown = said(&[&load, &failed], "--set rate=2");
-    assert_says(&shown, "note: failed.csv: no request went well");
+    assert_says(
+        &shown,
+        "note: failed.csv: no request of one sequence went well",
+    );
     // As is the load for which nothing is found.
     let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
     let (_, nothing) = run(&[&[&*load, &file("shared")][..], &flags].concat()).unwrap();
@@ -184,8 +185,8 @@ const REFUSED: &str = "\
 --set rate=2000 | --set rate = 2000: must be a number from 0.001 to 1000
 --set request_rate=2000000 | --set request_rate = 2000000: must be a number from 0.001 to 1000000
 --set disable_radix_cache=3 | --set disable_radix_cache = 3: must be one of true, false
---set rate=2 --set request_rate=3 | --set rate: must be given once
---set rate=2 --set rate=3 | --set rate: must be given once
+--set rate=2 --set request_rate=3 | '--rate <RATE>' cannot be used with
+--set rate=2 --set rate=3 | '--rate <RATE>' cannot be used multiple times
 --set routing_policy=cache_aware | which prompts share a beginning
 --goodput client_stall:3 | `client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,
 --goodput foo:3 | `foo` is no latency that is predicted: use one of ttft, e2el, tpot,
@@ -196,8 +197,8 @@ const REFUSED: &str = "\
 --find servers | --find: give what must be kept by --goodput
 --max-total-tokens 0 | must be a whole number, 1 or more
 --goodput ttft:9 --goodput-share 2 | must be a share from 0 to 1, such as 0.05 or 5%
-FIND request_rate=3 | --set request_rate: must be given once, not with --find of the same
-FIND rate=3 | must be given once, not with --find of the same, and rate not with request_rate";
+FIND request_rate=3 | '--request-rate <REQUEST_RATE>' cannot be used multiple times
+FIND rate=3 | '--rate <RATE>' cannot be used with";
 
 #[test]
 fn what_cannot_be_predicted_is_named() {
