@@ -101,10 +101,6 @@ fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
     }
 }
 
-/// SGLang stays, and serves nobody.
-const DEAF: &str = "echo \"[2026-11-22 10:00:46] ERROR:    [Errno 98] error while attempting to bind on address \
-    ('127.0.0.1', 1): address already in use\" >&2; exec sleep 1000";
-
 #[tokio::test]
 async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -141,10 +137,6 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         (
             no_program,
             "the program is not there|/no/such/python -m sglang.launch_server",
-        ),
-        (
-            serving(shell(DEAF)),
-            "server-1 cannot serve: the port is in use",
         ),
         (too_soon, "server-1|is not ready|Connection refused"),
     ] {
