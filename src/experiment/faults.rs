@@ -190,7 +190,7 @@ async fn inject(
     plan: &FaultPlan,
     server: &Server,
     index: usize,
-    log: &TimedRows<FaultRow>,
+    log: &TimedRows,
 ) -> anyhow::Result<()> {
     let mut changes = plan.changes(index).into_iter().peekable();
     let write = |at: Stamp, event: &str| {
@@ -200,7 +200,7 @@ async fn inject(
             kind: plan.kind.name().to_owned(),
             event: event.to_owned(),
         };
-        log.write(&[row]).context("faults.csv")
+        log.write([row]).context("faults.csv")
     };
     let reach = async |at| log.clock.wait_until(log.began.plus_seconds(at)).await;
     while let Some((at, is_down)) = changes.next() {

@@ -111,7 +111,7 @@ impl Scraper {
 
 impl Target {
     /// Scrapes every second until it is dropped. A failed scrape leaves a gap.
-    async fn run(&mut self, access: &Access, rows: &TimedRows<SeriesRow>) -> csv::Result<()> {
+    async fn run(&mut self, access: &Access, rows: &TimedRows) -> csv::Result<()> {
         let mut ticks = interval(SCRAPE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let limit = match self.source {
@@ -135,7 +135,7 @@ impl Target {
                         metric: metric.to_owned(),
                         value,
                     };
-                    rows.write(&readings.into_iter().map(row).collect::<Vec<_>>())?;
+                    rows.write(readings.into_iter().map(row))?;
                 }
                 Err(error) => {
                     self.failed += 1;
