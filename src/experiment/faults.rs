@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
+use serde_json::Map;
 use toml::Value;
 
 use crate::clock::{Clock, Stamp};
@@ -63,19 +64,14 @@ impl Schedule {
 }
 
 fn parse_phases(text: &str) -> Result<Vec<Phase>, String> {
-    let mut phases: Vec<Phase> = Vec::new();
     let table: BTreeMap<String, BTreeSet<usize>> = inline_table(text)?;
-    for (at, down) in table {
+    let phase = |(at, down): (String, _)| {
         let seconds = units::seconds(&at).filter(|at| at.is_finite() && *at >= 0.0);
         let seconds = seconds.ok_or_else(|| format!("`{at}` is no time, 0 or more"))?;
-        if phases.iter().any(|(at, _)| *at == seconds) {
-            return Err(format!("{seconds} s is given twice"));
-        }
-        phases.push((seconds, down));
-    }
-    if phases.is_empty() {
-        return Err("is empty".to_owned());
-    }
+        Ok((seconds, down))
+    };
+    let phases: Result<Vec<Phase>, String> = table.into_iter().map(phase).collect();
+    let mut phases = phases?;
     phases.sort_by(|a, b| a.0.total_cmp(&b.0));
     Ok(phases)
 }
@@ -86,17 +82,16 @@ impl FaultKind {
     /// # Errors
     /// Names the problem and what would be valid.
     pub fn parse(text: &str) -> Result<FaultKind, String> {
-        let kind_alone = || serde_json::Map::from_iter([("kind".to_owned(), text.into())]);
+        if text == KILL {
+            return Ok(FaultKind::Kill);
+        }
         let fields = match text.starts_with('{') {
             true => inline_table(text),
-            false => Ok(kind_alone()),
+            false => Ok(Map::from_iter([("kind".to_owned(), text.into())])),
         };
-        let kind = fields.and_then(|fields| match fields.get("kind") {
-            Some(kind) if kind == KILL && fields.len() == 1 => Ok(FaultKind::Kill),
-            Some(kind) if kind == KILL => Err("kind = \"kill\": takes no other field".to_owned()),
-            _ => Fault::from_fields(fields).map(FaultKind::Hop),
-        });
-        kind.map_err(|problem| format!("{}; {KINDS}", problem.replace("one of ", "one of kill, ")))
+        let fault = fields.and_then(Fault::from_fields);
+        let kind = fault.map(FaultKind::Hop);
+        kind.map_err(|problem| format!("{problem}; {KINDS}"))
     }
 
     fn name(&self) -> &str {
@@ -219,19 +214,14 @@ async fn inject(
             continue;
         }
         // The server may go down again before it is ready.
-        let next = async {
-            match changes.peek() {
-                Some((next, _)) => reach(*next).await,
-                None => std::future::pending().await,
-            }
-        };
+        let next = changes.peek().map_or(f64::INFINITY, |(next, _)| *next);
         tokio::select! {
             biased;
             ready = server.ready() => {
                 ready?;
                 write(log.clock.now(), "ready")?;
             }
-            () = next => {}
+            () = reach(next), if next.is_finite() => {}
         }
     }
     Ok(())
