@@ -57,7 +57,7 @@ impl Deployment {
     /// the likely cause and a remedy.
     pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
         spec.check()?;
-        let traces = spec.traces.then(|| spec.port()).transpose()?;
+        let traces = spec.traces.then(ports::free).transpose()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
         let mut deployment = Deployment {
@@ -151,7 +151,7 @@ impl Deployment {
             Router::External => (spec.router_url.iter().cloned().collect(), None),
             Router::SglangRouter => {
                 let program = router::find(spec.router_program.as_deref())?;
-                let (addr, metrics) = (spec.port()?, spec.port()?);
+                let (addr, metrics) = (ports::free()?, ports::free()?);
                 let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
                 let own = ["--prometheus-host", &ip, "--prometheus-port", &port];
                 let line = CommandLine::new(program, &["launch"]).listening_on(addr);
@@ -186,7 +186,7 @@ impl Deployment {
         upstream: &[String],
         traces: Option<SocketAddr>,
     ) -> anyhow::Result<String> {
-        let (front, admin) = (spec.port()?, spec.port()?);
+        let (front, admin) = (ports::free()?, ports::free()?);
         let servers = self.servers.iter_mut();
         servers.for_each(|server| server.admin = Some(admin));
         let hop = |server: &Server| Some((server.hop?, server.file.url.clone()));
@@ -218,7 +218,7 @@ impl Drop for Deployment {
 /// Makes the servers, without starting them. They are to send traces to the address `traces`.
 fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<Vec<Server>> {
     let traces = traces.map(|addr| format!("--otlp-traces-endpoint={addr}"));
-    let free_if = |is_wanted: bool| is_wanted.then(|| spec.port()).transpose();
+    let free_if = |is_wanted: bool| is_wanted.then(ports::free).transpose();
     let server = |(number, server): (usize, &ServerSpec)| {
         let name = spec.server_name(number);
         let role = spec.role(number);
@@ -228,7 +228,7 @@ fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<
             ServerSpec::Started(line) => {
                 let addr = match spec.base_port {
                     Some(base) => ports::server_port(base, number)?,
-                    None => spec.port()?,
+                    None => ports::free()?,
                 };
                 let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));
                 let line = line.clone().listening_on(addr).with(port).with(&traces);
@@ -265,15 +265,4 @@ async fn flush_caches(spec: &DeploymentSpec) -> Vec<String> {
     let flushes = urls.map(|url| server::flush_cache(&spec.access, url));
     let flushed = join_all(flushes).await.into_iter();
     flushed.filter_map(Result::err).collect()
-}
-
-impl DeploymentSpec {
-    /// Finds a free port that is not planned for a server.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn port(&self) -> anyhow::Result<SocketAddr> {
-        let base = self.base_port.map_or(0, u32::from);
-        ports::free_outside(&(base..base + self.servers.len() as u32))
-    }
 }
