@@ -115,15 +115,6 @@ impl DeploymentSpec {
         })
     }
 
-    /// The URL that requests are sent to, if it is known before anything is started.
-    pub fn known_target(&self) -> Option<&str> {
-        match self.router {
-            _ if self.has_proxy() => None,
-            Router::External => self.router_url.as_deref(),
-            _ => self.running().next(),
-        }
-    }
-
     /// The role of the server of this number, from 0, if servers work in pairs.
     pub fn role(&self, number: usize) -> Option<ServerRole> {
         (self.prefill > 0).then_some(match number < self.prefill {

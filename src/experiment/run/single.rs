@@ -289,7 +289,8 @@ pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyh
             router::find(spec.router_program.as_deref())?;
         }
         if seen.insert(DATA.map(|key| settings.text(key))) {
-            let url = spec.known_target().unwrap_or(NOT_KNOWN);
+            let known = spec.router_url.as_deref().or(spec.running().next());
+            let url = known.unwrap_or(NOT_KNOWN);
             let args = deploy::traffic(settings, url, spec.upstream_kind(), Path::new(""))?;
             traffic::fetch_dataset(&args).await?;
         }
