@@ -273,7 +273,7 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
     assert!(!page.contains("was not measured: no worker hop"));
 }
 
-/// Rows of 16 requests at once do not tell how fast 64 are.
+/// Rows of 16 requests at once do not tell how fast 64 are, and those of a quiet server nothing of a queue.
 #[test]
 fn a_prediction_far_from_what_was_measured_has_a_note() {
     let load = file("slots16");
@@ -283,12 +283,12 @@ fn a_prediction_far_from_what_was_measured_has_a_note() {
     assert!((16..25).contains(&most), "{most}");
     let note = format!("at most {most} did in the rows of --fit");
     for prediction in all["predictions"].as_array().unwrap() {
-        let is_far = prediction["settings"] == json!({"max_running_requests": 64, "rate": 3});
+        let is_far = prediction["settings"]["rate"] == 3;
         let has_note = prediction["note"].to_string().contains(&note);
         assert_eq!(has_note, is_far, "{prediction}");
     }
     let shown = said(&[&load], line);
-    assert_eq!(shown.matches("requests run at once").count(), 1, "{shown}");
+    assert_eq!(shown.matches("requests run at once").count(), 2, "{shown}");
 }
 
 /// What is not found is said with its reason, and is no success, in words as in JSON.
