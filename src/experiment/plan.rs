@@ -131,15 +131,14 @@ impl Plan {
     }
 
     fn expand(&self) -> Result<Vec<Run>, PlanError> {
-        let sweeps = self.sweeps();
-        let repeats = self.keys.get("repeats").and_then(Value::as_integer);
-        // An invalid number is reported when the first run's settings are read.
-        let repeats = repeats.map_or(1, |repeats| repeats.clamp(1, 1000) as u32);
-        let combinations = grid::combinations(&sweeps, repeats)?;
+        let repeats = self.run_settings(&[])?.keys.repeats;
+        let combinations = grid::combinations(&self.sweeps(), repeats)?;
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let settings = self.run_settings(varied, repeat)?;
+                let mut settings = self.run_settings(varied)?;
+                let seed = &mut settings.load.seed;
+                *seed = seed.saturating_add(repeat.into());
                 runs.push(Run::new(runs.len() + 1, varied.clone(), repeat, settings));
             }
         }
@@ -180,22 +179,19 @@ impl Plan {
         let rate = ("request_rate".to_owned(), Value::Float(rate));
         let count = i64::try_from(requests).unwrap_or(i64::MAX);
         let count = ("num_prompts".to_owned(), Value::Integer(count));
-        let settings = self.run_settings(&[rate.clone(), count], 0)?;
+        let settings = self.run_settings(&[rate.clone(), count])?;
         Ok(Run::new(number, vec![rate], 0, settings))
     }
 
     /// Returns the checked settings of a run: `varied` over the plan's keys over the defaults.
-    fn run_settings(&self, varied: &[Entry], repeat: u32) -> Result<Settings, PlanError> {
+    fn run_settings(&self, varied: &[Entry]) -> Result<Settings, PlanError> {
         let first = |(key, value): (&String, &Value)| {
             let first = alternatives(key, value).into_iter().next();
             (key.clone(), first.unwrap_or_else(|| value.clone()))
         };
         let own = self.keys.iter().map(first).chain(varied.iter().cloned());
         let defaults = self.defaults.clone().into_iter();
-        let mut all: BTreeMap<String, Value> = defaults.chain(own).collect();
-        if let Some(Value::Integer(seed)) = all.get_mut("seed") {
-            *seed = seed.saturating_add(i64::from(repeat));
-        }
+        let all: BTreeMap<String, Value> = defaults.chain(own).collect();
         let settings = Settings::read(all)?;
         deploy::check(&settings)?;
         Ok(settings)
@@ -287,9 +283,7 @@ fn checked(
         if all.contains_key(&name) {
             return Err(PlanError::of(&name, "is given twice"));
         }
-        let is_key = settings::key(&name).is_some();
         let values = alternatives(&name, &value).into_iter();
-        let values = values.map(|value| if is_key { unquoted(value) } else { value });
         let values = settings::distinct(values).map_err(|twice| {
             let key = format!("{name} = {}", flag_text(&masked(&name, &twice)));
             PlanError::of(&key, "is given twice; repeats = 2 does each setting again")
@@ -302,14 +296,6 @@ fn checked(
         all.insert(name, value);
     }
     Ok(all)
-}
-
-/// A whole number or a boolean may be in quotes.
-fn unquoted(value: Value) -> Value {
-    match value.as_str().map(read::scalar) {
-        Some(plain @ (Value::Integer(_) | Value::Boolean(_))) => plain,
-        _ => value,
-    }
 }
 
 /// Whether `name` is a table of a plan.
