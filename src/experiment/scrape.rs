@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use http::Method;
@@ -34,8 +35,6 @@ const QUERY: &str = "--query-gpu=index,utilization.gpu,memory.used --format=csv,
 pub struct Scraper {
     targets: Vec<Target>,
     access: Access,
-    /// Why the file could not be written.
-    write_error: Option<String>,
 }
 
 /// A source of metrics, and how its scrapes went.
@@ -77,33 +76,27 @@ impl Scraper {
         Scraper {
             targets: servers.iter().map(page).chain(gpus).collect(),
             access,
-            write_error: None,
         }
     }
 
     /// Scrapes once a second until it is dropped, and writes the values to [`SERIES`] in `dir`. The time of a row is when the response was
-    /// there, in seconds since `began`. If the file cannot be written, scraping stops and [`Self::notes`] says so.
-    pub async fn run(&mut self, dir: &Path, began: Stamp, clock: &Clock) {
-        if let Err(error) = self.scrape_all(dir, began, clock).await {
-            self.write_error = Some(format!("{SERIES} ends early: {error}"));
-        }
-        std::future::pending().await
-    }
-
-    async fn scrape_all(&mut self, dir: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<()> {
+    /// there, in seconds since `began`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub async fn run(&mut self, dir: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<()> {
         if self.targets.is_empty() {
-            return Ok(());
+            return std::future::pending().await;
         }
         let rows = TimedRows::new(&dir.join(SERIES), began, clock)?;
         let targets = self.targets.iter_mut();
-        try_join_all(targets.map(|target| target.run(&self.access, &rows))).await?;
-        Ok(())
+        let targets = targets.map(|target| target.run(&self.access, &rows));
+        try_join_all(targets).await.map(drop).context(SERIES)
     }
 
     /// Returns notes on failed scrapes: of which target, how many, and why.
     pub fn notes(self) -> Vec<String> {
-        let notes = self.targets.iter().filter_map(Target::note);
-        let mut notes: Vec<String> = notes.chain(self.write_error).collect();
+        let mut notes: Vec<String> = self.targets.iter().filter_map(Target::note).collect();
         notes.sort();
         notes
     }

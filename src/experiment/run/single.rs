@@ -231,7 +231,7 @@ impl RunContext {
             }
         };
         tokio::select! {
-            () = scraper.run(&run.dir, began, &self.clock) => Ok(()),
+            scraped = scraper.run(&run.dir, began, &self.clock) => scraped,
             Err(error) = faults => Err(error),
         }
     }
