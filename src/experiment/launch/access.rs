@@ -147,7 +147,9 @@ fn read_max_running_requests(body: &[u8]) -> Option<u32> {
 fn count_healthy(body: &[u8]) -> usize {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     let workers = json["workers"].as_array().into_iter().flatten();
-    workers.filter(|worker| worker["is_healthy"] == true).count()
+    workers
+        .filter(|worker| worker["is_healthy"] == true)
+        .count()
 }
 
 #[cfg(test)]
@@ -158,7 +160,8 @@ mod tests {
 
     #[test]
     fn healthy_workers_are_counted() {
-        let body = br#"{"workers": [{"is_healthy": true}, {"is_healthy": false}, {"is_healthy": true}]}"#;
+        let body =
+            br#"{"workers": [{"is_healthy": true}, {"is_healthy": false}, {"is_healthy": true}]}"#;
         assert_eq!(count_healthy(body), 2);
         assert_eq!(count_healthy(b"starting"), 0);
     }
