@@ -1,6 +1,6 @@
 //! Runs an experiment: one run after another, each with its own servers, in one folder whose files show the progress at any time.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -105,7 +105,7 @@ pub async fn run(
 fn completed(dir: &Path, run: &Run) -> Option<RunResult> {
     let dir = run_dir(dir, &run.dir);
     let file: RunFile = read_json(&dir.join(RUN)).ok()?;
-    (file.state == RunState::Done).then(|| RunResult::new(dir, file))
+    (file.state == RunState::Done).then_some(RunResult { dir, file })
 }
 
 impl ExperimentRunner {
@@ -210,7 +210,7 @@ impl ExperimentRunner {
         if let (RunState::Failed, Some(error)) = (result.file.state, &result.file.error) {
             self.notify(&format!("  failed: {error}"));
         }
-        for note in result.warnings.iter().chain(&result.file.notes) {
+        for note in &result.file.notes {
             self.notify(&format!("  note: {note}"));
         }
         self.finished.runs.push(result.clone());
@@ -263,15 +263,11 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join(LOCK);
     let file = File::options().create(true).append(true).open(&path);
     let file = file.with_context(|| path.display().to_string())?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            let problem =
-                "another process is at work on this experiment; wait for its end, or end it";
-            Err(PlanError(format!("{}: {problem}", dir.display())).into())
-        }
-        Err(TryLockError::Error(error)) => Err(error).with_context(|| path.display().to_string()),
-    }
+    let problem = "another process is at work on this experiment; wait for its end, or end it";
+    let locked = file.try_lock().map_err(|error| {
+        PlanError(format!("{}: {problem} ({error})", dir.display()))
+    });
+    Ok(locked.map(|()| file)?)
 }
 
 /// Evaluates a trial of a rate: for the file, and as a message.

@@ -42,8 +42,6 @@ pub struct RunResult {
     pub dir: PathBuf,
     /// Its `run.json`.
     pub file: RunFile,
-    /// The warnings of its summary, if it ran just now.
-    pub warnings: Vec<String>,
 }
 
 /// In place of an address that is only known once its listener is there.
@@ -66,18 +64,9 @@ impl RunResult {
             state: RunState::Running,
             ..RunFile::default()
         };
-        let result = RunResult::new(dir, file);
+        let result = RunResult { dir, file };
         result.write()?;
         Ok(result)
-    }
-
-    /// A result without warnings.
-    pub fn new(dir: PathBuf, file: RunFile) -> RunResult {
-        RunResult {
-            dir,
-            file,
-            warnings: Vec::new(),
-        }
     }
 
     /// The first line of why it failed. `run.json` has all of it.
@@ -250,8 +239,10 @@ impl RunContext {
         let faults = deploy::faults(settings);
         // Failed requests are expected with injected faults, and at the rates that a search finds too high.
         let may_fail = settings.keys.find_max_rate || faults.is_some();
-        let RunResult { file, warnings, .. } = run;
-        *warnings = finished.warnings;
+        for warning in &finished.warnings {
+            (self.on_progress)(&format!("  note: {warning}"));
+        }
+        let file = &mut run.file;
         file.error = finished.failure;
         match finished.unfit {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
