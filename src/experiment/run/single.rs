@@ -14,7 +14,7 @@ use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::Scraper;
 use crate::report::figures::figures;
-use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
+use crate::report::files::{FAULTS, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
 use crate::report::reader;
 use crate::report::runs::summary_of;
 use crate::table::join;
@@ -90,18 +90,17 @@ impl RunResult {
 }
 
 /// Copies into the run's rows what only its proxy, which must have ended, knows: moments of pairs of servers, which report them by traces,
-/// and the hops that held requests until they were given up; its summary, if it has one, is made anew. Returns what could not be read.
+/// and the hops that held requests until they were given up; its summary is made anew. Returns what could not be read.
 fn add_front_reports(run: &RunResult) -> anyhow::Result<Option<String>> {
-    let at = |name| run.dir.join(name);
-    let (front, summary) = (at(PROXY_ROWS), at(SUMMARY));
-    let mut rows = [ROWS, PARTIAL].into_iter().map(at);
-    let Some(rows) = rows.find(|rows| rows.is_file() && front.is_file()) else {
+    let files = [ROWS, PROXY_ROWS, SUMMARY].map(|name| run.dir.join(name));
+    if !files.iter().all(|file| file.is_file()) {
         return Ok(None);
-    };
+    }
+    let [rows, front, summary] = files;
     let problem = join::add_front_reports(&rows, &front, run.file.began)?;
-    let loaded = reader::load(std::slice::from_ref(&run.dir))?;
-    let mut finished = loaded.runs.iter().filter(|_| summary.is_file());
-    finished.try_for_each(|run| write_json(&summary, &summary_of(run, &figures(run))))?;
+    for run in &reader::load(std::slice::from_ref(&run.dir))?.runs {
+        write_json(&summary, &summary_of(run, &figures(run)))?;
+    }
     Ok(problem.map(|problem| format!("{PROXY_ROWS}: {problem}")))
 }
 
