@@ -203,7 +203,7 @@ async fn inject(
         // Taken before, as requests fail while the fault is being injected.
         let begun = log.clock.now();
         match (&plan.kind, is_down) {
-            (FaultKind::Kill, true) => server.kill().await?,
+            (FaultKind::Kill, true) => server.kill().await,
             (FaultKind::Kill, false) => server.start()?,
             (FaultKind::Hop(fault), true) => server.set_fault(Some(fault)).await?,
             (FaultKind::Hop(_), false) => server.set_fault(None).await?,

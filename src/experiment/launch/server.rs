@@ -36,26 +36,19 @@ pub struct Server {
 }
 
 impl Server {
-    fn process(&self) -> anyhow::Result<&Process> {
-        let process = self.process.as_ref();
-        process.with_context(|| format!("{} was not started here", self.file.name))
-    }
-
-    /// Kills its process group and waits until that is gone.
-    ///
-    /// # Errors
-    /// It was not started here.
-    pub async fn kill(&self) -> anyhow::Result<()> {
-        self.process()?.kill().await;
-        Ok(())
+    /// Kills its process group and waits until that is gone. An external server has none.
+    pub async fn kill(&self) {
+        if let Some(process) = &self.process {
+            process.kill().await;
+        }
     }
 
     /// Starts it again after a kill, with the same command and port.
     ///
     /// # Errors
-    /// It is running, was not started here, or cannot be started.
+    /// It is running, or cannot be started.
     pub fn start(&self) -> anyhow::Result<()> {
-        self.process()?.start()
+        self.process.as_ref().map_or(Ok(()), Process::start)
     }
 
     /// Waits until it is ready, through its hop if it has one.
