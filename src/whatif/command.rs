@@ -233,10 +233,7 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
         false => results.to_text(),
     };
     let nothing = results.loads.iter().find(|of| of.predictions.is_empty());
-    let nothing = nothing.map(|of| match results.are_several {
-        true => format!("{}: {}", of.load.name, results.not_found_reason(of.load)),
-        false => results.not_found_reason(of.load),
-    });
+    let nothing = nothing.map(|of| results.not_found_reason(of.load));
     let nothing = results.no_prediction.take().or(nothing);
     if let Some(path) = &args.html {
         write(path, &results.page(runs, &sweeps))?;
@@ -418,7 +415,8 @@ impl<'a> Results<'a> {
             _ => format!("rate from {min_rate} requests a second on"),
         };
         let share = self.args.goodput_share * 100.0;
-        format!("no {looked_for} keeps {goals} in {share:.1} % of the requests")
+        let name = &load.name;
+        format!("{name}: no {looked_for} keeps {goals} in {share:.1} % of the requests")
     }
 }
 

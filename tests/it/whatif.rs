@@ -332,7 +332,6 @@ fn a_full_kv_cache_is_named_and_its_size_can_be_given() {
         assert_says(text, "--max-total-tokens");
     }
     assert!(!shown.contains("no request waited"), "{shown}");
-    assert_says(&shown, "\nMeasured; nothing is predicted:\n");
     assert!(!profile.exists());
     let line =
         "--max-running-requests 100 --max-total-tokens 12000 --set max_total_tokens=12000,400000";

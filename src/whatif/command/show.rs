@@ -8,10 +8,8 @@ use super::{LoadResult, Prediction, Results};
 use crate::experiment::plan::grid;
 use crate::report::grid::Grid;
 use crate::report::render::runs_table;
+use crate::units::round_to_four_digits;
 use crate::whatif::figures::{COMPARED, by_name};
-
-/// Bounds of which the upper is more than this many times the lower are not shown.
-const MAX_RATIO: f64 = 100.0;
 
 impl Results<'_> {
     /// The output of `--json`.
@@ -73,12 +71,9 @@ impl Results<'_> {
     pub fn to_text(&self) -> String {
         let fit = &self.fit;
         let parameters = fit.estimates.iter().map(|estimate| {
-            let [low, high] = estimate.bounds;
-            let bounds = match high / low {
-                ..=MAX_RATIO => format!("{} – {}", short(low), short(high)),
-                _ => "not told".to_owned(),
-            };
-            vec![estimate.name.to_owned(), short(estimate.value), bounds]
+            let [low, high] = estimate.bounds.map(round_to_four_digits);
+            let value = round_to_four_digits(estimate.value).to_string();
+            vec![estimate.name.to_owned(), value, format!("{low} – {high}")]
         });
         let shares = fit.gpu_shares.iter().map(|(servers, share)| {
             let name = format!("gpu_share, {servers} servers");
@@ -108,15 +103,9 @@ impl Results<'_> {
         for row in &mut predicted.rows {
             row.resize(predicted.heads.len(), String::new());
         }
-        let is_empty = |of: &LoadResult<'_>| of.predictions.is_empty();
-        let head = match self.loads.iter().all(is_empty) {
-            true => "Measured; nothing is predicted",
-            false => {
-                "Predicted (±: the error of the replays, and what servers 5 % slower would change)"
-            }
-        };
         format!(
-            "Learnt from {} requests:\n{}\n{}\n{head}:\n{}{notes}",
+            "Learnt from {} requests:\n{}\n{}\nMeasured and predicted (±: the error of the replays, and what servers 5 % slower \
+             would change):\n{}{notes}",
             fit.requests,
             learnt.to_text(None),
             replayed.to_text(None),
@@ -133,10 +122,8 @@ impl Results<'_> {
         lines.push(row(&of.line, of.measured.goodput_share));
         let mut note = |text: &str| *notes += &format!("note: {text}\n");
         of.notes.iter().for_each(|text| note(text));
-        // With a single combination of settings, the reason is the command's error.
-        let has_others = self.are_several || !of.predictions.is_empty();
-        for settings in of.not_found.iter().filter(|_| has_others) {
-            let label = self.label(settings, of.load);
+        for settings in &of.not_found {
+            let label = grid::label(settings);
             note(&format!("{label}: {}", self.not_found_reason(of.load)));
         }
         for prediction in &of.predictions {
@@ -165,17 +152,5 @@ fn cells<T>(name: &str, all: [T; COMPARED.len()], shown: impl Fn(T) -> String) -
 }
 
 fn percent(share: f64) -> String {
-    match share.is_nan() {
-        true => "unknown".to_owned(),
-        false => format!("{:.1} %", share * 100.0),
-    }
-}
-
-fn short(value: f64) -> String {
-    match value {
-        1000.0.. => format!("{value:.0}"),
-        100.0.. => format!("{value:.1}"),
-        1.0.. => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
-    }
+    format!("{:.1} %", share * 100.0)
 }
