@@ -264,9 +264,9 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     let file = File::options().create(true).append(true).open(&path);
     let file = file.with_context(|| path.display().to_string())?;
     let problem = "another process is at work on this experiment; wait for its end, or end it";
-    let locked = file.try_lock().map_err(|error| {
-        PlanError(format!("{}: {problem} ({error})", dir.display()))
-    });
+    let locked = file
+        .try_lock()
+        .map_err(|error| PlanError(format!("{}: {problem} ({error})", dir.display())));
     Ok(locked.map(|()| file)?)
 }
 

@@ -1,11 +1,14 @@
 //! `queuescope whatif`: reads loads, fits the engine, predicts and prints.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 mod page;
 mod show;
 
 use anyhow::{bail, ensure};
+use serde::Serialize;
+use serde_json::Map;
 use toml::Value;
 
 use crate::disk;
@@ -20,7 +23,7 @@ use crate::table;
 use crate::units::{at_least, round_to_four_digits, share};
 use crate::upstream::Policy;
 
-use super::figures::{Compared, Figures, goal};
+use super::figures::{Figures, by_name, goal};
 use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
@@ -121,35 +124,52 @@ impl Find {
     }
 }
 
+/// A load as it was measured. Serialized, these and the next two are members of the JSON output.
+#[derive(Debug, Serialize)]
+struct Measured {
+    name: String,
+    /// `DEGRADED`, `INVALID` or `UNFINISHED`, as the report marks the run.
+    mark: Option<&'static str>,
+    requests: usize,
+    servers: Vec<String>,
+    max_running_requests: Vec<Option<usize>>,
+    measured: Figures,
+    notes: Vec<String>,
+    /// Its row in the table of runs.
+    #[serde(skip)]
+    line: Vec<String>,
+}
+
 /// A prediction of a load under some settings.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Prediction {
-    settings: Vec<Entry>,
+    /// The load's name.
+    load: String,
+    settings: Map<String, serde_json::Value>,
+    #[serde(flatten)]
     figures: Figures,
     /// The expected error of each figure, as a share.
-    errors: Compared,
+    error: BTreeMap<&'static str, f64>,
     /// A warning about it.
     note: Option<String>,
     /// Requests that are refused because they are longer than the KV cache.
     refused: usize,
+    #[serde(skip)]
+    label: String,
     /// Its row in the table of runs.
+    #[serde(skip)]
     line: Vec<String>,
     /// Its requests as a run, if a page is written.
+    #[serde(skip)]
     run: Option<Run>,
 }
 
-/// A load with its predictions.
-struct LoadResult<'a> {
-    load: &'a Load,
-    measured: Figures,
-    /// The row of the measured figures in the table of runs.
-    line: Vec<String>,
-    /// `DEGRADED`, `INVALID` or `UNFINISHED`, as the report marks the measured run.
-    mark: Option<&'static str>,
-    predictions: Vec<Prediction>,
-    /// Settings under which `--find` found nothing.
-    not_found: Vec<Vec<Entry>>,
-    notes: Vec<String>,
+/// Settings under which `--find` found nothing, and why.
+#[derive(Debug, Serialize)]
+struct NotFound {
+    load: String,
+    settings: Map<String, serde_json::Value>,
+    reason: String,
 }
 
 /// All loads with their predictions, and the fit that these are made with.
@@ -160,7 +180,9 @@ struct Results<'a> {
     are_several: bool,
     /// Why nothing is predicted.
     no_prediction: Option<String>,
-    loads: Vec<LoadResult<'a>>,
+    loads: Vec<Measured>,
+    predictions: Vec<Prediction>,
+    not_found: Vec<NotFound>,
 }
 
 /// A load replayed under some settings: these, the servers, the requests with their predicted times, and the figures.
@@ -192,16 +214,14 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
-    let (runs, loads) = args.read(&args.loads)?;
     // Wrong settings are reported before the fit, which takes long, and even if nothing is predicted.
     let looked_for = args.find.map(|of| (of.key().to_owned(), Value::from(1)));
-    for load in &loads {
-        for settings in &grid {
-            let was = Deployment::of(&Model::default(), load);
-            let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
-            deployment(was, load.rate(), &all)?;
-        }
+    for settings in &grid {
+        let any = Deployment::of(&Model::default(), &Load::default());
+        let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
+        deployment(any, 1.0, &all)?;
     }
+    let (runs, loads) = args.read(&args.loads)?;
     let fitted = match args.fit.as_slice() {
         [] => None,
         given => Some(args.read(given)?.1),
@@ -214,15 +234,14 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
         fit,
         are_several: loads.len() > 1,
         loads: Vec::new(),
+        predictions: Vec::new(),
+        not_found: Vec::new(),
     };
     for (run, load) in runs.iter().zip(&loads) {
-        results.loads.push(results.predict(run, load, &grid)?);
+        results.predict(run, load, &grid)?;
     }
-    if let (Some(first), Some(fitted)) = (results.loads.first_mut(), &fitted) {
-        first
-            .notes
-            .extend(fitted.iter().flat_map(|of| of.notes.clone()));
-    }
+    let notes = fitted.iter().flatten().flat_map(|load| load.notes.clone());
+    results.loads[0].notes.extend(notes);
     let is_good = results.no_prediction.is_none();
     let path = args.profile.as_ref().filter(|_| is_good);
     if let Some((path, load)) = path.zip(loads.first()) {
@@ -232,8 +251,10 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
         true => format!("{:#}\n", results.to_json()),
         false => results.to_text(),
     };
-    let nothing = results.loads.iter().find(|of| of.predictions.is_empty());
-    let nothing = nothing.map(|of| results.not_found_reason(of.load));
+    let is_predicted = |load: &str| results.predictions.iter().any(|of| of.load == load);
+    let mut not_found = results.not_found.iter();
+    let nothing = not_found.find(|of| !is_predicted(&of.load));
+    let nothing = nothing.map(|of| of.reason.clone());
     let nothing = results.no_prediction.take().or(nothing);
     if let Some(path) = &args.html {
         write(path, &results.page(runs, &sweeps))?;
@@ -246,35 +267,38 @@ fn write(path: &Path, text: &str) -> Result<(), table::Error> {
     written.map_err(|cause| table::Error::write(path, cause))
 }
 
-impl<'a> Results<'a> {
+impl Results<'_> {
     /// Predicts the load of a run under every combination of settings.
-    fn predict(
-        &self,
-        run: &Run,
-        load: &'a Load,
-        grid: &[Vec<Entry>],
-    ) -> anyhow::Result<LoadResult<'a>> {
+    fn predict(&mut self, run: &Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
         let of_run = figures(run);
-        let mut result = LoadResult {
+        self.loads.push(Measured {
+            name: load.name.clone(),
+            mark: run.mark(),
+            requests: load.requests.len(),
+            servers: load.servers.clone(),
+            max_running_requests: load.slots.clone(),
+            measured: Figures::measured(&of_run, load, &self.args.goodput),
             notes: self.notes(load, grid),
             line: render::line_of(format!("measured: {}", run.marked_name()), &of_run),
-            mark: run.mark(),
-            measured: Figures::measured(&of_run, load, &self.args.goodput),
-            predictions: Vec::new(),
-            not_found: Vec::new(),
-            load,
-        };
-        for settings in grid.iter().filter(|_| self.no_prediction.is_none()) {
+        });
+        if self.no_prediction.is_some() {
+            return Ok(());
+        }
+        for settings in grid {
             let replayed = match self.args.find {
                 None => Some(self.replay(load, settings.clone())?),
                 Some(what) => self.find(load, settings, what)?,
             };
             match replayed {
-                Some(replayed) => result.predictions.push(self.prediction(load, replayed)),
-                None => result.not_found.push(settings.clone()),
+                Some(replayed) => self.predictions.push(self.prediction(load, replayed)),
+                None => self.not_found.push(NotFound {
+                    load: load.name.clone(),
+                    settings: grid::json(settings),
+                    reason: self.not_found_reason(load, settings),
+                }),
             }
         }
-        Ok(result)
+        Ok(())
     }
 
     fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, PlanError> {
@@ -287,19 +311,22 @@ impl<'a> Results<'a> {
     fn prediction(&self, load: &Load, replayed: Replayed) -> Prediction {
         let (settings, servers, predicted, figures) = replayed;
         let errors = self.fit.expected_errors(&servers, load, &figures);
-        let note = self.extrapolation_note(&servers, &predicted);
-        let [all, ok] = predicted.counts();
-        let name = format!("predicted: {}", self.label(&settings, load));
-        let run = || self.run_of(&name, &settings, errors, note.as_ref(), &predicted);
-        Prediction {
-            run: self.args.html.is_some().then(run),
+        let label = self.label(&settings, load);
+        let name = format!("predicted: {label}");
+        let mut prediction = Prediction {
+            load: load.name.clone(),
+            settings: grid::json(&settings),
+            error: by_name(errors),
+            note: self.extrapolation_note(&servers, &predicted),
+            refused: predicted.requests.len() - predicted.timed().count(),
             line: figures.line(name, &predicted),
-            refused: all - ok,
+            label,
             figures,
-            settings,
-            errors,
-            note,
-        }
+            run: None,
+        };
+        let run = || self.run_of(&prediction, &predicted);
+        prediction.run = self.args.html.is_some().then(run);
+        prediction
     }
 
     /// The label of a prediction: its settings, after the name of its load if there are several.
@@ -407,7 +434,7 @@ impl<'a> Results<'a> {
     }
 
     /// Why `--find` found nothing for a load.
-    fn not_found_reason(&self, load: &Load) -> String {
+    fn not_found_reason(&self, load: &Load, settings: &[Entry]) -> String {
         let goals: Vec<String> = self.args.goodput.iter().map(Goal::to_string).collect();
         let (goals, min_rate) = (goals.join(" "), round_to_four_digits(min_rate(load)));
         let looked_for = match self.args.find {
@@ -415,8 +442,8 @@ impl<'a> Results<'a> {
             _ => format!("rate from {min_rate} requests a second on"),
         };
         let share = self.args.goodput_share * 100.0;
-        let name = &load.name;
-        format!("{name}: no {looked_for} keeps {goals} in {share:.1} % of the requests")
+        let (name, label) = (&load.name, grid::label(settings));
+        format!("{name}: {label}: no {looked_for} keeps {goals} in {share:.1} % of the requests")
     }
 }
 

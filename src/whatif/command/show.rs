@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{LoadResult, Prediction, Results};
-use crate::experiment::plan::grid;
+use super::{Measured, Results};
 use crate::report::grid::Grid;
 use crate::report::render::runs_table;
 use crate::units::round_to_four_digits;
@@ -28,29 +27,6 @@ impl Results<'_> {
                 "error": by_name(run.errors()),
             })
         });
-        let loads = self.loads.iter().map(|LoadResult { load, measured, mark, notes, .. }| {
-            json!({ "name": load.name, "mark": mark, "requests": load.counts()[0], "servers": load.servers, "max_running_requests": load.slots,
-                "measured": measured, "notes": notes })
-        });
-        let predicted = |of: &LoadResult<'_>, prediction: &Prediction| {
-            let mut shown = json!(prediction.figures);
-            shown["load"] = of.load.name.as_str().into();
-            shown["settings"] = grid::json(&prediction.settings).into();
-            shown["error"] = json!(by_name(prediction.errors));
-            shown["refused"] = prediction.refused.into();
-            shown["note"] = prediction.note.clone().into();
-            shown
-        };
-        let all = self.loads.iter();
-        let predictions =
-            all.flat_map(|of| of.predictions.iter().map(move |one| predicted(of, one)));
-        let not_found = self.loads.iter().flat_map(|of| {
-            let (of_load, reason) = (&of.load.name, self.not_found_reason(of.load));
-            let settings = of.not_found.iter();
-            settings.map(
-                move |of| json!({ "load": of_load, "settings": grid::json(of), "reason": reason }),
-            )
-        });
         json!({
             "fit": {
                 "requests": fit.requests,
@@ -60,9 +36,9 @@ impl Results<'_> {
                 "error": fit.error(),
             },
             "validation": validation.collect::<Value>(),
-            "loads": loads.collect::<Value>(),
-            "predictions": predictions.collect::<Value>(),
-            "not_found": not_found.collect::<Value>(),
+            "loads": self.loads,
+            "predictions": self.predictions,
+            "not_found": self.not_found,
             "no_prediction": self.no_prediction,
         })
     }
@@ -114,32 +90,30 @@ impl Results<'_> {
     }
 
     /// Adds a load and its predictions to the table of runs, and their notes.
-    fn add_load(&self, of: &LoadResult<'_>, lines: &mut Vec<Vec<String>>, notes: &mut String) {
+    fn add_load(&self, load: &Measured, lines: &mut Vec<Vec<String>>, notes: &mut String) {
         let row = |line: &Vec<String>, share: Option<f64>| {
             let share = share.map(percent);
             line.iter().cloned().chain(share).collect()
         };
-        lines.push(row(&of.line, of.measured.goodput_share));
         let mut note = |text: &str| *notes += &format!("note: {text}\n");
-        of.notes.iter().for_each(|text| note(text));
-        for settings in &of.not_found {
-            let label = grid::label(settings);
-            note(&format!("{label}: {}", self.not_found_reason(of.load)));
-        }
-        for prediction in &of.predictions {
-            let label = self.label(&prediction.settings, of.load);
-            let refused = prediction.refused;
-            lines.push(row(&prediction.line, prediction.figures.goodput_share));
-            let [ttft_p50, ttft_p99, _, total_p99, _, throughput] = prediction.errors.map(percent);
-            let off = ["  ±", "", "", &throughput, &ttft_p50, &ttft_p99, &total_p99];
+        lines.push(row(&load.line, load.measured.goodput_share));
+        load.notes.iter().for_each(|text| note(text));
+        let not_found = self.not_found.iter().filter(|of| of.load == load.name);
+        not_found.for_each(|of| note(&of.reason));
+        for of in self.predictions.iter().filter(|of| of.load == load.name) {
+            let (label, refused, all) = (&of.label, of.refused, load.requests);
+            lines.push(row(&of.line, of.figures.goodput_share));
+            let error = |figure| percent(of.error[figure]);
+            let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
+            let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
+            let off = ["  ±", "", "", &rate, &ttft_p50, &ttft_p99, &total];
             lines.push(off.map(str::to_owned).into());
             if refused > 0 {
-                let [all, _] = of.load.counts();
                 note(&format!(
                     "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
                 ));
             }
-            if let Some(text) = &prediction.note {
+            if let Some(text) = &of.note {
                 note(&format!("{label}: {text}"));
             }
         }
