@@ -130,7 +130,7 @@ impl Deployment {
     async fn start_servers(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
         self.own_processes().try_for_each(Process::start)?;
         let servers = self.servers.iter();
-        try_join_all(servers.map(|server| server.ready_at(&server.file.url))).await?;
+        try_join_all(servers.map(|server| server.is_ready_at(&server.file.url))).await?;
         if let Some(url) = &spec.router_url {
             // Any status will do, as its servers may not be ready yet.
             let status = spec.access.get(url, "/health").await;
@@ -199,8 +199,7 @@ impl Deployment {
         let process = Process::new("proxy".to_owned(), line.with([path.display()]), spec);
         process.start()?;
         let admin = format!("http://{admin}");
-        let ready = [("/readyz", 200..=200)];
-        let check = async || Access::default().responds(&admin, &ready).await;
+        let check = async || Access::default().is_ready(&admin, "/readyz").await;
         let ready = process.ready(spec.start_timeout(), check).await;
         self.others.push(process);
         ready.map(|()| format!("http://{front}"))

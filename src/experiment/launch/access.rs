@@ -1,6 +1,5 @@
 //! HTTP requests to servers, routers and the proxy, and polling until they are ready.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,9 +20,6 @@ pub struct Access {
     /// Headers of every request.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
-
-/// A path, and the statuses with which a ready server responds to it.
-pub(super) type ReadyPath = (&'static str, RangeInclusive<u16>);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Long, as SGLang's `/health` generates a token.
@@ -84,18 +80,15 @@ impl Access {
         read_max_running_requests(&body)
     }
 
-    /// Checks that the server at `url` responds to each of the paths with one of its statuses.
+    /// Checks that the server at `url` responds to the path with status 200.
     ///
     /// # Errors
     /// Why it is not ready.
-    pub(super) async fn responds(&self, url: &str, paths: &[ReadyPath]) -> Result<(), String> {
-        for (path, statuses) in paths {
-            let status = self.get(url, path).await?;
-            if !statuses.contains(&status) {
-                return Err(format!("{path} answers {status}"));
-            }
+    pub(super) async fn is_ready(&self, url: &str, path: &str) -> Result<(), String> {
+        match self.get(url, path).await? {
+            200 => Ok(()),
+            status => Err(format!("{path} answers {status}")),
         }
-        Ok(())
     }
 
     /// Checks that the router at `url` has `count` healthy workers.

@@ -10,13 +10,11 @@ use http::Method;
 use crate::fault::Fault;
 use crate::report::files::ServerFile;
 
-use super::access::{Access, ReadyPath, poll};
+use super::access::{Access, poll};
 use super::process::Process;
 
 /// How long flushing a cache is retried. A server refuses while requests run, which may be of an earlier run.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
-/// The paths and statuses by which an SGLang server is ready. `/model_info` may be refused for lack of a key or be unknown.
-const READY: [ReadyPath; 2] = [("/health", 200..=200), ("/model_info", 100..=499)];
 
 /// A server of a deployment.
 #[derive(Debug)]
@@ -57,13 +55,13 @@ impl Server {
     /// It ended, or is not ready within the start timeout.
     pub async fn ready(&self) -> anyhow::Result<()> {
         let hop = self.hop.map(|hop| format!("http://{hop}"));
-        self.ready_at(hop.as_deref().unwrap_or(&self.file.url))
+        self.is_ready_at(hop.as_deref().unwrap_or(&self.file.url))
             .await
     }
 
     /// Waits until it is ready at `url`, which may bypass its hop.
-    pub(super) async fn ready_at(&self, url: &str) -> anyhow::Result<()> {
-        let check = async || self.access.responds(url, &READY).await;
+    pub(super) async fn is_ready_at(&self, url: &str) -> anyhow::Result<()> {
+        let check = async || self.access.is_ready(url, "/health").await;
         if let Some(process) = &self.process {
             return process.ready(self.start_timeout, check).await;
         }
