@@ -101,13 +101,11 @@ impl Args {
 
 /// The keys that are printed whether or not they vary.
 const SHOWN: &str =
-    "engine servers num_gpus router dataset_name num_prompts duration request_rate preset";
+    "engine servers num_gpus router dataset_name num_prompts duration request_rate preset repeats";
 
 /// Describes what will be run: the number of runs, how long they take, and the varied keys.
 fn announcement(plan: &Plan) -> String {
-    let Some(Run { settings, .. }) = plan.runs().first() else {
-        return String::new();
-    };
+    let settings = &plan.runs()[0].settings;
     let keys = &settings.keys;
     let mut lines = if plan.is_search() {
         let (share, goodput) = (keys.goodput_share * 100.0, settings.goodput().join(" "));
@@ -115,13 +113,9 @@ fn announcement(plan: &Plan) -> String {
             "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
         )
     } else {
-        let each = match keys.repeats {
-            1 => String::new(),
-            repeats => format!(", each setting {repeats} times with seeds of its own"),
-        };
         let runs = count(plan.runs().len(), "run");
         let time = estimated_time(plan.runs()).unwrap_or_default();
-        format!("{runs}{each}{time}\n")
+        format!("{runs}{time}\n")
     };
     for (key, values) in plan.sweeps() {
         let values = values.iter().map(|value| flag_text(&masked(&key, value)));

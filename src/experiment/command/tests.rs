@@ -9,7 +9,7 @@ fn announced(text: &str) -> String {
 
 /// Plans, whose lines `;` ends, each with the first line of its announcement and another.
 const ANNOUNCED: &str = "\
-max_running_requests = [8, 16]; request_rate = 10; num_prompts = 500; repeats = 2 | 4 runs, each setting 2 times with seeds of its own, about 3 min | max_running_requests = 8, 16
+max_running_requests = [8, 16]; request_rate = 10; num_prompts = 500; repeats = 2 | 4 runs, about 3 min | num_prompts = 500, request_rate = 10, repeats = 2
 request_rate = [5, inf] | 2 runs | request_rate = 5, inf
 request_rate = 10; duration = 20; gpu_id = 1 | 1 run, about 22 s | note: gpu_id has no effect with engine sim
 request_rate = 0.1; engine = 'sglang'; model_path = 'm' | 1 run, about 168 min | engine = sglang
