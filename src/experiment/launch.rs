@@ -56,7 +56,6 @@ impl Deployment {
     /// The specification is invalid, a port is taken, or a process ended or was not ready in time; then the error has the end of its log,
     /// the likely cause and a remedy.
     pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
-        spec.check()?;
         let traces = spec.traces.then(ports::free).transpose()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;

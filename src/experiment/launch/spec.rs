@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::ensure;
 use clap::ValueEnum;
 
 use super::access::Access;
@@ -148,36 +147,6 @@ impl DeploymentSpec {
             Router::None | Router::Builtin if !self.hops => UpstreamKind::Server,
             _ => UpstreamKind::Router,
         }
-    }
-
-    /// Checks that the parts fit together.
-    ///
-    /// # Errors
-    /// Names the key, the problem and what would be valid.
-    pub fn check(&self) -> anyhow::Result<()> {
-        let (count, router) = (self.servers.len(), self.router);
-        let is_external = router == Router::External;
-        ensure!(
-            self.prefill == 0 || router == Router::SglangRouter,
-            "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
-        );
-        ensure!(
-            count <= 1 || router != Router::None,
-            "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \
-             (\"builtin\" or \"sglang-router\")"
-        );
-        ensure!(
-            !(is_external && self.hops),
-            "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
-             (docs/DEPLOY.md) or take a router that is started here"
-        );
-        // As of sglang-router 0.3.2; the others need further flags.
-        ensure!(
-            router != Router::SglangRouter || self.policy != "shortest_queue",
-            "routing_policy = \"shortest_queue\": sglang-router has cache_aware, round_robin, random, power_of_two and others; \
-             this one needs router = \"builtin\""
-        );
-        Ok(())
     }
 }
 

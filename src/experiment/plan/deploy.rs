@@ -61,7 +61,27 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
             1.0 / sharing
         );
     }
-    spec.check()?;
+    ensure!(
+        spec.prefill == 0 || router == Router::SglangRouter,
+        "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
+    );
+    let count = spec.servers.len();
+    ensure!(
+        count <= 1 || router != Router::None,
+        "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \
+         (\"builtin\" or \"sglang-router\")"
+    );
+    ensure!(
+        !(spec.hops && router == Router::External),
+        "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
+         (docs/DEPLOY.md) or take a router that is started here"
+    );
+    // As of sglang-router 0.3.2; the others need further flags.
+    ensure!(
+        router != Router::SglangRouter || spec.policy != "shortest_queue",
+        "routing_policy = \"shortest_queue\": sglang-router has cache_aware, round_robin, random, power_of_two and others; \
+         this one needs router = \"builtin\""
+    );
     if let Some(faults) = faults(settings) {
         faults.check(&spec)?;
     }
