@@ -136,19 +136,6 @@ impl FaultPlan {
             self.needs_hops() || spec.engine != EngineName::External,
             "failure_kind = \"kill\": external servers cannot be killed; use \"refuse\", \"reset\" or \"stall\" at a hop"
         );
-        if self.needs_hops() {
-            ensure!(
-                spec.hops,
-                "failure_kind = \"{}\": it is done by hops, and there are none; give hops = true",
-                self.kind.name()
-            );
-            let mut keys = spec.proxy.keys();
-            if let Some(key) = keys.find(|key| key.starts_with("admin_token")) {
-                bail!(
-                    "proxy.{key}: the experiment asks its proxy for faults without one; leave it out"
-                );
-            }
-        }
         Ok(())
     }
 

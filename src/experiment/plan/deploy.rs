@@ -174,9 +174,7 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         traces: report_channel(settings) == Some(ReportChannel::Traces),
         base_port: Some(keys.base_port).filter(|port| *port > 0),
         front: keys.front.unwrap_or(router != Router::None),
-        hops: keys
-            .hops
-            .unwrap_or(needs_hops || router == Router::SglangRouter),
+        hops: needs_hops || keys.hops.unwrap_or(router == Router::SglangRouter),
         router,
         policy: keys.routing_policy.clone(),
         router_program: keys.router_program.clone(),
