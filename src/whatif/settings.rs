@@ -61,7 +61,7 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, PlanError> {
         let (key, value) = given.split_once('=').ok_or_else(|| error_of(given, hint))?;
         let key = key.trim().replace('-', "_");
         let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
-        let values = match flag_value(&[inner], false, true) {
+        let values = match flag_value(&[inner], false) {
             Value::Array(values) => values,
             value => vec![value],
         };

@@ -244,7 +244,7 @@ impl FromArgMatches for KeyFlags {
         let entry = |key: &Arg| {
             let name = key.get_id().as_str();
             let texts = matches.get_many::<String>(name)?.map(String::as_str);
-            let value = read::flag_value(&texts.collect::<Vec<_>>(), is_list(key), is_own(key));
+            let value = read::flag_value(&texts.collect::<Vec<_>>(), is_list(key));
             Some((matches.index_of(name), (name.to_owned(), value)))
         };
         let mut entries: Vec<_> = KEYS.iter().filter_map(entry).collect();
