@@ -8,7 +8,7 @@ use toml::Value;
 use crate::experiment::plan::error::PlanError;
 use crate::experiment::plan::grid::Sweep;
 use crate::experiment::plan::read::{Entry, flag_value};
-use crate::experiment::plan::settings::{distinct, flag_text, key_of, plan_error};
+use crate::experiment::plan::settings::{flag_text, key_of, plan_error};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};
 use crate::upstream::policy::Policy;
@@ -65,8 +65,6 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, PlanError> {
             Value::Array(values) => values,
             value => vec![value],
         };
-        let values = distinct(values.into_iter())
-            .map_err(|twice| error_of(&key, &format!("{} is given twice", flag_text(&twice))))?;
         Ok((key, values))
     };
     given.iter().map(sweep).collect()

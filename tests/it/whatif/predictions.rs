@@ -178,8 +178,6 @@ const REFUSED: &str = "\
 --set max_runing_requests=3 | --set max_runing_requests: is no key that can be set: use rate,
 --set max_running_requests=0 | --set max_running_requests = 0: must be a whole number, 1 or more
 --set num_gpus=0 | --set num_gpus = 0: must be a whole number from 1 to 1024
---set gpu_share=0.45,0.45 | --set gpu_share: 0.45 is given twice
---set request_rate=10,10.0 | --set request_rate: 10.0 is given twice
 --set num_gpus=1.5 | --set num_gpus = 1.5: must be a whole number from 1 to 1024
 --set rate=-1 | --set rate = -1: must be a number from 0.001 to 1000
 --set rate=2000 | --set rate = 2000: must be a number from 0.001 to 1000
