@@ -75,15 +75,13 @@ pub async fn run(
     let stop = Stop::new();
     // The task that waits for signals ends with the runtime.
     drop(stop.on_signals()?);
-    let resumed = match &output {
-        OutputDir::New(folder) => folder.check(&FILES).map(|()| None)?,
-        OutputDir::Resumed(dir) => Some(dir.clone()),
-    };
-    let before = |run: &Run| completed(resumed.as_ref()?, run);
-    let pending = plan.runs().iter().filter(|run| before(run).is_none());
-    tokio::select! {
-        checked = single::preflight(pending, &program) => checked?,
-        () = stop.stopped() => {}
+    // Of a resumed experiment the first run found it.
+    if let OutputDir::New(folder) = &output {
+        folder.check(&FILES)?;
+        tokio::select! {
+            checked = single::preflight(&plan.runs()[0], &program) => checked?,
+            () = stop.stopped() => {}
+        }
     }
     let context = RunContext {
         program,

@@ -1,6 +1,5 @@
 //! One run: starts servers, router and proxy, sends the load, and stops everything again.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -46,8 +45,6 @@ pub struct RunResult {
 
 /// In place of an address that is only known once its listener is there.
 const NOT_KNOWN: &str = "http://127.0.0.1:30000";
-/// The keys that name the load's files.
-const DATA: [&str; 2] = ["dataset_name", "dataset_path"];
 
 impl RunResult {
     /// Makes the folder of a run of the experiment in `dir`.
@@ -267,23 +264,17 @@ impl RunContext {
     }
 }
 
-/// Checks before the first run that the router's program and the data set are there; the data set is downloaded if need be.
+/// Checks before a run that the router's program and the data set are there; the data set is downloaded if need be.
 ///
 /// # Errors
 /// Says what is missing, and how to get it.
-pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyhow::Result<()> {
-    let mut seen = HashSet::new();
-    for Run { settings, .. } in runs {
-        let spec = deploy::spec(settings, Path::new(""), program)?;
-        if spec.router == Router::SglangRouter {
-            router::find(spec.router_program.as_deref())?;
-        }
-        if seen.insert(DATA.map(|key| settings.text(key))) {
-            let known = spec.router_url.as_deref().or(spec.running().next());
-            let url = known.unwrap_or(NOT_KNOWN);
-            let args = deploy::traffic(settings, url, spec.upstream_kind(), Path::new(""))?;
-            traffic::fetch_dataset(&args).await?;
-        }
+pub async fn preflight(run: &Run, program: &Path) -> anyhow::Result<()> {
+    let spec = deploy::spec(&run.settings, Path::new(""), program)?;
+    if spec.router == Router::SglangRouter {
+        router::find(spec.router_program.as_deref())?;
     }
-    Ok(())
+    let known = spec.router_url.as_deref().or(spec.running().next());
+    let url = known.unwrap_or(NOT_KNOWN);
+    let args = deploy::traffic(&run.settings, url, spec.upstream_kind(), Path::new(""))?;
+    Ok(traffic::fetch_dataset(&args).await?)
 }
