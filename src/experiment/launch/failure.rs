@@ -13,7 +13,7 @@ use crate::secret::MASK;
 type KnownFailure = (&'static str, &'static str, &'static str);
 
 /// Error messages of SGLang 0.5.23, torch, transformers, Python, the router and our own programs, the most certain causes first.
-const KNOWN_FAILURES: [KnownFailure; 11] = [
+const KNOWN_FAILURES: [KnownFailure; 10] = [
     (
         "address already in use|Address already in use|Port is already in use",
         "the port is in use",
@@ -47,8 +47,9 @@ const KNOWN_FAILURES: [KnownFailure; 11] = [
          who else uses the GPU.",
     ),
     (
-        "exit code: -9|exit code -9|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|MemoryError",
-        "the host's memory ran out",
+        "exit code: -9|exit code -9|signal: 9 (SIGKILL)|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|\
+         MemoryError",
+        "the host's memory ran out, or somebody killed it",
         "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` shows what the system killed.",
     ),
     (
@@ -70,11 +71,6 @@ const KNOWN_FAILURES: [KnownFailure; 11] = [
         "ModuleNotFoundError: No module named|ImportError: cannot import name",
         "a Python module is missing, or of another version",
         "Install what the line names, or give the Python of the environment that SGLang was installed in.",
-    ),
-    (
-        "signal: 9 (SIGKILL)",
-        "it was killed, mostly by the system when the host's memory ran out",
-        "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` shows that.",
     ),
 ];
 
@@ -165,7 +161,7 @@ mod tests {
             "{long}"
         );
         let killed = cause("ended (signal: 9 (SIGKILL))\nloading weights").unwrap();
-        assert!(killed.contains("was killed"), "{killed}");
+        assert!(killed.contains("memory ran out"), "{killed}");
         assert_eq!(cause("ended (exit status: 1)\n"), None);
     }
 
