@@ -105,7 +105,7 @@ const SHOWN: &str =
 
 /// Describes what will be run: the number of runs, how long they take, and the varied keys.
 fn announcement(plan: &Plan) -> String {
-    let settings = &plan.runs()[0].settings;
+    let settings = &plan.runs[0].settings;
     let keys = &settings.keys;
     let mut lines = if plan.is_search() {
         let (share, goodput) = (keys.goodput_share * 100.0, settings.goodput().join(" "));
@@ -113,8 +113,8 @@ fn announcement(plan: &Plan) -> String {
             "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
         )
     } else {
-        let runs = count(plan.runs().len(), "run");
-        let time = estimated_time(plan.runs()).unwrap_or_default();
+        let runs = count(plan.runs.len(), "run");
+        let time = estimated_time(plan.runs).unwrap_or_default();
         format!("{runs}{time}\n")
     };
     for (key, values) in plan.sweeps() {

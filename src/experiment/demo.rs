@@ -94,7 +94,7 @@ fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
     );
     let plan = Plan::new(ExperimentKind::Routing, Vec::new(), read::file(&plan)?)?;
     let program = std::env::current_exe().context("the program's own file")?;
-    let mut spec = deploy::spec(&plan.runs()[0].settings, dir, &program)?;
+    let mut spec = deploy::spec(&plan.runs[0].settings, dir, &program)?;
     spec.traces = true;
     Ok(spec)
 }

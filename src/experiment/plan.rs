@@ -32,7 +32,9 @@ pub struct Plan {
     pub defaults: Table,
     /// The names of the keys that a file or flags gave.
     pub given: Vec<String>,
-    runs: Vec<Run>,
+    /// The runs in order, at least one: all settings of the first repeat, then all of the second, and so on, so that a drift over time
+    /// affects every setting alike.
+    pub runs: Vec<Run>,
 }
 
 /// One run of a plan.
@@ -124,12 +126,6 @@ impl Plan {
         varied.collect()
     }
 
-    /// The runs in order: all settings of the first repeat, then all of the second, and so on, so that a drift over time affects every
-    /// setting alike.
-    pub fn runs(&self) -> &[Run] {
-        &self.runs
-    }
-
     fn expand(&self) -> Result<Vec<Run>, PlanError> {
         let repeats = self.run_settings(&[])?.keys.repeats;
         let combinations = grid::combinations(&self.sweeps(), repeats)?;
@@ -147,8 +143,7 @@ impl Plan {
 
     /// Whether the plan searches for the highest request rate.
     pub fn is_search(&self) -> bool {
-        let first = self.runs.first();
-        first.is_some_and(|run| run.settings.keys.find_max_rate)
+        self.runs[0].settings.keys.find_max_rate
     }
 
     /// Checks that a search has one setting and leaves it to the search how often and how long each rate is tried.
@@ -160,14 +155,13 @@ impl Plan {
             self.runs.len() == 1,
             "repeats: a search tries each rate once; leave it out, or raise probe_s for longer trials"
         );
-        ensure!(
-            !self.keys.contains_key("duration"),
-            "duration: a search sets how long each rate is tried; give probe_s in its place"
-        );
-        ensure!(
-            !self.keys.contains_key("rate_curve"),
-            "rate_curve: a search sets the rate itself; leave it out"
-        );
+        for (key, hint) in [
+            ("duration", "give probe_s in its place"),
+            ("rate_curve", "leave it out"),
+        ] {
+            let is_given = self.keys.contains_key(key);
+            ensure!(!is_given, "{key}: a search sets what is sent; {hint}");
+        }
         Ok(())
     }
 
@@ -177,8 +171,7 @@ impl Plan {
     /// The generator refuses the rate.
     pub fn trial(&self, number: usize, rate: f64, requests: usize) -> Result<Run, PlanError> {
         let rate = ("request_rate".to_owned(), Value::Float(rate));
-        let count = i64::try_from(requests).unwrap_or(i64::MAX);
-        let count = ("num_prompts".to_owned(), Value::Integer(count));
+        let count = ("num_prompts".to_owned(), Value::Integer(requests as i64));
         let settings = self.run_settings(&[rate.clone(), count])?;
         Ok(Run::new(number, vec![rate], 0, settings))
     }

@@ -79,7 +79,7 @@ pub async fn run(
     if let OutputDir::New(folder) = &output {
         folder.check(&FILES)?;
         tokio::select! {
-            checked = single::preflight(&plan.runs()[0], &program) => checked?,
+            checked = single::preflight(&plan.runs[0], &program) => checked?,
             () = stop.stopped() => {}
         }
     }
@@ -166,7 +166,7 @@ impl ExperimentRunner {
     }
 
     async fn run_all(&mut self) -> anyhow::Result<()> {
-        let runs = self.plan.runs().to_vec();
+        let runs = self.plan.runs.to_vec();
         runs.iter().for_each(|run| self.list(run));
         for (index, run) in runs.iter().enumerate() {
             if self.context.stop.is_stopped() {
@@ -217,7 +217,7 @@ impl ExperimentRunner {
 
     /// Searches for the highest rate that meets the objective.
     async fn search(&mut self) -> anyhow::Result<()> {
-        let settings = self.plan.runs()[0].settings.clone();
+        let settings = self.plan.runs[0].settings.clone();
         let (keys, rate) = (&settings.keys, settings.load.request_rate);
         let first = if rate.is_finite() { rate } else { FIRST_RATE };
         let found = MaxRate {

@@ -37,7 +37,7 @@ fn tables_have_the_same_order_of_keys_in_an_announcement_and_in_labels() {
     for (key, rest) in [(tables, ""), (kinds, rest)] {
         let keys = read::file(&format!("{key}{rest}")).unwrap();
         let plan = Plan::new(ExperimentKind::Node, Vec::new(), keys).unwrap();
-        let labels = plan.runs().iter().map(|run| run.label.replace('=', " = "));
+        let labels = plan.runs.iter().map(|run| run.label.replace('=', " = "));
         let labels: Vec<String> = labels.collect();
         let (name, _) = labels[0].split_once(" = ").unwrap();
         let values = labels.join(", ").replace(&format!(", {name} = "), ", ");
