@@ -401,19 +401,16 @@ impl Results<'_> {
 
     /// What the reader of a load's predictions must know.
     fn notes(&self, load: &Load, grid: &[Vec<Entry>]) -> Vec<String> {
-        let wait = load.unexplained_wait();
         let needs_slots = !grid.iter().all(|of| value(of, SLOTS).is_some());
         let mut notes: Vec<String> = Vec::new();
         if needs_slots && load.slots.iter().all(Option::is_none) {
-            let none = wait
-                .as_ref()
-                .map_or("no request waited for a slot: ", |_| "");
-            notes.push(format!(
-                "{none}how many requests the servers run at once is not known, and no limit is assumed; give it by \
+            notes.push(
+                "how many requests the servers run at once is not known, and no limit is assumed; give it by \
                  --max-running-requests, or what it is to be by --set max_running_requests=N"
-            ));
+                    .to_owned(),
+            );
         }
-        notes.extend(wait);
+        notes.extend(load.unexplained_wait());
         let has_cache = |of: &Vec<Entry>| value(of, NO_CACHE) != Some(&Value::from(true));
         if load.shares_prefixes() && grid.iter().any(has_cache) {
             notes.push(

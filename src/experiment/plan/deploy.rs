@@ -359,8 +359,7 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
         };
         // A plan that --print-plan wrote contains all defaults.
         let is_default = settings.get(name) == plan.defaults.get(name.as_str());
-        let is_idle = group.is_some_and(|group| idle.contains(&group));
-        is_idle && !is_default
+        !is_default && group.is_some_and(|group| idle.contains(&group))
     };
     let engine = traffic::value_name(settings.keys.engine);
     let note = |name: &String| format!("{name} has no effect with engine {engine}");
