@@ -114,7 +114,7 @@ fn announcement(plan: &Plan) -> String {
         )
     } else {
         let runs = count(plan.runs.len(), "run");
-        let time = estimated_time(plan.runs).unwrap_or_default();
+        let time = estimated_time(&plan.runs).unwrap_or_default();
         format!("{runs}{time}\n")
     };
     for (key, values) in plan.sweeps() {

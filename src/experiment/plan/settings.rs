@@ -133,6 +133,7 @@ fn plan_flag(kind: ExperimentKind, key: &'static Arg) -> Arg {
     let arg = key
         .clone()
         .default_value(Resettable::Reset)
+        .display_order(Resettable::Reset)
         .value_parser(clap::value_parser!(String))
         .help(with_values(&help))
         .long_help(with_values(key.get_long_help().unwrap_or(&help)))
