@@ -277,15 +277,10 @@ fn checked(
             return Err(PlanError::of(&name, "is given twice"));
         }
         let values = alternatives(&name, &value).into_iter();
-        let values = settings::distinct(values).map_err(|twice| {
+        settings::distinct(values).map_err(|twice| {
             let key = format!("{name} = {}", flag_text(&masked(&name, &twice)));
             PlanError::of(&key, "is given twice; repeats = 2 does each setting again")
         })?;
-        let value = match &values[..] {
-            // A list with one value is that value, unless the value itself would be read as several.
-            [one] if alternatives(&name, one).len() == 1 => one.clone(),
-            _ => values.into(),
-        };
         all.insert(name, value);
     }
     Ok(all)
