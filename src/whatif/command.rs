@@ -14,7 +14,7 @@ use toml::Value;
 use crate::disk;
 use crate::experiment::plan::error::PlanError;
 use crate::experiment::plan::grid;
-use crate::experiment::plan::read::Entry;
+use crate::experiment::plan::read::{self, Entry};
 use crate::report::figures::figures;
 use crate::report::load::Goal;
 use crate::report::reader::{self, Run, inputs};
@@ -47,11 +47,11 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = at_least(1_u64))]
     pub max_total_tokens: Option<u64>,
     /// What is to be changed
-    #[arg(long = "set", value_name = "KEY=VALUE", help = format!(
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = read::assignment, help = format!(
         "What is to be changed; several values, A,B, make a grid. Keys: rate (a factor on the request rate), request_rate \
          (requests a second), num_gpus (servers), routing_policy ({}), and flags of queuescope sim: max_running_requests, \
          chunked_prefill_size, …", Policy::listed(predicted)))]
-    pub set: Vec<String>,
+    pub set: Vec<Entry>,
     /// File for what was learnt, as a plan's table of the simulator; not written if nothing can be predicted
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
@@ -209,7 +209,7 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     let hint = "give what must be kept by --goodput, such as --goodput ttft:500";
     let has_goal = args.find.is_none() || !args.goodput.is_empty();
     ensure!(has_goal, PlanError::of("--find", hint));
-    let sweeps = sweeps(&args.set)?;
+    let sweeps = sweeps(&args.set);
     let grid = grid::combinations(&sweeps, 1).map_err(|error| PlanError::of("--set", error))?;
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();

@@ -51,21 +51,18 @@ struct Changed {
     profile: Profile,
 }
 
-/// Parses `--set`: the keys with their values, in the order given.
-///
-/// # Errors
-/// One is no `KEY=VALUE`, unknown, or has an invalid value.
-pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, PlanError> {
-    let sweep = |given: &String| {
-        let hint = "must be KEY=VALUE, such as max_running_requests=64";
-        let (key, value) = given.split_once('=').ok_or_else(|| error_of(given, hint))?;
-        let key = key.trim().replace('-', "_");
-        let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
-        let values = match flag_value(&[inner], false) {
+/// Returns the keys of `--set` with their values, in the order given.
+pub fn sweeps(given: &[Entry]) -> Vec<Sweep> {
+    let sweep = |(key, value): &Entry| {
+        let value = match value {
+            Value::Array(_) => value.clone(),
+            value => flag_value(&[&flag_text(value)], false),
+        };
+        let values = match value {
             Value::Array(values) => values,
             value => vec![value],
         };
-        Ok((key, values))
+        (key.replace('-', "_"), values)
     };
     given.iter().map(sweep).collect()
 }

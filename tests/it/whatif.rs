@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use queuescope::experiment::plan::read;
 use queuescope::report::files::SeriesRow;
 use queuescope::report::reader::{self, Run};
 use queuescope::request::columns::ColumnId;
@@ -63,13 +64,14 @@ fn told(loads: &[&str], line: &str) -> Value {
 fn a_setting_does_not_undo_another() {
     let [cache, slots] = ["disable_radix_cache=true", "max_running_requests=4"];
     for given in [[cache, slots], [slots, cache]] {
-        let sweeps = sweeps(&given.map(str::to_owned)).unwrap().into_iter();
+        let given = given.map(|set| read::assignment(set).unwrap());
+        let sweeps = sweeps(&given).into_iter();
         let settings: Vec<_> = sweeps
             .map(|(key, mut values)| (key, values.remove(0)))
             .collect();
         let was = Deployment::of(&Model::default(), &of_slots(&[2]));
         let made = deployment(was, 1.0, &settings).unwrap();
-        assert!(made.model.profile.disable_radix_cache, "{given:?}");
+        assert!(made.model.profile.disable_radix_cache);
         assert_eq!(made.slots, [4]);
     }
 }

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use super::access::Access;
 use super::command::CommandLine;
 use crate::request::attempt::ServerRole;
+use crate::traffic;
 use crate::traffic::client::{Target, UpstreamKind};
 
 /// What serves.
@@ -98,12 +99,12 @@ impl DeploymentSpec {
 
     /// The router and its policy: `builtin round_robin`.
     pub fn router_name(&self) -> Option<String> {
-        match self.router {
-            Router::None => None,
-            Router::Builtin => Some(format!("builtin {}", self.policy)),
-            Router::SglangRouter => Some(format!("sglang-router {}", self.policy)),
-            Router::External => Some(format!("external {}", self.router_url.as_deref()?)),
-        }
+        let detail = match self.router {
+            Router::None => return None,
+            Router::External => self.router_url.as_ref()?,
+            _ => &self.policy,
+        };
+        Some(format!("{} {detail}", traffic::value_name(self.router)))
     }
 
     /// The URLs of servers that run already.

@@ -174,7 +174,7 @@ fn what_was_measured_is_as_the_report_has_it() {
 
 /// Flags, and what is said of them.
 const REFUSED: &str = "\
---set slots | --set slots: must be KEY=VALUE
+--set slots | must be KEY=VALUE
 --set max_runing_requests=3 | --set max_runing_requests: is no key that can be set: use rate,
 --set max_running_requests=0 | --set max_running_requests = 0: must be a whole number, 1 or more
 --set num_gpus=0 | --set num_gpus = 0: must be a whole number from 1 to 1024
