@@ -109,22 +109,18 @@ fn completed(dir: &Path, run: &Run) -> Option<RunResult> {
 impl ExperimentRunner {
     fn begin(plan: Plan, output: OutputDir, context: RunContext) -> anyhow::Result<Self> {
         let now = context.clock.now();
-        let (dir, began, lock) = match output {
-            OutputDir::New(folder) => {
-                let dir = folder.create(&[], now)?;
-                let lock = lock(&dir)?;
-                // Another experiment may have written here between the first check and the lock.
-                folder.check(&FILES)?;
-                write_plan(&dir, &plan)?;
-                (dir, now.seconds(), lock)
-            }
-            OutputDir::Resumed(dir) => {
-                let lock = lock(&dir)?;
-                let began = |file: ExperimentFile| file.began;
-                let began = read_json(&dir.join(EXPERIMENT)).map_or(now.seconds(), began);
-                (dir, began, lock)
-            }
+        let dir = match &output {
+            OutputDir::New(folder) => folder.create(&[], now)?,
+            OutputDir::Resumed(dir) => dir.clone(),
         };
+        let lock = lock(&dir)?;
+        if let OutputDir::New(folder) = output {
+            // Another experiment may have written here between the first check and the lock.
+            folder.check(&FILES)?;
+            write_plan(&dir, &plan)?;
+        }
+        let began = |file: ExperimentFile| file.began;
+        let began = read_json(&dir.join(EXPERIMENT)).map_or(now.seconds(), began);
         let file = ExperimentFile {
             kind: plan.kind.name().to_owned(),
             began,
