@@ -7,7 +7,7 @@ use toml::Table;
 
 use super::launch::EngineName;
 use super::plan::deploy::ineffective_keys;
-use super::plan::error::PlanError;
+use super::plan::PlanError;
 use super::plan::keys::ExperimentKind;
 use super::plan::read::{self, Entry};
 use super::plan::settings::{KeyFlags, flag_text};

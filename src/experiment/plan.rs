@@ -6,13 +6,11 @@ use anyhow::{bail, ensure};
 use toml::{Table, Value};
 
 pub mod deploy;
-pub mod error;
 pub mod grid;
 pub mod keys;
 pub mod read;
 pub mod settings;
 
-use error::PlanError;
 use grid::Sweep;
 use keys::{ExperimentKind, PRESETS, STARTED};
 use read::Entry;
@@ -20,6 +18,24 @@ use settings::{KEYS, SIM, Settings, flag_text};
 
 use crate::config::sections::nearest;
 use crate::secret;
+
+/// The error of an invalid plan: names the key, the problem and what would be valid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PlanError(pub String);
+
+impl From<anyhow::Error> for PlanError {
+    fn from(error: anyhow::Error) -> PlanError {
+        PlanError(error.to_string())
+    }
+}
+
+impl PlanError {
+    /// An error about one key.
+    pub fn of(key: &str, problem: impl std::fmt::Display) -> PlanError {
+        PlanError(format!("{key}: {problem}"))
+    }
+}
 
 /// A valid plan.
 #[derive(Clone, Debug)]

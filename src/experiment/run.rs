@@ -20,7 +20,7 @@ use crate::units::count;
 pub mod search;
 pub mod single;
 
-use super::plan::error::PlanError;
+use super::plan::PlanError;
 use super::plan::{Plan, Run, grid};
 use search::Search;
 use single::{RunContext, RunResult};

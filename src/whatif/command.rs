@@ -12,7 +12,7 @@ use serde_json::Map;
 use toml::Value;
 
 use crate::disk;
-use crate::experiment::plan::error::PlanError;
+use crate::experiment::plan::PlanError;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::{self, Entry};
 use crate::report::figures::figures;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::experiment::plan::error::PlanError;
+use crate::experiment::plan::PlanError;
 
 use super::figures::{COMPARED, Compared, Figures};
 use super::learn::{Estimate, gpu_share, learn, slow_down};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::bail;
 
-use crate::experiment::plan::error::PlanError;
+use crate::experiment::plan::PlanError;
 use crate::report::reader::Run;
 use crate::report::why::{self, WaitReport};
 use crate::request::columns::ColumnId;

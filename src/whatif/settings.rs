@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
-use crate::experiment::plan::error::PlanError;
+use crate::experiment::plan::PlanError;
 use crate::experiment::plan::grid::Sweep;
 use crate::experiment::plan::read::{Entry, flag_value};
 use crate::experiment::plan::settings::{flag_text, key_of, plan_error};

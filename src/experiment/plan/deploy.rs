@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use toml::{Table, Value};
 
 use super::Plan;
-use super::error::PlanError;
+use super::PlanError;
 use super::keys::{SGLANG, STARTED};
 use super::settings::{self, Settings, flag_text};
 use crate::experiment::faults::{FaultKind, FaultPlan};

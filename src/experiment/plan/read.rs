@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::error::PlanError;
+use super::PlanError;
 use super::is_table;
 
 /// A key with its value. The key of a table begins with the table's name: `sim.decode_step_ms`.

@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use toml::{Table, Value};
 
-use super::error::PlanError;
+use super::PlanError;
 use super::keys::{ExperimentKind, Keys};
 use super::read::{self, Entry};
 use crate::report::load::Goal;
