@@ -6,8 +6,8 @@ use anyhow::Context;
 use toml::Table;
 
 use super::launch::EngineName;
-use super::plan::deploy::ineffective_keys;
 use super::plan::PlanError;
+use super::plan::deploy::ineffective_keys;
 use super::plan::keys::ExperimentKind;
 use super::plan::read::{self, Entry};
 use super::plan::settings::{KeyFlags, flag_text};
