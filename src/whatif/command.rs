@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 mod page;
 mod show;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use serde::Serialize;
 use serde_json::Map;
 use toml::Value;
@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// Look for the fewest servers, or the highest rate, that keep --goodput under each combination of --set
-    #[arg(long, value_enum, value_name = "WHAT")]
+    #[arg(long, value_enum, value_name = "WHAT", requires = "goodput")]
     pub find: Option<Find>,
     /// What a good request keeps: NAME:MILLISECONDS, such as ttft:500 e2el:4000
     #[arg(long, value_name = "GOAL", num_args = 1.., value_parser = goal)]
@@ -206,9 +206,6 @@ const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells 
 /// An argument is wrong, or a file cannot be read or written.
 pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     Goal::each_once(&args.goodput).map_err(PlanError)?;
-    let hint = "give what must be kept by --goodput, such as --goodput ttft:500";
-    let has_goal = args.find.is_none() || !args.goodput.is_empty();
-    ensure!(has_goal, PlanError::of("--find", hint));
     let sweeps = sweeps(&args.set);
     let grid = grid::combinations(&sweeps, 1).map_err(|error| PlanError::of("--set", error))?;
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();

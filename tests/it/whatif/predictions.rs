@@ -192,7 +192,7 @@ const REFUSED: &str = "\
 --goodput ttft:500 tpot:9 ttft:300 | --goodput: ttft must have one limit
 --format csv | possible values: text, json
 --goodput-share 0.9 | --goodput <GOAL>
---find servers | --find: give what must be kept by --goodput
+--find servers | --goodput <GOAL>
 --max-total-tokens 0 | must be a whole number, 1 or more
 --goodput ttft:9 --goodput-share 2 | must be a share from 0 to 1, such as 0.05 or 5%
 FIND request_rate=3 | '--request-rate <REQUEST_RATE>' cannot be used multiple times
