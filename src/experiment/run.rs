@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stamp};
 use crate::disk;
 use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef, RunState,
@@ -23,7 +23,7 @@ pub mod single;
 use super::plan::PlanError;
 use super::plan::{Plan, Run, grid};
 use search::Search;
-use single::{RunContext, RunResult};
+use single::RunResult;
 
 /// The folder of an experiment.
 #[derive(Clone, Debug)]
@@ -52,7 +52,13 @@ pub struct Finished {
 /// An experiment in progress.
 struct ExperimentRunner {
     plan: Plan,
-    context: RunContext,
+    /// The program of queuescope itself.
+    program: PathBuf,
+    clock: Clock,
+    /// Stops the experiment.
+    stop: Stop,
+    /// Gets lines for the user.
+    on_progress: fn(&str),
     finished: Finished,
     /// Held until the end, so that no other process uses the folder.
     _lock: File,
@@ -83,13 +89,17 @@ pub async fn run(
             () = stop.stopped() => {}
         }
     }
-    let context = RunContext {
+    let now = clock.now();
+    let (finished, lock) = begin(&plan, output, now)?;
+    let mut runner = ExperimentRunner {
+        plan,
         program,
         clock,
         stop: stop.clone(),
         on_progress,
+        finished,
+        _lock: lock,
     };
-    let mut runner = ExperimentRunner::begin(plan, output, context)?;
     match runner.plan.is_search() {
         true => runner.search().await?,
         false => runner.run_all().await?,
@@ -106,40 +116,34 @@ fn completed(dir: &Path, run: &Run) -> Option<RunResult> {
     (file.state == RunState::Done).then_some(RunResult { dir, file })
 }
 
-impl ExperimentRunner {
-    fn begin(plan: Plan, output: OutputDir, context: RunContext) -> anyhow::Result<Self> {
-        let now = context.clock.now();
-        let dir = match &output {
-            OutputDir::New(folder) => folder.create(&[], now)?,
-            OutputDir::Resumed(dir) => dir.clone(),
-        };
-        let lock = lock(&dir)?;
-        if let OutputDir::New(folder) = output {
-            // Another experiment may have written here between the first check and the lock.
-            folder.check(&FILES)?;
-            write_plan(&dir, &plan)?;
-        }
-        let began = |file: ExperimentFile| file.began;
-        let began = read_json(&dir.join(EXPERIMENT)).map_or(now.seconds(), began);
-        let file = ExperimentFile {
-            kind: plan.kind.name().to_owned(),
-            began,
-            keys: plan.sweeps().into_iter().map(|(key, _)| key).collect(),
-            ..ExperimentFile::default()
-        };
-        let finished = Finished {
-            dir,
-            file,
-            ..Finished::default()
-        };
-        Ok(ExperimentRunner {
-            plan,
-            context,
-            finished,
-            _lock: lock,
-        })
+/// Makes or takes up the folder of an experiment, and locks it.
+fn begin(plan: &Plan, output: OutputDir, now: Stamp) -> anyhow::Result<(Finished, File)> {
+    let dir = match &output {
+        OutputDir::New(folder) => folder.create(&[], now)?,
+        OutputDir::Resumed(dir) => dir.clone(),
+    };
+    let lock = lock(&dir)?;
+    if let OutputDir::New(folder) = output {
+        // Another experiment may have written here between the first check and the lock.
+        folder.check(&FILES)?;
+        write_plan(&dir, plan)?;
     }
+    let began = |file: ExperimentFile| file.began;
+    let file = ExperimentFile {
+        kind: plan.kind.name().to_owned(),
+        began: read_json(&dir.join(EXPERIMENT)).map_or(now.seconds(), began),
+        keys: plan.sweeps().into_iter().map(|(key, _)| key).collect(),
+        ..ExperimentFile::default()
+    };
+    let finished = Finished {
+        dir,
+        file,
+        ..Finished::default()
+    };
+    Ok((finished, lock))
+}
 
+impl ExperimentRunner {
     /// Writes `experiment.json` with the state of each run.
     fn write(&mut self) -> anyhow::Result<()> {
         let Finished { dir, file, .. } = &mut self.finished;
@@ -165,7 +169,7 @@ impl ExperimentRunner {
         let runs = self.plan.runs.to_vec();
         runs.iter().for_each(|run| self.list(run));
         for (index, run) in runs.iter().enumerate() {
-            if self.context.stop.is_stopped() {
+            if self.stop.is_stopped() {
                 break;
             }
             // A start of SGLang may take ten minutes.
@@ -197,7 +201,7 @@ impl ExperimentRunner {
             }
             let mut result = RunResult::begin(dir, run)?;
             self.write()?;
-            self.context.run(&run.settings, &mut result).await?;
+            self.run(&run.settings, &mut result).await?;
             result
         };
         self.write()?;
@@ -230,7 +234,7 @@ impl ExperimentRunner {
             self.notify(&format!("trial {number}: {rate} requests a second"));
             self.list(&run);
             let result = self.run_one(&run).await?;
-            if self.context.stop.is_stopped() {
+            if self.stop.is_stopped() {
                 break;
             }
             if result.file.state != RunState::Done {
@@ -248,7 +252,7 @@ impl ExperimentRunner {
     }
 
     fn notify(&self, line: &str) {
-        (self.context.on_progress)(line);
+        (self.on_progress)(line);
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::clock::Clock;
 use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
 use crate::experiment::plan::settings::Settings;
@@ -17,22 +16,9 @@ use crate::report::files::{FAULTS, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUM
 use crate::report::reader;
 use crate::report::runs::summary_of;
 use crate::table::join;
-use crate::traffic::{self, FinishedRun, LiveProgress, Stop, Unfit};
+use crate::traffic::{self, FinishedRun, LiveProgress, Unfit};
 
-use super::{read_json, run_dir, write_json};
-
-/// What all runs of an experiment share.
-#[derive(Debug)]
-pub struct RunContext {
-    /// The program of queuescope itself.
-    pub program: PathBuf,
-    /// The clock.
-    pub clock: Clock,
-    /// Stops the experiment.
-    pub stop: Stop,
-    /// Gets lines for the user.
-    pub on_progress: fn(&str),
-}
+use super::{ExperimentRunner, read_json, run_dir, write_json};
 
 /// A run and what is known of its result.
 #[derive(Clone, Debug)]
@@ -101,12 +87,12 @@ fn add_front_reports(run: &RunResult) -> anyhow::Result<Option<String>> {
     Ok(problem.map(|problem| format!("{PROXY_ROWS}: {problem}")))
 }
 
-impl RunContext {
+impl ExperimentRunner {
     /// Runs a run that was begun. A failure is put into its result.
     ///
     /// # Errors
     /// Its folder cannot be written.
-    pub async fn run(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<()> {
+    pub(super) async fn run(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<()> {
         match self.execute(settings, run).await {
             Ok(state) => run.file.state = state,
             Err(error) => {
