@@ -174,8 +174,11 @@ pub(super) fn run_and_report(
     Ok((finished, runtime.block_on(report)))
 }
 
-/// Returns the report on all runs, or a note that there is none, and writes its files into the experiment's folder.
+/// Returns the report on all runs, empty if none began, and writes its files into the experiment's folder.
 fn report(finished: &Finished) -> String {
+    if !finished.runs.iter().any(|run| run.file.began.is_some()) {
+        return String::new();
+    }
     let args = report::command::Args {
         dirs: vec![finished.dir.clone()],
         ..report::command::Args::default()
