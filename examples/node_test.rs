@@ -12,12 +12,12 @@ use queuescope::experiment::node::{NodeConfig, NodeTest};
 /// The server does not start, or nothing was measured.
 pub fn run(output_dir: Option<PathBuf>) -> anyhow::Result<()> {
     let result = NodeTest::new(NodeConfig {
-        request_rate: 40.0,
-        num_prompts: 40,
-        dataset_name: "random".into(),
+        request_rate: Some(40.0),
+        num_prompts: Some(40),
+        dataset_name: Some("random".into()),
         random_input_len: Some(64),
         random_output_len: Some(16),
-        base_port: 0,
+        base_port: Some(0),
         output_dir,
         more: "max_running_requests = [1, 8]".parse()?,
         ..NodeConfig::default()

@@ -4,7 +4,6 @@
 
 use std::path::PathBuf;
 
-use queuescope::experiment::node::NodeConfig;
 use queuescope::experiment::routing::{RoutingConfig, RoutingTest};
 
 /// Tries two policies on simulated servers, which need nothing, and prints what came out.
@@ -13,18 +12,15 @@ use queuescope::experiment::routing::{RoutingConfig, RoutingTest};
 /// A server does not start, or nothing was measured.
 pub fn run(output_dir: Option<PathBuf>) -> anyhow::Result<()> {
     let result = RoutingTest::new(RoutingConfig {
-        num_gpus: 2,
-        node: NodeConfig {
-            request_rate: 40.0,
-            num_prompts: 40,
-            dataset_name: "random".into(),
-            random_input_len: Some(64),
-            random_output_len: Some(16),
-            base_port: 0,
-            output_dir,
-            more: "routing_policy = ['cache_aware', 'random']".parse()?,
-            ..NodeConfig::default()
-        },
+        num_gpus: Some(2),
+        request_rate: Some(40.0),
+        num_prompts: Some(40),
+        dataset_name: Some("random".into()),
+        random_input_len: Some(64),
+        random_output_len: Some(16),
+        base_port: Some(0),
+        output_dir,
+        more: "routing_policy = ['cache_aware', 'random']".parse()?,
         ..RoutingConfig::default()
     })
     .run()?;

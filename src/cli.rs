@@ -384,7 +384,6 @@ fn code(error: &anyhow::Error) -> u8 {
     }
     let is_usage = command::is_usage(error)
         || error.downcast_ref().is_some_and(sim::Error::is_usage)
-        || error.downcast_ref().is_some_and(whatif::Error::is_usage)
         || error
             .downcast_ref()
             .is_some_and(|error: &table::Error| !error.is_written);

@@ -27,7 +27,7 @@ fn the_exit_code_is_of_the_run_that_needs_action_first() {
             error: (name == "bad").then(|| "41 of 50 requests failed".to_owned()),
             ..RunFile::default()
         };
-        finished.runs.push(RunResult::new(dir, file));
+        finished.runs.push(RunResult { dir, file });
         let failure = check_results(&finished).err();
         assert_eq!(failure.map(|Failure(_, code)| code), code, "{name}");
     }

@@ -1,11 +1,13 @@
 //! The Rust API of experiments: what [`super::node::NodeTest`] and [`super::routing::RoutingTest`] share. They run what the commands
 //! run, with the same keys.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde_json::Value;
+use toml::Table;
 
 use super::command::{new_folder, run_and_report};
 use super::launch::router::in_path;
@@ -15,47 +17,65 @@ use super::run::Finished;
 use super::run::single::RunResult;
 use crate::report::files::MaxRate;
 
-/// The configuration of a test, whose fields are keys of a plan.
-pub trait TestConfig: Serialize {
-    /// What it tests.
-    const KIND: ExperimentKind;
-
-    /// Further keys, which override the fields; and the folder for all files, `None` for a new one.
-    fn more_keys_and_folder(&self) -> (&toml::Table, Option<&Path>);
-
-    /// Returns all keys as a plan.
-    ///
-    /// # Errors
-    /// TOML cannot represent a value.
-    fn keys(&self) -> Result<toml::Table, toml::ser::Error> {
-        let mut keys = toml::Table::try_from(self)?;
-        keys.extend(self.more_keys_and_folder().0.clone());
-        Ok(keys)
-    }
+/// The keys of a plan (docs/EXPERIMENTS.md); `None` for the plan's default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Config {
+    /// `sim`, `sglang` or `external`.
+    pub engine: Option<String>,
+    /// The model: a folder or a name on the hub. The simulator needs none.
+    pub model_path: Option<String>,
+    /// The first GPU.
+    pub gpu_id: Option<u32>,
+    /// How many requests the server runs at once.
+    pub max_running_requests: Option<u32>,
+    /// GPUs that share the model.
+    pub tp_size: Option<u32>,
+    /// Share of the GPU's memory for weights and KV cache.
+    pub mem_fraction_static: Option<f64>,
+    /// The size of a prefill chunk, in tokens.
+    pub chunked_prefill_size: Option<i64>,
+    /// The share of the tokens that running requests may still generate for which memory is kept free.
+    pub schedule_conservativeness: Option<f64>,
+    /// The quantization of the weights: `fp8`.
+    pub quantization: Option<String>,
+    /// Whether torch.compile is used.
+    pub enable_torch_compile: Option<bool>,
+    /// Whether the server reports times; otherwise nothing is known of its queue.
+    pub enable_metrics: Option<bool>,
+    /// Requests per second.
+    pub request_rate: Option<f64>,
+    /// The number of requests.
+    pub num_prompts: Option<u32>,
+    /// The source of the prompts.
+    pub dataset_name: Option<String>,
+    /// The maximum length of a prompt.
+    pub random_input_len: Option<u32>,
+    /// The maximum number of output tokens that a request asks for.
+    pub random_output_len: Option<u32>,
+    /// The minimum length, as a share of the maximum.
+    pub random_range_ratio: Option<f64>,
+    /// The first server's port; 0: a free one.
+    pub base_port: Option<u16>,
+    /// The number of servers behind a router, each with its own GPUs.
+    pub num_gpus: Option<u32>,
+    /// The policy by which the router chooses a server.
+    pub routing_policy: Option<String>,
+    /// Whether each server's `/metrics` are read.
+    pub collect_per_node_metrics: Option<bool>,
+    /// Times, each with the servers (counted from 1) that are down from then on: seconds, or with a unit.
+    pub failure_schedule: Option<BTreeMap<String, Vec<u32>>>,
+    /// The folder for all files; `None` for a new one in `results/`.
+    #[serde(skip)]
+    pub output_dir: Option<PathBuf>,
+    /// Further keys of a plan, which override these; a list of values is varied.
+    #[serde(skip)]
+    pub more: Table,
 }
 
-/// Defines a struct whose fields are keys of a plan, with their defaults.
-macro_rules! plan_keys {
-    ($(#[$about:meta])* $name:ident { $($(#[$help:meta])* $key:ident: $kind:ty = $default:expr,)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-        pub struct $name {
-            $($(#[$help])* pub $key: $kind,)*
-        }
-
-        impl Default for $name {
-            fn default() -> $name {
-                $name { $($key: $default,)* }
-            }
-        }
-    };
-}
-pub(super) use plan_keys;
-
-/// A test that can be run.
+/// A test that can be run: of `queuescope routing`, or else of `queuescope node`.
 #[derive(Clone, Debug)]
-pub struct Test<C> {
-    config: C,
+pub struct Test<const IS_ROUTING: bool> {
+    config: Config,
 }
 
 /// The result of a test.
@@ -75,9 +95,9 @@ pub struct TestResult {
     pub report: String,
 }
 
-impl<C: TestConfig> Test<C> {
+impl<const IS_ROUTING: bool> Test<IS_ROUTING> {
     /// Makes a test of a configuration.
-    pub fn new(config: C) -> Test<C> {
+    pub fn new(config: Config) -> Self {
         Test { config }
     }
 
@@ -86,9 +106,14 @@ impl<C: TestConfig> Test<C> {
     /// # Errors
     /// The keys contradict each other, something does not start, the folder cannot be used, or no run has figures.
     pub fn run(&self) -> anyhow::Result<TestResult> {
-        let plan = Plan::new(C::KIND, Vec::new(), self.config.keys()?)?;
-        let (_, output_dir) = self.config.more_keys_and_folder();
-        let to = new_folder(C::KIND, output_dir);
+        let kind = match IS_ROUTING {
+            true => ExperimentKind::Routing,
+            false => ExperimentKind::Node,
+        };
+        let mut keys = Table::try_from(&self.config)?;
+        keys.extend(self.config.more.clone());
+        let plan = Plan::new(kind, Vec::new(), keys)?;
+        let to = new_folder(kind, self.config.output_dir.as_deref());
         let (finished, report) = run_and_report(plan, to, program()?, |line| log::info!("{line}"))?;
         result(finished, report?)
     }

@@ -6,8 +6,8 @@ use anyhow::Context;
 use toml::Table;
 
 use super::launch::EngineName;
+use super::plan::PlanError;
 use super::plan::deploy::ineffective_keys;
-use super::plan::error::PlanError;
 use super::plan::keys::ExperimentKind;
 use super::plan::read::{self, Entry};
 use super::plan::settings::{KeyFlags, flag_text};
@@ -15,7 +15,6 @@ use super::plan::{Plan, Run, masked};
 use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
-use crate::traffic::arrival::curve::Curve;
 use crate::traffic::folder::Folder;
 use crate::units::count;
 use crate::{report, terminal, traffic};
@@ -102,13 +101,11 @@ impl Args {
 
 /// The keys that are printed whether or not they vary.
 const SHOWN: &str =
-    "engine servers num_gpus router dataset_name num_prompts duration request_rate preset";
+    "engine servers num_gpus router dataset_name num_prompts duration request_rate preset repeats";
 
 /// Describes what will be run: the number of runs, how long they take, and the varied keys.
 fn announcement(plan: &Plan) -> String {
-    let Some(Run { settings, .. }) = plan.runs().first() else {
-        return String::new();
-    };
+    let settings = &plan.runs[0].settings;
     let keys = &settings.keys;
     let mut lines = if plan.is_search() {
         let (share, goodput) = (keys.goodput_share * 100.0, settings.goodput().join(" "));
@@ -116,14 +113,9 @@ fn announcement(plan: &Plan) -> String {
             "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
         )
     } else {
-        let each = match keys.repeats {
-            1 => String::new(),
-            repeats => format!(", each setting {repeats} times with seeds of its own"),
-        };
-        let runs = count(plan.runs().len(), "run");
-        let time = estimated_time(plan.runs());
-        let time = time.unwrap_or_else(|| "for as long as the servers take".to_owned());
-        format!("{runs}{each}, {time}\n")
+        let runs = count(plan.runs.len(), "run");
+        let time = estimated_time(&plan.runs).unwrap_or_default();
+        format!("{runs}{time}\n")
     };
     for (key, values) in plan.sweeps() {
         let values = values.iter().map(|value| flag_text(&masked(&key, value)));
@@ -141,28 +133,21 @@ fn announcement(plan: &Plan) -> String {
     lines
 }
 
-/// Estimates how long all runs take, including starts; `None` if a run has neither a rate nor a duration.
+/// Estimates how long all runs take, including starts; `None` if one has neither a rate nor a duration.
 fn estimated_time(runs: &[Run]) -> Option<String> {
     let seconds = |Run { settings, .. }: &Run| {
         let load = &settings.load;
         let is_sglang = settings.keys.engine == EngineName::Sglang;
         let start = if is_sglang { 60.0 } else { 2.0 };
+        let count = load.num_prompts.unwrap_or(1000) as f64;
+        let by_rate = Some(count / load.request_rate);
+        let by_rate = by_rate.filter(|_| load.request_rate.is_finite());
         let duration = load.duration.map(|duration| duration.as_secs_f64());
-        let (curve, count) = (load.rate_curve.as_ref(), load.num_prompts);
-        let duration = duration.or(curve.filter(|_| count.is_none()).map(Curve::end));
-        let count = count.or(duration.is_none().then_some(1000));
-        let flat = Curve::flat(load.request_rate);
-        let rate = curve.or(load.request_rate.is_finite().then_some(&flat));
-        let by_rate = rate
-            .zip(count)
-            .and_then(|(rate, count)| rate.time_of(count as f64));
-        let load = by_rate.into_iter().chain(duration).reduce(f64::min);
-        Some(start + load?)
+        Some(start + duration.or(by_rate)?)
     };
     Some(match runs.iter().map(seconds).sum::<Option<f64>>()? {
-        seconds @ ..90.0 => format!("about {seconds:.0} s"),
-        seconds @ ..5400.0 => format!("about {:.0} min", seconds / 60.0),
-        seconds => format!("about {:.1} h", seconds / 3600.0),
+        seconds @ ..90.0 => format!(", about {seconds:.0} s"),
+        seconds => format!(", about {:.0} min", seconds / 60.0),
     })
 }
 

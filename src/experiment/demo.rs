@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Parser;
 
-use super::launch::{Deployment, DeploymentSpec, PROXY_CONFIG};
+use super::launch::{Deployment, DeploymentSpec, PROXY_CONFIG, Server};
 use super::plan::keys::ExperimentKind;
 use super::plan::{Plan, deploy, read};
 use crate::clock::Clock;
@@ -94,7 +94,7 @@ fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
     );
     let plan = Plan::new(ExperimentKind::Routing, Vec::new(), read::file(&plan)?)?;
     let program = std::env::current_exe().context("the program's own file")?;
-    let mut spec = deploy::spec(&plan.runs()[0].settings, dir, &program)?;
+    let mut spec = deploy::spec(&plan.runs[0].settings, dir, &program)?;
     spec.traces = true;
     Ok(spec)
 }
@@ -118,20 +118,17 @@ fn port(url: &str) -> &str {
 }
 
 fn picture(deployment: &Deployment) -> String {
-    let mut text = format!("traffic -> front :{}", port(&deployment.target));
-    let indent = format!("\n{}", " ".repeat(text.len()));
-    for (number, server) in deployment.servers.iter().enumerate() {
-        let before = if number == 0 { "" } else { &indent };
+    let front = format!("traffic -> front :{}", port(&deployment.target));
+    let way = |server: &Server| {
         let hop = server.hop.map_or(0, |hop| hop.port());
         let server = port(&server.file.url);
-        text.push_str(&format!(
-            "{before} -> worker hop :{hop} -> simulated SGLang :{server}"
-        ));
-    }
-    text.push_str(&format!(
-        "\n(All on 127.0.0.1. The front is the router: it sends {MAX_CONCURRENT} requests on at once,\n\
+        format!(" -> worker hop :{hop} -> simulated SGLang :{server}")
+    };
+    let ways: Vec<String> = deployment.servers.iter().map(way).collect();
+    let ways = ways.join(&format!("\n{}", " ".repeat(front.len())));
+    format!(
+        "{front}{ways}\n(All on 127.0.0.1. The front is the router: it sends {MAX_CONCURRENT} requests on at once,\n\
          the others wait in it. A server runs {MAX_RUNNING} at once, the others wait in its\n\
          queue. Chat is streamed; servers tell the proxy of it by traces.)\n"
-    ));
-    text
+    )
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
+use serde_json::Map;
 use toml::Value;
 
 use crate::clock::{Clock, Stamp};
@@ -63,19 +64,14 @@ impl Schedule {
 }
 
 fn parse_phases(text: &str) -> Result<Vec<Phase>, String> {
-    let mut phases: Vec<Phase> = Vec::new();
     let table: BTreeMap<String, BTreeSet<usize>> = inline_table(text)?;
-    for (at, down) in table {
+    let phase = |(at, down): (String, _)| {
         let seconds = units::seconds(&at).filter(|at| at.is_finite() && *at >= 0.0);
         let seconds = seconds.ok_or_else(|| format!("`{at}` is no time, 0 or more"))?;
-        if phases.iter().any(|(at, _)| *at == seconds) {
-            return Err(format!("{seconds} s is given twice"));
-        }
-        phases.push((seconds, down));
-    }
-    if phases.is_empty() {
-        return Err("is empty".to_owned());
-    }
+        Ok((seconds, down))
+    };
+    let phases: Result<Vec<Phase>, String> = table.into_iter().map(phase).collect();
+    let mut phases = phases?;
     phases.sort_by(|a, b| a.0.total_cmp(&b.0));
     Ok(phases)
 }
@@ -86,17 +82,16 @@ impl FaultKind {
     /// # Errors
     /// Names the problem and what would be valid.
     pub fn parse(text: &str) -> Result<FaultKind, String> {
-        let kind_alone = || serde_json::Map::from_iter([("kind".to_owned(), text.into())]);
+        if text == KILL {
+            return Ok(FaultKind::Kill);
+        }
         let fields = match text.starts_with('{') {
             true => inline_table(text),
-            false => Ok(kind_alone()),
+            false => Ok(Map::from_iter([("kind".to_owned(), text.into())])),
         };
-        let kind = fields.and_then(|fields| match fields.get("kind") {
-            Some(kind) if kind == KILL && fields.len() == 1 => Ok(FaultKind::Kill),
-            Some(kind) if kind == KILL => Err("kind = \"kill\": takes no other field".to_owned()),
-            _ => Fault::from_fields(fields).map(FaultKind::Hop),
-        });
-        kind.map_err(|problem| format!("{}; {KINDS}", problem.replace("one of ", "one of kill, ")))
+        let fault = fields.and_then(Fault::from_fields);
+        let kind = fault.map(FaultKind::Hop);
+        kind.map_err(|problem| format!("{problem}; {KINDS}"))
     }
 
     fn name(&self) -> &str {
@@ -141,19 +136,6 @@ impl FaultPlan {
             self.needs_hops() || spec.engine != EngineName::External,
             "failure_kind = \"kill\": external servers cannot be killed; use \"refuse\", \"reset\" or \"stall\" at a hop"
         );
-        if self.needs_hops() {
-            ensure!(
-                spec.hops,
-                "failure_kind = \"{}\": it is done by hops, and there are none; give hops = true",
-                self.kind.name()
-            );
-            let mut keys = spec.proxy.keys();
-            if let Some(key) = keys.find(|key| key.starts_with("admin_token")) {
-                bail!(
-                    "proxy.{key}: the experiment asks its proxy for faults without one; leave it out"
-                );
-            }
-        }
         Ok(())
     }
 
@@ -190,7 +172,7 @@ async fn inject(
     plan: &FaultPlan,
     server: &Server,
     index: usize,
-    log: &TimedRows<FaultRow>,
+    log: &TimedRows,
 ) -> anyhow::Result<()> {
     let mut changes = plan.changes(index).into_iter().peekable();
     let write = |at: Stamp, event: &str| {
@@ -200,7 +182,7 @@ async fn inject(
             kind: plan.kind.name().to_owned(),
             event: event.to_owned(),
         };
-        log.write(&[row]).context("faults.csv")
+        log.write([row]).context("faults.csv")
     };
     let reach = async |at| log.clock.wait_until(log.began.plus_seconds(at)).await;
     while let Some((at, is_down)) = changes.next() {
@@ -208,7 +190,7 @@ async fn inject(
         // Taken before, as requests fail while the fault is being injected.
         let begun = log.clock.now();
         match (&plan.kind, is_down) {
-            (FaultKind::Kill, true) => server.kill().await?,
+            (FaultKind::Kill, true) => server.kill().await,
             (FaultKind::Kill, false) => server.start()?,
             (FaultKind::Hop(fault), true) => server.set_fault(Some(fault)).await?,
             (FaultKind::Hop(_), false) => server.set_fault(None).await?,
@@ -219,19 +201,14 @@ async fn inject(
             continue;
         }
         // The server may go down again before it is ready.
-        let next = async {
-            match changes.peek() {
-                Some((next, _)) => reach(*next).await,
-                None => std::future::pending().await,
-            }
-        };
+        let next = changes.peek().map_or(f64::INFINITY, |(next, _)| *next);
         tokio::select! {
             biased;
             ready = server.ready() => {
                 ready?;
                 write(log.clock.now(), "ready")?;
             }
-            () = next => {}
+            () = reach(next), if next.is_finite() => {}
         }
     }
     Ok(())

@@ -2,14 +2,18 @@
 //! ([decision 33](../../docs/dev/decisions/0033-what-a-run-needs-are-children.md)).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::FuturesUnordered;
+use http::Method;
 use nix::sys::signal::Signal;
 
 use crate::disk;
+use crate::fault::Fault;
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::request::attempt::ServerRole;
 use crate::traffic::{self, client::Target};
@@ -21,15 +25,14 @@ mod ports;
 pub mod process;
 mod proxy_file;
 pub mod router;
-mod server;
 mod spec;
 
 pub use access::Access;
 pub use command::CommandLine;
 pub use proxy_file::check as check_proxy;
-pub use server::Server;
 pub use spec::{DeploymentSpec, EngineName, Router, ServerSpec};
 
+use access::poll;
 use process::Process;
 use proxy_file::Hop;
 
@@ -46,6 +49,25 @@ pub struct Deployment {
     others: Vec<Process>,
 }
 
+/// A server of a deployment.
+#[derive(Debug)]
+pub struct Server {
+    /// Its entry in `run.json`.
+    pub file: ServerFile,
+    /// The address of its hop.
+    pub hop: Option<SocketAddr>,
+    /// The port by which decode servers find it, if it is a prefill server.
+    bootstrap: Option<u16>,
+    /// `None` for an external server.
+    process: Option<Process>,
+    access: Access,
+    /// The proxy's admin listener, once there is one.
+    admin: Option<SocketAddr>,
+    start_timeout: Duration,
+}
+
+/// How long flushing a cache is retried. A server refuses while requests run, which may be of an earlier run.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The file of the proxy's config in the run's folder.
 pub const PROXY_CONFIG: &str = "proxy.toml";
 
@@ -56,8 +78,7 @@ impl Deployment {
     /// The specification is invalid, a port is taken, or a process ended or was not ready in time; then the error has the end of its log,
     /// the likely cause and a remedy.
     pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
-        spec.check()?;
-        let traces = spec.traces.then(|| spec.port()).transpose()?;
+        let traces = spec.traces.then(ports::free).transpose()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
         let mut deployment = Deployment {
@@ -130,7 +151,7 @@ impl Deployment {
     async fn start_servers(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
         self.own_processes().try_for_each(Process::start)?;
         let servers = self.servers.iter();
-        try_join_all(servers.map(|server| server.ready_at(&server.file.url))).await?;
+        try_join_all(servers.map(|server| server.is_ready_at(&server.file.url))).await?;
         if let Some(url) = &spec.router_url {
             // Any status will do, as its servers may not be ready yet.
             let status = spec.access.get(url, "/health").await;
@@ -151,7 +172,7 @@ impl Deployment {
             Router::External => (spec.router_url.iter().cloned().collect(), None),
             Router::SglangRouter => {
                 let program = router::find(spec.router_program.as_deref())?;
-                let (addr, metrics) = (spec.port()?, spec.port()?);
+                let (addr, metrics) = (ports::free()?, ports::free()?);
                 let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
                 let own = ["--prometheus-host", &ip, "--prometheus-port", &port];
                 let line = CommandLine::new(program, &["launch"]).listening_on(addr);
@@ -186,7 +207,7 @@ impl Deployment {
         upstream: &[String],
         traces: Option<SocketAddr>,
     ) -> anyhow::Result<String> {
-        let (front, admin) = (spec.port()?, spec.port()?);
+        let (front, admin) = (ports::free()?, ports::free()?);
         let servers = self.servers.iter_mut();
         servers.for_each(|server| server.admin = Some(admin));
         let hop = |server: &Server| Some((server.hop?, server.file.url.clone()));
@@ -199,8 +220,7 @@ impl Deployment {
         let process = Process::new("proxy".to_owned(), line.with([path.display()]), spec);
         process.start()?;
         let admin = format!("http://{admin}");
-        let ready = [("/readyz", 200..=200)];
-        let check = async || Access::default().responds(&admin, &ready).await;
+        let check = async || Access::default().is_ready(&admin, "/readyz").await;
         let ready = process.ready(spec.start_timeout(), check).await;
         self.others.push(process);
         ready.map(|()| format!("http://{front}"))
@@ -218,7 +238,7 @@ impl Drop for Deployment {
 /// Makes the servers, without starting them. They are to send traces to the address `traces`.
 fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<Vec<Server>> {
     let traces = traces.map(|addr| format!("--otlp-traces-endpoint={addr}"));
-    let free_if = |is_wanted: bool| is_wanted.then(|| spec.port()).transpose();
+    let free_if = |is_wanted: bool| is_wanted.then(ports::free).transpose();
     let server = |(number, server): (usize, &ServerSpec)| {
         let name = spec.server_name(number);
         let role = spec.role(number);
@@ -228,7 +248,7 @@ fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<
             ServerSpec::Started(line) => {
                 let addr = match spec.base_port {
                     Some(base) => ports::server_port(base, number)?,
-                    None => spec.port()?,
+                    None => ports::free()?,
                 };
                 let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));
                 let line = line.clone().listening_on(addr).with(port).with(&traces);
@@ -262,18 +282,85 @@ async fn flush_caches(spec: &DeploymentSpec) -> Vec<String> {
     let router = spec.router_url.as_deref();
     let router = router.filter(|_| spec.servers.is_empty());
     let urls = spec.running().chain(router);
-    let flushes = urls.map(|url| server::flush_cache(&spec.access, url));
+    let flushes = urls.map(|url| flush_cache(&spec.access, url));
     let flushed = join_all(flushes).await.into_iter();
     flushed.filter_map(Result::err).collect()
 }
 
-impl DeploymentSpec {
-    /// Finds a free port that is not planned for a server.
+impl Server {
+    /// Kills its process group and waits until that is gone. An external server has none.
+    pub async fn kill(&self) {
+        if let Some(process) = &self.process {
+            process.kill().await;
+        }
+    }
+
+    /// Starts it again after a kill, with the same command and port.
     ///
     /// # Errors
-    /// There is none.
-    pub fn port(&self) -> anyhow::Result<SocketAddr> {
-        let base = self.base_port.map_or(0, u32::from);
-        ports::free_outside(&(base..base + self.servers.len() as u32))
+    /// It is running, or cannot be started.
+    pub fn start(&self) -> anyhow::Result<()> {
+        self.process.as_ref().map_or(Ok(()), Process::start)
     }
+
+    /// Waits until it is ready, through its hop if it has one.
+    ///
+    /// # Errors
+    /// It ended, or is not ready within the start timeout.
+    pub async fn ready(&self) -> anyhow::Result<()> {
+        let hop = self.hop.map(|hop| format!("http://{hop}"));
+        self.is_ready_at(hop.as_deref().unwrap_or(&self.file.url))
+            .await
+    }
+
+    /// Waits until it is ready at `url`, which may bypass its hop.
+    async fn is_ready_at(&self, url: &str) -> anyhow::Result<()> {
+        let check = async || self.access.is_ready(url, "/health").await;
+        if let Some(process) = &self.process {
+            return process.ready(self.start_timeout, check).await;
+        }
+        let polled = poll(self.start_timeout, check).await;
+        polled.map_err(|reason| {
+            let name = &self.file.name;
+            anyhow!("{name}: {url} is not ready ({reason})")
+        })
+    }
+
+    /// Has its hop inject a fault; `None` lifts it.
+    ///
+    /// # Errors
+    /// It has no hop, or the hop refuses the fault.
+    pub async fn set_fault(&self, fault: Option<&Fault>) -> anyhow::Result<()> {
+        let name = &self.file.name;
+        let admin = self.admin.with_context(|| format!("{name} has no hop"))?;
+        let (method, body) = match fault {
+            Some(fault) => (Method::PUT, serde_json::to_vec(fault)?.into()),
+            None => (Method::DELETE, Bytes::new()),
+        };
+        let (url, path) = (format!("http://{admin}"), format!("/faults/{name}"));
+        let response = Access::default().request(&url, method, &path, body).await;
+        let (status, text) = response.map_err(anyhow::Error::msg)?;
+        let text = String::from_utf8_lossy(&text);
+        let text = text.trim();
+        ensure!(status == 200, "the hop of {name} answers {status}: {text}");
+        Ok(())
+    }
+}
+
+/// Empties the cache of the server (or of the servers behind the router) at `url`, with retries.
+///
+/// # Errors
+/// Why it cannot be emptied.
+async fn flush_cache(access: &Access, url: &str) -> Result<(), String> {
+    let flush = async || {
+        let response = access.request(url, Method::POST, "/flush_cache", Bytes::new());
+        match response.await? {
+            (200, _) => Ok(Ok(())),
+            // It will never do it.
+            (status @ (401 | 403 | 404 | 405), _) => Ok(Err(format!("it answered {status}"))),
+            (status, _) => Err(format!("it answered {status}")),
+        }
+    };
+    let flushed = poll(FLUSH_TIMEOUT, flush).await.flatten();
+    flushed.map_err(|reason| format!("the cache of {url} was not emptied before the run: {reason}"))
 }

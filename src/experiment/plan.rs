@@ -6,13 +6,11 @@ use anyhow::{bail, ensure};
 use toml::{Table, Value};
 
 pub mod deploy;
-pub mod error;
 pub mod grid;
 pub mod keys;
 pub mod read;
 pub mod settings;
 
-use error::PlanError;
 use grid::Sweep;
 use keys::{ExperimentKind, PRESETS, STARTED};
 use read::Entry;
@@ -20,6 +18,24 @@ use settings::{KEYS, SIM, Settings, flag_text};
 
 use crate::config::sections::nearest;
 use crate::secret;
+
+/// The error of an invalid plan: names the key, the problem and what would be valid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PlanError(pub String);
+
+impl From<anyhow::Error> for PlanError {
+    fn from(error: anyhow::Error) -> PlanError {
+        PlanError(error.to_string())
+    }
+}
+
+impl PlanError {
+    /// An error about one key.
+    pub fn of(key: &str, problem: impl std::fmt::Display) -> PlanError {
+        PlanError(format!("{key}: {problem}"))
+    }
+}
 
 /// A valid plan.
 #[derive(Clone, Debug)]
@@ -32,7 +48,9 @@ pub struct Plan {
     pub defaults: Table,
     /// The names of the keys that a file or flags gave.
     pub given: Vec<String>,
-    runs: Vec<Run>,
+    /// The runs in order, at least one: all settings of the first repeat, then all of the second, and so on, so that a drift over time
+    /// affects every setting alike.
+    pub runs: Vec<Run>,
 }
 
 /// One run of a plan.
@@ -124,22 +142,15 @@ impl Plan {
         varied.collect()
     }
 
-    /// The runs in order: all settings of the first repeat, then all of the second, and so on, so that a drift over time affects every
-    /// setting alike.
-    pub fn runs(&self) -> &[Run] {
-        &self.runs
-    }
-
     fn expand(&self) -> Result<Vec<Run>, PlanError> {
-        let sweeps = self.sweeps();
-        let repeats = self.keys.get("repeats").and_then(Value::as_integer);
-        // An invalid number is reported when the first run's settings are read.
-        let repeats = repeats.map_or(1, |repeats| repeats.clamp(1, 1000) as u32);
-        let combinations = grid::combinations(&sweeps, repeats)?;
+        let repeats = self.run_settings(&[])?.keys.repeats;
+        let combinations = grid::combinations(&self.sweeps(), repeats)?;
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let settings = self.run_settings(varied, repeat)?;
+                let mut settings = self.run_settings(varied)?;
+                let seed = &mut settings.load.seed;
+                *seed = seed.saturating_add(repeat.into());
                 runs.push(Run::new(runs.len() + 1, varied.clone(), repeat, settings));
             }
         }
@@ -148,8 +159,7 @@ impl Plan {
 
     /// Whether the plan searches for the highest request rate.
     pub fn is_search(&self) -> bool {
-        let first = self.runs.first();
-        first.is_some_and(|run| run.settings.keys.find_max_rate)
+        self.runs[0].settings.keys.find_max_rate
     }
 
     /// Checks that a search has one setting and leaves it to the search how often and how long each rate is tried.
@@ -161,14 +171,13 @@ impl Plan {
             self.runs.len() == 1,
             "repeats: a search tries each rate once; leave it out, or raise probe_s for longer trials"
         );
-        ensure!(
-            !self.keys.contains_key("duration"),
-            "duration: a search sets how long each rate is tried; give probe_s in its place"
-        );
-        ensure!(
-            !self.keys.contains_key("rate_curve"),
-            "rate_curve: a search sets the rate itself; leave it out"
-        );
+        for (key, hint) in [
+            ("duration", "give probe_s in its place"),
+            ("rate_curve", "leave it out"),
+        ] {
+            let is_given = self.keys.contains_key(key);
+            ensure!(!is_given, "{key}: a search sets what is sent; {hint}");
+        }
         Ok(())
     }
 
@@ -178,24 +187,20 @@ impl Plan {
     /// The generator refuses the rate.
     pub fn trial(&self, number: usize, rate: f64, requests: usize) -> Result<Run, PlanError> {
         let rate = ("request_rate".to_owned(), Value::Float(rate));
-        let count = i64::try_from(requests).unwrap_or(i64::MAX);
-        let count = ("num_prompts".to_owned(), Value::Integer(count));
-        let settings = self.run_settings(&[rate.clone(), count], 0)?;
+        let count = ("num_prompts".to_owned(), Value::Integer(requests as i64));
+        let settings = self.run_settings(&[rate.clone(), count])?;
         Ok(Run::new(number, vec![rate], 0, settings))
     }
 
     /// Returns the checked settings of a run: `varied` over the plan's keys over the defaults.
-    fn run_settings(&self, varied: &[Entry], repeat: u32) -> Result<Settings, PlanError> {
+    fn run_settings(&self, varied: &[Entry]) -> Result<Settings, PlanError> {
         let first = |(key, value): (&String, &Value)| {
             let first = alternatives(key, value).into_iter().next();
             (key.clone(), first.unwrap_or_else(|| value.clone()))
         };
         let own = self.keys.iter().map(first).chain(varied.iter().cloned());
         let defaults = self.defaults.clone().into_iter();
-        let mut all: BTreeMap<String, Value> = defaults.chain(own).collect();
-        if let Some(Value::Integer(seed)) = all.get_mut("seed") {
-            *seed = seed.saturating_add(i64::from(repeat));
-        }
+        let all: BTreeMap<String, Value> = defaults.chain(own).collect();
         let settings = Settings::read(all)?;
         deploy::check(&settings)?;
         Ok(settings)
@@ -287,29 +292,14 @@ fn checked(
         if all.contains_key(&name) {
             return Err(PlanError::of(&name, "is given twice"));
         }
-        let is_key = settings::key(&name).is_some();
         let values = alternatives(&name, &value).into_iter();
-        let values = values.map(|value| if is_key { unquoted(value) } else { value });
-        let values = settings::distinct(values).map_err(|twice| {
+        settings::distinct(values).map_err(|twice| {
             let key = format!("{name} = {}", flag_text(&masked(&name, &twice)));
             PlanError::of(&key, "is given twice; repeats = 2 does each setting again")
         })?;
-        let value = match &values[..] {
-            // A list with one value is that value, unless the value itself would be read as several.
-            [one] if alternatives(&name, one).len() == 1 => one.clone(),
-            _ => values.into(),
-        };
         all.insert(name, value);
     }
     Ok(all)
-}
-
-/// A whole number or a boolean may be in quotes.
-fn unquoted(value: Value) -> Value {
-    match value.as_str().map(read::scalar) {
-        Some(plain @ (Value::Integer(_) | Value::Boolean(_))) => plain,
-        _ => value,
-    }
 }
 
 /// Whether `name` is a table of a plan.
@@ -327,7 +317,7 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Pl
         return Err(unknown_key(kind, name, value));
     }
     if let Some(variable) = name.strip_prefix("env.") {
-        check_variable(variable, value).map_err(|problem| PlanError::of(name, problem))?;
+        check_variable(variable).map_err(|problem| PlanError::of(name, problem))?;
     }
     let problem = match alternatives(name, value).len() {
         0 => "must not be an empty list",
@@ -341,23 +331,19 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Pl
 }
 
 /// Checks an environment variable of a plan. Secrets are refused, as the files of an experiment show them.
-fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
+fn check_variable(variable: &str) -> Result<(), &'static str> {
     const SECRET: &str = "TOKEN KEY APIKEY SECRET PASS PASSWORD PASSWD CREDENTIALS AUTH HEADERS";
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if variable.is_empty() || !variable.chars().all(is_name) {
         return Err("is no name of a variable, such as env.CUDA_VISIBLE_DEVICES");
     }
     let is_secret = |word: &str| SECRET.split(' ').any(|secret| secret == word);
-    if variable.to_ascii_uppercase().split('_').any(is_secret) {
-        return Err(
+    match variable.to_ascii_uppercase().split('_').any(is_secret) {
+        false => Ok(()),
+        true => Err(
             "looks like a secret, which files of an experiment would show: leave it out and export it, servers inherit the \
              environment",
-        );
-    }
-    let is_plain = |value: &Value| !(value.is_array() || value.is_table() || value.is_datetime());
-    match alternatives("", value).iter().all(is_plain) {
-        true => Ok(()),
-        false => Err("must be a text, a number, true or false"),
+        ),
     }
 }
 

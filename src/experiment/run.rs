@@ -1,13 +1,13 @@
 //! Runs an experiment: one run after another, each with its own servers, in one folder whose files show the progress at any time.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stamp};
 use crate::disk;
 use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef, RunState,
@@ -20,10 +20,10 @@ use crate::units::count;
 pub mod search;
 pub mod single;
 
-use super::plan::error::PlanError;
+use super::plan::PlanError;
 use super::plan::{Plan, Run, grid};
 use search::Search;
-use single::{RunContext, RunResult};
+use single::RunResult;
 
 /// The folder of an experiment.
 #[derive(Clone, Debug)]
@@ -52,7 +52,13 @@ pub struct Finished {
 /// An experiment in progress.
 struct ExperimentRunner {
     plan: Plan,
-    context: RunContext,
+    /// The program of queuescope itself.
+    program: PathBuf,
+    clock: Clock,
+    /// Stops the experiment.
+    stop: Stop,
+    /// Gets lines for the user.
+    on_progress: fn(&str),
     finished: Finished,
     /// Held until the end, so that no other process uses the folder.
     _lock: File,
@@ -75,23 +81,25 @@ pub async fn run(
     let stop = Stop::new();
     // The task that waits for signals ends with the runtime.
     drop(stop.on_signals()?);
-    let resumed = match &output {
-        OutputDir::New(folder) => folder.check(&FILES).map(|()| None)?,
-        OutputDir::Resumed(dir) => Some(dir.clone()),
-    };
-    let before = |run: &Run| completed(resumed.as_ref()?, run);
-    let pending = plan.runs().iter().filter(|run| before(run).is_none());
-    tokio::select! {
-        checked = single::preflight(pending, &program) => checked?,
-        () = stop.stopped() => {}
+    // Of a resumed experiment the first run found it.
+    if let OutputDir::New(folder) = &output {
+        folder.check(&FILES)?;
+        tokio::select! {
+            checked = single::preflight(&plan.runs[0], &program) => checked?,
+            () = stop.stopped() => {}
+        }
     }
-    let context = RunContext {
+    let now = clock.now();
+    let (finished, lock) = begin(&plan, output, now)?;
+    let mut runner = ExperimentRunner {
+        plan,
         program,
         clock,
         stop: stop.clone(),
         on_progress,
+        finished,
+        _lock: lock,
     };
-    let mut runner = ExperimentRunner::begin(plan, output, context)?;
     match runner.plan.is_search() {
         true => runner.search().await?,
         false => runner.run_all().await?,
@@ -105,47 +113,37 @@ pub async fn run(
 fn completed(dir: &Path, run: &Run) -> Option<RunResult> {
     let dir = run_dir(dir, &run.dir);
     let file: RunFile = read_json(&dir.join(RUN)).ok()?;
-    (file.state == RunState::Done).then(|| RunResult::new(dir, file))
+    (file.state == RunState::Done).then_some(RunResult { dir, file })
+}
+
+/// Makes or takes up the folder of an experiment, and locks it.
+fn begin(plan: &Plan, output: OutputDir, now: Stamp) -> anyhow::Result<(Finished, File)> {
+    let dir = match &output {
+        OutputDir::New(folder) => folder.create(&[], now)?,
+        OutputDir::Resumed(dir) => dir.clone(),
+    };
+    let lock = lock(&dir)?;
+    if let OutputDir::New(folder) = output {
+        // Another experiment may have written here between the first check and the lock.
+        folder.check(&FILES)?;
+        write_plan(&dir, plan)?;
+    }
+    let began = |file: ExperimentFile| file.began;
+    let file = ExperimentFile {
+        kind: plan.kind.name().to_owned(),
+        began: read_json(&dir.join(EXPERIMENT)).map_or(now.seconds(), began),
+        keys: plan.sweeps().into_iter().map(|(key, _)| key).collect(),
+        ..ExperimentFile::default()
+    };
+    let finished = Finished {
+        dir,
+        file,
+        ..Finished::default()
+    };
+    Ok((finished, lock))
 }
 
 impl ExperimentRunner {
-    fn begin(plan: Plan, output: OutputDir, context: RunContext) -> anyhow::Result<Self> {
-        let now = context.clock.now();
-        let (dir, began, lock) = match output {
-            OutputDir::New(folder) => {
-                let dir = folder.create(&[], now)?;
-                let lock = lock(&dir)?;
-                // Another experiment may have written here between the first check and the lock.
-                folder.check(&FILES)?;
-                write_plan(&dir, &plan)?;
-                (dir, now.seconds(), lock)
-            }
-            OutputDir::Resumed(dir) => {
-                let lock = lock(&dir)?;
-                let began = |file: ExperimentFile| file.began;
-                let began = read_json(&dir.join(EXPERIMENT)).map_or(now.seconds(), began);
-                (dir, began, lock)
-            }
-        };
-        let file = ExperimentFile {
-            kind: plan.kind.name().to_owned(),
-            began,
-            keys: plan.sweeps().into_iter().map(|(key, _)| key).collect(),
-            ..ExperimentFile::default()
-        };
-        let finished = Finished {
-            dir,
-            file,
-            ..Finished::default()
-        };
-        Ok(ExperimentRunner {
-            plan,
-            context,
-            finished,
-            _lock: lock,
-        })
-    }
-
     /// Writes `experiment.json` with the state of each run.
     fn write(&mut self) -> anyhow::Result<()> {
         let Finished { dir, file, .. } = &mut self.finished;
@@ -168,10 +166,10 @@ impl ExperimentRunner {
     }
 
     async fn run_all(&mut self) -> anyhow::Result<()> {
-        let runs = self.plan.runs().to_vec();
+        let runs = self.plan.runs.to_vec();
         runs.iter().for_each(|run| self.list(run));
         for (index, run) in runs.iter().enumerate() {
-            if self.context.stop.is_stopped() {
+            if self.stop.is_stopped() {
                 break;
             }
             // A start of SGLang may take ten minutes.
@@ -203,14 +201,14 @@ impl ExperimentRunner {
             }
             let mut result = RunResult::begin(dir, run)?;
             self.write()?;
-            self.context.run(&run.settings, &mut result).await?;
+            self.run(&run.settings, &mut result).await?;
             result
         };
         self.write()?;
         if let (RunState::Failed, Some(error)) = (result.file.state, &result.file.error) {
             self.notify(&format!("  failed: {error}"));
         }
-        for note in result.warnings.iter().chain(&result.file.notes) {
+        for note in &result.file.notes {
             self.notify(&format!("  note: {note}"));
         }
         self.finished.runs.push(result.clone());
@@ -219,7 +217,7 @@ impl ExperimentRunner {
 
     /// Searches for the highest rate that meets the objective.
     async fn search(&mut self) -> anyhow::Result<()> {
-        let settings = self.plan.runs()[0].settings.clone();
+        let settings = self.plan.runs[0].settings.clone();
         let (keys, rate) = (&settings.keys, settings.load.request_rate);
         let first = if rate.is_finite() { rate } else { FIRST_RATE };
         let found = MaxRate {
@@ -236,7 +234,7 @@ impl ExperimentRunner {
             self.notify(&format!("trial {number}: {rate} requests a second"));
             self.list(&run);
             let result = self.run_one(&run).await?;
-            if self.context.stop.is_stopped() {
+            if self.stop.is_stopped() {
                 break;
             }
             if result.file.state != RunState::Done {
@@ -254,7 +252,7 @@ impl ExperimentRunner {
     }
 
     fn notify(&self, line: &str) {
-        (self.context.on_progress)(line);
+        (self.on_progress)(line);
     }
 }
 
@@ -263,15 +261,11 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join(LOCK);
     let file = File::options().create(true).append(true).open(&path);
     let file = file.with_context(|| path.display().to_string())?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            let problem =
-                "another process is at work on this experiment; wait for its end, or end it";
-            Err(PlanError(format!("{}: {problem}", dir.display())).into())
-        }
-        Err(TryLockError::Error(error)) => Err(error).with_context(|| path.display().to_string()),
-    }
+    let problem = "another process is at work on this experiment; wait for its end, or end it";
+    let locked = file
+        .try_lock()
+        .map_err(|error| PlanError(format!("{}: {problem} ({error})", dir.display())));
+    Ok(locked.map(|()| file)?)
 }
 
 /// Evaluates a trial of a rate: for the file, and as a message.
@@ -282,10 +276,7 @@ fn evaluate(run: &RunResult, rate: f64, share: f64) -> (TrialFile, String) {
     let all = number("scheduled").unwrap_or(0.0);
     let kept = good / all.max(1.0);
     let (result, label) = match (run.is_invalid(), kept >= share) {
-        (true, _) => (
-            Trial::Invalid,
-            "INVALID: the generator did not keep its schedule",
-        ),
+        (true, _) => (Trial::Invalid, "INVALID"),
         (false, true) => (Trial::Met, "met"),
         (false, false) => (Trial::Missed, "missed"),
     };

@@ -1,15 +1,20 @@
 //! `queuescope whatif`: reads loads, fits the engine, predicts and prints.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 mod page;
 mod show;
 
+use anyhow::bail;
+use serde::Serialize;
+use serde_json::Map;
 use toml::Value;
 
 use crate::disk;
+use crate::experiment::plan::PlanError;
 use crate::experiment::plan::grid;
-use crate::experiment::plan::read::Entry;
+use crate::experiment::plan::read::{self, Entry};
 use crate::report::figures::figures;
 use crate::report::load::Goal;
 use crate::report::reader::{self, Run, inputs};
@@ -18,8 +23,7 @@ use crate::table;
 use crate::units::{at_least, round_to_four_digits, share};
 use crate::upstream::Policy;
 
-use super::Error;
-use super::figures::{Compared, Figures, goal};
+use super::figures::{Figures, by_name, goal};
 use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
@@ -43,16 +47,16 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = at_least(1_u64))]
     pub max_total_tokens: Option<u64>,
     /// What is to be changed
-    #[arg(long = "set", value_name = "KEY=VALUE", help = format!(
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = read::assignment, help = format!(
         "What is to be changed; several values, A,B, make a grid. Keys: rate (a factor on the request rate), request_rate \
          (requests a second), num_gpus (servers), routing_policy ({}), and flags of queuescope sim: max_running_requests, \
          chunked_prefill_size, …", Policy::listed(predicted)))]
-    pub set: Vec<String>,
+    pub set: Vec<Entry>,
     /// File for what was learnt, as a plan's table of the simulator; not written if nothing can be predicted
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// Look for the fewest servers, or the highest rate, that keep --goodput under each combination of --set
-    #[arg(long, value_enum, value_name = "WHAT")]
+    #[arg(long, value_enum, value_name = "WHAT", requires = "goodput")]
     pub find: Option<Find>,
     /// What a good request keeps: NAME:MILLISECONDS, such as ttft:500 e2el:4000
     #[arg(long, value_name = "GOAL", num_args = 1.., value_parser = goal)]
@@ -81,23 +85,22 @@ impl Args {
     }
 
     /// Reads the given runs and the load of each; those without a request to replay are left out, with a note on the first load.
-    fn read(&self, given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
-        let mut runs = reader::load(given)?.runs;
-        for run in &mut runs {
+    fn read(&self, given: &[PathBuf]) -> anyhow::Result<(Vec<Run>, Vec<Load>)> {
+        let (mut runs, mut loads, mut empty) = (Vec::new(), Vec::new(), Vec::new());
+        for mut run in reader::load(given)?.runs {
             run.given_slots = self.max_running_requests;
             run.given_pool = self.max_total_tokens;
+            let load = Load::of(&run)?;
+            if load.requests.is_empty() {
+                empty.push(format!("{}: {NOTHING_TO_REPLAY}", load.name));
+                continue;
+            }
+            runs.push(run);
+            loads.push(load);
         }
-        let loads = runs.iter().map(Load::of);
-        let loads = loads.collect::<Result<Vec<Load>, Error>>()?;
-        let all = runs.into_iter().zip(loads);
-        let (all, empty): (Vec<_>, Vec<_>) = all.partition(|(_, load)| !load.requests.is_empty());
-        let (runs, mut loads): (Vec<Run>, Vec<Load>) = all.into_iter().unzip();
-        let mut empty = empty.into_iter().map(|(_, load)| Error::Empty(load.name));
-        match loads.first_mut() {
-            Some(first) => first.notes.extend(empty.map(|error| error.to_string())),
-            // An experiment may be without runs.
-            None => return Err(empty.next().unwrap_or(Error::Empty("LOAD".to_owned()))),
-        }
+        let problem = || PlanError(format!("nothing is to be replayed; {}", empty.join("; ")));
+        let first = loads.first_mut().ok_or_else(problem)?;
+        first.notes.append(&mut empty);
         Ok((runs, loads))
     }
 }
@@ -121,35 +124,52 @@ impl Find {
     }
 }
 
+/// A load as it was measured. Serialized, these and the next two are members of the JSON output.
+#[derive(Debug, Serialize)]
+struct Measured {
+    name: String,
+    /// `DEGRADED`, `INVALID` or `UNFINISHED`, as the report marks the run.
+    mark: Option<&'static str>,
+    requests: usize,
+    servers: Vec<String>,
+    max_running_requests: Vec<Option<usize>>,
+    measured: Figures,
+    notes: Vec<String>,
+    /// Its row in the table of runs.
+    #[serde(skip)]
+    line: Vec<String>,
+}
+
 /// A prediction of a load under some settings.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Prediction {
-    settings: Vec<Entry>,
+    /// The load's name.
+    load: String,
+    settings: Map<String, serde_json::Value>,
+    #[serde(flatten)]
     figures: Figures,
     /// The expected error of each figure, as a share.
-    errors: Compared,
+    error: BTreeMap<&'static str, f64>,
     /// A warning about it.
     note: Option<String>,
     /// Requests that are refused because they are longer than the KV cache.
     refused: usize,
+    #[serde(skip)]
+    label: String,
     /// Its row in the table of runs.
+    #[serde(skip)]
     line: Vec<String>,
     /// Its requests as a run, if a page is written.
+    #[serde(skip)]
     run: Option<Run>,
 }
 
-/// A load with its predictions.
-struct LoadResult<'a> {
-    load: &'a Load,
-    measured: Figures,
-    /// The row of the measured figures in the table of runs.
-    line: Vec<String>,
-    /// `DEGRADED`, `INVALID` or `UNFINISHED`, as the report marks the measured run.
-    mark: Option<&'static str>,
-    predictions: Vec<Prediction>,
-    /// Settings under which `--find` found nothing.
-    not_found: Vec<Vec<Entry>>,
-    notes: Vec<String>,
+/// Settings under which `--find` found nothing, and why.
+#[derive(Debug, Serialize)]
+struct NotFound {
+    load: String,
+    settings: Map<String, serde_json::Value>,
+    reason: String,
 }
 
 /// All loads with their predictions, and the fit that these are made with.
@@ -160,7 +180,9 @@ struct Results<'a> {
     are_several: bool,
     /// Why nothing is predicted.
     no_prediction: Option<String>,
-    loads: Vec<LoadResult<'a>>,
+    loads: Vec<Measured>,
+    predictions: Vec<Prediction>,
+    not_found: Vec<NotFound>,
 }
 
 /// A load replayed under some settings: these, the servers, the requests with their predicted times, and the figures.
@@ -174,33 +196,29 @@ const MAX_EXTRAPOLATION: f64 = 2.5;
 /// of `--fit` were less than `MIN_FITTED` times as full.
 const NEARLY_FULL: f64 = 0.9;
 const MIN_FITTED: f64 = 0.7;
+/// Why a load is left out.
+const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells its arrival and numbers of tokens \
+    (arrival_time, actual_prompt_tokens, actual_output_tokens)";
 
 /// Runs the command: returns its output, and the reason if nothing was predicted or found.
 ///
 /// # Errors
 /// An argument is wrong, or a file cannot be read or written.
-pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
-    Goal::each_once(&args.goodput).map_err(Error::Setting)?;
-    if args.find.is_some() && args.goodput.is_empty() {
-        let hint = "--find: give what must be kept by --goodput, such as --goodput ttft:500";
-        return Err(Error::Setting(hint.to_owned()));
-    }
-    let sweeps = sweeps(&args.set)?;
-    let grid = grid::combinations(&sweeps, 1)
-        .map_err(|error| Error::Setting(format!("--set: {error}")))?;
+pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
+    Goal::each_once(&args.goodput).map_err(PlanError)?;
+    let sweeps = sweeps(&args.set);
+    let grid = grid::combinations(&sweeps, 1).map_err(|error| PlanError::of("--set", error))?;
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
-    let (runs, loads) = args.read(&args.loads)?;
     // Wrong settings are reported before the fit, which takes long, and even if nothing is predicted.
     let looked_for = args.find.map(|of| (of.key().to_owned(), Value::from(1)));
-    for load in &loads {
-        for settings in &grid {
-            let was = Deployment::of(&Model::default(), load);
-            let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
-            deployment(was, load, &all)?;
-        }
+    for settings in &grid {
+        let any = Deployment::of(&Model::default(), &Load::default());
+        let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
+        deployment(any, 1.0, &all)?;
     }
+    let (runs, loads) = args.read(&args.loads)?;
     let fitted = match args.fit.as_slice() {
         [] => None,
         given => Some(args.read(given)?.1),
@@ -213,15 +231,14 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         fit,
         are_several: loads.len() > 1,
         loads: Vec::new(),
+        predictions: Vec::new(),
+        not_found: Vec::new(),
     };
     for (run, load) in runs.iter().zip(&loads) {
-        results.loads.push(results.predict(run, load, &grid)?);
+        results.predict(run, load, &grid)?;
     }
-    if let (Some(first), Some(fitted)) = (results.loads.first_mut(), &fitted) {
-        first
-            .notes
-            .extend(fitted.iter().flat_map(|of| of.notes.clone()));
-    }
+    let notes = fitted.iter().flatten().flat_map(|load| load.notes.clone());
+    results.loads[0].notes.extend(notes);
     let is_good = results.no_prediction.is_none();
     let path = args.profile.as_ref().filter(|_| is_good);
     if let Some((path, load)) = path.zip(loads.first()) {
@@ -231,11 +248,10 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         true => format!("{:#}\n", results.to_json()),
         false => results.to_text(),
     };
-    let nothing = results.loads.iter().find(|of| of.predictions.is_empty());
-    let nothing = nothing.map(|of| match results.are_several {
-        true => format!("{}: {}", of.load.name, results.not_found_reason(of.load)),
-        false => results.not_found_reason(of.load),
-    });
+    let is_predicted = |load: &str| results.predictions.iter().any(|of| of.load == load);
+    let mut not_found = results.not_found.iter();
+    let nothing = not_found.find(|of| !is_predicted(&of.load));
+    let nothing = nothing.map(|of| of.reason.clone());
     let nothing = results.no_prediction.take().or(nothing);
     if let Some(path) = &args.html {
         write(path, &results.page(runs, &sweeps))?;
@@ -243,44 +259,47 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     Ok((shown, nothing))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Error> {
+fn write(path: &Path, text: &str) -> Result<(), table::Error> {
     let written = disk::replace(path, text.as_bytes());
-    Ok(written.map_err(|cause| table::Error::write(path, cause))?)
+    written.map_err(|cause| table::Error::write(path, cause))
 }
 
-impl<'a> Results<'a> {
+impl Results<'_> {
     /// Predicts the load of a run under every combination of settings.
-    fn predict(
-        &self,
-        run: &Run,
-        load: &'a Load,
-        grid: &[Vec<Entry>],
-    ) -> Result<LoadResult<'a>, Error> {
+    fn predict(&mut self, run: &Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
         let of_run = figures(run);
-        let mut result = LoadResult {
+        self.loads.push(Measured {
+            name: load.name.clone(),
+            mark: run.mark(),
+            requests: load.requests.len(),
+            servers: load.servers.clone(),
+            max_running_requests: load.slots.clone(),
+            measured: Figures::measured(&of_run, load, &self.args.goodput),
             notes: self.notes(load, grid),
             line: render::line_of(format!("measured: {}", run.marked_name()), &of_run),
-            mark: run.mark(),
-            measured: Figures::measured(&of_run, load, &self.args.goodput),
-            predictions: Vec::new(),
-            not_found: Vec::new(),
-            load,
-        };
-        for settings in grid.iter().filter(|_| self.no_prediction.is_none()) {
+        });
+        if self.no_prediction.is_some() {
+            return Ok(());
+        }
+        for settings in grid {
             let replayed = match self.args.find {
                 None => Some(self.replay(load, settings.clone())?),
                 Some(what) => self.find(load, settings, what)?,
             };
             match replayed {
-                Some(replayed) => result.predictions.push(self.prediction(load, replayed)),
-                None => result.not_found.push(settings.clone()),
+                Some(replayed) => self.predictions.push(self.prediction(load, replayed)),
+                None => self.not_found.push(NotFound {
+                    load: load.name.clone(),
+                    settings: grid::json(settings),
+                    reason: self.not_found_reason(load, settings),
+                }),
             }
         }
-        Ok(result)
+        Ok(())
     }
 
-    fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, Error> {
-        let servers = deployment(self.fit.original(load), load, &settings)?;
+    fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, PlanError> {
+        let servers = deployment(self.fit.original(load), load.rate(), &settings)?;
         let predicted = servers.serve(load);
         let figures = Figures::of(&predicted, &self.args.goodput);
         Ok((settings, servers, predicted, figures))
@@ -289,19 +308,22 @@ impl<'a> Results<'a> {
     fn prediction(&self, load: &Load, replayed: Replayed) -> Prediction {
         let (settings, servers, predicted, figures) = replayed;
         let errors = self.fit.expected_errors(&servers, load, &figures);
-        let note = self.extrapolation_note(&servers, &predicted);
-        let [all, ok] = predicted.counts();
-        let name = format!("predicted: {}", self.label(&settings, load));
-        let run = || self.run_of(&name, &settings, errors, note.as_ref(), &predicted);
-        Prediction {
-            run: self.args.html.is_some().then(run),
+        let label = self.label(&settings, load);
+        let name = format!("predicted: {label}");
+        let mut prediction = Prediction {
+            load: load.name.clone(),
+            settings: grid::json(&settings),
+            error: by_name(errors),
+            note: self.extrapolation_note(&servers, &predicted),
+            refused: predicted.requests.len() - predicted.timed().count(),
             line: figures.line(name, &predicted),
-            refused: all - ok,
+            label,
             figures,
-            settings,
-            errors,
-            note,
-        }
+            run: None,
+        };
+        let run = || self.run_of(&prediction, &predicted);
+        prediction.run = self.args.html.is_some().then(run);
+        prediction
     }
 
     /// The label of a prediction: its settings, after the name of its load if there are several.
@@ -316,49 +338,44 @@ impl<'a> Results<'a> {
     /// A warning about a prediction far from all that the rows of `--fit` show.
     fn extrapolation_note(&self, servers: &Deployment, predicted: &Load) -> Option<String> {
         let ((max, mean), (max_fitted, fitted)) = (predicted.running(), self.fit.running);
-        if max as f64 > MAX_EXTRAPOLATION * max_fitted as f64 {
-            return Some(format!(
-                "up to {max} requests run at once on a server, and at most {max_fitted} did in the rows of --fit: these do not show how fast it is \
-                 then, and ± does not cover that; give --fit rows of more requests at once"
-            ));
-        }
-        let slots = servers.slots.iter().map(|slots| *slots as f64).sum::<f64>()
-            / servers.slots.len() as f64;
-        let [busy, fitted] = [mean / slots, fitted / slots];
-        (busy >= NEARLY_FULL && fitted < MIN_FITTED * busy).then(|| {
+        let slots = servers.slots.iter().map(|slots| *slots as f64);
+        let slots = slots.sum::<f64>() / servers.slots.len() as f64;
+        let is_far = max as f64 > MAX_EXTRAPOLATION * max_fitted as f64
+            || mean >= NEARLY_FULL * slots && fitted < MIN_FITTED * mean;
+        is_far.then(|| {
             format!(
-                "{:.0} % of the servers' slots are in use on average, and at most {:.0} % were in the rows of --fit: these do not show what \
-                 becomes of a queue then, and ± is too narrow; give --fit rows of busier servers",
-                busy * 100.0,
-                fitted * 100.0
+                "up to {max} requests run at once on a server, {mean:.1} on average, and at most {max_fitted} did in the rows of --fit, \
+                 {fitted:.1} on average: these do not show how fast it is then and what becomes of a queue, and ± is too narrow; give \
+                 --fit rows of busier servers"
             )
         })
     }
 
-    /// The fewest servers, or the highest rate, that keep the goals: tries what was measured, doubles or halves until one candidate
-    /// keeps them and one does not, then bisects.
-    fn find(&self, load: &Load, settings: &[Entry], what: Find) -> Result<Option<Replayed>, Error> {
+    /// The fewest servers, or the highest rate, that keep the goals, by bisection.
+    fn find(
+        &self,
+        load: &Load,
+        settings: &[Entry],
+        what: Find,
+    ) -> anyhow::Result<Option<Replayed>> {
         // Candidates are numbered so that each has more capacity to spare than the one before: one server more, or a rate that
         // is lower by `PRECISION`.
-        let rate = load.rate();
-        let number_of = |of: f64| ((rate / of).ln() / PRECISION.ln_1p()) as i64;
-        let (first, mut at, last) = match what {
-            Find::Servers => (1, load.servers.len() as i64, MAX_SERVERS as i64),
-            Find::Rate => (number_of(MAX_RATE), 0, number_of(min_rate(load))),
+        let last = match what {
+            Find::Servers => MAX_SERVERS as i64,
+            Find::Rate => ((MAX_RATE / min_rate(load)).ln() / PRECISION.ln_1p()) as i64,
         };
-        let (mut missed, mut kept, mut found) = (first - 1, last + 1, None);
-        at = at.clamp(first, last);
+        let (mut missed, mut kept, mut found) = (0, last + 1, None);
         while kept - missed > 1 {
-            let (value, lower, higher) = match what {
-                Find::Servers => (Value::from(at), at / 2, at * 2),
+            let (at, value) = match what {
+                Find::Servers => {
+                    // Between them by factors: many servers take long to replay.
+                    let at = ((missed + 1) as f64 * kept as f64).sqrt() as i64;
+                    (at, Value::from(at))
+                }
                 Find::Rate => {
-                    let tried = rate * (1.0 + PRECISION).powi(-at as i32);
-                    let half = number_of(rate / 2.0);
-                    (
-                        Value::from(round_to_four_digits(tried)),
-                        at - half,
-                        at + half,
-                    )
+                    let at = i64::midpoint(missed, kept);
+                    let rate = MAX_RATE * (1.0 + PRECISION).powi(-at as i32);
+                    (at, Value::from(round_to_four_digits(rate)))
                 }
             };
             let looked_for = (what.key().to_owned(), value);
@@ -367,36 +384,30 @@ impl<'a> Results<'a> {
                 true => (kept, found) = (at, Some(replayed)),
                 false => missed = at,
             }
-            at = match (missed < first, kept > last) {
-                (true, _) => lower.max(first),
-                (_, true) => higher.min(last),
-                _ => i64::midpoint(missed, kept),
-            };
         }
-        match (what, kept == first) {
-            (Find::Rate, true) => Err(Error::Setting(format!(
-                "--find rate: {}: any rate keeps --goodput, also all requests at once; give a stricter one",
-                load.name
-            ))),
-            _ => Ok(found),
+        if what == Find::Rate && kept == 1 {
+            let problem =
+                "any rate keeps --goodput, also all requests at once; give a stricter one";
+            bail!(PlanError::of(
+                "--find rate",
+                format!("{}: {problem}", load.name)
+            ));
         }
+        Ok(found)
     }
 
     /// What the reader of a load's predictions must know.
     fn notes(&self, load: &Load, grid: &[Vec<Entry>]) -> Vec<String> {
-        let wait = load.unexplained_wait();
         let needs_slots = !grid.iter().all(|of| value(of, SLOTS).is_some());
         let mut notes: Vec<String> = Vec::new();
         if needs_slots && load.slots.iter().all(Option::is_none) {
-            let none = wait
-                .as_ref()
-                .map_or("no request waited for a slot: ", |_| "");
-            notes.push(format!(
-                "{none}how many requests the servers run at once is not known, and no limit is assumed; give it by \
+            notes.push(
+                "how many requests the servers run at once is not known, and no limit is assumed; give it by \
                  --max-running-requests, or what it is to be by --set max_running_requests=N"
-            ));
+                    .to_owned(),
+            );
         }
-        notes.extend(wait);
+        notes.extend(load.unexplained_wait());
         let has_cache = |of: &Vec<Entry>| value(of, NO_CACHE) != Some(&Value::from(true));
         if load.shares_prefixes() && grid.iter().any(has_cache) {
             notes.push(
@@ -417,7 +428,7 @@ impl<'a> Results<'a> {
     }
 
     /// Why `--find` found nothing for a load.
-    fn not_found_reason(&self, load: &Load) -> String {
+    fn not_found_reason(&self, load: &Load, settings: &[Entry]) -> String {
         let goals: Vec<String> = self.args.goodput.iter().map(Goal::to_string).collect();
         let (goals, min_rate) = (goals.join(" "), round_to_four_digits(min_rate(load)));
         let looked_for = match self.args.find {
@@ -425,7 +436,8 @@ impl<'a> Results<'a> {
             _ => format!("rate from {min_rate} requests a second on"),
         };
         let share = self.args.goodput_share * 100.0;
-        format!("no {looked_for} keeps {goals} in {share:.1} % of the requests")
+        let (name, label) = (&load.name, grid::label(settings));
+        format!("{name}: {label}: no {looked_for} keeps {goals} in {share:.1} % of the requests")
     }
 }
 

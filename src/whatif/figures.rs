@@ -117,30 +117,26 @@ impl LatencyFigures {
 impl Figures {
     /// Of the requests with known times.
     pub fn of(load: &Load, goals: &[Goal]) -> Figures {
-        let all = |latency: Latency, is_counted: fn(&Request) -> bool| {
-            let all = load.timed().filter(|(request, _)| is_counted(request));
-            let all = all.map(|(request, times)| latency(request, times));
+        let all = |latency: Latency| {
+            let all = load.timed().map(|(of, times)| latency(of, times));
             LatencyFigures::of(Summary::of(all).as_ref())
         };
         let (mut first, mut last) = (f64::INFINITY, 0.0_f64);
         for (request, times) in load.timed() {
             (first, last) = (first.min(request.arrival), last.max(times.finish));
         }
-        let keeps = |request: &Request| {
+        let is_good = |(request, times): &(&Request, Times)| {
             let keeps = |goal: &Goal| {
-                let latency = latency(&goal.name).zip(request.times);
-                let latency = latency.map(|(of, times)| of(request, times) * 1e3);
-                latency.is_some_and(|ms| ms <= goal.limit_ms)
+                latency(&goal.name).is_some_and(|of| of(request, *times) * 1e3 <= goal.limit_ms)
             };
             goals.iter().all(keeps)
         };
-        let good = load.by_request().filter(|of| of.iter().all(keeps));
-        let of_all = || good.count() as f64 / (load.counts()[0] + load.failed).max(1) as f64;
+        let good = load.timed().filter(is_good).count();
+        let of_all = || good as f64 / (load.requests.len() + load.failed).max(1) as f64;
         Figures {
-            ttft_ms: all(TTFT, |_| true),
-            // The response ends once, whatever the number of its sequences.
-            total_latency_ms: all(TOTAL, |request| !request.is_more),
-            pure_queue_time_ms: all(QUEUE, |_| true),
+            ttft_ms: all(TTFT),
+            total_latency_ms: all(TOTAL),
+            pure_queue_time_ms: all(QUEUE),
             request_throughput: load.counts()[1] as f64 / (last - first).max(1e-9),
             goodput_share: (!goals.is_empty()).then(of_all),
         }

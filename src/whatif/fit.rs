@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Error;
+use crate::experiment::plan::PlanError;
+
 use super::figures::{COMPARED, Compared, Figures};
 use super::learn::{Estimate, gpu_share, learn, slow_down};
 use super::load::Load;
@@ -39,6 +40,10 @@ pub struct Replayed {
     pub predicted: Figures,
 }
 
+/// Why nothing is learnt.
+const NOTHING_TO_LEARN: &str = "no server has 20 requests whose rows tell when they entered and left its queue and had their first token \
+    (queue_time_start, queue_time_end, server_first_token_time) on a clock that is known (clock_state): SGLang reports them \
+    with --enable-metrics; `traffic --upstream-kind server` or a proxy's hops relate its clock";
 /// With a larger error, as a share, nothing is predicted.
 const MAX_ERROR: f64 = 0.2;
 /// Servers may be slower than fitted by this factor in conditions that the rows do not show: as much as throughput was off at
@@ -50,7 +55,7 @@ impl Fit {
     ///
     /// # Errors
     /// No server has enough requests with known times.
-    pub fn of(loads: &[Load]) -> Result<Fit, Error> {
+    pub fn of(loads: &[Load]) -> Result<Fit, PlanError> {
         // A run of a single server has a GPU of its own. If there is none, servers are fitted as if each had one.
         let is_own = |sample: &Load| sample.servers.len() == 1;
         let (mut fitted, mut shared): (Vec<Load>, Vec<Load>) =
@@ -61,7 +66,7 @@ impl Fit {
         }
         if fitted.is_empty() {
             let names: Vec<&str> = loads.iter().map(|load| &*load.name).collect();
-            return Err(Error::NothingToLearn(names.join(", ")));
+            return Err(PlanError::of(&names.join(", "), NOTHING_TO_LEARN));
         }
         let (model, estimates) = learn(&fitted);
         shared.sort_by_key(|sample| sample.servers.len());

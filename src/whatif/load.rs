@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 
+use anyhow::bail;
+
+use crate::experiment::plan::PlanError;
 use crate::report::reader::Run;
 use crate::report::why::{self, WaitReport};
 use crate::request::columns::ColumnId;
@@ -9,14 +12,12 @@ use crate::stats::waits::Cause;
 use crate::table::Table;
 use crate::units::count;
 
-use super::Error;
-
-/// The requests of a run in the order of arrival, without those of unknown size.
+/// The requests of a run in the order of arrival, without those of unknown size or of several sequences.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
     /// The run's name.
     pub name: String,
-    /// The requests, one for each sequence. All times are seconds since the run began.
+    /// The requests. All times are seconds since the run began.
     pub requests: Vec<Request>,
     /// The servers; each data-parallel rank is one, as it has a queue and slots of its own.
     pub servers: Vec<String>,
@@ -32,11 +33,9 @@ pub struct Load {
     pub notes: Vec<String>,
 }
 
-/// A request, or one sequence of a request with several.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Whether it continues the request before it: both are sequences of one.
-    pub is_more: bool,
     /// The time of its arrival.
     pub arrival: f64,
     /// Tokens of its prompt.
@@ -81,15 +80,21 @@ impl Load {
     ///
     /// # Errors
     /// The rows are of prefill/decode pairs, or of one shard of several.
-    pub fn of(run: &Run) -> Result<Load, Error> {
+    pub fn of(run: &Run) -> anyhow::Result<Load> {
         let table = &run.table;
         if let Some(shard) = run.summary_as::<String>("/config/shard")
             && !shard.ends_with("/1")
         {
-            return Err(Error::Shard(run.name.clone(), shard));
+            let problem = format!(
+                "is shard {shard} of a load, whose servers had the other shards, too: put all of them together by `queuescope report \
+                 --merge`, and give that folder"
+            );
+            bail!(PlanError::of(&run.name, problem));
         }
         if table.has(ColumnId::disaggregated) {
-            return Err(Error::Pairs(run.name.clone()));
+            let problem = "its requests were prefilled by one server and decoded by another (column disaggregated): pairs are not \
+                           predicted; give rows of servers that do both";
+            bail!(PlanError::of(&run.name, problem));
         }
         let mut load = Load {
             name: run.name.clone(),
@@ -97,15 +102,14 @@ impl Load {
             ..Load::default()
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
-        let mut begins = false;
         let mut indices = HashMap::new();
         let report = WaitReport::of_servers(run);
         let waited = report.mean() >= Some(MIN_WAIT_S);
         load.wait = report.shares().first().copied().filter(|_| waited);
-        for row in 0..table.len() {
-            begins |= table.is_first(row);
-            load.failed += usize::from(table.is_first(row) && !table.is_ok(row));
-            let Some(request) = request(table, row) else {
+        for row in table.first_rows() {
+            load.failed += usize::from(!table.is_ok(row));
+            let is_one = |_: &Request| table.rows_of(row).len() == 1;
+            let Some(request) = request(table, row).filter(is_one) else {
                 left_out += 1;
                 continue;
             };
@@ -120,16 +124,12 @@ impl Load {
                 load.pool = load.pool.or(server.and_then(|server| server.pool));
                 load.slots.len() - 1
             });
-            load.requests.push(Request {
-                is_more: !std::mem::take(&mut begins),
-                server,
-                ..request
-            });
+            load.requests.push(Request { server, ..request });
         }
         if left_out > 0 {
             notes.push(format!(
-                "left out: {} (failed, or without arrival or numbers of tokens)",
-                count(left_out, "row")
+                "left out: {} (failed, of several sequences, or without arrival or numbers of tokens)",
+                count(left_out, "request")
             ));
         }
         if run.window().is_some_and(|window| !window.is_whole_run()) {
@@ -158,19 +158,12 @@ impl Load {
         Some(format!("{cause} for {share:.0} % of the waiting{hint}"))
     }
 
-    /// Each request's sequences.
-    pub fn by_request(&self) -> impl Iterator<Item = &[Request]> {
-        self.requests.chunk_by(|_, next| next.is_more)
-    }
-
     /// The number of requests, and how many of them have known times.
     pub fn counts(&self) -> [usize; 2] {
-        let is_timed = |of: &&[Request]| of.iter().all(|one| one.times.is_some());
-        let timed = self.by_request().filter(is_timed).count();
-        [self.by_request().count(), timed]
+        [self.requests.len(), self.timed().count()]
     }
 
-    /// The sequences with known times at the server, and these.
+    /// The requests with known times at the server, and these.
     pub fn timed(&self) -> impl Iterator<Item = (&Request, Times)> + Clone {
         let requests = self.requests.iter();
         requests.filter_map(|request| Some((request, request.times?)))
@@ -180,7 +173,7 @@ impl Load {
     pub fn rate(&self) -> f64 {
         let [first, last] =
             [self.requests.first(), self.requests.last()].map(|of| of.map_or(0.0, |of| of.arrival));
-        (self.counts()[0].max(2) - 1) as f64 / (last - first).max(1e-9)
+        (self.requests.len().max(2) - 1) as f64 / (last - first).max(1e-9)
     }
 
     /// The requests that ran at once on a server: the most on any, and the mean of all servers.
@@ -251,7 +244,6 @@ fn request(table: &Table, row: usize) -> Option<Request> {
     let prompt = tokens(ColumnId::actual_prompt_tokens)?.max(1);
     let made = tokens(ColumnId::actual_output_tokens);
     let request = Request {
-        is_more: false,
         arrival,
         prompt,
         cached: tokens(ColumnId::cached_tokens).unwrap_or(0).min(prompt),

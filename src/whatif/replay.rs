@@ -113,10 +113,7 @@ impl Deployment {
                     }
                     (0..count).for_each(|server| replay.run(server, now));
                 }
-                // All sequences of a request go to one server.
-                if replay.requests[id].is_more && id > 0 {
-                    replay.requests[id].server = replay.requests[id - 1].server;
-                } else if let Some(chosen) = chooser.choose(&replay.servers) {
+                if let Some(chosen) = chooser.choose(&replay.servers) {
                     replay.requests[id].server = chosen;
                     replay.servers[chosen].in_flight += 1;
                 }
@@ -128,14 +125,7 @@ impl Deployment {
                 replay.run(server, next.plus_seconds(1.0));
             }
         }
-        let mut requests = replay.requests;
-        for of_one in requests.chunk_by_mut(|_, next| next.is_more) {
-            let ends = of_one.iter().filter_map(|one| Some(one.times?.finish));
-            let end = ends.fold(0.0, f64::max);
-            let times = of_one.iter_mut().filter_map(|one| one.times.as_mut());
-            times.for_each(|times| times.finish = end);
-        }
-        requests
+        replay.requests
     }
 }
 
@@ -191,7 +181,7 @@ impl Replay<'_> {
             }
             if event.kind.is_end() {
                 let in_flight = &mut self.servers[server].in_flight;
-                *in_flight = in_flight.saturating_sub(usize::from(!request.is_more));
+                *in_flight = in_flight.saturating_sub(1);
                 times.finish = at + self.model.return_s;
             }
             if event.kind == EventKind::Rejected {

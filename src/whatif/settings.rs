@@ -5,15 +5,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
+use crate::experiment::plan::PlanError;
 use crate::experiment::plan::grid::Sweep;
 use crate::experiment::plan::read::{Entry, flag_value};
-use crate::experiment::plan::settings::{distinct, flag_text, key_of, plan_error};
+use crate::experiment::plan::settings::{flag_text, key_of, plan_error};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};
 use crate::upstream::policy::Policy;
 
-use super::Error;
-use super::load::Load;
 use super::replay::Deployment;
 
 /// The key of the number of servers.
@@ -52,36 +51,31 @@ struct Changed {
     profile: Profile,
 }
 
-/// Parses `--set`: the keys with their values, in the order given.
-///
-/// # Errors
-/// One is no `KEY=VALUE`, unknown, or has an invalid value.
-pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
-    let sweep = |given: &String| {
-        let hint = "must be KEY=VALUE, such as max_running_requests=64";
-        let (key, value) = given.split_once('=').ok_or_else(|| error_of(given, hint))?;
-        let key = key.trim().replace('-', "_");
-        let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
-        let values = match flag_value(&[inner], false, true) {
+/// Returns the keys of `--set` with their values, in the order given.
+pub fn sweeps(given: &[Entry]) -> Vec<Sweep> {
+    let sweep = |(key, value): &Entry| {
+        let value = match value {
+            Value::Array(_) => value.clone(),
+            value => flag_value(&[&flag_text(value)], false),
+        };
+        let values = match value {
             Value::Array(values) => values,
             value => vec![value],
         };
-        let values = distinct(values.into_iter())
-            .map_err(|twice| error_of(&key, &format!("{} is given twice", flag_text(&twice))))?;
-        Ok((key, values))
+        (key.replace('-', "_"), values)
     };
     given.iter().map(sweep).collect()
 }
 
-/// Applies settings to the servers of a load.
+/// Applies settings to the servers of a load, whose requests arrived at `own_rate` a second.
 ///
 /// # Errors
 /// A key is unknown, or a value is invalid.
 pub fn deployment(
     mut made: Deployment,
-    load: &Load,
+    own_rate: f64,
     settings: &[Entry],
-) -> Result<Deployment, Error> {
+) -> Result<Deployment, PlanError> {
     let is_set = |wanted: &str| settings.iter().any(|(key, _)| key == wanted);
     if is_set(SERVERS) {
         // Each has a GPU of its own.
@@ -95,16 +89,10 @@ pub fn deployment(
         made.slots = vec![made.slots.first().copied().unwrap_or(usize::MAX); count];
         made.policy = Some(Policy::RoundRobin);
     }
-    let own = load.rate();
-    let pace = changed.rate.or(changed.request_rate.map(|rate| rate / own));
-    if pace.is_some() && own > MAX_RATE {
-        let key = if is_set(RATE) { RATE } else { "rate" };
-        let why = "its requests all come at once: there is no rate to change";
-        return Err(error_of(key, &format!("{}: {why}", load.name)));
-    }
+    let by_rate = changed.request_rate.map(|rate| rate / own_rate);
     made.model.profile = changed.profile;
     Ok(Deployment {
-        pace: pace.unwrap_or(made.pace),
+        pace: changed.rate.or(by_rate).unwrap_or(made.pace),
         policy: changed.routing_policy.or(made.policy),
         ..made
     })
@@ -119,36 +107,23 @@ fn command() -> Command {
     Changed::augment_args(Command::new("sim").no_binary_name(true)).mut_args(plain)
 }
 
-fn flag_of(key: &str, value: &Value) -> String {
-    format!("--{}={}", key.replace('_', "-"), flag_text(value))
-}
-
 /// Parses settings as a command line, over a profile.
-fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, Error> {
-    let flags = settings.iter().map(|(key, value)| flag_of(key, value));
-    let read = command().try_get_matches_from(flags);
+fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, PlanError> {
+    let flag = |(key, value): &Entry| format!("--{}={}", key.replace('_', "-"), flag_text(value));
+    let read = command().try_get_matches_from(settings.iter().map(flag));
     let mut changed = Changed {
         profile,
         ..Changed::default()
     };
     let read = read.and_then(|matches| changed.update_from_arg_matches(&matches));
-    read.map_err(|error| explained(&error))?;
-    Ok(changed)
-}
-
-/// An error of clap, with the key instead of the flag.
-fn explained(error: &clap::Error) -> Error {
-    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+    read.map_err(|error| match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) => error_of(
             &key_of(flag),
             "is no key that can be set: use rate, request_rate, num_gpus, routing_policy, or a flag of an engine (queuescope sim --help)",
         ),
-        (ErrorKind::ArgumentConflict, Some(ContextValue::String(flag))) => error_of(
-            &key_of(flag),
-            "must be given once, not with --find of the same, and rate not with request_rate; several values are KEY=A,B",
-        ),
-        _ => Error::Setting(format!("--set {}", plan_error(error, ""))),
-    }
+        _ => PlanError(format!("--set {}", plan_error(&error, ""))),
+    })?;
+    Ok(changed)
 }
 
 /// Whether a policy can be predicted.
@@ -166,6 +141,6 @@ fn policy(name: &str) -> Result<Policy, String> {
     })
 }
 
-fn error_of(key: &str, message: &str) -> Error {
-    Error::Setting(format!("--set {key}: {message}"))
+fn error_of(key: &str, message: &str) -> PlanError {
+    PlanError(format!("--set {key}: {message}"))
 }

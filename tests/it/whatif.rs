@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use queuescope::experiment::plan::read;
 use queuescope::report::files::SeriesRow;
 use queuescope::report::reader::{self, Run};
 use queuescope::request::columns::ColumnId;
@@ -63,13 +64,14 @@ fn told(loads: &[&str], line: &str) -> Value {
 fn a_setting_does_not_undo_another() {
     let [cache, slots] = ["disable_radix_cache=true", "max_running_requests=4"];
     for given in [[cache, slots], [slots, cache]] {
-        let sweeps = sweeps(&given.map(str::to_owned)).unwrap().into_iter();
+        let given = given.map(|set| read::assignment(set).unwrap());
+        let sweeps = sweeps(&given).into_iter();
         let settings: Vec<_> = sweeps
             .map(|(key, mut values)| (key, values.remove(0)))
             .collect();
         let was = Deployment::of(&Model::default(), &of_slots(&[2]));
-        let made = deployment(was, &Load::default(), &settings).unwrap();
-        assert!(made.model.profile.disable_radix_cache, "{given:?}");
+        let made = deployment(was, 1.0, &settings).unwrap();
+        assert!(made.model.profile.disable_radix_cache);
         assert_eq!(made.slots, [4]);
     }
 }
@@ -107,7 +109,6 @@ fn a_kv_cache_of_known_size_is_replayed() {
 
 fn request(arrival: f64, prompt: u32, output: u32) -> Request {
     Request {
-        is_more: false,
         arrival,
         prompt,
         cached: 0,
@@ -333,7 +334,6 @@ fn a_full_kv_cache_is_named_and_its_size_can_be_given() {
         assert_says(text, "--max-total-tokens");
     }
     assert!(!shown.contains("no request waited"), "{shown}");
-    assert_says(&shown, "\nMeasured; nothing is predicted:\n");
     assert!(!profile.exists());
     let line =
         "--max-running-requests 100 --max-total-tokens 12000 --set max_total_tokens=12000,400000";
@@ -371,28 +371,4 @@ fn a_short_queue_weighs_little() {
     let [was, is] = [&load, &later].map(|of| Figures::of(of, &[]));
     let error = is.errors_against(&was)[4];
     assert!(0.0 < error && error < 0.1, "{error}: {was:?}");
-}
-
-/// All sequences of a request go to the server that is chosen for it, and the response ends with the last.
-#[test]
-fn sequences_of_a_request_stay_together() {
-    let mut load = simulated(&Model::default(), 5.0);
-    for at in (1..load.requests.len()).step_by(2) {
-        load.requests[at].is_more = true;
-        load.requests[at].arrival = load.requests[at - 1].arrival;
-    }
-    for policy in [Policy::RoundRobin, Policy::ShortestQueue] {
-        let servers = Deployment {
-            policy: Some(policy),
-            ..Deployment::of(&Model::default(), &of_slots(&[8, 8]))
-        };
-        let made = servers.serve(&load);
-        assert_eq!(made.counts(), [75, 75]);
-        for pair in made.by_request() {
-            let [one, other] = [0, 1].map(|at| (pair[at].server, pair[at].times.unwrap().finish));
-            assert_eq!(one, other, "{policy:?}");
-        }
-        let first = made.by_request().filter(|of| of[0].server == 0).count();
-        assert!((20..55).contains(&first), "{policy:?}: {first}");
-    }
 }

@@ -9,17 +9,15 @@ fn announced(text: &str) -> String {
 
 /// Plans, whose lines `;` ends, each with the first line of its announcement and another.
 const ANNOUNCED: &str = "\
-max_running_requests = [8, 16]; request_rate = 10; num_prompts = 500; repeats = 2 | 4 runs, each setting 2 times with seeds of its own, about 3 min | max_running_requests = 8, 16
-request_rate = [5, inf] | 2 runs, for as long as the servers take | request_rate = 5, inf
+max_running_requests = [8, 16]; request_rate = 10; num_prompts = 500; repeats = 2 | 4 runs, about 3 min | num_prompts = 500, request_rate = 10, repeats = 2
+request_rate = [5, inf] | 2 runs | request_rate = 5, inf
 request_rate = 10; duration = 20; gpu_id = 1 | 1 run, about 22 s | note: gpu_id has no effect with engine sim
-request_rate = 0.1; engine = 'sglang'; model_path = 'm' | 1 run, about 2.8 h | engine = sglang
-rate_curve = '0:5,60:50'; seed = 2 | 1 run, about 62 s | engine = sim, num_gpus = 1, router = none, dataset_name = random
-rate_curve = '0:5,60:50'; num_prompts = 100 | 1 run, about 13 s |
+request_rate = 0.1; engine = 'sglang'; model_path = 'm' | 1 run, about 168 min | engine = sglang
+rate_curve = '0:5,60:50'; seed = 2 | 1 run | engine = sim, num_gpus = 1, router = none, dataset_name = random
 find_max_rate = true; goodput = ['ttft:500']; goodput_share = '95%' | search: the highest request rate at which 95 % of the requests keep ttft:500 |";
 
 #[test]
 fn an_announcement_has_the_number_of_runs_their_time_and_the_varied_keys() {
-    // The integral of the last curve is 100 after 11 s.
     for line in ANNOUNCED.lines() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let text = announced(&cells[0].replace("; ", "\n"));
@@ -39,7 +37,7 @@ fn tables_have_the_same_order_of_keys_in_an_announcement_and_in_labels() {
     for (key, rest) in [(tables, ""), (kinds, rest)] {
         let keys = read::file(&format!("{key}{rest}")).unwrap();
         let plan = Plan::new(ExperimentKind::Node, Vec::new(), keys).unwrap();
-        let labels = plan.runs().iter().map(|run| run.label.replace('=', " = "));
+        let labels = plan.runs.iter().map(|run| run.label.replace('=', " = "));
         let labels: Vec<String> = labels.collect();
         let (name, _) = labels[0].split_once(" = ").unwrap();
         let values = labels.join(", ").replace(&format!(", {name} = "), ", ");

@@ -1,6 +1,5 @@
 //! HTTP requests to servers, routers and the proxy, and polling until they are ready.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,9 +20,6 @@ pub struct Access {
     /// Headers of every request.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
-
-/// A path, and the statuses with which a ready server responds to it.
-pub(super) type ReadyPath = (&'static str, RangeInclusive<u16>);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Long, as SGLang's `/health` generates a token.
@@ -84,18 +80,15 @@ impl Access {
         read_max_running_requests(&body)
     }
 
-    /// Checks that the server at `url` responds to each of the paths with one of its statuses.
+    /// Checks that the server at `url` responds to the path with status 200.
     ///
     /// # Errors
     /// Why it is not ready.
-    pub(super) async fn responds(&self, url: &str, paths: &[ReadyPath]) -> Result<(), String> {
-        for (path, statuses) in paths {
-            let status = self.get(url, path).await?;
-            if !statuses.contains(&status) {
-                return Err(format!("{path} answers {status}"));
-            }
+    pub(super) async fn is_ready(&self, url: &str, path: &str) -> Result<(), String> {
+        match self.get(url, path).await? {
+            200 => Ok(()),
+            status => Err(format!("{path} answers {status}")),
         }
-        Ok(())
     }
 
     /// Checks that the router at `url` has `count` healthy workers.
@@ -104,13 +97,10 @@ impl Access {
     /// How many it has.
     pub(super) async fn has_workers(&self, url: &str, count: usize) -> Result<(), String> {
         let response = self.request(url, Method::GET, "/workers", Bytes::new());
-        let workers = match response.await {
-            Ok((200, body)) => serde_json::from_slice(&body).unwrap_or_default(),
-            _ => Value::Null,
-        };
-        match count_healthy(&workers) {
-            found if found == count => Ok(()),
-            found => Err(format!("{found} of {count} workers are healthy")),
+        let found = response.await.map_or(0, |(_, body)| count_healthy(&body));
+        match found == count {
+            true => Ok(()),
+            false => Err(format!("{found} of {count} workers are healthy")),
         }
     }
 }
@@ -146,32 +136,27 @@ fn read_max_running_requests(body: &[u8]) -> Option<u32> {
     slots.as_u64()?.try_into().ok()
 }
 
-/// Counts the healthy workers in a router's response, wherever they stand in it.
-fn count_healthy(json: &Value) -> usize {
-    match json {
-        Value::Array(all) => all.iter().map(count_healthy).sum(),
-        Value::Object(members) => {
-            let is_healthy = members.get("is_healthy") == Some(&Value::Bool(true));
-            usize::from(is_healthy) + members.values().map(count_healthy).sum::<usize>()
-        }
-        _ => 0,
-    }
+/// Counts the healthy workers in a router's response.
+fn count_healthy(body: &[u8]) -> usize {
+    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    let workers = json["workers"].as_array().into_iter().flatten();
+    workers
+        .filter(|worker| worker["is_healthy"] == true)
+        .count()
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
-    use serde_json::json;
-
     use super::*;
 
     #[test]
-    fn healthy_workers_are_counted_however_the_response_is_formatted() {
-        let workers =
-            json!({"workers": [{"is_healthy": true}, {"is_healthy": false}, {"is_healthy": true}]});
-        let pretty = serde_json::to_string_pretty(&workers).unwrap();
-        assert_eq!(count_healthy(&serde_json::from_str(&pretty).unwrap()), 2);
+    fn healthy_workers_are_counted() {
+        let body =
+            br#"{"workers": [{"is_healthy": true}, {"is_healthy": false}, {"is_healthy": true}]}"#;
+        assert_eq!(count_healthy(body), 2);
+        assert_eq!(count_healthy(b"starting"), 0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::secret::MASK;
 type KnownFailure = (&'static str, &'static str, &'static str);
 
 /// Error messages of SGLang 0.5.23, torch, transformers, Python, the router and our own programs, the most certain causes first.
-const KNOWN_FAILURES: [KnownFailure; 11] = [
+const KNOWN_FAILURES: [KnownFailure; 10] = [
     (
         "address already in use|Address already in use|Port is already in use",
         "the port is in use",
@@ -47,8 +47,9 @@ const KNOWN_FAILURES: [KnownFailure; 11] = [
          who else uses the GPU.",
     ),
     (
-        "exit code: -9|exit code -9|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|MemoryError",
-        "the host's memory ran out",
+        "exit code: -9|exit code -9|signal: 9 (SIGKILL)|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|\
+         MemoryError",
+        "the host's memory ran out, or somebody killed it",
         "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` shows what the system killed.",
     ),
     (
@@ -71,15 +72,8 @@ const KNOWN_FAILURES: [KnownFailure; 11] = [
         "a Python module is missing, or of another version",
         "Install what the line names, or give the Python of the environment that SGLang was installed in.",
     ),
-    (
-        "signal: 9 (SIGKILL)",
-        "it was killed, mostly by the system when the host's memory ran out",
-        "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` shows that.",
-    ),
 ];
 
-/// The system's message for a port in use.
-const IN_USE: &str = "address already in use";
 /// How many lines of the log an error shows.
 const MAX_LINES: usize = 20;
 /// How many bytes of the log are searched for a cause. SGLang prints more than a screen after it.
@@ -90,7 +84,7 @@ const MAX_LINE_CHARS: usize = 200;
 /// Makes the error of a process. `happened` says what happened to it.
 pub(super) fn failure(name: &str, line: &CommandLine, log: &Path, happened: &str) -> anyhow::Error {
     let command = line.to_string();
-    let mut output = output_since_start(log, &command);
+    let mut output = String::from_utf8_lossy(&tail(log).unwrap_or_default()).into_owned();
     for secret in line.secrets() {
         output = output.replace(secret, MASK);
     }
@@ -106,23 +100,7 @@ pub(super) fn failure(name: &str, line: &CommandLine, log: &Path, happened: &str
     anyhow!("{name} {happened}: {cause}\n  command: {command}\n  log: {log}{tail}")
 }
 
-/// Whether a server's log says that its port is in use. After uvicorn's message for it, the process may go on.
-pub(super) fn cannot_listen(log: &Path, line: &CommandLine) -> bool {
-    let output = output_since_start(log, &line.to_string());
-    let mut lines = output.lines();
-    lines.any(|line| line.contains("attempting to bind on address") && line.contains(IN_USE))
-}
-
-/// Reads the end of a log, from the process's last start on. Each start logs `$ command`.
-fn output_since_start(log: &Path, command: &str) -> String {
-    let tail = String::from_utf8_lossy(&tail(log).unwrap_or_default()).into_owned();
-    match tail.rsplit_once(&format!("$ {command}\n")) {
-        Some((_, last)) => last.to_owned(),
-        None => tail,
-    }
-}
-
-/// Reads the last bytes of a log, which may be large and is read repeatedly.
+/// Reads the last bytes of a log, which may be large.
 fn tail(log: &Path) -> io::Result<Vec<u8>> {
     let mut log = File::open(log)?;
     let end = log.metadata()?.len();
@@ -174,7 +152,7 @@ mod tests {
             "{long}"
         );
         let killed = cause("ended (signal: 9 (SIGKILL))\nloading weights").unwrap();
-        assert!(killed.contains("was killed"), "{killed}");
+        assert!(killed.contains("memory ran out"), "{killed}");
         assert_eq!(cause("ended (exit status: 1)\n"), None);
     }
 
@@ -186,8 +164,7 @@ mod tests {
         // Sparse, and larger than memory.
         log.set_len(1 << 42).unwrap();
         log.seek(SeekFrom::End(0)).unwrap();
-        let line = "ERROR: attempting to bind on address ('127.0.0.1', 1): address already in use";
-        writeln!(log, "{line}").unwrap();
-        assert!(cannot_listen(&path, &CommandLine::new("x", &[])));
+        writeln!(log, "the last line").unwrap();
+        assert!(tail(&path).unwrap().ends_with(b"the last line\n"));
     }
 }

@@ -4,30 +4,28 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
-/// The range in which free ports are searched. It is below Linux's ephemeral ports: an outgoing connection could take one of those while its
-/// server is down, even the connection of a client that tries to reach that server.
-const FREE: Range<u32> = 10_000..32_768;
+/// The range in which free ports are searched. It is below the default of `base_port`, and Linux's ephemeral ports: an outgoing connection
+/// could take one of those while its server is down, even the connection of a client that tries to reach that server.
+const FREE: Range<u32> = 10_000..30_000;
 
-/// Finds a free loopback port outside the `reserved` range, which is kept for servers to be started.
+/// Finds a free loopback port.
 ///
 /// # Errors
 /// There is none.
-pub(super) fn free_outside(reserved: &Range<u32>) -> anyhow::Result<SocketAddr> {
+pub(super) fn free() -> anyhow::Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // So that concurrent processes begin at different ports.
     let offset = std::process::id().wrapping_mul(7919);
-    for _ in FREE {
+    let is_free = |addr: &SocketAddr| TcpListener::bind(addr).is_ok();
+    let mut all = FREE.map(|_| {
         let count = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = FREE.start + count % FREE.len() as u32;
-        let addr = local(port as u16);
-        if !reserved.contains(&port) && TcpListener::bind(addr).is_ok() {
-            return Ok(addr);
-        }
-    }
+        local((FREE.start + count % FREE.len() as u32) as u16)
+    });
     let (first, last) = (FREE.start, FREE.end - 1);
-    bail!("no port of 127.0.0.1 from {first} to {last} is free")
+    let problem = || format!("no port of 127.0.0.1 from {first} to {last} is free");
+    all.find(is_free).with_context(problem)
 }
 
 /// Returns the address of server `number`, from 0, if `base` is the port of the first.
@@ -35,7 +33,8 @@ pub(super) fn free_outside(reserved: &Range<u32>) -> anyhow::Result<SocketAddr> 
 /// # Errors
 /// It is not free.
 pub(super) fn server_port(base: u16, number: usize) -> anyhow::Result<SocketAddr> {
-    let port = u16::try_from(usize::from(base) + number).context("base_port: is too high")?;
+    let port = u16::try_from(usize::from(base) + number)
+        .context("base_port: is too high; 65535 is the last port")?;
     TcpListener::bind(local(port)).with_context(|| {
         format!(
             "base_port = {base}: port {port} cannot be opened; end what listens there (`ss -ltnp` shows it), or give another \
@@ -47,20 +46,4 @@ pub(super) fn server_port(base: u16, number: usize) -> anyhow::Result<SocketAddr
 
 fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reserved_ports_are_not_given_away() {
-        let first = u32::from(free_outside(&(0..0)).unwrap().port());
-        // The search would go on with the following ports.
-        let reserved = first..first + 200;
-        for _ in 0..5 {
-            let port = u32::from(free_outside(&reserved).unwrap().port());
-            assert!(!reserved.contains(&port), "{port}");
-        }
-    }
 }

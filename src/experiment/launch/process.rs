@@ -19,11 +19,11 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::access::poll;
 use super::command::CommandLine;
-use super::failure::{cannot_listen, failure};
+use super::failure::failure;
 use super::spec::DeploymentSpec;
 use crate::report::files::LOGS;
 use crate::terminal;
@@ -63,7 +63,7 @@ struct Keeper {
 
 /// How long a process may take to end after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the keeper looks whether a group is gone. Logs are read a tenth as often.
+/// How often the keeper looks whether a group is gone.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Process {
@@ -144,17 +144,9 @@ impl Process {
         tokio::select! {
             biased;
             error = self.failed() => Err(error),
-            () = self.cannot_listen() => Err(self.failure("cannot serve")),
             polled = poll(limit, check) => {
                 polled.map_err(|reason| self.failure(&format!("was not ready ({reason})")))
             }
-        }
-    }
-
-    /// Waits until its log says that its port is in use. SGLang then goes on without serving.
-    async fn cannot_listen(&self) {
-        while !cannot_listen(&self.log, &self.command) {
-            sleep(10 * POLL_INTERVAL).await;
         }
     }
 

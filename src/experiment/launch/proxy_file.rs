@@ -71,7 +71,7 @@ pub(super) fn text(
         "upstream": upstream,
         "upstream_kind": spec.upstream_kind(),
         "records": spec.dir.join(PROXY_ROWS).display().to_string(),
-        "metrics_label_sets": DEFAULT_LABEL_SETS.max(LABEL_SETS_PER_WORKER * hops.len()),
+        "metrics_label_sets": DEFAULT_LABEL_SETS + LABEL_SETS_PER_WORKER * hops.len(),
         // Short, as the load is over when the proxy is stopped.
         "drain_timeout_s": 5.0,
     }))?;

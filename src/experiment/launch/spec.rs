@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::ensure;
 use clap::ValueEnum;
 
 use super::access::Access;
 use super::command::CommandLine;
 use crate::request::attempt::ServerRole;
+use crate::traffic;
 use crate::traffic::client::{Target, UpstreamKind};
 
 /// What serves.
@@ -99,12 +99,12 @@ impl DeploymentSpec {
 
     /// The router and its policy: `builtin round_robin`.
     pub fn router_name(&self) -> Option<String> {
-        match self.router {
-            Router::None => None,
-            Router::Builtin => Some(format!("builtin {}", self.policy)),
-            Router::SglangRouter => Some(format!("sglang-router {}", self.policy)),
-            Router::External => Some(format!("external {}", self.router_url.as_deref()?)),
-        }
+        let detail = match self.router {
+            Router::None => return None,
+            Router::External => self.router_url.as_ref()?,
+            _ => &self.policy,
+        };
+        Some(format!("{} {detail}", traffic::value_name(self.router)))
     }
 
     /// The URLs of servers that run already.
@@ -113,15 +113,6 @@ impl DeploymentSpec {
             ServerSpec::Running(url) => Some(url.as_str()),
             ServerSpec::Started(_) => None,
         })
-    }
-
-    /// The URL that requests are sent to, if it is known before anything is started.
-    pub fn known_target(&self) -> Option<&str> {
-        match self.router {
-            _ if self.has_proxy() => None,
-            Router::External => self.router_url.as_deref(),
-            _ => self.running().next(),
-        }
     }
 
     /// The role of the server of this number, from 0, if servers work in pairs.
@@ -157,46 +148,6 @@ impl DeploymentSpec {
             Router::None | Router::Builtin if !self.hops => UpstreamKind::Server,
             _ => UpstreamKind::Router,
         }
-    }
-
-    /// Checks that the parts fit together.
-    ///
-    /// # Errors
-    /// Names the key, the problem and what would be valid.
-    pub fn check(&self) -> anyhow::Result<()> {
-        let (count, router) = (self.servers.len(), self.router);
-        let is_external = router == Router::External;
-        ensure!(
-            self.prefill == 0 || router == Router::SglangRouter,
-            "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
-        );
-        let is_started = self.running().next().is_none();
-        let port = self.base_port.filter(|_| is_started).unwrap_or_default();
-        let (last, max) = (usize::from(port) + count, usize::from(u16::MAX) + 1);
-        ensure!(
-            last <= max,
-            "base_port = {port}: {count} servers need ports up to {}, and {} is the last; give {} or lower",
-            last - 1,
-            u16::MAX,
-            max - count
-        );
-        ensure!(
-            count <= 1 || router != Router::None,
-            "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \
-             (\"builtin\" or \"sglang-router\")"
-        );
-        ensure!(
-            !(is_external && self.hops),
-            "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
-             (docs/DEPLOY.md) or take a router that is started here"
-        );
-        // As of sglang-router 0.3.2; the others need further flags.
-        ensure!(
-            router != Router::SglangRouter || self.policy != "shortest_queue",
-            "routing_policy = \"shortest_queue\": sglang-router has cache_aware, round_robin, random, power_of_two and others; \
-             this one needs router = \"builtin\""
-        );
-        Ok(())
     }
 }
 

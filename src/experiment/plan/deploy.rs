@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use toml::{Table, Value};
 
 use super::Plan;
-use super::error::PlanError;
+use super::PlanError;
 use super::keys::{SGLANG, STARTED};
 use super::settings::{self, Settings, flag_text};
 use crate::experiment::faults::{FaultKind, FaultPlan};
@@ -17,6 +17,7 @@ use crate::report::files::ENGINE_LOGS;
 use crate::request::attempt::ServerRole;
 use crate::traffic;
 use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
+use crate::traffic::workload::Backend;
 
 /// The flag that makes a server of SGLang or the simulator one of a pair.
 const MODE: &str = "disaggregation_mode";
@@ -61,7 +62,27 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
             1.0 / sharing
         );
     }
-    spec.check()?;
+    ensure!(
+        spec.prefill == 0 || router == Router::SglangRouter,
+        "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
+    );
+    let count = spec.servers.len();
+    ensure!(
+        count <= 1 || router != Router::None,
+        "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \
+         (\"builtin\" or \"sglang-router\")"
+    );
+    ensure!(
+        !(spec.hops && router == Router::External),
+        "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
+         (docs/DEPLOY.md) or take a router that is started here"
+    );
+    // As of sglang-router 0.3.2; the others need further flags.
+    ensure!(
+        router != Router::SglangRouter || spec.policy != "shortest_queue",
+        "routing_policy = \"shortest_queue\": sglang-router has cache_aware, round_robin, random, power_of_two and others; \
+         this one needs router = \"builtin\""
+    );
     if let Some(faults) = faults(settings) {
         faults.check(&spec)?;
     }
@@ -84,29 +105,25 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
 
 /// Checks the settings of pairs of prefill and decode servers.
 fn check_pairs(settings: &Settings) -> anyhow::Result<()> {
-    let keys = &settings.keys;
-    if !keys.has_pairs() {
-        let roles = ServerRole::ALL.map(ServerRole::name);
-        let is_given = |name: &&str| settings.table(name).next().is_some();
-        let given = roles.into_iter().find(is_given);
-        match given.filter(|_| keys.engine != EngineName::External) {
-            Some(name) => bail!(
-                "[{name}] has flags of servers that only {name}; give num_prefill and num_decode"
-            ),
-            None => return Ok(()),
-        }
+    let (keys, has_pairs) = (&settings.keys, settings.keys.has_pairs());
+    let is_alone = !has_pairs && keys.engine != EngineName::External;
+    for role in ServerRole::ALL.map(ServerRole::name) {
+        ensure!(
+            !is_alone || settings.table(role).next().is_none(),
+            "[{role}] has flags of servers that only {role}; give num_prefill and num_decode"
+        );
     }
     ensure!(
-        keys.num_prefill > 0 && keys.num_decode > 0,
+        (keys.num_prefill > 0) == (keys.num_decode > 0),
         "num_prefill = {}, num_decode = {}: they go together; give at least one server of each",
         keys.num_prefill,
         keys.num_decode
     );
     let is_mode = |key: &&str| key.replace('-', "_").ends_with(".disaggregation_mode");
-    if let Some(key) = settings.names().find(is_mode) {
-        bail!("{key}: num_prefill and num_decode set it; leave it out");
+    match settings.names().find(is_mode).filter(|_| has_pairs) {
+        Some(key) => bail!("{key}: num_prefill and num_decode set it; leave it out"),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Checks the simulator's flags, and those that only servers of one role get.
@@ -154,9 +171,7 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         traces: report_channel(settings) == Some(ReportChannel::Traces),
         base_port: Some(keys.base_port).filter(|port| *port > 0),
         front: keys.front.unwrap_or(router != Router::None),
-        hops: keys
-            .hops
-            .unwrap_or(needs_hops || router == Router::SglangRouter),
+        hops: needs_hops || keys.hops.unwrap_or(router == Router::SglangRouter),
         router,
         policy: keys.routing_policy.clone(),
         router_program: keys.router_program.clone(),
@@ -210,27 +225,27 @@ enum ReportChannel {
 /// API whose streams carry no times.
 fn report_channel(settings: &Settings) -> Option<ReportChannel> {
     let keys = &settings.keys;
-    let (own, by_default) = match keys.engine {
-        EngineName::Sim => ("sim", keys.has_pairs()),
-        EngineName::Sglang => ("sglang", false),
+    let own = match keys.engine {
+        EngineName::Sim => "sim",
+        EngineName::Sglang => "sglang",
         EngineName::External => return None,
     };
-    let logs = format!("{own}.export_metrics_to_file");
     let names: Vec<String> = settings.names().map(|key| key.replace('-', "_")).collect();
-    let is_chosen = names.iter().any(|key| {
-        key.split('.').take(2).eq(["proxy", "engine"]) || key.ends_with(".otlp_traces_endpoint")
-    });
-    let is_log = |key: &String| key == "engine_logs" || key.starts_with(&logs);
-    let has_logs = names.iter().any(is_log);
+    let has = |start: &str, end: &str| {
+        let is_wanted = |key: &String| key.starts_with(start) && key.ends_with(end);
+        names.iter().any(is_wanted)
+    };
     let traces = settings.get(&format!("{own}.enable_trace"));
-    let backend = settings.text("backend");
-    let lacks_times = backend.is_some_and(|backend| backend != "sglang") && keys.enable_metrics;
-    match traces.map(Value::as_bool) {
-        _ if is_chosen => None,
-        Some(Some(true)) if keys.has_pairs() => Some(ReportChannel::Traces),
-        None if by_default => Some(ReportChannel::Traces),
-        None if lacks_times && !has_logs => Some(ReportChannel::Logs),
-        _ => None,
+    let sends_traces = traces.map_or(own == "sim", |traces| traces.as_bool() == Some(true));
+    let has_logs = has("engine_logs", "") || has(&format!("{own}.export_metrics_to_file"), "");
+    let lacks_times = settings.load.backend != Backend::Sglang && keys.enable_metrics;
+    if has("proxy.engine", "") || has("", ".otlp_traces_endpoint") {
+        None
+    } else if keys.has_pairs() && sends_traces {
+        Some(ReportChannel::Traces)
+    } else {
+        let is_wanted = lacks_times && traces.is_none() && !has_logs;
+        is_wanted.then_some(ReportChannel::Logs)
     }
 }
 
@@ -306,22 +321,19 @@ fn server_flags(
     if let Some(role) = role {
         set(MODE, role.name().into());
     }
-    let table = if is_sglang { "sglang" } else { "sim" };
-    for table in [table].into_iter().chain(role.map(ServerRole::name)) {
-        all.extend(settings.table(table));
-    }
     if let Some(logs) = logs {
-        let is_log_flag = |key: &String| key.replace('-', "_").starts_with("log_requests");
-        let needs_log = is_sglang && !all.keys().any(is_log_flag);
-        let mut set = |flag: &str, value: Value| all.insert(flag.to_owned(), value);
-        let dir = logs.display().to_string();
         set("export_metrics_to_file", true.into());
+        let dir = logs.display().to_string();
         set("export_metrics_to_file_dir", dir.into());
-        if needs_log {
+        if is_sglang {
             set("log_requests", true.into());
             // Level 0 leaves the prompt out.
             set("log_requests_level", 0.into());
         }
+    }
+    let table = if is_sglang { "sglang" } else { "sim" };
+    for table in [table].into_iter().chain(role.map(ServerRole::name)) {
+        all.extend(settings.table(table));
     }
     let flags = all.iter().map(|(key, value)| settings::flags(key, value));
     flags.flatten().collect()
@@ -341,8 +353,7 @@ pub fn ineffective_keys(plan: &Plan, settings: &Settings) -> Vec<String> {
         };
         // A plan that --print-plan wrote contains all defaults.
         let is_default = settings.get(name) == plan.defaults.get(name.as_str());
-        let is_idle = group.is_some_and(|group| idle.contains(&group));
-        is_idle && !is_default
+        !is_default && group.is_some_and(|group| idle.contains(&group))
     };
     let engine = traffic::value_name(settings.keys.engine);
     let note = |name: &String| format!("{name} has no effect with engine {engine}");

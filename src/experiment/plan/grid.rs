@@ -3,7 +3,7 @@
 use serde_json::{Map, json};
 use toml::Value;
 
-use super::error::PlanError;
+use super::PlanError;
 use super::read::Entry;
 use crate::report::files::plain;
 

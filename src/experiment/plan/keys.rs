@@ -118,7 +118,7 @@ pub struct Keys {
     /// URL of the running router, for --router external
     #[arg(long, value_parser = url, help_heading = ROUTER)]
     pub router_url: Option<String>,
-    /// Program of --router sglang-router [default: smg of PATH, or what scripts/router.sh installed]
+    /// Program of --router sglang-router [default: smg of PATH]
     #[arg(long, help_heading = ROUTER)]
     pub router_program: Option<PathBuf>,
     /// Who gets the next request

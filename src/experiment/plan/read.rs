@@ -2,9 +2,8 @@
 
 use toml::{Table, Value};
 
-use super::error::PlanError;
+use super::PlanError;
 use super::is_table;
-use crate::units;
 
 /// A key with its value. The key of a table begins with the table's name: `sim.decode_step_ms`.
 pub type Entry = (String, Value);
@@ -41,27 +40,18 @@ pub fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
 }
 
 /// Returns the value of a flag that was given with these texts. Several make a list, which is varied unless the key itself takes
-/// a list. Commas between numbers separate values, too; commas between names only if the key is the experiment's own, since some
-/// values of the generator contain commas.
-pub fn flag_value(texts: &[&str], is_list: bool, is_own: bool) -> Value {
+/// a list. Commas between plain words or numbers separate values, too.
+pub fn flag_value(texts: &[&str], is_list: bool) -> Value {
     if is_list {
         return texts.to_vec().into();
     }
-    let is_name = |piece: &str| {
+    let is_plain = |piece: &str| {
         let is_plain = |c: char| c.is_alphanumeric() || "_-./%".contains(c);
-        !piece.is_empty() && piece.chars().all(is_plain)
-    };
-    let is_number = |of: &str| {
-        let number = units::per_second(of).or_else(|| units::seconds(of));
-        number.or_else(|| units::fraction(of)).is_some()
-    };
-    let is_piece = |piece: &str| match is_own {
-        true => is_name(piece.trim()),
-        false => is_number(piece.trim()),
+        !piece.trim().is_empty() && piece.trim().chars().all(is_plain)
     };
     let pieces = texts
         .iter()
-        .flat_map(|text| match text.split(',').all(is_piece) {
+        .flat_map(|text| match text.split(',').all(is_plain) {
             true => text.split(',').map(str::trim).collect(),
             false => vec![*text],
         });
@@ -100,30 +90,25 @@ mod tests {
 
     #[test]
     fn texts_of_flags_are_values_or_lists_of_them() {
-        for (texts, is_own, read) in [
-            (&["32"][..], true, "32"),
-            (&["32,64"], true, "[32, 64]"),
-            (&["32", "64"], true, "[32, 64]"),
-            (
-                &["random,round_robin"],
-                true,
-                "[\"random\", \"round_robin\"]",
-            ),
-            (&["/a b,c"], true, "\"/a b,c\""),
-            (&["{ 3 = [1], 5 = [] }"], true, "{ 3 = [1], 5 = [] }"),
-            (&["inf"], false, "inf"),
-            (&["5,10.5"], false, "[5, 10.5]"),
-            (&["300/min,6"], false, "[\"300/min\", 6]"),
-            (&["1min,90"], false, "[\"1min\", 90]"),
-            (&["true"], false, "true"),
-            // A rate curve of the generator is one value, and so is a path.
-            (&["0:5,60:50"], false, "\"0:5,60:50\""),
-            (&["a,b"], false, "\"a,b\""),
+        for (texts, read) in [
+            (&["32"][..], "32"),
+            (&["32,64"], "[32, 64]"),
+            (&["32", "64"], "[32, 64]"),
+            (&["random,round_robin"], "[\"random\", \"round_robin\"]"),
+            (&["/a b,c"], "\"/a b,c\""),
+            (&["{ 3 = [1], 5 = [] }"], "{ 3 = [1], 5 = [] }"),
+            (&["inf"], "inf"),
+            (&["5,10.5"], "[5, 10.5]"),
+            (&["300/min,6"], "[\"300/min\", 6]"),
+            (&["1min,90"], "[\"1min\", 90]"),
+            (&["true"], "true"),
+            // A rate curve is one value.
+            (&["0:5,60:50"], "\"0:5,60:50\""),
         ] {
-            let value = flag_value(texts, false, is_own);
+            let value = flag_value(texts, false);
             assert_eq!(value.to_string(), read, "{texts:?}");
         }
-        let several = flag_value(&["a", "b"], true, false);
+        let several = flag_value(&["a", "b"], true);
         assert_eq!(several.to_string(), "[\"a\", \"b\"]");
         let assigned = |text| assignment(text).unwrap().1;
         assert_eq!(assigned("sim.x = 8"), Value::Integer(8));

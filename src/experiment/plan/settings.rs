@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use clap::builder::StyledStr;
+use clap::builder::{Resettable, StyledStr};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use toml::{Table, Value};
 
-use super::error::PlanError;
+use super::PlanError;
 use super::keys::{ExperimentKind, Keys};
 use super::read::{self, Entry};
 use crate::report::load::Goal;
@@ -129,18 +129,20 @@ fn plan_flag(kind: ExperimentKind, key: &'static Arg) -> Arg {
     let heading = key.get_help_heading().filter(|_| is_own(key));
     let values = help_of_values(kind, key);
     let with_values = |help: &StyledStr| format!("{help}{values}");
-    let arg = Arg::new(key.get_id()).long(key.get_long().unwrap_or_default());
     let help = key.get_help().cloned().unwrap_or_default();
-    let arg = arg
+    let arg = key
+        .clone()
+        .default_value(Resettable::Reset)
+        .display_order(Resettable::Reset)
+        .value_parser(clap::value_parser!(String))
         .help(with_values(&help))
-        .long_help(with_values(key.get_long_help().unwrap_or(&help)));
-    let arg = arg.short(key.get_short());
-    let arg = arg.help_heading(heading.or(Some(GENERATOR)).filter(|_| !is_common));
-    // It goes on with a plan that is complete.
-    let arg = arg.conflicts_with("resume");
-    let arg = arg.hide_short_help(!is_common && !is_own(key));
-    let arg = arg.action(ArgAction::Append).allow_negative_numbers(true);
-    let arg = arg.allow_hyphen_values(key.is_allow_hyphen_values_set());
+        .long_help(with_values(key.get_long_help().unwrap_or(&help)))
+        .help_heading(heading.or(Some(GENERATOR)).filter(|_| !is_common))
+        // It goes on with a plan that is complete.
+        .conflicts_with("resume")
+        .hide_short_help(!is_common && !is_own(key))
+        .action(ArgAction::Append)
+        .allow_negative_numbers(true);
     match is_bool {
         true => arg
             .num_args(0..=1)
@@ -243,7 +245,7 @@ impl FromArgMatches for KeyFlags {
         let entry = |key: &Arg| {
             let name = key.get_id().as_str();
             let texts = matches.get_many::<String>(name)?.map(String::as_str);
-            let value = read::flag_value(&texts.collect::<Vec<_>>(), is_list(key), is_own(key));
+            let value = read::flag_value(&texts.collect::<Vec<_>>(), is_list(key));
             Some((matches.index_of(name), (name.to_owned(), value)))
         };
         let mut entries: Vec<_> = KEYS.iter().filter_map(entry).collect();

@@ -17,7 +17,7 @@ const VALID: &str = "tests/data/experiment/right-plans.txt";
 
 fn describe(kind: ExperimentKind, text: &str) -> String {
     let plan = plan(kind, text).unwrap_or_else(|error| panic!("{text}: {error}"));
-    let runs = plan.runs().iter().map(|run| {
+    let runs = plan.runs.iter().map(|run| {
         let (found, load) = (spec(&run.settings), &run.settings.load);
         let servers = found.servers.iter().map(|server| match server {
             ServerSpec::Started(line) => {
@@ -46,7 +46,7 @@ fn describe(kind: ExperimentKind, text: &str) -> String {
             found.access.tls.ca,
         )
     });
-    let notes = deploy::ineffective_keys(&plan, &plan.runs()[0].settings);
+    let notes = deploy::ineffective_keys(&plan, &plan.runs[0].settings);
     let notes = notes.iter().map(|note| format!("note: {note}\n"));
     runs.chain(notes).collect()
 }
@@ -100,13 +100,13 @@ fn a_printed_plan_makes_the_same_runs() {
         let before = plan(Routing, text).unwrap();
         let after = plan(Routing, &before.to_toml()).unwrap();
         let runs = |plan: &Plan| {
-            let runs = plan.runs().iter();
+            let runs = plan.runs.iter();
             let runs = runs.map(|run| (run.dir.clone(), format!("{:?}", run.settings)));
             runs.collect::<Vec<_>>()
         };
         assert_eq!(runs(&before), runs(&after), "{text}");
         // Printed defaults are no reason for notes.
-        let settings = &after.runs()[0].settings;
+        let settings = &after.runs[0].settings;
         assert_eq!(deploy::ineffective_keys(&after, settings), [""; 0]);
     }
 }
@@ -136,7 +136,7 @@ fn a_ca_is_used_for_https_only() {
     let text =
         format!("engine = 'external'\nservers = ['https://h:1']\nca = '{pem}'\nfront = true");
     let made = plan(Node, &text).unwrap();
-    let settings = &made.runs()[0].settings;
+    let settings = &made.runs[0].settings;
     let found = spec(settings);
     assert_eq!(found.access.tls.ca.as_deref(), Some(file.path()));
     assert_eq!(found.proxy["upstream_ca"].as_str(), Some(pem.as_str()));
@@ -175,10 +175,10 @@ fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
     ] {
         let example = read::file(kind.example()).unwrap();
         let found = Plan::new(kind, example, read::file(given).unwrap()).unwrap();
-        let settings = &found.runs()[0].settings;
+        let settings = &found.runs[0].settings;
         let limit = settings.text("proxy.max_concurrent_requests");
         let running = settings.keys.max_running_requests;
-        let seen = (found.runs().len(), running, limit.as_deref());
+        let seen = (found.runs.len(), running, limit.as_deref());
         assert_eq!(seen, expected, "{given}");
         assert_eq!(settings.keys.routing_policy, "cache_aware", "{given}");
         plan(kind, &found.to_toml()).unwrap();

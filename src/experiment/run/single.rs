@@ -1,39 +1,24 @@
 //! One run: starts servers, router and proxy, sends the load, and stops everything again.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::clock::Clock;
 use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
 use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::Scraper;
 use crate::report::figures::figures;
-use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
+use crate::report::files::{FAULTS, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
 use crate::report::reader;
 use crate::report::runs::summary_of;
 use crate::table::join;
-use crate::traffic::{self, FinishedRun, LiveProgress, Stop, Unfit};
+use crate::traffic::{self, FinishedRun, LiveProgress, Unfit};
 
-use super::{read_json, run_dir, write_json};
-
-/// What all runs of an experiment share.
-#[derive(Debug)]
-pub struct RunContext {
-    /// The program of queuescope itself.
-    pub program: PathBuf,
-    /// The clock.
-    pub clock: Clock,
-    /// Stops the experiment.
-    pub stop: Stop,
-    /// Gets lines for the user.
-    pub on_progress: fn(&str),
-}
+use super::{ExperimentRunner, read_json, run_dir, write_json};
 
 /// A run and what is known of its result.
 #[derive(Clone, Debug)]
@@ -42,14 +27,10 @@ pub struct RunResult {
     pub dir: PathBuf,
     /// Its `run.json`.
     pub file: RunFile,
-    /// The warnings of its summary, if it ran just now.
-    pub warnings: Vec<String>,
 }
 
 /// In place of an address that is only known once its listener is there.
 const NOT_KNOWN: &str = "http://127.0.0.1:30000";
-/// The keys that name the load's files.
-const DATA: [&str; 2] = ["dataset_name", "dataset_path"];
 
 impl RunResult {
     /// Makes the folder of a run of the experiment in `dir`.
@@ -66,18 +47,9 @@ impl RunResult {
             state: RunState::Running,
             ..RunFile::default()
         };
-        let result = RunResult::new(dir, file);
+        let result = RunResult { dir, file };
         result.write()?;
         Ok(result)
-    }
-
-    /// A result without warnings.
-    pub fn new(dir: PathBuf, file: RunFile) -> RunResult {
-        RunResult {
-            dir,
-            file,
-            warnings: Vec::new(),
-        }
     }
 
     /// The first line of why it failed. `run.json` has all of it.
@@ -101,27 +73,26 @@ impl RunResult {
 }
 
 /// Copies into the run's rows what only its proxy, which must have ended, knows: moments of pairs of servers, which report them by traces,
-/// and the hops that held requests until they were given up; its summary, if it has one, is made anew. Returns what could not be read.
+/// and the hops that held requests until they were given up; its summary is made anew. Returns what could not be read.
 fn add_front_reports(run: &RunResult) -> anyhow::Result<Option<String>> {
-    let at = |name| run.dir.join(name);
-    let (front, summary) = (at(PROXY_ROWS), at(SUMMARY));
-    let mut rows = [ROWS, PARTIAL].into_iter().map(at);
-    let Some(rows) = rows.find(|rows| rows.is_file() && front.is_file()) else {
+    let files = [ROWS, PROXY_ROWS, SUMMARY].map(|name| run.dir.join(name));
+    if !files.iter().all(|file| file.is_file()) {
         return Ok(None);
-    };
+    }
+    let [rows, front, summary] = files;
     let problem = join::add_front_reports(&rows, &front, run.file.began)?;
-    let loaded = reader::load(std::slice::from_ref(&run.dir))?;
-    let mut finished = loaded.runs.iter().filter(|_| summary.is_file());
-    finished.try_for_each(|run| write_json(&summary, &summary_of(run, &figures(run))))?;
+    for run in &reader::load(std::slice::from_ref(&run.dir))?.runs {
+        write_json(&summary, &summary_of(run, &figures(run)))?;
+    }
     Ok(problem.map(|problem| format!("{PROXY_ROWS}: {problem}")))
 }
 
-impl RunContext {
+impl ExperimentRunner {
     /// Runs a run that was begun. A failure is put into its result.
     ///
     /// # Errors
     /// Its folder cannot be written.
-    pub async fn run(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<()> {
+    pub(super) async fn run(&self, settings: &Settings, run: &mut RunResult) -> anyhow::Result<()> {
         match self.execute(settings, run).await {
             Ok(state) => run.file.state = state,
             Err(error) => {
@@ -231,7 +202,7 @@ impl RunContext {
             }
         };
         tokio::select! {
-            () = scraper.run(&run.dir, began, &self.clock) => Ok(()),
+            scraped = scraper.run(&run.dir, began, &self.clock) => scraped,
             Err(error) = faults => Err(error),
         }
     }
@@ -250,8 +221,10 @@ impl RunContext {
         let faults = deploy::faults(settings);
         // Failed requests are expected with injected faults, and at the rates that a search finds too high.
         let may_fail = settings.keys.find_max_rate || faults.is_some();
-        let RunResult { file, warnings, .. } = run;
-        *warnings = finished.warnings;
+        for warning in &finished.warnings {
+            (self.on_progress)(&format!("  note: {warning}"));
+        }
+        let file = &mut run.file;
         file.error = finished.failure;
         match finished.unfit {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
@@ -277,22 +250,17 @@ impl RunContext {
     }
 }
 
-/// Checks before the first run that the router's program and the data set are there; the data set is downloaded if need be.
+/// Checks before a run that the router's program and the data set are there; the data set is downloaded if need be.
 ///
 /// # Errors
 /// Says what is missing, and how to get it.
-pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyhow::Result<()> {
-    let mut seen = HashSet::new();
-    for Run { settings, .. } in runs {
-        let spec = deploy::spec(settings, Path::new(""), program)?;
-        if spec.router == Router::SglangRouter {
-            router::find(spec.router_program.as_deref())?;
-        }
-        if seen.insert(DATA.map(|key| settings.text(key))) {
-            let url = spec.known_target().unwrap_or(NOT_KNOWN);
-            let args = deploy::traffic(settings, url, spec.upstream_kind(), Path::new(""))?;
-            traffic::fetch_dataset(&args).await?;
-        }
+pub async fn preflight(run: &Run, program: &Path) -> anyhow::Result<()> {
+    let spec = deploy::spec(&run.settings, Path::new(""), program)?;
+    if spec.router == Router::SglangRouter {
+        router::find(spec.router_program.as_deref())?;
     }
-    Ok(())
+    let known = spec.router_url.as_deref().or(spec.running().next());
+    let url = known.unwrap_or(NOT_KNOWN);
+    let args = deploy::traffic(&run.settings, url, spec.upstream_kind(), Path::new(""))?;
+    Ok(traffic::fetch_dataset(&args).await?)
 }

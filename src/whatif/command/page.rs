@@ -1,8 +1,7 @@
 //! The page of `--html`: that of an experiment whose runs are each load as it was measured and its predictions.
 
 use crate::clock::{NANOS, Stamp};
-use crate::experiment::plan::grid::{self, Sweep};
-use crate::experiment::plan::read::Entry;
+use crate::experiment::plan::grid::Sweep;
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
 use crate::report::load::goals_ms;
@@ -14,18 +13,21 @@ use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
-use crate::whatif::figures::{Compared, TPOT, by_name};
+use crate::whatif::figures::TPOT;
 use crate::whatif::load::{Load, Request, Times};
 
-use super::{Find, Results};
+use super::{Find, Prediction, Results};
 
 impl Results<'_> {
     /// Renders the page.
-    pub fn page(self, measured: Vec<Run>, sweeps: &[Sweep]) -> String {
+    pub fn page(mut self, measured: Vec<Run>, sweeps: &[Sweep]) -> String {
         let mut runs = Vec::new();
-        for (run, of) in measured.into_iter().zip(self.loads) {
+        for run in measured {
+            let all = self.predictions.iter_mut();
+            let its = all.filter(|of| of.load == run.name);
+            let its: Vec<Run> = its.filter_map(|of| of.run.take()).collect();
             runs.push(run);
-            runs.extend(of.predictions.into_iter().filter_map(|of| of.run));
+            runs.extend(its);
         }
         if !self.args.goodput.is_empty() {
             let goals = goals_ms(&self.args.goodput);
@@ -55,41 +57,28 @@ impl Results<'_> {
     }
 
     /// A prediction's requests as a run.
-    pub fn run_of(
-        &self,
-        name: &str,
-        settings: &[Entry],
-        errors: Compared,
-        note: Option<&String>,
-        made: &Load,
-    ) -> Run {
-        let mut settings = grid::json(settings);
+    pub fn run_of(&self, of: &Prediction, made: &Load) -> Run {
+        let name = format!("predicted: {}", of.label);
+        let mut settings = of.settings.clone();
         if self.are_several {
             settings.insert("load".to_owned(), made.name.as_str().into());
         }
+        let notes = ["predicted, not measured"].map(str::to_owned).into_iter();
         let mut run = Run {
             file: Some(RunFile {
-                label: name.to_owned(),
+                label: name.clone(),
                 settings,
                 state: RunState::Done,
                 ..RunFile::default()
             }),
-            name: name.to_owned(),
-            prediction_errors: by_name(errors),
-            notes: std::iter::once("predicted, not measured".to_owned())
-                .chain(note.cloned())
-                .collect(),
+            name,
+            prediction_errors: of.error.clone(),
+            notes: notes.chain(of.note.clone()).collect(),
             ..Run::default()
         };
-        for (n, sequences) in made.by_request().enumerate() {
-            for (index, request) in sequences.iter().enumerate() {
-                let id = match sequences.len() {
-                    1 => n.to_string(),
-                    _ => format!("{n}#{index}"),
-                };
-                let row = request.times.map(|times| row(id, request, times, made));
-                row.iter().for_each(|row| run.table.push_row(row));
-            }
+        for (number, (request, times)) in made.timed().enumerate() {
+            run.table
+                .push_row(&row(number.to_string(), request, times, made));
         }
         run
     }

@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{LoadResult, Prediction, Results};
-use crate::experiment::plan::grid;
+use super::{Measured, Results};
 use crate::report::grid::Grid;
 use crate::report::render::runs_table;
+use crate::units::round_to_four_digits;
 use crate::whatif::figures::{COMPARED, by_name};
-
-/// Bounds of which the upper is more than this many times the lower are not shown.
-const MAX_RATIO: f64 = 100.0;
 
 impl Results<'_> {
     /// The output of `--json`.
@@ -30,29 +27,6 @@ impl Results<'_> {
                 "error": by_name(run.errors()),
             })
         });
-        let loads = self.loads.iter().map(|LoadResult { load, measured, mark, notes, .. }| {
-            json!({ "name": load.name, "mark": mark, "requests": load.counts()[0], "servers": load.servers, "max_running_requests": load.slots,
-                "measured": measured, "notes": notes })
-        });
-        let predicted = |of: &LoadResult<'_>, prediction: &Prediction| {
-            let mut shown = json!(prediction.figures);
-            shown["load"] = of.load.name.as_str().into();
-            shown["settings"] = grid::json(&prediction.settings).into();
-            shown["error"] = json!(by_name(prediction.errors));
-            shown["refused"] = prediction.refused.into();
-            shown["note"] = prediction.note.clone().into();
-            shown
-        };
-        let all = self.loads.iter();
-        let predictions =
-            all.flat_map(|of| of.predictions.iter().map(move |one| predicted(of, one)));
-        let not_found = self.loads.iter().flat_map(|of| {
-            let (of_load, reason) = (&of.load.name, self.not_found_reason(of.load));
-            let settings = of.not_found.iter();
-            settings.map(
-                move |of| json!({ "load": of_load, "settings": grid::json(of), "reason": reason }),
-            )
-        });
         json!({
             "fit": {
                 "requests": fit.requests,
@@ -62,9 +36,9 @@ impl Results<'_> {
                 "error": fit.error(),
             },
             "validation": validation.collect::<Value>(),
-            "loads": loads.collect::<Value>(),
-            "predictions": predictions.collect::<Value>(),
-            "not_found": not_found.collect::<Value>(),
+            "loads": self.loads,
+            "predictions": self.predictions,
+            "not_found": self.not_found,
             "no_prediction": self.no_prediction,
         })
     }
@@ -73,12 +47,9 @@ impl Results<'_> {
     pub fn to_text(&self) -> String {
         let fit = &self.fit;
         let parameters = fit.estimates.iter().map(|estimate| {
-            let [low, high] = estimate.bounds;
-            let bounds = match high / low {
-                ..=MAX_RATIO => format!("{} – {}", short(low), short(high)),
-                _ => "not told".to_owned(),
-            };
-            vec![estimate.name.to_owned(), short(estimate.value), bounds]
+            let [low, high] = estimate.bounds.map(round_to_four_digits);
+            let value = round_to_four_digits(estimate.value).to_string();
+            vec![estimate.name.to_owned(), value, format!("{low} – {high}")]
         });
         let shares = fit.gpu_shares.iter().map(|(servers, share)| {
             let name = format!("gpu_share, {servers} servers");
@@ -108,15 +79,9 @@ impl Results<'_> {
         for row in &mut predicted.rows {
             row.resize(predicted.heads.len(), String::new());
         }
-        let is_empty = |of: &LoadResult<'_>| of.predictions.is_empty();
-        let head = match self.loads.iter().all(is_empty) {
-            true => "Measured; nothing is predicted",
-            false => {
-                "Predicted (±: the error of the replays, and what servers 5 % slower would change)"
-            }
-        };
         format!(
-            "Learnt from {} requests:\n{}\n{}\n{head}:\n{}{notes}",
+            "Learnt from {} requests:\n{}\n{}\nMeasured and predicted (±: the error of the replays, and what servers 5 % slower \
+             would change):\n{}{notes}",
             fit.requests,
             learnt.to_text(None),
             replayed.to_text(None),
@@ -125,34 +90,30 @@ impl Results<'_> {
     }
 
     /// Adds a load and its predictions to the table of runs, and their notes.
-    fn add_load(&self, of: &LoadResult<'_>, lines: &mut Vec<Vec<String>>, notes: &mut String) {
+    fn add_load(&self, load: &Measured, lines: &mut Vec<Vec<String>>, notes: &mut String) {
         let row = |line: &Vec<String>, share: Option<f64>| {
             let share = share.map(percent);
             line.iter().cloned().chain(share).collect()
         };
-        lines.push(row(&of.line, of.measured.goodput_share));
         let mut note = |text: &str| *notes += &format!("note: {text}\n");
-        of.notes.iter().for_each(|text| note(text));
-        // With a single combination of settings, the reason is the command's error.
-        let has_others = self.are_several || !of.predictions.is_empty();
-        for settings in of.not_found.iter().filter(|_| has_others) {
-            let label = self.label(settings, of.load);
-            note(&format!("{label}: {}", self.not_found_reason(of.load)));
-        }
-        for prediction in &of.predictions {
-            let label = self.label(&prediction.settings, of.load);
-            let refused = prediction.refused;
-            lines.push(row(&prediction.line, prediction.figures.goodput_share));
-            let [ttft_p50, ttft_p99, _, total_p99, _, throughput] = prediction.errors.map(percent);
-            let off = ["  ±", "", "", &throughput, &ttft_p50, &ttft_p99, &total_p99];
+        lines.push(row(&load.line, load.measured.goodput_share));
+        load.notes.iter().for_each(|text| note(text));
+        let not_found = self.not_found.iter().filter(|of| of.load == load.name);
+        not_found.for_each(|of| note(&of.reason));
+        for of in self.predictions.iter().filter(|of| of.load == load.name) {
+            let (label, refused, all) = (&of.label, of.refused, load.requests);
+            lines.push(row(&of.line, of.figures.goodput_share));
+            let error = |figure| percent(of.error[figure]);
+            let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
+            let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
+            let off = ["  ±", "", "", &rate, &ttft_p50, &ttft_p99, &total];
             lines.push(off.map(str::to_owned).into());
             if refused > 0 {
-                let [all, _] = of.load.counts();
                 note(&format!(
                     "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
                 ));
             }
-            if let Some(text) = &prediction.note {
+            if let Some(text) = &of.note {
                 note(&format!("{label}: {text}"));
             }
         }
@@ -165,17 +126,5 @@ fn cells<T>(name: &str, all: [T; COMPARED.len()], shown: impl Fn(T) -> String) -
 }
 
 fn percent(share: f64) -> String {
-    match share.is_nan() {
-        true => "unknown".to_owned(),
-        false => format!("{:.1} %", share * 100.0),
-    }
-}
-
-fn short(value: f64) -> String {
-    match value {
-        1000.0.. => format!("{value:.0}"),
-        100.0.. => format!("{value:.1}"),
-        1.0.. => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
-    }
+    format!("{:.1} %", share * 100.0)
 }

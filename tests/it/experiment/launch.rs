@@ -101,10 +101,6 @@ fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
     }
 }
 
-/// SGLang stays, and serves nobody.
-const DEAF: &str = "echo \"[2026-11-22 10:00:46] ERROR:    [Errno 98] error while attempting to bind on address \
-    ('127.0.0.1', 1): address already in use\" >&2; exec sleep 1000";
-
 #[tokio::test]
 async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,10 +138,6 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
             no_program,
             "the program is not there|/no/such/python -m sglang.launch_server",
         ),
-        (
-            serving(shell(DEAF)),
-            "server-1 cannot serve: the port is in use",
-        ),
         (too_soon, "server-1|is not ready|Connection refused"),
     ] {
         let begun = clock.now();
@@ -175,11 +167,11 @@ async fn an_end_that_nobody_wanted_is_told() {
     kill(Pid::from_raw(pid.unwrap()), Signal::SIGKILL).unwrap();
     let error = deployment.ended().await.to_string();
     assert_says(&error, "server-2 ended (signal: 9");
-    assert_says(&error, "it was killed, mostly by the system");
+    assert_says(&error, "the host's memory ran out, or somebody killed it");
     assert_says(&error, "logs/server-2.log");
     // Ended on purpose is no news.
     for server in &deployment.servers {
-        server.kill().await.unwrap();
+        server.kill().await;
     }
     tokio::select! {
         biased;
@@ -205,7 +197,8 @@ async fn done(
     let done = faults::run(&plan, &deployment.servers, clock.now(), &clock, &file);
     done.await.unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
-    assert!(text.starts_with("time,server,kind,event\n"), "{text}");
+    let head = "time,server,kind,event\n";
+    assert!(text.is_empty() || text.starts_with(head), "{text}");
     let rows = csv::Reader::from_path(file).unwrap().into_deserialize();
     let rows: Vec<FaultRow> = rows.map(Result::unwrap).collect();
     assert!(rows.is_sorted_by_key(|row| row.time), "{rows:?}");
@@ -238,7 +231,6 @@ async fn a_server_that_is_taken_down_comes_back() {
             let table = send(&deployment, &folder, "down", "--num-prompts 5").await;
             assert!(words(&table, "success").iter().eq(["False"]));
         }
-        // A file without a row has its header.
         assert_eq!(done(kind, "{ 0 = [] }", there).await, [""; 0]);
         let events = done(kind, r#"{ 0 = [1], "0.01" = [] }"#, there).await;
         assert_eq!(events, ["down", "up", "ready"]);

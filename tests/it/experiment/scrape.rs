@@ -43,7 +43,7 @@ async fn scraped(
     let mut scraper = Scraper::new(servers, access, smi);
     let text = || std::fs::read_to_string(&file).unwrap_or_default();
     tokio::select! {
-        () = scraper.run(dir.path(), began, &clock) => {}
+        error = scraper.run(dir.path(), began, &clock) => panic!("{error:?}"),
         () = until("enough", || is_enough(text())) => {}
     }
     let rows = csv::Reader::from_path(&file).unwrap().into_deserialize();
