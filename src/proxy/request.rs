@@ -27,7 +27,7 @@ use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
-use super::failure::Failure;
+use super::failure::{self, Failure};
 use super::heads;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
 use super::service::Service;
@@ -72,13 +72,7 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         return client.finish().await;
     };
     let (response, end) = failure.response_and_end(&request.context.upstream);
-    if let Failure::NoConnection(_)
-    | Failure::Upstream(_)
-    | Failure::UpstreamSilent
-    | Failure::Shortage(_)
-    | Failure::Injected = failure
-        && !request.response.has_begun
-    {
+    if !request.response.has_begun {
         request.read_room(&mut client).await;
     }
     if let Some(response) = response.filter(|_| !request.response.has_begun) {
@@ -228,7 +222,7 @@ impl<'a> Request<'a> {
             _ => Vec::new(),
         };
         let _slot = self.wait_for_slot(&upstreams, client).await?;
-        let mut last_failure = Failure::Internal("no upstream is left");
+        let mut last_failure = Failure::Internal("no upstream is left".to_owned());
         let mut tried = Vec::new();
         while tried.len() < MAX_TRIES
             && let Some(mut chosen) = upstreams.choose(&tried, &prompt)
@@ -317,13 +311,13 @@ impl<'a> Request<'a> {
                 let trace = trace.map_or_else(|| "none".to_owned(), |trace| trace.id_text());
                 let upstream = &self.context.upstream;
                 log::warn!("cannot open a connection to {upstream}: {why}{hint}; trace_id={trace}");
-                return Err(Failure::Shortage(why));
+                let why = format!("no connection can be opened: {why}");
+                return Err(Failure::Internal(why));
             }
             if !upstreams.connect_failed(chosen) {
-                let failure = Failure::NoConnection(error);
-                let (_, end) = failure.response_and_end(chosen.name());
-                self.context.upstream_unreachable(began, end);
-                return Err(failure);
+                let (_, outcome, _) = failure::of_connection(&error, false);
+                self.context.upstream_unreachable(began, outcome);
+                return Err(Failure::NoConnection(error));
             }
         }
     }

@@ -6,12 +6,12 @@ use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
-use crate::request::observer::End;
+use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::RequestPhase;
 
-use super::{Context, outcome_of};
+use super::Context;
 
 impl Context {
     /// At a hop: begins its attempt, and joins it to a request of the front by span or by the request id `id`.
@@ -62,11 +62,11 @@ impl Context {
     }
 
     /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, of which no hop knows.
-    pub fn upstream_unreachable(&mut self, began: Stamp, end: End) {
+    pub fn upstream_unreachable(&mut self, began: Stamp, outcome: Outcome) {
         if self.is_before_servers() {
             self.unconnected.push(FailedAttempt {
                 host: self.tried(),
-                outcome: Some(outcome_of(end, None)),
+                outcome: Some(outcome),
                 status: None,
                 nanos: Some(self.shared.clock.now().nanos_since(began)),
             });

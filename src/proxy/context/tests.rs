@@ -252,8 +252,7 @@ fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
         let mut front = Context::new(shared.clone(), Role::Front, now);
         front.start_recording(Endpoint::Generate, None, &HeaderMap::new());
         front.set_upstream("127.0.0.1:1");
-        let refused = End::Failed(Outcome::ProxyError, "refused".to_owned());
-        front.upstream_unreachable(now, refused);
+        front.upstream_unreachable(now, Outcome::ProxyError);
         if is_next {
             front.set_upstream("127.0.0.1:2");
         }

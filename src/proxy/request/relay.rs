@@ -221,11 +221,12 @@ impl Request<'_> {
         let mut next = max_silence.min(client_limit);
         if takes_body {
             let since = last_activity.max(self.upload.waiting_since);
-            next =
-                next.min(left(since, client_limit).ok_or(Failure::Refused(Refusal::BodySilent))?);
+            let too_slow = Failure::Refused(Refusal::BodyTooSlow);
+            next = next.min(left(since, client_limit).ok_or(too_slow)?);
         }
         if !self.response.is_read {
-            next = next.min(left(last_activity, max_silence).ok_or(Failure::UpstreamSilent)?);
+            let silent = || Failure::Upstream(Error::new_up(ErrorType::ReadTimedout));
+            next = next.min(left(last_activity, max_silence).ok_or_else(silent)?);
         }
         Ok(next)
     }
@@ -292,7 +293,7 @@ impl Request<'_> {
         }
         self.context.response_head(head, hop, at);
         let request = (&self.response.method, self.response.version);
-        let invalid = |_| Failure::Internal("a header cannot be written");
+        let invalid = |_| Failure::Internal("a header cannot be written".to_owned());
         self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(invalid)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
             && !head.headers.contains_key(&identity::ID)

@@ -62,7 +62,7 @@ impl Request<'_> {
             while read < MAX_PROMPT_BYTES && !prompt.is_known() && !self.upload.is_over {
                 let limit = self.limits.client_read_timeout_s.get();
                 let piece = tokio::time::timeout(limit, self.read_piece(client)).await;
-                let piece = piece.map_err(|_| Failure::Refused(Refusal::BodySilent))??;
+                let piece = piece.map_err(|_| Failure::Refused(Refusal::BodyTooSlow))??;
                 prompt.feed(&piece);
                 read += piece.len();
                 self.upload.unsent.extend_from_slice(&piece);
