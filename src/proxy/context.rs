@@ -20,7 +20,6 @@ use crate::upstream::Address;
 
 use super::identity::{Trace, new_request_id};
 use super::join::{HopAttempt, SharedRequest};
-use super::legs::{MAX_SNIFFED_BYTES, ServerInfo};
 use super::shared::{Role, Shared};
 
 use self::timing::Timing;
@@ -58,18 +57,13 @@ pub struct Context {
     /// At a hop: its attempt.
     attempt: Option<HopAttempt>,
     /// At a hop: the response of `/server_info`.
-    server_info: Option<ServerInfo>,
+    server_info: Option<Vec<u8>>,
     /// When the body of the response passed here.
     body_timing: BodyTiming,
-    recording: Option<Box<Recording>>,
-}
-
-/// What is recorded of a generation request, until it ends.
-#[derive(Debug)]
-struct Recording {
-    observer: Observer,
-    /// At a hop whose front writes the row: only this many bytes of the response are read, for whether it is one of two legs.
-    leg_bytes: Option<u64>,
+    /// What is recorded of a generation request, until it ends.
+    observer: Option<Box<Observer>>,
+    /// At a hop whose front writes the row: only the body's room is read and, of a prefill server, the response.
+    is_leg: bool,
     /// Body bytes of the request.
     request_bytes: u64,
     /// Body bytes of the response.
@@ -77,20 +71,6 @@ struct Recording {
     /// When the last of the response was read, or we answered ourselves; the client may still be sending.
     response_end: Option<Stamp>,
     is_streaming: bool,
-}
-
-impl Recording {
-    #[inline]
-    fn new(observer: Observer, leg_bytes: Option<u64>) -> Box<Recording> {
-        Box::new(Recording {
-            observer,
-            leg_bytes,
-            request_bytes: 0,
-            response_bytes: 0,
-            response_end: None,
-            is_streaming: false,
-        })
-    }
 }
 
 impl Context {
@@ -116,7 +96,12 @@ impl Context {
             attempt: None,
             server_info: None,
             body_timing: BodyTiming::default(),
-            recording: None,
+            observer: None,
+            is_leg: false,
+            request_bytes: 0,
+            response_bytes: 0,
+            response_end: None,
+            is_streaming: false,
         }
     }
 
@@ -143,10 +128,10 @@ impl Context {
         self.join_attempt(id);
         if self.attempt.as_ref().is_some_and(|one| !one.needs_row) {
             if let Role::Hop(worker) = &self.role
-                && self.shared.may_have_legs(worker)
+                && self.shared.role(worker) != Some(None)
             {
-                let observer = Observer::of_leg(endpoint);
-                self.recording = Some(Recording::new(observer, Some(MAX_SNIFFED_BYTES)));
+                self.is_leg = true;
+                self.observer = Some(Box::new(Observer::of_leg(endpoint)));
             }
             return;
         }
@@ -155,8 +140,7 @@ impl Context {
         if side == Side::Front && !config.workers.is_empty() {
             self.request = self.shared.joins.open(&id);
         }
-        let mut recording = Recording::new(Observer::new(side, endpoint, id), None);
-        let observer = &mut recording.observer;
+        let mut observer = Box::new(Observer::new(side, endpoint, id));
         let timeline = observer.timeline_mut();
         timeline.set(arrived, self.arrival);
         if side == Side::Front {
@@ -179,7 +163,7 @@ impl Context {
         if self.is_counted() {
             self.in_flight = Some(self.shared.metrics.begin_request());
         }
-        self.recording = Some(recording);
+        self.observer = Some(observer);
     }
 
     /// Takes a piece of the request's body.
@@ -187,18 +171,17 @@ impl Context {
         if is_end && self.request_end.is_none() {
             self.request_end = Some(self.shared.clock.now());
         }
-        let Some(recording) = &mut self.recording else {
+        let Some(observer) = &mut self.observer else {
             return;
         };
-        recording.observer.request_body(bytes);
-        let room = recording.observer.room();
-        let room = room.filter(|_| self.role != Role::Front);
-        recording.request_bytes += bytes.len() as u64;
+        observer.request_body(bytes);
+        let room = observer.room().filter(|_| self.role != Role::Front);
+        self.request_bytes += bytes.len() as u64;
         if let (Some(at), Role::Front) = (self.request_end, &self.role) {
-            let timeline = recording.observer.timeline_mut();
+            let timeline = observer.timeline_mut();
             timeline.set_if_unknown(Moment::RequestEnd, at);
         }
-        if room.is_some() || (is_end && recording.leg_bytes.is_some()) {
+        if room.is_some() || (is_end && self.is_leg) {
             self.room_read(room);
         }
     }
@@ -206,8 +189,8 @@ impl Context {
     /// The prompt, read since `began`, is known or cannot be.
     pub fn prompt_read(&mut self, began: Stamp) {
         let nanos = self.exclude_since(began);
-        if let Some(recording) = &mut self.recording {
-            recording.observer.row_mut().prompt_wait = Some(nanos);
+        if let Some(observer) = &mut self.observer {
+            observer.row_mut().prompt_wait = Some(nanos);
         }
     }
 
@@ -241,15 +224,9 @@ impl Context {
         });
         self.hop_stamps = hop;
         let host = self.host();
-        let prefills = self.attempt_data().is_some_and(|one| !one.may_answer());
-        let Some(recording) = &mut self.recording else {
+        let Some(observer) = &mut self.observer else {
             return;
         };
-        if prefills {
-            // All of a prefill server's response is read.
-            recording.leg_bytes = recording.leg_bytes.map(|_| u64::MAX);
-        }
-        let observer = &mut recording.observer;
         observer.row_mut().host = host;
         if let Some(hop) = &self.hop_stamps {
             observer.set_reported_outcome(reported_outcome(&head.headers));
@@ -274,30 +251,30 @@ impl Context {
     /// Takes a piece of the response's body, read from upstream at `at`.
     pub fn response_body(&mut self, bytes: &[u8], is_end: bool, at: Stamp) {
         self.read_server_info(bytes, is_end);
-        let Some(recording) = &mut self.recording else {
+        let Some(observer) = &mut self.observer else {
             return;
         };
         if bytes.is_empty() && !is_end {
             return;
         }
         let paused = self.timing.read_paused_at(at);
-        recording.observer.response_body(bytes, at, paused);
-        recording.response_bytes += bytes.len() as u64;
+        observer.response_body(bytes, at, paused);
+        self.response_bytes += bytes.len() as u64;
         if self.role == Role::Front && !bytes.is_empty() {
             self.body_timing.piece(at, paused);
         }
         // Once it streams, an event costs this one comparison.
-        if !recording.is_streaming {
+        if !self.is_streaming {
             let joins = &self.shared.joins;
-            for id in recording.observer.server_ids() {
+            for id in observer.server_ids() {
                 match (&self.request, &self.attempt) {
                     (Some(request), _) => joins.response_read(request, id),
                     (None, Some(attempt)) => joins.add_response_id(attempt, id, at),
                     (None, None) => {}
                 }
             }
-            if recording.observer.is_streaming() {
-                recording.is_streaming = true;
+            if observer.is_streaming() {
+                self.is_streaming = true;
                 let at_server = self.attempt_in_flight.iter_mut();
                 let at_server = at_server.filter(|_| self.role == Role::Front);
                 let in_flight = self.in_flight.iter_mut().chain(at_server);
@@ -305,12 +282,9 @@ impl Context {
             }
         }
         if is_end {
-            recording.observer.response_end(at);
-            recording.response_end = Some(at);
+            observer.response_end(at);
+            self.response_end = Some(at);
             self.timing.upstream_ended(at);
-        }
-        let read = recording.response_bytes;
-        if recording.leg_bytes.is_some_and(|max| is_end || read >= max) {
             self.end_leg(at);
         }
     }
@@ -320,9 +294,9 @@ impl Context {
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
         self.set_attempt_status(status, end.clone(), now);
-        if let Some(recording) = &mut self.recording {
-            recording.response_end.get_or_insert(now);
-            recording.observer.row_mut().status = Some(status.into());
+        if let Some(observer) = &mut self.observer {
+            self.response_end.get_or_insert(now);
+            observer.row_mut().status = Some(status.into());
         }
         outcome_of(end, None)
     }

@@ -282,12 +282,6 @@ impl Joins {
         }
     }
 
-    /// Whether the attempt's leg at a decode server has arrived.
-    pub fn has_decode_leg(&self, attempt: &HopAttempt) -> bool {
-        let attempt = attempt.data.lock().clone();
-        self.table.lock().has_decode_leg(&attempt)
-    }
-
     /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
     pub fn with_leg(
         &self,
@@ -391,13 +385,10 @@ impl Table {
         has_room || request.is_closed
     }
 
-    /// Whether another leg of `attempt`'s room decodes, or may yet turn out to.
+    /// Whether the other leg of a prefill server's attempt has arrived.
     fn has_decode_leg(&self, attempt: &Attempt) -> bool {
-        let legs = attempt.room.iter().flat_map(|room| self.by_room.get(room));
-        legs.map(|leg| leg.lock()).any(|leg| {
-            let may_decode = leg.role.is_none() && leg.ended.is_none();
-            leg.worker != attempt.worker && (may_decode || leg.role == Some(ServerRole::Decode))
-        })
+        let mut legs = attempt.room.iter().flat_map(|room| self.by_room.get(room));
+        legs.any(|leg| leg.lock().role == Some(ServerRole::Decode))
     }
 
     /// Lets rows wait. Returns the oldest that do, if they are too many.

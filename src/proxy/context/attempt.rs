@@ -27,7 +27,7 @@ impl Context {
         }
         let metrics = &self.shared.metrics;
         self.attempt_in_flight = Some(match self.shared.role(&worker) {
-            Some(ServerRole::Prefill) => metrics.begin_leg(&worker),
+            Some(Some(ServerRole::Prefill)) => metrics.begin_leg(&worker),
             _ => metrics.begin_attempt(&worker),
         });
         let mut attempt = Attempt::new(span, worker, host, self.arrival);
@@ -56,8 +56,8 @@ impl Context {
         let label = if is_reused { "true" } else { "false" };
         let connections = &self.shared.metrics.connections;
         connections.with(&[&self.upstream, label]).inc();
-        if let Some(recording) = &mut self.recording {
-            recording.observer.row_mut().upstream_reused = Some(is_reused);
+        if let Some(observer) = &mut self.observer {
+            observer.row_mut().upstream_reused = Some(is_reused);
         }
     }
 
@@ -82,7 +82,7 @@ impl Context {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.enter(RequestPhase::Waiting);
         }
-        if self.is_sent_to_server() && self.recording.is_some() {
+        if self.is_sent_to_server() && self.observer.is_some() {
             self.attempt_in_flight = Some(self.shared.metrics.begin_attempt(&self.upstream));
         }
         if let Some(mut attempt) = self.attempt_data() {
@@ -97,17 +97,17 @@ impl Context {
             self.shared.joins.add_span(request, span);
         }
         self.trace_sending(span, now, None);
-        if let Some(recording) = &mut self.recording {
-            recording.observer.row_mut().span_id = Some(span);
+        if let Some(observer) = &mut self.observer {
+            observer.row_mut().span_id = Some(span);
             let moment = match self.role {
                 Role::Front => Moment::Forwarded,
                 Role::Hop(_) => Moment::WorkerForwarded,
             };
-            recording.observer.timeline_mut().set(moment, now);
+            observer.timeline_mut().set(moment, now);
         }
         let trace = self.trace.as_ref()?;
         // A request without a span of ours stays below its client's.
-        let has_span = self.recording.is_some() || self.attempt.is_some();
+        let has_span = self.observer.is_some() || self.attempt.is_some();
         let parent = if has_span { Some(span) } else { trace.parent };
         parent.map(|parent| trace.with_parent(parent))
     }
@@ -120,11 +120,11 @@ impl Context {
 
     /// Notes a sending that began at `at`, for exported traces; with the time at which its connecting failed.
     fn trace_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
-        let recording = self.recording.as_mut();
-        let Some(recording) = recording.filter(|_| self.shared.telemetry.traces()) else {
+        let observer = self.observer.as_mut();
+        let Some(observer) = observer.filter(|_| self.shared.telemetry.traces()) else {
             return;
         };
-        let sendings = &mut recording.observer.row_mut().internal.trace.sendings;
+        let sendings = &mut observer.row_mut().internal.trace.sendings;
         if failed.is_some() && sendings.len() >= MAX_FAILED {
             return;
         }

@@ -7,6 +7,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::config::proxy::Config;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
+use crate::proxy::shared::ServerRole;
 use crate::request::attempt::UpstreamKind;
 use crate::request::row::Row;
 use crate::request::timeline::Period;
@@ -113,7 +114,7 @@ fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
         let parts = parts.split(" + ").map(|part| at(part).nanos());
         assert_eq!(overhead, parts.sum::<i64>(), "{name}");
         if events.contains("prompt") {
-            let row = context.recording.as_mut().unwrap().observer.row_mut();
+            let row = context.observer.as_mut().unwrap().row_mut();
             assert_eq!(row.prompt_wait, Some(900_000));
         }
     }
@@ -163,9 +164,9 @@ fn rows([first, second]: [&[u8]; 2], is_split: bool, is_whole: bool) -> Vec<Row>
 
     let request = front.request.take().unwrap();
     let attempts = shared.joins.close(&request, shared.clock.now());
-    let recording = front.recording.take().unwrap();
+    let observer = *front.observer.take().unwrap();
     let now = shared.clock.now();
-    Row::ended(front.rows(recording, Some(attempts), &End::Complete, now))
+    Row::ended(front.rows(observer, Some(attempts), &End::Complete, now))
 }
 
 #[test]
@@ -237,9 +238,40 @@ fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
         if is_sent {
             front.begin_sending();
         }
-        let recording = front.recording.take().unwrap();
-        let row = front.rows(recording, None, &End::ClientGone, now).remove(0);
+        let observer = *front.observer.take().unwrap();
+        let row = front.rows(observer, None, &End::ClientGone, now).remove(0);
         assert_eq!(row.attempts, Some(1 + u64::from(is_sent)));
         assert_eq!(row.failed_attempts.as_deref(), failed);
+    }
+}
+
+#[test]
+fn a_servers_role_is_in_its_server_info() {
+    let nested = "\"a\":{\"disaggregation_mode\":\"decode\"}";
+    for (path, mode, role) in [
+        (
+            "/server_info",
+            "\"prefill\"",
+            Some(Some(ServerRole::Prefill)),
+        ),
+        (
+            "/get_server_info",
+            "\"decode\"",
+            Some(Some(ServerRole::Decode)),
+        ),
+        ("/server_info", "\"null\"", Some(None)),
+        ("/server_info", "null", None),
+        ("/model_info", "\"decode\"", None),
+    ] {
+        let (shared, _) = shared();
+        let now = shared.clock.now();
+        let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), now);
+        hop.expect_server_info(path);
+        let body = format!("{{{nested},\"disaggregation_mode\":{mode}}}");
+        let (last, rest) = body.as_bytes().split_last().unwrap();
+        rest.chunks(1)
+            .for_each(|byte| hop.response_body(byte, false, now));
+        hop.response_body(&[*last], true, now);
+        assert_eq!(shared.role("w0"), role, "{path} {mode}");
     }
 }

@@ -86,6 +86,10 @@ impl Request {
         let count = count(&all) + u32::from(is_elsewhere);
         let legs = place.map_or_else(Vec::new, |place| all.remove(place));
         // A router may pass on the error of a prefill server's leg; the decode leg is the last one all the same.
+        // Without an answer, two servers of unknown roles are not told apart.
+        let has_role = |leg: &&Attempt| leg.role.is_some();
+        let is_known = self.answered_by.is_some() || legs.len() < 2 || legs.iter().any(has_role);
+        let legs = if is_known { legs } else { Vec::new() };
         let last = legs
             .iter()
             .max_by_key(|leg| (leg.may_answer(), is_answer(leg)))
