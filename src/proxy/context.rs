@@ -354,14 +354,10 @@ impl Context {
 
     /// Returns what was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
-        let (attempts, failed) = match &self.attempt {
-            Some(attempt) => attempt.so_far(),
-            None => {
-                let seen = self.request.as_ref().map(SharedRequest::so_far);
-                let (count, failed) = seen.unwrap_or_default();
-                self.attempts_of(count, failed)
-            }
-        };
+        let of_request = || self.request.as_ref().map(SharedRequest::so_far);
+        let seen = self.attempt.as_ref().map(HopAttempt::so_far);
+        let seen = seen.or_else(of_request).unwrap_or_default();
+        let (attempts, failed) = self.attempts_of(seen.count, seen.failed);
         let worker = match &self.role {
             Role::Front => None,
             Role::Hop(worker) => Some(worker.to_string()),

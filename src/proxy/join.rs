@@ -14,7 +14,7 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, FailedAttempt, ParentSpan, ServerRole, SpanId};
+use crate::request::attempt::{Attempt, ParentSpan, ServerRole, SpanId};
 use crate::request::row::Row;
 use crate::telemetry::prometheus::Metrics;
 
@@ -52,8 +52,6 @@ pub struct HopAttempt {
 struct Table {
     /// The number of requests of the front that are open.
     open: usize,
-    /// The number of attempts that requests hold.
-    attempts: usize,
     by_id: HashMap<String, OpenRequests>,
     /// Requests by the spans that they were sent upstream with, for a while after their end too.
     by_span: HashMap<SpanId, SharedRequest>,
@@ -64,20 +62,16 @@ struct Table {
     /// Attempts that belong to no request here, by their room and by the id in their response.
     by_room: AttemptsBy<u64>,
     by_response_id: AttemptsBy<String>,
-    /// Attempts that ended until then may belong to the front of the process before this one.
-    predecessor_until: Option<Stamp>,
-    /// Any attempt may belong to the front of the process after this one.
-    has_successor: bool,
+    /// Attempts that ended until then may belong to the front of the process before or after this one.
+    shared_until: Option<Stamp>,
 }
 
-/// Rows that wait for more to be known of an attempt.
+/// An attempt's own rows, which wait for more to be known of it.
 #[derive(Debug)]
 struct WaitingRows {
     since: Stamp,
     rows: Vec<Row>,
     attempt: SharedAttempt,
-    /// Whether they are the attempt's own; else it is the prefill leg of their request.
-    is_own: bool,
 }
 
 /// The open requests of one id. Once there were several, an attempt with that id is joined to none, not even to the last one left.
@@ -97,10 +91,8 @@ const JOINED_BY: [&str; 7] = [
     "nothing",
     "elsewhere",
 ];
-/// The most open requests, spans of ended ones, attempts, and waiting rows, each.
+/// The most open requests, spans of ended ones, and waiting rows, each.
 const CAPACITY: usize = 65_536;
-/// The most attempts of one request: routers give up long before.
-const MAX_ATTEMPTS: usize = 64;
 /// How long the spans of an ended request and the id of a response are kept, in nanoseconds: longer than routers wait between
 /// retries.
 const MEMORY: i64 = 60 * NANOS;
@@ -127,15 +119,9 @@ impl Joins {
         self.has_front
     }
 
-    /// The process before this one has a front too, until `end` if that is known: attempts that belong to no request here may be
-    /// in its rows.
-    pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
-        self.table.lock().predecessor_until = Some(end.unwrap_or(Stamp::MAX));
-    }
-
-    /// The same of the process after this one.
-    pub fn shared_with_successor(&self) {
-        self.table.lock().has_successor = true;
+    /// The process before or after this one has a front too, until `end`: attempts that belong to no request here may be in its rows.
+    pub fn share_until(&self, end: Stamp) {
+        self.table.lock().shared_until = Some(end);
     }
 
     /// Opens a request of the front. `None` if the table is full: its attempts then get rows of their own.
@@ -191,7 +177,7 @@ impl Joins {
         };
         for attempt in room.map_or(named, |room| table.by_room.take(&room)) {
             attempt.lock().is_joined = true;
-            table.insert(&mut request, &attempt);
+            request.insert(&attempt);
             self.metrics.joins.with(&["reply"]).inc();
         }
     }
@@ -201,7 +187,6 @@ impl Joins {
         let mut table = self.table.lock();
         let request = &mut *request.0.lock();
         table.open -= 1;
-        table.attempts -= request.attempts.len();
         request.is_closed = true;
         if let Some(same) = table.by_id.get_mut(&request.id) {
             same.count -= 1;
@@ -212,7 +197,9 @@ impl Joins {
         for span in std::mem::take(&mut request.spans) {
             table.forget_later(span, now);
         }
-        request.take_attempts()
+        let attempts = request.attempts(request.answered_by);
+        request.attempts.clear();
+        attempts
     }
 
     /// Joins an attempt whose head a hop has read, with the request id `id`.
@@ -228,7 +215,7 @@ impl Joins {
             self.metrics.joins.with(&[by]).inc();
         }
         if let Some(request) = &request
-            && !table.insert(&mut request.0.lock(), &data)
+            && !request.0.lock().insert(&data)
         {
             // It will be missing in its request's row.
             self.metrics.joins_dropped.with(&[]).inc();
@@ -255,13 +242,13 @@ impl Joins {
             let is_only = request.0.lock().attempts.len() == 1;
             // A first attempt that answered has no retries.
             match has_answered && is_only {
-                true => table.forget(span),
+                true => drop(table.by_span.remove(&span)),
                 false => table.forget_later(span, now),
             }
         }
         // A front's row or the other leg may yet take it.
         if self.has_front || room.is_some() {
-            return table.wait(self, (now, rows?), &attempt.data, true);
+            return table.wait(self, (now, rows?), &attempt.data);
         }
         rows
     }
@@ -282,31 +269,11 @@ impl Joins {
         }
     }
 
-    /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
-    pub fn with_leg(
-        &self,
-        leg: &SharedAttempt,
-        mut rows: Vec<Row>,
-        now: Stamp,
-    ) -> Option<Vec<Row>> {
-        let mut table = self.table.lock();
-        if !leg.lock().has_reported() {
-            return table.wait(self, (now, rows), leg, false);
-        }
-        drop(table);
-        legs::put_prefill(&leg.lock(), &mut rows);
-        Some(rows)
-    }
-
     /// Forgets what is old, sets the metrics of the tables' sizes, and returns the rows that have waited long enough:
     /// all of them at [`Stamp::MAX`].
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Row>> {
         let mut table = self.table.lock();
-        for (name, entries) in [
-            ("requests", table.open),
-            ("spans", table.by_span.len()),
-            ("attempts", table.attempts),
-        ] {
+        for (name, entries) in [("requests", table.open), ("spans", table.by_span.len())] {
             self.metrics.join_entries.with(&[name]).set(entries as i64);
         }
         let is_old = |(at, _): &(Stamp, _)| now.nanos_since(*at) > MEMORY;
@@ -328,20 +295,19 @@ impl SharedRequest {
         self.0.lock().answered_by = Some(span);
     }
 
-    /// Returns how many attempts have reached a hop so far, and which of them failed.
-    pub fn so_far(&self) -> (u32, Vec<FailedAttempt>) {
+    /// Returns the attempts that have reached a hop so far.
+    pub fn so_far(&self) -> RequestAttempts {
         let request = self.0.lock();
-        request.so_far(request.answered_by)
+        request.attempts(request.answered_by)
     }
 }
 
 impl HopAttempt {
-    /// Returns the same of the attempt's request, without the attempt itself among the failed.
-    pub fn so_far(&self) -> (u32, Vec<FailedAttempt>) {
+    /// Returns the same of the attempt's request, with the attempt itself as the one that answers.
+    pub fn so_far(&self) -> RequestAttempts {
         let span = self.data.lock().span;
-        let so_far = |request: &SharedRequest| request.0.lock().so_far(Some(span));
-        let (count, failed) = self.request.as_ref().map(so_far).unwrap_or_default();
-        (count.max(1), failed)
+        let so_far = |request: &SharedRequest| request.0.lock().attempts(Some(span));
+        self.request.as_ref().map(so_far).unwrap_or_default()
     }
 }
 
@@ -375,16 +341,6 @@ impl Table {
         self.by_span.entry(span).or_default().clone()
     }
 
-    /// Adds an attempt to its request, unless that is closed. Returns `false` if there is no room for it.
-    fn insert(&mut self, request: &mut Request, attempt: &SharedAttempt) -> bool {
-        let has_room = self.attempts < CAPACITY && request.attempts.len() < MAX_ATTEMPTS;
-        if has_room && !request.is_closed {
-            request.attempts.push(attempt.clone());
-            self.attempts += 1;
-        }
-        has_room || request.is_closed
-    }
-
     /// Whether the other leg of a prefill server's attempt has arrived.
     fn has_decode_leg(&self, attempt: &Attempt) -> bool {
         let mut legs = attempt.room.iter().flat_map(|room| self.by_room.get(room));
@@ -397,13 +353,11 @@ impl Table {
         joins: &Joins,
         (since, rows): (Stamp, Vec<Row>),
         attempt: &SharedAttempt,
-        is_own: bool,
     ) -> Option<Vec<Row>> {
         self.waiting.push_back(WaitingRows {
             since,
             rows,
             attempt: attempt.clone(),
-            is_own,
         });
         let is_full = self.waiting.len() > CAPACITY;
         is_full.then(|| self.release_oldest(joins))?
@@ -413,10 +367,6 @@ impl Table {
     fn release_oldest(&mut self, joins: &Joins) -> Option<Vec<Row>> {
         let mut oldest = self.waiting.pop_front()?;
         let attempt = oldest.attempt.lock().clone();
-        if !oldest.is_own {
-            legs::put_prefill(&attempt, &mut oldest.rows);
-            return Some(oldest.rows);
-        }
         if attempt.is_joined || (attempt.is_prefill_leg() && self.has_decode_leg(&attempt)) {
             return None;
         }
@@ -428,10 +378,7 @@ impl Table {
             prefill.lock().is_joined = true;
             legs::put_prefill(&prefill.lock(), &mut oldest.rows);
         }
-        let is_shared = self.has_successor
-            || self
-                .predecessor_until
-                .is_some_and(|end| oldest.since <= end);
+        let is_shared = self.shared_until.is_some_and(|end| oldest.since <= end);
         let is_elsewhere = is_shared && (joins.has_front || attempt.is_prefill_leg());
         if joins.has_front {
             let by = if is_elsewhere { "elsewhere" } else { "nothing" };
@@ -449,13 +396,7 @@ impl Table {
 
     fn forget_oldest(&mut self) {
         if let Some((_, span)) = self.ended.pop_front() {
-            self.forget(span);
-        }
-    }
-
-    fn forget(&mut self, span: SpanId) {
-        if let Some(request) = self.by_span.remove(&span) {
-            self.attempts -= std::mem::take(&mut request.0.lock().attempts).len();
+            self.by_span.remove(&span);
         }
     }
 }
