@@ -371,9 +371,9 @@ impl Chosen {
         self.upstream.request_connected();
     }
 
-    /// The upstream's name.
-    pub fn name(&self) -> &str {
-        self.upstream.name()
+    /// The upstream's address.
+    pub fn address(&self) -> &Address {
+        &self.upstream.address
     }
 }
 

@@ -16,7 +16,6 @@ use crate::request::outcome::{Outcome, ResponseFacts, judge};
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::prometheus::{InFlight, RequestPhase};
-use crate::upstream::Address;
 
 use super::identity::{Trace, new_request_id};
 use super::join::{HopAttempt, SharedRequest};
@@ -46,6 +45,8 @@ pub struct Context {
     named_host: Option<String>,
     /// The upstream of the current attempt, `host:port`.
     pub upstream: String,
+    /// Whether that is a hop of this process, which reports its attempts.
+    is_at_own_hop: bool,
     /// How long upstreams had it, and how long its client delayed writes.
     pub timing: Timing,
     /// The trace that the request belongs to.
@@ -89,6 +90,7 @@ impl Context {
             hop_stamps: None,
             named_host: None,
             upstream: String::new(),
+            is_at_own_hop: false,
             timing: Timing::default(),
             trace: None,
             span: None,
@@ -337,19 +339,7 @@ impl Context {
 
     /// Whether what is sent upstream is an attempt at a server, which no hop reports.
     fn is_sent_to_server(&self) -> bool {
-        self.is_before_servers() && self.own_hop().is_none()
-    }
-
-    /// The hop of this process that it is sent to, by name.
-    fn own_hop(&self) -> Option<String> {
-        let workers = &self.shared.config.load().workers;
-        if workers.is_empty() {
-            return None;
-        }
-        let to = Address::parse(&self.upstream).ok()?;
-        let mut workers = workers.iter();
-        let hop = workers.find(|worker| to.is_at(worker.listen))?;
-        Some(hop.name.clone())
+        self.is_before_servers() && !self.is_at_own_hop
     }
 
     /// Returns what was stamped so far, for a header.
@@ -387,18 +377,14 @@ impl Context {
         let hop = self.hop_stamps.as_ref();
         let at_hop = hop.map_or(0, |hop| hop.attempts.unwrap_or(1));
         if failed.is_empty() {
-            // The one that the rest of the row is of is none of them.
-            let is_other = |of: &&FailedAttempt| self.times_sent > 0 || self.tried() != of.host;
-            let others = self.unconnected.iter().filter(is_other);
+            // If it was sent to none, its row is of the last one.
+            let is_of_last = usize::from(self.times_sent == 0);
+            let others = self.unconnected.len().saturating_sub(is_of_last);
+            let others = self.unconnected.iter().take(others);
             let others = others.chain(hop.iter().flat_map(|hop| &hop.failed));
             failed.extend(others.take(MAX_FAILED).cloned());
         }
         (seen.max(own).max(at_hop), failed)
-    }
-
-    /// The upstream as a failed attempt names it.
-    fn tried(&self) -> String {
-        self.own_hop().unwrap_or_else(|| self.upstream.clone())
     }
 
     fn host(&self) -> Option<String> {

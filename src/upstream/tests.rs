@@ -52,12 +52,16 @@ async fn a_new_set_keeps_what_it_shares_with_the_old() {
     let (a, b, c) = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3");
     let old = Arc::new(set(&[a, b], None, &metrics));
     let mut busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[], &[]).unwrap()).collect();
-    let out = busy.iter_mut().find(|chosen| chosen.name() == b).unwrap();
+    let out = busy
+        .iter_mut()
+        .find(|chosen| chosen.upstream.name() == b)
+        .unwrap();
     old.connect_failed(out);
     let new = set(&[b, c, a], Some(&old), &metrics);
     // One is out and one has two requests, so the new one gets the next two.
     let next = [new.choose(&[], &[]).unwrap(), new.choose(&[], &[]).unwrap()];
-    assert_eq!(next.each_ref().map(Chosen::name), [c, c]);
+    let names = next.each_ref().map(|chosen| chosen.upstream.name());
+    assert_eq!(names, [c, c]);
     let in_flight = format!("{IN_FLIGHT}\"{a}\"}} 2");
     assert!(shown(&metrics, &in_flight), "of both sets");
     let out = format!("queuescope_upstream_healthy{{upstream=\"{b}\"}} 0");
@@ -65,7 +69,7 @@ async fn a_new_set_keeps_what_it_shares_with_the_old() {
     // A request that began with the old set counts in the new one until its end.
     drop(busy);
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 0")));
-    assert_eq!(new.choose(&[], &[]).unwrap().name(), a);
+    assert_eq!(new.choose(&[], &[]).unwrap().upstream.name(), a);
     // Upstreams that are used no more are not shown.
     let last = set(&[a], Some(&new), &metrics);
     drop((old, new, next));

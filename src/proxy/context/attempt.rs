@@ -10,6 +10,7 @@ use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::RequestPhase;
+use crate::upstream::Address;
 
 use super::Context;
 
@@ -43,9 +44,12 @@ impl Context {
         self.attempt.as_ref().map(|attempt| attempt.data.lock())
     }
 
-    /// The upstream `host:port` was chosen.
-    pub fn set_upstream(&mut self, upstream: &str) {
-        upstream.clone_into(&mut self.upstream);
+    /// An upstream was chosen.
+    pub fn set_upstream(&mut self, upstream: &Address) {
+        self.upstream = upstream.name();
+        let config = self.shared.config.load();
+        let mut hops = config.workers.iter();
+        self.is_at_own_hop = self.is_before_servers() && hops.any(|hop| upstream.is_at(hop.listen));
         if let Some(mut attempt) = self.attempt_data() {
             attempt.host = self.own_host().unwrap_or_default();
         }
@@ -65,7 +69,7 @@ impl Context {
     pub fn upstream_unreachable(&mut self, began: Stamp, outcome: Outcome) {
         if self.is_before_servers() {
             self.unconnected.push(FailedAttempt {
-                host: self.tried(),
+                host: self.upstream.clone(),
                 outcome: Some(outcome),
                 status: None,
                 nanos: Some(self.shared.clock.now().nanos_since(began)),

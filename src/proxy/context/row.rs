@@ -202,23 +202,20 @@ impl Context {
 
 /// Logs that a request failed, with its trace: at level info if a server or the proxy failed, else at debug.
 fn log_failure(row: &Row) {
-    if row.is_ok() {
-        return;
-    }
-    let outcome = row.outcome();
-    let level = match outcome {
+    let level = match row.outcome() {
+        _ if row.is_ok() => return,
         Outcome::ServerError | Outcome::UpstreamDied | Outcome::Timeout | Outcome::ProxyError => {
             log::Level::Info
         }
         _ => log::Level::Debug,
     };
-    if log::log_enabled!(level) {
-        let (path, outcome, id) = (row.endpoint().path(), outcome.name(), row.request_id());
-        let trace = row.trace_id.as_deref().unwrap_or("none");
-        let error = row.own_error();
-        log::log!(
-            level,
-            "{path} failed: {outcome}: {error}; request {id:?}; trace_id={trace}"
-        );
-    }
+    log::log!(
+        level,
+        "{} failed: {}: {}; request {:?}; trace_id={}",
+        row.endpoint().path(),
+        row.outcome().name(),
+        row.own_error(),
+        row.request_id(),
+        row.trace_id.as_deref().unwrap_or("none"),
+    );
 }
