@@ -253,18 +253,27 @@ impl Context {
     /// Takes a piece of the response's body, read from upstream at `at`.
     pub fn response_body(&mut self, bytes: &[u8], is_end: bool, at: Stamp) {
         self.read_server_info(bytes, is_end);
-        let Some(observer) = &mut self.observer else {
-            return;
-        };
         if bytes.is_empty() && !is_end {
             return;
         }
         let paused = self.timing.read_paused_at(at);
+        let is_first = !bytes.is_empty() && self.body_timing.piece(at, paused);
+        if let Some(attempt) = &self.attempt
+            && (is_first || is_end)
+        {
+            // Before the bytes are sent: the front that reads them finds it here.
+            attempt.data.lock().body_timing = match is_end {
+                true => self.body_timing,
+                false => self.body_timing.so_far(),
+            };
+            let in_flight = self.attempt_in_flight.iter_mut();
+            in_flight.for_each(|one| one.enter(RequestPhase::Streaming));
+        }
+        let Some(observer) = &mut self.observer else {
+            return;
+        };
         observer.response_body(bytes, at, paused);
         self.response_bytes += bytes.len() as u64;
-        if self.role == Role::Front && !bytes.is_empty() {
-            self.body_timing.piece(at, paused);
-        }
         // Once it streams, an event costs this one comparison.
         if !self.is_streaming {
             let joins = &self.shared.joins;
@@ -301,25 +310,6 @@ impl Context {
             observer.row_mut().status = Some(status.into());
         }
         outcome_of(end, None)
-    }
-
-    /// At a hop: a piece of the response's body is about to be passed on. It was read at `at`, or delayed until then by a fault.
-    pub fn pass_on(&mut self, is_empty: bool, is_end: bool, at: Stamp) {
-        let Some(attempt) = &self.attempt else { return };
-        let mut is_first = false;
-        if !is_empty {
-            let paused = self.timing.read_paused_at(at);
-            is_first = self.body_timing.piece(at, paused);
-        }
-        // Before the bytes are sent: the front that reads them finds it here.
-        if is_end {
-            attempt.data.lock().body_timing = self.body_timing;
-        } else if is_first {
-            attempt.data.lock().body_timing = self.body_timing.so_far();
-        }
-        if is_first && let Some(in_flight) = &mut self.attempt_in_flight {
-            in_flight.enter(RequestPhase::Streaming);
-        }
     }
 
     /// Whether the process counts the requests of this listener: those of a hop only where there is no front.

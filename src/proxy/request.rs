@@ -17,6 +17,7 @@ use crate::client::error_response::{ErrorResponse, Refusal};
 use crate::client::exchange::Exchange;
 use crate::client::limits::Limits;
 use crate::client::shortage;
+use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::Kind;
 use crate::fault::registry::Injected;
@@ -58,6 +59,10 @@ struct Request<'a> {
     fault: Option<Injected>,
     upload: Upload,
     response: Response,
+    /// Since when the next piece of the body is waited for.
+    upload_waits_since: Stamp,
+    /// When the upstream last sent or took something.
+    last_activity: Stamp,
 }
 
 /// The most upstreams that a request is tried at.
@@ -124,8 +129,10 @@ impl<'a> Request<'a> {
             sends_stamps: false,
             keeps_alive: client.session.get_keepalive().is_some() && !service.listener.is_closing(),
             fault: None,
-            upload: Upload::new(client.arrival),
-            response: Response::new(client, client.arrival),
+            upload: Upload::default(),
+            response: Response::of(client.head()),
+            upload_waits_since: client.arrival,
+            last_activity: client.arrival,
         }
     }
 
@@ -343,12 +350,6 @@ impl<'a> Request<'a> {
         has_body: bool,
     ) -> pingora::Result<RequestHeader> {
         let mut head = heads::to_upstream(received, has_body)?;
-        // `Connection` may not remove the id: the record has it, and hops join by it.
-        if !head.headers.contains_key(&identity::ID)
-            && let Some(id) = received.headers.get(&identity::ID)
-        {
-            head.insert_header(REQUEST_ID, id)?;
-        }
         if self.service.role == Role::Front {
             if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id) {
                 head.insert_header(REQUEST_ID, id)?;
@@ -370,17 +371,20 @@ impl<'a> Request<'a> {
     /// Sends a response of our own, for an exchange that ended so.
     async fn answer(&mut self, response: ErrorResponse, end: End, client: &mut Exchange) {
         let outcome = self.context.answer(response.status, end);
-        let sent_id = client.head().headers.get(&identity::ID);
         // An id that we made stands for an empty one that was sent.
-        let id = match &self.id {
-            Some(id) if self.has_made_id => id.as_bytes(),
-            _ => sent_id.map_or(&[][..], HeaderValue::as_bytes),
+        let id = match self.has_made_id {
+            true => self.id.as_deref().map(str::as_bytes),
+            false => client
+                .head()
+                .headers
+                .get(&identity::ID)
+                .map(HeaderValue::as_bytes),
         };
         let Ok((mut head, body)) = response.head_and_body() else {
             return;
         };
         // An id that arrived in a header is valid in one.
-        if !id.is_empty() {
+        if let Some(id) = id {
             let _ = head.insert_header(REQUEST_ID, id);
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());

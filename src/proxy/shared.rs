@@ -1,6 +1,6 @@
 //! What the listeners of a proxy share.
 
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -53,8 +53,6 @@ pub struct Shared {
     pub clocks: Arc<Mutex<OffsetTable>>,
     /// The key that hops sign their stamps with.
     pub hop_key: HopKey,
-    /// Logs the warning of stamps that no hop of ours signed once.
-    pub unsigned_stamps: Once,
     /// Joins attempts at the hops to requests of the front.
     pub joins: Joins,
     /// What the servers of pairs do, by worker, if they reported it.

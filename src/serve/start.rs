@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use anyhow::anyhow;
 use arc_swap::ArcSwap;
@@ -317,7 +317,6 @@ pub(super) fn shared(
         config: ArcSwap::from_pointee(config.clone()),
         clocks,
         hop_key: hop_secret.map_or_else(HopKey::of_process, HopKey::from_secret),
-        unsigned_stamps: Once::new(),
         joins: Joins::new(!config.upstream.is_empty(), metrics.clone()),
         roles,
         phase: watch::channel(Phase::Serving).0,

@@ -25,7 +25,6 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
         clock_name: "ours".into(),
         clock,
         hop_key: HopKey::of_process(),
-        unsigned_stamps: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
         roles: Default::default(),
         telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true)),
@@ -145,9 +144,9 @@ fn rows([first, second]: [&[u8]; 2], is_split: bool, is_whole: bool) -> Vec<Row>
     front.response_head(&ok(), Some(hop.stamps()), now());
 
     at(95);
-    hop.pass_on(first.is_empty(), false, now());
+    hop.response_body(first, false, now());
     at(100);
-    hop.pass_on(false, false, now());
+    hop.response_body(second, false, now());
     at(107);
     if is_split && !first.is_empty() {
         front.response_body(first, false, now());
@@ -156,9 +155,9 @@ fn rows([first, second]: [&[u8]; 2], is_split: bool, is_whole: bool) -> Vec<Row>
     let both = [first, second].concat();
     front.response_body(if is_split { second } else { &both }, false, now());
     at(150);
-    hop.pass_on(false, false, now());
+    hop.response_body(b"data: [DONE]\n\n", false, now());
     if is_whole {
-        hop.pass_on(true, true, now());
+        hop.response_body(b"", true, now());
     }
     at(152);
     front.response_body(b"data: [DONE]\n\n", true, now());

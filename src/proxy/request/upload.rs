@@ -9,14 +9,13 @@ use pingora::{Error, ErrorType};
 
 use crate::client::error_response::Refusal;
 use crate::client::exchange::Exchange;
-use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
 use crate::request::prompt_blocks::PromptBlocks;
 
 use super::Request;
 
 /// The body of a request, as far as it was read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Upload {
     /// What was read of it before an upstream was chosen.
     pub(super) unsent: Vec<u8>,
@@ -24,8 +23,6 @@ pub(super) struct Upload {
     pub(super) bytes: u64,
     /// How long pieces were waited for, in sum.
     wait_nanos: i64,
-    /// Since when the next piece is waited for.
-    pub(super) waiting_since: Stamp,
     /// Whether all of it was read.
     pub(super) is_over: bool,
 }
@@ -34,18 +31,6 @@ pub(super) struct Upload {
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most bytes of a body that are read for its prompt.
 const MAX_PROMPT_BYTES: usize = 32 * 1024;
-
-impl Upload {
-    pub(super) fn new(at: Stamp) -> Upload {
-        Upload {
-            unsent: Vec::new(),
-            bytes: 0,
-            wait_nanos: 0,
-            waiting_since: at,
-            is_over: false,
-        }
-    }
-}
 
 impl Request<'_> {
     /// Reads the body until the hashes of the blocks that its prompt begins with are known, and returns these. None of a client
@@ -56,7 +41,7 @@ impl Request<'_> {
         if client.head().headers.contains_key(EXPECT) {
             return Ok(prompt.into_blocks());
         }
-        self.upload.waiting_since = began;
+        self.upload_waits_since = began;
         let blocks = async {
             let mut read = 0;
             while read < MAX_PROMPT_BYTES && !prompt.is_known() && !self.upload.is_over {
@@ -104,9 +89,10 @@ impl Request<'_> {
         let piece = piece.unwrap_or_default();
         self.context.request_body(&piece, is_end);
         let now = self.shared.clock.now();
+        let waited = now.nanos_since(self.upload_waits_since).max(0);
+        self.upload_waits_since = now;
         let upload = &mut self.upload;
-        upload.wait_nanos += now.nanos_since(upload.waiting_since).max(0);
-        upload.waiting_since = now;
+        upload.wait_nanos += waited;
         upload.bytes += piece.len() as u64;
         upload.is_over = is_end;
         if upload.bytes > self.limits.request_body_max_bytes.get() {
