@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -111,7 +111,6 @@ struct Choosing {
 pub struct Upstream {
     address: Address,
     addresses: Addresses,
-    is_being_looked_up: AtomicBool,
     counts: Arc<UpstreamFigures>,
     /// The task that probes it while it is out.
     probing: Mutex<Option<AbortHandle>>,
@@ -261,14 +260,13 @@ impl Upstreams {
     }
 
     /// A request could not be connected to `chosen`. Moves it on to the next address and returns `true`; without one, the upstream
-    /// is out and probed. A name is looked up again meanwhile: its addresses may have changed.
+    /// is out and probed. A name is looked up again at once and before each probe: its addresses may have changed.
     pub fn connect_failed(&self, chosen: &mut Chosen) -> bool {
         let upstream = &chosen.upstream;
         upstream.counts.connect_failures.fetch_add(1, Relaxed);
         upstream.addresses.tried(chosen.at, false);
         // If it was restarted, its cache is empty.
         *upstream.prefixes.lock() = Prefixes::default();
-        upstream.look_up_again();
         chosen.failed.push(chosen.at);
         let all = upstream.addresses.in_order();
         let mut left = all.iter().filter(|at| !chosen.failed.contains(at));
@@ -278,16 +276,17 @@ impl Upstreams {
             return true;
         }
         let limit = self.rules.upstream_connect_timeout_s.get();
-        upstream.mark_out(
+        let probing = upstream.mark_out(
             self.rules.upstream_out_s.get(),
             move |upstream| async move {
-                if let Some(look_up) = upstream.look_up_again() {
-                    // It fails only if the runtime ends.
-                    let _ = look_up.await;
-                }
+                // It fails only if the runtime ends.
+                let _ = upstream.look_up_again().await;
                 upstream.can_connect(limit).await
             },
         );
+        if probing.is_some() {
+            upstream.look_up_again();
+        }
         false
     }
 
@@ -315,17 +314,11 @@ impl Upstreams {
     }
 }
 
-/// Connects without Pingora, within `limit`.
-async fn connect(at: SocketAddr, limit: Duration) -> std::io::Result<TcpStream> {
-    tokio::time::timeout(limit, TcpStream::connect(at)).await?
-}
-
 impl Upstream {
     fn resolve(address: &Address, resolver: Resolver) -> Result<Upstream, String> {
         Ok(Upstream {
             address: address.clone(),
             addresses: Addresses::look_up(address, resolver)?,
-            is_being_looked_up: AtomicBool::new(false),
             counts: Arc::new(UpstreamFigures {
                 name: address.name(),
                 ..UpstreamFigures::default()
@@ -343,7 +336,8 @@ impl Upstream {
     /// Whether one of its addresses takes a connection, each within the limit.
     pub async fn can_connect(&self, limit: Duration) -> bool {
         for at in self.addresses.in_order() {
-            if connect(at, limit).await.is_ok() {
+            let connecting = tokio::time::timeout(limit, TcpStream::connect(at));
+            if let Ok(Ok(_)) = connecting.await {
                 self.addresses.tried(at, true);
                 return true;
             }
@@ -351,16 +345,10 @@ impl Upstream {
         false
     }
 
-    /// Looks the name up again, on a thread that may block; `None` if it is being looked up or is no name.
-    fn look_up_again(self: &Arc<Self>) -> Option<JoinHandle<()>> {
-        if !self.address.is_name() || self.is_being_looked_up.swap(true, Relaxed) {
-            return None;
-        }
+    /// Looks the name up again, on a thread that may block.
+    fn look_up_again(self: &Arc<Self>) -> JoinHandle<()> {
         let upstream = self.clone();
-        Some(tokio::task::spawn_blocking(move || {
-            upstream.addresses.look_up_again(&upstream.address);
-            upstream.is_being_looked_up.store(false, Relaxed);
-        }))
+        tokio::task::spawn_blocking(move || upstream.addresses.look_up_again(&upstream.address))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests of a set of upstreams, and of the set that replaces it.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use pingora::upstreams::peer::Peer;
 
