@@ -111,11 +111,6 @@ impl Http2Client {
         }
     }
 
-    /// Whether no request is being served.
-    pub fn is_idle(&self) -> bool {
-        self.streams.is_empty()
-    }
-
     /// Serves a request in a task of its own.
     pub fn serve(&mut self, request: impl Future<Output = ()> + Send + 'static) {
         self.streams.spawn(request);
