@@ -294,14 +294,12 @@ impl<'a> Request<'a> {
         chosen: &mut Chosen,
     ) -> Result<(HttpSession, bool), Failure> {
         let (connector, idle) = (&self.service.connector, &self.service.idle);
-        let mut first_tried = None;
+        let began = self.shared.clock.now();
         loop {
             if let Some(kept) = idle.take(chosen.peer.reuse_hash()) {
                 let session = HttpSession::new_with_options(kept, &*chosen.peer);
                 return Ok((session, true));
             }
-            let tried = self.shared.clock.now();
-            let began = *first_tried.get_or_insert(tried);
             // On the heap: it would be half of what each request holds, to its end.
             let connecting = Box::pin(connector.get_http_session(&*chosen.peer)).await;
             let error = match connecting {
@@ -311,7 +309,6 @@ impl<'a> Request<'a> {
                 }
                 Err(error) => error.into_up(),
             };
-            self.context.connect_failed(tried);
             // That our own sockets or ports have run out says nothing about the upstream.
             if let Some((why, hint)) = shortage::of_connect(&error) {
                 let trace = self.context.trace;

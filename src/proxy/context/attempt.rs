@@ -67,12 +67,14 @@ impl Context {
 
     /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, of which no hop knows.
     pub fn upstream_unreachable(&mut self, began: Stamp, outcome: Outcome) {
+        let now = self.shared.clock.now();
+        self.trace_sending(new_span_id(), began, Some(now));
         if self.is_before_servers() {
             self.unconnected.push(FailedAttempt {
                 host: self.upstream.clone(),
                 outcome: Some(outcome),
                 status: None,
-                nanos: Some(self.shared.clock.now().nanos_since(began)),
+                nanos: Some(now.nanos_since(began)),
             });
         }
     }
@@ -114,12 +116,6 @@ impl Context {
         let has_span = self.observer.is_some() || self.attempt.is_some();
         let parent = if has_span { Some(span) } else { trace.parent };
         parent.map(|parent| trace.with_parent(parent))
-    }
-
-    /// An address of the upstream could not be connected to, as tried since `began`.
-    pub fn connect_failed(&mut self, began: Stamp) {
-        let now = self.shared.clock.now();
-        self.trace_sending(new_span_id(), began, Some(now));
     }
 
     /// Notes a sending that began at `at`, for exported traces; with the time at which its connecting failed.
