@@ -140,7 +140,7 @@ impl Context {
         let id = id.map_or_else(new_request_id, str::to_owned);
         let config = self.shared.config.load();
         if side == Side::Front && !config.workers.is_empty() {
-            self.request = self.shared.joins.open(&id);
+            self.request = Some(self.shared.joins.open(&id));
         }
         let mut observer = Box::new(Observer::new(side, endpoint, id));
         let timeline = observer.timeline_mut();

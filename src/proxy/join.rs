@@ -50,8 +50,6 @@ pub struct HopAttempt {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The number of requests of the front that are open.
-    open: usize,
     by_id: HashMap<String, OpenRequests>,
     /// Requests by the spans that they were sent upstream with, for a while after their end too.
     by_span: HashMap<SpanId, SharedRequest>,
@@ -82,16 +80,8 @@ struct OpenRequests {
 }
 
 /// What an attempt was joined by, or why it was not: the label of the metric.
-const JOINED_BY: [&str; 7] = [
-    "span",
-    "request_id",
-    "reply",
-    "late",
-    "ambiguous",
-    "nothing",
-    "elsewhere",
-];
-/// The most open requests, spans of ended ones, and waiting rows, each.
+const JOINED_BY: &str = "span request_id reply late ambiguous nothing elsewhere";
+/// The most spans of ended requests, attempts by a key, and waiting rows, each.
 const CAPACITY: usize = 65_536;
 /// How long the spans of an ended request and the id of a response are kept, in nanoseconds: longer than routers wait between
 /// retries.
@@ -105,7 +95,7 @@ const MAX_WAIT: i64 = 5 * NANOS;
 impl Joins {
     /// Creates empty tables; `has_front` if attempts may belong to a front of this process.
     pub fn new(has_front: bool, metrics: Metrics) -> Joins {
-        let labels = JOINED_BY.into_iter().filter(|_| has_front);
+        let labels = JOINED_BY.split(' ').filter(|_| has_front);
         labels.for_each(|by| drop(metrics.joins.with(&[by])));
         Joins {
             table: Mutex::default(),
@@ -124,16 +114,11 @@ impl Joins {
         self.table.lock().shared_until = Some(end);
     }
 
-    /// Opens a request of the front. `None` if the table is full: its attempts then get rows of their own.
-    pub fn open(&self, id: &str) -> Option<SharedRequest> {
-        let mut table = self.table.lock();
-        if table.open >= CAPACITY {
-            self.metrics.joins_dropped.with(&[]).inc();
-            return None;
-        }
+    /// Opens a request of the front. There are at most as many as the front's `max_connections`.
+    pub fn open(&self, id: &str) -> SharedRequest {
         let request = SharedRequest::default();
         id.clone_into(&mut request.0.lock().id);
-        table.open += 1;
+        let mut table = self.table.lock();
         match table.by_id.get_mut(id) {
             Some(same) => (same.count, same.only) = (same.count + 1, None),
             None => {
@@ -142,7 +127,7 @@ impl Joins {
                 table.by_id.insert(id.to_owned(), same);
             }
         }
-        Some(request)
+        request
     }
 
     /// The front is about to send a request upstream with `span` as the parent.
@@ -158,24 +143,17 @@ impl Joins {
             return;
         }
         let mut table = self.table.lock();
-        let named = table.by_response_id.take(id);
-        let room = named.first().and_then(|attempt| attempt.lock().room);
-        let is_one = match room {
-            None => named.len() == 1,
-            Some(_) => named.iter().all(|leg| leg.lock().room == room),
+        let mut named = table.by_response_id.take(id);
+        // Of two legs with one id, that of the decode server answers.
+        named.retain(|attempt| attempt.lock().may_answer());
+        let answer = match &named[..] {
+            [answer] => answer.lock().clone(),
+            _ => return,
         };
-        if !is_one {
-            return;
-        }
-        // Of two legs with one id, that of the decode server answers, once it is known which it is.
-        let answers = named.iter().map(|attempt| attempt.lock().clone());
-        let answers: Vec<Attempt> = answers.filter(Attempt::may_answer).collect();
         let mut request = request.0.lock();
-        request.answered_by = match &answers[..] {
-            [answer] => Some(answer.span),
-            _ => None,
-        };
-        for attempt in room.map_or(named, |room| table.by_room.take(&room)) {
+        request.answered_by = Some(answer.span);
+        let legs = answer.room.map(|room| table.by_room.take(&room));
+        for attempt in legs.unwrap_or(named) {
             attempt.lock().is_joined = true;
             request.insert(&attempt);
             self.metrics.joins.with(&["reply"]).inc();
@@ -186,7 +164,6 @@ impl Joins {
     pub fn close(&self, request: &SharedRequest, now: Stamp) -> RequestAttempts {
         let mut table = self.table.lock();
         let request = &mut *request.0.lock();
-        table.open -= 1;
         request.is_closed = true;
         if let Some(same) = table.by_id.get_mut(&request.id) {
             same.count -= 1;
@@ -246,11 +223,17 @@ impl Joins {
                 false => table.forget_later(span, now),
             }
         }
-        // A front's row or the other leg may yet take it.
-        if self.has_front || room.is_some() {
-            return table.wait(self, (now, rows?), &attempt.data);
+        if !self.has_front && room.is_none() {
+            return rows;
         }
-        rows
+        // A front's row or the other leg may yet take it.
+        table.waiting.push_back(WaitingRows {
+            since: now,
+            rows: rows?,
+            attempt: attempt.data.clone(),
+        });
+        let is_full = table.waiting.len() > CAPACITY;
+        is_full.then(|| table.release_oldest(self))?
     }
 
     /// The body of what is sent to `attempt`'s server names a room.
@@ -273,7 +256,10 @@ impl Joins {
     /// all of them at [`Stamp::MAX`].
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Row>> {
         let mut table = self.table.lock();
-        for (name, entries) in [("requests", table.open), ("spans", table.by_span.len())] {
+        for (name, entries) in [
+            ("requests", table.by_id.len()),
+            ("spans", table.by_span.len()),
+        ] {
             self.metrics.join_entries.with(&[name]).set(entries as i64);
         }
         let is_old = |(at, _): &(Stamp, _)| now.nanos_since(*at) > MEMORY;
@@ -345,22 +331,6 @@ impl Table {
     fn has_decode_leg(&self, attempt: &Attempt) -> bool {
         let mut legs = attempt.room.iter().flat_map(|room| self.by_room.get(room));
         legs.any(|leg| leg.lock().role == Some(ServerRole::Decode))
-    }
-
-    /// Lets rows wait. Returns the oldest that do, if they are too many.
-    fn wait(
-        &mut self,
-        joins: &Joins,
-        (since, rows): (Stamp, Vec<Row>),
-        attempt: &SharedAttempt,
-    ) -> Option<Vec<Row>> {
-        self.waiting.push_back(WaitingRows {
-            since,
-            rows,
-            attempt: attempt.clone(),
-        });
-        let is_full = self.waiting.len() > CAPACITY;
-        is_full.then(|| self.release_oldest(joins))?
     }
 
     /// Takes the rows that have waited longest. Returns them, unless other rows have the attempt or another process writes it.
