@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
@@ -20,7 +20,6 @@ use crate::telemetry::upstreams::UpstreamFigures;
 
 pub mod address;
 mod addresses;
-mod affinity;
 mod health;
 pub mod idle;
 pub mod policy;
@@ -91,8 +90,10 @@ pub struct Connectivity {
 /// The upstreams of one listener. A reload replaces them as a whole.
 #[derive(Debug)]
 pub struct Upstreams {
-    all: Vec<Arc<Upstream>>,
-    rules: Rules,
+    /// All upstreams, in the order of the config.
+    pub all: Vec<Arc<Upstream>>,
+    /// Their settings.
+    pub rules: Rules,
     connectivity: Connectivity,
     /// One permit for each of `max_concurrent_requests`; `None` without a limit.
     slots: Option<Arc<Semaphore>>,
@@ -112,8 +113,8 @@ pub struct Upstream {
     address: Address,
     addresses: Addresses,
     counts: Arc<UpstreamFigures>,
-    /// The task that probes it while it is out.
-    probing: Mutex<Option<AbortHandle>>,
+    /// Whether a task probes it.
+    is_probed: AtomicBool,
     /// Which prompts it got by [`Policy::CacheAware`].
     prefixes: Mutex<Prefixes>,
 }
@@ -178,16 +179,6 @@ impl Upstreams {
             connectivity,
             slots,
         })
-    }
-
-    /// Their settings.
-    pub fn rules(&self) -> &Rules {
-        &self.rules
-    }
-
-    /// All upstreams, in the order of the config.
-    pub fn all(&self) -> &[Arc<Upstream>] {
-        &self.all
     }
 
     /// Returns their names, in the order of the config.
@@ -306,9 +297,9 @@ impl Upstreams {
             Ok(())
         }));
         if let Some(trust) = self.connectivity.trust.as_ref().filter(|_| is_tls) {
-            options.ca = Some(trust.roots());
+            options.ca = Some(trust.roots.clone());
             // Pingora's hash for reusing connections leaves the roots out.
-            peer.group_key = trust.key();
+            peer.group_key = trust.key;
         }
         Arc::new(peer)
     }
@@ -323,7 +314,7 @@ impl Upstream {
                 name: address.name(),
                 ..UpstreamFigures::default()
             }),
-            probing: Mutex::default(),
+            is_probed: AtomicBool::default(),
             prefixes: Mutex::default(),
         })
     }
@@ -356,7 +347,7 @@ impl Chosen {
     /// The request has a new connection to it.
     pub fn connected(&self) {
         self.upstream.addresses.tried(self.at, true);
-        self.upstream.request_connected();
+        self.upstream.restore("a request has connected");
     }
 
     /// The upstream's address.

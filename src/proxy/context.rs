@@ -314,7 +314,7 @@ impl Context {
 
     /// Whether the process counts the requests of this listener: those of a hop only where there is no front.
     fn is_counted(&self) -> bool {
-        self.role == Role::Front || !self.shared.joins.has_front()
+        self.role == Role::Front || !self.shared.joins.has_front
     }
 
     /// The request was sent upstream, and that failed.
@@ -417,7 +417,6 @@ fn outcome_of(end: End, status: Option<u16>) -> Outcome {
 mod attempt;
 #[cfg(test)]
 mod clocks;
-mod leg;
 mod row;
 #[cfg(test)]
 mod tests;

@@ -29,7 +29,8 @@ pub use self::request::{RequestAttempts, SharedAttempt};
 #[derive(Debug)]
 pub struct Joins {
     table: Mutex<Table>,
-    has_front: bool,
+    /// Whether attempts may belong to a front of this process.
+    pub has_front: bool,
     metrics: Metrics,
 }
 
@@ -102,11 +103,6 @@ impl Joins {
             has_front,
             metrics,
         }
-    }
-
-    /// Whether attempts may belong to a front of this process.
-    pub fn has_front(&self) -> bool {
-        self.has_front
     }
 
     /// The process before or after this one has a front too, until `end`: attempts that belong to no request here may be in its rows.

@@ -272,11 +272,11 @@ impl<'a> Request<'a> {
         upstreams: &'u Upstreams,
         client: &mut Exchange,
     ) -> Result<Option<SemaphorePermit<'u>>, Failure> {
-        if self.endpoint.is_none() || upstreams.rules().max_concurrent_requests.get() == 0 {
+        if self.endpoint.is_none() || upstreams.rules.max_concurrent_requests.get() == 0 {
             return Ok(None);
         }
         let began = self.context.begin_queueing();
-        let limit = Some(upstreams.rules().queue_timeout_s.get()).filter(|limit| !limit.is_zero());
+        let limit = Some(upstreams.rules.queue_timeout_s.get()).filter(|limit| !limit.is_zero());
         let slot = tokio::select! {
             biased;
             slot = upstreams.slot() => Ok(slot),
@@ -395,7 +395,7 @@ impl<'a> Request<'a> {
     fn write_limit(&self, client: &Exchange) -> Duration {
         // An upgraded connection may live for days: no sum counts there.
         let sums = !client.session.was_upgraded();
-        let waited = sums.then(|| self.context.timing.past_write_wait());
+        let waited = sums.then(|| self.context.timing.write_wait);
         let waited = waited.and_then(|nanos| u64::try_from(nanos).ok());
         let stall_limit = self.limits.client_stall_timeout_s.get();
         stall_limit.saturating_sub(Duration::from_nanos(waited.unwrap_or(0)))

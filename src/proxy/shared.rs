@@ -93,7 +93,7 @@ impl Shared {
     pub fn limits(&self, role: &Role) -> Limits {
         let limits = self.config.load().limits.clone();
         match role {
-            Role::Hop(_) if self.joins.has_front() => limits.lifted(),
+            Role::Hop(_) if self.joins.has_front => limits.lifted(),
             _ => limits,
         }
     }

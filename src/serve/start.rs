@@ -193,7 +193,7 @@ impl Listeners {
 
     /// The front's upstreams, or those of the hops if there is no front.
     pub(super) fn upstreams(&self) -> Vec<Arc<Upstreams>> {
-        let fronts = if self.shared.joins.has_front() {
+        let fronts = if self.shared.joins.has_front {
             1
         } else {
             usize::MAX

@@ -380,7 +380,7 @@ impl Request<'_> {
         let limit = self.write_limit(client);
         let read_ahead = self.read_ahead(up);
         let written = client.write(part, limit, read_ahead).await;
-        if self.context.timing.is_write_pending() {
+        if self.context.timing.write_pending_since.is_some() {
             self.context.timing.write_over(self.shared.clock.now());
             // Nothing of the request's body was read meanwhile.
             self.note_activity();
