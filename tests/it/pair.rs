@@ -398,6 +398,7 @@ async fn with_spans_every_wait_is_known_and_the_stages_are_told_apart() {
             let how = How {
                 split,
                 has_spans: true,
+                has_roles: router == Router::MiniLb,
                 ..How::default()
             };
             check_played(&behind, how).await;
