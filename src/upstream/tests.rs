@@ -226,7 +226,7 @@ fn addresses_that_a_name_still_has_keep_their_order() {
     for now in 1..4 {
         FOUND.store(now, Relaxed);
         addresses.look_up_again(&address);
-        assert_eq!(addresses.in_order(), [V4, V4_TOO, V6]);
+        assert_eq!(addresses.in_order(), [V4_TOO, V4, V6]);
     }
     let nothing = Addresses::look_up(&address, |_, _| Ok(Vec::new()));
     assert_eq!(nothing.unwrap_err(), "name:1: no address found");
