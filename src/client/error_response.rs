@@ -26,7 +26,7 @@ pub enum Refusal {
     HeadTooLarge,
     /// A head, or a TLS handshake, took too long.
     HeadTooSlow,
-    /// What was sent is no valid head.
+    /// What was sent is no valid head, or its body is not framed as it says.
     BrokenHead,
     /// A transfer coding is not `chunked`: RFC 9112, section 6.1.
     UnknownCoding,

@@ -17,8 +17,6 @@ pub enum Failure {
     Refused(Refusal),
     /// The client is gone.
     ClientGone,
-    /// The request's body is not framed as its head says.
-    BrokenBody(Box<Error>),
     /// Writes to the client took too long in sum.
     ClientStalled,
     /// An upstream could not be connected to: nothing was sent.
@@ -32,13 +30,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the failure for an error of reading a request's body.
+    /// Returns the failure for an error of reading a request's body: the client is gone, or it is not framed as its head says.
     pub fn of_body(error: Box<Error>) -> Failure {
         match error.etype() {
             ErrorType::ReadError | ErrorType::ConnectionClosed | ErrorType::H2Error => {
                 Failure::ClientGone
             }
-            _ => Failure::BrokenBody(error),
+            _ => Failure::Refused(Refusal::BrokenHead),
         }
     }
 
@@ -58,11 +56,6 @@ impl Failure {
                 (Some(response), failed)
             }
             Failure::ClientGone => return (None, End::ClientGone),
-            Failure::BrokenBody(error) => {
-                let (_, _, what) = of_connection(error, true);
-                let text = format!("400 the request: {what}");
-                (Some(Refusal::BrokenHead.response()), (ClientError, text))
-            }
             Failure::ClientStalled => (None, client("held up the response for too long")),
             Failure::NoConnection(error) | Failure::Upstream(error) => {
                 let is_connected = matches!(self, Failure::Upstream(_));

@@ -253,7 +253,7 @@ impl<'a> Request<'a> {
             };
             self.context.connected(is_reused);
             let head = self.upstream_head(client.head(), has_body);
-            let head = head.map_err(Failure::BrokenBody)?;
+            let head = head.map_err(|_| Failure::Refused(Refusal::BrokenHead))?;
             let Err(mut failure) = self.relay(client, (up, &chosen.peer), head).await else {
                 return Ok(());
             };
