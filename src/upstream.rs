@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::JoinHandle;
 
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
@@ -131,8 +130,8 @@ pub struct Chosen {
     upstream: Arc<Upstream>,
     /// The address that it is connected to at.
     at: SocketAddr,
-    /// Its addresses that failed for this request.
-    failed: Vec<SocketAddr>,
+    /// Its other addresses, which are tried next.
+    left: std::vec::IntoIter<SocketAddr>,
 }
 
 impl Upstreams {
@@ -207,7 +206,8 @@ impl Upstreams {
         let by = is_by_prompt.then(|| self.rules.narrow(&mut candidates, prompt.len()));
         let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
-        let at = upstream.addresses.current()?;
+        let mut left = upstream.addresses.in_order().into_iter();
+        let at = left.next()?;
         let last_peer = choosing.peers.get_mut(index)?;
         let peer = match last_peer.take_if(|peer| *peer.address() == at.into()) {
             Some(peer) => peer,
@@ -224,7 +224,7 @@ impl Upstreams {
             peer,
             at,
             upstream,
-            failed: Vec::new(),
+            left,
         })
     }
 
@@ -251,33 +251,26 @@ impl Upstreams {
     }
 
     /// A request could not be connected to `chosen`. Moves it on to the next address and returns `true`; without one, the upstream
-    /// is out and probed. A name is looked up again at once and before each probe: its addresses may have changed.
+    /// is out and probed. A name is looked up again before each probe: its addresses may have changed.
     pub fn connect_failed(&self, chosen: &mut Chosen) -> bool {
         let upstream = &chosen.upstream;
         upstream.counts.connect_failures.fetch_add(1, Relaxed);
         upstream.addresses.tried(chosen.at, false);
         // If it was restarted, its cache is empty.
         *upstream.prefixes.lock() = Prefixes::default();
-        chosen.failed.push(chosen.at);
-        let all = upstream.addresses.in_order();
-        let mut left = all.iter().filter(|at| !chosen.failed.contains(at));
-        if let Some(next) = left.next().filter(|_| chosen.failed.len() < all.len()) {
-            chosen.at = *next;
-            chosen.peer = self.peer(&upstream.address, *next);
+        if let Some(next) = chosen.left.next() {
+            chosen.at = next;
+            chosen.peer = self.peer(&upstream.address, next);
             return true;
         }
         let limit = self.rules.upstream_connect_timeout_s.get();
-        let probing = upstream.mark_out(
+        upstream.mark_out(
             self.rules.upstream_out_s.get(),
             move |upstream| async move {
-                // It fails only if the runtime ends.
-                let _ = upstream.look_up_again().await;
+                upstream.clone().look_up_again().await;
                 upstream.can_connect(limit).await
             },
         );
-        if probing.is_some() {
-            upstream.look_up_again();
-        }
         false
     }
 
@@ -337,9 +330,10 @@ impl Upstream {
     }
 
     /// Looks the name up again, on a thread that may block.
-    fn look_up_again(self: &Arc<Self>) -> JoinHandle<()> {
-        let upstream = self.clone();
-        tokio::task::spawn_blocking(move || upstream.addresses.look_up_again(&upstream.address))
+    async fn look_up_again(self: Arc<Self>) {
+        let look_up = move || self.addresses.look_up_again(&self.address);
+        // It fails only if the runtime ends.
+        let _ = tokio::task::spawn_blocking(look_up).await;
     }
 }
 

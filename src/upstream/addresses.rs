@@ -65,11 +65,6 @@ impl Addresses {
         self.all.lock().clone()
     }
 
-    /// Returns the one in use.
-    pub fn current(&self) -> Option<SocketAddr> {
-        self.all.lock().first().copied()
-    }
-
     /// Moves `at` to the front if it could be connected to, else to the end.
     pub fn tried(&self, at: SocketAddr, is_connected: bool) {
         let mut all = self.all.lock();

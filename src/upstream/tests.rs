@@ -197,10 +197,15 @@ async fn a_request_tries_each_address_once_and_then_another_upstream() {
 #[tokio::test]
 async fn a_name_is_looked_up_again_when_it_failed() {
     static HAS_MOVED: AtomicBool = AtomicBool::new(false);
-    let set = named(|_, _| match HAS_MOVED.load(Relaxed) {
+    let resolver: Resolver = |_, _| match HAS_MOVED.load(Relaxed) {
         true => Ok(vec![V4]),
         false => Ok(vec![V6]),
-    });
+    };
+    let rules = Rules {
+        upstream_out_s: 0.01.try_into().unwrap(),
+        ..rules(Policy::RoundRobin)
+    };
+    let set = resolved(&["name:1"], rules, resolver, None, &Metrics::new().unwrap());
     let mut one = set.choose(&[], &[]).unwrap();
     assert_eq!(one.at, V6);
     HAS_MOVED.store(true, Relaxed);
