@@ -311,10 +311,8 @@ impl<'a> Request<'a> {
             };
             // That our own sockets or ports have run out says nothing about the upstream.
             if let Some((why, hint)) = shortage::of_connect(&error) {
-                let trace = self.context.trace;
-                let trace = trace.map_or_else(|| "none".to_owned(), |trace| trace.id_text());
                 let upstream = &self.context.upstream;
-                log::warn!("cannot open a connection to {upstream}: {why}{hint}; trace_id={trace}");
+                log::warn!("cannot open a connection to {upstream}: {why}{hint}");
                 let why = format!("no connection can be opened: {why}");
                 return Err(Failure::Internal(why));
             }
@@ -368,20 +366,14 @@ impl<'a> Request<'a> {
     /// Sends a response of our own, for an exchange that ended so.
     async fn answer(&mut self, response: ErrorResponse, end: End, client: &mut Exchange) {
         let outcome = self.context.answer(response.status, end);
-        // An id that we made stands for an empty one that was sent.
-        let id = match self.has_made_id {
-            true => self.id.as_deref().map(str::as_bytes),
-            false => client
-                .head()
-                .headers
-                .get(&identity::ID)
-                .map(HeaderValue::as_bytes),
-        };
         let Ok((mut head, body)) = response.head_and_body() else {
             return;
         };
-        // An id that arrived in a header is valid in one.
-        if let Some(id) = id {
+        // An id that we made stands for an empty one that was sent. One that arrived in a header is valid in one.
+        let sent = client.head().headers.get(&identity::ID);
+        let sent = sent.filter(|_| !self.has_made_id);
+        let id = sent.map(HeaderValue::as_bytes);
+        if let Some(id) = id.or(self.id.as_deref().map(str::as_bytes)) {
             let _ = head.insert_header(REQUEST_ID, id);
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());

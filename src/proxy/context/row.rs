@@ -124,8 +124,8 @@ impl Context {
                 body_timing = last.body_timing;
             }
             // The stamps on the response may be those of its other leg.
-            let by = self.hop_stamps.as_ref().map(|hop| hop.span);
-            if by.is_none_or(|by| by.is_some_and(|by| by != last.span)) {
+            let by = self.hop_stamps.as_ref().and_then(|hop| hop.span);
+            if by != Some(last.span) {
                 let stamps = Stamps {
                     clock: self.shared.clock_name.clone(),
                     arrival: Some(last.arrival),

@@ -277,12 +277,9 @@ impl Request<'_> {
         };
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
         if is_switch && !is_upgraded {
-            // Client and upstream would not agree on what follows.
-            let error = Error::explain(
-                ErrorType::InvalidHTTPHeader,
-                "101 without an upgrade request",
-            );
-            return Err(Failure::Upstream(error.into_up()));
+            // Nobody asked for it: client and upstream would not agree on what follows.
+            let error = Error::new_up(ErrorType::InvalidHTTPHeader);
+            return Err(Failure::Upstream(error));
         }
         if head.status.is_informational() {
             return Ok(());
