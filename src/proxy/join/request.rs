@@ -103,9 +103,10 @@ impl Request {
         let named = [prefill.map(|leg| leg.span), last_span];
         let others = attempts.iter();
         let others = others.filter(|one| !named.contains(&Some(one.span)));
+        let failed_sendings = all.iter().filter_map(|legs| failed(legs));
         RequestAttempts {
             others: others.take(MAX_FAILED).cloned().collect(),
-            failed: all.iter().filter_map(failed).take(MAX_FAILED).collect(),
+            failed: failed_sendings.take(MAX_FAILED).collect(),
             prefill_leg: prefill.cloned(),
             is_named: last.is_some() && answered_by == last_span,
             last: last.cloned(),
@@ -116,7 +117,7 @@ impl Request {
 
 /// Returns a sending as rows show it, if it failed or goes on. Of two legs that is the one that failed by itself; the router ended the
 /// other for it.
-fn failed(legs: &Vec<&Attempt>) -> Option<FailedAttempt> {
+fn failed(legs: &[&Attempt]) -> Option<FailedAttempt> {
     let legs = legs.iter().rev();
     let legs = legs.filter(|leg| leg.has_failed() || !leg.has_answered());
     legs.max_by_key(|leg| leg.has_failed())
