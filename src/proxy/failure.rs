@@ -31,7 +31,7 @@ pub enum Failure {
 
 impl Failure {
     /// Returns the failure for an error of reading a request's body: the client is gone, or it is not framed as its head says.
-    pub fn of_body(error: Box<Error>) -> Failure {
+    pub fn of_body(error: &Error) -> Failure {
         match error.etype() {
             ErrorType::ReadError | ErrorType::ConnectionClosed | ErrorType::H2Error => {
                 Failure::ClientGone

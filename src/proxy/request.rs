@@ -387,7 +387,7 @@ impl<'a> Request<'a> {
     fn write_limit(&self, client: &Exchange) -> Duration {
         // An upgraded connection may live for days: no sum counts there.
         let sums = !client.session.was_upgraded();
-        let waited = sums.then(|| self.context.timing.write_wait);
+        let waited = sums.then_some(self.context.timing.write_wait);
         let waited = waited.and_then(|nanos| u64::try_from(nanos).ok());
         let stall_limit = self.limits.client_stall_timeout_s.get();
         stall_limit.saturating_sub(Duration::from_nanos(waited.unwrap_or(0)))
