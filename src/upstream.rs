@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
@@ -20,7 +19,6 @@ use crate::telemetry::upstreams::UpstreamFigures;
 
 pub mod address;
 mod addresses;
-mod affinity;
 mod health;
 pub mod idle;
 pub mod policy;
@@ -91,8 +89,10 @@ pub struct Connectivity {
 /// The upstreams of one listener. A reload replaces them as a whole.
 #[derive(Debug)]
 pub struct Upstreams {
-    all: Vec<Arc<Upstream>>,
-    rules: Rules,
+    /// All upstreams, in the order of the config.
+    pub all: Vec<Arc<Upstream>>,
+    /// Their settings.
+    pub rules: Rules,
     connectivity: Connectivity,
     /// One permit for each of `max_concurrent_requests`; `None` without a limit.
     slots: Option<Arc<Semaphore>>,
@@ -111,10 +111,9 @@ struct Choosing {
 pub struct Upstream {
     address: Address,
     addresses: Addresses,
-    is_being_looked_up: AtomicBool,
     counts: Arc<UpstreamFigures>,
-    /// The task that probes it while it is out.
-    probing: Mutex<Option<AbortHandle>>,
+    /// Whether a task probes it.
+    is_probed: AtomicBool,
     /// Which prompts it got by [`Policy::CacheAware`].
     prefixes: Mutex<Prefixes>,
 }
@@ -131,8 +130,8 @@ pub struct Chosen {
     upstream: Arc<Upstream>,
     /// The address that it is connected to at.
     at: SocketAddr,
-    /// Its addresses that failed for this request.
-    failed: Vec<SocketAddr>,
+    /// Its other addresses, which are tried next.
+    left: std::vec::IntoIter<SocketAddr>,
 }
 
 impl Upstreams {
@@ -181,16 +180,6 @@ impl Upstreams {
         })
     }
 
-    /// Their settings.
-    pub fn rules(&self) -> &Rules {
-        &self.rules
-    }
-
-    /// All upstreams, in the order of the config.
-    pub fn all(&self) -> &[Arc<Upstream>] {
-        &self.all
-    }
-
     /// Returns their names, in the order of the config.
     pub fn names(&self) -> Vec<String> {
         let names = self.all.iter().map(|upstream| upstream.name().to_owned());
@@ -217,7 +206,8 @@ impl Upstreams {
         let by = is_by_prompt.then(|| self.rules.narrow(&mut candidates, prompt.len()));
         let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
-        let at = upstream.addresses.current()?;
+        let mut left = upstream.addresses.in_order().into_iter();
+        let at = left.next()?;
         let last_peer = choosing.peers.get_mut(index)?;
         let peer = match last_peer.take_if(|peer| *peer.address() == at.into()) {
             Some(peer) => peer,
@@ -234,7 +224,7 @@ impl Upstreams {
             peer,
             at,
             upstream,
-            failed: Vec::new(),
+            left,
         })
     }
 
@@ -261,30 +251,23 @@ impl Upstreams {
     }
 
     /// A request could not be connected to `chosen`. Moves it on to the next address and returns `true`; without one, the upstream
-    /// is out and probed. A name is looked up again meanwhile: its addresses may have changed.
+    /// is out and probed. A name is looked up again before each probe: its addresses may have changed.
     pub fn connect_failed(&self, chosen: &mut Chosen) -> bool {
         let upstream = &chosen.upstream;
         upstream.counts.connect_failures.fetch_add(1, Relaxed);
         upstream.addresses.tried(chosen.at, false);
         // If it was restarted, its cache is empty.
         *upstream.prefixes.lock() = Prefixes::default();
-        upstream.look_up_again();
-        chosen.failed.push(chosen.at);
-        let all = upstream.addresses.in_order();
-        let mut left = all.iter().filter(|at| !chosen.failed.contains(at));
-        if let Some(next) = left.next().filter(|_| chosen.failed.len() < all.len()) {
-            chosen.at = *next;
-            chosen.peer = self.peer(&upstream.address, *next);
+        if let Some(next) = chosen.left.next() {
+            chosen.at = next;
+            chosen.peer = self.peer(&upstream.address, next);
             return true;
         }
         let limit = self.rules.upstream_connect_timeout_s.get();
         upstream.mark_out(
             self.rules.upstream_out_s.get(),
             move |upstream| async move {
-                if let Some(look_up) = upstream.look_up_again() {
-                    // It fails only if the runtime ends.
-                    let _ = look_up.await;
-                }
+                upstream.clone().look_up_again().await;
                 upstream.can_connect(limit).await
             },
         );
@@ -307,17 +290,12 @@ impl Upstreams {
             Ok(())
         }));
         if let Some(trust) = self.connectivity.trust.as_ref().filter(|_| is_tls) {
-            options.ca = Some(trust.roots());
+            options.ca = Some(trust.roots.clone());
             // Pingora's hash for reusing connections leaves the roots out.
-            peer.group_key = trust.key();
+            peer.group_key = trust.key;
         }
         Arc::new(peer)
     }
-}
-
-/// Connects without Pingora, within `limit`.
-async fn connect(at: SocketAddr, limit: Duration) -> std::io::Result<TcpStream> {
-    tokio::time::timeout(limit, TcpStream::connect(at)).await?
 }
 
 impl Upstream {
@@ -325,12 +303,11 @@ impl Upstream {
         Ok(Upstream {
             address: address.clone(),
             addresses: Addresses::look_up(address, resolver)?,
-            is_being_looked_up: AtomicBool::new(false),
             counts: Arc::new(UpstreamFigures {
                 name: address.name(),
                 ..UpstreamFigures::default()
             }),
-            probing: Mutex::default(),
+            is_probed: AtomicBool::default(),
             prefixes: Mutex::default(),
         })
     }
@@ -343,7 +320,8 @@ impl Upstream {
     /// Whether one of its addresses takes a connection, each within the limit.
     pub async fn can_connect(&self, limit: Duration) -> bool {
         for at in self.addresses.in_order() {
-            if connect(at, limit).await.is_ok() {
+            let connecting = tokio::time::timeout(limit, TcpStream::connect(at));
+            if let Ok(Ok(_)) = connecting.await {
                 self.addresses.tried(at, true);
                 return true;
             }
@@ -351,16 +329,11 @@ impl Upstream {
         false
     }
 
-    /// Looks the name up again, on a thread that may block; `None` if it is being looked up or is no name.
-    fn look_up_again(self: &Arc<Self>) -> Option<JoinHandle<()>> {
-        if !self.address.is_name() || self.is_being_looked_up.swap(true, Relaxed) {
-            return None;
-        }
-        let upstream = self.clone();
-        Some(tokio::task::spawn_blocking(move || {
-            upstream.addresses.look_up_again(&upstream.address);
-            upstream.is_being_looked_up.store(false, Relaxed);
-        }))
+    /// Looks the name up again, on a thread that may block.
+    async fn look_up_again(self: Arc<Self>) {
+        let look_up = move || self.addresses.look_up_again(&self.address);
+        // It fails only if the runtime ends.
+        let _ = tokio::task::spawn_blocking(look_up).await;
     }
 }
 
@@ -368,12 +341,12 @@ impl Chosen {
     /// The request has a new connection to it.
     pub fn connected(&self) {
         self.upstream.addresses.tried(self.at, true);
-        self.upstream.request_connected();
+        self.upstream.restore("a request has connected");
     }
 
-    /// The upstream's name.
-    pub fn name(&self) -> &str {
-        self.upstream.name()
+    /// The upstream's address.
+    pub fn address(&self) -> &Address {
+        &self.upstream.address
     }
 }
 

@@ -1,5 +1,6 @@
 //! The proxy's own error responses, and why a client is refused.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
@@ -8,12 +9,12 @@ use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// An error response in the format of OpenAI's API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorResponse {
     /// The HTTP status.
     pub status: u16,
     /// What happened.
-    pub message: &'static str,
+    pub message: Cow<'static, str>,
 }
 
 /// Why a client is refused.
@@ -25,7 +26,7 @@ pub enum Refusal {
     HeadTooLarge,
     /// A head, or a TLS handshake, took too long.
     HeadTooSlow,
-    /// What was sent is no valid head.
+    /// What was sent is no valid head, or its body is not framed as it says.
     BrokenHead,
     /// A transfer coding is not `chunked`: RFC 9112, section 6.1.
     UnknownCoding,
@@ -33,10 +34,8 @@ pub enum Refusal {
     Tunnel,
     /// A body has too many bytes.
     BodyTooLarge,
-    /// A body took too long.
+    /// A body took too long, or nothing of it arrived for too long.
     BodyTooSlow,
-    /// Nothing of a body arrived for too long.
-    BodySilent,
     /// A request waited too long for `max_concurrent_requests`.
     QueuedTooLong,
 }
@@ -55,7 +54,6 @@ impl Refusal {
             Refusal::HeadTooSlow | Refusal::BodyTooSlow => {
                 (408, "the request did not come in time")
             }
-            Refusal::BodySilent => (408, "the request body did not come in time"),
             Refusal::BodyTooLarge => (413, "the request body is larger than this proxy takes"),
             Refusal::HeadTooLarge => (431, "the request head is larger than this proxy takes"),
             Refusal::UnknownCoding => (
@@ -71,6 +69,7 @@ impl Refusal {
                 "this proxy has as many connections as it takes; try again later",
             ),
         };
+        let message = message.into();
         ErrorResponse { status, message }
     }
 }

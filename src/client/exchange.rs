@@ -40,6 +40,16 @@ pub enum Part {
     Body(Vec<u8>, bool),
 }
 
+impl Part {
+    /// The number of bytes of the body.
+    pub fn body_len(&self) -> usize {
+        match self {
+            Part::Head(..) => 0,
+            Part::Body(piece, _) => piece.len(),
+        }
+    }
+}
+
 /// Why a part of a response was not written.
 #[derive(Debug)]
 pub enum NotWritten<E> {

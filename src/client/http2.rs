@@ -31,8 +31,6 @@ pub struct Http2Client {
     /// The last phase that was seen.
     seen_phase: Phase,
     idle_timeout: Duration,
-    /// How many requests were not acceptable.
-    rejected: u32,
     clock: Clock,
 }
 
@@ -43,8 +41,6 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// How long an idle client has to close once the proxy closes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// After how many requests that are not acceptable the connection is closed.
-const MAX_REJECTED: u32 = 32;
 
 impl Http2Client {
     /// Performs the handshake of HTTP/2.
@@ -72,7 +68,6 @@ impl Http2Client {
             phase,
             seen_phase: Phase::Serving,
             idle_timeout: Duration::from_secs(limits.client_idle_timeout_s.get()),
-            rejected: 0,
             clock,
         })
     }
@@ -82,7 +77,7 @@ impl Http2Client {
     /// # Errors
     /// A request is not acceptable; others may follow.
     pub async fn next(&mut self) -> Result<Option<Exchange>, Refusal> {
-        while self.rejected < MAX_REJECTED {
+        loop {
             let is_closing = self.seen_phase >= Phase::Closing;
             let accepted = tokio::select! {
                 biased;
@@ -103,31 +98,17 @@ impl Http2Client {
                     return Ok(None);
                 }
             };
-            match accepted {
+            return match accepted {
                 Ok(Some(H2Accept::Session(session))) => {
                     let session = ServerSession::H2(session);
                     let request = Exchange::new(session, self.peer, self.clock.now());
-                    return Ok(Some(request));
+                    Ok(Some(request))
                 }
-                Ok(Some(H2Accept::Rejected)) => {
-                    self.rejected += 1;
-                    return Err(Refusal::BrokenHead);
-                }
-                Ok(None) => return Ok(None),
-                Err(error) => {
-                    self.rejected = MAX_REJECTED;
-                    if is_clients_fault(&error) {
-                        return Err(Refusal::BrokenHead);
-                    }
-                }
-            }
+                Ok(Some(H2Accept::Rejected)) => Err(Refusal::BrokenHead),
+                // It is closed, broke, or does not speak HTTP/2.
+                Ok(None) | Err(_) => Ok(None),
+            };
         }
-        Ok(None)
-    }
-
-    /// Whether no request is being served.
-    pub fn is_idle(&self) -> bool {
-        self.streams.is_empty()
     }
 
     /// Serves a request in a task of its own.
@@ -153,13 +134,6 @@ fn options(limits: &Limits) -> H2Options {
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
     options
-}
-
-/// Whether the client sent something that is not HTTP/2; else its connection broke.
-fn is_clients_fault(error: &pingora::Error) -> bool {
-    let cause = error.cause.as_ref();
-    let cause = cause.and_then(|cause| cause.downcast_ref::<h2::Error>());
-    cause.is_some_and(h2::Error::is_library)
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ Worker {
     /// 127.0.0.1:30000.
     host: Option<String> as values::host = None, Reload like "gpu1:30000";
     /// What the server does where prefill and decode are servers of their own: "prefill" or "decode". By default the hop learns it of
-    /// the server's `/server_info`, which routers ask for, and of its replies.
+    /// the server's `/server_info`, which routers ask for, and of its spans.
     role: Option<ServerRole> = None, Reload like "prefill";
 }}
 

@@ -16,11 +16,9 @@ use crate::request::outcome::{Outcome, ResponseFacts, judge};
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::prometheus::{InFlight, RequestPhase};
-use crate::upstream::Address;
 
 use super::identity::{Trace, new_request_id};
 use super::join::{HopAttempt, SharedRequest};
-use super::legs::{MAX_SNIFFED_BYTES, ServerInfo};
 use super::shared::{Role, Shared};
 
 use self::timing::Timing;
@@ -47,6 +45,8 @@ pub struct Context {
     named_host: Option<String>,
     /// The upstream of the current attempt, `host:port`.
     pub upstream: String,
+    /// Whether that is a hop of this process, which reports its attempts.
+    is_at_own_hop: bool,
     /// How long upstreams had it, and how long its client delayed writes.
     pub timing: Timing,
     /// The trace that the request belongs to.
@@ -58,18 +58,13 @@ pub struct Context {
     /// At a hop: its attempt.
     attempt: Option<HopAttempt>,
     /// At a hop: the response of `/server_info`.
-    server_info: Option<ServerInfo>,
+    server_info: Option<Vec<u8>>,
     /// When the body of the response passed here.
     body_timing: BodyTiming,
-    recording: Option<Box<Recording>>,
-}
-
-/// What is recorded of a generation request, until it ends.
-#[derive(Debug)]
-struct Recording {
-    observer: Observer,
-    /// At a hop whose front writes the row: only this many bytes of the response are read, for whether it is one of two legs.
-    leg_bytes: Option<u64>,
+    /// What is recorded of a generation request, until it ends.
+    observer: Option<Box<Observer>>,
+    /// At a hop whose front writes the row: only the body's room is read and, of a prefill server, the response.
+    is_leg: bool,
     /// Body bytes of the request.
     request_bytes: u64,
     /// Body bytes of the response.
@@ -77,20 +72,6 @@ struct Recording {
     /// When the last of the response was read, or we answered ourselves; the client may still be sending.
     response_end: Option<Stamp>,
     is_streaming: bool,
-}
-
-impl Recording {
-    #[inline]
-    fn new(observer: Observer, leg_bytes: Option<u64>) -> Box<Recording> {
-        Box::new(Recording {
-            observer,
-            leg_bytes,
-            request_bytes: 0,
-            response_bytes: 0,
-            response_end: None,
-            is_streaming: false,
-        })
-    }
 }
 
 impl Context {
@@ -109,6 +90,7 @@ impl Context {
             hop_stamps: None,
             named_host: None,
             upstream: String::new(),
+            is_at_own_hop: false,
             timing: Timing::default(),
             trace: None,
             span: None,
@@ -116,7 +98,12 @@ impl Context {
             attempt: None,
             server_info: None,
             body_timing: BodyTiming::default(),
-            recording: None,
+            observer: None,
+            is_leg: false,
+            request_bytes: 0,
+            response_bytes: 0,
+            response_end: None,
+            is_streaming: false,
         }
     }
 
@@ -143,20 +130,19 @@ impl Context {
         self.join_attempt(id);
         if self.attempt.as_ref().is_some_and(|one| !one.needs_row) {
             if let Role::Hop(worker) = &self.role
-                && self.shared.may_have_legs(worker)
+                && self.shared.role(worker) != Some(None)
             {
-                let observer = Observer::of_leg(endpoint);
-                self.recording = Some(Recording::new(observer, Some(MAX_SNIFFED_BYTES)));
+                self.is_leg = true;
+                self.observer = Some(Box::new(Observer::of_leg(endpoint)));
             }
             return;
         }
         let id = id.map_or_else(new_request_id, str::to_owned);
         let config = self.shared.config.load();
         if side == Side::Front && !config.workers.is_empty() {
-            self.request = self.shared.joins.open(&id);
+            self.request = Some(self.shared.joins.open(&id));
         }
-        let mut recording = Recording::new(Observer::new(side, endpoint, id), None);
-        let observer = &mut recording.observer;
+        let mut observer = Box::new(Observer::new(side, endpoint, id));
         let timeline = observer.timeline_mut();
         timeline.set(arrived, self.arrival);
         if side == Side::Front {
@@ -179,7 +165,7 @@ impl Context {
         if self.is_counted() {
             self.in_flight = Some(self.shared.metrics.begin_request());
         }
-        self.recording = Some(recording);
+        self.observer = Some(observer);
     }
 
     /// Takes a piece of the request's body.
@@ -187,18 +173,17 @@ impl Context {
         if is_end && self.request_end.is_none() {
             self.request_end = Some(self.shared.clock.now());
         }
-        let Some(recording) = &mut self.recording else {
+        let Some(observer) = &mut self.observer else {
             return;
         };
-        recording.observer.request_body(bytes);
-        let room = recording.observer.room();
-        let room = room.filter(|_| self.role != Role::Front);
-        recording.request_bytes += bytes.len() as u64;
+        observer.request_body(bytes);
+        let room = observer.room().filter(|_| self.role != Role::Front);
+        self.request_bytes += bytes.len() as u64;
         if let (Some(at), Role::Front) = (self.request_end, &self.role) {
-            let timeline = recording.observer.timeline_mut();
+            let timeline = observer.timeline_mut();
             timeline.set_if_unknown(Moment::RequestEnd, at);
         }
-        if room.is_some() || (is_end && recording.leg_bytes.is_some()) {
+        if room.is_some() || (is_end && self.is_leg) {
             self.room_read(room);
         }
     }
@@ -206,8 +191,8 @@ impl Context {
     /// The prompt, read since `began`, is known or cannot be.
     pub fn prompt_read(&mut self, began: Stamp) {
         let nanos = self.exclude_since(began);
-        if let Some(recording) = &mut self.recording {
-            recording.observer.row_mut().prompt_wait = Some(nanos);
+        if let Some(observer) = &mut self.observer {
+            observer.row_mut().prompt_wait = Some(nanos);
         }
     }
 
@@ -241,15 +226,9 @@ impl Context {
         });
         self.hop_stamps = hop;
         let host = self.host();
-        let prefills = self.attempt_data().is_some_and(|one| !one.may_answer());
-        let Some(recording) = &mut self.recording else {
+        let Some(observer) = &mut self.observer else {
             return;
         };
-        if prefills {
-            // All of a prefill server's response is read.
-            recording.leg_bytes = recording.leg_bytes.map(|_| u64::MAX);
-        }
-        let observer = &mut recording.observer;
         observer.row_mut().host = host;
         if let Some(hop) = &self.hop_stamps {
             observer.set_reported_outcome(reported_outcome(&head.headers));
@@ -274,30 +253,39 @@ impl Context {
     /// Takes a piece of the response's body, read from upstream at `at`.
     pub fn response_body(&mut self, bytes: &[u8], is_end: bool, at: Stamp) {
         self.read_server_info(bytes, is_end);
-        let Some(recording) = &mut self.recording else {
-            return;
-        };
         if bytes.is_empty() && !is_end {
             return;
         }
         let paused = self.timing.read_paused_at(at);
-        recording.observer.response_body(bytes, at, paused);
-        recording.response_bytes += bytes.len() as u64;
-        if self.role == Role::Front && !bytes.is_empty() {
-            self.body_timing.piece(at, paused);
+        let is_first = !bytes.is_empty() && self.body_timing.piece(at, paused);
+        if let Some(attempt) = &self.attempt
+            && (is_first || is_end)
+        {
+            // Before the bytes are sent: the front that reads them finds it here.
+            attempt.data.lock().body_timing = match is_end {
+                true => self.body_timing,
+                false => self.body_timing.so_far(),
+            };
+            let in_flight = self.attempt_in_flight.iter_mut();
+            in_flight.for_each(|one| one.enter(RequestPhase::Streaming));
         }
+        let Some(observer) = &mut self.observer else {
+            return;
+        };
+        observer.response_body(bytes, at, paused);
+        self.response_bytes += bytes.len() as u64;
         // Once it streams, an event costs this one comparison.
-        if !recording.is_streaming {
+        if !self.is_streaming {
             let joins = &self.shared.joins;
-            for id in recording.observer.server_ids() {
+            for id in observer.server_ids() {
                 match (&self.request, &self.attempt) {
                     (Some(request), _) => joins.response_read(request, id),
                     (None, Some(attempt)) => joins.add_response_id(attempt, id, at),
                     (None, None) => {}
                 }
             }
-            if recording.observer.is_streaming() {
-                recording.is_streaming = true;
+            if observer.is_streaming() {
+                self.is_streaming = true;
                 let at_server = self.attempt_in_flight.iter_mut();
                 let at_server = at_server.filter(|_| self.role == Role::Front);
                 let in_flight = self.in_flight.iter_mut().chain(at_server);
@@ -305,12 +293,9 @@ impl Context {
             }
         }
         if is_end {
-            recording.observer.response_end(at);
-            recording.response_end = Some(at);
+            observer.response_end(at);
+            self.response_end = Some(at);
             self.timing.upstream_ended(at);
-        }
-        let read = recording.response_bytes;
-        if recording.leg_bytes.is_some_and(|max| is_end || read >= max) {
             self.end_leg(at);
         }
     }
@@ -320,35 +305,16 @@ impl Context {
         let now = self.shared.clock.now();
         self.timing.upstream_ended(now);
         self.set_attempt_status(status, end.clone(), now);
-        if let Some(recording) = &mut self.recording {
-            recording.response_end.get_or_insert(now);
-            recording.observer.row_mut().status = Some(status.into());
+        if let Some(observer) = &mut self.observer {
+            self.response_end.get_or_insert(now);
+            observer.row_mut().status = Some(status.into());
         }
         outcome_of(end, None)
     }
 
-    /// At a hop: a piece of the response's body is about to be passed on. It was read at `at`, or delayed until then by a fault.
-    pub fn pass_on(&mut self, is_empty: bool, is_end: bool, at: Stamp) {
-        let Some(attempt) = &self.attempt else { return };
-        let mut is_first = false;
-        if !is_empty {
-            let paused = self.timing.read_paused_at(at);
-            is_first = self.body_timing.piece(at, paused);
-        }
-        // Before the bytes are sent: the front that reads them finds it here.
-        if is_end {
-            attempt.data.lock().body_timing = self.body_timing;
-        } else if is_first {
-            attempt.data.lock().body_timing = self.body_timing.so_far();
-        }
-        if is_first && let Some(in_flight) = &mut self.attempt_in_flight {
-            in_flight.enter(RequestPhase::Streaming);
-        }
-    }
-
     /// Whether the process counts the requests of this listener: those of a hop only where there is no front.
     fn is_counted(&self) -> bool {
-        self.role == Role::Front || !self.shared.joins.has_front()
+        self.role == Role::Front || !self.shared.joins.has_front
     }
 
     /// The request was sent upstream, and that failed.
@@ -363,31 +329,15 @@ impl Context {
 
     /// Whether what is sent upstream is an attempt at a server, which no hop reports.
     fn is_sent_to_server(&self) -> bool {
-        self.is_before_servers() && self.own_hop().is_none()
-    }
-
-    /// The hop of this process that it is sent to, by name.
-    fn own_hop(&self) -> Option<String> {
-        let workers = &self.shared.config.load().workers;
-        if workers.is_empty() {
-            return None;
-        }
-        let to = Address::parse(&self.upstream).ok()?;
-        let mut workers = workers.iter();
-        let hop = workers.find(|worker| to.is_at(worker.listen))?;
-        Some(hop.name.clone())
+        self.is_before_servers() && !self.is_at_own_hop
     }
 
     /// Returns what was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
-        let (attempts, failed) = match &self.attempt {
-            Some(attempt) => attempt.so_far(),
-            None => {
-                let seen = self.request.as_ref().map(SharedRequest::so_far);
-                let (count, failed) = seen.unwrap_or_default();
-                self.attempts_of(count, failed)
-            }
-        };
+        let of_request = || self.request.as_ref().map(SharedRequest::so_far);
+        let seen = self.attempt.as_ref().map(HopAttempt::so_far);
+        let seen = seen.or_else(of_request).unwrap_or_default();
+        let (attempts, failed) = self.attempts_of(seen.count, seen.failed);
         let worker = match &self.role {
             Role::Front => None,
             Role::Hop(worker) => Some(worker.to_string()),
@@ -417,18 +367,14 @@ impl Context {
         let hop = self.hop_stamps.as_ref();
         let at_hop = hop.map_or(0, |hop| hop.attempts.unwrap_or(1));
         if failed.is_empty() {
-            // The one that the rest of the row is of is none of them.
-            let is_other = |of: &&FailedAttempt| self.times_sent > 0 || self.tried() != of.host;
-            let others = self.unconnected.iter().filter(is_other);
+            // If it was sent to none, its row is of the last one.
+            let is_of_last = usize::from(self.times_sent == 0);
+            let others = self.unconnected.len().saturating_sub(is_of_last);
+            let others = self.unconnected.iter().take(others);
             let others = others.chain(hop.iter().flat_map(|hop| &hop.failed));
             failed.extend(others.take(MAX_FAILED).cloned());
         }
         (seen.max(own).max(at_hop), failed)
-    }
-
-    /// The upstream as a failed attempt names it.
-    fn tried(&self) -> String {
-        self.own_hop().unwrap_or_else(|| self.upstream.clone())
     }
 
     fn host(&self) -> Option<String> {
@@ -471,7 +417,6 @@ fn outcome_of(end: End, status: Option<u16>) -> Outcome {
 mod attempt;
 #[cfg(test)]
 mod clocks;
-mod leg;
 mod row;
 #[cfg(test)]
 mod tests;

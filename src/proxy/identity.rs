@@ -89,20 +89,17 @@ impl Trace {
     }
 
     fn parse(text: &str) -> Option<Trace> {
-        let [version, id, parent, flags] = [0..2, 3..35, 36..52, 53..55].map(|at| text.get(at));
-        let has_dashes = [2, 35, 52].map(|at| text.as_bytes().get(at)) == [Some(&b'-'); 3];
-        let version = Hex::<2>::parse(version?)?;
-        let id = Hex::<32>::parse(id?)?;
+        let mut parts = text.split('-');
+        let version = Hex::<2>::parse(parts.next()?)?;
         let trace = Trace {
-            id,
-            parent: Some(SpanId::parse(parent?)?),
-            flags: Hex::<2>::parse(flags?)? as u8,
+            id: Hex::<32>::parse(parts.next()?)?,
+            parent: Some(SpanId::parse(parts.next()?)?),
+            flags: Hex::<2>::parse(parts.next()?)? as u8,
             received_sampled: None,
         };
         // Version 00 has exactly four parts; later ones may append more.
-        let more = text.get(55..)?;
-        let is_whole = more.is_empty() || version != 0 && more.starts_with('-');
-        (has_dashes && is_whole && version != 0xff && id != 0).then_some(trace)
+        let is_whole = version != 0 || parts.next().is_none();
+        (is_whole && version != 0xff && trace.id != 0).then_some(trace)
     }
 
     /// Returns the id as 32 hex digits.

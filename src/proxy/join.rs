@@ -14,7 +14,7 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, FailedAttempt, ParentSpan, ServerRole, SpanId};
+use crate::request::attempt::{Attempt, ParentSpan, ServerRole, SpanId};
 use crate::request::row::Row;
 use crate::telemetry::prometheus::Metrics;
 
@@ -29,7 +29,8 @@ pub use self::request::{RequestAttempts, SharedAttempt};
 #[derive(Debug)]
 pub struct Joins {
     table: Mutex<Table>,
-    has_front: bool,
+    /// Whether attempts may belong to a front of this process.
+    pub has_front: bool,
     metrics: Metrics,
 }
 
@@ -50,10 +51,6 @@ pub struct HopAttempt {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The number of requests of the front that are open.
-    open: usize,
-    /// The number of attempts that requests hold.
-    attempts: usize,
     by_id: HashMap<String, OpenRequests>,
     /// Requests by the spans that they were sent upstream with, for a while after their end too.
     by_span: HashMap<SpanId, SharedRequest>,
@@ -64,20 +61,16 @@ struct Table {
     /// Attempts that belong to no request here, by their room and by the id in their response.
     by_room: AttemptsBy<u64>,
     by_response_id: AttemptsBy<String>,
-    /// Attempts that ended until then may belong to the front of the process before this one.
-    predecessor_until: Option<Stamp>,
-    /// Any attempt may belong to the front of the process after this one.
-    has_successor: bool,
+    /// Attempts that ended until then may belong to the front of the process before or after this one.
+    shared_until: Option<Stamp>,
 }
 
-/// Rows that wait for more to be known of an attempt.
+/// An attempt's own rows, which wait for more to be known of it.
 #[derive(Debug)]
 struct WaitingRows {
     since: Stamp,
     rows: Vec<Row>,
     attempt: SharedAttempt,
-    /// Whether they are the attempt's own; else it is the prefill leg of their request.
-    is_own: bool,
 }
 
 /// The open requests of one id. Once there were several, an attempt with that id is joined to none, not even to the last one left.
@@ -88,19 +81,9 @@ struct OpenRequests {
 }
 
 /// What an attempt was joined by, or why it was not: the label of the metric.
-const JOINED_BY: [&str; 7] = [
-    "span",
-    "request_id",
-    "reply",
-    "late",
-    "ambiguous",
-    "nothing",
-    "elsewhere",
-];
-/// The most open requests, spans of ended ones, attempts, and waiting rows, each.
+const JOINED_BY: &str = "span request_id reply late ambiguous nothing elsewhere";
+/// The most spans of ended requests, attempts by a key, and waiting rows, each.
 const CAPACITY: usize = 65_536;
-/// The most attempts of one request: routers give up long before.
-const MAX_ATTEMPTS: usize = 64;
 /// How long the spans of an ended request and the id of a response are kept, in nanoseconds: longer than routers wait between
 /// retries.
 const MEMORY: i64 = 60 * NANOS;
@@ -113,7 +96,7 @@ const MAX_WAIT: i64 = 5 * NANOS;
 impl Joins {
     /// Creates empty tables; `has_front` if attempts may belong to a front of this process.
     pub fn new(has_front: bool, metrics: Metrics) -> Joins {
-        let labels = JOINED_BY.into_iter().filter(|_| has_front);
+        let labels = JOINED_BY.split(' ').filter(|_| has_front);
         labels.for_each(|by| drop(metrics.joins.with(&[by])));
         Joins {
             table: Mutex::default(),
@@ -122,32 +105,16 @@ impl Joins {
         }
     }
 
-    /// Whether attempts may belong to a front of this process.
-    pub fn has_front(&self) -> bool {
-        self.has_front
+    /// The process before or after this one has a front too, until `end`: attempts that belong to no request here may be in its rows.
+    pub fn share_until(&self, end: Stamp) {
+        self.table.lock().shared_until = Some(end);
     }
 
-    /// The process before this one has a front too, until `end` if that is known: attempts that belong to no request here may be
-    /// in its rows.
-    pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
-        self.table.lock().predecessor_until = Some(end.unwrap_or(Stamp::MAX));
-    }
-
-    /// The same of the process after this one.
-    pub fn shared_with_successor(&self) {
-        self.table.lock().has_successor = true;
-    }
-
-    /// Opens a request of the front. `None` if the table is full: its attempts then get rows of their own.
-    pub fn open(&self, id: &str) -> Option<SharedRequest> {
-        let mut table = self.table.lock();
-        if table.open >= CAPACITY {
-            self.metrics.joins_dropped.with(&[]).inc();
-            return None;
-        }
+    /// Opens a request of the front. There are at most as many as the front's `max_connections`.
+    pub fn open(&self, id: &str) -> SharedRequest {
         let request = SharedRequest::default();
         id.clone_into(&mut request.0.lock().id);
-        table.open += 1;
+        let mut table = self.table.lock();
         match table.by_id.get_mut(id) {
             Some(same) => (same.count, same.only) = (same.count + 1, None),
             None => {
@@ -156,7 +123,7 @@ impl Joins {
                 table.by_id.insert(id.to_owned(), same);
             }
         }
-        Some(request)
+        request
     }
 
     /// The front is about to send a request upstream with `span` as the parent.
@@ -172,26 +139,19 @@ impl Joins {
             return;
         }
         let mut table = self.table.lock();
-        let named = table.by_response_id.take(id);
-        let room = named.first().and_then(|attempt| attempt.lock().room);
-        let is_one = match room {
-            None => named.len() == 1,
-            Some(_) => named.iter().all(|leg| leg.lock().room == room),
+        let mut named = table.by_response_id.take(id);
+        // Of two legs with one id, that of the decode server answers.
+        named.retain(|attempt| attempt.lock().may_answer());
+        let answer = match &named[..] {
+            [answer] => answer.lock().clone(),
+            _ => return,
         };
-        if !is_one {
-            return;
-        }
-        // Of two legs with one id, that of the decode server answers, once it is known which it is.
-        let answers = named.iter().map(|attempt| attempt.lock().clone());
-        let answers: Vec<Attempt> = answers.filter(Attempt::may_answer).collect();
         let mut request = request.0.lock();
-        request.answered_by = match &answers[..] {
-            [answer] => Some(answer.span),
-            _ => None,
-        };
-        for attempt in room.map_or(named, |room| table.by_room.take(&room)) {
+        request.answered_by = Some(answer.span);
+        let legs = answer.room.map(|room| table.by_room.take(&room));
+        for attempt in legs.unwrap_or(named) {
             attempt.lock().is_joined = true;
-            table.insert(&mut request, &attempt);
+            request.insert(&attempt);
             self.metrics.joins.with(&["reply"]).inc();
         }
     }
@@ -200,8 +160,6 @@ impl Joins {
     pub fn close(&self, request: &SharedRequest, now: Stamp) -> RequestAttempts {
         let mut table = self.table.lock();
         let request = &mut *request.0.lock();
-        table.open -= 1;
-        table.attempts -= request.attempts.len();
         request.is_closed = true;
         if let Some(same) = table.by_id.get_mut(&request.id) {
             same.count -= 1;
@@ -212,7 +170,9 @@ impl Joins {
         for span in std::mem::take(&mut request.spans) {
             table.forget_later(span, now);
         }
-        request.take_attempts()
+        let attempts = request.attempts(request.answered_by);
+        request.attempts.clear();
+        attempts
     }
 
     /// Joins an attempt whose head a hop has read, with the request id `id`.
@@ -228,7 +188,7 @@ impl Joins {
             self.metrics.joins.with(&[by]).inc();
         }
         if let Some(request) = &request
-            && !table.insert(&mut request.0.lock(), &data)
+            && !request.0.lock().insert(&data)
         {
             // It will be missing in its request's row.
             self.metrics.joins_dropped.with(&[]).inc();
@@ -255,15 +215,21 @@ impl Joins {
             let is_only = request.0.lock().attempts.len() == 1;
             // A first attempt that answered has no retries.
             match has_answered && is_only {
-                true => table.forget(span),
+                true => drop(table.by_span.remove(&span)),
                 false => table.forget_later(span, now),
             }
         }
-        // A front's row or the other leg may yet take it.
-        if self.has_front || room.is_some() {
-            return table.wait(self, (now, rows?), &attempt.data, true);
+        if !self.has_front && room.is_none() {
+            return rows;
         }
-        rows
+        // A front's row or the other leg may yet take it.
+        table.waiting.push_back(WaitingRows {
+            since: now,
+            rows: rows?,
+            attempt: attempt.data.clone(),
+        });
+        let is_full = table.waiting.len() > CAPACITY;
+        is_full.then(|| table.release_oldest(self))?
     }
 
     /// The body of what is sent to `attempt`'s server names a room.
@@ -282,36 +248,13 @@ impl Joins {
         }
     }
 
-    /// Whether the attempt's leg at a decode server has arrived.
-    pub fn has_decode_leg(&self, attempt: &HopAttempt) -> bool {
-        let attempt = attempt.data.lock().clone();
-        self.table.lock().has_decode_leg(&attempt)
-    }
-
-    /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
-    pub fn with_leg(
-        &self,
-        leg: &SharedAttempt,
-        mut rows: Vec<Row>,
-        now: Stamp,
-    ) -> Option<Vec<Row>> {
-        let mut table = self.table.lock();
-        if !leg.lock().has_reported() {
-            return table.wait(self, (now, rows), leg, false);
-        }
-        drop(table);
-        legs::put_prefill(&leg.lock(), &mut rows);
-        Some(rows)
-    }
-
     /// Forgets what is old, sets the metrics of the tables' sizes, and returns the rows that have waited long enough:
     /// all of them at [`Stamp::MAX`].
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Row>> {
         let mut table = self.table.lock();
         for (name, entries) in [
-            ("requests", table.open),
+            ("requests", table.by_id.len()),
             ("spans", table.by_span.len()),
-            ("attempts", table.attempts),
         ] {
             self.metrics.join_entries.with(&[name]).set(entries as i64);
         }
@@ -334,20 +277,19 @@ impl SharedRequest {
         self.0.lock().answered_by = Some(span);
     }
 
-    /// Returns how many attempts have reached a hop so far, and which of them failed.
-    pub fn so_far(&self) -> (u32, Vec<FailedAttempt>) {
+    /// Returns the attempts that have reached a hop so far.
+    pub fn so_far(&self) -> RequestAttempts {
         let request = self.0.lock();
-        request.so_far(request.answered_by)
+        request.attempts(request.answered_by)
     }
 }
 
 impl HopAttempt {
-    /// Returns the same of the attempt's request, without the attempt itself among the failed.
-    pub fn so_far(&self) -> (u32, Vec<FailedAttempt>) {
+    /// Returns the same of the attempt's request, with the attempt itself as the one that answers.
+    pub fn so_far(&self) -> RequestAttempts {
         let span = self.data.lock().span;
-        let so_far = |request: &SharedRequest| request.0.lock().so_far(Some(span));
-        let (count, failed) = self.request.as_ref().map(so_far).unwrap_or_default();
-        (count.max(1), failed)
+        let so_far = |request: &SharedRequest| request.0.lock().attempts(Some(span));
+        self.request.as_ref().map(so_far).unwrap_or_default()
     }
 }
 
@@ -381,51 +323,16 @@ impl Table {
         self.by_span.entry(span).or_default().clone()
     }
 
-    /// Adds an attempt to its request, unless that is closed. Returns `false` if there is no room for it.
-    fn insert(&mut self, request: &mut Request, attempt: &SharedAttempt) -> bool {
-        let has_room = self.attempts < CAPACITY && request.attempts.len() < MAX_ATTEMPTS;
-        if has_room && !request.is_closed {
-            request.attempts.push(attempt.clone());
-            self.attempts += 1;
-        }
-        has_room || request.is_closed
-    }
-
-    /// Whether another leg of `attempt`'s room decodes, or may yet turn out to.
+    /// Whether the other leg of a prefill server's attempt has arrived.
     fn has_decode_leg(&self, attempt: &Attempt) -> bool {
-        let legs = attempt.room.iter().flat_map(|room| self.by_room.get(room));
-        legs.map(|leg| leg.lock()).any(|leg| {
-            let may_decode = leg.role.is_none() && leg.ended.is_none();
-            leg.worker != attempt.worker && (may_decode || leg.role == Some(ServerRole::Decode))
-        })
-    }
-
-    /// Lets rows wait. Returns the oldest that do, if they are too many.
-    fn wait(
-        &mut self,
-        joins: &Joins,
-        (since, rows): (Stamp, Vec<Row>),
-        attempt: &SharedAttempt,
-        is_own: bool,
-    ) -> Option<Vec<Row>> {
-        self.waiting.push_back(WaitingRows {
-            since,
-            rows,
-            attempt: attempt.clone(),
-            is_own,
-        });
-        let is_full = self.waiting.len() > CAPACITY;
-        is_full.then(|| self.release_oldest(joins))?
+        let mut legs = attempt.room.iter().flat_map(|room| self.by_room.get(room));
+        legs.any(|leg| leg.lock().role == Some(ServerRole::Decode))
     }
 
     /// Takes the rows that have waited longest. Returns them, unless other rows have the attempt or another process writes it.
     fn release_oldest(&mut self, joins: &Joins) -> Option<Vec<Row>> {
         let mut oldest = self.waiting.pop_front()?;
         let attempt = oldest.attempt.lock().clone();
-        if !oldest.is_own {
-            legs::put_prefill(&attempt, &mut oldest.rows);
-            return Some(oldest.rows);
-        }
         if attempt.is_joined || (attempt.is_prefill_leg() && self.has_decode_leg(&attempt)) {
             return None;
         }
@@ -437,10 +344,7 @@ impl Table {
             prefill.lock().is_joined = true;
             legs::put_prefill(&prefill.lock(), &mut oldest.rows);
         }
-        let is_shared = self.has_successor
-            || self
-                .predecessor_until
-                .is_some_and(|end| oldest.since <= end);
+        let is_shared = self.shared_until.is_some_and(|end| oldest.since <= end);
         let is_elsewhere = is_shared && (joins.has_front || attempt.is_prefill_leg());
         if joins.has_front {
             let by = if is_elsewhere { "elsewhere" } else { "nothing" };
@@ -458,13 +362,7 @@ impl Table {
 
     fn forget_oldest(&mut self) {
         if let Some((_, span)) = self.ended.pop_front() {
-            self.forget(span);
-        }
-    }
-
-    fn forget(&mut self, span: SpanId) {
-        if let Some(request) = self.by_span.remove(&span) {
-            self.attempts -= std::mem::take(&mut request.0.lock().attempts).len();
+            self.by_span.remove(&span);
         }
     }
 }

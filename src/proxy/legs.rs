@@ -2,59 +2,17 @@
 //! to the server that prefills and to the one that decodes and answers. What the response of the prefill leg reports is put into
 //! the row of the other.
 
-use serde_json::Value;
-
 use crate::request::attempt::{Attempt, ServerRole, append_lost_server};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
-/// The response of `/server_info`, as far as it was read.
-#[derive(Debug, Default)]
-pub struct ServerInfo(Vec<u8>);
-
-/// How much of a response is read to find out which server of a pair it is from, in bytes.
-pub const MAX_SNIFFED_BYTES: u64 = 16 * 1024;
-/// How much of a `/server_info` is read, in bytes; a real server's has about 20,000.
-const MAX_INFO_BYTES: usize = 1 << 20;
-
-impl ServerInfo {
-    /// Returns an empty one if `path` asks for it.
-    pub fn for_path(path: &str) -> Option<ServerInfo> {
-        matches!(path, "/server_info" | "/get_server_info").then(ServerInfo::default)
-    }
-
-    /// Takes a piece of the response.
-    pub fn feed(&mut self, bytes: &[u8]) {
-        let room = MAX_INFO_BYTES - self.0.len();
-        self.0.extend(bytes.iter().take(room));
-    }
-
-    /// Returns the server's role once the response is whole: `Some(None)` if it is no server of a pair.
-    pub fn role(&self) -> Option<Option<ServerRole>> {
-        let info: Value = serde_json::from_slice(&self.0).ok()?;
-        let mode = info.get("disaggregation_mode")?.as_str()?;
-        Some(ServerRole::named(mode))
-    }
-}
-
-/// Notes in a leg's attempt what its response reported.
+/// Notes the times that the response to a hop's attempt reported, if that may be the prefill leg of a pair.
 pub fn note_response(attempt: &mut Attempt, response: &[Row]) {
-    let has_run = |row: &Row| {
-        let entered = [Moment::QueueEnd, Moment::DecodeStart];
-        entered.iter().any(|at| row.timeline.raw(*at).is_some())
+    let may_prefill = match attempt.role {
+        None => attempt.room.is_some(),
+        Some(role) => role == ServerRole::Prefill,
     };
-    // A server that decodes too makes more than the first token.
-    let has_prefilled = |row: &Row| {
-        row.timeline.raw(Moment::PrefillEnd).is_some()
-            && row.actual_output_tokens.is_none_or(|tokens| tokens <= 1)
-    };
-    let role = match () {
-        () if response.iter().any(has_prefilled) => Some(ServerRole::Prefill),
-        () if response.iter().any(has_run) => Some(ServerRole::Decode),
-        () => None,
-    };
-    attempt.role = attempt.role.or(role);
-    if attempt.role != Some(ServerRole::Decode) {
+    if may_prefill {
         let times = response.iter().map(|row| row.timeline.as_prefill());
         attempt.prefill = times.collect();
     }
@@ -104,26 +62,6 @@ mod tests {
     use crate::request::attempt::SpanId;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
-
-    #[test]
-    fn the_role_of_a_server_is_in_its_server_info() {
-        for (mode, role) in [
-            ("\"prefill\"", Some(Some(ServerRole::Prefill))),
-            ("\"decode\"", Some(Some(ServerRole::Decode))),
-            ("\"null\"", Some(None)),
-            ("null", None),
-        ] {
-            let nested = "\"a\":{\"disaggregation_mode\":\"decode\"}";
-            let body = format!("{{{nested},\"disaggregation_mode\":{mode}}}");
-            let mut info = ServerInfo::for_path("/server_info").unwrap();
-            body.as_bytes().chunks(1).for_each(|byte| {
-                assert_eq!(info.role(), None);
-                info.feed(byte);
-            });
-            assert_eq!(info.role(), role, "{mode}");
-        }
-        assert!(ServerInfo::for_path("/model_info").is_none());
-    }
 
     #[test]
     fn a_router_that_passed_the_head_on_before_prefill_replied_held_nothing() {

@@ -17,6 +17,7 @@ use crate::client::error_response::{ErrorResponse, Refusal};
 use crate::client::exchange::Exchange;
 use crate::client::limits::Limits;
 use crate::client::shortage;
+use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::Kind;
 use crate::fault::registry::Injected;
@@ -27,7 +28,7 @@ use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
-use super::failure::Failure;
+use super::failure::{self, Failure};
 use super::heads;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
 use super::service::Service;
@@ -58,6 +59,10 @@ struct Request<'a> {
     fault: Option<Injected>,
     upload: Upload,
     response: Response,
+    /// Since when the next piece of the body is waited for.
+    upload_waits_since: Stamp,
+    /// When the upstream last sent or took something.
+    last_activity: Stamp,
 }
 
 /// The most upstreams that a request is tried at.
@@ -72,13 +77,7 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         return client.finish().await;
     };
     let (response, end) = failure.response_and_end(&request.context.upstream);
-    if let Failure::NoConnection(_)
-    | Failure::Upstream(_)
-    | Failure::UpstreamSilent
-    | Failure::Shortage(_)
-    | Failure::Injected = failure
-        && !request.response.has_begun
-    {
+    if !request.response.has_begun {
         request.read_room(&mut client).await;
     }
     if let Some(response) = response.filter(|_| !request.response.has_begun) {
@@ -130,8 +129,10 @@ impl<'a> Request<'a> {
             sends_stamps: false,
             keeps_alive: client.session.get_keepalive().is_some() && !service.listener.is_closing(),
             fault: None,
-            upload: Upload::new(client.arrival),
-            response: Response::new(client, client.arrival),
+            upload: Upload::default(),
+            response: Response::of(client.head()),
+            upload_waits_since: client.arrival,
+            last_activity: client.arrival,
         }
     }
 
@@ -228,7 +229,7 @@ impl<'a> Request<'a> {
             _ => Vec::new(),
         };
         let _slot = self.wait_for_slot(&upstreams, client).await?;
-        let mut last_failure = Failure::Internal("no upstream is left");
+        let mut last_failure = Failure::Internal("no upstream is left".to_owned());
         let mut tried = Vec::new();
         while tried.len() < MAX_TRIES
             && let Some(mut chosen) = upstreams.choose(&tried, &prompt)
@@ -236,7 +237,7 @@ impl<'a> Request<'a> {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
-            self.context.set_upstream(chosen.name());
+            self.context.set_upstream(chosen.address());
             let connected = tokio::select! {
                 biased;
                 connected = self.connect(&upstreams, &mut chosen) => connected,
@@ -252,7 +253,7 @@ impl<'a> Request<'a> {
             };
             self.context.connected(is_reused);
             let head = self.upstream_head(client.head(), has_body);
-            let head = head.map_err(Failure::BrokenBody)?;
+            let head = head.map_err(|_| Failure::Refused(Refusal::BrokenHead))?;
             let Err(mut failure) = self.relay(client, (up, &chosen.peer), head).await else {
                 return Ok(());
             };
@@ -271,11 +272,11 @@ impl<'a> Request<'a> {
         upstreams: &'u Upstreams,
         client: &mut Exchange,
     ) -> Result<Option<SemaphorePermit<'u>>, Failure> {
-        if self.endpoint.is_none() || upstreams.rules().max_concurrent_requests.get() == 0 {
+        if self.endpoint.is_none() || upstreams.rules.max_concurrent_requests.get() == 0 {
             return Ok(None);
         }
         let began = self.context.begin_queueing();
-        let limit = Some(upstreams.rules().queue_timeout_s.get()).filter(|limit| !limit.is_zero());
+        let limit = Some(upstreams.rules.queue_timeout_s.get()).filter(|limit| !limit.is_zero());
         let slot = tokio::select! {
             biased;
             slot = upstreams.slot() => Ok(slot),
@@ -293,14 +294,12 @@ impl<'a> Request<'a> {
         chosen: &mut Chosen,
     ) -> Result<(HttpSession, bool), Failure> {
         let (connector, idle) = (&self.service.connector, &self.service.idle);
-        let mut first_tried = None;
+        let began = self.shared.clock.now();
         loop {
             if let Some(kept) = idle.take(chosen.peer.reuse_hash()) {
                 let session = HttpSession::new_with_options(kept, &*chosen.peer);
                 return Ok((session, true));
             }
-            let tried = self.shared.clock.now();
-            let began = *first_tried.get_or_insert(tried);
             // On the heap: it would be half of what each request holds, to its end.
             let connecting = Box::pin(connector.get_http_session(&*chosen.peer)).await;
             let error = match connecting {
@@ -310,20 +309,17 @@ impl<'a> Request<'a> {
                 }
                 Err(error) => error.into_up(),
             };
-            self.context.connect_failed(tried);
             // That our own sockets or ports have run out says nothing about the upstream.
             if let Some((why, hint)) = shortage::of_connect(&error) {
-                let trace = self.context.trace;
-                let trace = trace.map_or_else(|| "none".to_owned(), |trace| trace.id_text());
                 let upstream = &self.context.upstream;
-                log::warn!("cannot open a connection to {upstream}: {why}{hint}; trace_id={trace}");
-                return Err(Failure::Shortage(why));
+                log::warn!("cannot open a connection to {upstream}: {why}{hint}");
+                let why = format!("no connection can be opened: {why}");
+                return Err(Failure::Internal(why));
             }
             if !upstreams.connect_failed(chosen) {
-                let failure = Failure::NoConnection(error);
-                let (_, end) = failure.response_and_end(chosen.name());
-                self.context.upstream_unreachable(began, end);
-                return Err(failure);
+                let (_, outcome, _) = failure::of_connection(&error, false);
+                self.context.upstream_unreachable(began, outcome);
+                return Err(Failure::NoConnection(error));
             }
         }
     }
@@ -349,12 +345,6 @@ impl<'a> Request<'a> {
         has_body: bool,
     ) -> pingora::Result<RequestHeader> {
         let mut head = heads::to_upstream(received, has_body)?;
-        // `Connection` may not remove the id: the record has it, and hops join by it.
-        if !head.headers.contains_key(&identity::ID)
-            && let Some(id) = received.headers.get(&identity::ID)
-        {
-            head.insert_header(REQUEST_ID, id)?;
-        }
         if self.service.role == Role::Front {
             if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id) {
                 head.insert_header(REQUEST_ID, id)?;
@@ -376,17 +366,14 @@ impl<'a> Request<'a> {
     /// Sends a response of our own, for an exchange that ended so.
     async fn answer(&mut self, response: ErrorResponse, end: End, client: &mut Exchange) {
         let outcome = self.context.answer(response.status, end);
-        let sent_id = client.head().headers.get(&identity::ID);
-        // An id that we made stands for an empty one that was sent.
-        let id = match &self.id {
-            Some(id) if self.has_made_id => id.as_bytes(),
-            _ => sent_id.map_or(&[][..], HeaderValue::as_bytes),
-        };
         let Ok((mut head, body)) = response.head_and_body() else {
             return;
         };
-        // An id that arrived in a header is valid in one.
-        if !id.is_empty() {
+        // An id that we made stands for an empty one that was sent. One that arrived in a header is valid in one.
+        let sent = client.head().headers.get(&identity::ID);
+        let sent = sent.filter(|_| !self.has_made_id);
+        let id = sent.map(HeaderValue::as_bytes);
+        if let Some(id) = id.or(self.id.as_deref().map(str::as_bytes)) {
             let _ = head.insert_header(REQUEST_ID, id);
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
@@ -400,7 +387,7 @@ impl<'a> Request<'a> {
     fn write_limit(&self, client: &Exchange) -> Duration {
         // An upgraded connection may live for days: no sum counts there.
         let sums = !client.session.was_upgraded();
-        let waited = sums.then(|| self.context.timing.past_write_wait());
+        let waited = sums.then_some(self.context.timing.write_wait);
         let waited = waited.and_then(|nanos| u64::try_from(nanos).ok());
         let stall_limit = self.limits.client_stall_timeout_s.get();
         stall_limit.saturating_sub(Duration::from_nanos(waited.unwrap_or(0)))

@@ -1,6 +1,6 @@
 //! What the listeners of a proxy share.
 
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -53,8 +53,6 @@ pub struct Shared {
     pub clocks: Arc<Mutex<OffsetTable>>,
     /// The key that hops sign their stamps with.
     pub hop_key: HopKey,
-    /// Logs the warning of stamps that no hop of ours signed once.
-    pub unsigned_stamps: Once,
     /// Joins attempts at the hops to requests of the front.
     pub joins: Joins,
     /// What the servers of pairs do, by worker, if they reported it.
@@ -81,24 +79,13 @@ impl Shared {
         }
     }
 
-    /// Returns the role of a worker's server, if it is one of a pair: the configured one, else what it reported.
-    pub fn role(&self, worker: &str) -> Option<ServerRole> {
+    /// Returns the role of a worker's server: the configured one, else what it reported. `Some(None)` if it is no server of a pair.
+    pub fn role(&self, worker: &str) -> Option<Option<ServerRole>> {
         let config = self.config.load();
         let configured = config.worker(worker).and_then(|worker| worker.role);
-        configured.or_else(|| self.roles.lock().of(worker)?)
-    }
-
-    /// Sets the role that a worker's server reported.
-    pub fn set_role(&self, worker: &str, role: Option<ServerRole>) {
-        self.roles.lock().learn(worker, role);
-    }
-
-    /// Whether a request to a worker's server may be one of two legs: not if it reported, as routers ask it, to be no server of a
-    /// pair.
-    pub fn may_have_legs(&self, worker: &str) -> bool {
-        let config = self.config.load();
-        let configured = config.worker(worker).and_then(|worker| worker.role);
-        configured.is_some() || self.roles.lock().of(worker) != Some(None)
+        configured
+            .map(Some)
+            .or_else(|| self.roles.lock().of(worker))
     }
 
     /// Returns the limits on the clients of such a listener. At a hop behind a front of this process they are lifted: its client is
@@ -106,7 +93,7 @@ impl Shared {
     pub fn limits(&self, role: &Role) -> Limits {
         let limits = self.config.load().limits.clone();
         match role {
-            Role::Hop(_) if self.joins.has_front() => limits.lifted(),
+            Role::Hop(_) if self.joins.has_front => limits.lifted(),
             _ => limits,
         }
     }

@@ -218,11 +218,6 @@ impl Attempt {
         self.role != Some(ServerRole::Prefill)
     }
 
-    /// Whether all that it will ever report is known.
-    pub fn has_reported(&self) -> bool {
-        self.ended.is_some() || !self.prefill.is_empty()
-    }
-
     /// The attempt as a failed one.
     pub fn failed(&self) -> FailedAttempt {
         let places = [&self.host, &self.worker];

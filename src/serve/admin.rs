@@ -175,7 +175,7 @@ async fn has_upstream(listeners: &Listeners) -> bool {
         return had;
     }
     let upstreams = listeners.upstreams();
-    let all = upstreams.iter().flat_map(|all| all.all());
+    let all = upstreams.iter().flat_map(|all| &all.all);
     let tries: FuturesUnordered<_> = all.map(|one| one.can_connect(CONNECT_TIMEOUT)).collect();
     let has = tries.any(|can_connect| async move { can_connect }).await;
     *last = Some((clock.now(), has));

@@ -246,7 +246,7 @@ impl Proxy {
     pub fn hand_over(&self) {
         self.stop_accepting(Phase::HandedOver);
         // The successor's front may reach hops of this process on connections that the router keeps open.
-        self.shared.joins.shared_with_successor();
+        self.shared.joins.share_until(Stamp::MAX);
         // Faults could not be removed any more, as `/faults` is the successor's now.
         if let Some(faults) = &self.shared.faults {
             faults.set_workers(&[]);
@@ -262,13 +262,15 @@ impl Proxy {
     /// requests of its front.
     pub fn follow(&self, predecessor: Line) {
         let shared = self.shared.clone();
-        shared.joins.shared_with_predecessor(None);
+        shared.joins.share_until(Stamp::MAX);
         let waiting = self.also_open.subscribe();
         tokio::spawn(async move {
             predecessor.ended().await;
             // Fronts may read the end of its last responses a little later.
             let end = shared.clock.now().plus_nanos(NANOS);
-            shared.joins.shared_with_predecessor(Some(end));
+            if *shared.phase.borrow() < Phase::HandedOver {
+                shared.joins.share_until(end);
+            }
             drop(waiting);
         });
     }

@@ -61,7 +61,7 @@ fn present(shared: &Shared) -> Value {
         workers.entry(worker).or_default().insert(phase, count);
     }
     let at_workers: i64 = workers.values().filter_map(|of| of.get(WAITING)).sum();
-    let has_router = shared.joins.has_front() && !shared.is_before_servers();
+    let has_router = shared.joins.has_front && !shared.is_before_servers();
     // An estimate: the counts are not read at the same moment.
     let in_router = (has_router && !workers.is_empty())
         .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers).max(0));

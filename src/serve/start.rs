@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use anyhow::anyhow;
 use arc_swap::ArcSwap;
@@ -186,7 +186,7 @@ impl Listeners {
     /// The front's upstreams, or those of the hops if there is no front.
     pub(super) fn upstreams(&self) -> Vec<Arc<Upstreams>> {
         let running = self.running.lock();
-        let is_shown = |at: usize| at == 0 || !self.shared.joins.has_front();
+        let is_shown = |at: usize| at == 0 || !self.shared.joins.has_front;
         let shown = running.iter().enumerate().filter(|(at, _)| is_shown(*at));
         shown
             .map(|(_, one)| one.service.upstreams.load_full())
@@ -305,7 +305,6 @@ pub(super) fn shared(
         config: ArcSwap::from_pointee(config.clone()),
         clocks,
         hop_key: hop_secret.map_or_else(HopKey::of_process, HopKey::from_secret),
-        unsigned_stamps: Once::new(),
         joins: Joins::new(!config.upstream.is_empty(), metrics.clone()),
         roles,
         phase: watch::channel(Phase::Serving).0,

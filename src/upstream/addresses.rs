@@ -47,32 +47,22 @@ impl Addresses {
         Ok(Addresses { resolver, all })
     }
 
-    /// Looks `address` up again. Addresses that were known keep their order; new ones follow the one in use. If none is found,
-    /// nothing changes. Blocks.
+    /// Looks `address` up again. New addresses come first, as none of the known ones took a connection; those keep their order. If
+    /// none is found, nothing changes. Blocks.
     pub fn look_up_again(&self, address: &Address) {
-        let found = (self.resolver)(address.host(), address.port()).unwrap_or_default();
+        let mut found = (self.resolver)(address.host(), address.port()).unwrap_or_default();
         if found.is_empty() {
             return;
         }
         let mut all = self.all.lock();
         all.retain(|at| found.contains(at));
-        let mut index = all.len().min(1);
-        for at in found {
-            if !all.contains(&at) {
-                all.insert(index, at);
-                index += 1;
-            }
-        }
+        found.retain(|at| !all.contains(at));
+        all.splice(0..0, found);
     }
 
     /// Returns all, in the order in which they are to be tried.
     pub fn in_order(&self) -> Vec<SocketAddr> {
         self.all.lock().clone()
-    }
-
-    /// Returns the one in use.
-    pub fn current(&self) -> Option<SocketAddr> {
-        self.all.lock().first().copied()
     }
 
     /// Moves `at` to the front if it could be connected to, else to the end.

@@ -12,45 +12,36 @@ use tokio::task::JoinHandle;
 use super::Upstream;
 
 impl Upstream {
-    /// A request could not connect: marks the upstream as out and has it probed with `connect`, each time after a pause, until it
-    /// connects or is used no more. Does nothing if it is out already.
+    /// A request could not connect: marks the upstream as out and has it probed with `connect`, each time after a pause, until that or
+    /// a request connects, or it is used no more. One task probes it, whatever fails meanwhile.
     pub(super) fn mark_out<C: Future<Output = bool> + Send>(
         self: &Arc<Self>,
         pause: Duration,
         connect: impl Fn(Arc<Upstream>) -> C + Send + Sync + 'static,
     ) -> Option<JoinHandle<()>> {
-        let mut probing = self.probing.lock();
-        if self.counts.is_out.swap(true, Relaxed) {
+        if !self.counts.is_out.swap(true, Relaxed) {
+            log::warn!("upstream {}: cannot be connected to, left out", self.name());
+        }
+        if self.is_probed.swap(true, Relaxed) {
             return None;
         }
-        log::warn!("upstream {}: cannot be connected to, left out", self.name());
         let upstream = Arc::downgrade(self);
-        let task = tokio::spawn(async move {
+        Some(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(pause).await;
                 let Some(upstream) = upstream.upgrade() else {
                     return;
                 };
-                if connect(upstream.clone()).await {
+                if !upstream.counts.is_out.load(Relaxed) || connect(upstream.clone()).await {
+                    upstream.is_probed.store(false, Relaxed);
                     return upstream.restore("a probe connected");
                 }
             }
-        });
-        *probing = Some(task.abort_handle());
-        Some(task)
+        }))
     }
 
-    /// A request has connected.
-    pub(super) fn request_connected(&self) {
-        let mut probing = self.probing.lock();
-        if let Some(task) = probing.take() {
-            task.abort();
-        }
-        self.restore("a request has connected");
-    }
-
-    /// Ends that it is out.
-    fn restore(&self, why: &str) {
+    /// It was connected to: ends that it is out.
+    pub(super) fn restore(&self, why: &str) {
         if self.counts.is_out.swap(false, Relaxed) {
             log::info!("upstream {}: is back: {why}", self.name());
         }
@@ -108,11 +99,11 @@ mod tests {
         probing.await.unwrap();
         assert_eq!(one.probes.load(Ordering::Relaxed), 4);
         assert!(!is_out());
-        // The next failure starts again; a request that connects ends the probing.
+        // The next failure starts again; after a request that connects there is no probe.
         let probing = one.fail().unwrap();
-        one.upstream.request_connected();
+        one.upstream.restore("a request has connected");
         assert!(!is_out());
-        assert!(probing.await.unwrap_err().is_cancelled());
+        probing.await.unwrap();
         assert_eq!(one.probes.load(Ordering::Relaxed), 4);
         assert!(one.fail().is_some(), "also after that");
     }

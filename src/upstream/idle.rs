@@ -15,9 +15,6 @@ use pingora::protocols::Stream;
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 
-/// The longest time between two sweeps.
-const MAX_SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-
 /// Idle connections.
 pub struct Idle {
     capacity: usize,
@@ -100,8 +97,7 @@ impl List {
 async fn sweep(list: Weak<Mutex<List>>, first: Instant) {
     let mut next = Some(first);
     while let Some(at) = next {
-        // A reload may have shortened the time of later ones.
-        tokio::time::sleep_until(at.min(Instant::now() + MAX_SWEEP_INTERVAL)).await;
+        tokio::time::sleep_until(at).await;
         next = list
             .upgrade()
             .and_then(|list| list.lock().sweep(Instant::now()));

@@ -1,6 +1,6 @@
 //! Tests of a set of upstreams, and of the set that replaces it.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use pingora::upstreams::peer::Peer;
 
@@ -52,12 +52,16 @@ async fn a_new_set_keeps_what_it_shares_with_the_old() {
     let (a, b, c) = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3");
     let old = Arc::new(set(&[a, b], None, &metrics));
     let mut busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[], &[]).unwrap()).collect();
-    let out = busy.iter_mut().find(|chosen| chosen.name() == b).unwrap();
+    let out = busy
+        .iter_mut()
+        .find(|chosen| chosen.upstream.name() == b)
+        .unwrap();
     old.connect_failed(out);
     let new = set(&[b, c, a], Some(&old), &metrics);
     // One is out and one has two requests, so the new one gets the next two.
     let next = [new.choose(&[], &[]).unwrap(), new.choose(&[], &[]).unwrap()];
-    assert_eq!(next.each_ref().map(Chosen::name), [c, c]);
+    let names = next.each_ref().map(|chosen| chosen.upstream.name());
+    assert_eq!(names, [c, c]);
     let in_flight = format!("{IN_FLIGHT}\"{a}\"}} 2");
     assert!(shown(&metrics, &in_flight), "of both sets");
     let out = format!("queuescope_upstream_healthy{{upstream=\"{b}\"}} 0");
@@ -65,7 +69,7 @@ async fn a_new_set_keeps_what_it_shares_with_the_old() {
     // A request that began with the old set counts in the new one until its end.
     drop(busy);
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 0")));
-    assert_eq!(new.choose(&[], &[]).unwrap().name(), a);
+    assert_eq!(new.choose(&[], &[]).unwrap().upstream.name(), a);
     // Upstreams that are used no more are not shown.
     let last = set(&[a], Some(&new), &metrics);
     drop((old, new, next));
@@ -193,10 +197,15 @@ async fn a_request_tries_each_address_once_and_then_another_upstream() {
 #[tokio::test]
 async fn a_name_is_looked_up_again_when_it_failed() {
     static HAS_MOVED: AtomicBool = AtomicBool::new(false);
-    let set = named(|_, _| match HAS_MOVED.load(Relaxed) {
+    let resolver: Resolver = |_, _| match HAS_MOVED.load(Relaxed) {
         true => Ok(vec![V4]),
         false => Ok(vec![V6]),
-    });
+    };
+    let rules = Rules {
+        upstream_out_s: 0.01.try_into().unwrap(),
+        ..rules(Policy::RoundRobin)
+    };
+    let set = resolved(&["name:1"], rules, resolver, None, &Metrics::new().unwrap());
     let mut one = set.choose(&[], &[]).unwrap();
     assert_eq!(one.at, V6);
     HAS_MOVED.store(true, Relaxed);
@@ -222,7 +231,7 @@ fn addresses_that_a_name_still_has_keep_their_order() {
     for now in 1..4 {
         FOUND.store(now, Relaxed);
         addresses.look_up_again(&address);
-        assert_eq!(addresses.in_order(), [V4, V4_TOO, V6]);
+        assert_eq!(addresses.in_order(), [V4_TOO, V4, V6]);
     }
     let nothing = Addresses::look_up(&address, |_, _| Ok(Vec::new()));
     assert_eq!(nothing.unwrap_err(), "name:1: no address found");

@@ -18,8 +18,10 @@ use crate::trust::Roots;
 /// The root certificates for upstreams.
 #[derive(Clone)]
 pub struct Trust {
-    roots: Arc<CaType>,
-    key: u64,
+    /// As Pingora's options have them.
+    pub roots: Arc<CaType>,
+    /// A hash of the roots: a connection that other roots verified is not used.
+    pub key: u64,
 }
 
 impl Trust {
@@ -52,16 +54,6 @@ impl Trust {
             roots: roots.certificates().iter().filter_map(parsed).collect(),
             key: hasher.finish(),
         }
-    }
-
-    /// Returns the roots as Pingora's options have them.
-    pub fn roots(&self) -> Arc<CaType> {
-        self.roots.clone()
-    }
-
-    /// A hash of the roots: a connection that other roots verified is not used.
-    pub fn key(&self) -> u64 {
-        self.key
     }
 }
 

@@ -259,6 +259,7 @@ async fn each_recorded_request_is_one_row_that_names_both_servers() {
     for split in [None, Some(7)] {
         let how = How {
             split,
+            has_roles: true,
             ..How::default()
         };
         join_all(all.iter().map(|of| check_played(of, how))).await;
@@ -397,6 +398,7 @@ async fn with_spans_every_wait_is_known_and_the_stages_are_told_apart() {
             let how = How {
                 split,
                 has_spans: true,
+                has_roles: router == Router::MiniLb,
                 ..How::default()
             };
             check_played(&behind, how).await;
@@ -421,7 +423,11 @@ fn late_prefill(router: Router) -> Dispatch {
 async fn a_router_that_holds_the_first_token_for_prefills_reply_is_told_so() {
     for (router, is_held) in [(Router::Old, true), (Router::Smg, false)] {
         let dispatch = late_prefill(router);
-        let played = play(&dispatch, How::default()).await;
+        let how = How {
+            has_roles: true,
+            ..How::default()
+        };
+        let played = play(&dispatch, how).await;
         played.check(&dispatch);
         let mut parts = played.parts[0].iter();
         let has_part = parts.any(|(name, _)| name == "router hold");

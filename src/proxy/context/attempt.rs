@@ -1,17 +1,24 @@
-//! Attempts: a hop's at its server, and how the request is sent upstream.
+//! Attempts: a hop's at its server, which may be one of a prefill/decode pair, and how the request is sent upstream.
 
 use parking_lot::MutexGuard;
+use serde_json::Value;
 
 use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
+use crate::proxy::legs;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
 use crate::request::observer::End;
+use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::RequestPhase;
+use crate::upstream::Address;
 
-use super::{Context, outcome_of};
+use super::Context;
+
+/// How much of a `/server_info` is read, in bytes; a real server's has about 20,000.
+const MAX_INFO_BYTES: usize = 1 << 20;
 
 impl Context {
     /// At a hop: begins its attempt, and joins it to a request of the front by span or by the request id `id`.
@@ -27,7 +34,7 @@ impl Context {
         }
         let metrics = &self.shared.metrics;
         self.attempt_in_flight = Some(match self.shared.role(&worker) {
-            Some(ServerRole::Prefill) => metrics.begin_leg(&worker),
+            Some(Some(ServerRole::Prefill)) => metrics.begin_leg(&worker),
             _ => metrics.begin_attempt(&worker),
         });
         let mut attempt = Attempt::new(span, worker, host, self.arrival);
@@ -43,9 +50,12 @@ impl Context {
         self.attempt.as_ref().map(|attempt| attempt.data.lock())
     }
 
-    /// The upstream `host:port` was chosen.
-    pub fn set_upstream(&mut self, upstream: &str) {
-        upstream.clone_into(&mut self.upstream);
+    /// An upstream was chosen.
+    pub fn set_upstream(&mut self, upstream: &Address) {
+        self.upstream = upstream.name();
+        let config = self.shared.config.load();
+        let mut hops = config.workers.iter();
+        self.is_at_own_hop = self.is_before_servers() && hops.any(|hop| upstream.is_at(hop.listen));
         if let Some(mut attempt) = self.attempt_data() {
             attempt.host = self.own_host().unwrap_or_default();
         }
@@ -56,19 +66,21 @@ impl Context {
         let label = if is_reused { "true" } else { "false" };
         let connections = &self.shared.metrics.connections;
         connections.with(&[&self.upstream, label]).inc();
-        if let Some(recording) = &mut self.recording {
-            recording.observer.row_mut().upstream_reused = Some(is_reused);
+        if let Some(observer) = &mut self.observer {
+            observer.row_mut().upstream_reused = Some(is_reused);
         }
     }
 
     /// The upstream cannot be connected to, at any of its addresses, as tried since `began`. That is an attempt, of which no hop knows.
-    pub fn upstream_unreachable(&mut self, began: Stamp, end: End) {
+    pub fn upstream_unreachable(&mut self, began: Stamp, outcome: Outcome) {
+        let now = self.shared.clock.now();
+        self.trace_sending(new_span_id(), began, Some(now));
         if self.is_before_servers() {
             self.unconnected.push(FailedAttempt {
-                host: self.tried(),
-                outcome: Some(outcome_of(end, None)),
+                host: self.upstream.clone(),
+                outcome: Some(outcome),
                 status: None,
-                nanos: Some(self.shared.clock.now().nanos_since(began)),
+                nanos: Some(now.nanos_since(began)),
             });
         }
     }
@@ -82,7 +94,7 @@ impl Context {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.enter(RequestPhase::Waiting);
         }
-        if self.is_sent_to_server() && self.recording.is_some() {
+        if self.is_sent_to_server() && self.observer.is_some() {
             self.attempt_in_flight = Some(self.shared.metrics.begin_attempt(&self.upstream));
         }
         if let Some(mut attempt) = self.attempt_data() {
@@ -97,34 +109,28 @@ impl Context {
             self.shared.joins.add_span(request, span);
         }
         self.trace_sending(span, now, None);
-        if let Some(recording) = &mut self.recording {
-            recording.observer.row_mut().span_id = Some(span);
+        if let Some(observer) = &mut self.observer {
+            observer.row_mut().span_id = Some(span);
             let moment = match self.role {
                 Role::Front => Moment::Forwarded,
                 Role::Hop(_) => Moment::WorkerForwarded,
             };
-            recording.observer.timeline_mut().set(moment, now);
+            observer.timeline_mut().set(moment, now);
         }
         let trace = self.trace.as_ref()?;
         // A request without a span of ours stays below its client's.
-        let has_span = self.recording.is_some() || self.attempt.is_some();
+        let has_span = self.observer.is_some() || self.attempt.is_some();
         let parent = if has_span { Some(span) } else { trace.parent };
         parent.map(|parent| trace.with_parent(parent))
     }
 
-    /// An address of the upstream could not be connected to, as tried since `began`.
-    pub fn connect_failed(&mut self, began: Stamp) {
-        let now = self.shared.clock.now();
-        self.trace_sending(new_span_id(), began, Some(now));
-    }
-
     /// Notes a sending that began at `at`, for exported traces; with the time at which its connecting failed.
     fn trace_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
-        let recording = self.recording.as_mut();
-        let Some(recording) = recording.filter(|_| self.shared.telemetry.traces.is_some()) else {
+        let observer = self.observer.as_mut();
+        let Some(observer) = observer.filter(|_| self.shared.telemetry.traces.is_some()) else {
             return;
         };
-        let sendings = &mut recording.observer.row_mut().internal.trace.sendings;
+        let sendings = &mut observer.row_mut().internal.trace.sendings;
         if failed.is_some() && sendings.len() >= MAX_FAILED {
             return;
         }
@@ -135,4 +141,66 @@ impl Context {
             failed,
         });
     }
+
+    /// The request's body named a room, so that this is one of two legs; `None` if all of it was read and named none.
+    pub(super) fn room_read(&mut self, room: Option<u64>) {
+        let Some(attempt) = &self.attempt else { return };
+        let mut data = attempt.data.lock();
+        if data.room.is_some() {
+            return;
+        }
+        let role = self.shared.role(&data.worker);
+        data.room = room.filter(|_| role != Some(None));
+        data.role = role.flatten();
+        let (room, prefills) = (data.room, !data.may_answer());
+        drop(data);
+        if let Some(room) = room {
+            let now = self.shared.clock.now();
+            self.shared.joins.add_room(attempt, room, now);
+        }
+        if self.is_leg && !prefills {
+            self.observer = None;
+        }
+    }
+
+    /// Whether the rest of the request's body may name a room.
+    pub fn may_have_room(&self) -> bool {
+        let may = |worker: &str| self.observer.is_some() && self.shared.role(worker) != Some(None);
+        self.attempt_data()
+            .is_some_and(|attempt| attempt.room.is_none() && may(&attempt.worker))
+    }
+
+    /// Ends the recording of a leg that has no row here.
+    pub(super) fn end_leg(&mut self, at: Stamp) {
+        if let Some(attempt) = &self.attempt
+            && let Some(leg) = self.observer.take_if(|_| self.is_leg)
+        {
+            let response = leg.finish(End::Complete, at);
+            legs::note_response(&mut attempt.data.lock(), &response);
+        }
+    }
+
+    /// At a hop: reads the response if `path` asks the server what it is.
+    pub fn expect_server_info(&mut self, path: &str) {
+        let asks = matches!(path, "/server_info" | "/get_server_info");
+        self.server_info = (asks && self.role != Role::Front).then(Vec::new);
+    }
+
+    pub(super) fn read_server_info(&mut self, bytes: &[u8], is_end: bool) {
+        let (Some(info), Role::Hop(worker)) = (&mut self.server_info, &self.role) else {
+            return;
+        };
+        let room = MAX_INFO_BYTES - info.len();
+        info.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if is_end && let Some(role) = stated_role(info) {
+            self.shared.roles.lock().learn(worker, role);
+        }
+    }
+}
+
+/// Returns the role that a server states in its `/server_info`: `Some(None)` if it is no server of a pair.
+fn stated_role(info: &[u8]) -> Option<Option<ServerRole>> {
+    let info: Value = serde_json::from_slice(info).ok()?;
+    let mode = info.get("disaggregation_mode")?.as_str()?;
+    Some(ServerRole::named(mode))
 }

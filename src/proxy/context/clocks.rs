@@ -81,9 +81,9 @@ proptest! {
             context.response_body(body.as_bytes(), false, shared.clock.now());
             now = read + decode;
             manual.set(Stamp::from_nanos(now));
-            let recording = context.recording.take().unwrap();
+            let observer = *context.observer.take().unwrap();
             let at = shared.clock.now();
-            let record = context.rows(recording, None, &End::Complete, at).remove(0);
+            let record = context.rows(observer, None, &End::Complete, at).remove(0);
             let timeline = &record.timeline;
             let error = |clock| match timeline.relation(clock) {
                 Relation::Apart(offset) => offset.error_nanos + 500,

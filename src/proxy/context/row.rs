@@ -3,6 +3,7 @@
 use crate::clock::Stamp;
 use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
+use crate::proxy::legs;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{append_lost_server, failed_text};
 use crate::request::body_timing::BodyTiming;
@@ -12,14 +13,14 @@ use crate::request::row::Row;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
-use super::{Context, Recording, outcome_of};
+use super::{Context, outcome_of};
 
 impl Context {
     /// Ends the request and hands on its rows. Does nothing when called again.
     pub fn end(&mut self, end: End) {
         self.end_leg(self.shared.clock.now());
-        let (recording, attempt) = (self.recording.take(), self.attempt.take());
-        if recording.is_none() && attempt.is_none() {
+        let (observer, attempt) = (self.observer.take(), self.attempt.take());
+        if observer.is_none() && attempt.is_none() {
             return;
         }
         let now = self.shared.clock.now();
@@ -28,14 +29,15 @@ impl Context {
         let request = self.request.take();
         let attempts = request.map(|request| self.shared.joins.close(&request, now));
         let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
-        let mut rows = recording.map(|recording| self.rows(recording, attempts, &end, now));
+        let mut rows = observer.map(|observer| self.rows(*observer, attempts, &end, now));
         if let Some(leg) = leg {
-            rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
+            rows.iter_mut()
+                .for_each(|rows| legs::put_prefill(&leg, rows));
         }
         if let Some(attempt) = attempt {
             // Before the attempt ends: whoever waits for this leg then has all of it.
             if let Some(response) = &rows {
-                self.note_leg(&attempt, response);
+                legs::note_response(&mut attempt.data.lock(), response);
             }
             let recorded = rows.iter().flatten().next().map(Row::outcome);
             let mut data = attempt.data.lock();
@@ -55,14 +57,14 @@ impl Context {
     /// Makes the rows of a request that has ended; `attempts` are those that hops of this process saw.
     pub(super) fn rows(
         &mut self,
-        mut recording: Box<Recording>,
+        mut observer: Observer,
         attempts: Option<RequestAttempts>,
         end: &End,
         now: Stamp,
     ) -> Vec<Row> {
         let mut at_hop = BodyTiming::default();
-        let head = recording.observer.timeline_mut().raw(Moment::ResponseHead);
-        let row = recording.observer.row_mut();
+        let head = observer.timeline_mut().raw(Moment::ResponseHead);
+        let row = observer.row_mut();
         // A response with a hop's stamps, or one that names a server, is from a server.
         let may_be_routers =
             head.is_some() && self.hop_stamps.is_none() && self.named_host.is_none();
@@ -73,9 +75,9 @@ impl Context {
             .is_some_and(|(status, attempts)| attempts.leave_to_router(status));
         let decode = attempts.as_ref().and_then(RequestAttempts::decode_leg);
         if self.role == Role::Front {
-            at_hop = self.put_attempts(&mut recording.observer, attempts.unwrap_or_default());
+            at_hop = self.put_attempts(&mut observer, attempts.unwrap_or_default());
         }
-        let row = recording.observer.row_mut();
+        let row = observer.row_mut();
         if head.is_some() {
             row.client_stall = Some(self.timing.write_wait_at(now));
         }
@@ -84,8 +86,8 @@ impl Context {
             // No response came, but the server was tried.
             row.host = self.own_host();
         }
-        let ended = recording.response_end.unwrap_or(now);
-        let mut rows = recording.observer.finish(end.clone(), ended);
+        let ended = self.response_end.unwrap_or(now);
+        let mut rows = observer.finish(end.clone(), ended);
         self.relate_clocks(&mut rows, head, now);
         if let Some((host, outcome)) = decode {
             for row in &mut rows {
@@ -97,9 +99,11 @@ impl Context {
         self.put_body_timings(&mut rows, at_hop);
         if let Some(first) = rows.first().filter(|_| self.is_counted()) {
             let metrics = &self.shared.metrics;
-            let (request, response) = (recording.request_bytes, recording.response_bytes);
-            metrics.bytes.with(&["request"]).inc_by(request);
-            metrics.bytes.with(&["response"]).inc_by(response);
+            metrics.bytes.with(&["request"]).inc_by(self.request_bytes);
+            metrics
+                .bytes
+                .with(&["response"])
+                .inc_by(self.response_bytes);
             log_failure(first);
             if let Some(why) = first.unread {
                 metrics.responses_unread.with(&[why.name()]).inc();
@@ -120,8 +124,8 @@ impl Context {
                 body_timing = last.body_timing;
             }
             // The stamps on the response may be those of its other leg.
-            let by = self.hop_stamps.as_ref().map(|hop| hop.span);
-            if by.is_none_or(|by| by.is_some_and(|by| by != last.span)) {
+            let by = self.hop_stamps.as_ref().and_then(|hop| hop.span);
+            if by != Some(last.span) {
                 let stamps = Stamps {
                     clock: self.shared.clock_name.clone(),
                     arrival: Some(last.arrival),
@@ -198,23 +202,20 @@ impl Context {
 
 /// Logs that a request failed, with its trace: at level info if a server or the proxy failed, else at debug.
 fn log_failure(row: &Row) {
-    if row.is_ok() {
-        return;
-    }
-    let outcome = row.outcome();
-    let level = match outcome {
+    let level = match row.outcome() {
+        _ if row.is_ok() => return,
         Outcome::ServerError | Outcome::UpstreamDied | Outcome::Timeout | Outcome::ProxyError => {
             log::Level::Info
         }
         _ => log::Level::Debug,
     };
-    if log::log_enabled!(level) {
-        let (path, outcome, id) = (row.endpoint().path(), outcome.name(), row.request_id());
-        let trace = row.trace_id.as_deref().unwrap_or("none");
-        let error = row.own_error();
-        log::log!(
-            level,
-            "{path} failed: {outcome}: {error}; request {id:?}; trace_id={trace}"
-        );
-    }
+    log::log!(
+        level,
+        "{} failed: {}: {}; request {:?}; trace_id={}",
+        row.endpoint().path(),
+        row.outcome().name(),
+        row.own_error(),
+        row.request_id(),
+        row.trace_id.as_deref().unwrap_or("none"),
+    );
 }

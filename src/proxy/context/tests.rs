@@ -7,11 +7,13 @@ use crate::clock::{Clock, ManualClock};
 use crate::config::proxy::Config;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
+use crate::proxy::shared::ServerRole;
 use crate::request::attempt::UpstreamKind;
 use crate::request::row::Row;
 use crate::request::timeline::Period;
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
+use crate::upstream::Address;
 
 use super::*;
 
@@ -23,7 +25,6 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
         clock_name: "ours".into(),
         clock,
         hop_key: HopKey::of_process(),
-        unsigned_stamps: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
         roles: Default::default(),
         telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true)),
@@ -113,7 +114,7 @@ fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
         let parts = parts.split(" + ").map(|part| at(part).nanos());
         assert_eq!(overhead, parts.sum::<i64>(), "{name}");
         if events.contains("prompt") {
-            let row = context.recording.as_mut().unwrap().observer.row_mut();
+            let row = context.observer.as_mut().unwrap().row_mut();
             assert_eq!(row.prompt_wait, Some(900_000));
         }
     }
@@ -143,9 +144,9 @@ fn rows([first, second]: [&[u8]; 2], is_split: bool, is_whole: bool) -> Vec<Row>
     front.response_head(&ok(), Some(hop.stamps()), now());
 
     at(95);
-    hop.pass_on(first.is_empty(), false, now());
+    hop.response_body(first, false, now());
     at(100);
-    hop.pass_on(false, false, now());
+    hop.response_body(second, false, now());
     at(107);
     if is_split && !first.is_empty() {
         front.response_body(first, false, now());
@@ -154,18 +155,18 @@ fn rows([first, second]: [&[u8]; 2], is_split: bool, is_whole: bool) -> Vec<Row>
     let both = [first, second].concat();
     front.response_body(if is_split { second } else { &both }, false, now());
     at(150);
-    hop.pass_on(false, false, now());
+    hop.response_body(b"data: [DONE]\n\n", false, now());
     if is_whole {
-        hop.pass_on(true, true, now());
+        hop.response_body(b"", true, now());
     }
     at(152);
     front.response_body(b"data: [DONE]\n\n", true, now());
 
     let request = front.request.take().unwrap();
     let attempts = shared.joins.close(&request, shared.clock.now());
-    let recording = front.recording.take().unwrap();
+    let observer = *front.observer.take().unwrap();
     let now = shared.clock.now();
-    Row::ended(front.rows(recording, Some(attempts), &End::Complete, now))
+    Row::ended(front.rows(observer, Some(attempts), &End::Complete, now))
 }
 
 #[test]
@@ -212,38 +213,12 @@ fn only_a_first_token_in_the_first_event_has_a_time_at_the_hop() {
     }
 }
 
-/// A leg's server refused it before its body had arrived: the time in which the hop reads that for its room is neither the
-/// attempt's nor the proxy's own.
-#[test]
-fn the_wait_for_a_legs_room_is_not_the_attempts() {
-    let (shared, manual) = shared();
-    let at = |ms: i64| Stamp::from_nanos(ms * MS);
-    manual.set(at(1));
-    let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), at(1));
-    hop.start_recording(Endpoint::Generate, None, &HeaderMap::new());
-    manual.set(at(501));
-    hop.request_body(b"{\"bootstrap_room\":7}", true);
-    hop.room_wait_ended(at(3));
-    let end = End::Failed(Outcome::ProxyError, "refused".to_owned());
-    hop.answer(502, end.clone());
-    let attempt = hop.attempt_data().unwrap().clone();
-    assert_eq!((attempt.room, attempt.ended), (Some(7), Some(at(3))));
-    assert_eq!(attempt.failed().nanos, Some(2 * MS));
-    let recording = hop.recording.take().unwrap();
-    let row = Row::ended(hop.rows(recording, None, &end, at(501))).remove(0);
-    assert_eq!((row.elapsed, row.overhead), (Some(2 * MS), Some(2 * MS)));
-}
-
-/// The hop w0, which reads and reports nothing where it refuses, and a server.
+/// An upstream that refuses, and another.
 #[test]
 fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
-    const REFUSED: &str = "w0 proxy_error after 0.000000 s";
-    // Whether the server is chosen next, and gets the request.
-    for (is_next, is_sent, failed) in [
-        (false, false, None),
-        (true, false, Some(REFUSED)),
-        (true, true, Some(REFUSED)),
-    ] {
+    const REFUSED: &str = "127.0.0.1:1 proxy_error after 0.000000 s";
+    // Whether the other gets the request.
+    for (is_sent, failed) in [(false, None), (true, Some(REFUSED))] {
         let (shared, _) = shared();
         let mut config = Config::clone(&shared.config.load());
         config.upstream_kind = UpstreamKind::Server;
@@ -251,18 +226,46 @@ fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
         let now = shared.clock.now();
         let mut front = Context::new(shared.clone(), Role::Front, now);
         front.start_recording(Endpoint::Generate, None, &HeaderMap::new());
-        front.set_upstream("127.0.0.1:1");
-        let refused = End::Failed(Outcome::ProxyError, "refused".to_owned());
-        front.upstream_unreachable(now, refused);
-        if is_next {
-            front.set_upstream("127.0.0.1:2");
-        }
+        front.set_upstream(&Address::parse("127.0.0.1:1").unwrap());
+        front.upstream_unreachable(now, Outcome::ProxyError);
         if is_sent {
+            front.set_upstream(&Address::parse("127.0.0.1:2").unwrap());
             front.begin_sending();
         }
-        let recording = front.recording.take().unwrap();
-        let row = front.rows(recording, None, &End::ClientGone, now).remove(0);
+        let observer = *front.observer.take().unwrap();
+        let row = front.rows(observer, None, &End::ClientGone, now).remove(0);
         assert_eq!(row.attempts, Some(1 + u64::from(is_sent)));
         assert_eq!(row.failed_attempts.as_deref(), failed);
+    }
+}
+
+#[test]
+fn a_servers_role_is_in_its_server_info() {
+    let nested = "\"a\":{\"disaggregation_mode\":\"decode\"}";
+    for (path, mode, role) in [
+        (
+            "/server_info",
+            "\"prefill\"",
+            Some(Some(ServerRole::Prefill)),
+        ),
+        (
+            "/get_server_info",
+            "\"decode\"",
+            Some(Some(ServerRole::Decode)),
+        ),
+        ("/server_info", "\"null\"", Some(None)),
+        ("/server_info", "null", None),
+        ("/model_info", "\"decode\"", None),
+    ] {
+        let (shared, _) = shared();
+        let now = shared.clock.now();
+        let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), now);
+        hop.expect_server_info(path);
+        let body = format!("{{{nested},\"disaggregation_mode\":{mode}}}");
+        let (last, rest) = body.as_bytes().split_last().unwrap();
+        rest.chunks(1)
+            .for_each(|byte| hop.response_body(byte, false, now));
+        hop.response_body(&[*last], true, now);
+        assert_eq!(shared.role("w0"), role, "{path} {mode}");
     }
 }

@@ -6,11 +6,11 @@ use crate::clock::Stamp;
 #[derive(Debug, Default)]
 pub struct Timing {
     /// How long writes to the client were pending that are over.
-    write_wait: i64,
+    pub write_wait: i64,
     /// How long of that reading from upstream was paused.
     read_paused: i64,
     /// Since when the current write is pending.
-    write_pending_since: Option<Stamp>,
+    pub write_pending_since: Option<Stamp>,
     /// Since when reading is paused, as much as is kept having been read ahead.
     read_paused_since: Option<Stamp>,
     /// When the request was sent to the upstream that has it now.
@@ -32,11 +32,6 @@ impl Timing {
         self.read_paused_since.get_or_insert(at);
     }
 
-    /// Whether a write is pending.
-    pub fn is_write_pending(&self) -> bool {
-        self.write_pending_since.is_some()
-    }
-
     /// The pending write is over.
     pub fn write_over(&mut self, at: Stamp) {
         (self.write_wait, self.read_paused) = (self.write_wait_at(at), self.read_paused_at(at));
@@ -51,11 +46,6 @@ impl Timing {
     /// How long of that reading from upstream was paused.
     pub fn read_paused_at(&self, at: Stamp) -> i64 {
         sum(self.read_paused, self.read_paused_since, at)
-    }
-
-    /// How long writes were pending, without the current one.
-    pub fn past_write_wait(&self) -> i64 {
-        self.write_wait
     }
 
     /// The head is sent upstream.
@@ -96,7 +86,7 @@ mod tests {
     fn a_pending_write_is_counted_from_its_start_to_its_end() {
         let at = Stamp::from_nanos;
         let mut timing = Timing::default();
-        assert!(!timing.is_write_pending());
+        assert_eq!(timing.write_pending_since, None);
         timing.write_pending(at(5));
         timing.pause_reading(at(9));
         let waits = |timing: &Timing, now| (timing.write_wait_at(now), timing.read_paused_at(now));
@@ -105,6 +95,6 @@ mod tests {
         assert_eq!(waits(&timing, at(99)), (10, 6));
         timing.write_pending(at(100));
         let at_101 = timing.write_wait_at(at(101));
-        assert_eq!((at_101, timing.past_write_wait()), (11, 10));
+        assert_eq!((at_101, timing.write_wait), (11, 10));
     }
 }

@@ -7,6 +7,9 @@ use parking_lot::Mutex;
 use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ServerRole, SpanId, sendings};
 use crate::request::outcome::Outcome;
 
+/// The most attempts of one request: routers give up before.
+pub(super) const MAX_ATTEMPTS: usize = 16;
+
 /// An attempt that may still go on.
 pub type SharedAttempt = Arc<Mutex<Attempt>>;
 
@@ -18,7 +21,7 @@ pub struct RequestAttempts {
     /// Whether the response named that one.
     pub is_named: bool,
     /// Its leg at a prefill server.
-    pub prefill_leg: Option<SharedAttempt>,
+    pub prefill_leg: Option<Attempt>,
     /// The others, in their order; at most [`MAX_FAILED`].
     pub others: Vec<Attempt>,
     /// The others as rows show them.
@@ -30,10 +33,10 @@ pub struct RequestAttempts {
 impl RequestAttempts {
     /// Whether an error response of this status is the router's own: no server had the request, or all failed otherwise.
     pub fn leave_to_router(&self, status: u16) -> bool {
-        let leg = self.prefill_leg.as_ref().map(|leg| leg.lock().clone());
-        let mut all = self.last.iter().chain(&leg).chain(&self.others);
-        let is_servers = all.any(|attempt| attempt.status == Some(status));
-        let has_failed = || self.last.iter().chain(&leg).any(Attempt::has_failed);
+        let legs = || self.last.iter().chain(&self.prefill_leg);
+        let is_servers = |attempt: &Attempt| attempt.status == Some(status);
+        let is_servers = legs().chain(&self.others).any(is_servers);
+        let has_failed = || legs().any(Attempt::has_failed);
         match self.count {
             // Behind a router that passes on no header, the attempts of a failed request are not known.
             0 => matches!(status, 408 | 429 | 503),
@@ -60,31 +63,34 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Returns the number of attempts and the failed ones, `answer` not among them.
-    pub fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<FailedAttempt>) {
-        let attempts = self.snapshot();
-        let all = sendings(&attempts, |a, b| a.is_other_leg_of(b));
-        let is_other = |legs: &&Vec<&Attempt>| !legs.iter().any(|leg| Some(leg.span) == answer);
-        let is_open = |leg: &&&Attempt| !leg.has_answered();
-        let others = all.iter().filter(is_other);
-        let others = others.map(|legs| legs.iter().filter(is_open).copied().collect());
-        (count(&all), failed(others))
+    /// Adds an attempt, unless the request is closed. Returns `false` if there is no room for it.
+    pub fn insert(&mut self, attempt: &SharedAttempt) -> bool {
+        let has_room = self.attempts.len() < MAX_ATTEMPTS;
+        if has_room && !self.is_closed {
+            self.attempts.push(attempt.clone());
+        }
+        has_room || self.is_closed
     }
 
-    /// Takes the attempts, as the request has ended.
-    pub fn take_attempts(&mut self) -> RequestAttempts {
-        let attempts = self.snapshot();
+    /// Returns the attempts so far; `answered_by` is the span of the one that answered, if that is known.
+    pub fn attempts(&self, answered_by: Option<SpanId>) -> RequestAttempts {
+        let attempts = self.attempts.iter().map(|one| one.lock().clone());
+        let attempts: Vec<Attempt> = attempts.collect();
         let mut all = sendings(&attempts, |a, b| a.is_other_leg_of(b));
-        let is_answer = |leg: &Attempt| match self.answered_by {
+        let is_answer = |leg: &Attempt| match answered_by {
             Some(by) => leg.span == by,
             None => leg.may_answer(),
         };
         let mut sent = all.iter();
         let place = sent.rposition(|legs| legs.iter().any(|leg| is_answer(leg)));
         // The one that answered is at a hop of another process.
-        let is_elsewhere = place.is_none() && self.answered_by.is_some();
-        let count = count(&all) + u32::from(is_elsewhere);
-        let legs = place.map_or_else(Vec::new, |place| all.remove(place));
+        let is_elsewhere = place.is_none() && answered_by.is_some();
+        let count = u32::try_from(all.len()).unwrap_or(u32::MAX) + u32::from(is_elsewhere);
+        let mut legs = place.map_or_else(Vec::new, |place| all.remove(place));
+        // Without an answer, two servers of unknown roles are not told apart.
+        if answered_by.is_none() && legs.len() > 1 && legs.iter().all(|leg| leg.role.is_none()) {
+            legs.clear();
+        }
         // A router may pass on the error of a prefill server's leg; the decode leg is the last one all the same.
         let last = legs
             .iter()
@@ -93,34 +99,27 @@ impl Request {
         let last_span = last.map(|last| last.span);
         let is_prefill =
             |leg: &&Attempt| leg.role != Some(ServerRole::Decode) && Some(leg.span) != last_span;
-        let prefill = legs.into_iter().find(is_prefill).map(|leg| leg.span);
+        let prefill = legs.into_iter().find(is_prefill);
+        let named = [prefill.map(|leg| leg.span), last_span];
         let others = attempts.iter();
-        let others = others.filter(|one| ![prefill, last_span].contains(&Some(one.span)));
-        let mut shared = std::mem::take(&mut self.attempts).into_iter();
+        let others = others.filter(|one| !named.contains(&Some(one.span)));
+        let failed_sendings = all.iter().filter_map(|legs| failed(legs));
         RequestAttempts {
             others: others.take(MAX_FAILED).cloned().collect(),
-            failed: failed(all.into_iter()),
-            prefill_leg: prefill.and_then(|span| shared.find(|one| one.lock().span == span)),
-            is_named: last.is_some() && self.answered_by == last_span,
+            failed: failed_sendings.take(MAX_FAILED).collect(),
+            prefill_leg: prefill.cloned(),
+            is_named: last.is_some() && answered_by == last_span,
             last: last.cloned(),
             count,
         }
     }
-
-    fn snapshot(&self) -> Vec<Attempt> {
-        self.attempts.iter().map(|one| one.lock().clone()).collect()
-    }
 }
 
-fn count(sendings: &[Vec<&Attempt>]) -> u32 {
-    u32::try_from(sendings.len()).unwrap_or(u32::MAX)
-}
-
-/// Returns these sendings as rows show them. Of two legs that is the one that failed by itself; the router ended the other for it.
-fn failed<'a>(sendings: impl Iterator<Item = Vec<&'a Attempt>>) -> Vec<FailedAttempt> {
-    let failed = |legs: Vec<&Attempt>| {
-        let leg = legs.iter().rev().max_by_key(|leg| leg.has_failed());
-        leg.map(|leg| leg.failed())
-    };
-    sendings.filter_map(failed).take(MAX_FAILED).collect()
+/// Returns a sending as rows show it, if it failed or goes on. Of two legs that is the one that failed by itself; the router ended the
+/// other for it.
+fn failed(legs: &[&Attempt]) -> Option<FailedAttempt> {
+    let legs = legs.iter().rev();
+    let legs = legs.filter(|leg| leg.has_failed() || !leg.has_answered());
+    legs.max_by_key(|leg| leg.has_failed())
+        .map(|leg| leg.failed())
 }

@@ -1,5 +1,6 @@
 //! Tests of the join tables.
 
+use super::request::MAX_ATTEMPTS;
 use super::*;
 use crate::request::attempt::ParentSpan;
 use crate::request::outcome::Outcome;
@@ -47,7 +48,7 @@ impl Tables {
 
     /// Opens a request of the front with one id, sent with one span.
     fn open(&self, id: &str, sent_with: u64) -> SharedRequest {
-        let request = self.joins.open(id).unwrap();
+        let request = self.joins.open(id);
         self.joins.add_span(&request, span(sent_with));
         request
     }
@@ -60,10 +61,9 @@ impl Tables {
     }
 
     /// Returns the sizes of all tables, so that a leak shows.
-    fn sizes(&self) -> [usize; 5] {
+    fn sizes(&self) -> [usize; 3] {
         let table = self.joins.table.lock();
-        let lists = [table.by_span.len(), table.by_id.len(), table.ended.len()];
-        [table.open, lists[0], lists[1], lists[2], table.attempts]
+        [table.by_span.len(), table.by_id.len(), table.ended.len()]
     }
 }
 
@@ -82,7 +82,7 @@ fn an_attempt_after_the_end_is_counted_and_in_no_row() {
     assert!(!tables.arrive(4, Some(100), Some("id")).needs_row);
     assert_eq!(tables.counted("late"), 1);
     tables.joins.sweep(at(3).plus_nanos(MEMORY + 1));
-    assert_eq!(tables.sizes(), [0; 5]);
+    assert_eq!(tables.sizes(), [0; 3]);
 }
 
 #[test]
@@ -142,10 +142,10 @@ fn a_client_may_give_all_its_requests_one_id() {
         assert!(!attempt.needs_row, "one at a time");
         tables.joins.close(&request, at(1));
     }
-    let [requests, spans, ids, ..] = tables.sizes();
-    assert_eq!((requests, spans, ids), (0, CAPACITY, 0));
+    let [spans, ids, _] = tables.sizes();
+    assert_eq!((spans, ids), (CAPACITY, 0));
     tables.joins.sweep(at(100));
-    assert_eq!(tables.sizes(), [0; 5]);
+    assert_eq!(tables.sizes(), [0; 3]);
 }
 
 #[test]
@@ -157,52 +157,40 @@ fn without_a_front_each_attempt_has_its_row_and_the_failed_ones_before_it() {
     };
     let first = tables.arrive(1, Some(100), Some("id"));
     assert!(first.needs_row);
-    assert_eq!(first.so_far(), (1, Vec::new()));
+    assert_eq!((first.so_far().count, first.so_far().failed.len()), (1, 0));
     end(&first, Some(503), Outcome::Rejected);
     let second = tables.arrive(2, Some(100), Some("id"));
-    let (count, failed) = second.so_far();
+    let RequestAttempts { count, failed, .. } = second.so_far();
     assert_eq!((count, failed.len(), failed[0].status), (2, 1, Some(503)));
     done(&first);
     end(&second, Some(200), Outcome::Ok);
     done(&second);
     assert_eq!(tables.counted("nothing"), 0, "it is no failure to join");
     let third = tables.arrive(3, Some(100), Some("id"));
-    assert_eq!(third.so_far().1.len(), 1);
+    assert_eq!(third.so_far().failed.len(), 1);
     done(&third);
     // A first attempt that answers is not kept.
     let alone = tables.arrive(4, Some(200), None);
     end(&alone, Some(200), Outcome::Ok);
     done(&alone);
-    let [_, spans, _, ended, _] = tables.sizes();
+    let [spans, _, ended] = tables.sizes();
     assert_eq!((spans, ended), (1, 3));
     tables.joins.sweep(at(3).plus_nanos(MEMORY));
-    assert_eq!(tables.sizes(), [0; 5]);
+    assert_eq!(tables.sizes(), [0; 3]);
 }
 
 #[test]
-fn the_tables_are_bounded_and_what_they_drop_is_counted() {
+fn a_request_has_a_bounded_number_of_attempts_and_those_dropped_are_counted() {
     let tables = tables(true);
-    let dropped = |times: usize| {
-        let text = tables.metrics.text();
-        let line = format!("queuescope_joins_dropped_total {times}\n");
-        assert!(text.contains(&line), "{text}");
-    };
-    let numbers = 1..=CAPACITY as u64;
-    let requests = numbers.map(|number| tables.open(&number.to_string(), 1_000_000 + number));
-    let requests: Vec<_> = requests.collect();
-    assert!(tables.joins.open("one more").is_none());
-    dropped(1);
-    tables.joins.close(&requests[CAPACITY - 1], at(1));
-    let more = tables.joins.open("one more");
-    assert!(more.is_some(), "an ended one makes room");
-    // There is a limit for one request, and one for all.
-    let full = CAPACITY / MAX_ATTEMPTS + 1;
-    for number in 0..(full * (MAX_ATTEMPTS + 1)) as u64 {
-        let parent = 1_000_001 + number / (MAX_ATTEMPTS as u64 + 1);
-        assert!(!tables.arrive(number + 1, Some(parent), None).needs_row);
+    let _request = tables.open("id", 100);
+    for number in 0..=MAX_ATTEMPTS as u64 {
+        assert!(!tables.arrive(number + 1, Some(100), None).needs_row);
     }
-    assert_eq!(tables.sizes()[4], CAPACITY);
-    dropped(1 + CAPACITY / MAX_ATTEMPTS + MAX_ATTEMPTS + 1);
+    let text = tables.metrics.text();
+    assert!(
+        text.contains("queuescope_joins_dropped_total 1\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -216,41 +204,14 @@ fn while_two_processes_share_the_hops_attempts_of_the_other_have_no_rows() {
     assert_eq!((swept(), tables.counted("nothing")), (2, 2));
     assert!(end(at(20)).is_none());
     // The attempt ended before this process knew of the other.
-    joins.shared_with_predecessor(None);
+    joins.share_until(Stamp::MAX);
     assert_eq!(swept(), 0);
     // The other process ended at 30: only attempts that ended before may be its.
-    joins.shared_with_predecessor(Some(at(30)));
+    joins.share_until(at(30));
     assert!(end(at(29)).is_none() && end(at(31)).is_none());
     assert_eq!(swept(), 1);
-    assert!(end(at(110)).is_none());
-    joins.shared_with_successor();
-    // That the predecessor has ended changes nothing about the successor.
-    joins.shared_with_predecessor(Some(at(105)));
-    assert!(joins.sweep(Stamp::MAX).is_empty());
     let counts = ["nothing", "elsewhere"].map(|by| tables.counted(by));
-    assert_eq!(counts, [3, 3]);
-}
-
-/// The front's row waits for the report of its request's other leg, for a limited time.
-#[test]
-fn a_row_waits_for_its_other_leg() {
-    let tables = tables(true);
-    let joins = &tables.joins;
-    let row = || vec![Sample::whole().open_row()];
-    let host = |rows: Option<Vec<Row>>| rows.unwrap()[0].prefill_host.take().unwrap();
-    // The leg has reported: the row is returned at once.
-    let ended = tables.leg(1, 1, None).data;
-    ended.lock().ended = Some(at(2));
-    assert_eq!(host(joins.with_leg(&ended, row(), at(2))), "server:1");
-    // It may report until the limit or the process's end.
-    for (number, end) in [(2, at(8)), (3, Stamp::MAX)] {
-        let leg = tables.leg(number, number, None).data;
-        assert!(joins.with_leg(&leg, row(), at(2)).is_none());
-        assert!(joins.sweep(at(7)).is_empty());
-        leg.lock().host = "reported later".to_owned();
-        let mut rows = joins.sweep(end);
-        assert_eq!((rows.len(), &*host(rows.pop())), (1, "reported later"));
-    }
+    assert_eq!(counts, [3, 2]);
 }
 
 /// Behind a router that passes on no header, the id in the response joins the legs, before and after their end.
@@ -283,7 +244,7 @@ fn the_id_in_a_response_joins_both_legs() {
         }
         let closed = joins.close(&request, at(3));
         let (last, leg) = (closed.last.unwrap(), closed.prefill_leg.unwrap());
-        let leg = leg.lock().span;
+        let leg = leg.span;
         assert_eq!((last.span, leg, closed.count), (span(2), span(1), 1));
         assert!(closed.is_named && closed.others.is_empty());
         // They are in the front's row.
@@ -341,7 +302,7 @@ fn legs_without_a_front_are_one_row() {
         assert!(tables.joins.sweep(at(7)).is_empty());
         if !has_front {
             // The successor has none of these attempts.
-            tables.joins.shared_with_successor();
+            tables.joins.share_until(Stamp::MAX);
         }
         let rows = tables.joins.sweep(at(8)).pop().unwrap();
         assert_eq!(rows[0].prefill_host.as_deref(), Some("server:1"));

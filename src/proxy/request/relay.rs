@@ -26,12 +26,11 @@ use super::upload::body_or_close;
 use super::{Request, hold};
 
 /// A response, as far as it was read and written.
+#[derive(Default)]
 pub(super) struct Response {
     /// Method and version of its request.
     method: Method,
     version: Version,
-    /// When the upstream last sent or took something.
-    last_activity: Stamp,
     /// Whether any of it was read, be it a `100 Continue`.
     pub(super) has_arrived: bool,
     /// Whether its final head was passed on, or ours was sent.
@@ -40,9 +39,8 @@ pub(super) struct Response {
     pub(super) is_read: bool,
     /// Whether its body ends with the client's connection.
     pub(super) ends_by_close: bool,
-    /// What was read while a write was pending, and its bytes.
+    /// What was read while a write was pending.
     read_ahead: VecDeque<Part>,
-    read_ahead_bytes: usize,
     /// The buffer for the next piece; a piece that was written returns it.
     buffer: Vec<u8>,
     /// Why no more of it can be read, once what was read has been passed on.
@@ -62,21 +60,12 @@ const MAX_CAPACITY: usize = 8 * 1024;
 const MAX_GATHERED: usize = MAX_CAPACITY / 2;
 
 impl Response {
-    pub(super) fn new(client: &Exchange, at: Stamp) -> Response {
-        let head = client.head();
+    pub(super) fn of(request: &RequestHeader) -> Response {
         Response {
-            method: head.method.clone(),
-            version: head.version,
-            last_activity: at,
-            has_arrived: false,
-            has_begun: false,
-            is_read: false,
-            ends_by_close: false,
-            read_ahead: VecDeque::new(),
-            read_ahead_bytes: 0,
+            method: request.method.clone(),
+            version: request.version,
             buffer: Vec::with_capacity(FIRST_CAPACITY),
-            read_error: None,
-            upload_error: None,
+            ..Response::default()
         }
     }
 
@@ -160,6 +149,7 @@ impl Request<'_> {
             let done = tokio::select! {
                 biased;
                 read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
+                    self.delay(client).await?;
                     let at = self.shared.clock.now();
                     let part = self.take_response(read, up.was_upgraded(), at)?;
                     if self.response.is_read && self.upload.is_over {
@@ -190,7 +180,7 @@ impl Request<'_> {
 
     pub(super) fn note_activity(&mut self) {
         let now = self.shared.clock.now();
-        (self.response.last_activity, self.upload.waiting_since) = (now, now);
+        (self.last_activity, self.upload_waits_since) = (now, now);
     }
 
     /// Keeps the connection for another request, if all of this one was sent.
@@ -216,18 +206,33 @@ impl Request<'_> {
                 .checked_sub(Duration::from_nanos(silent))
                 .filter(|left| !left.is_zero())
         };
-        let last_activity = self.response.last_activity;
         // From now on another limit may hold.
         let mut next = max_silence.min(client_limit);
         if takes_body {
-            let since = last_activity.max(self.upload.waiting_since);
-            next =
-                next.min(left(since, client_limit).ok_or(Failure::Refused(Refusal::BodySilent))?);
+            let since = self.last_activity.max(self.upload_waits_since);
+            let too_slow = Failure::Refused(Refusal::BodyTooSlow);
+            next = next.min(left(since, client_limit).ok_or(too_slow)?);
         }
         if !self.response.is_read {
-            next = next.min(left(last_activity, max_silence).ok_or(Failure::UpstreamSilent)?);
+            let silent = || Failure::Upstream(Error::new_up(ErrorType::ReadTimedout));
+            next = next.min(left(self.last_activity, max_silence).ok_or_else(silent)?);
         }
         Ok(next)
+    }
+
+    /// Holds back the piece of a body that was read, if a fault slows the response.
+    async fn delay(&mut self, client: &mut Exchange) -> Result<(), Failure> {
+        let Some(fault) = &mut self.fault else {
+            return Ok(());
+        };
+        match fault
+            .fault
+            .delay()
+            .filter(|_| !self.response.buffer.is_empty())
+        {
+            Some(delay) => hold(fault, Some(delay), client).await,
+            None => Ok(()),
+        }
     }
 
     /// Takes what was read from upstream at `at`.
@@ -241,7 +246,7 @@ impl Request<'_> {
             let error = self.response.upload_error.take().unwrap_or(error);
             Failure::Upstream(error.into_up())
         })?;
-        self.response.last_activity = at;
+        self.last_activity = at;
         if let Some(mut head) = head {
             self.take_head(&mut head, is_end, is_upgraded, at)?;
             return Ok(Part::Head(head, is_end));
@@ -254,9 +259,6 @@ impl Request<'_> {
         }
         self.response.is_read = is_end;
         self.context.response_body(&piece, is_end, at);
-        if self.fault.is_none() {
-            self.context.pass_on(piece.is_empty(), is_end, at);
-        }
         Ok(Part::Body(piece, is_end))
     }
 
@@ -275,12 +277,9 @@ impl Request<'_> {
         };
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
         if is_switch && !is_upgraded {
-            // Client and upstream would not agree on what follows.
-            let error = Error::explain(
-                ErrorType::InvalidHTTPHeader,
-                "101 without an upgrade request",
-            );
-            return Err(Failure::Upstream(error.into_up()));
+            // Nobody asked for it: client and upstream would not agree on what follows.
+            let error = Error::new_up(ErrorType::InvalidHTTPHeader);
+            return Err(Failure::Upstream(error));
         }
         if head.status.is_informational() {
             return Ok(());
@@ -292,7 +291,7 @@ impl Request<'_> {
         }
         self.context.response_head(head, hop, at);
         let request = (&self.response.method, self.response.version);
-        let invalid = |_| Failure::Internal("a header cannot be written");
+        let invalid = |_| Failure::Internal("a header cannot be written".to_owned());
         self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(invalid)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
             && !head.headers.contains_key(&identity::ID)
@@ -307,26 +306,17 @@ impl Request<'_> {
     /// Returns those that a hop of ours signed.
     fn take_stamps(&self, head: &mut ResponseHeader) -> Option<Stamps> {
         head.remove_header(&heads::STAMPS);
-        let values = head.headers.get_all(&heads::HOP).iter();
-        let texts: Vec<_> = values.map(HeaderValue::to_str).collect();
-        if texts.is_empty() {
-            return None;
-        }
         let (key, id) = (&self.shared.hop_key, self.id.as_deref().unwrap_or_default());
-        let mut texts = texts.into_iter().flatten();
-        let stamps = texts.find_map(|text| Stamps::parse(key.verify(id, text)?));
-        head.remove_header(&heads::HOP);
-        if stamps.is_none() {
-            let refused = &self.shared.metrics.hop_stamps_refused;
-            refused.with(&[]).inc();
-            self.shared.unsigned_stamps.call_once(|| {
-                log::warn!(
-                    "{}: answered with an {HOP_HEADER} without a valid signature or of another version: removed, not used. If a hop of \
-                     yours in another process wrote it, give both processes the same hop_secret (and let the router pass {REQUEST_ID} on) and version. Logged once; {} counts",
-                    self.context.upstream,
-                    refused.name()
-                );
-            });
+        let mut values = head.headers.get_all(&heads::HOP).iter();
+        let parsed = |value: &HeaderValue| Stamps::parse(key.verify(id, value.to_str().ok()?)?);
+        let stamps = values.find_map(parsed);
+        if head.remove_header(&heads::HOP).is_some() && stamps.is_none() {
+            self.shared.metrics.hop_stamps_refused.with(&[]).inc();
+            log::warn!(
+                "{}: answered with an {HOP_HEADER} without a valid signature or of another version: removed, not used. If a hop of \
+                 yours in another process wrote it, give both processes the same hop_secret (and let the router pass {REQUEST_ID} on) and version",
+                self.context.upstream,
+            );
         }
         stamps
     }
@@ -357,19 +347,7 @@ impl Request<'_> {
                         .set_keepalive(keeps.then_some(self.limits.client_idle_timeout_s.get()));
                 }
             }
-            Part::Body(piece, is_last) => {
-                let read_ahead = &mut self.response.read_ahead_bytes;
-                *read_ahead = read_ahead.saturating_sub(piece.len());
-                if let Some(fault) = &mut self.fault {
-                    let delay = fault.fault.delay().filter(|_| !piece.is_empty());
-                    if delay.is_some() {
-                        hold(fault, delay, client).await?;
-                    }
-                    let now = self.shared.clock.now();
-                    self.context.pass_on(piece.is_empty(), *is_last, now);
-                }
-                is_end = *is_last;
-            }
+            Part::Body(_, is_last) => is_end = *is_last,
         }
         let buffer = self.write(part, client, up).await?;
         if (1..=MAX_CAPACITY).contains(&buffer.capacity()) {
@@ -382,7 +360,7 @@ impl Request<'_> {
             // What the client sends from now on is no body: no limit of one holds.
             self.limits = self.limits.clone().upgraded();
             self.upload.is_over = false;
-            self.upload.waiting_since = self.shared.clock.now();
+            self.upload_waits_since = self.shared.clock.now();
         }
         // The upstream's end of an upgraded connection is the end of both.
         self.upload.is_over |= is_end && client.session.was_upgraded();
@@ -396,17 +374,13 @@ impl Request<'_> {
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<Vec<u8>, Failure> {
-        let past = self.context.timing.past_write_wait();
         let limit = self.write_limit(client);
         let read_ahead = self.read_ahead(up);
         let written = client.write(part, limit, read_ahead).await;
-        if self.context.timing.is_write_pending() {
-            let now = self.shared.clock.now();
-            self.context.timing.write_over(now);
-            self.response.last_activity = now;
+        if self.context.timing.write_pending_since.is_some() {
+            self.context.timing.write_over(self.shared.clock.now());
             // Nothing of the request's body was read meanwhile.
-            let pending = self.context.timing.past_write_wait() - past;
-            self.upload.waiting_since = self.upload.waiting_since.plus_nanos(pending);
+            self.note_activity();
         }
         written.map_err(|error| match error {
             NotWritten::Stalled => Failure::ClientStalled,
@@ -423,8 +397,9 @@ impl Request<'_> {
             return pending().await;
         };
         while !self.response.is_read && self.fault.is_none() {
-            if self.response.read_ahead.len() >= MAX_READ_AHEAD
-                || self.response.read_ahead_bytes >= MAX_READ_AHEAD_BYTES
+            let ahead = &self.response.read_ahead;
+            if ahead.len() >= MAX_READ_AHEAD
+                || ahead.iter().map(Part::body_len).sum::<usize>() >= MAX_READ_AHEAD_BYTES
             {
                 self.context.timing.pause_reading(clock.now());
                 break;
@@ -440,9 +415,6 @@ impl Request<'_> {
                 }
                 Err(failure) => return failure,
             };
-            if let Part::Body(piece, _) = &part {
-                self.response.read_ahead_bytes += piece.len();
-            }
             self.response.read_ahead.push_back(part);
         }
         pending().await

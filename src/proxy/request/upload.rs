@@ -9,14 +9,13 @@ use pingora::{Error, ErrorType};
 
 use crate::client::error_response::Refusal;
 use crate::client::exchange::Exchange;
-use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
 use crate::request::prompt_blocks::PromptBlocks;
 
 use super::Request;
 
 /// The body of a request, as far as it was read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Upload {
     /// What was read of it before an upstream was chosen.
     pub(super) unsent: Vec<u8>,
@@ -24,8 +23,6 @@ pub(super) struct Upload {
     pub(super) bytes: u64,
     /// How long pieces were waited for, in sum.
     wait_nanos: i64,
-    /// Since when the next piece is waited for.
-    pub(super) waiting_since: Stamp,
     /// Whether all of it was read.
     pub(super) is_over: bool,
 }
@@ -34,18 +31,6 @@ pub(super) struct Upload {
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most bytes of a body that are read for its prompt.
 const MAX_PROMPT_BYTES: usize = 32 * 1024;
-
-impl Upload {
-    pub(super) fn new(at: Stamp) -> Upload {
-        Upload {
-            unsent: Vec::new(),
-            bytes: 0,
-            wait_nanos: 0,
-            waiting_since: at,
-            is_over: false,
-        }
-    }
-}
 
 impl Request<'_> {
     /// Reads the body until the hashes of the blocks that its prompt begins with are known, and returns these. None of a client
@@ -56,13 +41,13 @@ impl Request<'_> {
         if client.head().headers.contains_key(EXPECT) {
             return Ok(prompt.into_blocks());
         }
-        self.upload.waiting_since = began;
+        self.upload_waits_since = began;
         let blocks = async {
             let mut read = 0;
             while read < MAX_PROMPT_BYTES && !prompt.is_known() && !self.upload.is_over {
                 let limit = self.limits.client_read_timeout_s.get();
                 let piece = tokio::time::timeout(limit, self.read_piece(client)).await;
-                let piece = piece.map_err(|_| Failure::Refused(Refusal::BodySilent))??;
+                let piece = piece.map_err(|_| Failure::Refused(Refusal::BodyTooSlow))??;
                 prompt.feed(&piece);
                 read += piece.len();
                 self.upload.unsent.extend_from_slice(&piece);
@@ -77,15 +62,12 @@ impl Request<'_> {
     /// Reads the next piece of the body.
     async fn read_piece(&mut self, client: &mut Exchange) -> Result<Bytes, Failure> {
         let piece = client.session.read_request_body().await;
-        self.take_piece(piece.map_err(Failure::of_body)?, client)
+        self.take_piece(piece.map_err(|error| Failure::of_body(&error))?, client)
     }
 
     /// Reads the rest of a body that a hop's server does not take, for the room that makes this one of two legs: the router must
-    /// not learn of the failure, and send again, before that is known. Not of a client that expects `100 Continue`.
+    /// not learn of the failure, and send again, before that is known.
     pub(super) async fn read_room(&mut self, client: &mut Exchange) {
-        if client.head().headers.contains_key(EXPECT) {
-            return;
-        }
         let began = self.shared.clock.now();
         let all = async {
             while self.context.may_have_room() && !self.upload.is_over {
@@ -94,7 +76,7 @@ impl Request<'_> {
             Ok::<(), Failure>(())
         };
         let _ = tokio::time::timeout(ROOM_TIMEOUT, all).await;
-        self.context.room_wait_ended(began);
+        self.context.exclude_since(began);
     }
 
     /// Takes a piece of the body that was read, `None` at its end, and holds it to the limits.
@@ -107,9 +89,10 @@ impl Request<'_> {
         let piece = piece.unwrap_or_default();
         self.context.request_body(&piece, is_end);
         let now = self.shared.clock.now();
+        let waited = now.nanos_since(self.upload_waits_since).max(0);
+        self.upload_waits_since = now;
         let upload = &mut self.upload;
-        upload.wait_nanos += now.nanos_since(upload.waiting_since).max(0);
-        upload.waiting_since = now;
+        upload.wait_nanos += waited;
         upload.bytes += piece.len() as u64;
         upload.is_over = is_end;
         if upload.bytes > self.limits.request_body_max_bytes.get() {
@@ -178,7 +161,7 @@ pub(super) async fn body_or_close(
 ) -> Result<Option<Bytes>, Failure> {
     if takes_body {
         let piece = client.session.read_request_body().await;
-        return piece.map_err(Failure::of_body);
+        return piece.map_err(|error| Failure::of_body(&error));
     }
     client.stream_closed().await;
     Err(Failure::ClientGone)

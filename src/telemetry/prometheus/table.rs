@@ -175,10 +175,10 @@ metrics! {
         server's id in it, behind a router that passes on no header), `late` (the request had ended); `ambiguous` (several requests had its id), counted at its arrival, and at its end as all that \
         have a row of their own: `nothing`, or `elsewhere` (nothing here, while another process serves the same listeners: its front's row tells it).";
     joins_dropped: IntCounter = "queuescope_joins_dropped_total", &[];
-        "Requests and attempts that the full join tables did not take.";
+        "Attempts beyond the first 16 of a request, which its row lacks.";
     join_entries: IntGauge = "queuescope_join_table_entries", &["table"];
-        "Entries of the tables by which attempts at hops find their request, looked at once a second. Each holds 65,536; it \
-        keeps them for a minute after the end.";
+        "Entries of the tables by which attempts at hops find their request, looked at once a second: the ids of open requests; \
+        the spans that they were sent with, until a minute after their end.";
     hop_stamps_refused: IntCounter = "queuescope_hop_stamps_refused_total", &[];
         "Responses with an `x-queuescope-hop` that no hop of ours had signed for the request: taken off, not used.";
     upstream_in_flight: IntGauge = "queuescope_upstream_in_flight", &["upstream"];

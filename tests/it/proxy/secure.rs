@@ -89,7 +89,7 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
         let response = front.ask("/generate", "", b"{}").await;
         assert_eq!(response.status(), 502);
         let error = &response.json()["error"];
-        assert_eq!(error["message"], "no TLS connection to the upstream");
+        assert_eq!(error["message"], "upstream: the TLS connection failed");
         let row = front.only_row().await;
         for piece in [
             "localhost:",
