@@ -202,7 +202,7 @@ async fn a_name_is_looked_up_again_when_it_failed() {
         false => Ok(vec![V6]),
     };
     let rules = Rules {
-        upstream_out_s: 0.01.try_into().unwrap(),
+        upstream_out_s: serde_json::from_value(serde_json::json!(0.01)).unwrap(),
         ..rules(Policy::RoundRobin)
     };
     let set = resolved(&["name:1"], rules, resolver, None, &Metrics::new().unwrap());
