@@ -16,10 +16,10 @@ pub struct Offset {
 pub struct OffsetBound {
     /// Our time of the measurement.
     pub at: Stamp,
-    /// The least possible offset, nanoseconds, from a message of theirs that we received.
-    pub at_least: Option<i64>,
-    /// The largest possible offset, nanoseconds, from a message of ours that they received.
-    pub at_most: Option<i64>,
+    /// It is an upper bound, from a message of ours that they received; else a lower one, from a message of theirs.
+    pub is_upper: bool,
+    /// The least possible offset; of an upper bound, the least possible negative of it; nanoseconds.
+    pub least: i64,
 }
 
 impl OffsetBound {
@@ -27,8 +27,8 @@ impl OffsetBound {
     pub fn of_sent(ours: Stamp, theirs: Stamp) -> OffsetBound {
         OffsetBound {
             at: ours,
-            at_least: None,
-            at_most: Some(theirs.nanos_since(ours)),
+            is_upper: true,
+            least: ours.nanos_since(theirs),
         }
     }
 
@@ -36,8 +36,8 @@ impl OffsetBound {
     pub fn of_received(ours: Stamp, theirs: Stamp) -> OffsetBound {
         OffsetBound {
             at: ours,
-            at_least: Some(theirs.nanos_since(ours)),
-            at_most: None,
+            is_upper: false,
+            least: theirs.nanos_since(ours),
         }
     }
 
