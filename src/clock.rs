@@ -3,8 +3,6 @@
 //! Every process is a clock (docs/dev/ARCHITECTURE.md, "The way of a stamp"). Ours is `CLOCK_MONOTONIC`, anchored to the wall clock once,
 //! at the first use, so that a step of the wall clock has no effect.
 
-use std::fmt;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -24,20 +22,9 @@ pub fn seconds(nanos: i64) -> f64 {
 /// A timestamp of one clock, in nanoseconds since the Unix epoch by that clock.
 ///
 /// Timestamps of two clocks compare only through an offset ([`crate::offset`]).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(into = "i64", try_from = "i64")]
-pub struct Stamp(
-    /// With the sign bit flipped: this keeps the order, and leaves 0 for the `None` of an `Option`.
-    NonZeroU64,
-);
-
-const SIGN: u64 = 1 << 63;
-
-impl fmt::Debug for Stamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stamp").field(&self.nanos()).finish()
-    }
-}
+pub struct Stamp(i64);
 
 impl From<Stamp> for i64 {
     fn from(at: Stamp) -> i64 {
@@ -66,12 +53,9 @@ impl Stamp {
     /// Later than any other.
     pub const MAX: Stamp = Stamp::from_nanos(i64::MAX);
 
-    /// From nanoseconds since the Unix epoch; `i64::MIN` becomes `i64::MIN + 1`.
+    /// From nanoseconds since the Unix epoch.
     pub const fn from_nanos(nanos: i64) -> Stamp {
-        match NonZeroU64::new(nanos as u64 ^ SIGN) {
-            Some(number) => Stamp(number),
-            None => Stamp(NonZeroU64::MIN),
-        }
+        Stamp(nanos)
     }
 
     /// From seconds since the Unix epoch, rounded to the nanosecond. `None` unless the value is
@@ -85,7 +69,7 @@ impl Stamp {
 
     /// Nanoseconds since the Unix epoch.
     pub const fn nanos(self) -> i64 {
-        (self.0.get() ^ SIGN) as i64
+        self.0
     }
 
     /// Seconds since the Unix epoch, at the resolution of a float this large: about 0.24 µs.
@@ -243,15 +227,6 @@ mod tests {
         assert!((stamp.seconds() - 1_795_168_579.844_124).abs() < 3e-7);
         assert_eq!(Stamp::from_seconds(f64::NAN), None);
         assert_eq!(Stamp::from_seconds(1e300), None);
-    }
-
-    #[test]
-    fn stamps_are_in_order_whatever_their_sign_and_none_takes_no_room() {
-        let all = [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX].map(Stamp::from_nanos);
-        assert!(all.is_sorted());
-        assert_eq!(all[2..].iter().map(|at| at.nanos()).max(), Some(i64::MAX));
-        assert_eq!(all[3].nanos_since(all[2]), 1);
-        assert_eq!(size_of::<Option<Stamp>>(), size_of::<i64>());
     }
 
     #[test]
