@@ -26,7 +26,6 @@ pub mod prompt_blocks;
 pub mod request_body;
 pub mod response;
 pub mod responses;
-pub mod roles;
 pub mod row;
 #[cfg(test)]
 pub mod sample;
