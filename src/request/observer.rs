@@ -215,10 +215,6 @@ impl Observer {
         };
         response.finish();
         let (generation_end, unread) = (response.generation_end(), response.unread());
-        let generation_end = match generation_end {
-            GenerationEnd::Absent if self.row.stream == Some(true) => GenerationEnd::Empty,
-            generation_end => generation_end,
-        };
         let parsed = response.into_parsed();
         self.row.message_whole = Some(is_whole);
         // An error's body is no generation.
@@ -226,7 +222,7 @@ impl Observer {
             self.row.unread = unread;
             self.row.generation_whole = match generation_end {
                 GenerationEnd::Unknown => None,
-                GenerationEnd::Absent | GenerationEnd::Empty | GenerationEnd::Cut => Some(false),
+                GenerationEnd::Cut => Some(false),
                 GenerationEnd::Whole => Some(parsed.failure.is_none()),
             };
         }

@@ -12,8 +12,7 @@ names! {
     #[derive(Default)]
     pub enum Outcome {
         /// The answer came whole: the message to the end of its framing, the generation to its last event; or the client left
-        /// after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`), unless a stream was asked
-        /// for.
+        /// after the last event.
         Ok = "ok",
         /// The request was wrong: 4xx, also as the code of an error event inside a 200; 3xx (it was sent to the wrong place:
         /// redirects are not followed); a request that is not valid HTTP, or over a size limit of the proxy.
@@ -29,7 +28,7 @@ names! {
         /// The engine was told to drop the request (`/abort_request`, or a deadline of its own); the client stayed.
         EngineAbort = "engine_abort",
         /// The server (or the router) ended its response early: before its head, within the message, or, where the message looks whole,
-        /// within the generation or before a stream's first event. `message_whole` and `generation_whole` say what was cut.
+        /// within the generation or before it: a 2xx without a body. `message_whole` and `generation_whole` say what was cut.
         UpstreamDied = "upstream_died",
         /// A time limit of the proxy or the generator ran out; `error` says who was waited for.
         Timeout = "timeout",
@@ -90,11 +89,7 @@ pub enum GenerationEnd {
     /// The body cannot be read.
     #[default]
     Unknown,
-    /// There was no body.
-    Absent,
-    /// A stream without a single event.
-    Empty,
-    /// It began, but its end is missing.
+    /// Its end is missing, or all of it.
     Cut,
     /// It is complete.
     Whole,
@@ -159,13 +154,12 @@ fn of_response(facts: &ResponseFacts<'_>) -> (Outcome, String) {
     if let Some(failure) = facts.failure {
         return (of_failure(failure), failure.text());
     }
-    let died = |reason: &str| (Outcome::UpstreamDied, reason.to_owned());
     match facts.generation_end {
-        GenerationEnd::Cut => died("the response ended without its end"),
-        GenerationEnd::Empty => died("the stream ended without a single event"),
-        GenerationEnd::Unknown | GenerationEnd::Absent | GenerationEnd::Whole => {
-            (Outcome::Ok, String::new())
+        GenerationEnd::Cut => {
+            let error = "the response ended without its end".to_owned();
+            (Outcome::UpstreamDied, error)
         }
+        GenerationEnd::Unknown | GenerationEnd::Whole => (Outcome::Ok, String::new()),
     }
 }
 

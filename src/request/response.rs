@@ -111,20 +111,17 @@ impl ResponseBody {
     /// Returns what the body showed of the generation's end. A router that was cut off passes on what it has as if it were whole:
     /// only the body tells.
     pub fn generation_end(&self) -> GenerationEnd {
-        let has_begun = self.document.parsed.first_event.is_some();
+        let parsed = &self.document.parsed;
         match &self.framing {
-            Framing::Events(_) if !self.document.parsed.has_event => GenerationEnd::Empty,
-            _ if self.document.parsed.done => GenerationEnd::Whole,
-            Framing::Opaque(_) if !has_begun => GenerationEnd::Absent,
+            Framing::Events(_) if parsed.done && parsed.has_event => GenerationEnd::Whole,
+            Framing::Events(_) => GenerationEnd::Cut,
+            Framing::Opaque(_) if parsed.first_event.is_none() => GenerationEnd::Cut,
             Framing::Opaque(_) => GenerationEnd::Unknown,
             Framing::Json => match self.document.scanner.progress() {
-                Progress::Nothing => GenerationEnd::Absent,
-                Progress::Part => GenerationEnd::Cut,
-                Progress::Whole if self.document.parsed.in_background => GenerationEnd::Unknown,
-                Progress::Whole => GenerationEnd::Whole,
-                Progress::Broken => GenerationEnd::Unknown,
+                Progress::Nothing | Progress::Part => GenerationEnd::Cut,
+                Progress::Whole if !parsed.in_background => GenerationEnd::Whole,
+                Progress::Whole | Progress::Broken => GenerationEnd::Unknown,
             },
-            Framing::Events(_) => GenerationEnd::Cut,
         }
     }
 

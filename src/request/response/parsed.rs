@@ -183,13 +183,9 @@ impl ParsedBody {
     fn event_type(&mut self, kind: &[u8]) {
         match kind {
             b"message_stop" | b"response.completed" | b"response.incomplete" => self.done = true,
-            b"response.failed" => {
+            b"response.failed" | b"response.cancelled" => {
                 self.done = true;
                 self.has_failed = true;
-            }
-            b"response.cancelled" => {
-                self.done = true;
-                self.record_cancel();
             }
             b"response.output_item.done" => self.item.is_repeat = true,
             _ => {}
@@ -200,17 +196,9 @@ impl ParsedBody {
     fn response_status(&mut self, status: &[u8]) {
         match status {
             b"queued" | b"in_progress" => self.in_background = true,
-            b"failed" => self.has_failed = true,
-            b"cancelled" => self.record_cancel(),
+            b"failed" | b"cancelled" => self.has_failed = true,
             _ => {}
         }
-    }
-
-    fn record_cancel(&mut self) {
-        self.failure.get_or_insert(Failure {
-            is_abort: true,
-            ..Failure::default()
-        });
     }
 
     /// Ends the document: a message at its top is an error, unless a sequence stands beside it.
@@ -253,10 +241,6 @@ fn copy_id(id: &mut Vec<u8>, value: Scalar<'_>) {
 }
 
 impl Sink for ParsedBody {
-    fn is_optional(field: Field) -> bool {
-        matches!(field, Field::Meta(_))
-    }
-
     fn wants_optional(&self) -> bool {
         let sequence = usize::try_from(self.item.index.unwrap_or(0)).ok();
         let sequence = sequence.and_then(|index| self.sequences.get(index));
