@@ -46,8 +46,8 @@ pub struct Scanner {
     /// The start of a key or scalar that is split between pieces.
     partial: [u8; MAX_SCALAR_BYTES],
     partial_len: usize,
-    /// The earlier document that similar ones are compared with; `None` without the fast path.
-    template: Option<Template>,
+    /// The earlier documents that similar ones are compared with.
+    template: Template,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,16 +95,15 @@ impl Scanner {
             depth: 0,
             partial: [0; MAX_SCALAR_BYTES],
             partial_len: 0,
-            template: None,
+            template: Template::default(),
         }
     }
 
     /// Makes a scanner for many similar documents, with the fast path.
     pub fn with_template(root: &'static Rule) -> Scanner {
-        Scanner {
-            template: Some(Template::default()),
-            ..Scanner::new(root)
-        }
+        let mut scanner = Scanner::new(root);
+        scanner.template.is_on = true;
+        scanner
     }
 
     /// Forgets the document and begins another.
@@ -133,19 +132,16 @@ impl Scanner {
 
     /// Scans the next piece of the document.
     pub fn feed(&mut self, bytes: &[u8], sink: &mut impl Sink) {
-        if let (State::Value(root), 0, Some(template)) =
-            (self.state, self.depth, &mut self.template)
-        {
-            if template.replay(root, bytes, sink) {
+        if let (State::Value(root), 0) = (self.state, self.depth) {
+            if self.template.replay(root, bytes, sink) {
                 self.state = State::Done;
                 return;
             }
-            template.begin(root, bytes);
+            self.template.begin(root, bytes);
         }
         let rest = self.scan(bytes, sink);
-        if let Some(template) = &mut self.template {
-            template.end(rest.is_empty() && matches!(self.state, State::Done));
-        }
+        let is_whole = rest.is_empty() && matches!(self.state, State::Done);
+        self.template.end(is_whole);
     }
 
     /// Scans to the end of the piece or of the document; returns the rest.
@@ -159,20 +155,13 @@ impl Scanner {
                     self.in_string(string_use, escaped, rest, sink)
                 }
                 State::Bare(field) => self.bare(field, rest, sink),
-                State::Skip(skip) => self.skip(skip, rest, sink),
+                State::Skip(skip) => self.skip(skip, rest),
                 State::After => self.after(rest, sink),
                 State::Done | State::Broken => return rest,
             };
             rest = &rest[used..];
         }
         rest
-    }
-
-    /// Records a value for the template: its start and end, counted from the end of the piece.
-    fn record<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize, _: &S) {
-        if let Some(template) = &mut self.template {
-            template.leaf::<S>(leaf, start, end);
-        }
     }
 
     fn value(&mut self, rule: &'static Rule, rest: &[u8], sink: &mut impl Sink) -> usize {
@@ -212,7 +201,7 @@ impl Scanner {
     fn open(&mut self, rule: &'static Rule, bracket: u8, sink: &mut impl Sink) {
         let is_object = bracket == b'{';
         let has_wanted = match is_object {
-            true => !rule.members.list.is_empty(),
+            true => !rule.members.is_empty(),
             false => rule.elements.is_some(),
         };
         if !(has_wanted || rule.container.is_some()) || self.depth == MAX_DEPTH {
@@ -221,9 +210,7 @@ impl Scanner {
         }
         if let Some(field) = rule.container {
             sink.open(field);
-            if let Some(template) = &mut self.template {
-                template.open(field);
-            }
+            self.template.open(field);
         }
         self.stack[self.depth] = Frame {
             rule,
@@ -261,7 +248,7 @@ impl Scanner {
     /// searching for the key's end.
     fn expected_key(&mut self, inside: &[u8], sink: &mut impl Sink) -> Option<usize> {
         let frame = &mut self.stack[self.depth.saturating_sub(1)];
-        let (name, rule) = frame.rule.members.list.get(frame.next)?;
+        let (name, rule) = frame.rule.members.get(frame.next)?;
         if inside.first() != name.as_bytes().first() {
             return None;
         }
@@ -281,7 +268,7 @@ impl Scanner {
             partial => &self.partial[..partial],
         };
         let frame = &mut self.stack[self.depth.saturating_sub(1)];
-        let rule = match frame.rule.members.find(key, frame.next) {
+        let rule = match frame.rule.member(key, frame.next) {
             Some((rule, next)) => {
                 frame.next = next;
                 rule
@@ -334,7 +321,7 @@ impl Scanner {
             _ => {
                 let leaf = Leaf::String(string_use);
                 leaf.report(&rest[..end], sink);
-                self.record(leaf, rest.len(), rest.len() - end, sink);
+                self.template.leaf(leaf, rest.len(), rest.len() - end);
             }
         }
         self.end_value();
@@ -355,23 +342,19 @@ impl Scanner {
             leaf.report(&self.partial[..self.partial_len], sink);
         } else {
             leaf.report(&rest[..end], sink);
-            self.record(leaf, rest.len(), rest.len() - end, sink);
+            self.template.leaf(leaf, rest.len(), rest.len() - end);
         }
         self.end_value();
         end
     }
 
-    fn skip(&mut self, mut skip: Skip, rest: &[u8], sink: &impl Sink) -> usize {
+    fn skip(&mut self, mut skip: Skip, rest: &[u8]) -> usize {
         let Some(end) = skip.end(rest) else {
             self.state = State::Skip(skip);
             return rest.len();
         };
-        self.record(
-            Leaf::Container(skip.open),
-            rest.len(),
-            rest.len() - end,
-            sink,
-        );
+        let leaf = Leaf::Container(skip.open);
+        self.template.leaf(leaf, rest.len(), rest.len() - end);
         self.end_value();
         end
     }
@@ -402,9 +385,7 @@ impl Scanner {
         self.depth = self.depth.saturating_sub(1);
         if let Some(field) = self.stack[self.depth].rule.container {
             sink.close(field);
-            if let Some(template) = &mut self.template {
-                template.close(field);
-            }
+            self.template.close(field);
         }
         self.end_value();
     }
@@ -438,11 +419,6 @@ impl Scanner {
 
 /// Returns the number of white-space bytes at the start of `rest`.
 fn white_space_len(rest: &[u8]) -> usize {
-    match rest.first() {
-        Some(byte) if *byte > b' ' => 0,
-        _ => rest
-            .iter()
-            .position(|b| !matches!(b, b' ' | b'\n' | b'\r' | b'\t'))
-            .unwrap_or(rest.len()),
-    }
+    let is_other = |byte: &u8| !matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+    rest.iter().position(is_other).unwrap_or(rest.len())
 }

@@ -60,9 +60,9 @@ impl Leaf {
         )
     }
 
-    /// Whether it is optional for the sink.
-    pub fn is_optional<S: Sink>(self) -> bool {
-        matches!(self, Leaf::Bare(Some(field)) if S::is_optional(field))
+    /// Whether sinks may do without it.
+    pub fn is_optional(self) -> bool {
+        matches!(self, Leaf::Bare(Some(field)) if field.is_optional())
     }
 
     /// Reports the value with these bytes to the sink.

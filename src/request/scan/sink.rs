@@ -8,11 +8,7 @@ pub const MAX_SCALAR_BYTES: usize = 256;
 
 /// Receives what [`super::Scanner`] finds.
 pub trait Sink {
-    /// Whether the sink can do without numbers and literals of this field.
-    fn is_optional(_field: Field) -> bool {
-        false
-    }
-    /// Whether the sink wants the optional values, asked before the parent of their container closes. On the fast path they are
+    /// Whether the sink wants the optional values ([`Field::is_optional`]), asked before the parent of their container closes. On the fast path they are
     /// reported then or not at all; a scan reports them where they stand.
     fn wants_optional(&self) -> bool {
         true

@@ -38,6 +38,8 @@ thread_local! {
 /// The documents that those of one stream are compared with.
 #[derive(Debug, Default)]
 pub struct Template {
+    /// Documents are kept and compared; else there is no fast path.
+    pub is_on: bool,
     /// The one that the stream scanned last.
     own: Recording,
     /// The shared one that the last document matched, and the number of matches since.
@@ -90,9 +92,9 @@ struct Change {
 impl Template {
     /// Whether `document`, to be scanned by `root`, begins with a whole document that differs from a recorded one in values only;
     /// if so, makes the scan's calls to the sink.
-    pub fn replay<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
+    pub fn replay(&mut self, root: &'static Rule, document: &[u8], sink: &mut impl Sink) -> bool {
         // Recorded documents are objects; the last event of many streams is none.
-        if document.first() != Some(&b'{') {
+        if !self.is_on || document.first() != Some(&b'{') {
             return false;
         }
         let mut changes = SPARE_CHANGES.take();
@@ -135,6 +137,9 @@ impl Template {
 
     /// Begins a document that is to be scanned.
     pub fn begin(&mut self, root: &'static Rule, bytes: &[u8]) {
+        if !self.is_on {
+            return;
+        }
         (self.other, self.optional, self.depth) = (None, None, 0);
         self.own.bytes.clear();
         self.own.leaves.clear();
@@ -185,7 +190,7 @@ impl Template {
     }
 
     /// Records a value that the scan found; start and end are counted from the end of the document.
-    pub fn leaf<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize) {
+    pub fn leaf(&mut self, leaf: Leaf, start: usize, end: usize) {
         if !self.is_recording {
             return;
         }
@@ -195,7 +200,7 @@ impl Template {
         let (Some(start), Some(end), Some(index)) = (span(start), span(end), index) else {
             return self.end(false);
         };
-        if leaf.is_optional::<S>() {
+        if leaf.is_optional() {
             let (_, depth) = *self.optional.get_or_insert((index, self.depth));
             if depth != self.depth {
                 return self.end(false);
@@ -209,7 +214,7 @@ impl Template {
 
 impl Recording {
     /// Makes the scan's calls for a document with these changes.
-    fn replay<S: Sink>(&self, document: &[u8], mut changes: &[Change], sink: &mut S) {
+    fn replay(&self, document: &[u8], mut changes: &[Change], sink: &mut impl Sink) {
         let mut optional = changes;
         for call in &self.calls {
             match *call {
@@ -218,7 +223,7 @@ impl Recording {
                 Call::Leaf(index) => self.replay_leaf(index, document, &mut changes, sink),
                 Call::Optional(first, last) if sink.wants_optional() => {
                     for index in first..=last {
-                        if self.leaves[usize::from(index)].0.is_optional::<S>() {
+                        if self.leaves[usize::from(index)].0.is_optional() {
                             self.replay_leaf(index, document, &mut optional, sink);
                         }
                     }
@@ -229,12 +234,12 @@ impl Recording {
     }
 
     /// Reports one leaf: from the document if it is in `changes`, whose earlier entries are dropped; else from the recording.
-    fn replay_leaf<S: Sink>(
+    fn replay_leaf(
         &self,
         index: u8,
         document: &[u8],
         changes: &mut &[Change],
-        sink: &mut S,
+        sink: &mut impl Sink,
     ) {
         while let [first, rest @ ..] = *changes
             && first.index <= u32::from(index)

@@ -17,15 +17,12 @@ struct Log {
 }
 
 impl Sink for Log {
-    fn is_optional(field: Field) -> bool {
-        matches!(field, Field::Meta(_))
-    }
     fn wants_optional(&self) -> bool {
         !self.is_content
     }
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match value {
-            Scalar::Bare(_) if Log::is_optional(field) => {
+            Scalar::Bare(_) if field.is_optional() => {
                 self.kept.insert(format!("{field:?}"), format!("{value:?}"));
             }
             _ => self.calls.push(format!("{field:?} {value:?}")),
@@ -146,7 +143,7 @@ fn a_replay_makes_the_calls_of_a_scan() {
 fn a_template_matches_documents_that_differ_in_values_only() {
     let mut scanner = Scanner::with_template(&sglang::BODY);
     scanner.feed(GENERATE.as_bytes(), &mut Log::default());
-    let mut template = scanner.template.take().unwrap();
+    let mut template = std::mem::take(&mut scanner.template);
     let numbers = GENERATE.replace(":3,", ":4,").replace(":0,", ":33,") + "behind";
     for (document, is_like) in [
         (GENERATE.to_owned(), true),
@@ -170,7 +167,7 @@ fn a_stream_uses_the_documents_of_others() {
     let mut log = Log::default();
     Scanner::with_template(&sglang::BODY).feed(GENERATE.as_bytes(), &mut Log::default());
     let other = GENERATE.replace("a b", "c").replace(":6,", ":7,");
-    let mut next = Scanner::with_template(&sglang::BODY).template.unwrap();
+    let mut next = Scanner::with_template(&sglang::BODY).template;
     assert!(next.replay(&sglang::BODY, other.as_bytes(), &mut log));
     let mut scanned = Log::default();
     Scanner::new(&sglang::BODY).feed(other.as_bytes(), &mut scanned);
@@ -184,7 +181,7 @@ fn a_stream_uses_the_documents_of_others() {
     scanned.calls.pop();
     assert_eq!(content.calls.pop().unwrap(), "Item closes with {}");
     assert_eq!(content.calls, scanned.calls);
-    let mut of_others = Scanner::with_template(&openai::CHUNK).template.unwrap();
+    let mut of_others = Scanner::with_template(&openai::CHUNK).template;
     assert!(!of_others.replay(&openai::CHUNK, other.as_bytes(), &mut Log::default()));
 }
 
