@@ -4,8 +4,7 @@ use crate::clock::Stamp;
 
 use super::gaps::GapCounts;
 use super::generation::Generation;
-use super::sequence::{MissingReason, TimingSource};
-use super::timeline::Moment;
+use super::sequence::MissingReason;
 use super::trace_facts::TraceFacts;
 
 /// Facts of a row that no column shows.
@@ -45,8 +44,6 @@ pub struct Internal {
     pub stall_nanos: i64,
     /// When the server wrote its first output, on its own clock, and when that was read.
     pub first_write: Option<(Stamp, Stamp)>,
-    /// Moments that another source reports differently, and that source.
-    pub conflicting: Vec<(Moment, TimingSource)>,
     /// The key of the engine's clock in a proxy's offsets.
     pub engine_clock: Option<String>,
 }

@@ -3,7 +3,7 @@
 use crate::clock::Stamp;
 
 use super::gaps::Gaps;
-use super::meta_info::{Member, MemberSet, MetaInfo, Timings};
+use super::meta_info::{Member, MemberSet, MetaInfo};
 use super::names::names;
 use super::token_count::TokenCountSource;
 
@@ -70,11 +70,9 @@ pub struct SequenceObserver {
     token_gaps: Gaps,
     chunk_gaps: Gaps,
     /// The first `meta_info`, and when its event was read. After it only one with a finish reason adds anything.
-    pub(super) first: Option<(Timings, Stamp)>,
+    pub(super) first: Option<(MetaInfo, Stamp)>,
     /// The latest `meta_info` with a finish reason, or of a reply.
-    last: Option<Timings>,
-    /// The fields that these two have.
-    fields: MemberSet,
+    last: Option<MetaInfo>,
 }
 
 /// What one event says of a sequence.
@@ -145,30 +143,38 @@ impl SequenceObserver {
         if self.first.is_some() && !is_last {
             return;
         }
-        let timings = meta.timings(self.first.as_ref().map(|(first, _)| first));
-        self.fields = self.fields.union(meta.fields);
-        self.first.get_or_insert((timings, at));
+        self.first.get_or_insert((*meta, at));
         if is_last {
-            self.last = Some(timings);
+            self.last = Some(*meta);
         }
+    }
+
+    /// The fields that the first and the last `meta_info` have.
+    fn fields(&self) -> MemberSet {
+        let fields =
+            |meta: Option<&MetaInfo>| meta.map_or(MemberSet::default(), |meta| meta.fields);
+        let first = self.first.as_ref().map(|(first, _)| first);
+        fields(first).union(fields(self.last.as_ref()))
     }
 
     /// Whether another server than the one that reported this did the prefill: this one ran it and made tokens, but reports no
     /// prefill. (SGLang before 0.5.12 reports its prefill otherwise.)
     pub fn is_decoded_elsewhere(&self) -> bool {
-        let has = |field| self.fields.has(field);
+        let fields = self.fields();
+        let has = |field| fields.has(field);
         let ran = has(Member::ForwardEntryTime) && has(Member::QueueTime) && self.tokens > Some(0);
         ran && has(Member::NumRetractions) && !self.has_prefilled()
     }
 
     /// Whether the server that reported this did the prefill.
     pub fn has_prefilled(&self) -> bool {
+        let fields = self.fields();
         let prefill = [
             Member::PrefillFinishedTime,
             Member::PrefillFinishedTs,
             Member::StorageWait,
             Member::InferenceTime,
         ];
-        prefill.into_iter().any(|field| self.fields.has(field))
+        prefill.into_iter().any(|field| fields.has(field))
     }
 }
