@@ -203,8 +203,8 @@ mod tests {
         let mut row = row(200, "1795168001.0");
         for (generation, name, rest) in [
             (
-                Generation::From0_5_12,
-                "0.5.12 to 0.5.20",
+                Generation::From0_5_7,
+                "0.5.7 to 0.5.20",
                 ", metrics on: it reports",
             ),
             (
@@ -212,7 +212,7 @@ mod tests {
                 "0.5.21 or later, a decode server",
                 ", metrics on: it decodes",
             ),
-            (Generation::From0_4_6, "0.4.6 to 0.5.4.post3", ": "),
+            (Generation::Before0_5_5, "before 0.5.5", ": "),
         ] {
             row.internal.generation = Some(generation);
             let line = describe_engine(&row).unwrap();
