@@ -77,22 +77,10 @@ pub struct ResponseFacts<'a> {
     pub status: Option<u16>,
     /// The outcome that a proxy of ours reported on a response that it gave itself.
     pub reported_outcome: Option<Outcome>,
-    /// What the body showed of the generation's end.
-    pub generation_end: GenerationEnd,
+    /// Whether the body showed the generation's end; `None` if it cannot be read.
+    pub generation_whole: Option<bool>,
     /// An error in the body.
     pub failure: Option<&'a Failure>,
-}
-
-/// What a body showed of the generation's end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GenerationEnd {
-    /// The body cannot be read.
-    #[default]
-    Unknown,
-    /// Its end is missing, or all of it.
-    Cut,
-    /// It is complete.
-    Whole,
 }
 
 /// An error in a body.
@@ -107,23 +95,20 @@ pub struct Failure {
 }
 
 impl ResponseFacts<'_> {
-    /// Whether `text`, as [`judge`] returned it, contains the body's own message.
-    pub fn is_quoted_in(&self, text: &str) -> bool {
-        let message = self.failure.map_or("", |failure| &failure.message);
-        !message.is_empty() && text.ends_with(&short_message("", message))
-    }
-
-    /// Returns the code before the body's message in the error: as [`of_response`] judges.
-    pub fn code(&self) -> Option<u64> {
-        let status = self.status.filter(|status| of_status(*status).is_some());
-        let in_body = || self.failure?.code;
-        status.map(u64::from).or_else(in_body)
+    /// Returns what is left of an error, as [`judge`] returned it, without the body's own message; `None` if it contains none.
+    pub fn unquoted(&self, error: &str) -> Option<String> {
+        let message = &self
+            .failure
+            .filter(|failure| !failure.message.is_empty())?
+            .message;
+        let own = error.strip_suffix(&short_message("", message))?;
+        Some(own.trim_end().to_owned())
     }
 }
 
 /// Judges how a request ended: returns its outcome and, unless it succeeded, a short error.
 pub fn judge(end: End, facts: &ResponseFacts<'_>) -> (Outcome, String) {
-    let has_ended = facts.generation_end == GenerationEnd::Whole;
+    let has_ended = facts.generation_whole == Some(true);
     match end {
         End::Complete => of_response(facts),
         // A client that leaves after the last event has the whole response.
@@ -154,12 +139,12 @@ fn of_response(facts: &ResponseFacts<'_>) -> (Outcome, String) {
     if let Some(failure) = facts.failure {
         return (of_failure(failure), failure.text());
     }
-    match facts.generation_end {
-        GenerationEnd::Cut => {
+    match facts.generation_whole {
+        Some(false) => {
             let error = "the response ended without its end".to_owned();
             (Outcome::UpstreamDied, error)
         }
-        GenerationEnd::Unknown | GenerationEnd::Whole => (Outcome::Ok, String::new()),
+        Some(true) | None => (Outcome::Ok, String::new()),
     }
 }
 

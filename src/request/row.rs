@@ -28,7 +28,7 @@ pub type Rows = Arc<Vec<Row>>;
 
 /// Returns the rows without messages of the server, which may quote the prompt: for all consumers but the records file.
 pub fn without_quotes(rows: &Rows) -> Rows {
-    if !rows.iter().any(|row| row.internal.error_quotes_server) {
+    if !rows.iter().any(|row| row.internal.unquoted_error.is_some()) {
         return rows.clone();
     }
     let mut own = Vec::clone(rows);
@@ -171,13 +171,12 @@ impl Row {
 
     /// Returns `error` without a message of the server.
     pub fn own_error(&self) -> Cow<'_, str> {
-        if !self.internal.error_quotes_server {
-            return Cow::Borrowed(self.error.as_deref().unwrap_or_default());
-        }
         let hint = "the server's message is in the records file only, as it may quote the prompt";
-        // Not the first word of `error`, which may be one of the prompt.
-        let code = self.internal.error_code;
-        Cow::Owned(code.map_or_else(|| hint.into(), |code| format!("{code}; {hint}")))
+        match self.internal.unquoted_error.as_deref() {
+            None => Cow::Borrowed(self.error.as_deref().unwrap_or_default()),
+            Some("") => Cow::Borrowed(hint),
+            Some(code) => Cow::Owned(format!("{code}; {hint}")),
+        }
     }
 
     /// How far below zero a duration may be measured without being wrong, nanoseconds: clock offsets have errors.
