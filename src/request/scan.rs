@@ -9,27 +9,44 @@
 
 mod leaf;
 pub mod rule;
-mod sink;
 mod template;
 
 pub use rule::Rule;
-pub use sink::Sink;
 
 use super::field::Field;
 use super::scalar::Scalar;
 use leaf::{Leaf, Skip, StringUse, bare_end, ends_escaped, is_bare, string_end};
-use sink::MAX_SCALAR_BYTES;
 use template::Template;
 
 /// The maximum depth of wanted values.
 const MAX_DEPTH: usize = 8;
 
+/// The longest scalar that is reported whole, bytes.
+pub const MAX_SCALAR_BYTES: usize = 256;
+
+/// Receives what [`Scanner`] finds.
+pub trait Sink {
+    /// Whether the sink wants the optional values ([`Field::is_optional`]), asked before the parent of their container closes. On the fast path they are
+    /// reported then or not at all; a scan reports them where they stand.
+    fn wants_optional(&self) -> bool {
+        true
+    }
+    /// A number, literal or whole string. Strings longer than [`MAX_SCALAR_BYTES`] bytes are cut there.
+    fn scalar(&mut self, field: Field, value: Scalar<'_>);
+    /// A piece of a string, with escapes. Empty strings give no piece.
+    fn text(&mut self, field: Field, piece: &[u8]);
+    /// The string that gave pieces ends.
+    fn text_end(&mut self, _field: Field) {}
+    /// An object or array begins.
+    fn open(&mut self, _field: Field) {}
+    /// It ends.
+    fn close(&mut self, _field: Field) {}
+}
+
 /// How much of a document has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing but white space.
-    Nothing,
-    /// It has begun.
+    /// It is not complete.
     Part,
     /// It is complete.
     Whole,
@@ -116,7 +133,6 @@ impl Scanner {
     /// Returns how much of the document has been read.
     pub fn progress(&self) -> Progress {
         match self.state {
-            State::Value(_) if self.depth == 0 => Progress::Nothing,
             State::Done => Progress::Whole,
             State::Broken => Progress::Broken,
             _ => Progress::Part,
@@ -229,12 +245,8 @@ impl Scanner {
         match rest.get(start) {
             None => start,
             Some(b'"') => {
-                let inside = &rest[start + 1..];
-                let used = self.expected_key(inside, sink).unwrap_or_else(|| {
-                    self.partial_len = 0;
-                    self.in_string(StringUse::Key, false, inside, sink)
-                });
-                start + 1 + used
+                self.partial_len = 0;
+                start + 1 + self.in_string(StringUse::Key, false, &rest[start + 1..], sink)
             }
             Some(b'}') => {
                 self.close(sink);
@@ -242,20 +254,6 @@ impl Scanner {
             }
             Some(_) => self.broken(rest),
         }
-    }
-
-    /// Documents repeat the order of their keys: if the key is the one that follows the last, reads it and its value without
-    /// searching for the key's end.
-    fn expected_key(&mut self, inside: &[u8], sink: &mut impl Sink) -> Option<usize> {
-        let frame = &mut self.stack[self.depth.saturating_sub(1)];
-        let (name, rule) = frame.rule.members.get(frame.next)?;
-        if inside.first() != name.as_bytes().first() {
-            return None;
-        }
-        let behind = inside.strip_prefix(name.as_bytes())?.strip_prefix(b"\":")?;
-        frame.next += 1;
-        self.state = State::Value(rule);
-        Some(name.len() + 2 + self.value(rule, behind, sink))
     }
 
     /// Ends a key, at `end`; it began before `rest` if there is a partial.
@@ -275,13 +273,8 @@ impl Scanner {
             }
             None => &IGNORE,
         };
-        // The colon nearly always follows at once.
-        let has_colon = rest.get(end + 1) == Some(&b':');
-        self.state = match has_colon {
-            true => State::Value(rule),
-            false => State::Colon(rule),
-        };
-        end + 1 + usize::from(has_colon)
+        self.state = State::Colon(rule);
+        end + 1
     }
 
     fn colon(&mut self, rule: &'static Rule, rest: &[u8]) -> usize {

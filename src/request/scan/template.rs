@@ -11,9 +11,8 @@ use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc;
 
-use super::Rule;
 use super::leaf::Leaf;
-use super::sink::Sink;
+use super::{Rule, Sink};
 use crate::request::field::Field;
 
 /// The longest document that is kept, bytes.
