@@ -2,8 +2,6 @@
 
 use crate::clock::{NANOS, Stamp};
 
-use super::bound::{Offset, OffsetBound};
-
 /// How long a bound is valid, nanoseconds.
 pub const VALIDITY: i64 = 300 * NANOS;
 /// Two clocks drift apart by at most one part in this many: 100 ppm.
@@ -14,6 +12,61 @@ const ALLOWANCE: i64 = 5_000;
 /// Of the bounds within a slot of this length only the tightest are kept, nanoseconds.
 const SLOT: i64 = 10 * NANOS;
 const SLOTS: usize = (VALIDITY / SLOT) as usize + 1;
+
+/// The offset of another clock against ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// Theirs minus ours at the same time, nanoseconds.
+    pub nanos: i64,
+    /// The true offset lies within ± this many nanoseconds.
+    pub error_nanos: i64,
+}
+
+/// One bound on the offset between another clock and ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffsetBound {
+    /// Our time of the measurement.
+    pub at: Stamp,
+    /// It is an upper bound, from a message of ours that they received; else a lower one, from a message of theirs.
+    pub is_upper: bool,
+    /// The least possible offset; of an upper bound, the least possible negative of it; nanoseconds.
+    pub least: i64,
+}
+
+impl OffsetBound {
+    /// From a message that we sent at `ours` and that had arrived by `theirs` on the other clock.
+    pub fn of_sent(ours: Stamp, theirs: Stamp) -> OffsetBound {
+        OffsetBound {
+            at: ours,
+            is_upper: true,
+            least: ours.nanos_since(theirs),
+        }
+    }
+
+    /// From a message that was sent at `theirs` on the other clock and had arrived by `ours`.
+    pub fn of_received(ours: Stamp, theirs: Stamp) -> OffsetBound {
+        OffsetBound {
+            at: ours,
+            is_upper: false,
+            least: theirs.nanos_since(ours),
+        }
+    }
+
+    /// From a request and its response, as far as the times are known: we sent at `sent` and had read the response by `read`; the other
+    /// side had received the request by `arrived` and responded at `responded`.
+    pub fn of_exchange(
+        sent: Option<Stamp>,
+        arrived: Option<Stamp>,
+        responded: Option<Stamp>,
+        read: Option<Stamp>,
+    ) -> Vec<OffsetBound> {
+        let there = sent.zip(arrived);
+        let back = read.zip(responded);
+        let there = there.map(|(ours, theirs)| OffsetBound::of_sent(ours, theirs));
+        let back = back.map(|(ours, theirs)| OffsetBound::of_received(ours, theirs));
+        there.into_iter().chain(back).collect()
+    }
+}
 
 /// The interval that contains the offset of one other clock. Of fixed size, about 1.8 KB.
 #[derive(Clone, Debug, Default)]

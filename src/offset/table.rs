@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use crate::clock::Stamp;
 
-use super::bound::{Offset, OffsetBound};
-use super::filter::OffsetFilter;
+use super::filter::{Offset, OffsetBound, OffsetFilter};
 
 /// The offsets of many clocks, by name (an engine's host, a process's clock). Of a bounded number: a new clock beyond that replaces
 /// any other, whose offset is then learned anew.

@@ -6,9 +6,9 @@ use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
+use crate::request::internal::Sending;
 use crate::request::observer::End;
 use crate::request::timeline::Moment;
-use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::RequestPhase;
 
 use super::{Context, outcome_of};
