@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
 use crate::request::engine_report::EngineReport;
-use crate::request::observer::{self, engine_window};
+use crate::request::observer::{self, engine_bounds, engine_window};
 use crate::request::row::Row;
 use crate::request::sequence::{MissingReason, TimingSource};
 use crate::request::timeline::{ClockOf, Moment, Relation};
@@ -184,7 +184,6 @@ impl Joined {
         let mut rows = request.rows;
         // The trace takes precedence over the log.
         matches.sort_by_key(|of| of.candidate.report.source == TimingSource::Log);
-        relate(&mut rows, &matches, clocks);
         for (row, index) in rows.iter_mut().zip(0..) {
             let mut is_reported = false;
             for of in matches.iter().filter(|of| of.row == index) {
@@ -197,6 +196,7 @@ impl Joined {
                 (false, _) => Some(MissingReason::NoSpans),
             };
         }
+        relate(&mut rows, &matches, clocks);
         if let [first, others @ ..] = &mut rows[..] {
             for row in others {
                 row.prefill_host.clone_from(&first.prefill_host);
@@ -216,18 +216,13 @@ fn relate(rows: &mut [Row], matches: &[Match], clocks: &mut OffsetTable) {
     else {
         return;
     };
-    // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
-    let certain = matches.iter().filter(|of| of.is_certain);
-    let bounds = certain.flat_map(|of| {
-        let row = rows.get(of.row);
-        row.map(|row| of.candidate.report.bounds(row))
-            .unwrap_or_default()
-    });
-    let bounds: Vec<_> = bounds.collect();
     let Some(engine_window) = engine_window(rows).filter(|_| !matches.is_empty()) else {
         return;
     };
-    clocks.add(&clock, &bounds);
+    // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
+    if matches.iter().all(|of| of.is_certain) {
+        clocks.add(&clock, &engine_bounds(rows));
+    }
     if let Some(offset) = clocks.get_over(&clock, engine_window) {
         observer::relate(rows, ClockOf::Engine, Relation::Apart(offset));
     }

@@ -1,7 +1,6 @@
 //! What an engine reports of a sequence: in its response's `meta_info`, its trace or its log.
 
 use crate::clock::Stamp;
-use crate::offset::OffsetBound;
 
 use super::attempt::{Attempt, ServerRole};
 use super::columns::Row;
@@ -186,21 +185,6 @@ impl EngineReport {
         if has_added {
             row.timing_source.get_or_insert(self.source);
         }
-    }
-
-    /// Returns the bounds that it puts on the engine's clock; it must surely be of this row. The engine cannot have received what
-    /// we sent before we sent it, and we cannot have read what it made before it was made.
-    pub fn bounds(&self, row: &Row) -> Vec<OffsetBound> {
-        let sent = row.timeline.last_send().zip(self.received);
-        let sent = sent.map(|(sent, received)| OffsetBound::of_sent(sent, received));
-        let made = self.first_token.or(self.prefill_end);
-        let read = row.timeline.raw(Moment::FirstToken).zip(made);
-        // No token of a reply was seen: it was read when the engine had finished it.
-        let is_whole = row.message_whole == Some(true);
-        let whole = row.timeline.raw(Moment::Finish).filter(|_| is_whole);
-        let read = read.or_else(|| whole.zip(self.finished.or(self.prefill_end)));
-        let read = read.map(|(read, made)| OffsetBound::of_received(read, made));
-        sent.into_iter().chain(read).collect()
     }
 }
 

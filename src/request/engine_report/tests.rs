@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::request::endpoint::Endpoint;
-use crate::request::observer::{End, Observer};
+use crate::request::observer::{End, Observer, engine_bounds};
 use crate::request::sample::at;
 use crate::request::timeline::Side;
 
@@ -137,7 +137,9 @@ fn a_retracted_sequence_keeps_its_total_queue_time_alone() {
 #[test]
 fn what_was_sent_and_read_bounds_the_engines_clock() {
     let bounds = |row: &Row| {
-        let bounds = report(TimingSource::Trace).bounds(row).into_iter();
+        let mut row = row.clone();
+        report(TimingSource::Trace).put(&mut row);
+        let bounds = engine_bounds(&[row]).into_iter();
         Vec::from_iter(bounds.map(|bound| (bound.is_upper, bound.least)))
     };
     let reply = |is_whole: bool| {
