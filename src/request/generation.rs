@@ -14,10 +14,8 @@ names! {
         Before0_5_5 = "before 0.5.5",
         /// it reports receipt and first token; of the queue both ends, or only how long it was; not the end of prefill
         Fork = "a fork of about 0.4.9 with `server_created_time`",
-        /// it reports receipt, queue and end, and with metrics on a stream's first token; not the end of prefill
-        V0_5_5 = "0.5.5",
-        /// it reports receipt, queue and end, and a stream's first token; not the end of prefill
-        V0_5_6 = "0.5.6",
+        /// it reports receipt, queue and end, and a stream's first token (0.5.5: with metrics on); not the end of prefill
+        From0_5_5 = "0.5.5 or 0.5.6",
         /// it reports receipt, queue, end of prefill (which stands for the first token) and end
         From0_5_7 = "0.5.7 to 0.5.20",
         /// it reports receipt, queue, end of prefill, first token and end
@@ -25,8 +23,8 @@ names! {
         /// it decodes what another server prefilled: it reports receipt, when the KV cache had come, the wait for a slot of its batch, first
         /// token and end; the prefill server reports prefill
         Decode0_5_21 = "0.5.21 or later, a decode server",
-        /// it reports no time of the server without `--enable-metrics`
-        MetricsOff = "0.5.6 or later",
+        /// it reports no time of the server
+        MetricsOff = "0.5.6 or later without `--enable-metrics`",
     }
 }
 
@@ -43,22 +41,12 @@ impl Generation {
                 true => Generation::Decode0_5_21,
                 false => Generation::From0_5_7,
             },
-            () if has(Member::RequestScheduled) => Generation::V0_5_5,
             () if has(Member::DecodeFinished) => match prefill_by_scheduler {
                 true => Generation::From0_5_7,
-                false => Generation::V0_5_6,
+                false => Generation::From0_5_5,
             },
             () if has(Member::ResponseSent) => Generation::MetricsOff,
             () => Generation::Before0_5_5,
-        }
-    }
-
-    /// Whether the server runs with `--enable-metrics`; `None` if that changes none of the fields that are read.
-    pub const fn metrics_on(self) -> Option<bool> {
-        match self {
-            Generation::Before0_5_5 | Generation::Fork | Generation::V0_5_5 => None,
-            Generation::MetricsOff => Some(false),
-            _ => Some(true),
         }
     }
 }

@@ -43,8 +43,6 @@ pub enum Member {
     PrefillFinishedTs,
     /// `decode_finished_ts`, epoch seconds.
     DecodeFinished,
-    /// `request_scheduled_ts`, epoch seconds.
-    RequestScheduled,
     /// `server_created_time` of a fork, epoch seconds.
     ServerCreated,
     /// `server_first_token_time` of a fork, epoch seconds.
@@ -101,7 +99,6 @@ const META_MEMBERS: &[(&str, Rule)] = &[
     ("prefill_finished_ts", number(Member::PrefillFinishedTs)),
     ("decode_finished_ts", number(Member::DecodeFinished)),
     // 0.5.5.
-    ("request_scheduled_ts", number(Member::RequestScheduled)),
     ("response_sent_ts", number(Member::ResponseSent)),
     ("forward_time", number(Member::InferenceTime)),
     // A fork of about 0.4.9.
@@ -187,7 +184,8 @@ impl MetaInfo {
         nanos.or_else(|| self.queue_from_ends())
     }
 
-    /// Returns when the first token was made; see [`MemberSet::first_is_output`].
+    /// Returns when the first token was made. By all but the fork, it is when the API server had the first output: of a reply the
+    /// scheduler may have held back 50 tokens by then, or all.
     pub fn first_token(&self) -> Option<Stamp> {
         let received = self.epoch(Member::RequestReceived);
         let latency = received.zip(self.nanos(Member::FirstTokenLatency));
@@ -262,12 +260,6 @@ impl MemberSet {
     /// Whether it has the member.
     pub fn has(self, member: Member) -> bool {
         self.0 >> member as u32 & 1 == 1
-    }
-
-    /// Whether the first token's time is that of the API server's first output. For a reply the scheduler may have held back 50
-    /// tokens by then, or all.
-    pub fn first_is_output(self) -> bool {
-        !self.has(Member::ServerFirstToken)
     }
 
     /// The members of both sets.

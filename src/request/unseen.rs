@@ -13,10 +13,8 @@ names! {
         MetricsOff = "engine_metrics_off",
         /// its SGLang is older than 0.5.5
         TooOld = "engine_too_old",
-        /// its SGLang reports only some of its times
+        /// it reports only some of its times
         Part = "engine_part",
-        /// it left some of its times out
-        Incomplete = "engine_incomplete",
         /// it took the request out of the batch again before its first event, so its first and later queueing cannot be separated
         Retracted = "engine_retracted",
         /// a streamed answer of this API carries no times
@@ -91,7 +89,7 @@ impl Unseen {
             self,
             Unseen::Stream
                 | Unseen::Reply
-                | Unseen::Incomplete
+                | Unseen::Part
                 | Unseen::Pair
                 | Unseen::Retracted
                 | Unseen::ChatReply
@@ -103,15 +101,12 @@ impl Unseen {
         match self {
             Unseen::MetricsOff => "start the server with `--enable-metrics`",
             Unseen::TooOld => "an SGLang of 0.5.5 or later, best 0.5.21",
-            Unseen::Part => "an SGLang of 0.5.21 or later",
-            Unseen::Retracted => {
-                "a first event that comes before that: `\"stream\": true` in the request and a small `--stream-interval` at the \
-                 server; or `--engine-traces`: docs/ENGINE.md"
-            }
             Unseen::ChatReply => {
                 "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server; or `--engine-traces`: docs/ENGINE.md"
             }
-            Unseen::Stream | Unseen::Reply | Unseen::Incomplete | Unseen::Pair => ELSEWHERE,
+            Unseen::Stream | Unseen::Reply | Unseen::Part | Unseen::Pair | Unseen::Retracted => {
+                ELSEWHERE
+            }
             Unseen::InProxy => {
                 "look at the proxy's rows or live page; the server must run with `--enable-trace --otlp-traces-endpoint HOST:PORT`"
             }
@@ -172,13 +167,12 @@ mod tests {
         for (generation, stream, retractions, without, expected) in [
             (MetricsOff, true, 0, PAIR, Unseen::MetricsOff),
             (Before0_5_5, true, 0, PAIR, Unseen::TooOld),
-            (V0_5_5, true, 0, FIRST, Unseen::Part),
-            (V0_5_6, true, 0, &[], Unseen::Part),
+            (From0_5_5, true, 0, FIRST, Unseen::Part),
             (Fork, true, 0, PAIR, Unseen::Part),
             // A reply, and a stream whose first event came after the retraction.
             (From0_5_21, false, 2, PAIR, Unseen::Retracted),
             (From0_5_21, true, 2, PAIR, Unseen::Retracted),
-            (From0_5_21, true, 2, FIRST, Unseen::Incomplete),
+            (From0_5_21, true, 2, FIRST, Unseen::Part),
         ] {
             let found = unseen((Generate, stream), without, |row| {
                 row.internal.generation = Some(generation);
@@ -215,8 +209,8 @@ mod tests {
         for (why, helps, not) in [
             (Unseen::MetricsOff, "--enable-metrics", "not here"),
             (Unseen::TooOld, "0.5.5 or later", "--enable-metrics"),
-            (Unseen::Retracted, "--stream-interval", "0.5.21"),
-            (Unseen::Incomplete, "--engine-logs DIR", "0.5.21"),
+            (Unseen::Retracted, proxy, "0.5.21"),
+            (Unseen::Part, "--engine-logs DIR", "0.5.21"),
             (Unseen::Stream, proxy, "not here"),
             (Unseen::Reply, "--engine-logs DIR", "--enable-metrics`"),
             (Unseen::ChatReply, "return_meta_info", "not here"),

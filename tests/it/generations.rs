@@ -35,9 +35,9 @@ pub const TABLE: &[Row] = &[
     // The queue's pair is of `perf_counter`: a duration, and no moment.
     ("fork-perf_counter", Fork, FORK_PERF, FORK_PERF),
     ("fork-epoch", Fork, FORK_EPOCH, FORK_EPOCH),
-    ("0.5.5", V0_5_5, NO_PREFILL, NEITHER),
-    ("0.5.5-metrics-off", V0_5_5, NEITHER, NEITHER),
-    ("0.5.6", V0_5_6, NO_PREFILL, NEITHER),
+    ("0.5.5", From0_5_5, NO_PREFILL, NEITHER),
+    ("0.5.5-metrics-off", From0_5_5, NEITHER, NEITHER),
+    ("0.5.6", From0_5_5, NO_PREFILL, NEITHER),
     ("0.5.7", From0_5_7, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
     ("0.5.9", From0_5_7, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
     ("0.5.9-retracted", From0_5_7, NO_FIRST_TOKEN, RETRACTED),

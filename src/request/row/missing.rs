@@ -64,7 +64,6 @@ impl Unseen {
             (Some(Generation::MetricsOff), _) => Unseen::MetricsOff,
             (Some(_), _) if row.timeline.prefill().is_some() => Unseen::Pair,
             (Some(_), _) if is_retracted => Unseen::Retracted,
-            (Some(Generation::From0_5_21 | Generation::Decode0_5_21), _) => Unseen::Incomplete,
             (Some(_), _) => Unseen::Part,
             (None, Endpoint::Generate) => Unseen::NoMeta,
             (None, _) if is_stream => Unseen::Stream,
