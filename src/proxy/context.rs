@@ -145,7 +145,7 @@ impl Context {
             if let Role::Hop(worker) = &self.role
                 && self.shared.may_have_legs(worker)
             {
-                let observer = Observer::of_leg(endpoint);
+                let observer = Observer::new(Side::Hop, endpoint, String::new());
                 self.recording = Some(Recording::new(observer, Some(MAX_SNIFFED_BYTES)));
             }
             return;

@@ -104,7 +104,7 @@ pub fn is_plain(text: &str) -> bool {
 /// it; a `'` precedes what a spreadsheet would run as a formula.
 pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_formula = is_formula(&text);
-    if is_plain(&text) || !is_formula && !text.contains(is_control) {
+    if is_plain(&text) || !is_formula && !text.contains(char::is_control) {
         return text;
     }
     let mut shown = String::with_capacity(text.len() + 8);
@@ -112,7 +112,7 @@ pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
         shown.push('\'');
     }
     for c in text.chars() {
-        if is_control(c) {
+        if c.is_control() {
             // Writing to a String cannot fail.
             let _ = write!(shown, "\\x{:02x}", u32::from(c));
         } else {
@@ -122,17 +122,12 @@ pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Control characters, and what some readers take for the end of a line.
-fn is_control(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
-}
-
 /// Whether a spreadsheet would take text for a formula. Ids that begin with `-` are no formulas: they must be found as they
 /// were sent.
 fn is_formula(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text.chars().next() {
-        Some('=' | '+' | '@' | '＝' | '＋' | '－' | '＠') => true,
+        Some('=' | '+' | '@') => true,
         Some('-') => !text.chars().all(is_plain),
         _ => false,
     }

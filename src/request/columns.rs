@@ -182,7 +182,7 @@ columns! {
     /// Impossible values, by name; they stay as reported, and no figure, mean or histogram includes them: moments out of order
     /// (`queue_end<queue_start`), negative durations (`network_time<0`), durations longer than the whole request
     /// (`pure_queue_time>elapsed`), all of them beyond the clocks' errors; `actual_output_tokens<token_chunks`: no tokens for events
-    /// that brought some, or not half as many; `cached_tokens>actual_prompt_tokens`; more than 100,000,000 tokens (`tokens>100000000`). Named only: `sequences_not_recorded`.
+    /// that brought some; `cached_tokens>actual_prompt_tokens`; more than 100,000,000 tokens (`tokens>100000000`). Named only: `sequences_not_recorded`.
     inconsistency: Text of Sequence
     /// W3C trace id of the request.
     trace_id: Text of Request

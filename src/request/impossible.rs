@@ -44,9 +44,6 @@ const OURS: [&[Moment]; 4] = [
 ];
 /// More tokens than any prompt or response has; `Impossible::check_tokens` has it in its text.
 const MAX_TOKENS: u64 = 100_000_000;
-/// A token may come in several events (the end of a thought, a call's name), but not most of them.
-const EVENTS_PER_TOKEN: u64 = 2;
-const EXTRA_EVENTS: u64 = 16;
 
 /// Returns the rows of a request without impossible values: impossible times of the engine count as not reported, other clocks with
 /// impossible durations as not comparable, and all token counts as unknown if one is impossible.
@@ -180,12 +177,9 @@ impl Impossible {
 
     fn check_tokens(&mut self, row: &Row) {
         let (output, prompt) = (row.actual_output_tokens, row.actual_prompt_tokens);
-        let events = row.token_chunks.unwrap_or(0);
-        let is_few = |n: u64| match n {
-            // If none was requested, an echo of the prompt is no token.
-            0 => events > 0 && row.expected_output_length != Some(0),
-            n => events > n.saturating_mul(EVENTS_PER_TOKEN) + EXTRA_EVENTS,
-        };
+        // If none was requested, an echo of the prompt is no token.
+        let is_none = output == Some(0) && row.expected_output_length != Some(0);
+        let has_events = row.token_chunks > Some(0);
         // A sequence that was retracted may find its own tokens in the cache.
         let is_retracted = row.num_retractions > Some(0);
         let exceeds_prompt = row.cached_tokens > prompt && prompt.is_some();
@@ -198,10 +192,7 @@ impl Impossible {
         ];
         let mut all = all.iter().chain(&of_all).flatten();
         let found = [
-            (
-                output.is_some_and(is_few),
-                "actual_output_tokens<token_chunks",
-            ),
+            (is_none && has_events, "actual_output_tokens<token_chunks"),
             (
                 exceeds_prompt && !is_retracted,
                 "cached_tokens>actual_prompt_tokens",

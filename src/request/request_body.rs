@@ -51,8 +51,6 @@ static SAMPLING_ELEMENT: Rule = SAMPLING;
 /// One number, or one per sequence.
 const BOOTSTRAP_ROOM: Rule = scalar(Field::BootstrapRoom).or_elements(&ROOM_ELEMENT);
 static ROOM_ELEMENT: Rule = scalar(Field::BootstrapRoom);
-/// Selects the room alone.
-pub static ROOM: Rule = members(&[("bootstrap_room", BOOTSTRAP_ROOM)]);
 
 /// Text, or a list of parts: `{"type": "text", "text": …}`.
 pub(super) const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
@@ -66,7 +64,7 @@ static MESSAGE: Rule = Rule {
 };
 
 /// All parameters, of all endpoints' requests: no name has two meanings.
-pub static PARAMS: Rule = members(&[
+static PARAMS: Rule = members(&[
     ("model", scalar(Field::Model)),
     ("stream", scalar(Field::Stream)),
     ("n", scalar(Field::SamplesPerPrompt)),
@@ -84,15 +82,16 @@ pub static PARAMS: Rule = members(&[
     ("bootstrap_room", BOOTSTRAP_ROOM),
 ]);
 
-impl RequestBody {
-    /// Makes a reader of the parameters that `rule` selects: [`PARAMS`] or [`ROOM`].
-    pub fn new(rule: &'static Rule) -> RequestBody {
+impl Default for RequestBody {
+    fn default() -> RequestBody {
         RequestBody {
-            scanner: Scanner::new(rule),
+            scanner: Scanner::new(&PARAMS),
             params: RequestParams::default(),
         }
     }
+}
 
+impl RequestBody {
     /// Reads the next piece.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.scanner.feed(bytes, &mut self.params);

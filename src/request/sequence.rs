@@ -45,9 +45,8 @@ names! {
 pub struct SequenceObserver {
     /// The engine's id, if reported.
     pub(super) engine_id: Option<String>,
-    /// An event has mentioned it; an index below that of another sequence may have none.
-    pub(super) has_events: bool,
-    has_text: bool,
+    /// It brought text or a tool call.
+    pub(super) has_text: bool,
     /// When its first token was read.
     pub(super) first_token: Option<Stamp>,
     last_token: Option<Stamp>,
@@ -75,42 +74,18 @@ pub struct SequenceObserver {
     last: Option<MetaInfo>,
 }
 
-/// What one event says of a sequence.
-#[derive(Clone, Copy, Debug)]
-pub struct TokenEvent {
-    /// When it was read.
-    pub at: Stamp,
-    /// How long writes to the client had been held up by then, nanoseconds.
-    pub stall_nanos: i64,
-    /// It brought text or a tool call.
-    pub has_text: bool,
-    /// `completion_tokens`, if the event has it.
-    pub tokens: Option<u64>,
-    /// It is a reply, not an event of a stream: when its tokens arrived is unknown.
-    pub is_reply: bool,
-    /// Keep the histogram of gaps for their quantiles (2.5 KB).
-    pub keep_histogram: bool,
-}
-
 impl SequenceObserver {
-    /// Takes an event.
-    pub fn event(&mut self, event: TokenEvent) {
-        self.has_events = true;
-        self.has_text |= event.has_text;
-        let has_token = event.has_text || event.tokens.is_some_and(|tokens| tokens > 0);
-        if has_token && !event.is_reply {
-            self.first_token.get_or_insert(event.at);
-            self.last_token = Some(event.at);
-            let (before, _) = self.stalls.unwrap_or((event.stall_nanos, 0));
-            self.stalls = Some((before, event.stall_nanos));
-            self.token_events += 1;
-            self.close_uncounted();
-            self.keep_histogram = event.keep_histogram;
-            self.uncounted_at = Some(event.at.plus_nanos(-event.stall_nanos));
-        }
-        if let Some(tokens) = event.tokens {
-            self.count_tokens(tokens, TokenCountSource::MetaInfo);
-        }
+    /// Takes an event that brought tokens, read at `at`, when writes to the client had been held up for `stall_nanos` in all.
+    /// `keep_histogram`: keep the histogram of gaps for their quantiles (2.5 KB).
+    pub fn token_event(&mut self, at: Stamp, stall_nanos: i64, keep_histogram: bool) {
+        self.first_token.get_or_insert(at);
+        self.last_token = Some(at);
+        let (before, _) = self.stalls.unwrap_or((stall_nanos, 0));
+        self.stalls = Some((before, stall_nanos));
+        self.token_events += 1;
+        self.close_uncounted();
+        self.keep_histogram = keep_histogram;
+        self.uncounted_at = Some(at.plus_nanos(-stall_nanos));
     }
 
     /// Takes the total number of tokens up to and including the latest event.

@@ -21,10 +21,8 @@ impl TokenCountSource {
     /// as well; then the larger, as either may miss the last token, which can come without text.
     pub fn choose(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {
         match source {
-            Some(TokenCountSource::MetaInfo | TokenCountSource::Trace | TokenCountSource::Log) => {
-                by_events.or(usage)
-            }
-            Some(TokenCountSource::Usage) | None => by_events.max(usage),
+            Some(TokenCountSource::Usage) => by_events.max(usage),
+            _ => by_events.or(usage),
         }
     }
 }

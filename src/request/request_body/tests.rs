@@ -3,9 +3,9 @@
 use super::*;
 
 fn params(body: &str) -> RequestParams {
-    let mut whole = RequestBody::new(&PARAMS);
+    let mut whole = RequestBody::default();
     whole.feed(body.as_bytes());
-    let mut bytewise = RequestBody::new(&PARAMS);
+    let mut bytewise = RequestBody::default();
     body.as_bytes()
         .chunks(1)
         .for_each(|byte| bytewise.feed(byte));
@@ -65,9 +65,6 @@ fn the_room_is_read_at_any_place_and_for_a_batch_the_first() {
                 format!("{{{member},{host},{text}}}"),
             ] {
                 assert_eq!(params(&body).room, Some(room), "{body}");
-                let mut leg = RequestBody::new(&ROOM);
-                leg.feed(body.as_bytes());
-                assert_eq!(leg.params.room, Some(room), "{body}");
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::request::meta_info::MetaInfo;
 use crate::request::outcome::Failure;
 use crate::request::scalar::Scalar;
 use crate::request::scan::Sink;
-use crate::request::sequence::{SequenceObserver, TokenEvent};
+use crate::request::sequence::SequenceObserver;
 use crate::request::token_count::TokenCountSource;
 
 /// The maximum number of sequences of one request that are recorded.
@@ -126,14 +126,14 @@ impl ParsedBody {
         }
         self.document_sequences.1 = index;
         let (sequence, item) = (&mut self.sequences[index], &self.item);
-        sequence.event(TokenEvent {
-            at,
-            stall_nanos: self.stall_nanos,
-            has_text: item.has_text,
-            tokens: item.tokens,
-            is_reply: self.is_reply,
-            keep_histogram: index < MAX_HISTOGRAMS,
-        });
+        sequence.has_text |= item.has_text;
+        // When the tokens of a reply arrived is unknown.
+        if (item.has_text || item.tokens > Some(0)) && !self.is_reply {
+            sequence.token_event(at, self.stall_nanos, index < MAX_HISTOGRAMS);
+        }
+        if let Some(tokens) = item.tokens {
+            sequence.count_tokens(tokens, TokenCountSource::MetaInfo);
+        }
         sequence.begins_with_token |= !self.has_event && sequence.first_token.is_some();
         if item.has_meta {
             // A reply is its own last event.
@@ -180,12 +180,12 @@ impl ParsedBody {
     }
 
     /// Takes the type of an event of `/v1/responses` or `/v1/messages`.
-    fn event_type(&mut self, kind: &[u8]) {
+    fn event_type(&mut self, kind: Scalar<'_>) {
+        let Scalar::Quoted(kind) = kind else { return };
         match kind {
             b"message_stop" | b"response.completed" | b"response.incomplete" => self.done = true,
             b"response.failed" | b"response.cancelled" => {
-                self.done = true;
-                self.has_failed = true;
+                (self.done, self.has_failed) = (true, true);
             }
             b"response.output_item.done" => self.item.is_repeat = true,
             _ => {}
@@ -193,10 +193,10 @@ impl ParsedBody {
     }
 
     /// Takes the status of a reply of `/v1/responses`.
-    fn response_status(&mut self, status: &[u8]) {
+    fn response_status(&mut self, status: Scalar<'_>) {
         match status {
-            b"queued" | b"in_progress" => self.in_background = true,
-            b"failed" | b"cancelled" => self.has_failed = true,
+            Scalar::Quoted(b"queued" | b"in_progress") => self.in_background = true,
+            Scalar::Quoted(b"failed" | b"cancelled") => self.has_failed = true,
             _ => {}
         }
     }
@@ -267,16 +267,8 @@ impl Sink for ParsedBody {
                 self.usage_prompt_tokens = value.count().or(self.usage_prompt_tokens);
             }
             Field::BlockType => self.item.is_call |= is_call(value),
-            Field::EventType => {
-                if let Scalar::Quoted(kind) = value {
-                    self.event_type(kind);
-                }
-            }
-            Field::ResponseStatus => {
-                if let Scalar::Quoted(status) = value {
-                    self.response_status(status);
-                }
-            }
+            Field::EventType => self.event_type(value),
+            Field::ResponseStatus => self.response_status(value),
             Field::ErrorMessage => {
                 if let Some(message) = value.string() {
                     self.error.message = message;

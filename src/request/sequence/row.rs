@@ -20,7 +20,7 @@ impl SequenceObserver {
             let source = TimingSource::MetaInfo;
             let mut report = EngineReport::of_meta_info(source, first, last);
             // The API server's first output of a reply may be its last token.
-            if fields.first_is_output() && self.first_token.is_none() {
+            if !fields.has(Member::ServerFirstToken) && self.first_token.is_none() {
                 report.first_token = None;
             }
             row.actual_prompt_tokens = report.prompt_tokens;

@@ -52,8 +52,9 @@ impl Row {
         let later = later
             .take_while(|stage| !is_observed(stage.period.to))
             .count();
-        let stages = StageSet::range(first, first + later + 1);
-        Some(stages.restricted_to(timeline))
+        let stages = STAGES[first..=first + later].iter();
+        let own = stages.filter(|stage| timeline.period_of(stage).is_some());
+        Some(own.map(|stage| StageSet::of(stage.period)).collect())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a part of a request's time was spent on: one stage, several, or something that is no stage.
 
-use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
+use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
 /// The label of the time inside a server that reports no times.
 pub const UNSEEN: &str = "unseen in the server";
@@ -27,16 +27,9 @@ const NO_STAGES: [[&str; 3]; 4] = [
 ];
 
 /// Returns the index of the stage with this period in [`STAGES`].
-const fn index(period: Period) -> usize {
-    let mut index = 0;
-    while index < STAGES.len() {
-        let other = STAGES[index].period;
-        if other.from as u8 == period.from as u8 && other.to as u8 == period.to as u8 {
-            break;
-        }
-        index += 1;
-    }
-    index
+fn index(period: Period) -> usize {
+    let index = STAGES.iter().position(|stage| stage.period == period);
+    index.unwrap_or(STAGES.len())
 }
 
 impl FromIterator<StageSet> for StageSet {
@@ -60,19 +53,12 @@ impl StageSet {
     }
 
     /// The stages from index `from` to before `to`.
-    pub(super) fn range(from: usize, to: usize) -> StageSet {
+    fn range(from: usize, to: usize) -> StageSet {
         (from..to).map(StageSet::one).collect()
     }
 
-    /// Its stages that the request has.
-    pub(super) fn restricted_to(self, timeline: &Timeline) -> StageSet {
-        let own = |stage: &&Stage| timeline.period_of(stage).is_some();
-        let own = self.stages().filter(own);
-        own.map(|stage| StageSet::of(stage.period)).collect()
-    }
-
     /// The set of the stage with this period.
-    pub const fn of(period: Period) -> StageSet {
+    pub fn of(period: Period) -> StageSet {
         StageSet::one(index(period))
     }
 
