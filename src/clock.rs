@@ -112,16 +112,11 @@ impl Stamp {
 /// A source of timestamps: the machine's, or a test's.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The machine's monotonic clock.
-    System(SystemClock),
+    /// The machine's monotonic clock, `CLOCK_MONOTONIC`, and what to add to it: the distance to the wall clock at the anchor,
+    /// nanoseconds.
+    System(i64),
     /// A clock that stands still until [`ManualClock`] moves it.
     Manual(Arc<AtomicI64>),
-}
-
-/// `CLOCK_MONOTONIC` plus the distance to the wall clock at the anchor.
-#[derive(Clone, Copy, Debug)]
-pub struct SystemClock {
-    epoch_minus_monotonic: i64,
 }
 
 /// Sets the [`Clock`] that it was created with.
@@ -131,8 +126,8 @@ pub struct ManualClock(Arc<AtomicI64>);
 impl Clock {
     /// The machine's clock. All system clocks of a process share one anchor, so their timestamps compare.
     pub fn system() -> Clock {
-        static ANCHOR: std::sync::OnceLock<SystemClock> = std::sync::OnceLock::new();
-        Clock::System(*ANCHOR.get_or_init(SystemClock::anchor))
+        static ANCHOR: std::sync::OnceLock<i64> = std::sync::OnceLock::new();
+        Clock::System(*ANCHOR.get_or_init(anchor))
     }
 
     /// A clock set to `start`, and its control.
@@ -144,9 +139,7 @@ impl Clock {
     /// A name that no other process's clock has: timestamps of clocks with the same name compare directly.
     pub fn name(&self) -> String {
         match self {
-            Clock::System(clock) => {
-                format!("{:x}-{:x}", std::process::id(), clock.epoch_minus_monotonic)
-            }
+            Clock::System(anchor) => format!("{:x}-{anchor:x}", std::process::id()),
             Clock::Manual(now) => format!("manual-{:x}", Arc::as_ptr(now) as usize),
         }
     }
@@ -154,9 +147,7 @@ impl Clock {
     /// The current time.
     pub fn now(&self) -> Stamp {
         match self {
-            Clock::System(clock) => {
-                Stamp::from_nanos(monotonic_nanos() + clock.epoch_minus_monotonic)
-            }
+            Clock::System(anchor) => Stamp::from_nanos(monotonic_nanos() + anchor),
             Clock::Manual(now) => Stamp::from_nanos(now.load(Ordering::Acquire)),
         }
     }
@@ -164,8 +155,8 @@ impl Clock {
     /// Blocks this thread until a time, on an absolute kernel timer (`clock_nanosleep` with `TIMER_ABSTIME`), so that oversleeping does not
     /// add up. Returns at once on a manual clock.
     pub fn sleep_until(&self, until: Stamp) {
-        let Clock::System(clock) = self else { return };
-        let monotonic = (until.nanos() - clock.epoch_minus_monotonic).max(0);
+        let Clock::System(anchor) = self else { return };
+        let monotonic = (until.nanos() - anchor).max(0);
         let target = Duration::from_nanos(monotonic.unsigned_abs()).into();
         let flags = ClockNanosleepFlags::TIMER_ABSTIME;
         while clock_nanosleep(ClockId::CLOCK_MONOTONIC, flags, &target) == Err(nix::Error::EINTR) {}
@@ -175,22 +166,6 @@ impl Clock {
     pub async fn wait_until(&self, until: Stamp) {
         while let Ok(nanos @ 1..) = u64::try_from(until.nanos_since(self.now())) {
             tokio::time::sleep(Duration::from_nanos(nanos)).await;
-        }
-    }
-}
-
-impl SystemClock {
-    fn anchor() -> SystemClock {
-        // The wall clock is read between two readings of the monotonic clock; the closest pair of a few tries counts.
-        let read = || {
-            let before = monotonic_nanos();
-            let epoch = read_clock(ClockId::CLOCK_REALTIME);
-            let after = monotonic_nanos();
-            (after - before, epoch - (before + (after - before) / 2))
-        };
-        let (_, offset) = (0..5).map(|_| read()).min().unwrap_or_else(read);
-        SystemClock {
-            epoch_minus_monotonic: offset,
         }
     }
 }
@@ -206,6 +181,18 @@ impl ManualClock {
         let nanos = i64::try_from(by.as_nanos()).unwrap_or(i64::MAX);
         self.0.fetch_add(nanos, Ordering::AcqRel);
     }
+}
+
+/// Returns the wall clock minus the monotonic one.
+fn anchor() -> i64 {
+    // The wall clock is read between two readings of the monotonic clock; the closest pair of a few tries counts.
+    let read = || {
+        let before = monotonic_nanos();
+        let epoch = read_clock(ClockId::CLOCK_REALTIME);
+        let after = monotonic_nanos();
+        (after - before, epoch - (before + (after - before) / 2))
+    };
+    (0..5).map(|_| read()).min().unwrap_or_else(read).1
 }
 
 fn monotonic_nanos() -> i64 {

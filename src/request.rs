@@ -3,7 +3,6 @@
 //! Free of IO, async and Pingora. It never reads a clock: times are passed in.
 
 pub mod attempt;
-pub mod body_timing;
 pub mod cell;
 pub mod column;
 pub mod columns;
@@ -34,7 +33,6 @@ pub mod stages;
 pub mod stamps;
 pub mod time_spent;
 pub mod timeline;
-pub mod token_count;
 pub mod unseen;
 pub mod wait;
 pub mod word_counter;

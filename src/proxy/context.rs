@@ -7,8 +7,8 @@ use pingora::http::ResponseHeader;
 
 use crate::client::phase::Phase;
 use crate::clock::Stamp;
+use crate::request::attempt::BodyTiming;
 use crate::request::attempt::{FailedAttempt, MAX_FAILED, SpanId};
-use crate::request::body_timing::BodyTiming;
 use crate::request::endpoint::Endpoint;
 use crate::request::headers::{content_type, is_encoded, labels, reported_outcome, smg_worker};
 use crate::request::observer::{End, Observer};
@@ -284,7 +284,7 @@ impl Context {
         recording.observer.response_body(bytes, at, paused);
         recording.response_bytes += bytes.len() as u64;
         if self.role == Role::Front && !bytes.is_empty() {
-            self.body_timing.piece(at, paused);
+            self.body_timing.piece(at);
         }
         // Once it streams, an event costs this one comparison.
         if !recording.is_streaming {
@@ -332,14 +332,16 @@ impl Context {
         let Some(attempt) = &self.attempt else { return };
         let mut is_first = false;
         if !is_empty {
-            let paused = self.timing.read_paused_at(at);
-            is_first = self.body_timing.piece(at, paused);
+            is_first = self.body_timing.piece(at);
         }
         // Before the bytes are sent: the front that reads them finds it here.
         if is_end {
             attempt.data.lock().body_timing = self.body_timing;
         } else if is_first {
-            attempt.data.lock().body_timing = self.body_timing.so_far();
+            attempt.data.lock().body_timing = BodyTiming {
+                last: None,
+                ..self.body_timing
+            };
         }
         if is_first && let Some(in_flight) = &mut self.attempt_in_flight {
             in_flight.enter(RequestPhase::Streaming);

@@ -130,7 +130,7 @@ mod tests {
         let at = |ms: i64| Stamp::from_nanos(1_795_000_000_000_000_000 + ms * 1_000_000);
         let span = SpanId::new(1).unwrap();
         let mut leg = Attempt::new(span, "p0".to_owned(), "p".to_owned(), at(0));
-        leg.body_timing.piece(at(100), 0);
+        leg.body_timing.piece(at(100));
         for (head, held) in [(50, None), (110, Some(at(100)))] {
             let mut observer = Observer::new(Side::Front, Endpoint::Generate, String::new());
             let timeline = observer.timeline_mut();

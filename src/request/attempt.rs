@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{NANOS, Stamp};
 
-use super::body_timing::BodyTiming;
 use super::cell::{Value, cells, nanos};
 use super::names::names;
 use super::outcome::Outcome;
@@ -53,6 +52,26 @@ pub struct ParentSpan {
     pub trace: u128,
     /// The span.
     pub span: SpanId,
+}
+
+/// When the body of a response passed one observer, as far as it has arrived. Front and hop see the same body byte by byte, as a router
+/// passes bytes on unchanged: the same first byte, the same last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyTiming {
+    /// Its first bytes; of a stream, those of the first event.
+    pub first: Option<Stamp>,
+    /// Its last bytes so far.
+    pub last: Option<Stamp>,
+}
+
+impl BodyTiming {
+    /// Records that bytes passed at `at`. Returns whether they were the first.
+    pub fn piece(&mut self, at: Stamp) -> bool {
+        self.last = Some(at);
+        let is_first = self.first.is_none();
+        self.first.get_or_insert(at);
+        is_first
+    }
 }
 
 /// What a worker hop saw of one attempt.
@@ -105,8 +124,6 @@ pub struct FailedAttempt {
 pub const MAX_FAILED: usize = 8;
 /// Longer durations in a list of failed attempts are taken for invalid: one year, nanoseconds.
 const MAX_FAILED_NANOS: i64 = 366 * 86_400 * NANOS;
-/// Stands in a decode server's error when its prefill server is gone.
-const PREFILL_LOST: &str = "prefill instance";
 
 impl SpanId {
     /// Makes an id from a number; `None` for 0, which W3C forbids.
@@ -243,20 +260,12 @@ pub fn append_lost_server(
     host: &str,
     outcome: Option<Outcome>,
 ) {
-    if error.is_empty() || host.is_empty() {
-        return;
-    }
-    let is_named = role == ServerRole::Prefill && error.contains(PREFILL_LOST);
-    match outcome {
-        _ if is_named => error.push_str(&format!(" ({host})")),
-        Some(died @ (Outcome::UpstreamDied | Outcome::ProxyError)) => {
-            error.push_str(&format!(
-                " ({} server {host}: {})",
-                role.name(),
-                died.name()
-            ));
-        }
-        _ => {}
+    if let Some(died @ (Outcome::UpstreamDied | Outcome::ProxyError)) = outcome
+        && !error.is_empty()
+        && !host.is_empty()
+    {
+        let (role, died) = (role.name(), died.name());
+        error.push_str(&format!(" ({role} server {host}: {died})"));
     }
 }
 

@@ -14,8 +14,8 @@ use super::internal::Internal;
 use super::outcome::Outcome;
 use super::response::Unread;
 use super::sequence::TimingSource;
+use super::sequence::TokenCountSource;
 use super::timeline::{ClockOf, ClockState, Moment, Period, Side, Timeline, TtftSource};
-use super::token_count::TokenCountSource;
 use super::unseen::Unseens;
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ columns! {
     /// Impossible values, by name; they stay as reported, and no figure, mean or histogram includes them: moments out of order
     /// (`queue_end<queue_start`), negative durations (`network_time<0`), durations longer than the whole request
     /// (`pure_queue_time>elapsed`), all of them beyond the clocks' errors; `actual_output_tokens<token_chunks`: no tokens for events
-    /// that brought some; `cached_tokens>actual_prompt_tokens`; more than 100,000,000 tokens (`tokens>100000000`). Named only: `sequences_not_recorded`.
+    /// that brought some; more than 100,000,000 tokens (`tokens>100000000`). Named only: `sequences_not_recorded`.
     inconsistency: Text of Sequence
     /// W3C trace id of the request.
     trace_id: Text of Request
@@ -251,17 +251,12 @@ columns! {
     worker_first_byte_time: Time of Request
     /// The worker hop passed the last bytes of the response's body on.
     worker_last_byte_time: Time of Request
-    /// Longest time between two pieces of the response's body at the worker hop.
-    worker_longest_gap: Seconds of Request
     /// What the router held the first event back on its way to the client: first bytes of the body read at the front − passed on by
     /// the hop. Known in the file of a front that has the hop in its process. No stage: an event without a token may come first.
     router_return "router return, first bytes": Latency of Request
     /// The same of the last bytes, a stalled client's time in it. Where it is less than `router_return`, the router held the first
     /// event back longer than the rest: what is measured between tokens is too short by the difference.
     router_return_last: Latency of Request
-    /// Longest time between two pieces of the body at the front − `worker_longest_gap`, both without stalls: what the router added
-    /// to it; negative where it took from it.
-    router_gap_added: Seconds of Request
     /// Durations of this row that are not larger than the errors of the clocks they were taken with, so that only this bound of them
     /// is known; columns joined by `;`. How to take means is described below the columns.
     within_clock_error: Text of Sequence

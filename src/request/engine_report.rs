@@ -6,8 +6,8 @@ use super::attempt::{Attempt, ServerRole};
 use super::columns::Row;
 use super::meta_info::{Member, MetaInfo};
 use super::sequence::TimingSource;
+use super::sequence::TokenCountSource;
 use super::timeline::{Moment, PrefillTimes};
-use super::token_count::TokenCountSource;
 
 /// What one source reports of one sequence. Timestamps are on the engine's clock.
 #[derive(Clone, Debug, Default, PartialEq)]

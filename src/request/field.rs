@@ -74,10 +74,3 @@ pub enum Field {
     /// Top-level `object`: `error` in SGLang's flat errors.
     ObjectKind,
 }
-
-impl Field {
-    /// Whether a [`Sink`](super::scan::Sink) may do without it: numbers of `meta_info`.
-    pub fn is_optional(self) -> bool {
-        matches!(self, Field::Meta(_))
-    }
-}

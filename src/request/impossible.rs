@@ -14,7 +14,7 @@ pub struct Impossible {
     /// What `inconsistency` names.
     names: Vec<String>,
     /// The columns of durations not larger than the errors of their clocks: only that bound of them is known.
-    within: Vec<&'static str>,
+    pub(super) within: Vec<&'static str>,
     /// Times of the engine, on its clock alone, are impossible.
     times: bool,
     /// Distances of other clocks to ours make durations impossible.
@@ -118,11 +118,6 @@ impl Impossible {
         (!names.is_empty()).then(|| names.join(";"))
     }
 
-    /// Returns the row's `within_clock_error`.
-    pub(super) fn within(&self) -> Option<String> {
-        (!self.within.is_empty()).then(|| self.within.join(";"))
-    }
-
     /// The kinds of values that figures leave out, as metrics label them.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
         let all = Impossible::KINDS.into_iter();
@@ -180,9 +175,6 @@ impl Impossible {
         // If none was requested, an echo of the prompt is no token.
         let is_none = output == Some(0) && row.expected_output_length != Some(0);
         let has_events = row.token_chunks > Some(0);
-        // A sequence that was retracted may find its own tokens in the cache.
-        let is_retracted = row.num_retractions > Some(0);
-        let exceeds_prompt = row.cached_tokens > prompt && prompt.is_some();
         let of_all = [row.request_output_tokens, row.request_prompt_tokens];
         let all = [
             output,
@@ -193,10 +185,6 @@ impl Impossible {
         let mut all = all.iter().chain(&of_all).flatten();
         let found = [
             (is_none && has_events, "actual_output_tokens<token_chunks"),
-            (
-                exceeds_prompt && !is_retracted,
-                "cached_tokens>actual_prompt_tokens",
-            ),
             (all.any(|n| *n > MAX_TOKENS), "tokens>100000000"),
         ];
         for (_, name) in found.iter().filter(|(is, _)| *is) {

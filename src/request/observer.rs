@@ -119,9 +119,8 @@ impl Observer {
 
     /// Whether a generated token has arrived; for a stream that cannot be read, any byte of it.
     pub fn is_streaming(&self) -> bool {
-        self.response
-            .as_ref()
-            .is_some_and(ResponseBody::is_streaming)
+        let response = self.response.as_ref();
+        response.is_some_and(ResponseBody::is_streaming)
     }
 
     /// Records that the end of the response's framing was read at `at`: its last chunk, its length, or the end of the connection if
@@ -284,12 +283,12 @@ pub fn engine_bounds(rows: &[Row]) -> Vec<OffsetBound> {
 /// Returns when the engine's moments of a request were, on our clock: from our last send to the first token read, or to the end
 /// if none was. `None` if nothing is known to have been sent.
 pub fn engine_window(rows: &[Row]) -> Option<(Stamp, Stamp)> {
-    let timelines = || rows.iter().map(|row| &row.timeline);
-    let from = timelines().filter_map(Timeline::last_send).min()?;
-    let to = |timeline: &Timeline| {
-        let read = timeline.raw(Moment::FirstToken);
-        read.or_else(|| timeline.raw(Moment::Finish))
-    };
-    let to = timelines().filter_map(to).max().unwrap_or(from);
+    let from = rows.iter().filter_map(|row| row.timeline.last_send());
+    let from = from.min()?;
+    let to = rows.iter().filter_map(|row| {
+        let raw = |moment| row.timeline.raw(moment);
+        raw(Moment::FirstToken).or_else(|| raw(Moment::Finish))
+    });
+    let to = to.max().unwrap_or(from);
     Some((from, to.max(from)))
 }

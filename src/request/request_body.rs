@@ -45,8 +45,6 @@ const SAMPLING: Rule = members(&[
     ("max_new_tokens", scalar(Field::MaxTokens)),
     ("n", scalar(Field::SamplesPerPrompt)),
 ]);
-/// A batch may have one set of sampling parameters per prompt.
-static SAMPLING_ELEMENT: Rule = SAMPLING;
 
 /// One number, or one per sequence.
 const BOOTSTRAP_ROOM: Rule = scalar(Field::BootstrapRoom).or_elements(&ROOM_ELEMENT);
@@ -72,7 +70,7 @@ static PARAMS: Rule = members(&[
     ("max_completion_tokens", scalar(Field::MaxCompletionTokens)),
     ("max_output_tokens", scalar(Field::MaxTokens)),
     ("text", prompts()),
-    ("sampling_params", SAMPLING.or_elements(&SAMPLING_ELEMENT)),
+    ("sampling_params", SAMPLING),
     ("prompt", prompts()),
     ("messages", elements(&MESSAGE)),
     ("input", text(Field::Prompt).or_elements(&MESSAGE)),
@@ -121,8 +119,7 @@ impl Sink for RequestParams {
             Field::Model => self.model = value.string(),
             Field::Stream => self.stream = value.flag(),
             Field::SamplesPerPrompt => self.n = value.count(),
-            // The prompts of a batch may differ: the row shows the largest.
-            Field::MaxTokens => self.max_tokens = self.max_tokens.max(value.count()),
+            Field::MaxTokens => self.max_tokens = value.count(),
             Field::MaxCompletionTokens => self.max_completion_tokens = value.count(),
             Field::BootstrapRoom => {
                 self.room = self.room.or(value.count().filter(|room| *room > 0))

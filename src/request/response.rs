@@ -10,7 +10,7 @@ use crate::clock::Stamp;
 use super::endpoint::Endpoint;
 use super::headers::is_kind;
 use super::names::names;
-use super::scan::{Progress, Rule, Scanner};
+use super::scan::{Progress, Scanner};
 use super::sse::{EventSink, SseScanner};
 
 /// Reads a response body in pieces; keeps no bytes of it.
@@ -42,7 +42,6 @@ names! {
 /// The JSON document being read: an event's data, or a reply.
 #[derive(Debug)]
 struct Document {
-    root: &'static Rule,
     scanner: Scanner,
     parsed: ParsedBody,
     /// The number of bytes of [`DONE`] matched so far; `None` once the event's data is something else.
@@ -75,7 +74,6 @@ impl ResponseBody {
         ResponseBody {
             framing,
             document: Document {
-                root,
                 scanner: match is_reply {
                     true => Scanner::new(root),
                     false => Scanner::with_template(root),
@@ -177,6 +175,6 @@ impl EventSink for Document {
             false => self.parsed.has_event = true,
         }
         self.parsed.event_end();
-        self.scanner.reset(self.root);
+        self.scanner.reset();
     }
 }

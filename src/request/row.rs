@@ -8,8 +8,7 @@ use crate::clock::Stamp;
 pub use super::columns::Row;
 pub use super::timeline::{ClockState, TtftSource};
 
-use super::attempt::Attempt;
-use super::body_timing::BodyTiming;
+use super::attempt::{Attempt, BodyTiming};
 use super::column::Origin;
 use super::columns::{COLUMNS, Column, ColumnId};
 use super::endpoint::Endpoint;
@@ -67,11 +66,8 @@ impl Row {
         let between = |there: Option<Stamp>, here: Option<Stamp>| Some(here?.nanos_since(there?));
         self.worker_first_byte_time = worker.first;
         self.worker_last_byte_time = worker.last;
-        self.worker_longest_gap = worker.longest_gap_nanos;
         self.router_return = between(worker.first, here.first);
         self.router_return_last = between(worker.last, here.last);
-        let gaps = here.longest_gap_nanos.zip(worker.longest_gap_nanos);
-        self.router_gap_added = gaps.map(|(here, worker)| here - worker);
     }
 
     /// Sets the leg that another server prefilled.
@@ -110,13 +106,10 @@ impl Row {
 
     /// Sets the columns that follow from all others.
     fn conclude(&mut self, found: &Impossible) {
-        self.within_clock_error = found.within();
-        self.ended_in = match self.is_ok() {
-            true => Some("done".to_owned()),
-            false => self
-                .last_seen()
-                .map(|seen| seen.ended_in(|stage| stage.name)),
-        };
+        self.within_clock_error = Some(found.within.join(";")).filter(|names| !names.is_empty());
+        let last_seen = self.last_seen();
+        let ended_in = last_seen.map(|seen| seen.ended_in(|stage| stage.name));
+        self.ended_in = ended_in.or(self.is_ok().then(|| "done".to_owned()));
         self.unseen = Some(Unseens::found(self)).filter(|unseen| *unseen != Unseens::default());
     }
 

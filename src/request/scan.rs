@@ -26,7 +26,7 @@ pub const MAX_SCALAR_BYTES: usize = 256;
 
 /// Receives what [`Scanner`] finds.
 pub trait Sink {
-    /// Whether the sink wants the optional values ([`Field::is_optional`]), asked before the parent of their container closes. On the fast path they are
+    /// Whether the sink wants the optional values, numbers of `meta_info`, asked before the item or choice that has them closes. On the fast path they are
     /// reported then or not at all; a scan reports them where they stand.
     fn wants_optional(&self) -> bool {
         true
@@ -57,6 +57,7 @@ pub enum Progress {
 /// Scans one JSON document at a time.
 #[derive(Debug)]
 pub struct Scanner {
+    root: &'static Rule,
     state: State,
     stack: [Frame; MAX_DEPTH],
     depth: usize,
@@ -103,6 +104,7 @@ impl Scanner {
     /// Makes a scanner for a document with this root rule.
     pub fn new(root: &'static Rule) -> Scanner {
         Scanner {
+            root,
             state: State::Value(root),
             stack: [Frame {
                 rule: &IGNORE,
@@ -124,8 +126,8 @@ impl Scanner {
     }
 
     /// Forgets the document and begins another.
-    pub fn reset(&mut self, root: &'static Rule) {
-        self.state = State::Value(root);
+    pub fn reset(&mut self) {
+        self.state = State::Value(self.root);
         self.depth = 0;
         self.partial_len = 0;
     }

@@ -5,7 +5,6 @@ use crate::clock::Stamp;
 use super::gaps::Gaps;
 use super::meta_info::{Member, MemberSet, MetaInfo};
 use super::names::names;
-use super::token_count::TokenCountSource;
 
 mod row;
 
@@ -40,6 +39,31 @@ names! {
     }
 }
 
+names! {
+    /// The source of the number of generated tokens.
+    pub enum TokenCountSource {
+        /// `completion_tokens` of the sequence's `meta_info`.
+        MetaInfo = "meta_info",
+        /// `usage`.
+        Usage = "usage",
+        /// The engine's trace.
+        Trace = "trace",
+        /// The engine's request log.
+        Log = "log",
+    }
+}
+
+impl TokenCountSource {
+    /// Chooses between the count of events and that of `usage` for the same sequences: the events', unless theirs is from a usage
+    /// as well; then the larger, as either may miss the last token, which can come without text.
+    pub fn choose(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {
+        match source {
+            Some(TokenCountSource::Usage) => by_events.max(usage),
+            _ => by_events.or(usage),
+        }
+    }
+}
+
 /// Gathers a sequence's tokens and timings.
 #[derive(Debug, Default)]
 pub struct SequenceObserver {
@@ -70,8 +94,8 @@ pub struct SequenceObserver {
     chunk_gaps: Gaps,
     /// The first `meta_info`, and when its event was read. After it only one with a finish reason adds anything.
     pub(super) first: Option<(MetaInfo, Stamp)>,
-    /// The latest `meta_info` with a finish reason, or of a reply.
-    last: Option<MetaInfo>,
+    /// The latest `meta_info` with a finish reason, or of a reply; boxed, as the middle of a stream has none.
+    last: Option<Box<MetaInfo>>,
 }
 
 impl SequenceObserver {
@@ -120,7 +144,7 @@ impl SequenceObserver {
         }
         self.first.get_or_insert((*meta, at));
         if is_last {
-            self.last = Some(*meta);
+            self.last = Some(Box::new(*meta));
         }
     }
 
@@ -129,7 +153,7 @@ impl SequenceObserver {
         let fields =
             |meta: Option<&MetaInfo>| meta.map_or(MemberSet::default(), |meta| meta.fields);
         let first = self.first.as_ref().map(|(first, _)| first);
-        fields(first).union(fields(self.last.as_ref()))
+        fields(first).union(fields(self.last.as_deref()))
     }
 
     /// Whether another server than the one that reported this did the prefill: this one ran it and made tokens, but reports no

@@ -168,7 +168,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::request::body_timing::BodyTiming;
+    use crate::request::attempt::BodyTiming;
     use crate::request::cell::Value;
     use crate::request::columns::COLUMNS;
     use crate::request::outcome::Outcome;

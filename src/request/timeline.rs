@@ -213,12 +213,11 @@ impl Timeline {
     /// Returns which clock the engine's times are on; `None` if there are none.
     pub fn clock_state(&self) -> Option<ClockState> {
         let created = self.raw(Moment::ServerCreated);
-        created
-            .or(self.raw(Moment::QueueEnd))
-            .map(|_| match self.relation(ClockOf::Engine) {
-                Relation::Unknown => ClockState::Raw,
-                Relation::Same | Relation::Apart(_) => ClockState::Offset,
-            })
+        created.or(self.raw(Moment::QueueEnd))?;
+        Some(match self.relation(ClockOf::Engine) {
+            Relation::Unknown => ClockState::Raw,
+            Relation::Same | Relation::Apart(_) => ClockState::Offset,
+        })
     }
 
     /// Returns the clocks of the ends of a period, if both are known.
@@ -260,14 +259,11 @@ impl Timeline {
             Moment::Arrival => marked(Moment::Sent),
             Moment::WorkerFirstToken => marked(Moment::FirstToken),
             Moment::RouterSend => marked(Moment::WorkerArrival).or_else(|| {
-                if !self.upstream_is_server {
-                    return None;
-                }
-                marked(Moment::Forwarded).or_else(|| match marked(Moment::Arrival) {
-                    // A front is between: its forwarding is the one that counts, and is unknown.
-                    Some(_) => None,
-                    None => marked(Moment::Sent),
-                })
+                // Behind a front its forwarding is the one that counts, known or not.
+                let has_front = self.mark(Moment::Arrival).is_some();
+                let own = marked(Moment::Sent).filter(|_| !has_front);
+                let send = marked(Moment::Forwarded).or(own);
+                send.filter(|_| self.upstream_is_server)
             }),
             _ => None,
         }

@@ -96,7 +96,7 @@ impl Unseen {
         )
     }
 
-    /// Returns what would provide the engine's moments; empty if nothing would.
+    /// Returns what would provide the engine's moments.
     const fn remedy(self) -> &'static str {
         match self {
             Unseen::MetricsOff => "start the server with `--enable-metrics`",
@@ -121,15 +121,14 @@ impl Unseen {
         }
     }
 
-    /// Returns a sentence for people, with a remedy if there is one.
+    /// Returns a sentence for people; of the engine's moments with a remedy.
     pub fn sentence(self) -> String {
-        let help = self.help();
-        match (self.is_engine(), self.remedy()) {
-            (true, "") => format!("some stages in the server were not measured: {help}"),
-            (true, remedy) => format!(
+        let (help, remedy) = (self.help(), self.remedy());
+        match self.is_engine() {
+            true => format!(
                 "some stages in the server were not measured: {help} (to measure them: {remedy})"
             ),
-            (false, _) => help.to_owned(),
+            false => help.to_owned(),
         }
     }
 }

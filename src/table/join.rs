@@ -216,7 +216,6 @@ impl<'a> Joining<'a> {
                 row.status >= Some(400) && row.timeline.raw(Moment::ResponseHead).is_some();
             row.internal.is_routers_error = answered.is_none() && is_error;
             if let (Some(hop), Some(hop_row)) = (answered, hop_rows.next()) {
-                row.worker_longest_gap = hop_row.worker_longest_gap;
                 // The hop's timestamps on the response head, if the front received them, are more exact.
                 if row.worker.is_none() {
                     add_hop(row, &hop_row, self.offset(first, hop));

@@ -2,8 +2,8 @@
 
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
+use queuescope::request::attempt::BodyTiming;
 use queuescope::request::attempt::{FailedAttempt, SpanId, failed_text};
-use queuescope::request::body_timing::BodyTiming;
 use queuescope::request::columns::{COLUMNS, Column};
 use queuescope::request::csv::TimeBase;
 use queuescope::request::endpoint::Endpoint;
@@ -183,10 +183,10 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
     row.overhead = Some(-3);
     row.prompt_wait = Some(0);
     let [mut here, mut worker] = [BodyTiming::default(); 2];
-    here.piece(stamp(18), 0);
-    here.piece(stamp(20), 9);
-    worker.piece(stamp(17), 0);
-    worker.piece(stamp(20), 0);
+    here.piece(stamp(18));
+    here.piece(stamp(20));
+    worker.piece(stamp(17));
+    worker.piece(stamp(20));
     row.set_body_timings(here, worker);
     let mut row = observer.finish(End::Complete, stamp(21)).remove(0);
     row.output_tokens_from_trace = Some(6);

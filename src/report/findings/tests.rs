@@ -4,7 +4,7 @@ use super::*;
 use crate::report::load::tests::*;
 use crate::report::reader::load;
 use crate::report::render;
-use crate::request::body_timing::BodyTiming;
+use crate::request::attempt::BodyTiming;
 use crate::request::timeline::ENGINE;
 use crate::stats::waits::Cause;
 use crate::table::Cell;
@@ -95,8 +95,8 @@ fn held_back(first: i64) -> Run {
     changed(|row, n| {
         let body = |first: i64| {
             let mut timing = BodyTiming::default();
-            timing.piece(at(n * 37 + first), 0);
-            timing.piece(at(n * 37 + 490), 0);
+            timing.piece(at(n * 37 + first));
+            timing.piece(at(n * 37 + 490));
             timing
         };
         row.set_body_timings(body(210), body(210 - first));

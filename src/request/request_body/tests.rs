@@ -25,13 +25,6 @@ fn generate() {
 }
 
 #[test]
-fn a_batch_reports_the_largest_of_its_parameters() {
-    let each = r#"[{"max_new_tokens":5},{"max_new_tokens":9},{"max_new_tokens":7}]"#;
-    let params = params(&format!(r#"{{"text":["a","b"],"sampling_params":{each}}}"#));
-    assert_eq!(params.output_length(), Some(9));
-}
-
-#[test]
 fn token_ids_are_no_words() {
     assert_eq!(params(r#"{"input_ids":[[1,2],[3]]}"#).input_length(), None);
     assert_eq!(params(r#"{"prompt":[[1,2],[3]]}"#).input_length(), None);

@@ -7,7 +7,7 @@ use crate::request::outcome::Failure;
 use crate::request::scalar::Scalar;
 use crate::request::scan::Sink;
 use crate::request::sequence::SequenceObserver;
-use crate::request::token_count::TokenCountSource;
+use crate::request::sequence::TokenCountSource;
 
 /// The maximum number of sequences of one request that are recorded.
 pub const MAX_SEQUENCES: usize = 1024;

@@ -60,9 +60,9 @@ impl Leaf {
         )
     }
 
-    /// Whether sinks may do without it.
+    /// Whether sinks may do without it: a number of `meta_info`.
     pub fn is_optional(self) -> bool {
-        matches!(self, Leaf::Bare(Some(field)) if field.is_optional())
+        matches!(self, Leaf::Bare(Some(Field::Meta(_))))
     }
 
     /// Reports the value with these bytes to the sink.

@@ -45,10 +45,8 @@ pub struct Template {
     other: Option<(Arc<Recording>, usize)>,
     /// The current scan is being recorded in `own`.
     is_recording: bool,
-    /// Optional values found since the last were reported: the index of the first, and the number of containers around it.
-    optional: Option<(u8, usize)>,
-    /// The number of open reported containers.
-    depth: usize,
+    /// The index of the first of the optional values found since the last were reported.
+    optional: Option<u8>,
     /// The number of documents that the stream has shared.
     shared: usize,
 }
@@ -139,7 +137,7 @@ impl Template {
         if !self.is_on {
             return;
         }
-        (self.other, self.optional, self.depth) = (None, None, 0);
+        (self.other, self.optional) = (None, None);
         self.own.bytes.clear();
         self.own.leaves.clear();
         self.own.calls.clear();
@@ -168,7 +166,6 @@ impl Template {
 
     /// Records that the scan reported a container's begin.
     pub fn open(&mut self, field: Field) {
-        self.depth += 1;
         if self.is_recording {
             self.own.calls.push(Call::Open(field));
         }
@@ -176,12 +173,12 @@ impl Template {
 
     /// Records that the scan reported a container's end.
     pub fn close(&mut self, field: Field) {
-        self.depth = self.depth.saturating_sub(1);
         if !self.is_recording {
             return;
         }
-        // The sink is asked whether it wants optional values when the parent of their container ends: by then it knows.
-        if let Some((first, _)) = self.optional.take_if(|(_, depth)| self.depth + 1 < *depth) {
+        // The sink is asked whether it wants optional values when what has them ends: by then it knows.
+        let is_end = matches!(field, Field::Item | Field::Choice);
+        if let Some(first) = self.optional.take_if(|_| is_end) {
             let last = self.own.leaves.len() as u8 - 1;
             self.own.calls.push(Call::Optional(first, last));
         }
@@ -200,10 +197,7 @@ impl Template {
             return self.end(false);
         };
         if leaf.is_optional() {
-            let (_, depth) = *self.optional.get_or_insert((index, self.depth));
-            if depth != self.depth {
-                return self.end(false);
-            }
+            self.optional.get_or_insert(index);
         } else if leaf.is_reported() {
             own.calls.push(Call::Leaf(index));
         }

@@ -14,7 +14,7 @@ impl SequenceObserver {
         self.close_uncounted();
         row.timeline.set(Moment::FirstToken, self.first_token);
         row.timeline.set(Moment::LastToken, self.last_token);
-        let (first, last) = (self.first.as_ref(), self.last.as_ref());
+        let (first, last) = (self.first.as_ref(), self.last.as_deref());
         let fields = self.fields();
         if let Some((first, read)) = first {
             let source = TimingSource::MetaInfo;

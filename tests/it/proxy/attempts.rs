@@ -136,7 +136,7 @@ async fn hops_without_a_front_write_rows_that_join_by_span() {
     assert_eq!(attempts.len(), 2);
     for (attempt, outcome) in attempts.iter().zip(["rejected", "ok"]) {
         let [parent, id] = ["span_id", "req_id"].map(|name| &row[name]);
-        let cells = "seen_by=hop, router_return=, router_return_last=, router_gap_added=";
+        let cells = "seen_by=hop, router_return=, router_return_last=";
         let of_front = format!("outcome={outcome}, parent_span_id={parent}, req_id={id}");
         assert_row(attempt, &format!("{cells}, {of_front}"));
         // What a later join needs.
