@@ -147,7 +147,9 @@ impl Clock {
     /// The current time.
     pub fn now(&self) -> Stamp {
         match self {
-            Clock::System(anchor) => Stamp::from_nanos(monotonic_nanos() + anchor),
+            Clock::System(anchor) => {
+                Stamp::from_nanos(read_clock(ClockId::CLOCK_MONOTONIC) + anchor)
+            }
             Clock::Manual(now) => Stamp::from_nanos(now.load(Ordering::Acquire)),
         }
     }
@@ -187,16 +189,12 @@ impl ManualClock {
 fn anchor() -> i64 {
     // The wall clock is read between two readings of the monotonic clock; the closest pair of a few tries counts.
     let read = || {
-        let before = monotonic_nanos();
+        let before = read_clock(ClockId::CLOCK_MONOTONIC);
         let epoch = read_clock(ClockId::CLOCK_REALTIME);
-        let after = monotonic_nanos();
+        let after = read_clock(ClockId::CLOCK_MONOTONIC);
         (after - before, epoch - (before + (after - before) / 2))
     };
     (0..5).map(|_| read()).min().unwrap_or_else(read).1
-}
-
-fn monotonic_nanos() -> i64 {
-    read_clock(ClockId::CLOCK_MONOTONIC)
 }
 
 fn read_clock(id: ClockId) -> i64 {

@@ -1,7 +1,6 @@
 //! A cell of a row: its value, and how that is written as text.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use crate::clock::{NANOS, Stamp};
 
@@ -107,16 +106,11 @@ pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
     if is_plain(&text) || !is_formula && !text.contains(char::is_control) {
         return text;
     }
-    let mut shown = String::with_capacity(text.len() + 8);
-    if is_formula {
-        shown.push('\'');
-    }
+    let mut shown = String::from(if is_formula { "'" } else { "" });
     for c in text.chars() {
-        if c.is_control() {
-            // Writing to a String cannot fail.
-            let _ = write!(shown, "\\x{:02x}", u32::from(c));
-        } else {
-            shown.push(c);
+        match c.is_control() {
+            true => shown += &format!("\\x{:02x}", u32::from(c)),
+            false => shown.push(c),
         }
     }
     Cow::Owned(shown)

@@ -90,13 +90,8 @@ impl Observer {
     ) {
         self.row.status = Some(status.into());
         self.row.timeline.set_if_unknown(Moment::ResponseHead, at);
-        // Responses with these statuses have no body, whatever their Content-Type says.
-        let bodyless = matches!(status, 204 | 304);
-        self.response = Some(ResponseBody::new(
-            self.row.endpoint(),
-            content_type,
-            is_encoded || bodyless,
-        ));
+        let endpoint = self.row.endpoint();
+        self.response = Some(ResponseBody::new(endpoint, content_type, is_encoded));
     }
 
     /// Takes the outcome that a proxy of ours reported on a response that it gave itself ([`super::headers::OUTCOME_HEADER`]).

@@ -179,9 +179,9 @@ fn of_failure(failure: &Failure) -> Outcome {
 impl Failure {
     fn text(&self) -> String {
         let code = self.code.map_or_else(String::new, |code| code.to_string());
-        match (self.is_abort, self.message.is_empty()) {
-            (true, true) => short_message(&code, "the engine aborted it"),
-            _ => short_message(&code, &self.message),
+        match self.is_abort && self.message.is_empty() {
+            true => short_message(&code, "the engine aborted it"),
+            false => short_message(&code, &self.message),
         }
     }
 }

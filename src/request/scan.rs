@@ -199,7 +199,7 @@ impl Scanner {
                 start + 1 + self.in_string(string_use, false, &rest[start + 1..], sink)
             }
             // An array without elements, or with a trailing comma.
-            b']' if self.frame().is_some_and(|frame| !frame.is_object) => {
+            b']' if self.depth > 0 && !self.stack[self.depth - 1].is_object => {
                 self.close(sink);
                 start + 1
             }
@@ -383,11 +383,6 @@ impl Scanner {
             self.template.close(field);
         }
         self.end_value();
-    }
-
-    /// Returns the container that is being read.
-    fn frame(&self) -> Option<&Frame> {
-        self.stack.get(self.depth.checked_sub(1)?)
     }
 
     fn end_value(&mut self) {

@@ -69,11 +69,8 @@ impl TimeSpent {
     }
 
     fn add_part(&mut self, part: PartSpent) {
-        match self
-            .parts
-            .iter_mut()
-            .find(|known| known.spent == part.spent)
-        {
+        let mut parts = self.parts.iter_mut();
+        match parts.find(|known| known.spent == part.spent) {
             Some(known) => {
                 known.nanos += part.nanos;
                 known.requests += part.requests;

@@ -204,10 +204,11 @@ impl Timeline {
     /// Returns the time from arrival to end, whoever ended the request, nanoseconds. A hop's own row begins when the hop read the
     /// head.
     pub fn elapsed(&self) -> Option<i64> {
-        self.nanos(match self.side {
-            Side::Traffic | Side::Front => Period::ELAPSED,
-            Side::Hop => Period::ELAPSED_AT_HOP,
-        })
+        let from = match self.side {
+            Side::Traffic | Side::Front => Moment::Arrival,
+            Side::Hop => Moment::RouterSend,
+        };
+        self.nanos(Period::new(from, Moment::End))
     }
 
     /// Returns which clock the engine's times are on; `None` if there are none.

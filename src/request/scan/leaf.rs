@@ -52,11 +52,10 @@ impl Leaf {
 
     /// Whether it is reported to the sink.
     pub fn is_reported(self) -> bool {
-        !matches!(
+        use StringUse::{Capture, Pieces};
+        matches!(
             self,
-            Leaf::String(StringUse::Ignore | StringUse::Key)
-                | Leaf::Bare(None)
-                | Leaf::Container(_)
+            Leaf::String(Capture(_) | Pieces(_)) | Leaf::Bare(Some(_))
         )
     }
 

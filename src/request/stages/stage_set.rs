@@ -87,8 +87,7 @@ impl StageSet {
     /// Returns its label: `prefill … decode` for more than three stages.
     pub fn label(self) -> String {
         let other = self.no_stage().map(|[_, label, _]| *label);
-        let names = self.stages().map(|stage| stage.label).chain(other);
-        let names: Vec<&str> = names.collect();
+        let names = Vec::from_iter(self.stages().map(|stage| stage.label).chain(other));
         match (self.unmeasured(), names.as_slice()) {
             (Some((label, _)), _) => label.to_owned(),
             (None, [first, _, _, .., last]) => format!("{first} … {last}"),
