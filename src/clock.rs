@@ -23,14 +23,8 @@ pub fn seconds(nanos: i64) -> f64 {
 ///
 /// Timestamps of two clocks compare only through an offset ([`crate::offset`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
-#[serde(into = "i64", try_from = "i64")]
+#[serde(try_from = "i64")]
 pub struct Stamp(i64);
-
-impl From<Stamp> for i64 {
-    fn from(at: Stamp) -> i64 {
-        at.nanos()
-    }
-}
 
 /// Checks a timestamp of another process: one before 1970 or after 2116 is of no clock, and differences to it might overflow.
 impl TryFrom<i64> for Stamp {
@@ -50,8 +44,10 @@ impl From<Stamp> for SystemTime {
 }
 
 impl Stamp {
+    /// The Unix epoch.
+    pub const EPOCH: Stamp = Stamp(0);
     /// Later than any other.
-    pub const MAX: Stamp = Stamp::from_nanos(i64::MAX);
+    pub const MAX: Stamp = Stamp(i64::MAX);
 
     /// From nanoseconds since the Unix epoch.
     pub const fn from_nanos(nanos: i64) -> Stamp {
@@ -74,7 +70,7 @@ impl Stamp {
 
     /// Seconds since the Unix epoch, at the resolution of a float this large: about 0.24 µs.
     pub fn seconds(self) -> f64 {
-        seconds(self.nanos())
+        seconds(self.0)
     }
 
     /// Date and time in UTC.
@@ -90,7 +86,7 @@ impl Stamp {
 
     /// Nanoseconds from `earlier` to here, saturating; negative when `earlier` is later.
     pub const fn nanos_since(self, earlier: Stamp) -> i64 {
-        self.nanos().saturating_sub(earlier.nanos())
+        self.0.saturating_sub(earlier.0)
     }
 
     /// Seconds from `earlier` to here; negative when `earlier` is later.
@@ -100,7 +96,7 @@ impl Stamp {
 
     /// Adds nanoseconds (either sign), saturating.
     pub const fn plus_nanos(self, nanos: i64) -> Stamp {
-        Stamp::from_nanos(self.nanos().saturating_add(nanos))
+        Stamp(self.0.saturating_add(nanos))
     }
 
     /// Adds seconds (either sign), saturating.

@@ -24,24 +24,23 @@ pub struct Impossible {
 }
 
 /// Moments of our own processes that must be in this order if they are of one clock.
-const OURS: [&[Moment]; 4] = [
-    &[
-        Moment::Scheduled,
-        Moment::Sent,
-        Moment::ResponseHead,
-        Moment::FirstEvent,
-        Moment::FirstToken,
-        Moment::LastToken,
-        Moment::Finish,
-    ],
-    &[Moment::Arrival, Moment::Forwarded, Moment::ResponseHead],
-    &[Moment::Arrival, Moment::RequestEnd],
-    &[
-        Moment::Forwarded,
-        Moment::WorkerArrival,
-        Moment::WorkerForwarded,
-    ],
-];
+const OURS: [&[Moment]; 4] = {
+    use Moment::*;
+    [
+        &[
+            Scheduled,
+            Sent,
+            ResponseHead,
+            FirstEvent,
+            FirstToken,
+            LastToken,
+            Finish,
+        ],
+        &[Arrival, Forwarded, ResponseHead],
+        &[Arrival, RequestEnd],
+        &[Forwarded, WorkerArrival, WorkerForwarded],
+    ]
+};
 /// More tokens than any prompt or response has; `Impossible::check_tokens` has it in its text.
 const MAX_TOKENS: u64 = 100_000_000;
 
@@ -171,21 +170,21 @@ impl Impossible {
     }
 
     fn check_tokens(&mut self, row: &Row) {
-        let (output, prompt) = (row.actual_output_tokens, row.actual_prompt_tokens);
         // If none was requested, an echo of the prompt is no token.
-        let is_none = output == Some(0) && row.expected_output_length != Some(0);
+        let is_none = row.actual_output_tokens == Some(0) && row.expected_output_length != Some(0);
         let has_events = row.token_chunks > Some(0);
-        let of_all = [row.request_output_tokens, row.request_prompt_tokens];
-        let all = [
-            output,
-            prompt,
+        let counts = [
+            row.actual_output_tokens,
+            row.actual_prompt_tokens,
             row.cached_tokens,
             row.output_tokens_from_trace,
+            row.request_output_tokens,
+            row.request_prompt_tokens,
         ];
-        let mut all = all.iter().chain(&of_all).flatten();
+        let is_many = counts.into_iter().any(|n| n > Some(MAX_TOKENS));
         let found = [
             (is_none && has_events, "actual_output_tokens<token_chunks"),
-            (all.any(|n| *n > MAX_TOKENS), "tokens>100000000"),
+            (is_many, "tokens>100000000"),
         ];
         for (_, name) in found.iter().filter(|(is, _)| *is) {
             self.tokens = true;

@@ -60,6 +60,8 @@ pub enum End {
     Failed(Outcome, String),
 }
 
+/// The error of a response that lacks its end, or all of it.
+const NO_END: &str = "the response ended without its end";
 /// The error of a request that the generator gave up because its run was stopped.
 pub const GIVEN_UP: &str = "given up: the run was stopped";
 
@@ -140,10 +142,7 @@ fn of_response(facts: &ResponseFacts<'_>) -> (Outcome, String) {
         return (of_failure(failure), failure.text());
     }
     match facts.generation_whole {
-        Some(false) => {
-            let error = "the response ended without its end".to_owned();
-            (Outcome::UpstreamDied, error)
-        }
+        Some(false) => (Outcome::UpstreamDied, NO_END.to_owned()),
         Some(true) | None => (Outcome::Ok, String::new()),
     }
 }

@@ -46,9 +46,8 @@ const SAMPLING: Rule = members(&[
     ("n", scalar(Field::SamplesPerPrompt)),
 ]);
 
-/// One number, or one per sequence.
-const BOOTSTRAP_ROOM: Rule = scalar(Field::BootstrapRoom).or_elements(&ROOM_ELEMENT);
-static ROOM_ELEMENT: Rule = scalar(Field::BootstrapRoom);
+const ROOM: Rule = scalar(Field::BootstrapRoom);
+static ROOMS: Rule = ROOM;
 
 /// Text, or a list of parts: `{"type": "text", "text": …}`.
 pub(super) const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
@@ -77,7 +76,8 @@ static PARAMS: Rule = members(&[
     // The system message of `/v1/responses` and of `/v1/messages`.
     ("instructions", text(Field::Prompt)),
     ("system", CONTENT),
-    ("bootstrap_room", BOOTSTRAP_ROOM),
+    // One number, or one per sequence.
+    ("bootstrap_room", ROOM.or_elements(&ROOMS)),
 ]);
 
 impl Default for RequestBody {

@@ -125,10 +125,10 @@ impl Timeline {
 
     /// Returns the offset of `clock`, if it is another clock and that is known.
     pub fn offset(&self, clock: ClockOf) -> Option<Offset> {
-        match self.relation(clock) {
-            Relation::Apart(offset) => Some(offset),
-            Relation::Same | Relation::Unknown => None,
-        }
+        let Relation::Apart(offset) = self.relation(clock) else {
+            return None;
+        };
+        Some(offset)
     }
 
     /// Returns the other clocks of moments here that compare with ours, with their offsets.

@@ -11,7 +11,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::request::csv::{self, TimeBase};
+use crate::clock::Stamp;
+use crate::request::csv;
 use crate::request::row::{Row, Rows};
 
 use super::background_thread::BackgroundThread;
@@ -53,7 +54,7 @@ pub enum Error {
 #[derive(Debug)]
 struct Writer {
     file: FileWriter,
-    base: TimeBase,
+    base: Stamp,
     metrics: Metrics,
     write_error: Arc<Mutex<Option<String>>>,
     /// The lines to be written next, and their number.
@@ -212,7 +213,7 @@ mod tests {
     fn start(path: &Path, metrics: &Metrics) -> Result<Recorder, Error> {
         let file = RecordsFile {
             path: path.into(),
-            base: TimeBase::Epoch,
+            base: Stamp::EPOCH,
             rotation: Rotation::default(),
             clock: Clock::system(),
         };

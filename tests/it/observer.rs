@@ -98,8 +98,6 @@ const INSIDE: &str = r#"
  | 503 | rejected
  | 404 | client_error
  | 500 | server_error
-{"error":{"message":"m","code":"503"}} | stream | rejected
-{"error":{"message":"m","code":"404"}} | stream | client_error
 {"error":{"message":"m","code":400}} | stream | client_error
 {"error":{"message":"m","code":408}} | stream | rejected
 {"error":{"message":"m","code":429}} | stream | rejected

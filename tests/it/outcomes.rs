@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use queuescope::request::csv::{self as lines, TimeBase};
+use queuescope::clock::Stamp;
+use queuescope::request::csv as lines;
 
 use crate::support::generator;
 use crate::support::observed::STREAM;
@@ -20,7 +21,7 @@ async fn of_generator(addr: SocketAddr, more: &str) -> Row {
     assert_eq!(run.rows.len(), 1);
     let mut text = Vec::new();
     lines::header(&mut text);
-    lines::row(&run.rows[0], TimeBase::Epoch, &mut text);
+    lines::row(&run.rows[0], Stamp::EPOCH, &mut text);
     let mut reader = csv::Reader::from_reader(text.as_slice());
     reader.deserialize().next().unwrap().unwrap()
 }

@@ -219,15 +219,6 @@ impl ParsedBody {
     }
 }
 
-/// Returns the status code for error types that mean overload.
-fn overload_code(kind: Scalar<'_>) -> Option<u64> {
-    match kind {
-        Scalar::Quoted(b"rate_limit_error") => Some(429),
-        Scalar::Quoted(b"overloaded_error") => Some(503),
-        _ => None,
-    }
-}
-
 /// Whether a block or output item of this type is a call: `tool_use`, `function_call`, `custom_tool_call`, ….
 fn is_call(kind: Scalar<'_>) -> bool {
     matches!(kind, Scalar::Quoted(kind) if kind == b"tool_use" || kind.ends_with(b"_call"))
@@ -276,12 +267,7 @@ impl Sink for ParsedBody {
                     self.has_flat_error = true;
                 }
             }
-            Field::ErrorCode => {
-                // Some servers write it as a string.
-                let quoted = value.string().and_then(|code| code.parse().ok());
-                self.error.code = value.count().or(quoted);
-            }
-            Field::ErrorType => self.error.code = self.error.code.or(overload_code(value)),
+            Field::ErrorCode => self.error.code = value.count(),
             Field::ObjectKind => self.has_flat_error |= value == Scalar::Quoted(b"error"),
             Field::Meta(member) => self.meta.keep(member, value),
             _ => {}

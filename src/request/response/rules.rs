@@ -12,7 +12,6 @@ const ERROR: Rule = Rule {
         &[
             ("message", scalar(Field::ErrorMessage)),
             ("code", scalar(Field::ErrorCode)),
-            ("type", scalar(Field::ErrorType)),
         ],
     )
 };

@@ -101,9 +101,8 @@ impl Row {
     /// Whether a front took part: a generator's row has an arrival of its own only if a front reported it; else the send stands
     /// there.
     fn has_front(&self) -> bool {
-        let has_front_times = self.forwarded_time.is_some() || self.request_end_time.is_some();
-        self.seen_by != Some(Side::Traffic) && self.sent_time.is_none()
-            || has_front_times
+        self.forwarded_time.is_some()
+            || self.request_end_time.is_some()
             || self.sent_time != self.arrival_time
     }
 }
