@@ -22,6 +22,7 @@ pub mod outcome;
 pub mod prompt_blocks;
 pub mod request_body;
 pub mod response;
+pub mod roles;
 pub mod row;
 #[cfg(test)]
 pub mod sample;

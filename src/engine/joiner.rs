@@ -10,6 +10,7 @@ use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
 use crate::request::engine_report::EngineReport;
 use crate::request::observer::{self, engine_bounds, engine_window};
+use crate::request::roles::Roles;
 use crate::request::row::Row;
 use crate::request::sequence::{MissingReason, TimingSource};
 use crate::request::timeline::{ClockOf, Moment, Relation};
@@ -30,6 +31,8 @@ pub struct JoinOutput {
     pub clocks: Arc<Mutex<OffsetTable>>,
     /// The metrics.
     pub metrics: Metrics,
+    /// The servers' roles, as their root spans name them.
+    pub roles: Arc<Mutex<Roles>>,
 }
 
 /// A message to the joining thread.
@@ -135,6 +138,8 @@ impl Joiner {
             },
             Message::Last => self.end = Some(now.plus_nanos(LAST_WAIT_NANOS)),
             Message::Spans(spans) => {
+                let roots = spans.iter().filter_map(EngineSpan::root_of_pair);
+                roots.for_each(|(above, role)| self.output.roles.lock().resolve_role(above, role));
                 let late = spans.into_iter().map(|span| self.table.add_span(span, now));
                 let late = late.filter(|is_late| *is_late).count();
                 self.count(TimingSource::Trace, Join::Late, late);

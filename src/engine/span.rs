@@ -1,6 +1,7 @@
 //! One span of an engine's trace, reduced to what a join needs.
 
 use crate::clock::Stamp;
+use crate::request::attempt::ServerRole;
 use crate::request::engine_report::EngineReport;
 
 /// A span picked out of a batch. Its timestamps are on the engine's clock.
@@ -23,6 +24,11 @@ pub struct EngineSpan {
 }
 
 impl EngineSpan {
+    /// Returns the parent span and the server's role if this is the root span of a request that two servers serve.
+    pub fn root_of_pair(&self) -> Option<(u64, ServerRole)> {
+        self.root().and_then(|root| Some((self.parent, root.role?)))
+    }
+
     /// Returns what the span reports if it is a request's root.
     pub fn root(&self) -> Option<&EngineReport> {
         match &self.kind {

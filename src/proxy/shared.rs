@@ -1,6 +1,5 @@
 //! What the listeners of a proxy share.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 
 use arc_swap::ArcSwap;
@@ -15,6 +14,7 @@ use crate::config::proxy::Config;
 use crate::engine::Engine;
 use crate::fault::registry::Faults;
 use crate::offset::OffsetTable;
+use crate::request::roles::Roles;
 use crate::request::row::Row;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
@@ -57,8 +57,8 @@ pub struct Shared {
     pub unsigned_stamps: Once,
     /// Joins attempts at the hops to requests of the front.
     pub joins: Joins,
-    /// The roles that servers reported, by worker; `None` for one that does all of a request.
-    pub roles: Mutex<BTreeMap<String, Option<ServerRole>>>,
+    /// What the servers of pairs do, by worker, if they reported it.
+    pub roles: Arc<Mutex<Roles>>,
     /// Where the proxy is in its life.
     pub phase: watch::Sender<Phase>,
 }
@@ -85,12 +85,12 @@ impl Shared {
     pub fn role(&self, worker: &str) -> Option<ServerRole> {
         let config = self.config.load();
         let configured = config.worker(worker).and_then(|worker| worker.role);
-        configured.or_else(|| *self.roles.lock().get(worker)?)
+        configured.or_else(|| self.roles.lock().of(worker)?)
     }
 
     /// Sets the role that a worker's server reported.
     pub fn set_role(&self, worker: &str, role: Option<ServerRole>) {
-        self.roles.lock().insert(worker.to_owned(), role);
+        self.roles.lock().learn(worker, role);
     }
 
     /// Whether a request to a worker's server may be one of two legs: not if it reported, as routers ask it, to be no server of a
@@ -98,7 +98,7 @@ impl Shared {
     pub fn may_have_legs(&self, worker: &str) -> bool {
         let config = self.config.load();
         let configured = config.worker(worker).and_then(|worker| worker.role);
-        configured.is_some() || self.roles.lock().get(worker) != Some(&None)
+        configured.is_some() || self.roles.lock().of(worker) != Some(None)
     }
 
     /// Returns the limits on the clients of such a listener. At a hop behind a front of this process they are lifted: its client is

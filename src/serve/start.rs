@@ -26,6 +26,7 @@ use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Shared};
+use crate::request::roles::Roles;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::settings::UpstreamFlag;
@@ -288,10 +289,12 @@ pub(super) fn shared(
 ) -> anyhow::Result<Shared> {
     let telemetry = telemetry(config, credentials, &clock, &metrics)?;
     let clocks = Arc::<Mutex<OffsetTable>>::default();
+    let roles = Arc::<Mutex<Roles>>::default();
     let output = JoinOutput {
         telemetry: telemetry.clone(),
         clocks: clocks.clone(),
         metrics: metrics.clone(),
+        roles: roles.clone(),
     };
     let socket = |bound: &ListenSocket| bound.socket.as_fd().try_clone_to_owned();
     let socket = engine_traces
@@ -316,7 +319,7 @@ pub(super) fn shared(
         hop_key: hop_secret.map_or_else(HopKey::of_process, HopKey::from_secret),
         unsigned_stamps: Once::new(),
         joins: Joins::new(!config.upstream.is_empty(), metrics.clone()),
-        roles: Mutex::default(),
+        roles,
         phase: watch::channel(Phase::Serving).0,
         metrics,
         clock,

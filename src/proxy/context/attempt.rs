@@ -22,6 +22,9 @@ impl Context {
         let (span, worker) = (new_span_id(), worker.to_string());
         let host = self.own_host().unwrap_or_default();
         self.span = Some(span);
+        if self.shared.engine.is_some() {
+            self.shared.roles.lock().expect_role(span, &worker);
+        }
         let metrics = &self.shared.metrics;
         self.attempt_in_flight = Some(match self.shared.role(&worker) {
             Some(ServerRole::Prefill) => metrics.begin_leg(&worker),
