@@ -3,8 +3,6 @@
 //! Every process is a clock (docs/dev/ARCHITECTURE.md, "The way of a stamp"). Ours is `CLOCK_MONOTONIC`, anchored to the wall clock once,
 //! at the first use, so that a step of the wall clock has no effect.
 
-use std::fmt;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -24,26 +22,9 @@ pub fn seconds(nanos: i64) -> f64 {
 /// A timestamp of one clock, in nanoseconds since the Unix epoch by that clock.
 ///
 /// Timestamps of two clocks compare only through an offset ([`crate::offset`]).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
-#[serde(into = "i64", try_from = "i64")]
-pub struct Stamp(
-    /// With the sign bit flipped: this keeps the order, and leaves 0 for the `None` of an `Option`.
-    NonZeroU64,
-);
-
-const SIGN: u64 = 1 << 63;
-
-impl fmt::Debug for Stamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stamp").field(&self.nanos()).finish()
-    }
-}
-
-impl From<Stamp> for i64 {
-    fn from(at: Stamp) -> i64 {
-        at.nanos()
-    }
-}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(try_from = "i64")]
+pub struct Stamp(i64);
 
 /// Checks a timestamp of another process: one before 1970 or after 2116 is of no clock, and differences to it might overflow.
 impl TryFrom<i64> for Stamp {
@@ -63,15 +44,14 @@ impl From<Stamp> for SystemTime {
 }
 
 impl Stamp {
+    /// The Unix epoch.
+    pub const EPOCH: Stamp = Stamp(0);
     /// Later than any other.
-    pub const MAX: Stamp = Stamp::from_nanos(i64::MAX);
+    pub const MAX: Stamp = Stamp(i64::MAX);
 
-    /// From nanoseconds since the Unix epoch; `i64::MIN` becomes `i64::MIN + 1`.
+    /// From nanoseconds since the Unix epoch.
     pub const fn from_nanos(nanos: i64) -> Stamp {
-        match NonZeroU64::new(nanos as u64 ^ SIGN) {
-            Some(number) => Stamp(number),
-            None => Stamp(NonZeroU64::MIN),
-        }
+        Stamp(nanos)
     }
 
     /// From seconds since the Unix epoch, rounded to the nanosecond. `None` unless the value is
@@ -85,12 +65,12 @@ impl Stamp {
 
     /// Nanoseconds since the Unix epoch.
     pub const fn nanos(self) -> i64 {
-        (self.0.get() ^ SIGN) as i64
+        self.0
     }
 
     /// Seconds since the Unix epoch, at the resolution of a float this large: about 0.24 µs.
     pub fn seconds(self) -> f64 {
-        seconds(self.nanos())
+        seconds(self.0)
     }
 
     /// Date and time in UTC.
@@ -106,7 +86,7 @@ impl Stamp {
 
     /// Nanoseconds from `earlier` to here, saturating; negative when `earlier` is later.
     pub const fn nanos_since(self, earlier: Stamp) -> i64 {
-        self.nanos().saturating_sub(earlier.nanos())
+        self.0.saturating_sub(earlier.0)
     }
 
     /// Seconds from `earlier` to here; negative when `earlier` is later.
@@ -116,7 +96,7 @@ impl Stamp {
 
     /// Adds nanoseconds (either sign), saturating.
     pub const fn plus_nanos(self, nanos: i64) -> Stamp {
-        Stamp::from_nanos(self.nanos().saturating_add(nanos))
+        Stamp(self.0.saturating_add(nanos))
     }
 
     /// Adds seconds (either sign), saturating.
@@ -128,16 +108,11 @@ impl Stamp {
 /// A source of timestamps: the machine's, or a test's.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The machine's monotonic clock.
-    System(SystemClock),
+    /// The machine's monotonic clock, `CLOCK_MONOTONIC`, and what to add to it: the distance to the wall clock at the anchor,
+    /// nanoseconds.
+    System(i64),
     /// A clock that stands still until [`ManualClock`] moves it.
     Manual(Arc<AtomicI64>),
-}
-
-/// `CLOCK_MONOTONIC` plus the distance to the wall clock at the anchor.
-#[derive(Clone, Copy, Debug)]
-pub struct SystemClock {
-    epoch_minus_monotonic: i64,
 }
 
 /// Sets the [`Clock`] that it was created with.
@@ -147,8 +122,8 @@ pub struct ManualClock(Arc<AtomicI64>);
 impl Clock {
     /// The machine's clock. All system clocks of a process share one anchor, so their timestamps compare.
     pub fn system() -> Clock {
-        static ANCHOR: std::sync::OnceLock<SystemClock> = std::sync::OnceLock::new();
-        Clock::System(*ANCHOR.get_or_init(SystemClock::anchor))
+        static ANCHOR: std::sync::OnceLock<i64> = std::sync::OnceLock::new();
+        Clock::System(*ANCHOR.get_or_init(anchor))
     }
 
     /// A clock set to `start`, and its control.
@@ -160,9 +135,7 @@ impl Clock {
     /// A name that no other process's clock has: timestamps of clocks with the same name compare directly.
     pub fn name(&self) -> String {
         match self {
-            Clock::System(clock) => {
-                format!("{:x}-{:x}", std::process::id(), clock.epoch_minus_monotonic)
-            }
+            Clock::System(anchor) => format!("{:x}-{anchor:x}", std::process::id()),
             Clock::Manual(now) => format!("manual-{:x}", Arc::as_ptr(now) as usize),
         }
     }
@@ -170,8 +143,8 @@ impl Clock {
     /// The current time.
     pub fn now(&self) -> Stamp {
         match self {
-            Clock::System(clock) => {
-                Stamp::from_nanos(monotonic_nanos() + clock.epoch_minus_monotonic)
+            Clock::System(anchor) => {
+                Stamp::from_nanos(read_clock(ClockId::CLOCK_MONOTONIC) + anchor)
             }
             Clock::Manual(now) => Stamp::from_nanos(now.load(Ordering::Acquire)),
         }
@@ -180,8 +153,8 @@ impl Clock {
     /// Blocks this thread until a time, on an absolute kernel timer (`clock_nanosleep` with `TIMER_ABSTIME`), so that oversleeping does not
     /// add up. Returns at once on a manual clock.
     pub fn sleep_until(&self, until: Stamp) {
-        let Clock::System(clock) = self else { return };
-        let monotonic = (until.nanos() - clock.epoch_minus_monotonic).max(0);
+        let Clock::System(anchor) = self else { return };
+        let monotonic = (until.nanos() - anchor).max(0);
         let target = Duration::from_nanos(monotonic.unsigned_abs()).into();
         let flags = ClockNanosleepFlags::TIMER_ABSTIME;
         while clock_nanosleep(ClockId::CLOCK_MONOTONIC, flags, &target) == Err(nix::Error::EINTR) {}
@@ -191,22 +164,6 @@ impl Clock {
     pub async fn wait_until(&self, until: Stamp) {
         while let Ok(nanos @ 1..) = u64::try_from(until.nanos_since(self.now())) {
             tokio::time::sleep(Duration::from_nanos(nanos)).await;
-        }
-    }
-}
-
-impl SystemClock {
-    fn anchor() -> SystemClock {
-        // The wall clock is read between two readings of the monotonic clock; the closest pair of a few tries counts.
-        let read = || {
-            let before = monotonic_nanos();
-            let epoch = read_clock(ClockId::CLOCK_REALTIME);
-            let after = monotonic_nanos();
-            (after - before, epoch - (before + (after - before) / 2))
-        };
-        let (_, offset) = (0..5).map(|_| read()).min().unwrap_or_else(read);
-        SystemClock {
-            epoch_minus_monotonic: offset,
         }
     }
 }
@@ -224,8 +181,16 @@ impl ManualClock {
     }
 }
 
-fn monotonic_nanos() -> i64 {
-    read_clock(ClockId::CLOCK_MONOTONIC)
+/// Returns the wall clock minus the monotonic one.
+fn anchor() -> i64 {
+    // The wall clock is read between two readings of the monotonic clock; the closest pair of a few tries counts.
+    let read = || {
+        let before = read_clock(ClockId::CLOCK_MONOTONIC);
+        let epoch = read_clock(ClockId::CLOCK_REALTIME);
+        let after = read_clock(ClockId::CLOCK_MONOTONIC);
+        (after - before, epoch - (before + (after - before) / 2))
+    };
+    (0..5).map(|_| read()).min().unwrap_or_else(read).1
 }
 
 fn read_clock(id: ClockId) -> i64 {
@@ -243,15 +208,6 @@ mod tests {
         assert!((stamp.seconds() - 1_795_168_579.844_124).abs() < 3e-7);
         assert_eq!(Stamp::from_seconds(f64::NAN), None);
         assert_eq!(Stamp::from_seconds(1e300), None);
-    }
-
-    #[test]
-    fn stamps_are_in_order_whatever_their_sign_and_none_takes_no_room() {
-        let all = [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX].map(Stamp::from_nanos);
-        assert!(all.is_sorted());
-        assert_eq!(all[2..].iter().map(|at| at.nanos()).max(), Some(i64::MAX));
-        assert_eq!(all[3].nanos_since(all[2]), 1);
-        assert_eq!(size_of::<Option<Stamp>>(), size_of::<i64>());
     }
 
     #[test]

@@ -13,10 +13,8 @@
 //!   the true offset, by less than the delay of the tightest bound since, until the bounds from before the step have expired.
 //! - Our own clocks never step: they are monotonic ([`crate::clock`]).
 
-mod bound;
 mod filter;
 mod table;
 
-pub use bound::{Offset, OffsetBound};
-pub use filter::{OffsetFilter, VALIDITY};
+pub use filter::{Offset, OffsetBound, OffsetFilter, VALIDITY};
 pub use table::OffsetTable;

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
 use crate::request::engine_report::EngineReport;
-use crate::request::observer::{self, engine_window};
+use crate::request::observer::{self, engine_bounds, engine_window};
 use crate::request::roles::Roles;
 use crate::request::row::Row;
 use crate::request::sequence::{MissingReason, TimingSource};
@@ -165,7 +165,6 @@ impl Joined {
         let mut rows = request.rows;
         // The trace takes precedence over the log.
         matches.sort_by_key(|of| of.candidate.report.source == TimingSource::Log);
-        relate(&mut rows, &matches, clocks);
         for (row, index) in rows.iter_mut().zip(0..) {
             let mut is_reported = false;
             for of in matches.iter().filter(|of| of.row == index) {
@@ -178,6 +177,7 @@ impl Joined {
                 (false, _) => Some(MissingReason::NoSpans),
             };
         }
+        relate(&mut rows, &matches, clocks);
         if let [first, others @ ..] = &mut rows[..] {
             for row in others {
                 row.prefill_host.clone_from(&first.prefill_host);
@@ -197,9 +197,9 @@ fn relate(rows: &mut [Row], matches: &[Match], clocks: &mut OffsetTable) {
         return;
     };
     // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
-    let certain = matches.iter().filter(|of| of.is_certain);
-    let bounds = certain.filter_map(|of| Some(of.candidate.report.bounds(rows.get(of.row)?)));
-    clocks.add(&clock, &bounds.flatten().collect::<Vec<_>>());
+    if matches.iter().all(|of| of.is_certain) {
+        clocks.add(&clock, &engine_bounds(rows));
+    }
     if let Some(offset) = clocks.get_over(&clock, window) {
         observer::relate(rows, ClockOf::Engine, Relation::Apart(offset));
     }

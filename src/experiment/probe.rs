@@ -130,13 +130,8 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
 /// Describes the version of SGLang, as its response shows it.
 fn describe_engine(row: &Row) -> Option<String> {
     let generation = row.internal.generation?;
-    let metrics = match generation.metrics_on() {
-        Some(true) => ", metrics on",
-        Some(false) => ", metrics off",
-        None => "",
-    };
     Some(format!(
-        "the server's SGLang: {} by the shape of its meta_info{metrics}: {}",
+        "the server's SGLang: {} by the shape of its meta_info: {}",
         generation.versions(),
         generation.help()
     ))
@@ -201,22 +196,14 @@ mod tests {
     #[test]
     fn the_generation_is_named() {
         let mut row = row(200, "1795168001.0");
-        for (generation, name, rest) in [
-            (
-                Generation::From0_5_12,
-                "0.5.12 to 0.5.20",
-                ", metrics on: it reports",
-            ),
-            (
-                Generation::Decode0_5_21,
-                "0.5.21 or later, a decode server",
-                ", metrics on: it decodes",
-            ),
-            (Generation::From0_4_6, "0.4.6 to 0.5.4.post3", ": "),
+        for (generation, name) in [
+            (Generation::From0_5_7, "0.5.7 to 0.5.20"),
+            (Generation::Decode0_5_21, "0.5.21 or later, a decode server"),
+            (Generation::Before0_5_5, "before 0.5.5"),
         ] {
             row.internal.generation = Some(generation);
             let line = describe_engine(&row).unwrap();
-            let start = format!("the server's SGLang: {name} by the shape of its meta_info{rest}");
+            let start = format!("the server's SGLang: {name} by the shape of its meta_info: it ");
             assert!(line.starts_with(&start), "{line}");
         }
         row.internal.generation = None;

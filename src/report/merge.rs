@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::clock::seconds;
+use crate::clock::{Stamp, seconds};
 use crate::disk::NewFile;
 use crate::request::cell::Value as Cell;
 use crate::request::columns::{COLUMNS, Column, ColumnId};
-use crate::request::csv::TimeBase;
 use crate::table::Error;
 use crate::table::cells::RowWriter;
 use crate::table::rows::{self, SKIPPED_COLUMNS};
@@ -71,7 +70,7 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<NewFile> 
     }
     // A stable sort, so that the rows of a request stay together.
     rows.sort_by_key(|(arrival, ..)| *arrival);
-    let mut out = RowWriter::new(NewFile::create_new(path)?, TimeBase::Epoch)?;
+    let mut out = RowWriter::new(NewFile::create_new(path)?, Stamp::EPOCH)?;
     for (_, table, zero, row) in rows {
         let cell = |column: &Column| match table.value(column.id, row) {
             Cell::Time(at) => Cell::Time(at.plus_nanos(zero)),

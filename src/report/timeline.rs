@@ -41,7 +41,7 @@ pub fn render(row: &Row, width: usize) -> String {
 /// What was not measured of a request, each with its remedy, in sentences; none of a failed one, as no switch would help.
 pub fn unseen(row: &Row) -> Vec<String> {
     let unseen = Unseens::of(row).iter().filter(|_| row.is_ok());
-    unseen.map(|what| what.sentence(&what.remedy())).collect()
+    unseen.map(|what| what.sentence()).collect()
 }
 
 /// How far other clocks are from the row's own, a line each.

@@ -14,8 +14,8 @@ use super::internal::Internal;
 use super::outcome::Outcome;
 use super::response::Unread;
 use super::sequence::TimingSource;
+use super::sequence::TokenCountSource;
 use super::timeline::{ClockOf, ClockState, Moment, Period, Side, Timeline, TtftSource};
-use super::token_count::TokenCountSource;
 use super::unseen::Unseens;
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ columns! {
     host: Text of Request
     /// Any text came back; empty where the body was not read (`unread`).
     has_generated_text: Bool of Sequence
-    /// Words of the prompt split at white space (chat: of all messages).
+    /// Words of the prompt split at ASCII white space (chat: of all messages).
     input_length: Count of Request
     /// `max_new_tokens`, `max_tokens` or `max_completion_tokens` of the request.
     expected_output_length: Count of Request
@@ -182,9 +182,7 @@ columns! {
     /// Impossible values, by name; they stay as reported, and no figure, mean or histogram includes them: moments out of order
     /// (`queue_end<queue_start`), negative durations (`network_time<0`), durations longer than the whole request
     /// (`pure_queue_time>elapsed`), all of them beyond the clocks' errors; `actual_output_tokens<token_chunks`: no tokens for events
-    /// that brought some, or not half as many; `cached_tokens>actual_prompt_tokens`; more than 100,000,000 tokens. Named only:
-    /// `server_created!=trace`, where the engine's trace (or `log`) puts that moment more than 1 ms elsewhere, and
-    /// `sequences_not_recorded`.
+    /// that brought some; more than 100,000,000 tokens (`tokens>100000000`). Named only: `sequences_not_recorded`.
     inconsistency: Text of Sequence
     /// W3C trace id of the request.
     trace_id: Text of Request

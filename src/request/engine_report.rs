@@ -1,18 +1,13 @@
 //! What an engine reports of a sequence: in its response's `meta_info`, its trace or its log.
 
-use crate::clock::{NANOS, Stamp};
-use crate::offset::OffsetBound;
+use crate::clock::Stamp;
 
 use super::attempt::{Attempt, ServerRole};
 use super::columns::Row;
-use super::meta_info::Timings;
+use super::meta_info::{Member, MetaInfo};
 use super::sequence::TimingSource;
+use super::sequence::TokenCountSource;
 use super::timeline::{Moment, PrefillTimes};
-use super::token_count::TokenCountSource;
-
-/// How far two sources may differ on a moment, nanoseconds: their floats resolve 0.24 µs, and an engine that stamps one moment
-/// twice does so within a step.
-const TOLERANCE: i64 = NANOS / 1000;
 
 /// What one source reports of one sequence. Timestamps are on the engine's clock.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,32 +71,37 @@ impl EngineReport {
         }
     }
 
-    /// What the `meta_info` of a sequence's `first` event reports, and that of its `last` if another has been read.
+    /// What the `meta_info` of a sequence's `first` event (or of a reply) reports, and that of its `last` if another has been read.
     pub fn of_meta_info(
         source: TimingSource,
-        first: &Timings,
-        last: Option<&Timings>,
+        first: &MetaInfo,
+        last: Option<&MetaInfo>,
     ) -> EngineReport {
-        let queue = first.queue(last);
         let latest = last.unwrap_or(first);
-        let count = |get: fn(&Timings) -> Option<u32>| get(latest).or(get(first)).map(u64::from);
+        let count = |member| latest.count(member).or(first.count(member));
+        let entry = first.forward_entry().or_else(|| last?.forward_entry());
+        let nanos = first.queue_nanos().or_else(|| last?.queue_nanos());
+        // After a retraction `queue_time` has gone on while the entry into the first batch stayed: they do not belong together.
+        let is_retracted = first.num_retractions() > Some(0);
+        let queue = entry.zip(nanos).filter(|_| !is_retracted);
         EngineReport {
-            received: latest.received.or(first.received),
-            queue_start: queue.map(|(start, _)| start),
-            queue_end: queue.map(|(_, end)| end),
-            queue_nanos: first.queue_total(last),
-            prefill_end: first.prefill_finished,
-            first_token: latest.first_token,
-            finished: latest.finished,
-            prompt_tokens: count(|timings| timings.prompt_tokens),
-            cached_tokens: count(|timings| timings.cached_tokens),
-            num_retractions: count(|timings| timings.num_retractions),
-            dp_rank: count(|timings| timings.dp_rank),
+            received: latest.received().or(first.received()),
+            queue_start: queue.map(|(end, nanos)| end.plus_nanos(-nanos)),
+            queue_end: queue.map(|(end, _)| end),
+            // Before 0.5.21 a retraction or an abort in the queue leaves a negative time, later the abort leaves 0.
+            queue_nanos: nanos.filter(|nanos| *nanos > 0),
+            prefill_end: first.prefill_finished(),
+            first_token: latest.first_token(),
+            finished: latest.finished(),
+            prompt_tokens: count(Member::PromptTokens),
+            cached_tokens: count(Member::CachedTokens),
+            num_retractions: latest.num_retractions().or(first.num_retractions()),
+            dp_rank: count(Member::DpRank),
             ..EngineReport::of(source)
         }
     }
 
-    /// Fills in what the sequence's row lacks. If both have a moment, the row's own stays, and a difference is noted.
+    /// Fills in what the sequence's row lacks. If both have a moment, the row's own stays.
     pub fn put(&self, row: &mut Row) {
         self.put_moments(row);
         let mut count_source = TokenCountSource::Log;
@@ -174,16 +174,9 @@ impl EngineReport {
             (Moment::ServerFirstToken, first_token),
             (Moment::ServerFinish, self.finished),
         ] {
-            let Some(at) = at else { continue };
-            match timeline.raw(moment) {
-                None => {
-                    timeline.set(moment, at);
-                    has_added = true;
-                }
-                Some(known) if at.nanos_since(known).saturating_abs() > TOLERANCE => {
-                    row.internal.conflicting.push((moment, self.source));
-                }
-                Some(_) => {}
+            if at.is_some() && timeline.raw(moment).is_none() {
+                timeline.set(moment, at);
+                has_added = true;
             }
         }
         if let Some(at) = self.prefill_end {
@@ -192,21 +185,6 @@ impl EngineReport {
         if has_added {
             row.timing_source.get_or_insert(self.source);
         }
-    }
-
-    /// Returns the bounds that it puts on the engine's clock; it must surely be of this row. The engine cannot have received what
-    /// we sent before we sent it, and we cannot have read what it made before it was made.
-    pub fn bounds(&self, row: &Row) -> Vec<OffsetBound> {
-        let sent = row.timeline.last_send().zip(self.received);
-        let sent = sent.map(|(sent, received)| OffsetBound::of_sent(sent, received));
-        let made = self.first_token.or(self.prefill_end);
-        let read = row.timeline.raw(Moment::FirstToken).zip(made);
-        // No token of a reply was seen: it was read when the engine had finished it.
-        let is_whole = row.message_whole == Some(true);
-        let whole = row.timeline.raw(Moment::Finish).filter(|_| is_whole);
-        let read = read.or_else(|| whole.zip(self.finished.or(self.prefill_end)));
-        let read = read.map(|(read, made)| OffsetBound::of_received(read, made));
-        sent.into_iter().chain(read).collect()
     }
 }
 

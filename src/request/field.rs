@@ -69,8 +69,6 @@ pub enum Field {
     ErrorMessage,
     /// An error's own status code.
     ErrorCode,
-    /// An error's type: `/v1/messages` gives no code.
-    ErrorType,
     /// Top-level `object`: `error` in SGLang's flat errors.
     ObjectKind,
 }

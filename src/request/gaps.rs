@@ -9,17 +9,6 @@ pub const GAP_BOUNDS: [f64; 23] = [
     0.100, 0.200, 0.400, 0.600, 0.800, 1.0, 2.0, 4.0, 6.0, 8.0,
 ];
 
-/// [`GAP_BOUNDS`] in nanoseconds.
-const BOUNDS_NANOS: [i64; GAP_BOUNDS.len()] = {
-    let mut nanos = [0; GAP_BOUNDS.len()];
-    let mut at = 0;
-    while at < nanos.len() {
-        nanos[at] = (GAP_BOUNDS[at] * NANOS as f64 + 0.5) as i64;
-        at += 1;
-    }
-    nanos
-};
-
 /// All gaps of a stream as a histogram, exact to 3.2 %.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GapCounts {
@@ -70,8 +59,9 @@ impl Gaps {
 
     /// Returns the histogram's counts; `None` if it is not complete.
     pub fn counts(&self) -> Option<GapCounts> {
+        let bounds = GAP_BOUNDS.map(|seconds| (seconds * NANOS as f64).round() as i64);
         Some(GapCounts {
-            counts: self.complete_histogram()?.counts(&BOUNDS_NANOS),
+            counts: self.complete_histogram()?.counts(&bounds),
             sum_nanos: self.sum_nanos,
         })
     }

@@ -2,19 +2,16 @@
 
 use crate::clock::Stamp;
 
+use super::attempt::{Attempt, SpanId};
 use super::gaps::GapCounts;
 use super::generation::Generation;
-use super::sequence::{MissingReason, TimingSource};
-use super::timeline::Moment;
-use super::trace_facts::TraceFacts;
+use super::sequence::MissingReason;
 
 /// Facts of a row that no column shows.
 #[derive(Clone, Debug, Default)]
 pub struct Internal {
-    /// `error` contains a message of the server, which may quote the request.
-    pub error_quotes_server: bool,
-    /// The code before the message in `error`: the status, or a code named in the body.
-    pub error_code: Option<u64>,
+    /// What is left of `error` without the server's message, which may quote the request; `None` if it contains none.
+    pub unquoted_error: Option<String>,
     /// The router made the error: no server sent it.
     pub is_routers_error: bool,
     /// The SGLang that wrote its last `meta_info`; `None` if it never ran.
@@ -45,8 +42,33 @@ pub struct Internal {
     pub stall_nanos: i64,
     /// When the server wrote its first output, on its own clock, and when that was read.
     pub first_write: Option<(Stamp, Stamp)>,
-    /// Moments that another source reports differently, and that source.
-    pub conflicting: Vec<(Moment, TimingSource)>,
     /// The key of the engine's clock in a proxy's offsets.
     pub engine_clock: Option<String>,
+}
+
+/// Facts of a request that only traces show.
+#[derive(Clone, Debug, Default)]
+pub struct TraceFacts {
+    /// Whether the client had sampled it; `None` if the trace was begun here or by a front of ours.
+    pub received_sampled: Option<bool>,
+    /// The request was sent upstream with the sampled flag.
+    pub sent_sampled: bool,
+    /// Our own sendings, in order; kept only if traces are.
+    pub sendings: Vec<Sending>,
+    /// The attempts at hops of this process; the one that answered, else the last, stands last. Kept only if traces are, or the
+    /// engine's times are joined.
+    pub attempts: Vec<Attempt>,
+}
+
+/// One sending of a request upstream.
+#[derive(Clone, Debug)]
+pub struct Sending {
+    /// Its span, sent upstream as the parent.
+    pub span: SpanId,
+    /// The upstream, `host:port`.
+    pub upstream: String,
+    /// When the head was about to be written, or connecting began.
+    pub at: Stamp,
+    /// When connecting failed, so that nothing was sent. Any other sending ends with its request.
+    pub failed: Option<Stamp>,
 }

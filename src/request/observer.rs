@@ -11,8 +11,8 @@ pub use super::outcome::End;
 use super::attempt::failed_text;
 use super::columns::Row;
 use super::endpoint::Endpoint;
-use super::outcome::{GenerationEnd, Outcome, ResponseFacts, judge};
-use super::request_body::{PARAMS, ROOM, RequestBody};
+use super::outcome::{Outcome, ResponseFacts, judge};
+use super::request_body::RequestBody;
 use super::response::{ParsedBody, ResponseBody};
 use super::sequence::SequenceObserver;
 use super::stamps::Stamps;
@@ -38,19 +38,11 @@ impl Observer {
     pub fn new(side: Side, endpoint: Endpoint, req_id: String) -> Observer {
         Observer {
             row: Row::new(side, endpoint, req_id),
-            request: Some(Box::new(RequestBody::new(&PARAMS))),
+            request: Some(Box::default()),
             response: None,
             last_read: None,
             is_whole: false,
             reported_outcome: None,
-        }
-    }
-
-    /// Begins to observe one leg of a pair, which has no row of its own: of its request only the room is read.
-    pub fn of_leg(endpoint: Endpoint) -> Observer {
-        Observer {
-            request: Some(Box::new(RequestBody::new(&ROOM))),
-            ..Observer::new(Side::Hop, endpoint, String::new())
         }
     }
 
@@ -98,13 +90,8 @@ impl Observer {
     ) {
         self.row.status = Some(status.into());
         self.row.timeline.set_if_unknown(Moment::ResponseHead, at);
-        // Responses with these statuses have no body, whatever their Content-Type says.
-        let bodyless = matches!(status, 204 | 304);
-        self.response = Some(ResponseBody::new(
-            self.row.endpoint(),
-            content_type,
-            is_encoded || bodyless,
-        ));
+        let endpoint = self.row.endpoint();
+        self.response = Some(ResponseBody::new(endpoint, content_type, is_encoded));
     }
 
     /// Takes the outcome that a proxy of ours reported on a response that it gave itself ([`super::headers::OUTCOME_HEADER`]).
@@ -127,9 +114,8 @@ impl Observer {
 
     /// Whether a generated token has arrived; for a stream that cannot be read, any byte of it.
     pub fn is_streaming(&self) -> bool {
-        self.response
-            .as_ref()
-            .is_some_and(ResponseBody::is_streaming)
+        let response = self.response.as_ref();
+        response.is_some_and(ResponseBody::is_streaming)
     }
 
     /// Records that the end of the response's framing was read at `at`: its last chunk, its length, or the end of the connection if
@@ -183,7 +169,7 @@ impl Observer {
     pub fn finish(mut self, end: End, at: Stamp) -> Vec<Row> {
         let is_whole = self.is_whole || end == End::Complete;
         self.take_request_params();
-        let (parsed, generation_end) = self.take_response(is_whole);
+        let (parsed, generation_whole) = self.take_response(is_whole);
         let is_complete = end == End::Complete;
         let finish = self.last_read.or(is_complete.then_some(at));
         let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
@@ -194,13 +180,12 @@ impl Observer {
         let facts = ResponseFacts {
             status: row.status.and_then(|status| u16::try_from(status).ok()),
             reported_outcome: self.reported_outcome,
-            generation_end,
+            generation_whole,
             failure: parsed.failure.as_ref(),
         };
         let (outcome, error) = judge(end, &facts);
         row.outcome = Some(outcome);
-        row.internal.error_quotes_server = facts.is_quoted_in(&error);
-        row.internal.error_code = facts.code();
+        row.internal.unquoted_error = facts.unquoted(&error);
         row.error = Some(error).filter(|error| !error.is_empty());
         row.internal.has_unrecorded_sequences = parsed.has_unrecorded_sequences;
         row.internal.usage_prompt_tokens = parsed.usage_prompt_tokens;
@@ -208,29 +193,20 @@ impl Observer {
         Observer::rows(self.row, parsed)
     }
 
-    /// Returns what was read from the response, and what it showed of the generation's end.
-    fn take_response(&mut self, is_whole: bool) -> (ParsedBody, GenerationEnd) {
-        let Some(mut response) = self.response.take() else {
-            return (ParsedBody::default(), GenerationEnd::Unknown);
+    /// Returns what was read from the response, and whether it showed the generation's end.
+    fn take_response(&mut self, is_whole: bool) -> (ParsedBody, Option<bool>) {
+        let Some(response) = self.response.take() else {
+            return (ParsedBody::default(), None);
         };
-        response.finish();
-        let (generation_end, unread) = (response.generation_end(), response.unread());
-        let generation_end = match generation_end {
-            GenerationEnd::Absent if self.row.stream == Some(true) => GenerationEnd::Empty,
-            generation_end => generation_end,
-        };
-        let parsed = response.into_parsed();
+        let (parsed, generation_whole, unread) = response.finish();
         self.row.message_whole = Some(is_whole);
         // An error's body is no generation.
         if matches!(self.row.status, Some(200..=299)) {
             self.row.unread = unread;
-            self.row.generation_whole = match generation_end {
-                GenerationEnd::Unknown => None,
-                GenerationEnd::Absent | GenerationEnd::Empty | GenerationEnd::Cut => Some(false),
-                GenerationEnd::Whole => Some(parsed.failure.is_none()),
-            };
+            let has_failed = parsed.failure.is_some();
+            self.row.generation_whole = generation_whole.map(|whole| whole && !has_failed);
         }
-        (parsed, generation_end)
+        (parsed, generation_whole)
     }
 
     fn take_request_params(&mut self) {
@@ -251,17 +227,12 @@ impl Observer {
         if parsed.sequences.is_empty() {
             parsed.sequences.push(SequenceObserver::default());
         }
-        // Sums count a request at its first row, so that row always exists; other indexes may be empty.
-        parsed.sequences[0].has_events = true;
-        let count = parsed.sequences.iter().filter(|s| s.has_events).count();
-        let sequences = u32::try_from(count).unwrap_or(u32::MAX);
+        let sequences = u32::try_from(parsed.sequences.len()).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row holds it for all.
         let trace = std::mem::take(&mut row.internal.trace);
-        let mut rows = vec![row; count];
-        let recorded = parsed.sequences.into_iter().zip(0..);
-        let recorded = recorded.filter(|(sequence, _)| sequence.has_events);
-        for (row, (sequence, index)) in rows.iter_mut().zip(recorded) {
+        let mut rows = vec![row; parsed.sequences.len()];
+        for (row, (sequence, index)) in rows.iter_mut().zip(parsed.sequences.into_iter().zip(0..)) {
             let is_leg = row.internal.room.is_some() && !sequence.has_prefilled();
             let is_pair = is_leg || sequence.is_decoded_elsewhere();
             sequence.put(row);
@@ -286,26 +257,33 @@ pub fn relate(rows: &mut [Row], clock: ClockOf, relation: Relation) {
 }
 
 /// Returns the bounds that a request puts on the engine's clock: the engine cannot have received what we sent before we sent it,
-/// and we cannot have read what it sent before it sent it.
+/// and we cannot have read what it made before it made it.
 pub fn engine_bounds(rows: &[Row]) -> Vec<OffsetBound> {
     let received = rows.iter().filter_map(|row| {
         let created = row.timeline.raw(Moment::ServerCreated)?;
         Some(OffsetBound::of_sent(row.timeline.last_send()?, created))
     });
-    let written = rows.iter().filter_map(|row| row.internal.first_write);
-    let written = written.map(|(sent, read)| OffsetBound::of_received(read, sent));
-    received.chain(written).collect()
+    let made = rows.iter().filter_map(|row| {
+        let raw = |moment| row.timeline.raw(moment);
+        let first = || raw(Moment::ServerFirstToken).zip(raw(Moment::FirstToken));
+        // No token of a reply was seen: it was read when the engine had finished it.
+        let is_whole = row.message_whole == Some(true);
+        let last = || raw(Moment::ServerFinish).zip(raw(Moment::Finish).filter(|_| is_whole));
+        let (made, read) = row.internal.first_write.or_else(first).or_else(last)?;
+        Some(OffsetBound::of_received(read, made))
+    });
+    received.chain(made).collect()
 }
 
 /// Returns when the engine's moments of a request were, on our clock: from our last send to the first token read, or to the end
 /// if none was. `None` if nothing is known to have been sent.
 pub fn engine_window(rows: &[Row]) -> Option<(Stamp, Stamp)> {
-    let timelines = || rows.iter().map(|row| &row.timeline);
-    let from = timelines().filter_map(Timeline::last_send).min()?;
-    let to = |timeline: &Timeline| {
-        let read = timeline.raw(Moment::FirstToken);
-        read.or_else(|| timeline.raw(Moment::Finish))
-    };
-    let to = timelines().filter_map(to).max().unwrap_or(from);
+    let from = rows.iter().filter_map(|row| row.timeline.last_send());
+    let from = from.min()?;
+    let to = rows.iter().filter_map(|row| {
+        let raw = |moment| row.timeline.raw(moment);
+        raw(Moment::FirstToken).or_else(|| raw(Moment::Finish))
+    });
+    let to = to.max().unwrap_or(from);
     Some((from, to.max(from)))
 }

@@ -12,8 +12,7 @@ names! {
     #[derive(Default)]
     pub enum Outcome {
         /// The answer came whole: the message to the end of its framing, the generation to its last event; or the client left
-        /// after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`), unless a stream was asked
-        /// for.
+        /// after the last event.
         Ok = "ok",
         /// The request was wrong: 4xx, also as the code of an error event inside a 200; 3xx (it was sent to the wrong place:
         /// redirects are not followed); a request that is not valid HTTP, or over a size limit of the proxy.
@@ -29,7 +28,7 @@ names! {
         /// The engine was told to drop the request (`/abort_request`, or a deadline of its own); the client stayed.
         EngineAbort = "engine_abort",
         /// The server (or the router) ended its response early: before its head, within the message, or, where the message looks whole,
-        /// within the generation or before a stream's first event. `message_whole` and `generation_whole` say what was cut.
+        /// within the generation or before it: a 2xx without a body. `message_whole` and `generation_whole` say what was cut.
         UpstreamDied = "upstream_died",
         /// A time limit of the proxy or the generator ran out; `error` says who was waited for.
         Timeout = "timeout",
@@ -61,6 +60,8 @@ pub enum End {
     Failed(Outcome, String),
 }
 
+/// The error of a response that lacks its end, or all of it.
+const NO_END: &str = "the response ended without its end";
 /// The error of a request that the generator gave up because its run was stopped.
 pub const GIVEN_UP: &str = "given up: the run was stopped";
 
@@ -78,26 +79,10 @@ pub struct ResponseFacts<'a> {
     pub status: Option<u16>,
     /// The outcome that a proxy of ours reported on a response that it gave itself.
     pub reported_outcome: Option<Outcome>,
-    /// What the body showed of the generation's end.
-    pub generation_end: GenerationEnd,
+    /// Whether the body showed the generation's end; `None` if it cannot be read.
+    pub generation_whole: Option<bool>,
     /// An error in the body.
     pub failure: Option<&'a Failure>,
-}
-
-/// What a body showed of the generation's end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GenerationEnd {
-    /// The body cannot be read.
-    #[default]
-    Unknown,
-    /// There was no body.
-    Absent,
-    /// A stream without a single event.
-    Empty,
-    /// It began, but its end is missing.
-    Cut,
-    /// It is complete.
-    Whole,
 }
 
 /// An error in a body.
@@ -112,23 +97,20 @@ pub struct Failure {
 }
 
 impl ResponseFacts<'_> {
-    /// Whether `text`, as [`judge`] returned it, contains the body's own message.
-    pub fn is_quoted_in(&self, text: &str) -> bool {
-        let message = self.failure.map_or("", |failure| &failure.message);
-        !message.is_empty() && text.ends_with(&short_message("", message))
-    }
-
-    /// Returns the code before the body's message in the error: as [`of_response`] judges.
-    pub fn code(&self) -> Option<u64> {
-        let status = self.status.filter(|status| of_status(*status).is_some());
-        let in_body = || self.failure?.code;
-        status.map(u64::from).or_else(in_body)
+    /// Returns what is left of an error, as [`judge`] returned it, without the body's own message; `None` if it contains none.
+    pub fn unquoted(&self, error: &str) -> Option<String> {
+        let message = &self
+            .failure
+            .filter(|failure| !failure.message.is_empty())?
+            .message;
+        let own = error.strip_suffix(&short_message("", message))?;
+        Some(own.trim_end().to_owned())
     }
 }
 
 /// Judges how a request ended: returns its outcome and, unless it succeeded, a short error.
 pub fn judge(end: End, facts: &ResponseFacts<'_>) -> (Outcome, String) {
-    let has_ended = facts.generation_end == GenerationEnd::Whole;
+    let has_ended = facts.generation_whole == Some(true);
     match end {
         End::Complete => of_response(facts),
         // A client that leaves after the last event has the whole response.
@@ -159,13 +141,9 @@ fn of_response(facts: &ResponseFacts<'_>) -> (Outcome, String) {
     if let Some(failure) = facts.failure {
         return (of_failure(failure), failure.text());
     }
-    let died = |reason: &str| (Outcome::UpstreamDied, reason.to_owned());
-    match facts.generation_end {
-        GenerationEnd::Cut => died("the response ended without its end"),
-        GenerationEnd::Empty => died("the stream ended without a single event"),
-        GenerationEnd::Unknown | GenerationEnd::Absent | GenerationEnd::Whole => {
-            (Outcome::Ok, String::new())
-        }
+    match facts.generation_whole {
+        Some(false) => (Outcome::UpstreamDied, NO_END.to_owned()),
+        Some(true) | None => (Outcome::Ok, String::new()),
     }
 }
 
@@ -200,9 +178,9 @@ fn of_failure(failure: &Failure) -> Outcome {
 impl Failure {
     fn text(&self) -> String {
         let code = self.code.map_or_else(String::new, |code| code.to_string());
-        match (self.is_abort, self.message.is_empty()) {
-            (true, true) => short_message(&code, "the engine aborted it"),
-            _ => short_message(&code, &self.message),
+        match self.is_abort && self.message.is_empty() {
+            true => short_message(&code, "the engine aborted it"),
+            false => short_message(&code, &self.message),
         }
     }
 }

@@ -45,14 +45,9 @@ const SAMPLING: Rule = members(&[
     ("max_new_tokens", scalar(Field::MaxTokens)),
     ("n", scalar(Field::SamplesPerPrompt)),
 ]);
-/// A batch may have one set of sampling parameters per prompt.
-static SAMPLING_ELEMENT: Rule = SAMPLING;
 
-/// One number, or one per sequence.
-const BOOTSTRAP_ROOM: Rule = scalar(Field::BootstrapRoom).or_elements(&ROOM_ELEMENT);
-static ROOM_ELEMENT: Rule = scalar(Field::BootstrapRoom);
-/// Selects the room alone.
-pub static ROOM: Rule = members(&[("bootstrap_room", BOOTSTRAP_ROOM)]);
+const ROOM: Rule = scalar(Field::BootstrapRoom);
+static ROOMS: Rule = ROOM;
 
 /// Text, or a list of parts: `{"type": "text", "text": …}`.
 pub(super) const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
@@ -66,7 +61,7 @@ static MESSAGE: Rule = Rule {
 };
 
 /// All parameters, of all endpoints' requests: no name has two meanings.
-pub static PARAMS: Rule = members(&[
+static PARAMS: Rule = members(&[
     ("model", scalar(Field::Model)),
     ("stream", scalar(Field::Stream)),
     ("n", scalar(Field::SamplesPerPrompt)),
@@ -74,25 +69,27 @@ pub static PARAMS: Rule = members(&[
     ("max_completion_tokens", scalar(Field::MaxCompletionTokens)),
     ("max_output_tokens", scalar(Field::MaxTokens)),
     ("text", prompts()),
-    ("sampling_params", SAMPLING.or_elements(&SAMPLING_ELEMENT)),
+    ("sampling_params", SAMPLING),
     ("prompt", prompts()),
     ("messages", elements(&MESSAGE)),
     ("input", text(Field::Prompt).or_elements(&MESSAGE)),
     // The system message of `/v1/responses` and of `/v1/messages`.
     ("instructions", text(Field::Prompt)),
     ("system", CONTENT),
-    ("bootstrap_room", BOOTSTRAP_ROOM),
+    // One number, or one per sequence.
+    ("bootstrap_room", ROOM.or_elements(&ROOMS)),
 ]);
 
-impl RequestBody {
-    /// Makes a reader of the parameters that `rule` selects: [`PARAMS`] or [`ROOM`].
-    pub fn new(rule: &'static Rule) -> RequestBody {
+impl Default for RequestBody {
+    fn default() -> RequestBody {
         RequestBody {
-            scanner: Scanner::new(rule),
+            scanner: Scanner::new(&PARAMS),
             params: RequestParams::default(),
         }
     }
+}
 
+impl RequestBody {
     /// Reads the next piece.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.scanner.feed(bytes, &mut self.params);
@@ -122,8 +119,7 @@ impl Sink for RequestParams {
             Field::Model => self.model = value.string(),
             Field::Stream => self.stream = value.flag(),
             Field::SamplesPerPrompt => self.n = value.count(),
-            // The prompts of a batch may differ: the row shows the largest.
-            Field::MaxTokens => self.max_tokens = self.max_tokens.max(value.count()),
+            Field::MaxTokens => self.max_tokens = value.count(),
             Field::MaxCompletionTokens => self.max_completion_tokens = value.count(),
             Field::BootstrapRoom => {
                 self.room = self.room.or(value.count().filter(|room| *room > 0))

@@ -1,6 +1,7 @@
 //! The response body, read into sequences, usage and errors: a stream of events, or one JSON document, called a reply here.
 
 mod parsed;
+pub mod rules;
 
 pub use parsed::{MAX_SEQUENCES, ParsedBody};
 
@@ -9,10 +10,8 @@ use crate::clock::Stamp;
 use super::endpoint::Endpoint;
 use super::headers::is_kind;
 use super::names::names;
-use super::outcome::GenerationEnd;
-use super::scan::{Progress, Rule, Scanner};
+use super::scan::{Progress, Scanner};
 use super::sse::{EventSink, SseScanner};
-use super::{messages, openai, responses, sglang};
 
 /// Reads a response body in pieces; keeps no bytes of it.
 #[derive(Debug)]
@@ -43,7 +42,6 @@ names! {
 /// The JSON document being read: an event's data, or a reply.
 #[derive(Debug)]
 struct Document {
-    root: &'static Rule,
     scanner: Scanner,
     parsed: ParsedBody,
     /// The number of bytes of [`DONE`] matched so far; `None` once the event's data is something else.
@@ -68,15 +66,14 @@ impl ResponseBody {
         };
         let is_reply = !matches!(framing, Framing::Events(_));
         let root = match endpoint {
-            Endpoint::Generate => &sglang::BODY,
-            Endpoint::Completions | Endpoint::Chat => &openai::CHUNK,
-            Endpoint::Responses => &responses::BODY,
-            Endpoint::Messages => &messages::BODY,
+            Endpoint::Generate => &rules::GENERATE,
+            Endpoint::Completions | Endpoint::Chat => &rules::OPENAI,
+            Endpoint::Responses => &rules::RESPONSES,
+            Endpoint::Messages => &rules::MESSAGES,
         };
         ResponseBody {
             framing,
             document: Document {
-                root,
                 scanner: match is_reply {
                     true => Scanner::new(root),
                     false => Scanner::with_template(root),
@@ -85,11 +82,6 @@ impl ResponseBody {
                 done: Some(0),
             },
         }
-    }
-
-    /// Returns what was read from the body.
-    pub fn into_parsed(self) -> ParsedBody {
-        self.document.parsed
     }
 
     /// Whether a generated token has arrived; for a body that cannot be read, any byte. Always `false` for a reply.
@@ -108,28 +100,23 @@ impl ResponseBody {
         sequences.filter_map(|sequence| sequence.engine_id.as_deref())
     }
 
-    /// Returns what the body showed of the generation's end. A router that was cut off passes on what it has as if it were whole:
-    /// only the body tells.
-    pub fn generation_end(&self) -> GenerationEnd {
-        let has_begun = self.document.parsed.first_event.is_some();
+    /// Whether the body showed the generation's end; `None` if it cannot be read. A router that was cut off passes on what it has as if
+    /// it were whole: only the body tells.
+    fn is_generation_whole(&self) -> Option<bool> {
+        let parsed = &self.document.parsed;
         match &self.framing {
-            Framing::Events(_) if !self.document.parsed.has_event => GenerationEnd::Empty,
-            _ if self.document.parsed.done => GenerationEnd::Whole,
-            Framing::Opaque(_) if !has_begun => GenerationEnd::Absent,
-            Framing::Opaque(_) => GenerationEnd::Unknown,
+            Framing::Events(_) => Some(parsed.done && parsed.has_event),
+            Framing::Opaque(_) => parsed.first_event.is_none().then_some(false),
             Framing::Json => match self.document.scanner.progress() {
-                Progress::Nothing => GenerationEnd::Absent,
-                Progress::Part => GenerationEnd::Cut,
-                Progress::Whole if self.document.parsed.in_background => GenerationEnd::Unknown,
-                Progress::Whole => GenerationEnd::Whole,
-                Progress::Broken => GenerationEnd::Unknown,
+                Progress::Part => Some(false),
+                Progress::Whole => (!parsed.in_background).then_some(true),
+                Progress::Broken => None,
             },
-            Framing::Events(_) => GenerationEnd::Cut,
         }
     }
 
     /// Returns why the body was not read, if so.
-    pub fn unread(&self) -> Option<Unread> {
+    fn unread(&self) -> Option<Unread> {
         self.document.parsed.first_event?;
         match &self.framing {
             Framing::Json if self.document.parsed.in_background => Some(Unread::Background),
@@ -158,8 +145,9 @@ impl ResponseBody {
         }
     }
 
-    /// Ends the body: an event without its blank line ends here.
-    pub fn finish(&mut self) {
+    /// Ends the body: an event without its blank line ends here. Returns what was read of it, whether it showed the generation's end, and
+    /// why it was not read, if so.
+    pub fn finish(mut self) -> (ParsedBody, Option<bool>, Option<Unread>) {
         match &mut self.framing {
             Framing::Events(events) => events.finish(&mut self.document),
             Framing::Json => self.document.scanner.finish(),
@@ -167,6 +155,8 @@ impl ResponseBody {
         }
         self.document.parsed.record_flat_error();
         self.document.parsed.add_cached_to_prompt();
+        let (is_whole, unread) = (self.is_generation_whole(), self.unread());
+        (self.document.parsed, is_whole, unread)
     }
 }
 
@@ -185,6 +175,6 @@ impl EventSink for Document {
             false => self.parsed.has_event = true,
         }
         self.parsed.event_end();
-        self.scanner.reset(self.root);
+        self.scanner.reset();
     }
 }

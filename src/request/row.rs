@@ -1,7 +1,7 @@
 //! A row: what is known of a generated sequence and of its request, from the request's beginning on; final when that has ended.
 
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use crate::clock::Stamp;
 
@@ -28,7 +28,7 @@ pub type Rows = Arc<Vec<Row>>;
 
 /// Returns the rows without messages of the server, which may quote the prompt: for all consumers but the records file.
 pub fn without_quotes(rows: &Rows) -> Rows {
-    if !rows.iter().any(|row| row.internal.error_quotes_server) {
+    if !rows.iter().any(|row| row.internal.unquoted_error.is_some()) {
         return rows.clone();
     }
     let mut own = Vec::clone(rows);
@@ -104,43 +104,24 @@ impl Row {
         self.pure_queue_time = self.pure_queue();
         self.tpot = self.tpot_nanos();
         let found = Impossible::of(self);
-        self.inconsistency = found.named(self, self.noted());
+        self.inconsistency = found.named(self);
         self.conclude(&found);
-    }
-
-    /// What `inconsistency` names besides impossible values.
-    fn noted(&self) -> Vec<String> {
-        let conflicting = self.internal.conflicting.iter();
-        let conflicting =
-            conflicting.map(|(moment, by)| format!("{}!={}", moment.name(), by.name()));
-        let has_unrecorded = self.internal.has_unrecorded_sequences && self.index == 0;
-        let unrecorded = has_unrecorded.then(|| "sequences_not_recorded".to_owned());
-        conflicting.chain(unrecorded).collect()
     }
 
     /// Sets the columns that follow from all others.
     fn conclude(&mut self, found: &Impossible) {
-        self.within_clock_error = found.within();
-        self.ended_in = match self.is_ok() {
-            true => Some("done".to_owned()),
-            false => self
-                .last_seen()
-                .map(|seen| seen.ended_in(|stage| stage.name)),
-        };
-        self.unseen = Some(Unseens::of(self)).filter(|unseen| *unseen != Unseens::default());
+        self.within_clock_error = Some(found.within.join(";")).filter(|names| !names.is_empty());
+        let last_seen = self.last_seen();
+        let ended_in = last_seen.map(|seen| seen.ended_in(|stage| stage.name));
+        self.ended_in = ended_in.or(self.is_ok().then(|| "done".to_owned()));
+        self.unseen = Some(Unseens::found(self)).filter(|unseen| *unseen != Unseens::default());
     }
 
     /// Computes again everything that follows from moments and clocks, after those have changed.
     pub fn derive_anew(&mut self) {
         self.derive();
         self.pure_queue_time = self.pure_queue();
-        let reason = self.unseen.take().and_then(Unseens::engine);
         self.conclude(&Impossible::of(self));
-        // A row read from a file cannot find the reason again: it keeps the one it has.
-        let is_read = self.internal.generation.is_none() && self.internal.missing_reason.is_none();
-        if let (Some(reason), Some(unseen), true) = (reason, &mut self.unseen, is_read) {
-            *unseen = unseen.with_engine(reason);
-        }
     }
 
     /// Returns the time in the server queue, nanoseconds; of a prefill/decode pair, the sum of its three waits.
@@ -187,13 +168,12 @@ impl Row {
 
     /// Returns `error` without a message of the server.
     pub fn own_error(&self) -> Cow<'_, str> {
-        if !self.internal.error_quotes_server {
-            return Cow::Borrowed(self.error.as_deref().unwrap_or_default());
-        }
         let hint = "the server's message is in the records file only, as it may quote the prompt";
-        // Not the first word of `error`, which may be one of the prompt.
-        let code = self.internal.error_code;
-        Cow::Owned(code.map_or_else(|| hint.into(), |code| format!("{code}; {hint}")))
+        match self.internal.unquoted_error.as_deref() {
+            None => Cow::Borrowed(self.error.as_deref().unwrap_or_default()),
+            Some("") => Cow::Borrowed(hint),
+            Some(code) => Cow::Owned(format!("{code}; {hint}")),
+        }
     }
 
     /// How far below zero a duration may be measured without being wrong, nanoseconds: clock offsets have errors.
@@ -204,19 +184,15 @@ impl Row {
 
     /// Returns the durations between two moments, by column; that of `ttft` by its source.
     pub fn periods(&self) -> impl Iterator<Item = (&'static Column, Period)> + use<> {
-        static PERIODS: LazyLock<Vec<(&Column, Period)>> = LazyLock::new(|| {
-            let columns = COLUMNS.iter().filter_map(|column| match column.origin {
-                Origin::Period(period) => Some((column, period)),
-                _ => None,
-            });
-            columns.collect()
-        });
         let ttft = match self.ttft_source {
             Some(TtftSource::Server) => Period::TTFT_ENGINE,
             _ => Period::TTFT_OBSERVED,
         };
-        let ttft = (&COLUMNS[ColumnId::ttft as usize], ttft);
-        PERIODS.iter().copied().chain([ttft])
+        let periods = COLUMNS.iter().filter_map(|column| match column.origin {
+            Origin::Period(period) => Some((column, period)),
+            _ => None,
+        });
+        periods.chain([(ColumnId::ttft.column(), ttft)])
     }
 
     /// Returns which process observed it.

@@ -6,8 +6,8 @@ use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
+use crate::request::sequence::TokenCountSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
-use crate::request::token_count::TokenCountSource;
 
 /// Converts milliseconds to nanoseconds.
 pub fn ms(n: i64) -> i64 {

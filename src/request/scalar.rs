@@ -17,10 +17,7 @@ impl Scalar<'_> {
         let Scalar::Bare(bytes) = self else {
             return None;
         };
-        // `parse` would accept a leading `+`.
-        let digits = bytes.first().is_some_and(u8::is_ascii_digit);
-        let number = digits.then(|| str::from_utf8(bytes).ok())?;
-        number?.parse().ok()
+        str::from_utf8(bytes).ok()?.parse().ok()
     }
 
     /// Converts a number of seconds to nanoseconds.

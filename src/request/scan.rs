@@ -9,27 +9,44 @@
 
 mod leaf;
 pub mod rule;
-mod sink;
 mod template;
 
 pub use rule::Rule;
-pub use sink::Sink;
 
 use super::field::Field;
 use super::scalar::Scalar;
 use leaf::{Leaf, Skip, StringUse, bare_end, ends_escaped, is_bare, string_end};
-use sink::MAX_SCALAR_BYTES;
 use template::Template;
 
 /// The maximum depth of wanted values.
 const MAX_DEPTH: usize = 8;
 
+/// The longest scalar that is reported whole, bytes.
+pub const MAX_SCALAR_BYTES: usize = 256;
+
+/// Receives what [`Scanner`] finds.
+pub trait Sink {
+    /// Whether the sink wants the optional values, numbers of `meta_info`, asked before the item or choice that has them closes. On the fast path they are
+    /// reported then or not at all; a scan reports them where they stand.
+    fn wants_optional(&self) -> bool {
+        true
+    }
+    /// A number, literal or whole string. Strings longer than [`MAX_SCALAR_BYTES`] bytes are cut there.
+    fn scalar(&mut self, field: Field, value: Scalar<'_>);
+    /// A piece of a string, with escapes. Empty strings give no piece.
+    fn text(&mut self, field: Field, piece: &[u8]);
+    /// The string that gave pieces ends.
+    fn text_end(&mut self, _field: Field) {}
+    /// An object or array begins.
+    fn open(&mut self, _field: Field) {}
+    /// It ends.
+    fn close(&mut self, _field: Field) {}
+}
+
 /// How much of a document has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing but white space.
-    Nothing,
-    /// It has begun.
+    /// It is not complete.
     Part,
     /// It is complete.
     Whole,
@@ -40,14 +57,15 @@ pub enum Progress {
 /// Scans one JSON document at a time.
 #[derive(Debug)]
 pub struct Scanner {
+    root: &'static Rule,
     state: State,
     stack: [Frame; MAX_DEPTH],
     depth: usize,
     /// The start of a key or scalar that is split between pieces.
     partial: [u8; MAX_SCALAR_BYTES],
     partial_len: usize,
-    /// The earlier document that similar ones are compared with; `None` without the fast path.
-    template: Option<Template>,
+    /// The earlier documents that similar ones are compared with.
+    template: Template,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +104,7 @@ impl Scanner {
     /// Makes a scanner for a document with this root rule.
     pub fn new(root: &'static Rule) -> Scanner {
         Scanner {
+            root,
             state: State::Value(root),
             stack: [Frame {
                 rule: &IGNORE,
@@ -95,21 +114,20 @@ impl Scanner {
             depth: 0,
             partial: [0; MAX_SCALAR_BYTES],
             partial_len: 0,
-            template: None,
+            template: Template::default(),
         }
     }
 
     /// Makes a scanner for many similar documents, with the fast path.
     pub fn with_template(root: &'static Rule) -> Scanner {
-        Scanner {
-            template: Some(Template::default()),
-            ..Scanner::new(root)
-        }
+        let mut scanner = Scanner::new(root);
+        scanner.template.is_on = true;
+        scanner
     }
 
     /// Forgets the document and begins another.
-    pub fn reset(&mut self, root: &'static Rule) {
-        self.state = State::Value(root);
+    pub fn reset(&mut self) {
+        self.state = State::Value(self.root);
         self.depth = 0;
         self.partial_len = 0;
     }
@@ -117,7 +135,6 @@ impl Scanner {
     /// Returns how much of the document has been read.
     pub fn progress(&self) -> Progress {
         match self.state {
-            State::Value(_) if self.depth == 0 => Progress::Nothing,
             State::Done => Progress::Whole,
             State::Broken => Progress::Broken,
             _ => Progress::Part,
@@ -133,19 +150,16 @@ impl Scanner {
 
     /// Scans the next piece of the document.
     pub fn feed(&mut self, bytes: &[u8], sink: &mut impl Sink) {
-        if let (State::Value(root), 0, Some(template)) =
-            (self.state, self.depth, &mut self.template)
-        {
-            if template.replay(root, bytes, sink) {
+        if let (State::Value(root), 0) = (self.state, self.depth) {
+            if self.template.replay(root, bytes, sink) {
                 self.state = State::Done;
                 return;
             }
-            template.begin(root, bytes);
+            self.template.begin(root, bytes);
         }
         let rest = self.scan(bytes, sink);
-        if let Some(template) = &mut self.template {
-            template.end(rest.is_empty() && matches!(self.state, State::Done));
-        }
+        let is_whole = rest.is_empty() && matches!(self.state, State::Done);
+        self.template.end(is_whole);
     }
 
     /// Scans to the end of the piece or of the document; returns the rest.
@@ -159,20 +173,13 @@ impl Scanner {
                     self.in_string(string_use, escaped, rest, sink)
                 }
                 State::Bare(field) => self.bare(field, rest, sink),
-                State::Skip(skip) => self.skip(skip, rest, sink),
+                State::Skip(skip) => self.skip(skip, rest),
                 State::After => self.after(rest, sink),
                 State::Done | State::Broken => return rest,
             };
             rest = &rest[used..];
         }
         rest
-    }
-
-    /// Records a value for the template: its start and end, counted from the end of the piece.
-    fn record<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize, _: &S) {
-        if let Some(template) = &mut self.template {
-            template.leaf::<S>(leaf, start, end);
-        }
     }
 
     fn value(&mut self, rule: &'static Rule, rest: &[u8], sink: &mut impl Sink) -> usize {
@@ -192,7 +199,7 @@ impl Scanner {
                 start + 1 + self.in_string(string_use, false, &rest[start + 1..], sink)
             }
             // An array without elements, or with a trailing comma.
-            b']' if self.frame().is_some_and(|frame| !frame.is_object) => {
+            b']' if self.depth > 0 && !self.stack[self.depth - 1].is_object => {
                 self.close(sink);
                 start + 1
             }
@@ -212,7 +219,7 @@ impl Scanner {
     fn open(&mut self, rule: &'static Rule, bracket: u8, sink: &mut impl Sink) {
         let is_object = bracket == b'{';
         let has_wanted = match is_object {
-            true => !rule.members.list.is_empty(),
+            true => !rule.members.is_empty(),
             false => rule.elements.is_some(),
         };
         if !(has_wanted || rule.container.is_some()) || self.depth == MAX_DEPTH {
@@ -221,9 +228,7 @@ impl Scanner {
         }
         if let Some(field) = rule.container {
             sink.open(field);
-            if let Some(template) = &mut self.template {
-                template.open(field);
-            }
+            self.template.open(field);
         }
         self.stack[self.depth] = Frame {
             rule,
@@ -242,12 +247,8 @@ impl Scanner {
         match rest.get(start) {
             None => start,
             Some(b'"') => {
-                let inside = &rest[start + 1..];
-                let used = self.expected_key(inside, sink).unwrap_or_else(|| {
-                    self.partial_len = 0;
-                    self.in_string(StringUse::Key, false, inside, sink)
-                });
-                start + 1 + used
+                self.partial_len = 0;
+                start + 1 + self.in_string(StringUse::Key, false, &rest[start + 1..], sink)
             }
             Some(b'}') => {
                 self.close(sink);
@@ -255,20 +256,6 @@ impl Scanner {
             }
             Some(_) => self.broken(rest),
         }
-    }
-
-    /// Documents repeat the order of their keys: if the key is the one that follows the last, reads it and its value without
-    /// searching for the key's end.
-    fn expected_key(&mut self, inside: &[u8], sink: &mut impl Sink) -> Option<usize> {
-        let frame = &mut self.stack[self.depth.saturating_sub(1)];
-        let (name, rule) = frame.rule.members.list.get(frame.next)?;
-        if inside.first() != name.as_bytes().first() {
-            return None;
-        }
-        let behind = inside.strip_prefix(name.as_bytes())?.strip_prefix(b"\":")?;
-        frame.next += 1;
-        self.state = State::Value(rule);
-        Some(name.len() + 2 + self.value(rule, behind, sink))
     }
 
     /// Ends a key, at `end`; it began before `rest` if there is a partial.
@@ -281,20 +268,15 @@ impl Scanner {
             partial => &self.partial[..partial],
         };
         let frame = &mut self.stack[self.depth.saturating_sub(1)];
-        let rule = match frame.rule.members.find(key, frame.next) {
+        let rule = match frame.rule.member(key, frame.next) {
             Some((rule, next)) => {
                 frame.next = next;
                 rule
             }
             None => &IGNORE,
         };
-        // The colon nearly always follows at once.
-        let has_colon = rest.get(end + 1) == Some(&b':');
-        self.state = match has_colon {
-            true => State::Value(rule),
-            false => State::Colon(rule),
-        };
-        end + 1 + usize::from(has_colon)
+        self.state = State::Colon(rule);
+        end + 1
     }
 
     fn colon(&mut self, rule: &'static Rule, rest: &[u8]) -> usize {
@@ -334,7 +316,7 @@ impl Scanner {
             _ => {
                 let leaf = Leaf::String(string_use);
                 leaf.report(&rest[..end], sink);
-                self.record(leaf, rest.len(), rest.len() - end, sink);
+                self.template.leaf(leaf, rest.len(), rest.len() - end);
             }
         }
         self.end_value();
@@ -355,23 +337,19 @@ impl Scanner {
             leaf.report(&self.partial[..self.partial_len], sink);
         } else {
             leaf.report(&rest[..end], sink);
-            self.record(leaf, rest.len(), rest.len() - end, sink);
+            self.template.leaf(leaf, rest.len(), rest.len() - end);
         }
         self.end_value();
         end
     }
 
-    fn skip(&mut self, mut skip: Skip, rest: &[u8], sink: &impl Sink) -> usize {
+    fn skip(&mut self, mut skip: Skip, rest: &[u8]) -> usize {
         let Some(end) = skip.end(rest) else {
             self.state = State::Skip(skip);
             return rest.len();
         };
-        self.record(
-            Leaf::Container(skip.open),
-            rest.len(),
-            rest.len() - end,
-            sink,
-        );
+        let leaf = Leaf::Container(skip.open);
+        self.template.leaf(leaf, rest.len(), rest.len() - end);
         self.end_value();
         end
     }
@@ -402,16 +380,9 @@ impl Scanner {
         self.depth = self.depth.saturating_sub(1);
         if let Some(field) = self.stack[self.depth].rule.container {
             sink.close(field);
-            if let Some(template) = &mut self.template {
-                template.close(field);
-            }
+            self.template.close(field);
         }
         self.end_value();
-    }
-
-    /// Returns the container that is being read.
-    fn frame(&self) -> Option<&Frame> {
-        self.stack.get(self.depth.checked_sub(1)?)
     }
 
     fn end_value(&mut self) {
@@ -438,11 +409,6 @@ impl Scanner {
 
 /// Returns the number of white-space bytes at the start of `rest`.
 fn white_space_len(rest: &[u8]) -> usize {
-    match rest.first() {
-        Some(byte) if *byte > b' ' => 0,
-        _ => rest
-            .iter()
-            .position(|b| !matches!(b, b' ' | b'\n' | b'\r' | b'\t'))
-            .unwrap_or(rest.len()),
-    }
+    let is_other = |byte: &u8| !matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+    rest.iter().position(is_other).unwrap_or(rest.len())
 }

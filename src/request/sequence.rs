@@ -3,9 +3,8 @@
 use crate::clock::Stamp;
 
 use super::gaps::Gaps;
-use super::meta_info::{Member, MemberSet, MetaInfo, Timings};
+use super::meta_info::{Member, MemberSet, MetaInfo};
 use super::names::names;
-use super::token_count::TokenCountSource;
 
 mod row;
 
@@ -40,14 +39,38 @@ names! {
     }
 }
 
+names! {
+    /// The source of the number of generated tokens.
+    pub enum TokenCountSource {
+        /// `completion_tokens` of the sequence's `meta_info`.
+        MetaInfo = "meta_info",
+        /// `usage`.
+        Usage = "usage",
+        /// The engine's trace.
+        Trace = "trace",
+        /// The engine's request log.
+        Log = "log",
+    }
+}
+
+impl TokenCountSource {
+    /// Chooses between the count of events and that of `usage` for the same sequences: the events', unless theirs is from a usage
+    /// as well; then the larger, as either may miss the last token, which can come without text.
+    pub fn choose(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {
+        match source {
+            Some(TokenCountSource::Usage) => by_events.max(usage),
+            _ => by_events.or(usage),
+        }
+    }
+}
+
 /// Gathers a sequence's tokens and timings.
 #[derive(Debug, Default)]
 pub struct SequenceObserver {
     /// The engine's id, if reported.
     pub(super) engine_id: Option<String>,
-    /// An event has mentioned it; an index below that of another sequence may have none.
-    pub(super) has_events: bool,
-    has_text: bool,
+    /// It brought text or a tool call.
+    pub(super) has_text: bool,
     /// When its first token was read.
     pub(super) first_token: Option<Stamp>,
     last_token: Option<Stamp>,
@@ -70,49 +93,23 @@ pub struct SequenceObserver {
     token_gaps: Gaps,
     chunk_gaps: Gaps,
     /// The first `meta_info`, and when its event was read. After it only one with a finish reason adds anything.
-    pub(super) first: Option<(Timings, Stamp)>,
-    /// The latest `meta_info` with a finish reason, or of a reply.
-    last: Option<Timings>,
-    /// The fields that these two have.
-    fields: MemberSet,
-}
-
-/// What one event says of a sequence.
-#[derive(Clone, Copy, Debug)]
-pub struct TokenEvent {
-    /// When it was read.
-    pub at: Stamp,
-    /// How long writes to the client had been held up by then, nanoseconds.
-    pub stall_nanos: i64,
-    /// It brought text or a tool call.
-    pub has_text: bool,
-    /// `completion_tokens`, if the event has it.
-    pub tokens: Option<u64>,
-    /// It is a reply, not an event of a stream: when its tokens arrived is unknown.
-    pub is_reply: bool,
-    /// Keep the histogram of gaps for their quantiles (2.5 KB).
-    pub keep_histogram: bool,
+    pub(super) first: Option<(MetaInfo, Stamp)>,
+    /// The latest `meta_info` with a finish reason, or of a reply; boxed, as the middle of a stream has none.
+    last: Option<Box<MetaInfo>>,
 }
 
 impl SequenceObserver {
-    /// Takes an event.
-    pub fn event(&mut self, event: TokenEvent) {
-        self.has_events = true;
-        self.has_text |= event.has_text;
-        let has_token = event.has_text || event.tokens.is_some_and(|tokens| tokens > 0);
-        if has_token && !event.is_reply {
-            self.first_token.get_or_insert(event.at);
-            self.last_token = Some(event.at);
-            let (before, _) = self.stalls.unwrap_or((event.stall_nanos, 0));
-            self.stalls = Some((before, event.stall_nanos));
-            self.token_events += 1;
-            self.close_uncounted();
-            self.keep_histogram = event.keep_histogram;
-            self.uncounted_at = Some(event.at.plus_nanos(-event.stall_nanos));
-        }
-        if let Some(tokens) = event.tokens {
-            self.count_tokens(tokens, TokenCountSource::MetaInfo);
-        }
+    /// Takes an event that brought tokens, read at `at`, when writes to the client had been held up for `stall_nanos` in all.
+    /// `keep_histogram`: keep the histogram of gaps for their quantiles (2.5 KB).
+    pub fn token_event(&mut self, at: Stamp, stall_nanos: i64, keep_histogram: bool) {
+        self.first_token.get_or_insert(at);
+        self.last_token = Some(at);
+        let (before, _) = self.stalls.unwrap_or((stall_nanos, 0));
+        self.stalls = Some((before, stall_nanos));
+        self.token_events += 1;
+        self.close_uncounted();
+        self.keep_histogram = keep_histogram;
+        self.uncounted_at = Some(at.plus_nanos(-stall_nanos));
     }
 
     /// Takes the total number of tokens up to and including the latest event.
@@ -145,30 +142,38 @@ impl SequenceObserver {
         if self.first.is_some() && !is_last {
             return;
         }
-        let timings = meta.timings(self.first.as_ref().map(|(first, _)| first));
-        self.fields = self.fields.union(meta.fields);
-        self.first.get_or_insert((timings, at));
+        self.first.get_or_insert((*meta, at));
         if is_last {
-            self.last = Some(timings);
+            self.last = Some(Box::new(*meta));
         }
+    }
+
+    /// The fields that the first and the last `meta_info` have.
+    fn fields(&self) -> MemberSet {
+        let fields =
+            |meta: Option<&MetaInfo>| meta.map_or(MemberSet::default(), |meta| meta.fields);
+        let first = self.first.as_ref().map(|(first, _)| first);
+        fields(first).union(fields(self.last.as_deref()))
     }
 
     /// Whether another server than the one that reported this did the prefill: this one ran it and made tokens, but reports no
     /// prefill. (SGLang before 0.5.12 reports its prefill otherwise.)
     pub fn is_decoded_elsewhere(&self) -> bool {
-        let has = |field| self.fields.has(field);
+        let fields = self.fields();
+        let has = |field| fields.has(field);
         let ran = has(Member::ForwardEntryTime) && has(Member::QueueTime) && self.tokens > Some(0);
         ran && has(Member::NumRetractions) && !self.has_prefilled()
     }
 
     /// Whether the server that reported this did the prefill.
     pub fn has_prefilled(&self) -> bool {
+        let fields = self.fields();
         let prefill = [
             Member::PrefillFinishedTime,
             Member::PrefillFinishedTs,
             Member::StorageWait,
             Member::InferenceTime,
         ];
-        prefill.into_iter().any(|field| self.fields.has(field))
+        prefill.into_iter().any(|field| fields.has(field))
     }
 }

@@ -56,16 +56,11 @@ pub struct Stamps {
 /// The number of members.
 const MEMBER_COUNT: usize = 14;
 
-/// Enough for one process's timestamps, so that rendering allocates once.
-const INITIAL_CAPACITY: usize = 256;
-
 impl Stamps {
     /// Renders the header's value.
     pub fn render(&self) -> String {
-        let mut text = Vec::with_capacity(INITIAL_CAPACITY);
-        // Writing to a `Vec` cannot fail, and JSON is UTF-8.
-        let _ = serde_json::to_writer(&mut text, self);
-        String::from_utf8(text).unwrap_or_default()
+        // Rendering numbers and text cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     /// Parses a header's value; `None` if it is invalid or names no clock, as timestamps of an unknown clock are useless.

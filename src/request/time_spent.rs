@@ -37,14 +37,7 @@ pub struct PartSpent {
 }
 
 impl TimeSpent {
-    /// Returns all the time of one request, and its time until its first token; both are empty if that is unknown.
-    pub fn both(row: &Row) -> [TimeSpent; 2] {
-        let mut both = <[TimeSpent; 2]>::default();
-        TimeSpent::count_both(&mut both, row, Breakdown::of(row).as_ref());
-        both
-    }
-
-    /// Adds a request to the two results of [`both`](Self::both); `all` is its breakdown, if known.
+    /// Adds a request to the times of some and to those until their first token; `all` is its breakdown, if known.
     pub fn count_both([spent, first]: &mut [TimeSpent; 2], row: &Row, all: Option<&Breakdown>) {
         let (until_first, unseen) = (all.and_then(Breakdown::until_first_token), Unseens::of(row));
         spent.count(all, row, unseen);
@@ -76,11 +69,8 @@ impl TimeSpent {
     }
 
     fn add_part(&mut self, part: PartSpent) {
-        match self
-            .parts
-            .iter_mut()
-            .find(|known| known.spent == part.spent)
-        {
+        let mut parts = self.parts.iter_mut();
+        match parts.find(|known| known.spent == part.spent) {
             Some(known) => {
                 known.nanos += part.nanos;
                 known.requests += part.requests;
@@ -90,7 +80,7 @@ impl TimeSpent {
         }
     }
 
-    /// Adds the results of [`both`](Self::both) of other requests.
+    /// Adds the results of [`count_both`](Self::count_both) for other requests.
     pub fn add_both(both: &mut [TimeSpent; 2], more: [TimeSpent; 2]) {
         both.iter_mut()
             .zip(more)

@@ -125,10 +125,10 @@ impl Timeline {
 
     /// Returns the offset of `clock`, if it is another clock and that is known.
     pub fn offset(&self, clock: ClockOf) -> Option<Offset> {
-        match self.relation(clock) {
-            Relation::Apart(offset) => Some(offset),
-            Relation::Same | Relation::Unknown => None,
-        }
+        let Relation::Apart(offset) = self.relation(clock) else {
+            return None;
+        };
+        Some(offset)
     }
 
     /// Returns the other clocks of moments here that compare with ours, with their offsets.
@@ -204,21 +204,21 @@ impl Timeline {
     /// Returns the time from arrival to end, whoever ended the request, nanoseconds. A hop's own row begins when the hop read the
     /// head.
     pub fn elapsed(&self) -> Option<i64> {
-        self.nanos(match self.side {
-            Side::Traffic | Side::Front => Period::ELAPSED,
-            Side::Hop => Period::ELAPSED_AT_HOP,
-        })
+        let from = match self.side {
+            Side::Traffic | Side::Front => Moment::Arrival,
+            Side::Hop => Moment::RouterSend,
+        };
+        self.nanos(Period::new(from, Moment::End))
     }
 
     /// Returns which clock the engine's times are on; `None` if there are none.
     pub fn clock_state(&self) -> Option<ClockState> {
         let created = self.raw(Moment::ServerCreated);
-        created
-            .or(self.raw(Moment::QueueEnd))
-            .map(|_| match self.relation(ClockOf::Engine) {
-                Relation::Unknown => ClockState::Raw,
-                Relation::Same | Relation::Apart(_) => ClockState::Offset,
-            })
+        created.or(self.raw(Moment::QueueEnd))?;
+        Some(match self.relation(ClockOf::Engine) {
+            Relation::Unknown => ClockState::Raw,
+            Relation::Same | Relation::Apart(_) => ClockState::Offset,
+        })
     }
 
     /// Returns the clocks of the ends of a period, if both are known.
@@ -260,14 +260,11 @@ impl Timeline {
             Moment::Arrival => marked(Moment::Sent),
             Moment::WorkerFirstToken => marked(Moment::FirstToken),
             Moment::RouterSend => marked(Moment::WorkerArrival).or_else(|| {
-                if !self.upstream_is_server {
-                    return None;
-                }
-                marked(Moment::Forwarded).or_else(|| match marked(Moment::Arrival) {
-                    // A front is between: its forwarding is the one that counts, and is unknown.
-                    Some(_) => None,
-                    None => marked(Moment::Sent),
-                })
+                // Behind a front its forwarding is the one that counts, known or not.
+                let has_front = self.mark(Moment::Arrival).is_some();
+                let own = marked(Moment::Sent).filter(|_| !has_front);
+                let send = marked(Moment::Forwarded).or(own);
+                send.filter(|_| self.upstream_is_server)
             }),
             _ => None,
         }

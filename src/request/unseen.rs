@@ -13,14 +13,8 @@ names! {
         MetricsOff = "engine_metrics_off",
         /// its SGLang is older than 0.5.5
         TooOld = "engine_too_old",
-        /// its SGLang reports only some of its times
+        /// it reports only some of its times
         Part = "engine_part",
-        /// its SGLang, 0.5.5, reports a stream's first token only with metrics on
-        FirstTokenOff = "engine_first_token",
-        /// its SGLang reports the first token of streams only
-        FirstTokenOfReply = "engine_first_token_of_reply",
-        /// it left some of its times out
-        Incomplete = "engine_incomplete",
         /// it took the request out of the batch again before its first event, so its first and later queueing cannot be separated
         Retracted = "engine_retracted",
         /// a streamed answer of this API carries no times
@@ -55,20 +49,12 @@ names! {
 pub struct Unseens(u32);
 
 /// How to get the engine's times of responses that cannot carry them.
-pub const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
-    --engine-traces IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`); the times come after the answer, into the \
-    proxy's rows and live page";
+const ELSEWHERE: &str = "`queuescope proxy --engine-traces IP:PORT` with SGLang's `--enable-trace`, or `--engine-logs DIR`: docs/ENGINE.md";
 
 impl Unseens {
     /// Returns why the engine's moments are unknown, if some are.
     pub fn engine(self) -> Option<Unseen> {
         self.iter().find(|one| one.is_engine())
-    }
-
-    /// Replaces the reason why the engine's moments are unknown.
-    pub(super) fn with_engine(self, reason: Unseen) -> Unseens {
-        let other = |one: Unseen| if one.is_engine() { reason } else { one };
-        self.iter().map(other).collect()
     }
 
     /// Returns its elements.
@@ -97,13 +83,13 @@ impl Unseen {
         )
     }
 
-    /// Whether [`ELSEWHERE`] would provide the engine's moments.
+    /// Whether the engine's trace or log would provide its moments.
     pub const fn is_elsewhere(self) -> bool {
         matches!(
             self,
             Unseen::Stream
                 | Unseen::Reply
-                | Unseen::Incomplete
+                | Unseen::Part
                 | Unseen::Pair
                 | Unseen::Retracted
                 | Unseen::ChatReply
@@ -111,31 +97,15 @@ impl Unseen {
     }
 
     /// Returns what would provide the engine's moments.
-    pub fn remedy(self) -> String {
-        match (self.own_remedy(), self.is_elsewhere()) {
-            ("", true) => ELSEWHERE.to_owned(),
-            (own, true) => format!("{own}; or {ELSEWHERE}"),
-            (own, false) => own.to_owned(),
-        }
-    }
-
-    /// Returns the remedy without [`ELSEWHERE`]; empty if there is no other.
-    pub const fn own_remedy(self) -> &'static str {
+    const fn remedy(self) -> &'static str {
         match self {
-            Unseen::MetricsOff | Unseen::FirstTokenOff => {
-                "start the server with `--enable-metrics`"
-            }
+            Unseen::MetricsOff => "start the server with `--enable-metrics`",
             Unseen::TooOld => "an SGLang of 0.5.5 or later, best 0.5.21",
-            Unseen::Part => "an SGLang of 0.5.21 or later",
-            Unseen::FirstTokenOfReply => {
-                "`\"stream\": true` in the request (0.5.5: and `--enable-metrics` at the server)"
-            }
-            Unseen::Retracted => {
-                "a first event that comes before that: `\"stream\": true` in the request and a small `--stream-interval` at the \
-                 server"
-            }
             Unseen::ChatReply => {
-                "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server"
+                "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server; or `--engine-traces`: docs/ENGINE.md"
+            }
+            Unseen::Stream | Unseen::Reply | Unseen::Part | Unseen::Pair | Unseen::Retracted => {
+                ELSEWHERE
             }
             Unseen::InProxy => {
                 "look at the proxy's rows or live page; the server must run with `--enable-trace --otlp-traces-endpoint HOST:PORT`"
@@ -151,15 +121,14 @@ impl Unseen {
         }
     }
 
-    /// Returns a sentence for people, with a remedy if there is one.
-    pub fn sentence(self, remedy: &str) -> String {
-        let help = self.help();
-        match (self.is_engine(), remedy) {
-            (true, "") => format!("some stages in the server were not measured: {help}"),
-            (true, remedy) => format!(
+    /// Returns a sentence for people; of the engine's moments with a remedy.
+    pub fn sentence(self) -> String {
+        let (help, remedy) = (self.help(), self.remedy());
+        match self.is_engine() {
+            true => format!(
                 "some stages in the server were not measured: {help} (to measure them: {remedy})"
             ),
-            (false, _) => help.to_owned(),
+            false => help.to_owned(),
         }
     }
 }
@@ -195,17 +164,14 @@ mod tests {
     #[test]
     fn the_reason_for_unknown_moments_follows_from_sglang_and_the_request() {
         for (generation, stream, retractions, without, expected) in [
-            (From0_5_12MetricsOff, true, 0, PAIR, Unseen::MetricsOff),
-            (From0_4_6, true, 0, PAIR, Unseen::TooOld),
-            (V0_5_5, true, 0, FIRST, Unseen::FirstTokenOff),
-            (V0_5_5, false, 0, FIRST, Unseen::FirstTokenOfReply),
-            (V0_5_6, false, 0, FIRST, Unseen::FirstTokenOfReply),
-            (V0_5_6, true, 0, &[], Unseen::Part),
+            (MetricsOff, true, 0, PAIR, Unseen::MetricsOff),
+            (Before0_5_5, true, 0, PAIR, Unseen::TooOld),
+            (From0_5_5, true, 0, FIRST, Unseen::Part),
             (Fork, true, 0, PAIR, Unseen::Part),
             // A reply, and a stream whose first event came after the retraction.
-            (From0_5_22, false, 2, PAIR, Unseen::Retracted),
-            (From0_5_22, true, 2, PAIR, Unseen::Retracted),
-            (From0_5_22, true, 2, FIRST, Unseen::Incomplete),
+            (From0_5_21, false, 2, PAIR, Unseen::Retracted),
+            (From0_5_21, true, 2, PAIR, Unseen::Retracted),
+            (From0_5_21, true, 2, FIRST, Unseen::Part),
         ] {
             let found = unseen((Generate, stream), without, |row| {
                 row.internal.generation = Some(generation);
@@ -242,9 +208,8 @@ mod tests {
         for (why, helps, not) in [
             (Unseen::MetricsOff, "--enable-metrics", "not here"),
             (Unseen::TooOld, "0.5.5 or later", "--enable-metrics"),
-            (Unseen::FirstTokenOff, "--enable-metrics", "not here"),
-            (Unseen::Retracted, "--stream-interval", "0.5.21"),
-            (Unseen::Incomplete, "--engine-logs DIR", "0.5.21"),
+            (Unseen::Retracted, proxy, "0.5.21"),
+            (Unseen::Part, "--engine-logs DIR", "0.5.21"),
             (Unseen::Stream, proxy, "not here"),
             (Unseen::Reply, "--engine-logs DIR", "--enable-metrics`"),
             (Unseen::ChatReply, "return_meta_info", "not here"),

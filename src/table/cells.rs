@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use crate::clock::Stamp;
 use crate::request::cell::Value;
-use crate::request::csv::{self, TimeBase};
+use crate::request::csv;
 use crate::request::row::Row;
 
 /// Writes rows to `W`, each `write_all` with whole lines only.
 #[derive(Debug)]
 pub struct RowWriter<W: Write> {
     out: W,
-    base: TimeBase,
+    base: Stamp,
     block: Vec<u8>,
 }
 
@@ -23,7 +24,7 @@ impl<W: Write> RowWriter<W> {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn new(out: W, base: TimeBase) -> io::Result<RowWriter<W>> {
+    pub fn new(out: W, base: Stamp) -> io::Result<RowWriter<W>> {
         let mut writer = RowWriter {
             out,
             base,
@@ -165,7 +166,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut writer = RowWriter::new(Lines(0), TimeBase::Epoch).unwrap();
+        let mut writer = RowWriter::new(Lines(0), Stamp::EPOCH).unwrap();
         let row = Row::default();
         for _ in 0..2000 {
             writer.write(&row).unwrap();

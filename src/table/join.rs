@@ -12,7 +12,7 @@ use crate::disk::NewFile;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
 use crate::request::cell::Value;
 use crate::request::columns::{COLUMNS, ColumnId};
-use crate::request::csv::{Base, TimeBase};
+use crate::request::csv::Base;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
@@ -141,7 +141,7 @@ fn write(
     table: &Table,
     rows: impl Iterator<Item = (usize, Option<Row>)>,
 ) -> io::Result<()> {
-    let mut file = RowWriter::new(file, TimeBase::Since(Stamp::from_nanos(-origin_nanos)))?;
+    let mut file = RowWriter::new(file, Stamp::from_nanos(-origin_nanos))?;
     for (at, row) in rows {
         match row {
             Some(row) => file.write(&row)?,

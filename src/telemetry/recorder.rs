@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::request::csv::{self, TimeBase};
+use crate::clock::Stamp;
+use crate::request::csv;
 use crate::request::row::Rows;
 
 use super::background_thread::BackgroundThread;
@@ -30,7 +31,7 @@ pub struct Recorder {
 #[derive(Debug)]
 struct Writer {
     file: FileWriter,
-    base: TimeBase,
+    base: Stamp,
     metrics: Metrics,
     /// Rows lost since writing last worked.
     unwritten: LossLog,
@@ -166,7 +167,7 @@ mod tests {
     fn start(path: &Path, metrics: &Metrics) -> io::Result<Recorder> {
         let file = RecordsFile {
             path: path.into(),
-            base: TimeBase::Epoch,
+            base: Stamp::EPOCH,
             rotation: Rotation::default(),
             clock: Clock::system(),
         };

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::clock::{Clock, Stamp};
-use crate::request::csv::{self, TimeBase};
+use crate::request::csv;
 
 use super::rotation::{self, Rotation};
 
@@ -20,7 +20,7 @@ pub struct RecordsFile {
     /// The file's path.
     pub path: PathBuf,
     /// What its time columns count from.
-    pub base: TimeBase,
+    pub base: Stamp,
     /// When a new file is begun.
     pub rotation: Rotation,
     /// The clock for the file's age.

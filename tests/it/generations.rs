@@ -29,31 +29,31 @@ pub type Row = (&'static str, Generation, &'static str, &'static str);
 
 /// Body, generation, what its stream gives, and what its reply: the columns of [`SHOWN`].
 pub const TABLE: &[Row] = &[
-    ("0.4.0", Before0_4_6, NOTHING, NOTHING),
-    ("0.4.6", From0_4_6, NOTHING, NOTHING),
-    ("0.5.4.post3", From0_4_6, NOTHING, NOTHING),
+    ("0.4.0", Before0_5_5, NOTHING, NOTHING),
+    ("0.4.6", Before0_5_5, NOTHING, NOTHING),
+    ("0.5.4.post3", Before0_5_5, NOTHING, NOTHING),
     // The queue's pair is of `perf_counter`: a duration, and no moment.
     ("fork-perf_counter", Fork, FORK_PERF, FORK_PERF),
     ("fork-epoch", Fork, FORK_EPOCH, FORK_EPOCH),
-    ("0.5.5", V0_5_5, NO_PREFILL, NEITHER),
-    ("0.5.5-metrics-off", V0_5_5, NEITHER, NEITHER),
-    ("0.5.6", V0_5_6, NO_PREFILL, NEITHER),
+    ("0.5.5", From0_5_5, NO_PREFILL, NEITHER),
+    ("0.5.5-metrics-off", From0_5_5, NEITHER, NEITHER),
+    ("0.5.6", From0_5_5, NO_PREFILL, NEITHER),
     ("0.5.7", From0_5_7, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
     ("0.5.9", From0_5_7, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
     ("0.5.9-retracted", From0_5_7, NO_FIRST_TOKEN, RETRACTED),
-    ("0.5.9-metrics-off", From0_5_6MetricsOff, NOTHING, NOTHING),
-    ("0.5.10", From0_5_10, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
-    ("0.5.11", From0_5_10, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
-    ("0.5.11-metrics-off", From0_5_10MetricsOff, NOTHING, NOTHING),
-    ("0.5.12", From0_5_12, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
-    ("0.5.12-metrics-off", From0_5_12MetricsOff, NOTHING, NOTHING),
-    ("0.5.20", From0_5_12, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
-    ("0.5.20-retracted", From0_5_12, NO_FIRST_TOKEN, RETRACTED),
-    ("0.5.21", V0_5_21, ALL, NO_FIRST_TOKEN),
-    ("0.5.22", From0_5_22, ALL, NO_FIRST_TOKEN),
-    ("0.5.23", From0_5_22, ALL, NO_FIRST_TOKEN),
-    ("0.5.23-retracted", From0_5_22, ALL, ADDED_UP),
-    ("0.5.23-metrics-off", From0_5_12MetricsOff, NOTHING, NOTHING),
+    ("0.5.9-metrics-off", MetricsOff, NOTHING, NOTHING),
+    ("0.5.10", From0_5_7, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
+    ("0.5.11", From0_5_7, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
+    ("0.5.11-metrics-off", MetricsOff, NOTHING, NOTHING),
+    ("0.5.12", From0_5_7, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
+    ("0.5.12-metrics-off", MetricsOff, NOTHING, NOTHING),
+    ("0.5.20", From0_5_7, NO_FIRST_TOKEN, NO_FIRST_TOKEN),
+    ("0.5.20-retracted", From0_5_7, NO_FIRST_TOKEN, RETRACTED),
+    ("0.5.21", From0_5_21, ALL, NO_FIRST_TOKEN),
+    ("0.5.22", From0_5_21, ALL, NO_FIRST_TOKEN),
+    ("0.5.23", From0_5_21, ALL, NO_FIRST_TOKEN),
+    ("0.5.23-retracted", From0_5_21, ALL, ADDED_UP),
+    ("0.5.23-metrics-off", MetricsOff, NOTHING, NOTHING),
 ];
 const FORK_PERF: &str = "0.125 - - - 0.8125 0.25 meta_info -";
 const FORK_EPOCH: &str = "0.125 0.25 0.5 - 0.8125 0.25 meta_info -";
@@ -112,8 +112,8 @@ fn a_recorded_server_is_taken_for_what_it_is() {
                  chat_nostream_return_meta_info nometrics_generate_stream nometrics_generate_nostream";
     for case in cases.split(' ') {
         let generation = match case.starts_with("nometrics") {
-            true => From0_5_12MetricsOff,
-            false => From0_5_22,
+            true => MetricsOff,
+            false => From0_5_21,
         };
         let rows = recorded(&recordings::named(case), 0);
         assert_eq!(rows[0].internal.generation, Some(generation), "{case}");
@@ -133,7 +133,7 @@ fn the_servers_of_a_recorded_pair_are_told_apart() {
     });
     assert!(streams.len() >= 3, "{}", streams.len());
     for one in streams {
-        for (leg, generation) in [(&one.prefill, From0_5_22), (&one.decode, Decode0_5_21)] {
+        for (leg, generation) in [(&one.prefill, From0_5_21), (&one.decode, Decode0_5_21)] {
             let text = leg.text();
             if !text.contains("request_finished_ts") {
                 // The router had broken it off.

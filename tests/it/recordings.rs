@@ -2,10 +2,9 @@
 
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
-use queuescope::request::attempt::{FailedAttempt, SpanId, failed_text};
 use queuescope::request::body_timing::BodyTiming;
+use queuescope::request::attempt::{FailedAttempt, SpanId, failed_text};
 use queuescope::request::columns::{COLUMNS, Column};
-use queuescope::request::csv::TimeBase;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::outcome::Outcome;
@@ -198,7 +197,7 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
 #[test]
 fn the_rows_are_as_they_were() {
     let mut out = Vec::new();
-    let mut writer = RowWriter::new(&mut out, TimeBase::Since(stamp(0.0))).unwrap();
+    let mut writer = RowWriter::new(&mut out, stamp(0.0)).unwrap();
     let mut write = |records: &[Row]| {
         for row in Row::ended(records.to_vec()) {
             writer.write(&row).unwrap();

@@ -69,11 +69,10 @@ impl Lines {
         if self.is_skipped || self.scanner.progress() != Progress::Whole {
             return None;
         }
-        let timings = found.meta.timings(None);
         Some(EngineReport {
             rid: Some(found.id.clone()?),
             output_tokens: found.tokens,
-            ..EngineReport::of_meta_info(TimingSource::Log, &timings, None)
+            ..EngineReport::of_meta_info(TimingSource::Log, &found.meta, None)
         })
     }
 }

@@ -8,10 +8,10 @@ use crate::proxy::identity::new_span_id;
 use crate::proxy::legs;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
+use crate::request::internal::Sending;
 use crate::request::observer::End;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
-use crate::request::trace_facts::Sending;
 use crate::telemetry::prometheus::RequestPhase;
 use crate::upstream::Address;
 

@@ -6,10 +6,10 @@ use std::thread::available_parallelism;
 use crate::clock::seconds;
 use crate::report::capitalized;
 use crate::report::timeline::{labelled, mark};
-use crate::request::stages::StageSet;
+use crate::request::stages::{Breakdown, StageSet};
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
-use crate::request::unseen::{ELSEWHERE, Unseen};
+use crate::request::unseen::Unseen;
 use crate::table::Table;
 use crate::units::duration;
 
@@ -28,7 +28,8 @@ impl TimeSpent {
         let of_some = |requests: &[Request]| {
             let mut spent = <[TimeSpent; 2]>::default();
             for request in requests {
-                TimeSpent::add_both(&mut spent, TimeSpent::both(&table.row(request.row())));
+                let row = table.row(request.row());
+                TimeSpent::count_both(&mut spent, &row, Breakdown::of(&row).as_ref());
             }
             spent
         };
@@ -163,25 +164,16 @@ impl TimeSpent {
         large().filter_map(line).collect()
     }
 
-    /// What was not measured, a sentence each without its full stop, and in how many requests, if not in all. A remedy for several of
-    /// them is a sentence of its own, at the end.
+    /// What was not measured, a sentence each without its full stop, and in how many requests, if not in all.
     pub fn unseen_notes(&self) -> Vec<String> {
-        let is_elsewhere = |what: &&Unseen| what.is_elsewhere();
-        let is_shared = self.unseen.keys().filter(is_elsewhere).count() > 1;
         let note = |(what, count): (&Unseen, &u64)| {
-            let sentence = match is_shared && what.is_elsewhere() {
-                true => what.sentence(what.own_remedy()),
-                false => what.sentence(&what.remedy()),
-            };
+            let sentence = capitalized(&what.sentence());
             match *count < self.requests {
                 true => format!("{sentence} (in {count} of {} requests)", self.requests),
                 false => sentence,
             }
         };
-        let together =
-            is_shared.then(|| format!("to measure them in all these requests: {ELSEWHERE}"));
-        let notes = self.unseen.iter().map(note).chain(together);
-        notes.map(|note| capitalized(&note)).collect()
+        self.unseen.iter().map(note).collect()
     }
 }
 

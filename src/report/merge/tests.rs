@@ -10,9 +10,9 @@ use crate::report::reader;
 const BEGAN: i64 = 1_795_000_000 * NANOS;
 
 /// What the times of a file count from by default.
-const SINCE: csv::TimeBase = csv::TimeBase::Since(Stamp::from_nanos(BEGAN));
+const SINCE: Stamp = Stamp::from_nanos(BEGAN);
 
-fn rows(of: &[i64], base: csv::TimeBase) -> Vec<u8> {
+fn rows(of: &[i64], base: Stamp) -> Vec<u8> {
     let row = |n: &i64| {
         let sample = Sample::starting(n * 10);
         sample.with(|row| row.req_id = Some(format!("m-{n}"))).row()
@@ -102,7 +102,7 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
 #[test]
 fn figures_begin_with_the_run_whatever_its_times_count_from() {
     let began = at(250);
-    for base in [csv::TimeBase::Epoch, csv::TimeBase::Since(began)] {
+    for base in [Stamp::EPOCH, began] {
         let root = tempfile::tempdir().unwrap();
         let mut summary = summary_of("0/1", "VALID");
         summary["started_at_ns"] = began.nanos().into();
@@ -123,7 +123,7 @@ fn shards_whose_times_count_from_different_moments_are_one_run() {
     let shards = two(root.path(), |second| {
         second["started_at_ns"] = sooner.into()
     });
-    let of_epoch = rows(&[1, 3, 5], csv::TimeBase::Epoch);
+    let of_epoch = rows(&[1, 3, 5], Stamp::EPOCH);
     fs::write(shards[1].join(ROWS), of_epoch).unwrap();
     let out = root.path().join("out");
     assert_eq!(merged(&shards, &out)["completed"], 6);

@@ -50,7 +50,8 @@ impl Requests {
         };
         for row in table.first_rows() {
             let record = table.row(row);
-            let spent = TimeSpent::both(&record);
+            let mut spent = <[TimeSpent; 2]>::default();
+            TimeSpent::count_both(&mut spent, &record, Breakdown::of(&record).as_ref());
             if spent[0].requests == 0 {
                 continue;
             }

@@ -1,6 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::clock::Stamp;
 use crate::report::figures::figures;
 use crate::report::files::RunRef;
 use crate::report::load::tests::*;
@@ -18,7 +19,7 @@ impl Run {
     /// A run as it is read from a file with these rows.
     pub(in crate::report) fn of_rows(records: &[Row]) -> Run {
         let folder = tempfile::tempdir().unwrap();
-        let rows = rows(records, csv::TimeBase::Since(at(0)));
+        let rows = rows(records, at(0));
         read(write(folder.path(), "requests.csv", rows))
     }
 
@@ -67,7 +68,7 @@ impl FaultRow {
 }
 
 /// A file of rows.
-pub(in crate::report) fn rows(records: &[Row], base: csv::TimeBase) -> Vec<u8> {
+pub(in crate::report) fn rows(records: &[Row], base: Stamp) -> Vec<u8> {
     let mut rows = Vec::new();
     csv::header(&mut rows);
     let records = records.iter();
@@ -81,7 +82,7 @@ fn records(count: i64) -> Vec<Row> {
 }
 
 fn of_run(count: i64) -> Vec<u8> {
-    rows(&records(count), csv::TimeBase::Since(at(0)))
+    rows(&records(count), at(0))
 }
 
 fn packed(bytes: &[u8]) -> Vec<u8> {
@@ -258,7 +259,7 @@ fn columns_of_another_version_are_left_out_with_a_note() {
 #[test]
 fn times_count_from_the_run_whatever_the_file_counts_from() {
     let folder = tempfile::tempdir().unwrap();
-    let epoch = rows(&records(3), csv::TimeBase::Epoch);
+    let epoch = rows(&records(3), Stamp::EPOCH);
     let dir = folder.path().join("run");
     write(&dir, "requests.csv", &epoch);
     let began = at(0).seconds() - 2.5;
@@ -279,7 +280,7 @@ fn times_count_from_the_run_whatever_the_file_counts_from() {
 #[test]
 fn times_of_different_bases_are_never_put_together() {
     let folder = tempfile::tempdir().unwrap();
-    let (run, epoch) = (of_run(2), rows(&records(2), csv::TimeBase::Epoch));
+    let (run, epoch) = (of_run(2), rows(&records(2), Stamp::EPOCH));
     let a = write(folder.path(), "a.csv", &run);
     let b = write(folder.path(), "b.csv", &epoch);
     let error = rows::read(&[a, b], None, &[]).unwrap_err().to_string();
@@ -295,7 +296,7 @@ fn times_of_different_bases_are_never_put_together() {
 #[test]
 fn files_that_were_rotated_away_are_read_with_the_last() {
     let folder = tempfile::tempdir().unwrap();
-    let all = lines(&rows(&records(5), csv::TimeBase::Epoch));
+    let all = lines(&rows(&records(5), Stamp::EPOCH));
     let part = |from: usize, to: usize| [all[0].clone(), all[from..to].concat()].concat();
     let path = write(folder.path(), "p.csv", part(5, 6));
     let older = write(folder.path(), "p.csv.20261120T144800Z", part(1, 3));
@@ -360,7 +361,7 @@ fn the_beginning_of_a_run_is_told_since_the_epoch_or_not_at_all() {
     let began = at(0).nanos();
     let beginning = |run: &Run| figures(run).to_json()["started_at_ns"].as_i64();
     let all = [250, 350].map(|start| Sample::starting(start).open_row());
-    let (epoch, since) = (csv::TimeBase::Epoch, csv::TimeBase::Since(at(0)));
+    let (epoch, since) = (Stamp::EPOCH, at(0));
     let seconds = r#"{"started_at": 1795000000.25}"#;
     let nanos = r#"{"started_at_ns": 1795000000000000007}"#;
     for (name, base, summary, expected) in [

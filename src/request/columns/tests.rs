@@ -72,7 +72,6 @@ fn other_sequence(first: &Row) -> Row {
     }
     other.first_event_tokens = Some(1);
     other.internal.stall_nanos = 1;
-    other.internal.conflicting = vec![(Moment::QueueEnd, TimingSource::Log)];
     let own = [WorkerFirstToken, FirstToken, LastToken];
     for moment in ENGINE.into_iter().chain(ENGINE_OF_PAIR).chain(own) {
         let shift = 100 * (moment as i64 + 1).pow(2);

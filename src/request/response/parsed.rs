@@ -6,8 +6,8 @@ use crate::request::meta_info::MetaInfo;
 use crate::request::outcome::Failure;
 use crate::request::scalar::Scalar;
 use crate::request::scan::Sink;
-use crate::request::sequence::{SequenceObserver, TokenEvent};
-use crate::request::token_count::TokenCountSource;
+use crate::request::sequence::SequenceObserver;
+use crate::request::sequence::TokenCountSource;
 
 /// The maximum number of sequences of one request that are recorded.
 pub const MAX_SEQUENCES: usize = 1024;
@@ -126,14 +126,14 @@ impl ParsedBody {
         }
         self.document_sequences.1 = index;
         let (sequence, item) = (&mut self.sequences[index], &self.item);
-        sequence.event(TokenEvent {
-            at,
-            stall_nanos: self.stall_nanos,
-            has_text: item.has_text,
-            tokens: item.tokens,
-            is_reply: self.is_reply,
-            keep_histogram: index < MAX_HISTOGRAMS,
-        });
+        sequence.has_text |= item.has_text;
+        // When the tokens of a reply arrived is unknown.
+        if (item.has_text || item.tokens > Some(0)) && !self.is_reply {
+            sequence.token_event(at, self.stall_nanos, index < MAX_HISTOGRAMS);
+        }
+        if let Some(tokens) = item.tokens {
+            sequence.count_tokens(tokens, TokenCountSource::MetaInfo);
+        }
         sequence.begins_with_token |= !self.has_event && sequence.first_token.is_some();
         if item.has_meta {
             // A reply is its own last event.
@@ -180,16 +180,12 @@ impl ParsedBody {
     }
 
     /// Takes the type of an event of `/v1/responses` or `/v1/messages`.
-    fn event_type(&mut self, kind: &[u8]) {
+    fn event_type(&mut self, kind: Scalar<'_>) {
+        let Scalar::Quoted(kind) = kind else { return };
         match kind {
             b"message_stop" | b"response.completed" | b"response.incomplete" => self.done = true,
-            b"response.failed" => {
-                self.done = true;
-                self.has_failed = true;
-            }
-            b"response.cancelled" => {
-                self.done = true;
-                self.record_cancel();
+            b"response.failed" | b"response.cancelled" => {
+                (self.done, self.has_failed) = (true, true);
             }
             b"response.output_item.done" => self.item.is_repeat = true,
             _ => {}
@@ -197,20 +193,12 @@ impl ParsedBody {
     }
 
     /// Takes the status of a reply of `/v1/responses`.
-    fn response_status(&mut self, status: &[u8]) {
+    fn response_status(&mut self, status: Scalar<'_>) {
         match status {
-            b"queued" | b"in_progress" => self.in_background = true,
-            b"failed" => self.has_failed = true,
-            b"cancelled" => self.record_cancel(),
+            Scalar::Quoted(b"queued" | b"in_progress") => self.in_background = true,
+            Scalar::Quoted(b"failed" | b"cancelled") => self.has_failed = true,
             _ => {}
         }
-    }
-
-    fn record_cancel(&mut self) {
-        self.failure.get_or_insert(Failure {
-            is_abort: true,
-            ..Failure::default()
-        });
     }
 
     /// Ends the document: a message at its top is an error, unless a sequence stands beside it.
@@ -231,15 +219,6 @@ impl ParsedBody {
     }
 }
 
-/// Returns the status code for error types that mean overload.
-fn overload_code(kind: Scalar<'_>) -> Option<u64> {
-    match kind {
-        Scalar::Quoted(b"rate_limit_error") => Some(429),
-        Scalar::Quoted(b"overloaded_error") => Some(503),
-        _ => None,
-    }
-}
-
 /// Whether a block or output item of this type is a call: `tool_use`, `function_call`, `custom_tool_call`, ….
 fn is_call(kind: Scalar<'_>) -> bool {
     matches!(kind, Scalar::Quoted(kind) if kind == b"tool_use" || kind.ends_with(b"_call"))
@@ -253,10 +232,6 @@ fn copy_id(id: &mut Vec<u8>, value: Scalar<'_>) {
 }
 
 impl Sink for ParsedBody {
-    fn is_optional(field: Field) -> bool {
-        matches!(field, Field::Meta(_))
-    }
-
     fn wants_optional(&self) -> bool {
         let sequence = usize::try_from(self.item.index.unwrap_or(0)).ok();
         let sequence = sequence.and_then(|index| self.sequences.get(index));
@@ -283,16 +258,8 @@ impl Sink for ParsedBody {
                 self.usage_prompt_tokens = value.count().or(self.usage_prompt_tokens);
             }
             Field::BlockType => self.item.is_call |= is_call(value),
-            Field::EventType => {
-                if let Scalar::Quoted(kind) = value {
-                    self.event_type(kind);
-                }
-            }
-            Field::ResponseStatus => {
-                if let Scalar::Quoted(status) = value {
-                    self.response_status(status);
-                }
-            }
+            Field::EventType => self.event_type(value),
+            Field::ResponseStatus => self.response_status(value),
             Field::ErrorMessage => {
                 if let Some(message) = value.string() {
                     self.error.message = message;
@@ -300,12 +267,7 @@ impl Sink for ParsedBody {
                     self.has_flat_error = true;
                 }
             }
-            Field::ErrorCode => {
-                // Some servers write it as a string.
-                let quoted = value.string().and_then(|code| code.parse().ok());
-                self.error.code = value.count().or(quoted);
-            }
-            Field::ErrorType => self.error.code = self.error.code.or(overload_code(value)),
+            Field::ErrorCode => self.error.code = value.count(),
             Field::ObjectKind => self.has_flat_error |= value == Scalar::Quoted(b"error"),
             Field::Meta(member) => self.meta.keep(member, value),
             _ => {}

@@ -10,9 +10,11 @@ use crate::request::unseen::{Unseen, Unseens};
 impl Unseens {
     /// Returns what of a row was not measured: as the row says, else by what it lacks.
     pub fn of(row: &Row) -> Unseens {
-        if let Some(unseen) = row.unseen {
-            return unseen;
-        }
+        row.unseen.unwrap_or_else(|| Unseens::found(row))
+    }
+
+    /// Returns what a row lacks. A row that was read from a file keeps its reason for the engine's moments.
+    pub(super) fn found(row: &Row) -> Unseens {
         let timeline = &row.timeline;
         let lacks = |moment| timeline.raw(moment).is_none();
         // No stage needs the others.
@@ -42,12 +44,12 @@ impl Unseens {
 impl Unseen {
     /// Returns why the engine's moments are unknown, for a row that succeeded.
     pub fn of_engine(row: &Row) -> Unseen {
-        if let Some(reason) = row.unseen.and_then(Unseens::engine) {
-            return reason;
-        }
         let is_stream = row.stream == Some(true);
         if row.internal.missing_reason == Some(MissingReason::Impossible) {
             return Unseen::Impossible;
+        }
+        if let Some(reason) = row.unseen.and_then(Unseens::engine) {
+            return reason;
         }
         if row.unread.is_some() {
             return Unseen::Hidden;
@@ -55,11 +57,14 @@ impl Unseen {
         if let Some(TimingSource::Trace | TimingSource::Log) = row.timing_source {
             return Unseen::Joined;
         }
+        let is_retracted =
+            row.num_retractions > Some(0) && row.timeline.raw(Moment::QueueStart).is_none();
         let by_response = match (row.internal.generation, row.endpoint()) {
-            (Some(generation), _) if generation.is_too_old() => Unseen::TooOld,
-            (Some(generation), _) if generation.metrics_on() == Some(false) => Unseen::MetricsOff,
+            (Some(Generation::Before0_5_5), _) => Unseen::TooOld,
+            (Some(Generation::MetricsOff), _) => Unseen::MetricsOff,
             (Some(_), _) if row.timeline.prefill().is_some() => Unseen::Pair,
-            (Some(generation), _) => Unseen::of_part(row, generation, is_stream),
+            (Some(_), _) if is_retracted => Unseen::Retracted,
+            (Some(_), _) => Unseen::Part,
             (None, Endpoint::Generate) => Unseen::NoMeta,
             (None, _) if is_stream => Unseen::Stream,
             (None, Endpoint::Chat) => Unseen::ChatReply,
@@ -68,24 +73,6 @@ impl Unseen {
         match row.internal.front_joins_engine && by_response.is_elsewhere() {
             true => Unseen::InProxy,
             false => by_response,
-        }
-    }
-
-    /// Why an SGLang that reports some moments did not report all.
-    fn of_part(row: &Row, generation: Generation, is_stream: bool) -> Unseen {
-        let lacks = |moment| row.timeline.raw(moment).is_none();
-        let is_retracted = row.num_retractions.unwrap_or(0) > 0;
-        let no_first_token = lacks(Moment::ServerFirstToken);
-        match generation {
-            _ if is_retracted && lacks(Moment::QueueStart) => Unseen::Retracted,
-            Generation::V0_5_5 if is_stream && no_first_token => Unseen::FirstTokenOff,
-            Generation::V0_5_5 | Generation::V0_5_6 if !is_stream && no_first_token => {
-                Unseen::FirstTokenOfReply
-            }
-            Generation::V0_5_21 | Generation::From0_5_22 | Generation::Decode0_5_21 => {
-                Unseen::Incomplete
-            }
-            _ => Unseen::Part,
         }
     }
 }

@@ -76,19 +76,15 @@ impl Row {
             Some(Relation::Apart(Offset { nanos, error_nanos }))
         };
         // If two times are present and the duration between them is not, the distance of their clocks was unknown.
-        let relation = |from: Option<Stamp>, to: Option<Stamp>, between: Option<i64>| {
-            let is_unknown = from.and(to).is_some() && between.is_none();
-            match is_unknown {
-                true => Relation::Unknown,
-                false => Relation::Same,
-            }
+        let relation = |from: Option<Stamp>, to: Option<Stamp>, between: Option<i64>| match between
+        {
+            None if from.and(to).is_some() => Relation::Unknown,
+            _ => Relation::Same,
         };
-        let engine = apart(self.clock_offset, self.clock_offset_error).unwrap_or(Relation::Same);
-        let engine = match self.clock_state {
-            Some(ClockState::Offset) => engine,
-            Some(ClockState::Raw) | None => Relation::Unknown,
-        };
-        timeline.relate(ClockOf::Engine, engine);
+        if self.clock_state == Some(ClockState::Offset) {
+            let engine = apart(self.clock_offset, self.clock_offset_error);
+            timeline.relate(ClockOf::Engine, engine.unwrap_or(Relation::Same));
+        }
         let front = apart(self.front_clock_offset, self.front_clock_offset_error);
         let default = relation(self.arrival_time, self.finish_time, self.total_latency);
         timeline.relate(ClockOf::Front, front.unwrap_or(default));
@@ -105,9 +101,8 @@ impl Row {
     /// Whether a front took part: a generator's row has an arrival of its own only if a front reported it; else the send stands
     /// there.
     fn has_front(&self) -> bool {
-        let has_front_times = self.forwarded_time.is_some() || self.request_end_time.is_some();
-        self.seen_by != Some(Side::Traffic) && self.sent_time.is_none()
-            || has_front_times
+        self.forwarded_time.is_some()
+            || self.request_end_time.is_some()
             || self.sent_time != self.arrival_time
     }
 }

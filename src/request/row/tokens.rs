@@ -1,8 +1,8 @@
 //! The token counts of a row, and of its request.
 
 use crate::request::columns::Row;
+use crate::request::sequence::TokenCountSource;
 use crate::request::timeline::Period;
-use crate::request::token_count::TokenCountSource;
 
 impl Row {
     /// Returns prompt tokens: by `meta_info`, else `usage`.
@@ -34,13 +34,11 @@ impl Row {
     pub(super) fn count_tokens(&mut self) {
         // Counts from `usage` of the whole request, or from the engine's trace or log, are no event's own.
         let source = self.token_count_source;
-        let is_from_engine = matches!(
-            source,
-            Some(TokenCountSource::Trace | TokenCountSource::Log)
-        );
-        let is_not_by_event = self.actual_output_tokens.is_none() || is_from_engine;
+        let is_by_event = self.actual_output_tokens.is_some()
+            && source != Some(TokenCountSource::Trace)
+            && source != Some(TokenCountSource::Log);
         let output = self.output_tokens();
-        if is_not_by_event && output.is_some() && output == self.token_chunks {
+        if !is_by_event && output.is_some() && output == self.token_chunks {
             self.itl_mean = self.chunk_gap_mean;
             self.itl_p99 = self.chunk_gap_p99;
             self.itl_max = self.chunk_gap_max;

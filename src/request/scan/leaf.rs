@@ -2,7 +2,7 @@
 
 use memchr::{memchr2, memchr3};
 
-use super::sink::{MAX_SCALAR_BYTES, Sink};
+use super::{MAX_SCALAR_BYTES, Sink};
 use crate::request::field::Field;
 use crate::request::scalar::Scalar;
 
@@ -52,17 +52,16 @@ impl Leaf {
 
     /// Whether it is reported to the sink.
     pub fn is_reported(self) -> bool {
-        !matches!(
+        use StringUse::{Capture, Pieces};
+        matches!(
             self,
-            Leaf::String(StringUse::Ignore | StringUse::Key)
-                | Leaf::Bare(None)
-                | Leaf::Container(_)
+            Leaf::String(Capture(_) | Pieces(_)) | Leaf::Bare(Some(_))
         )
     }
 
-    /// Whether it is optional for the sink.
-    pub fn is_optional<S: Sink>(self) -> bool {
-        matches!(self, Leaf::Bare(Some(field)) if S::is_optional(field))
+    /// Whether sinks may do without it: a number of `meta_info`.
+    pub fn is_optional(self) -> bool {
+        matches!(self, Leaf::Bare(Some(Field::Meta(_))))
     }
 
     /// Reports the value with these bytes to the sink.
@@ -141,11 +140,8 @@ pub fn is_bare(byte: u8) -> bool {
 
 /// Returns where a number or literal ends.
 pub fn bare_end(rest: &[u8]) -> Option<usize> {
-    // Most are short: a call of memchr costs more than their bytes.
-    let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']');
-    let (short, long) = rest.split_at(rest.len().min(8));
-    let end = short.iter().position(is_end);
-    end.or_else(|| Some(short.len() + memchr3(b',', b'}', b']', long)?))
+    let mut bytes = rest.iter();
+    bytes.position(|byte| matches!(byte, b',' | b'}' | b']'))
 }
 
 /// Returns the index of the closing quote of a string that continues with `rest`; the first byte may be `escaped`.

@@ -12,42 +12,9 @@ pub struct Rule {
     /// Report the begin and end of an object or array as this field.
     pub container: Option<Field>,
     /// The wanted members of an object.
-    pub members: Members,
+    pub members: &'static [(&'static str, Rule)],
     /// The rule of the elements of an array.
     pub elements: Option<&'static Rule>,
-}
-
-/// The wanted members of an object, and what makes them quick to find.
-#[derive(Debug)]
-pub struct Members {
-    pub(super) list: &'static [(&'static str, Rule)],
-    /// Bit `n` is set if a key has `n` bytes.
-    lengths: u64,
-}
-
-impl Members {
-    /// Makes the list of members, best in the order in which documents have them. Keys must be shorter than 64 bytes.
-    const fn of(list: &'static [(&'static str, Rule)]) -> Members {
-        let mut lengths = 0;
-        let mut at = 0;
-        while at < list.len() {
-            lengths |= 1 << list[at].0.len();
-            at += 1;
-        }
-        Members { list, lengths }
-    }
-
-    /// Returns the rule of `key` and the index after it. The search starts at `from`, as documents repeat an order.
-    pub(super) fn find(&'static self, key: &[u8], from: usize) -> Option<(&'static Rule, usize)> {
-        if key.len() > 63 || self.lengths >> key.len() & 1 == 0 {
-            return None;
-        }
-        // The first byte tells most keys apart, without a call.
-        let same = |name: &str| name.as_bytes().first() == key.first() && name.as_bytes() == key;
-        let is = |at: usize| self.list.get(at).filter(|(name, _)| same(name));
-        let found = |at: usize| is(at).map(|(_, rule)| (rule, at + 1));
-        found(from).or_else(|| (0..self.list.len()).find_map(found))
-    }
 }
 
 impl Rule {
@@ -56,9 +23,18 @@ impl Rule {
         scalar: None,
         text: None,
         container: None,
-        members: Members::of(&[]),
+        members: &[],
         elements: None,
     };
+
+    /// Returns the rule of a member and the index after it. The search starts at `from`, as documents repeat an order.
+    pub(super) fn member(&self, key: &[u8], from: usize) -> Option<(&'static Rule, usize)> {
+        // The first byte tells most keys apart, without a call.
+        let same = |name: &str| name.as_bytes().first() == key.first() && name.as_bytes() == key;
+        let is = |at: usize| self.members.get(at).filter(|(name, _)| same(name));
+        let found = |at: usize| is(at).map(|(_, rule)| (rule, at + 1));
+        found(from).or_else(|| (0..self.members.len()).find_map(found))
+    }
 
     /// Adds a rule for the elements if the value is an array.
     pub const fn or_elements(self, rule: &'static Rule) -> Rule {
@@ -85,10 +61,10 @@ pub const fn text(field: Field) -> Rule {
     }
 }
 
-/// Looks for these members of an object.
+/// Looks for these members of an object, best in the order in which documents have them.
 pub const fn members(list: &'static [(&'static str, Rule)]) -> Rule {
     Rule {
-        members: Members::of(list),
+        members: list,
         ..Rule::SKIP
     }
 }

@@ -11,9 +11,8 @@ use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc;
 
-use super::Rule;
 use super::leaf::Leaf;
-use super::sink::Sink;
+use super::{Rule, Sink};
 use crate::request::field::Field;
 
 /// The longest document that is kept, bytes.
@@ -38,16 +37,16 @@ thread_local! {
 /// The documents that those of one stream are compared with.
 #[derive(Debug, Default)]
 pub struct Template {
+    /// Documents are kept and compared; else there is no fast path.
+    pub is_on: bool,
     /// The one that the stream scanned last.
     own: Recording,
     /// The shared one that the last document matched, and the number of matches since.
     other: Option<(Arc<Recording>, usize)>,
     /// The current scan is being recorded in `own`.
     is_recording: bool,
-    /// Optional values found since the last were reported: the index of the first, and the number of containers around it.
-    optional: Option<(u8, usize)>,
-    /// The number of open reported containers.
-    depth: usize,
+    /// The index of the first of the optional values found since the last were reported.
+    optional: Option<u8>,
     /// The number of documents that the stream has shared.
     shared: usize,
 }
@@ -90,9 +89,9 @@ struct Change {
 impl Template {
     /// Whether `document`, to be scanned by `root`, begins with a whole document that differs from a recorded one in values only;
     /// if so, makes the scan's calls to the sink.
-    pub fn replay<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
+    pub fn replay(&mut self, root: &'static Rule, document: &[u8], sink: &mut impl Sink) -> bool {
         // Recorded documents are objects; the last event of many streams is none.
-        if document.first() != Some(&b'{') {
+        if !self.is_on || document.first() != Some(&b'{') {
             return false;
         }
         let mut changes = SPARE_CHANGES.take();
@@ -135,7 +134,10 @@ impl Template {
 
     /// Begins a document that is to be scanned.
     pub fn begin(&mut self, root: &'static Rule, bytes: &[u8]) {
-        (self.other, self.optional, self.depth) = (None, None, 0);
+        if !self.is_on {
+            return;
+        }
+        (self.other, self.optional) = (None, None);
         self.own.bytes.clear();
         self.own.leaves.clear();
         self.own.calls.clear();
@@ -164,7 +166,6 @@ impl Template {
 
     /// Records that the scan reported a container's begin.
     pub fn open(&mut self, field: Field) {
-        self.depth += 1;
         if self.is_recording {
             self.own.calls.push(Call::Open(field));
         }
@@ -172,12 +173,12 @@ impl Template {
 
     /// Records that the scan reported a container's end.
     pub fn close(&mut self, field: Field) {
-        self.depth = self.depth.saturating_sub(1);
         if !self.is_recording {
             return;
         }
-        // The sink is asked whether it wants optional values when the parent of their container ends: by then it knows.
-        if let Some((first, _)) = self.optional.take_if(|(_, depth)| self.depth + 1 < *depth) {
+        // The sink is asked whether it wants optional values when what has them ends: by then it knows.
+        let is_end = matches!(field, Field::Item | Field::Choice);
+        if let Some(first) = self.optional.take_if(|_| is_end) {
             let last = self.own.leaves.len() as u8 - 1;
             self.own.calls.push(Call::Optional(first, last));
         }
@@ -185,7 +186,7 @@ impl Template {
     }
 
     /// Records a value that the scan found; start and end are counted from the end of the document.
-    pub fn leaf<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize) {
+    pub fn leaf(&mut self, leaf: Leaf, start: usize, end: usize) {
         if !self.is_recording {
             return;
         }
@@ -195,11 +196,8 @@ impl Template {
         let (Some(start), Some(end), Some(index)) = (span(start), span(end), index) else {
             return self.end(false);
         };
-        if leaf.is_optional::<S>() {
-            let (_, depth) = *self.optional.get_or_insert((index, self.depth));
-            if depth != self.depth {
-                return self.end(false);
-            }
+        if leaf.is_optional() {
+            self.optional.get_or_insert(index);
         } else if leaf.is_reported() {
             own.calls.push(Call::Leaf(index));
         }
@@ -209,7 +207,7 @@ impl Template {
 
 impl Recording {
     /// Makes the scan's calls for a document with these changes.
-    fn replay<S: Sink>(&self, document: &[u8], mut changes: &[Change], sink: &mut S) {
+    fn replay(&self, document: &[u8], mut changes: &[Change], sink: &mut impl Sink) {
         let mut optional = changes;
         for call in &self.calls {
             match *call {
@@ -218,7 +216,7 @@ impl Recording {
                 Call::Leaf(index) => self.replay_leaf(index, document, &mut changes, sink),
                 Call::Optional(first, last) if sink.wants_optional() => {
                     for index in first..=last {
-                        if self.leaves[usize::from(index)].0.is_optional::<S>() {
+                        if self.leaves[usize::from(index)].0.is_optional() {
                             self.replay_leaf(index, document, &mut optional, sink);
                         }
                     }
@@ -229,12 +227,12 @@ impl Recording {
     }
 
     /// Reports one leaf: from the document if it is in `changes`, whose earlier entries are dropped; else from the recording.
-    fn replay_leaf<S: Sink>(
+    fn replay_leaf(
         &self,
         index: u8,
         document: &[u8],
         changes: &mut &[Change],
-        sink: &mut S,
+        sink: &mut impl Sink,
     ) {
         while let [first, rest @ ..] = *changes
             && first.index <= u32::from(index)

@@ -3,6 +3,7 @@
 use crate::request::columns::Row;
 use crate::request::engine_report::EngineReport;
 use crate::request::generation::Generation;
+use crate::request::meta_info::Member;
 use crate::request::timeline::Moment;
 
 use super::{SequenceObserver, TimingSource};
@@ -13,23 +14,24 @@ impl SequenceObserver {
         self.close_uncounted();
         row.timeline.set(Moment::FirstToken, self.first_token);
         row.timeline.set(Moment::LastToken, self.last_token);
-        let (first, last) = (self.first.as_ref(), self.last.as_ref());
-        if let Some((timings, read)) = first {
+        let (first, last) = (self.first.as_ref(), self.last.as_deref());
+        let fields = self.fields();
+        if let Some((first, read)) = first {
             let source = TimingSource::MetaInfo;
-            let mut report = EngineReport::of_meta_info(source, timings, last);
+            let mut report = EngineReport::of_meta_info(source, first, last);
             // The API server's first output of a reply may be its last token.
-            if self.fields.first_is_output() && self.first_token.is_none() {
+            if !fields.has(Member::ServerFirstToken) && self.first_token.is_none() {
                 report.first_token = None;
             }
             row.actual_prompt_tokens = report.prompt_tokens;
             report.put(row);
-            row.internal.first_write = timings.response_sent.map(|sent| (sent, *read));
+            row.internal.first_write = first.response_sent().map(|sent| (sent, *read));
         }
-        let by_scheduler = first.is_some_and(|(timings, _)| timings.prefill_finished.is_some());
+        let by_scheduler = first.is_some_and(|(first, _)| first.prefill_finished().is_some());
         // What never ran (a full queue, an abort in the queue) has hardly any field, in all versions.
-        let has_run = last.filter(|last| last.prompt_tokens.is_some());
+        let has_run = last.filter(|last| last.count(Member::PromptTokens).is_some());
         row.internal.begins_with_token = self.begins_with_token;
-        row.internal.generation = has_run.map(|_| Generation::of(self.fields, by_scheduler));
+        row.internal.generation = has_run.map(|_| Generation::of(fields, by_scheduler));
         let is_body_read = self.has_text || row.unread.is_none();
         row.has_generated_text = is_body_read.then_some(self.has_text);
         row.actual_output_tokens = self.tokens;

@@ -43,17 +43,16 @@ impl Row {
         if timeline.mark(Moment::WorkerArrival).is_some() && lacks(Moment::WorkerForwarded) {
             return Some(StageSet::of(Period::NETWORK));
         }
-        let begun = |stage: &Stage| Some(!lacks(timeline.period_of(stage)?.from));
-        let first = STAGES
+        let begun = |stage: &Stage| timeline.period_of(stage).is_some_and(|of| !lacks(of.from));
+        let first = STAGES.iter().rposition(begun)?;
+        let is_observed = |stage: &&Stage| stage.period.to.clock(side) == side.clock();
+        let later = STAGES[first..]
             .iter()
-            .rposition(|stage| begun(stage) == Some(true))?;
-        let is_observed = |moment: Moment| moment.clock(side) == side.clock();
-        let later = STAGES.iter().skip(first);
-        let later = later
-            .take_while(|stage| !is_observed(stage.period.to))
+            .take_while(|stage| !is_observed(stage))
             .count();
-        let stages = StageSet::range(first, first + later + 1);
-        Some(stages.restricted_to(timeline))
+        let stages = STAGES[first..=first + later].iter();
+        let own = stages.filter(|stage| timeline.period_of(stage).is_some());
+        Some(own.map(|stage| StageSet::of(stage.period)).collect())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a part of a request's time was spent on: one stage, several, or something that is no stage.
 
-use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
+use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
 /// The label of the time inside a server that reports no times.
 pub const UNSEEN: &str = "unseen in the server";
@@ -26,20 +26,10 @@ const NO_STAGES: [[&str; 3]; 4] = [
     ],
 ];
 
-/// Both kinds of requests: served by one server, or by a pair.
-const IS_PAIR: [bool; 2] = [false, true];
-
 /// Returns the index of the stage with this period in [`STAGES`].
-const fn index(period: Period) -> usize {
-    let mut index = 0;
-    while index < STAGES.len() {
-        let other = STAGES[index].period;
-        if other.from as u8 == period.from as u8 && other.to as u8 == period.to as u8 {
-            break;
-        }
-        index += 1;
-    }
-    index
+fn index(period: Period) -> usize {
+    let index = STAGES.iter().position(|stage| stage.period == period);
+    index.unwrap_or(STAGES.len())
 }
 
 impl FromIterator<StageSet> for StageSet {
@@ -63,19 +53,12 @@ impl StageSet {
     }
 
     /// The stages from index `from` to before `to`.
-    pub(super) fn range(from: usize, to: usize) -> StageSet {
+    fn range(from: usize, to: usize) -> StageSet {
         (from..to).map(StageSet::one).collect()
     }
 
-    /// Its stages that the request has.
-    pub(super) fn restricted_to(self, timeline: &Timeline) -> StageSet {
-        let own = |stage: &&Stage| timeline.period_of(stage).is_some();
-        let own = self.stages().filter(own);
-        own.map(|stage| StageSet::of(stage.period)).collect()
-    }
-
     /// The set of the stage with this period.
-    pub const fn of(period: Period) -> StageSet {
+    pub fn of(period: Period) -> StageSet {
         StageSet::one(index(period))
     }
 
@@ -101,16 +84,13 @@ impl StageSet {
         Vec::from_iter(names.chain(other)).join("+")
     }
 
-    /// Returns its label: `prefill … decode` for many stages in a row.
+    /// Returns its label: `prefill … decode` for more than three stages.
     pub fn label(self) -> String {
         let other = self.no_stage().map(|[_, label, _]| *label);
-        let names = self.stages().map(|stage| stage.label).chain(other);
-        let names: Vec<&str> = names.collect();
+        let names = Vec::from_iter(self.stages().map(|stage| stage.label).chain(other));
         match (self.unmeasured(), names.as_slice()) {
             (Some((label, _)), _) => label.to_owned(),
-            (None, [first, _, .., last]) if self.is_contiguous() || names.len() > 3 => {
-                format!("{first} … {last}")
-            }
+            (None, [first, _, _, .., last]) => format!("{first} … {last}"),
             (None, names) => names.join("+"),
         }
     }
@@ -120,11 +100,11 @@ impl StageSet {
         let range = |from, to| StageSet::range(index(from), index(to) + 1);
         let is_within = |from| self.0 & !range(from, Period::RETURN).0 == 0;
         let inner = range(Period::TOKENIZE, Period::DECODE_SLOT);
-        let is_whole = IS_PAIR.iter().any(|is_pair| {
+        let is_whole = [false, true].iter().any(|is_pair| {
             let mut inner = inner.stages().filter(|stage| stage.is_in(*is_pair));
             inner.all(|stage| self.holds(stage.period))
         });
-        match is_whole && self.is_contiguous() {
+        match is_whole {
             true if is_within(Period::NETWORK) => Some((UNSEEN, UNSEEN)),
             true if is_within(Period::QUEUE_IN_ROUTER) => {
                 Some(("router or server", "in the router or the server"))
@@ -139,7 +119,7 @@ impl StageSet {
             return place.to_owned();
         }
         let stages: Vec<&Stage> = self.stages().collect();
-        if let ([first, _, .., last], true) = (stages.as_slice(), self.is_contiguous()) {
+        if let [first, _, _, .., last] = stages.as_slice() {
             let word = |moment: Moment| match moment {
                 // If no hop saw it, it is the first token that we read.
                 Moment::WorkerFirstToken => "first token".to_owned(),
@@ -156,22 +136,6 @@ impl StageSet {
             Some((last, [])) => (*last).to_owned(),
             Some((last, others)) => format!("{} or {last}", others.join(", ")),
         }
-    }
-
-    /// Whether no stage is missing between its stages, for a request served by one server or by a pair.
-    fn is_contiguous(self) -> bool {
-        let mut held = self.stages().map(|stage| index(stage.period));
-        let Some(first) = held.next() else {
-            return true;
-        };
-        let between = StageSet::range(first, held.last().unwrap_or(first));
-        IS_PAIR.iter().any(|is_pair| {
-            // A router holds few requests, so this stage may be missing.
-            let mut others = between
-                .stages()
-                .filter(|stage| stage.is_in(*is_pair) && stage.period != Period::ROUTER_HOLD);
-            others.all(|stage| self.holds(stage.period))
-        })
     }
 
     /// Returns its place in a request's life, as an index of [`STAGES`].

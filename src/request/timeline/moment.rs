@@ -100,14 +100,8 @@ pub struct Period {
 impl Period {
     /// Arrival to the engine's first token.
     pub const TTFT_ENGINE: Period = Period::new(Moment::Arrival, Moment::ServerFirstToken);
-    /// The decode server's whole wait for prefill.
-    pub const PREFILL_WAIT: Period = Period::new(Moment::KvReserved, Moment::KvArrived);
     /// Arrival to the first token read.
     pub const TTFT_OBSERVED: Period = Period::new(Moment::Arrival, Moment::FirstToken);
-    /// Arrival to the end, whoever ended the request.
-    pub const ELAPSED: Period = Period::new(Moment::Arrival, Moment::End);
-    /// The router's send to the end, whoever ended the request.
-    pub const ELAPSED_AT_HOP: Period = Period::new(Moment::RouterSend, Moment::End);
     /// First to last token read.
     pub const TOKENS: Period = Period::new(Moment::FirstToken, Moment::LastToken);
 

@@ -151,7 +151,8 @@ impl Timeline {
 
     /// Returns what prefill's queue and forward leave of the decode server's wait.
     fn kv_transfer(&self, times: PrefillTimes) -> Option<i64> {
-        Some(self.nanos(Period::PREFILL_WAIT)? - times.queue? - times.forward?)
+        let wait = Period::new(Moment::KvReserved, Moment::KvArrived);
+        Some(self.nanos(wait)? - times.queue? - times.forward?)
     }
 
     /// Returns the sum of the three waits: for the decode server's memory, in prefill's queue, for the decode server's batch.

@@ -11,10 +11,10 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use crate::clock::Stamp;
 use crate::request::attempt::{self, Attempt};
 use crate::request::column::Scope;
+use crate::request::internal::Sending;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::timeline::{Moment, STAGES, Side, Stage};
-use crate::request::trace_facts::Sending;
 
 use super::attributes;
 use super::sampling::KeepReason;

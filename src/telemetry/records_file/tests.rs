@@ -20,7 +20,7 @@ impl Folder {
         let (clock, manual) = Clock::manual(Stamp::from_nanos(START));
         let file = RecordsFile {
             path: folder.path().join("r.csv"),
-            base: TimeBase::Epoch,
+            base: Stamp::EPOCH,
             rotation: Rotation::default(),
             clock,
         };
@@ -75,7 +75,7 @@ fn lines(ids: &str) -> Vec<u8> {
     for id in ids.split(' ') {
         let mut row = Sample::whole().row();
         row.req_id = Some(id.to_owned());
-        csv::row(&row, TimeBase::Epoch, &mut lines);
+        csv::row(&row, Stamp::EPOCH, &mut lines);
     }
     lines
 }

@@ -55,7 +55,9 @@ impl Format for Custom {
         };
         self.0.push(Arc::new(Entry {
             input: Some(input),
-            output: line.completion.map(|text| count_words(&text).max(1)),
+            output: line
+                .completion
+                .map(|text| text.split_whitespace().count().max(1) as u64),
             data_id: id(line.id)?,
             content,
             later: LaterTurns::Given(Vec::new()),
@@ -92,7 +94,7 @@ impl TryFrom<Value> for Message {
     }
 }
 
-/// Counts the words of a text, which are separated by white space.
+/// Counts the words of a text as rows do: they are separated by ASCII white space.
 pub(super) fn count_words(text: &str) -> u64 {
-    text.split_whitespace().count() as u64
+    text.split_ascii_whitespace().count() as u64
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 use queuescope::clock::{NANOS, Stamp};
 use queuescope::request::cell;
 use queuescope::request::columns::{COLUMNS, ColumnId};
-use queuescope::request::csv::TimeBase;
 use queuescope::table::Table;
 use queuescope::table::cells::RowWriter;
 
@@ -60,7 +59,7 @@ fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
 fn recorded(folder: &Path, name: &str, side: &str, is_in: impl Fn(usize) -> bool) -> String {
     let rows = Table::read(Path::new(&file("slots16"))).unwrap();
     let path = folder.join(name);
-    let epoch = TimeBase::Since(Stamp::from_nanos(-1_795_000_000 * NANOS));
+    let epoch = Stamp::from_nanos(-1_795_000_000 * NANOS);
     let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
     for row in (0..rows.len()).filter(|row| is_in(*row)) {
         let cells = COLUMNS.iter().map(|column| match column.id {
@@ -131,7 +130,7 @@ fn ranks_are_predicted_as_servers_are() {
     let rows = Table::read(Path::new(&file("two-servers"))).unwrap();
     let first = rows.text(ColumnId::host, 0).to_owned();
     let path = folder.path().join("ranks.csv");
-    let base = TimeBase::Since(Stamp::from_nanos(0));
+    let base = Stamp::from_nanos(0);
     let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), base).unwrap();
     for row in 0..rows.len() {
         let rank = u64::from(rows.text(ColumnId::host, row) != first);

@@ -1,7 +1,6 @@
 //! Full servers behind a router, and failed requests.
 
 use super::*;
-use crate::request::unseen::Unseen;
 
 #[test]
 fn a_router_before_full_servers_is_not_to_send_more() {
@@ -24,21 +23,6 @@ fn a_router_before_full_servers_is_not_to_send_more() {
     let short = run_of(100, with(&format!("{held} 176")));
     let all = findings(&short, &RunReport::of(&short).summary, &[], &why);
     assert_says(&all[0].advice, Cause::Slots.advice());
-}
-
-#[test]
-fn a_remedy_for_several_missing_stages_is_named_once() {
-    let mixed = [Unseen::Stream, Unseen::Reply, Unseen::ChatReply];
-    let spent = TimeSpent {
-        requests: 60,
-        unseen: mixed.map(|what| (what, 20)).into(),
-        ..TimeSpent::default()
-    };
-    let notes = spent.unseen_notes();
-    assert_eq!(notes.len(), 4, "{notes:#?}");
-    assert_eq!(notes.concat().matches("--otlp-traces-endpoint").count(), 1);
-    assert_says(&notes[1], "(in 20 of 60 requests)");
-    assert_says(&notes.concat(), "return_meta_info");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn an_impossible_token_count_is_not_called_missing() {
     let wild = Sample::starting(9).with(|row| row.actual_output_tokens = Some(1_000_000_000));
     let text = shown(&[Sample::whole().open_row(), wild.open_row()]);
     let expected = [
-        "token counts; the first: actual_output_tokens>",
+        "token counts; the first: tokens>",
         "1 of 2 ok requests are in no token figure",
         ", or the reported numbers are impossible (the column `inconsistency` names it)\n",
     ];

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::request::field::Field;
+use crate::request::response::rules;
 use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Rule, Scanner, Sink};
-use crate::request::{openai, sglang};
 
 /// The calls of a scan, as text. Of `meta_info`, the fields held when its parent closes.
 #[derive(Debug, Default, PartialEq)]
@@ -17,15 +17,12 @@ struct Log {
 }
 
 impl Sink for Log {
-    fn is_optional(field: Field) -> bool {
-        matches!(field, Field::Meta(_))
-    }
     fn wants_optional(&self) -> bool {
         !self.is_content
     }
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match value {
-            Scalar::Bare(_) if Log::is_optional(field) => {
+            Scalar::Bare(_) if matches!(field, Field::Meta(_)) => {
                 self.kept.insert(format!("{field:?}"), format!("{value:?}"));
             }
             _ => self.calls.push(format!("{field:?} {value:?}")),
@@ -55,7 +52,6 @@ impl Sink for Log {
 /// Returns documents and the calls for each in one piece, with one more byte in the next.
 fn calls_of<'d>(
     mut scanner: Scanner,
-    root: &'static Rule,
     documents: &'d [impl AsRef<[u8]>],
 ) -> Vec<(Cow<'d, str>, Vec<String>, Progress)> {
     let mut log = Log::default();
@@ -63,7 +59,7 @@ fn calls_of<'d>(
         scanner.feed(document.as_ref(), &mut log);
         scanner.feed(b"\n", &mut log);
         let progress = scanner.progress();
-        scanner.reset(root);
+        scanner.reset();
         let document = String::from_utf8_lossy(document.as_ref());
         (document, std::mem::take(&mut log.calls), progress)
     });
@@ -71,8 +67,8 @@ fn calls_of<'d>(
 }
 
 fn both_ways(root: &'static Rule, documents: &[impl AsRef<[u8]>]) {
-    let by_template = calls_of(Scanner::with_template(root), root, documents);
-    let scanned = calls_of(Scanner::new(root), root, documents);
+    let by_template = calls_of(Scanner::with_template(root), documents);
+    let scanned = calls_of(Scanner::new(root), documents);
     for (by_template, scanned) in by_template.into_iter().zip(scanned) {
         assert_eq!(by_template, scanned);
     }
@@ -137,16 +133,16 @@ fn a_replay_makes_the_calls_of_a_scan() {
         values(200),
         values(30),
     ] {
-        both_ways(&sglang::BODY, &documents);
+        both_ways(&rules::GENERATE, &documents);
     }
-    both_ways(&openai::CHUNK, &[CHAT, CHAT, DONE, CHAT]);
+    both_ways(&rules::OPENAI, &[CHAT, CHAT, DONE, CHAT]);
 }
 
 #[test]
 fn a_template_matches_documents_that_differ_in_values_only() {
-    let mut scanner = Scanner::with_template(&sglang::BODY);
+    let mut scanner = Scanner::with_template(&rules::GENERATE);
     scanner.feed(GENERATE.as_bytes(), &mut Log::default());
-    let mut template = scanner.template.take().unwrap();
+    let mut template = std::mem::take(&mut scanner.template);
     let numbers = GENERATE.replace(":3,", ":4,").replace(":0,", ":33,") + "behind";
     for (document, is_like) in [
         (GENERATE.to_owned(), true),
@@ -159,7 +155,7 @@ fn a_template_matches_documents_that_differ_in_values_only() {
         (GENERATE[..GENERATE.len() - 1].to_owned(), false),
     ] {
         let mut log = Log::default();
-        let is_found = template.replay(&sglang::BODY, document.as_bytes(), &mut log);
+        let is_found = template.replay(&rules::GENERATE, document.as_bytes(), &mut log);
         assert_eq!(is_found, is_like, "{document}");
         assert_eq!(log != Log::default(), is_like, "reported once: {document}");
     }
@@ -168,24 +164,24 @@ fn a_template_matches_documents_that_differ_in_values_only() {
 #[test]
 fn a_stream_uses_the_documents_of_others() {
     let mut log = Log::default();
-    Scanner::with_template(&sglang::BODY).feed(GENERATE.as_bytes(), &mut Log::default());
+    Scanner::with_template(&rules::GENERATE).feed(GENERATE.as_bytes(), &mut Log::default());
     let other = GENERATE.replace("a b", "c").replace(":6,", ":7,");
-    let mut next = Scanner::with_template(&sglang::BODY).template.unwrap();
-    assert!(next.replay(&sglang::BODY, other.as_bytes(), &mut log));
+    let mut next = Scanner::with_template(&rules::GENERATE).template;
+    assert!(next.replay(&rules::GENERATE, other.as_bytes(), &mut log));
     let mut scanned = Log::default();
-    Scanner::new(&sglang::BODY).feed(other.as_bytes(), &mut scanned);
+    Scanner::new(&rules::GENERATE).feed(other.as_bytes(), &mut scanned);
     assert_eq!(log, scanned);
     // If the sink does not want optional values, all else is reported.
     let mut content = Log {
         is_content: true,
         ..Log::default()
     };
-    assert!(next.replay(&sglang::BODY, other.as_bytes(), &mut content));
+    assert!(next.replay(&rules::GENERATE, other.as_bytes(), &mut content));
     scanned.calls.pop();
     assert_eq!(content.calls.pop().unwrap(), "Item closes with {}");
     assert_eq!(content.calls, scanned.calls);
-    let mut of_others = Scanner::with_template(&openai::CHUNK).template.unwrap();
-    assert!(!of_others.replay(&openai::CHUNK, other.as_bytes(), &mut Log::default()));
+    let mut of_others = Scanner::with_template(&rules::OPENAI).template;
+    assert!(!of_others.replay(&rules::OPENAI, other.as_bytes(), &mut Log::default()));
 }
 
 proptest! {
@@ -210,7 +206,7 @@ proptest! {
                 documents.push(base.as_bytes().to_vec());
             }
         }
-        both_ways(&sglang::BODY, &documents);
-        both_ways(&openai::CHUNK, &documents);
+        both_ways(&rules::GENERATE, &documents);
+        both_ways(&rules::OPENAI, &documents);
     }
 }

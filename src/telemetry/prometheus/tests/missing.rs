@@ -23,10 +23,10 @@ fn sum(shown: &BTreeMap<String, f64>, name: &str) -> f64 {
 
 #[test]
 fn the_reason_of_a_missing_queue_time_is_counted_once_per_request() {
-    let off: Change = |r| r.internal.generation = Some(Generation::From0_5_12MetricsOff);
-    let too_old: Change = |r| r.internal.generation = Some(Generation::From0_4_6);
+    let off: Change = |r| r.internal.generation = Some(Generation::MetricsOff);
+    let too_old: Change = |r| r.internal.generation = Some(Generation::Before0_5_5);
     let retracted: Change = |r| {
-        r.internal.generation = Some(Generation::From0_5_22);
+        r.internal.generation = Some(Generation::From0_5_21);
         r.num_retractions = Some(2);
     };
     let encoded: Change = |r| r.unread = Some(Unread::Encoded);
