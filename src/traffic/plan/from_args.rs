@@ -1,18 +1,21 @@
 //! Makes a plan from flags: data set, arrival process, client.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::report::load::Goal;
-use crate::traffic::args::{Args, ArrivalSource, DatasetName};
+use crate::traffic::args::{Args, ArrivalSource, DatasetName, value_name};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::arrival::{Arrival, Gaps};
 use crate::traffic::client::{ClientOptions, api_key};
 use crate::traffic::download;
 use crate::traffic::error::Error;
-use crate::traffic::workload::dataset::Dataset;
-use crate::traffic::workload::source::Source;
-use crate::traffic::workload::trace::Limits;
+use crate::traffic::workload::custom;
+use crate::traffic::workload::dataset::{Content, Dataset};
+use crate::traffic::workload::sharegpt::Sample;
+use crate::traffic::workload::source;
+use crate::traffic::workload::trace::{Limits, Trace};
 
 use super::{DEFAULT_REQUESTS, RunPlan, nanos};
 
@@ -29,13 +32,12 @@ impl Args {
         Goal::each_once(&args.goodput).map_err(Error::Usage)?;
         let arrival = args.arrival()?;
         let turns = args.data.turns(args.conversation.turns)?;
-        let (mut dataset, source) = args.dataset(&arrival, turns)?;
+        let mut dataset = args.dataset(&arrival, turns)?;
         let plan = RunPlan {
             client: self.client()?,
             max_turns: turns,
             arrival: dataset.times.take().map_or(arrival, Arrival::At),
             dataset: Arc::new(dataset),
-            source,
             request_id_prefix: self.id_prefix(),
             check_target: true,
             args,
@@ -116,8 +118,10 @@ impl Args {
     ///
     /// # Errors
     /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
-    fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<(Dataset, Option<Source>), Error> {
-        let speed = self.data.speed(arrival)?;
+    fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<Dataset, Error> {
+        use DatasetName::*;
+        let (data, seed) = (&self.data, self.seed);
+        let speed = data.speed(arrival)?;
         let end = speed.zip(self.duration);
         let limits = Limits {
             count: self.num_prompts,
@@ -125,9 +129,28 @@ impl Args {
             end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
             speed,
         };
-        let count = self.requested_count(arrival);
-        let count = count.map(|count| count.unwrap_or(DEFAULT_REQUESTS));
-        let (seed, vocab_size) = (self.seed, self.vocab_size);
-        self.data.dataset(seed, vocab_size, turns, count, limits)
+        // Clap has checked that those which need a file have one.
+        let path = data.dataset_path.as_deref();
+        let file = path.unwrap_or(Path::new(""));
+        let generated = match data.dataset_name {
+            Custom => return source::read(file, custom::Custom::default()),
+            Sharegpt => {
+                let count = self.requested_count(arrival)?.unwrap_or(DEFAULT_REQUESTS);
+                return source::read(file, Sample::new(&data.sharegpt, count, turns, seed));
+            }
+            Mooncake => return source::read(file, Trace::new(false, limits)),
+            Azure | Burstgpt => return source::read(file, Trace::new(true, limits)),
+            Random | Conversations => Dataset::endless(Content::words()),
+            RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),
+            GeneratedSharedPrefix => data.shared_prefix.dataset(seed)?,
+        };
+        match path {
+            Some(_) => Err(Error::Usage(format!(
+                "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
+                file.display(),
+                value_name(data.dataset_name)
+            ))),
+            None => Ok(generated),
+        }
     }
 }

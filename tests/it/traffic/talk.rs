@@ -94,7 +94,7 @@ async fn a_turn_that_goes_wrong_ends_its_conversation_and_the_rest_is_counted() 
     assert_eq!(counts(&summary, keys), [12, 9, 12, 3]);
     let told = "3 turns of conversations were not sent: one before them went wrong, or";
     assert_says(&done.out, told);
-    assert_says(&done.err, "15 requests of 5 conversations");
+    assert_says(&done.err, "15 requests, ids from ");
     // The rate asked for is one of conversations.
     assert_says(&done.out, " conversations (schedule ");
     // All turns stand in the schedule; only of the first ones is it known when.
