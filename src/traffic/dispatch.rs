@@ -15,7 +15,6 @@ use super::client::{Client, Exchange, Job, Reply};
 use super::plan::{Planned, RunPlan};
 use super::progress::LiveProgress;
 use super::stop::Stop;
-use super::workload::conversation::next_body;
 
 /// A body is built ahead of time only if the next request is due later than this.
 const MIN_BUILD_NANOS: i64 = 2_000_000;
@@ -117,7 +116,7 @@ impl Dispatch {
             clock,
             ..
         } = &self.run;
-        let turns = plan.turns(number);
+        let (turns, mut prompt) = (plan.turns(number), None);
         live.count(|counts| counts.turns_to_come += turns);
         for turn in 0..turns {
             live.count(|counts| {
@@ -134,7 +133,6 @@ impl Dispatch {
             let Some(slot) = slot else {
                 return self.finish(client.unsent(&job), slot_nanos);
             };
-            let sent = job.body.clone();
             let next = plan.follow_up(number, turn + 1);
             let mut reply = next.is_some().then(Reply::default);
             live.count(|counts| counts.in_flight += 1);
@@ -149,10 +147,9 @@ impl Dispatch {
             let Some((next, reply)) = next.zip(reply.and_then(Reply::text)) else {
                 return;
             };
-            body = next_body(&sent, &reply, &next);
-            if body.is_none() {
-                return;
-            }
+            let prompt = prompt.get_or_insert_with(|| plan.prompt(number).0);
+            next.append_to(prompt, &reply);
+            body = Some(plan.body(prompt.clone(), next.output_length));
             due = ended.plus_nanos(next.think_ns);
             tokio::select! {
                 () = clock.wait_until(due) => {}
