@@ -34,13 +34,6 @@ pub struct Delay {
     pub max: f64,
 }
 
-/// The sends compared with the schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Gaps {
-    /// How long all sends took, divided by how long the schedule takes.
-    pub stretch: f64,
-}
-
 /// What a run is judged by. What was not measured is `None`, and not judged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evidence {
@@ -72,8 +65,6 @@ pub struct Evidence {
     pub loop_late: f64,
     /// The share of time in which it was later than [`Bounds::gross`].
     pub loop_very_late: f64,
-    /// How long all sends took; `None` if all were due at once, or fewer than 20.
-    pub gaps: Option<Gaps>,
     /// The limits of late sends.
     pub bounds: Bounds,
     /// The limits of the event loop.
