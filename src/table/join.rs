@@ -56,11 +56,9 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
         Ok::<Table, Error>(rows)
     };
     let front = read(front, "front")?;
-    let (mut hop_rows, mut row_ranges) = (Table::default(), Vec::new());
+    let mut hop_rows = Table::default();
     for hop in hops {
-        let first = hop_rows.len();
         hop_rows.append(read(hop, "hop")?);
-        row_ranges.push((hop, first..hop_rows.len()));
     }
     let origin_nanos = origin.map_or(0, |(_, origin)| origin.nanos);
     let attempts = JoinedAttempts::find(&front, &hop_rows);
@@ -76,12 +74,6 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
         .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, &front, rows));
     file.map_err(|cause| Error::write(out, cause))?;
     notes.push(attempts.note(&front, &hop_rows));
-    notes.extend(row_ranges.into_iter().filter_map(|(path, rows)| {
-        let all: Vec<usize> = rows.filter(|row| hop_rows.is_first(*row)).collect();
-        let is_unused = all.iter().all(|row| attempts.is_unmatched(*row));
-        let (path, count) = (path.display(), all.len());
-        is_unused.then(|| format!("{path} matched nothing: none of its {count} attempts belongs to a request of the front"))
-    }));
     Ok(notes)
 }
 

@@ -148,11 +148,9 @@ pub fn read_parts(
         began,
         ..ReadStats::default()
     };
-    let mut first: Option<&Path> = None;
     for path in paths {
         let mut file = RowFile::open(path, skipped, &mut stats.unknown_columns)?;
-        file.read_all(first.unwrap_or(path), &mut stats, began, sink)?;
-        first = first.or(stats.origin.map(|_| path.as_path()));
+        file.read_all(&mut stats, began, sink)?;
     }
     stats.unknown_columns.sort();
     stats.unknown_columns.dedup();
@@ -208,11 +206,9 @@ impl<'a> RowFile<'a> {
         })
     }
 
-    /// Passes all rows to `sink`. Chunks of lines are parsed by a thread per processor. `first` is the file that set the origin of
-    /// times, for messages.
+    /// Passes all rows to `sink`. Chunks of lines are parsed by a thread per processor.
     fn read_all(
         &mut self,
-        first: &Path,
         stats: &mut ReadStats,
         began: Option<f64>,
         sink: &mut dyn FnMut(Table, Option<f64>),
@@ -246,10 +242,9 @@ impl<'a> RowFile<'a> {
                 let own_base = *base.insert(Base::of(time));
                 if own_base != origin.base {
                     let message = format!(
-                        "its times count from {}, those of {} from {}: make both with the same --time-base, or report on them \
-                         one by one",
+                        "its times count from {}, those of the file before it from {}: make both with the same --time-base, or \
+                         report on them one by one",
                         own_base.label(),
-                        first.display(),
                         origin.base.label()
                     );
                     return Err(Error::read(self.path, message));
@@ -404,23 +399,18 @@ fn parse_row<'l>(
             Unit::Text | Unit::Bool => Some(Value::Text(cell.clone())),
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
-            Unit::Time => match (nanos(cell.as_bytes()), origin) {
-                (Some(at), Some(origin)) if Base::of(at) != origin.base => {
-                    return Err(format!(
-                        "{name} {cell} counts from {}, those of rows before it do not",
-                        Base::of(at).label()
-                    ));
-                }
-                (at, origin) => {
-                    let origin = origin.map_or(0, |origin| origin.nanos);
-                    at.map(|at| Value::Time(Stamp::from_nanos(at).plus_nanos(-origin)))
-                }
-            },
+            Unit::Time => {
+                let at = nanos(cell.as_bytes());
+                let at = at.filter(|at| origin.is_none_or(|origin| origin.base == Base::of(*at)));
+                let origin = origin.map_or(0, |origin| origin.nanos);
+                at.map(|at| Value::Time(Stamp::from_nanos(at).plus_nanos(-origin)))
+            }
         };
         let value = value.ok_or_else(|| {
             let start: String = cell.chars().take(40).collect();
             let reason = match unit {
                 Unit::Text => "unknown to this version",
+                Unit::Time => "no time like those of rows before it",
                 _ => "no number",
             };
             format!("{name} {start:?} is {reason}")

@@ -138,7 +138,7 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     for expected in [
         "7 of 12 rows cannot be read and are left out: ",
         "requests.csv line 3: ",
-        " \"soon\" is no number; ",
+        " \"soon\" is no time like those of rows before it; ",
         &format!("line 5: the row is cut off: 2 of {} cells; ", COLUMNS.len()),
         "line 7: byte 4 is no UTF-8, …",
     ] {
@@ -287,7 +287,8 @@ fn times_of_different_bases_are_never_put_together() {
     assert_says(&error, expected);
     // Rows of another base within a file count as broken.
     let mixed = [run, lines(&epoch).remove(1)].concat();
-    let broken = "line 4: arrival_time 1795000000.002000000 counts from the Unix epoch";
+    let broken =
+        "line 4: arrival_time \"1795000000.002000000\" is no time like those of rows before it";
     let broken = format!("1 of 3 rows cannot be read and are left out: p.csv {broken}");
     assert_told(mixed, &broken);
 }
