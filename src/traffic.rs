@@ -137,7 +137,6 @@ pub async fn run_with_progress(
     listening.abort();
     let stopped = run.stopped;
     (facts.started, facts.ended) = (run.started, run.ended);
-    facts.scheduled -= run.turns_not_sent.unwrap_or_default();
     let mut finished = unless_signalled(move || finish(run, dir, &facts, &delays)).await??;
     match stopped {
         true => finished.unfit = Some(Unfit::Stopped(stop.signal())),
@@ -194,14 +193,12 @@ fn finish(
     let mut warnings = run.lag.warnings();
     let stopped = "the run was stopped before its end";
     warnings.extend(run.stopped.then(|| stopped.to_owned()));
-    warnings.extend(run.warning());
     let window = summary.window.as_ref();
     warnings.extend(window.and_then(Window::warning));
     let insecure = args.tls.insecure.then(|| INSECURE_WARNING.to_owned());
     warnings.extend(insecure.into_iter().chain(lost_spans));
     let mut json = summary.to_json();
     json["warnings"] = json!(warnings);
-    json["turns_not_sent"] = json!(run.turns_not_sent);
     json["verdict"] = json!(verdict);
     json["client"] = json!(evidence);
     json["config"]["workload_sha256"] = plan.workload_sha256().ok().into();

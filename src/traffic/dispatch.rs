@@ -116,13 +116,9 @@ impl Dispatch {
             clock,
             ..
         } = &self.run;
-        let (turns, mut prompt) = (plan.turns(number), None);
-        live.count(|counts| counts.turns_to_come += turns);
-        for turn in 0..turns {
-            live.count(|counts| {
-                counts.due += 1;
-                counts.turns_to_come -= 1;
-            });
+        let mut prompt = None;
+        for turn in 0..plan.turns(number) {
+            live.count(|counts| counts.due += 1);
             let (slot, slot_nanos) = self.acquire_slot().await;
             let job = Job {
                 req_id: plan.req_id(plan.request_index(number, turn)),

@@ -40,8 +40,6 @@ pub struct Run {
     pub stopped: bool,
     pub(super) recorder: Recorder,
     pub(super) plan: Arc<RunPlan>,
-    /// Turns that were never due, of the conversations that had begun; `None` if there are no conversations.
-    pub(super) turns_not_sent: Option<usize>,
     /// Requests that got no connection because this machine had no file descriptors or ports left.
     pub(super) dropped: u64,
 }
@@ -60,19 +58,6 @@ pub async fn drive(
     let prepared = PreparedRun::new(plan, clock).await?;
     prepared.warm_up(&stop).await?;
     prepared.run(live, stop, Outputs::default()).await
-}
-
-impl Run {
-    /// Returns a warning if turns of conversations were not sent.
-    pub(super) fn warning(&self) -> Option<String> {
-        let not_sent = self.turns_not_sent.filter(|not_sent| *not_sent > 0);
-        not_sent.map(|not_sent| {
-            let stop = if self.stopped { ", or the run was stopped" } else { "" };
-            format!(
-                "{not_sent} turns of conversations were not sent: one before them went wrong, or its reply was longer than 1 MiB{stop}"
-            )
-        })
-    }
 }
 
 impl PreparedRun {
@@ -166,7 +151,6 @@ impl PreparedRun {
         let stopped = stop.is_stopped();
         let mut rows = std::mem::take(&mut recorder.in_memory);
         rows.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
-        let has_turns = self.plan.max_turns > 1;
         Ok(Run {
             started,
             ended,
@@ -176,7 +160,6 @@ impl PreparedRun {
             schedule: self.schedule,
             plan: self.plan,
             dropped: self.client.dropped(),
-            turns_not_sent: has_turns.then(|| live.counts().turns_to_come),
             stopped,
         })
     }

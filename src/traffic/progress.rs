@@ -31,8 +31,6 @@ pub struct Progress {
     pub done: usize,
     /// Requests that have failed.
     pub failed: usize,
-    /// Turns that are not due yet, of the conversations that have begun.
-    pub turns_to_come: usize,
 }
 
 /// How often the line is redrawn on a terminal.
