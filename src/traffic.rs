@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::clock::Clock;
 use crate::report::figures;
-use crate::report::load::{RunFacts, Summary};
+use crate::report::load::RunFacts;
 use crate::stats::Histogram;
 use crate::table::window::Window;
 
@@ -55,7 +55,8 @@ use rows::Outputs;
 use spans::Spans;
 use stop::on_own_thread;
 pub use stop::{Stop, unless_signalled};
-use verdict::{Bounds, Evidence, judge};
+use verdict::evidence::Evidence;
+use verdict::judge;
 
 /// The parent of a run's folder where `--output-dir` is not given.
 const RESULTS: &str = "results/traffic";
@@ -188,7 +189,7 @@ fn finish(
         Err(write_error) => Error::Failed(format!("no figures: {write_error}")),
         Ok(()) => Error::Failed(format!("no figures: {read_error}")),
     })?;
-    let evidence = evidence(&run, &summary, delays);
+    let evidence = Evidence::of(&run, &summary, delays);
     let verdict = judge(&evidence);
     let mut warnings = run.lag.warnings();
     let stopped = "the run was stopped before its end";
@@ -214,31 +215,6 @@ fn finish(
         output_dir: dir,
         unfit: None,
     })
-}
-
-/// Gathers what the verdict on a run is judged by. The limits of lateness are relative to how long a client typically waits.
-fn evidence(run: &Run, summary: &Summary, delays: &Histogram) -> Evidence {
-    let at = |planned: Option<&plan::Planned>| planned.map(|planned| planned.offset_nanos);
-    let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
-    let at_once_seconds = is_at_once.then(|| run.ended.since(run.started));
-    let scheduled = summary.run.scheduled as u64;
-    let not_due = scheduled.saturating_sub(summary.requests());
-    let mut evidence = Evidence {
-        scheduled,
-        // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
-        unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
-        given_up: run.lag.given_up,
-        due: summary.requests(),
-        failed: summary.failed(),
-        dropped: run.dropped,
-        bounds: Bounds::of(summary.typical_wait(), at_once_seconds),
-        // However long the run: a blocked event loop sees no response.
-        loop_bounds: Bounds::of(summary.typical_wait(), None),
-        ..Evidence::default()
-    };
-    run.lag.add_to(&mut evidence);
-    event_loop::add_to(&mut evidence, delays);
-    evidence
 }
 
 #[cfg(test)]

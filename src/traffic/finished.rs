@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::report::load::Summary;
 use crate::report::verdict::{Grade, Verdict};
 
-use super::verdict::Evidence;
+use super::verdict::evidence::Evidence;
 
 /// Why a completed run must not be used as it is; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq)]

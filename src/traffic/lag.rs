@@ -1,19 +1,18 @@
 //! How late the generator itself sent: a saturated client must not be taken for a slow server.
 
-use crate::clock::{NANOS, seconds};
+use crate::clock::seconds;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 use crate::units::duration;
 
 use super::client::Exchange;
-use super::verdict::{Bounds, Delay, Evidence};
 
 /// How late the requests of a run were sent, and what they waited for.
 #[derive(Clone, Debug, Default)]
 pub struct Lag {
     /// Sent − scheduled, without the waits for a `--max-concurrency` slot and for the connection to open.
-    delays: Histogram,
+    pub(super) delays: Histogram,
     /// Requests that were given up before they were sent: they waited for a slot or a connection.
     pub(super) unsent: u64,
     /// Requests that were sent and given up before their response ended.
@@ -74,34 +73,6 @@ impl Lag {
         }
         warnings
     }
-
-    /// Adds these figures to the evidence of a run.
-    pub(super) fn add_to(&self, evidence: &mut Evidence) {
-        evidence.lag = Delay::of(&self.delays);
-        [evidence.late, evidence.very_late] = count_later(&self.delays, evidence.bounds);
-        evidence.sent = self.delays.count();
-        evidence.waited_for_slot = self.waited_for_slot;
-    }
-}
-
-impl Delay {
-    /// The quantiles of these delays, within 3.2 %; `None` if there are none.
-    pub(super) fn of(delays: &Histogram) -> Option<Delay> {
-        let at = |q| delays.quantile(q).map(seconds);
-        Some(Delay {
-            p50: at(0.5)?,
-            p99: at(0.99)?,
-            max: at(1.0)?,
-        })
-    }
-}
-
-/// Counts the delays above each of the two bounds.
-pub(super) fn count_later(delays: &Histogram, Bounds { slight, gross }: Bounds) -> [u64; 2] {
-    let bounds = [slight, gross].map(|bound| (bound * NANOS as f64) as i64);
-    let counts = delays.counts(&bounds);
-    let from = |index: usize| counts.iter().skip(index).map(|count| u64::from(*count));
-    [from(1).sum(), from(2).sum()]
 }
 
 #[cfg(test)]
@@ -112,6 +83,7 @@ mod tests {
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
+    use crate::traffic::verdict::evidence::{Bounds, Evidence};
     use crate::traffic::verdict::judge;
 
     const MS: i64 = 1_000_000;
@@ -138,9 +110,7 @@ mod tests {
     }
 
     fn evidence_of(lag: &Lag) -> Evidence {
-        let mut evidence = Evidence::default();
-        lag.add_to(&mut evidence);
-        evidence
+        Evidence::measured(lag, &Histogram::default(), Bounds::default(), false)
     }
 
     #[test]

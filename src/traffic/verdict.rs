@@ -3,11 +3,11 @@
 //!
 //! Pure. It judges effects (late sends, a late event loop, a load other than the one asked for), not their causes.
 
-mod evidence;
+pub mod evidence;
 #[cfg(test)]
 mod tests;
 
-pub use evidence::{Bounds, Delay, Evidence};
+use evidence::Evidence;
 
 use crate::report::verdict::{Grade, Verdict};
 use crate::units::{duration, percent};
@@ -150,7 +150,7 @@ fn late_reason(evidence: &Evidence) -> String {
 
 fn event_loop_reason(evidence: &Evidence) -> String {
     let [late, very_late] = [evidence.loop_late, evidence.loop_very_late].map(percent);
-    let bounds = evidence.loop_bounds;
+    let bounds = evidence.bounds;
     let delay = evidence.event_loop.unwrap_or_default();
     let [slight, gross, p99, max] =
         [bounds.slight, bounds.gross, delay.p99, delay.max].map(duration);
