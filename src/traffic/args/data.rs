@@ -92,14 +92,13 @@ impl DataArgs {
         use DatasetName::{Azure, Burstgpt, Mooncake};
         let is_trace = matches!(self.dataset_name, Mooncake | Azure | Burstgpt);
         match (self.arrival, is_trace) {
-            (Some(ArrivalSource::Trace), false) => {
-                usage("--arrival trace: goes with --dataset-name mooncake, azure or burstgpt")
+            (Some(ArrivalSource::Trace), true) if *arrival == Arrival::AtOnce => {
+                Ok(Some(self.trace_speed.unwrap_or(1.0)))
             }
-            (Some(ArrivalSource::Trace), true) if *arrival != Arrival::AtOnce => usage(
-                "--request-rate: the trace says when requests are sent; leave out the rate or --arrival trace \
-                 (--trace-speed makes it faster or slower)",
+            (Some(ArrivalSource::Trace), _) => usage(
+                "--arrival trace: goes with --dataset-name mooncake, azure or burstgpt, which say when requests are sent, and \
+                 without --request-rate and --rate-curve (--trace-speed makes it faster or slower)",
             ),
-            (Some(ArrivalSource::Trace), true) => Ok(Some(self.trace_speed.unwrap_or(1.0))),
             _ if self.trace_speed.is_some() => usage("--trace-speed: goes with --arrival trace"),
             _ => Ok(None),
         }

@@ -80,9 +80,6 @@ impl Args {
         };
         match &self.rate_curve {
             None => Ok(Arrival::new(self.request_rate, gaps)),
-            Some(_) if self.data.arrival == Some(ArrivalSource::Trace) => usage(
-                "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
-            ),
             Some(curve) => Ok(Arrival::Process {
                 gaps,
                 rate: curve.clone(),

@@ -79,9 +79,9 @@ const WRONG: &str = "\
 --arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
 --trace-speed 2 | --trace-speed: goes with --arrival trace
 --arrival poisson --burstiness 2 | --burstiness: goes with --arrival gamma
-AZURE --arrival trace --rate-curve 0:1,9:9 | --rate-curve: the trace says when
+AZURE --arrival trace --rate-curve 0:1,9:9 | , and without --request-rate and --rate-curve
 --dataset-name random-ids --turns 2 | --turns 2: goes with --dataset-name conversations or sharegpt
-AZURE --arrival trace --request-rate 3 | --request-rate: the trace says when
+AZURE --arrival trace --request-rate 3 | , and without --request-rate and --rate-curve
 --dataset-name generated-shared-prefix --dataset-path x | goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix
 --dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000 | must be 10000000 prompts at most
 AZURE --arrival trace --num-prompts 9 | the schedule has 3 requests: lower --num-prompts, or
