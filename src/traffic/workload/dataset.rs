@@ -1,10 +1,9 @@
 //! Data sets: entries with their lengths and contents.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
-
-use super::source::Source;
 
 /// A data set.
 #[derive(Clone, Debug)]
@@ -17,6 +16,15 @@ pub struct Dataset {
     pub times: Option<Arc<[i64]>>,
     /// The file that it was read from; `None` if it is generated.
     pub source: Option<Source>,
+}
+
+/// The file that a data set was read from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source {
+    /// Its path.
+    pub path: PathBuf,
+    /// The SHA-256 of the whole file, hexadecimal.
+    pub sha256: String,
 }
 
 /// An entry of a data set: a request, or a conversation.

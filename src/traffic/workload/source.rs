@@ -3,23 +3,14 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ring::digest;
 
 use crate::traffic::error::Error;
 
-use super::dataset::Dataset;
+use super::dataset::{Dataset, Source};
 use super::records::{self, Format};
-
-/// The file that a data set was read from.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Source {
-    /// Its path.
-    pub path: PathBuf,
-    /// The SHA-256 of the whole file, hexadecimal.
-    pub sha256: String,
-}
 
 /// A byte order mark, which some programs write before a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
