@@ -11,7 +11,7 @@ use crate::clock::Stamp;
 use crate::disk::NewFile;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
 use crate::request::cell::Value;
-use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::columns::ColumnId;
 use crate::request::csv::{Base, TimeBase};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
@@ -63,15 +63,10 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     let origin_nanos = origin.map_or(0, |(_, origin)| origin.nanos);
     let attempts = JoinedAttempts::find(&front, &hop_rows);
     let mut joining = Joining::new(&front, &hop_rows, &attempts);
-    let rows = front.first_rows().flat_map(|first| {
-        let joined = joining.joined(first).into_iter().flatten().map(Some);
-        front
-            .rows_of(first)
-            .zip(joined.chain(std::iter::repeat(None)))
-    });
+    let rows = front.first_rows().flat_map(|first| joining.joined(first));
     // Created only now, so that a failed join leaves no folder.
     let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
-        .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, &front, rows));
+        .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, rows));
     file.map_err(|cause| Error::write(out, cause))?;
     notes.push(attempts.note(&front, &hop_rows));
     Ok(notes)
@@ -104,41 +99,29 @@ pub fn add_front_reports(
         row.disaggregated == Some(true) || row.worker.is_some() && unserved.contains(id.as_str())
     };
     let by_id: HashMap<String, Row> = all.filter(is_reported).collect();
-    let with_report = |(at, mut row): (usize, Row)| {
-        let front = row.req_id.as_ref().and_then(|id| by_id.get(id));
-        let row = front.map(|front| {
-            match front.disaggregated {
-                Some(true) => server_pair::add_front(&mut row, front),
-                _ => row.worker = front.worker.clone(),
+    let with_report = |mut row: Row| {
+        match row.req_id.as_ref().and_then(|id| by_id.get(id)) {
+            Some(front) if front.disaggregated == Some(true) => {
+                server_pair::add_front(&mut row, front);
             }
-            row
-        });
-        (at, row)
+            Some(front) => row.worker = front.worker.clone(),
+            None => {}
+        }
+        row
     };
-    let all = rows
-        .first_rows()
-        .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
+    let all = rows.first_rows().flat_map(|first| rows.request(first));
     let origin_nanos = stats.origin.map_or(0, |origin| origin.nanos);
-    let file = NewFile::replacing(path)
-        .and_then(|file| write(file, origin_nanos, &rows, all.map(with_report)));
+    let file =
+        NewFile::replacing(path).and_then(|file| write(file, origin_nanos, all.map(with_report)));
     file.map_err(|cause| Error::write(path, cause))?;
     Ok(front_stats.left_out())
 }
 
-/// Writes rows of a table, each given by its index or replaced. `origin_nanos`: the origin of their times in the file's time base,
-/// nanoseconds.
-fn write(
-    file: NewFile,
-    origin_nanos: i64,
-    table: &Table,
-    rows: impl Iterator<Item = (usize, Option<Row>)>,
-) -> io::Result<()> {
+/// Writes rows. `origin_nanos`: the origin of their times in the file's time base, nanoseconds.
+fn write(file: NewFile, origin_nanos: i64, rows: impl Iterator<Item = Row>) -> io::Result<()> {
     let mut file = RowWriter::new(file, TimeBase::Since(Stamp::from_nanos(-origin_nanos)))?;
-    for (at, row) in rows {
-        match row {
-            Some(row) => file.write(&row)?,
-            None => file.write_cells(COLUMNS.iter().map(|column| table.value(column.id, at)))?,
-        }
+    for row in rows {
+        file.write(&row)?;
     }
     file.finish()?.commit()
 }
@@ -192,10 +175,12 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Returns the joined rows of a request, given its first row; `None` if no hop has an attempt of it.
-    fn joined(&mut self, first: usize) -> Option<Vec<Row>> {
-        let attempts = self.attempts.of_request(first)?;
+    /// Returns the joined rows of a request, given its first row; those of the front if no hop has an attempt of it.
+    fn joined(&mut self, first: usize) -> Vec<Row> {
         let mut rows = self.front.request(first);
+        let Some(attempts) = self.attempts.of_request(first) else {
+            return rows;
+        };
         let answered = attempts.answered;
         // Each sequence has a row at the hop too.
         let hop_rows = answered.map(|hop| self.hops.request(hop));
@@ -221,7 +206,7 @@ impl<'a> Joining<'a> {
             }
             row.derive_anew();
         }
-        Some(rows)
+        rows
     }
 
     /// Returns the offset of a hop's clock during a request of the front. Rows are in the order in which their requests ended, or
