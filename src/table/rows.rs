@@ -57,7 +57,7 @@ pub const SKIPPED_COLUMNS: [ColumnId; 4] = [
 const MAX_EXAMPLES: usize = 3;
 /// Bytes that a thread parses at a time.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Longer lines are no rows, bytes.
+/// Longer first lines are none of a file of rows, bytes.
 const MAX_LINE_BYTES: u64 = disk::MAX_LINE_BYTES as u64;
 /// Times from this second on count from the Unix epoch, as no run takes three years; smaller ones from a run's start, as none
 /// is of 1973.
@@ -264,22 +264,14 @@ impl<'a> RowFile<'a> {
         }
     }
 
-    /// Reads the next lines; returns nothing at the end of the file. Only the file's last line, and one that is too long, may be
-    /// incomplete.
+    /// Reads the next lines; returns nothing at the end of the file, whose last line may be incomplete.
     fn read_chunk(&mut self) -> io::Result<Vec<u8>> {
         let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
         (&mut self.lines)
             .take(CHUNK_BYTES as u64)
             .read_to_end(&mut text)?;
         if !text.is_empty() && !text.ends_with(b"\n") {
-            let read = (&mut self.lines)
-                .take(MAX_LINE_BYTES)
-                .read_until(b'\n', &mut text)?;
-            if read as u64 == MAX_LINE_BYTES && !text.ends_with(b"\n") {
-                // The rest of the line is skipped; its start is reported as a row that is too long.
-                self.lines.skip_until(b'\n')?;
-                text.push(b'\n');
-            }
+            self.lines.read_until(b'\n', &mut text)?;
         }
         Ok(text)
     }
@@ -377,9 +369,6 @@ fn parse_row<'l>(
     origin: Option<TimeOrigin>,
     cells: &mut Vec<(ColumnId, Value<'l>)>,
 ) -> Result<(), String> {
-    if line.len() as u64 >= MAX_LINE_BYTES {
-        return Err("the row is longer than 1 MiB".to_owned());
-    }
     let line = line.strip_suffix(b"\n");
     let line = line.ok_or_else(|| "the row is cut off: no end of line".to_owned())?;
     let line = line.strip_suffix(b"\r").unwrap_or(line);
