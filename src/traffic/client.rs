@@ -53,8 +53,6 @@ pub struct ClientOptions {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether to keep connections for later requests.
     pub reuse: bool,
-    /// The longest wait for a connection.
-    pub connect_timeout: Duration,
     /// The longest duration of a request, from its connect to its last byte.
     pub request_timeout: Duration,
 }
@@ -70,6 +68,8 @@ pub const OWN_HEADERS: [&str; 7] = [
     "connection",
 ];
 
+/// The longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an idle connection is kept. SGLang closes it after 5 s, and a request that is sent at that moment is lost.
 const MAX_IDLE_NANOS: i64 = 4 * NANOS;
 
@@ -243,7 +243,7 @@ impl Client {
         }
     }
 
-    /// Sends the request; once more on a new connection if an idle one had been closed by the server before it sent a byte.
+    /// Sends the request; once more on a new connection if an idle one was closed by the server before the response's head.
     async fn attempts(&self, in_flight: &mut InFlight<'_>, job: &Job) -> End {
         let traceparent = self.new_traceparent();
         let row = in_flight.observer.row_mut();
@@ -273,7 +273,7 @@ impl Client {
             row.upstream_reused = Some(connection.reused);
             match connection.send(request).await {
                 Ok(response) => return self.response(in_flight, connection, response).await,
-                Err(_) if was_idle && connection.reads.is_empty() => {}
+                Err(_) if was_idle => {}
                 Err(error) => return died(&error),
             }
         }
@@ -287,11 +287,11 @@ impl Client {
         response: Response<Incoming>,
     ) -> End {
         let (head, mut body) = response.into_parts();
-        self.head(in_flight, &head, connection.reads.at());
+        self.head(in_flight, &head, connection.last_read.at());
         loop {
             match connection.read(&mut body).await {
                 Some(Ok(data)) => {
-                    let at = connection.reads.at();
+                    let at = connection.last_read.at();
                     in_flight.observer.response_body(&data, at, 0);
                     if let Some(reply) = &mut in_flight.reply {
                         reply.push(&data);
@@ -301,7 +301,7 @@ impl Client {
                 None => break,
             }
         }
-        in_flight.observer.response_end(connection.reads.at());
+        in_flight.observer.response_end(connection.last_read.at());
         connection.reused = true;
         self.put_idle(connection);
         End::Complete
@@ -366,7 +366,7 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<Connection, String> {
-        let limit = self.options.connect_timeout;
+        let limit = CONNECT_TIMEOUT.min(self.options.request_timeout);
         let host = self.options.target.host_and_port();
         let tls = self.options.tls.as_ref();
         let opened = Connection::connect(&self.addresses, tls, &self.clock);

@@ -64,7 +64,6 @@ impl RunPlan {
             "leave_out_first": args.leave_out_first.as_secs_f64().to_string(),
             "leave_out_last": args.leave_out_last.as_secs_f64().to_string(),
             "request_timeout_s": args.request_timeout_s.as_secs_f64(),
-            "connect_timeout_s": args.connect_timeout_s.as_secs_f64(),
             "dataset_name": value_name(data.dataset_name),
             "dataset_path": source.map(|source| &source.path),
             "dataset_sha256": source.map(|source| &source.sha256),

@@ -95,7 +95,6 @@ impl Args {
             api_key: api_key(self.api_key.as_deref()).map_err(Error::Usage)?,
             headers: self.header.clone(),
             reuse: !self.disable_connection_reuse,
-            connect_timeout: self.connect_timeout_s,
             request_timeout: self.request_timeout_s,
         })
     }
