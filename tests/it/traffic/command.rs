@@ -216,7 +216,12 @@ async fn scripts_are_told_when_too_many_requests_failed() {
         (&most, "--max-failed 0.25", 0, ""),
         (&most, "--max-failed 24.9%", 4, one),
         (&most, "", 0, ""),
-        (&fewest, "", 4, "3 of 4 requests failed, more than half"),
+        (
+            &fewest,
+            "",
+            4,
+            "3 of 4 requests failed, more than --max-failed 0.5 allows",
+        ),
         (&fewest, "--max-failed 1", 0, ""),
     ] {
         let line =
