@@ -47,7 +47,7 @@ pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
 use folder::Folder;
 use machine::Machine;
-use output::{FILES, Files};
+use output::{FILES, RowFile};
 pub use plan::RunPlan;
 use progress::print_line;
 pub use progress::{LiveProgress, Progress};
@@ -98,17 +98,17 @@ pub async fn run_with_progress(
     folder.check(&FILES)?;
     let listening = stop.on_signals().map_err(Error::thread)?;
     let (prepared, spans) = tokio::select! {
-        prepared = prepare(args, &clock, &stop) => prepared?,
+        // A stop also ends the warm-up.
+        biased;
         () = stop.stopped() => return Err(Error::Interrupted(stop.signal())),
+        prepared = prepare(args, &clock, &stop) => prepared?,
     };
-    if stop.is_stopped() {
-        return Err(Error::Interrupted(stop.signal()));
-    }
-    let (plan, schedule, now) = (&prepared.plan, &prepared.schedule, clock.now());
-    let dir = output::begin(&folder, plan, schedule, now)?;
+    let (plan, schedule) = (&prepared.plan, &prepared.schedule);
+    let dir = output::begin(&folder, plan, schedule, clock.now())?;
+    let start = prepared.start()?;
     let mut facts = RunFacts {
-        started: now,
-        ended: now,
+        started: start,
+        ended: start,
         offered_rate: plan.shard_rate(),
         scheduled: plan.count(schedule),
         config: plan.config(),
@@ -118,7 +118,7 @@ pub async fn run_with_progress(
     let announcement = plan.announcement(schedule);
     print_line(&format!("{announcement}; rows go to {}", dir.display()));
     let outputs = Outputs {
-        files: Some(Files::new(&dir, &facts, args.time_base)?),
+        file: Some(RowFile::new(&dir, &facts, args.time_base)?),
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
@@ -129,7 +129,7 @@ pub async fn run_with_progress(
         // So that it is shown that requests are given up before they have ended.
         biased;
         never = shown => never,
-        run = prepared.run(live, stop.clone(), outputs) => run?,
+        run = prepared.run(live, stop.clone(), start, outputs) => run?,
     };
     if run.lag.given_up > 0 {
         print_line(&format!("gave up {}", run.lag.given_up));
@@ -137,7 +137,7 @@ pub async fn run_with_progress(
     let delays = delays.lock().clone();
     listening.abort();
     let stopped = run.stopped;
-    (facts.started, facts.ended) = (run.started, run.ended);
+    facts.ended = run.ended;
     let mut finished = unless_signalled(move || finish(run, dir, &facts, &delays)).await??;
     match stopped {
         true => finished.unfit = Some(Unfit::Stopped(stop.signal())),
@@ -191,7 +191,7 @@ fn finish(
     })?;
     let evidence = Evidence::of(&run, &summary, delays);
     let verdict = judge(&evidence);
-    let mut warnings = run.lag.warnings();
+    let mut warnings = Vec::from_iter(run.lag.warning());
     let stopped = "the run was stopped before its end";
     warnings.extend(run.stopped.then(|| stopped.to_owned()));
     let window = summary.window.as_ref();

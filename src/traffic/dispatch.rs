@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
@@ -20,8 +20,6 @@ use super::stop::Stop;
 const MIN_BUILD_NANOS: i64 = 2_000_000;
 /// The pacing thread checks at least this often whether the run was stopped.
 const STOP_CHECK_PERIOD_NANOS: i64 = 50_000_000;
-/// The run starts this long after it is prepared, so that its first requests are not late already.
-const START_DELAY_NANOS: i64 = 10_000_000;
 /// Bodies are built ahead of time, so that building one does not delay a send, up to this many bytes.
 const MAX_PREBUILT_BYTES: usize = 64 << 20;
 
@@ -62,16 +60,12 @@ impl Prebuilt {
     }
 }
 
-/// Spawns the task of each request at its time. Reports in `started` the time that the schedule's offsets count from.
-pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, started: oneshot::Sender<Stamp>) {
+/// Spawns the task of each request at its time. `start` is the time that the schedule's offsets count from.
+pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, start: Stamp) {
     // By default the kernel may wake this thread 50 µs late to save wake-ups. A refusal only makes sends less exact.
     let _ = nix::sys::prctl::set_timerslack(1);
     let (run, mut prebuilt) = (&dispatch.run, Prebuilt::default());
-    let (clock, start) = (&run.clock, run.plan.args.start_at);
-    let is_far = |at: Stamp| at.nanos_since(clock.now()) > MIN_BUILD_NANOS;
-    prebuilt.build(run, 0, || start.is_none_or(is_far));
-    let start = start.unwrap_or_else(|| clock.now().plus_nanos(START_DELAY_NANOS));
-    let _ = started.send(start);
+    let is_far = |at: Stamp| at.nanos_since(run.clock.now()) > MIN_BUILD_NANOS;
     for (index, planned) in run.schedule.iter().enumerate() {
         let at = start.plus_nanos(planned.offset_nanos);
         let has_slots = || dispatch.slots.available_permits() > 0;

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use bytes::Bytes;
 use http::Method;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
@@ -44,6 +44,9 @@ pub struct Run {
     pub(super) dropped: u64,
 }
 
+/// The run starts this long after it is prepared, so that its first bodies are built and its first requests are not late already.
+const START_DELAY_NANOS: i64 = 100_000_000;
+
 /// Runs a plan on the current runtime. Dropping the future ends the run.
 ///
 /// # Errors
@@ -57,7 +60,8 @@ pub async fn drive(
 ) -> Result<Run, Error> {
     let prepared = PreparedRun::new(plan, clock).await?;
     prepared.warm_up(&stop).await?;
-    prepared.run(live, stop, Outputs::default()).await
+    let start = prepared.start()?;
+    prepared.run(live, stop, start, Outputs::default()).await
 }
 
 impl PreparedRun {
@@ -101,7 +105,19 @@ impl PreparedRun {
         })
     }
 
-    /// Runs the schedule.
+    /// When the run begins.
+    ///
+    /// # Errors
+    /// `--start-at` has passed.
+    pub(super) fn start(&self) -> Result<Stamp, Error> {
+        let now = self.clock.now();
+        match self.plan.args.start_at {
+            Some(at) => Error::if_past(at, now).map(|()| at),
+            None => Ok(now.plus_nanos(START_DELAY_NANOS)),
+        }
+    }
+
+    /// Runs the schedule, whose offsets count from `started`.
     ///
     /// # Errors
     /// As [`drive`].
@@ -109,14 +125,11 @@ impl PreparedRun {
         self,
         live: Arc<LiveProgress>,
         stop: Stop,
+        started: Stamp,
         outputs: Outputs,
     ) -> Result<Run, Error> {
-        if let Some(at) = self.plan.args.start_at {
-            Error::if_past(at, self.clock.now())?;
-        }
         let _guard = stop.on_drop();
         let (sender, ended) = mpsc::channel();
-        let (started, start) = oneshot::channel();
         let slots = self.plan.args.max_concurrency.unwrap_or(usize::MAX);
         let dispatch = Arc::new(Dispatch {
             run: self.clone(),
@@ -129,10 +142,9 @@ impl PreparedRun {
         let thread = std::thread::Builder::new().name("pacer".to_owned());
         let spawned = thread.spawn(move || pace(&dispatch, &runtime, started));
         spawned.map_err(Error::thread)?;
-        let started = start.await.unwrap_or_else(|_| self.clock.now());
         let _ = live.began.set(started);
 
-        let recorder = Recorder::new(self.clock.clone(), started, outputs);
+        let recorder = Recorder::new(self.clock.clone(), outputs);
         let recorded = tokio::task::spawn_blocking(move || recorder.record_all(&ended));
         let drained = async {
             stop.stopped().await;
