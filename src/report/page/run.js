@@ -197,7 +197,7 @@ function leftOut(run) {
   const { failed, given_up: unended, window } = run.summary;
   if (failed) notes.push(`${several(failed, "request")} failed: counted above, and in no latency.`);
   if (unended) notes.push(`${several(unended, "request")} given up when the run was stopped: in no latency, and not among those that failed.`);
-  if (window && (window.left_out_first || window.left_out_last)) notes.push(`Warm-up and cool-down are left out: the figures are of requests from ${number(window.from_s)} s to ${number(window.to_s)} s into the run (${window.rule ?? "as asked"}).`);
+  if (window && (window.left_out_first || window.left_out_last)) notes.push(`Warm-up and cool-down are left out: the figures are of requests from ${number(window.from_s)} s to ${number(window.to_s)} s into the run.`);
   if (!notes.length) notes.push("Nothing: every row is in the figures.");
   return section("left-out", "What was left out", box("ul", "", ...notes.map(text => words("li", text))));
 }
