@@ -135,18 +135,15 @@ impl RunPlan {
     /// Scales the gaps of a process of constant rate so that their mean is exactly that rate's. A Poisson process becomes one with a
     /// given number of requests in the same time.
     fn scale_to_rate(&self, offsets: &mut [i64]) {
-        let (Arrival::Process { gaps, rate }, [first, .., last]) = (&self.arrival, &*offsets)
-        else {
-            return;
-        };
-        let drawn = (last - first) as f64;
-        if let Some(rate) = rate.mean(0.0)
-            && drawn > 0.0
+        if let Arrival::Process { gaps, rate } = &self.arrival
             && *gaps != Gaps::Constant
+            && let (Some(rate), [first, .., last]) = (rate.mean(0.0), &*offsets)
+            && first < last
         {
             let wanted = (offsets.len() - 1) as f64 / rate * NANOS as f64;
+            let factor = wanted / (last - first) as f64;
             for offset in offsets {
-                *offset = (*offset as f64 * (wanted / drawn)).round() as i64;
+                *offset = (*offset as f64 * factor).round() as i64;
             }
         }
     }

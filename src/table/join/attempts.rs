@@ -87,11 +87,7 @@ impl JoinedAttempts {
 /// A request's id without the `#0` of its first sequence.
 fn id(table: &Table, row: usize) -> &str {
     let id = table.text(ColumnId::req_id, row);
-    // The client's own id may end so too; only with several sequences does the next row belong to the same request.
-    match id.strip_suffix("#0") {
-        Some(id) if row + 1 < table.len() && !table.is_first(row + 1) => id,
-        _ => id,
-    }
+    id.strip_suffix("#0").unwrap_or(id)
 }
 
 impl Attempts {

@@ -106,15 +106,11 @@ impl Format for Trace {
 
     fn add(&mut self, line: Line) -> Result<bool, String> {
         let unit = if self.is_csv { 1.0 } else { 1e3 };
-        let at = match &line.timestamp {
-            Time::Date(date) => parse_date(date).filter(|_| self.is_csv),
-            Time::Number(number) => nanos(number / unit),
+        let (at, text) = match &line.timestamp {
+            Time::Date(date) => (parse_date(date).filter(|_| self.is_csv), date.clone()),
+            Time::Number(number) => (nanos(number / unit), format!("{number:?}")),
         };
-        let no_time = || match &line.timestamp {
-            Time::Date(date) => format!("`{date}` is no time"),
-            Time::Number(number) => format!("`{number:?}` is no time"),
-        };
-        let at = at.ok_or_else(no_time)?;
+        let at = at.ok_or_else(|| format!("`{text}` is no time"))?;
         let (input, output) = (line.input_length, line.output_length);
         let longest = input.max(output);
         if longest > MAX_TOKENS {
