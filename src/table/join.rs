@@ -3,22 +3,21 @@
 //! Each process has its own clock. Messages between them bound the clock offset: a hop cannot have read what the front had not
 //! sent, nor the front what the hop had not read. The remaining error is in each row (`hop_clock_offset_error`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
 use crate::disk::NewFile;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
-use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
 use crate::request::csv::{Base, TimeBase};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
 use super::cells::RowWriter;
-use super::{Error, Table};
-use super::{rotated, rows};
+use super::rows::{self, ReadStats};
+use super::{Error, Table, rotated};
 
 mod attempts;
 mod server_pair;
@@ -47,8 +46,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     let (mut notes, mut origin) = (Vec::new(), None);
     let mut read = |path: &Path, side| {
         let began = origin.map(|(began, _)| began);
-        let files = rotated::with_rotated(path).map_err(|cause| Error::read(path, cause))?;
-        let (rows, stats) = rows::read(&files, began, &[])?;
+        let (rows, stats) = read_rotated(path, began)?;
         let base = stats.origin.map(|origin| origin.base);
         check(&rows, base, path, side)?;
         origin = origin.or(stats.began.zip(stats.origin));
@@ -87,25 +85,19 @@ pub fn add_front_reports(
         // Writing the file anew would lose these rows.
         return Err(Error::read(path, message));
     }
-    let files = rotated::with_rotated(front).map_err(|cause| Error::read(front, cause))?;
-    let (front, front_stats) = rows::read(&files, began, &[])?;
-    let known = [ColumnId::host, ColumnId::worker, ColumnId::router_send_time];
-    let is_unserved = |at: &usize| known.iter().all(|of| rows.value(*of, *at) == Value::Empty);
-    let unserved = rows.first_rows().filter(is_unserved);
-    let unserved: HashSet<&str> = unserved.map(|at| rows.text(ColumnId::req_id, at)).collect();
-    let all = front.first_rows().flat_map(|first| front.request(first));
-    let all = all.filter_map(|row| Some((row.req_id.clone()?, row)));
-    let is_reported = |(id, row): &(String, Row)| {
-        row.disaggregated == Some(true) || row.worker.is_some() && unserved.contains(id.as_str())
-    };
-    let by_id: HashMap<String, Row> = all.filter(is_reported).collect();
+    let (front, front_stats) = read_rotated(front, began)?;
+    let reports = front.first_rows().flat_map(|first| front.request(first));
+    let reports = reports.filter_map(|row| Some((row.req_id.clone()?, row)));
+    let reports: HashMap<String, Row> = reports.collect();
     let with_report = |mut row: Row| {
-        match row.req_id.as_ref().and_then(|id| by_id.get(id)) {
+        let is_unserved = row.host.is_none() && row.worker.is_none();
+        let is_unserved = is_unserved && row.router_send_time.is_none();
+        match row.req_id.as_ref().and_then(|id| reports.get(id)) {
             Some(front) if front.disaggregated == Some(true) => {
                 server_pair::add_front(&mut row, front);
             }
-            Some(front) => row.worker = front.worker.clone(),
-            None => {}
+            Some(front) if is_unserved => row.worker.clone_from(&front.worker),
+            _ => {}
         }
         row
     };
@@ -115,6 +107,12 @@ pub fn add_front_reports(
         NewFile::replacing(path).and_then(|file| write(file, origin_nanos, all.map(with_report)));
     file.map_err(|cause| Error::write(path, cause))?;
     Ok(front_stats.left_out())
+}
+
+/// Reads a file of rows and those it was rotated to.
+fn read_rotated(path: &Path, began: Option<f64>) -> Result<(Table, ReadStats), Error> {
+    let files = rotated::with_rotated(path).map_err(|cause| Error::read(path, cause))?;
+    rows::read(&files, began, &[])
 }
 
 /// Writes rows. `origin_nanos`: the origin of their times in the file's time base, nanoseconds.
