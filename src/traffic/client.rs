@@ -149,7 +149,8 @@ impl Client {
             headers,
             clock_name: clock.name(),
             clock,
-            trace_prefix: rand::rng().next_u64(),
+            // Ids that are all zeros are invalid.
+            trace_prefix: rand::rng().next_u64() | 1,
             dropped: AtomicU64::new(0),
             idle: Mutex::default(),
         })
@@ -245,10 +246,12 @@ impl Client {
 
     /// Sends the request; once more on a new connection if an idle one was closed by the server before the response's head.
     async fn attempts(&self, in_flight: &mut InFlight<'_>, job: &Job) -> End {
-        let traceparent = self.new_traceparent();
+        let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
+        let trace_id = format!("{:016x}{low:016x}", self.trace_prefix);
+        let traceparent = format!("00-{trace_id}-{span:016x}-01");
         let row = in_flight.observer.row_mut();
-        row.trace_id = traceparent.get(3..35).map(str::to_owned);
-        row.span_id = traceparent.get(36..52).and_then(SpanId::parse);
+        row.trace_id = Some(trace_id);
+        row.span_id = SpanId::new(span);
         row.process = Some(self.clock_name.clone());
         let mut idle = self.take_idle();
         loop {
@@ -355,14 +358,6 @@ impl Client {
         }
         *request.headers_mut() = self.headers.clone();
         request
-    }
-
-    /// Returns a W3C `traceparent` of a new trace.
-    fn new_traceparent(&self) -> String {
-        let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
-        // Ids that are all zeros are invalid.
-        let high = self.trace_prefix | 1;
-        format!("00-{high:016x}{low:016x}-{span:016x}-01")
     }
 
     async fn connect(&self) -> Result<Connection, String> {

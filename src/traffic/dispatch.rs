@@ -20,8 +20,8 @@ use super::stop::Stop;
 const MIN_BUILD_NANOS: i64 = 2_000_000;
 /// The pacing thread checks at least this often whether the run was stopped.
 const STOP_CHECK_PERIOD_NANOS: i64 = 50_000_000;
-/// Bodies are built ahead of time, so that building one does not delay a send, up to this many bytes.
-const MAX_PREBUILT_BYTES: usize = 64 << 20;
+/// Bodies are built ahead of time, so that building one does not delay a send, up to this many.
+const MAX_PREBUILT: usize = 256;
 
 /// A run about to begin: the target is reachable, the cache is flushed, the model is known.
 #[derive(Clone, Debug)]
@@ -32,48 +32,26 @@ pub struct PreparedRun {
     pub(super) clock: Clock,
 }
 
-/// Bodies that were built ahead of time.
-#[derive(Default)]
-struct Prebuilt {
-    bodies: VecDeque<Bytes>,
-    bytes: usize,
-}
-
-impl Prebuilt {
-    /// Builds the bodies of the schedule's requests from index `from` on, while there is room and `has_time` allows.
-    fn build(&mut self, run: &PreparedRun, from: usize, has_time: impl Fn() -> bool) {
-        while let Some(planned) = run.schedule.get(from + self.bodies.len())
-            && self.bytes < MAX_PREBUILT_BYTES
-            && has_time()
-        {
-            let body = run.plan.request(planned.number);
-            self.bytes += body.len();
-            self.bodies.push_back(body);
-        }
-    }
-
-    /// Takes the next body, if it has been built.
-    fn take(&mut self) -> Option<Bytes> {
-        let body = self.bodies.pop_front();
-        self.bytes -= body.as_ref().map_or(0, Bytes::len);
-        body
-    }
-}
-
 /// Spawns the task of each request at its time. `start` is the time that the schedule's offsets count from.
 pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, start: Stamp) {
     // By default the kernel may wake this thread 50 µs late to save wake-ups. A refusal only makes sends less exact.
     let _ = nix::sys::prctl::set_timerslack(1);
-    let (run, mut prebuilt) = (&dispatch.run, Prebuilt::default());
-    let is_far = |at: Stamp| at.nanos_since(run.clock.now()) > MIN_BUILD_NANOS;
+    let (run, mut bodies) = (&dispatch.run, VecDeque::new());
     for (index, planned) in run.schedule.iter().enumerate() {
         let at = start.plus_nanos(planned.offset_nanos);
-        let has_slots = || dispatch.slots.available_permits() > 0;
-        prebuilt.build(run, index, || is_far(at) && has_slots());
+        while let Some(next) = run.schedule.get(index + bodies.len())
+            && bodies.len() < MAX_PREBUILT
+            && at.nanos_since(run.clock.now()) > MIN_BUILD_NANOS
+            && dispatch.slots.available_permits() > 0
+        {
+            bodies.push_back(run.plan.request(next.number));
+        }
         if !dispatch.wait_until(at) {
             return;
         }
-        let task = dispatch.clone().serve(planned.number, at, prebuilt.take());
+        let task = dispatch
+            .clone()
+            .serve(planned.number, at, bodies.pop_front());
         runtime.spawn(task);
     }
 }

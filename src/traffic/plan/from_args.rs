@@ -49,22 +49,14 @@ impl Args {
     /// Returns the flags with `--dataset-path` filled in for a data set that can be downloaded.
     ///
     /// # Errors
-    /// The download failed; [`Error::Usage`] if there is no folder to keep it in.
+    /// The download failed.
     pub(in crate::traffic) async fn with_downloads(&self) -> Result<Args, Error> {
         let mut args = self.clone();
-        // Wrong flags are reported at once, not after a download.
-        self.data.speed(&self.arrival()?)?;
         if self.data.dataset_name == DatasetName::Sharegpt && self.data.dataset_path.is_none() {
-            self.requested_count(&self.arrival()?)?;
-            let cache = download::cache().ok_or_else(|| {
-                let message = "--dataset-name sharegpt: there is no folder to keep it in: set HOME or \
-                    XDG_CACHE_HOME, or name the file with --dataset-path FILE";
-                Error::Usage(message.to_owned())
-            })?;
             // The variable of Hugging Face's own client.
             let mirror = std::env::var("HF_ENDPOINT").ok();
             let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
-            args.data.dataset_path = Some(download::sharegpt(&cache, mirror).await?);
+            args.data.dataset_path = Some(download::sharegpt(&download::cache(), mirror).await?);
         }
         Ok(args)
     }
