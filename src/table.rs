@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
@@ -44,6 +45,39 @@ pub struct Error {
     /// Whether it was to be written: then the input may be valid.
     pub is_written: bool,
 }
+
+/// Columns that stages are computed from, besides all of the units `Time`, `Seconds` and `Bool`.
+const STAGE_COLUMNS: [ColumnId; 20] = [
+    ColumnId::actual_output_tokens,
+    ColumnId::total_latency,
+    ColumnId::queue_time_in_router,
+    ColumnId::tpot,
+    ColumnId::client_stall,
+    ColumnId::num_retractions,
+    ColumnId::endpoint,
+    ColumnId::outcome,
+    ColumnId::clock_state,
+    ColumnId::timing_source,
+    ColumnId::seen_by,
+    ColumnId::worker,
+    ColumnId::unread,
+    ColumnId::token_chunks,
+    ColumnId::return_time,
+    ColumnId::first_event_tokens,
+    ColumnId::unseen,
+    ColumnId::prefill_time,
+    ColumnId::prefill_queue_time,
+    ColumnId::kv_send_time,
+];
+
+/// All columns that stages are computed from.
+static ALL_STAGE_COLUMNS: LazyLock<Vec<ColumnId>> = LazyLock::new(|| {
+    let columns = COLUMNS.iter().filter(|column| match column.unit {
+        Unit::Time | Unit::Seconds | Unit::Bool => true,
+        _ => STAGE_COLUMNS.contains(&column.id),
+    });
+    columns.map(|column| column.id).collect()
+});
 
 impl Error {
     /// The error of a file that cannot be read.
@@ -197,9 +231,10 @@ impl Table {
         self.texts(column).map_or(1, |texts| texts.all().count())
     }
 
-    /// Returns a row as if it were its request's only one. Its timestamps count from the run's start, as the table's do.
+    /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count
+    /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {
-        let mut rows = [self.read_row(at)];
+        let mut rows = [self.read_row(at, ALL_STAGE_COLUMNS.iter().copied())];
         Row::finish_reading(&mut rows);
         let [mut row] = rows;
         row.index = u32::from(!self.is_first(at));
@@ -211,17 +246,19 @@ impl Table {
     /// Returns the whole rows of a request, given its first row.
     pub fn request(&self, first: usize) -> Vec<Row> {
         let rows = self.rows_of(first);
-        let mut rows: Vec<Row> = rows.map(|at| self.read_row(at)).collect();
+        let mut rows: Vec<Row> = rows
+            .map(|at| self.read_row(at, COLUMNS.iter().map(|column| column.id)))
+            .collect();
         Row::finish_reading(&mut rows);
         rows
     }
 
-    fn read_row(&self, at: usize) -> Row {
+    fn read_row(&self, at: usize, columns: impl Iterator<Item = ColumnId>) -> Row {
         let mut row = Row::default();
-        for column in &COLUMNS {
-            let value = self.value(column.id, at);
+        for column in columns {
+            let value = self.value(column, at);
             if value != Value::Empty {
-                (column.put)(&mut row, value);
+                (column.column().put)(&mut row, value);
             }
         }
         row

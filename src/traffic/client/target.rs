@@ -24,12 +24,12 @@ impl Target {
         const EXPECTED: &str =
             "must be like http://127.0.0.1:30000 or https://name, without user and query";
         let uri: Uri = url.parse().map_err(|_| EXPECTED)?;
-        let (Some(scheme @ ("http" | "https")), Some(authority), None) =
-            (uri.scheme_str(), uri.authority(), uri.query())
-        else {
+        let scheme = uri.scheme_str().unwrap_or_default();
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let is_known = ["http", "https"].contains(&scheme);
+        if !is_known || uri.query().is_some() || authority.is_empty() || authority.contains('@') {
             return Err(EXPECTED.to_owned());
-        };
-        let authority = authority.as_str();
+        }
         let has_port = !authority.ends_with(']') && authority.contains(':');
         let port = match has_port || scheme == "https" {
             true => "",
@@ -101,7 +101,7 @@ a:1 | must be like
 ftp://a | must be like
 http://a:0 | the port must be a number from 1 to 65535
 http://a:99999 | the port must be a number from 1 to 65535
-http://u@a | only a host and a port can be given
+http://u@a | without user
 http://a?x=1 | without user and query
 http:// | must be like
  | must be like";
