@@ -46,7 +46,7 @@ fn record(delays: &mut Histogram, mut nanos: i64) {
 mod tests {
     use super::*;
     use crate::traffic::lag::Lag;
-    use crate::traffic::verdict::evidence::Evidence;
+    use crate::traffic::verdict::evidence::{Bounds, Evidence};
 
     #[test]
     fn a_blocked_loop_is_late_for_as_long_as_it_is_blocked() {
@@ -54,10 +54,11 @@ mod tests {
         // Nine seconds in time, one blocked.
         (0..900).for_each(|_| record(&mut delays, 100_000));
         record(&mut delays, 990_000_000);
-        let evidence = Evidence::measured(&Lag::default(), &delays, 0.01);
-        // Of a thousand ticks: those more than 10 ms late.
-        let off = evidence.loop_late - 0.098;
-        assert!(off.abs() < 0.0025, "{evidence:?}");
+        let evidence = Evidence::measured(&Lag::default(), &delays, Bounds::default(), false);
+        // Of a thousand ticks: those more than 10 ms late, and more than 50 ms.
+        let near = |share: f64, wanted: f64| (share - wanted).abs() < 0.0025;
+        assert!(near(evidence.loop_late, 0.098), "{evidence:?}");
+        assert!(near(evidence.loop_very_late, 0.094), "{evidence:?}");
         let delay = evidence.event_loop.unwrap();
         assert_eq!(delay.max, 0.99);
         assert!(delay.p50 < 0.001 && delay.p99 > 0.8, "{delay:?}");

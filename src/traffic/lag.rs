@@ -21,7 +21,16 @@ pub struct Lag {
     pub waited_for_slot: u64,
     /// The longest wait for a slot.
     max_slot_nanos: i64,
+    /// Requests that waited longer than [`SLOW_CONNECT_NANOS`] for their connection.
+    slow_connects: u64,
+    /// The longest wait for a connection.
+    max_connect_nanos: i64,
 }
+
+/// Connections that take longer to open delay requests noticeably.
+const SLOW_CONNECT_NANOS: i64 = 10_000_000;
+/// The warning about slow connections is given if more than one of this many requests met one.
+const WARN_ONE_OF: u64 = 100;
 
 impl Lag {
     /// Adds a request that was due, whether or not it got a slot.
@@ -38,18 +47,31 @@ impl Lag {
         self.given_up += given_up;
         let late = (sent.nanos_since(scheduled) - slot - connect).max(0);
         self.delays.record(late, 1);
+        self.slow_connects += u64::from(connect > SLOW_CONNECT_NANOS);
+        self.max_connect_nanos = self.max_connect_nanos.max(connect);
     }
 
-    /// Returns the warning that goes with the run's figures, apart from the verdict.
-    pub fn warning(&self) -> Option<String> {
-        (self.waited_for_slot > 0).then(|| {
-            format!(
+    /// Returns the warnings that go with the run's figures, apart from the verdict.
+    pub fn warnings(&self) -> Vec<String> {
+        let (mut warnings, count) = (Vec::new(), self.delays.count());
+        if self.waited_for_slot > 0 {
+            warnings.push(format!(
                 "{} requests waited for a --max-concurrency slot, at most {}: the load was not an open \
                  loop, and only figures from the schedule hold that wait",
                 self.waited_for_slot,
                 duration(seconds(self.max_slot_nanos))
-            )
-        })
+            ));
+        }
+        if self.slow_connects * WARN_ONE_OF > count {
+            warnings.push(format!(
+                "{} of {count} requests waited more than {} ms for their connection to open, at most {}: they came to the \
+                 server later than scheduled, by no fault of the generator; only figures from the schedule hold that wait",
+                self.slow_connects,
+                SLOW_CONNECT_NANOS / 1_000_000,
+                duration(seconds(self.max_connect_nanos))
+            ));
+        }
+        warnings
     }
 }
 
@@ -61,7 +83,7 @@ mod tests {
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
-    use crate::traffic::verdict::evidence::Evidence;
+    use crate::traffic::verdict::evidence::{Bounds, Evidence};
     use crate::traffic::verdict::judge;
 
     const MS: i64 = 1_000_000;
@@ -88,18 +110,18 @@ mod tests {
     }
 
     fn evidence_of(lag: &Lag) -> Evidence {
-        Evidence::measured(lag, &Histogram::default(), 0.01)
+        Evidence::measured(lag, &Histogram::default(), Bounds::default(), false)
     }
 
     #[test]
     fn a_punctual_run_and_one_with_late_requests() {
         let punctual = evidence_of(&run(|_| [MS / 10, 0, 0]));
-        assert_eq!(punctual.late, 0);
+        assert_eq!((punctual.late, punctual.very_late), (0, 0));
         assert!((punctual.lag.unwrap().p50 - 1e-4).abs() < 4e-6);
 
         let late = |index| [60 * MS, 20 * MS].get(index as usize % 50).copied();
         let late = evidence_of(&run(|index| [late(index).unwrap_or(MS / 20), 0, 0]));
-        assert_eq!(late.late, 40);
+        assert_eq!((late.late, late.very_late), (40, 20));
         assert_eq!(evidence_of(&Lag::default()).lag, None);
     }
 
@@ -117,13 +139,16 @@ mod tests {
         let lag = evidence.lag.unwrap().max;
         assert_eq!((evidence.waited_for_slot, lag), (1, 0.0));
         let start = "1 requests waited for a --max-concurrency slot, at most 2.00 s";
-        assert!(waiting.warning().unwrap().starts_with(start));
+        assert!(waiting.warnings()[0].starts_with(start));
 
         // A server that accepts all waiting connections every half second: sends come in bursts.
         let slow = run(|index| [0, 0, (9 - index % 10) * 50 * MS]);
         let evidence = evidence_of(&slow);
         assert_eq!(judge(&evidence).grade, Grade::Valid, "{evidence:?}");
-        assert_eq!(slow.warning(), None);
+        let warnings = slow.warnings();
+        let start = "900 of 1000 requests waited more than 10 ms for their connection to open, at most 0.45 s";
+        assert!(warnings[0].starts_with(start), "{warnings:?}");
+        assert_eq!(run(|_| [0; 3]).warnings(), [""; 0]);
     }
 
     #[test]
@@ -141,6 +166,6 @@ mod tests {
         let evidence = evidence_of(&lag);
         let counts = (evidence.sent, evidence.late, evidence.waited_for_slot);
         assert_eq!((counts, lag.unsent, lag.given_up), ((1, 1, 1), 1, 0));
-        assert!(lag.warning().unwrap().contains("at most 9.00 s"));
+        assert!(lag.warnings()[0].contains("at most 9.00 s"));
     }
 }

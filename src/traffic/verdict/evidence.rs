@@ -9,14 +9,26 @@ use crate::traffic::driver::Run;
 use crate::traffic::lag::Lag;
 use crate::traffic::plan::Planned;
 
-/// What is late, as a share of the median time to the first token (or of the response, if there are no tokens): a client that is a
-/// tenth of it late adds a tenth to what it measures.
-const LATE_SHARE: f64 = 0.1;
-/// Less is not late, seconds: the system's scheduler gives other processes some milliseconds at a time, which is not the generator's
-/// fault.
-const NOT_LATE: f64 = 0.010;
-/// More is late however slow the server, seconds: a starved client measures long times, which must not excuse it.
-const ALWAYS_LATE: f64 = 0.100;
+/// The limits above which a send, or the event loop, is late; in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bounds {
+    /// Late enough to show in the figures.
+    pub slight: f64,
+    /// Late enough to spoil them.
+    pub gross: f64,
+}
+
+/// The slight limit as a share of the median time to the first token (or of the response, if there are no tokens): a client that is
+/// a tenth of it late adds a tenth to what it measures.
+const SLIGHT_SHARE: f64 = 0.1;
+/// The gross limit as a share of the same: with half of it added, the figure is the client's as much as the server's.
+const GROSS_SHARE: f64 = 0.5;
+/// The range of the slight limit. The system's scheduler gives other processes some milliseconds at a time, which is not the
+/// generator's fault.
+const SLIGHT_RANGE: (f64, f64) = (0.010, 0.100);
+/// The range of the gross limit. However slow the server, half a second late is another load; and a starved client measures long
+/// times, which must not excuse it.
+const GROSS_RANGE: (f64, f64) = (0.050, 0.500);
 
 /// How late something was over a run, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -50,25 +62,44 @@ pub struct Evidence {
     pub waited_for_slot: u64,
     /// How late requests were sent (sent − scheduled), without waits for slots and connections.
     pub lag: Option<Delay>,
-    /// Requests that were late by more than `bound`.
+    /// Requests sent later than [`Bounds::slight`].
     pub late: u64,
+    /// Requests sent later than [`Bounds::gross`].
+    pub very_late: u64,
     /// How late the event loop woke up, over time.
     pub event_loop: Option<Delay>,
-    /// The share of time in which the event loop was late by more than `bound`.
+    /// The share of time in which the event loop was later than [`Bounds::slight`].
     pub loop_late: f64,
-    /// From how much on a send, or the event loop, is late; seconds.
-    pub bound: f64,
+    /// The share of time in which it was later than [`Bounds::gross`].
+    pub loop_very_late: f64,
+    /// Above which delays it is late.
+    pub bounds: Bounds,
 }
 
-/// From how much on a run is late, whose median time to the first token (or of the response) is `typical`; seconds.
-pub fn bound(typical: Option<f64>) -> f64 {
-    (LATE_SHARE * typical.unwrap_or(0.0)).clamp(NOT_LATE, ALWAYS_LATE)
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds::of(None)
+    }
 }
 
-/// Counts the delays above a bound of seconds.
-fn count_above(delays: &Histogram, bound: f64) -> u64 {
-    let counts = delays.counts(&[(bound * NANOS as f64) as i64]);
-    counts.iter().skip(1).map(|count| u64::from(*count)).sum()
+impl Bounds {
+    /// The limits for a median time to the first token (or of the response) of `typical` seconds.
+    pub fn of(typical: Option<f64>) -> Bounds {
+        let limit =
+            |share: f64, (min, max): (f64, f64)| (share * typical.unwrap_or(0.0)).clamp(min, max);
+        Bounds {
+            slight: limit(SLIGHT_SHARE, SLIGHT_RANGE),
+            gross: limit(GROSS_SHARE, GROSS_RANGE),
+        }
+    }
+
+    /// Counts the delays above each of the two.
+    fn count_above(self, delays: &Histogram) -> [u64; 2] {
+        let bounds = [self.slight, self.gross].map(|bound| (bound * NANOS as f64) as i64);
+        let counts = delays.counts(&bounds);
+        let from = |index: usize| counts.iter().skip(index).map(|count| u64::from(*count));
+        [from(1).sum(), from(2).sum()]
+    }
 }
 
 impl Delay {
@@ -88,12 +119,8 @@ impl Evidence {
     pub(in crate::traffic) fn of(run: &Run, summary: &Summary, delays: &Histogram) -> Evidence {
         let at = |planned: Option<&Planned>| planned.map(|planned| planned.offset_nanos);
         let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
-        let bound = bound(summary.typical_wait());
-        let mut evidence = Evidence::measured(&run.lag, delays, bound);
-        if is_at_once {
-            // No machine can send all requests at the same moment.
-            evidence.late = 0;
-        }
+        let bounds = Bounds::of(summary.typical_wait());
+        let measured = Evidence::measured(&run.lag, delays, bounds, is_at_once);
         let scheduled = summary.run.scheduled as u64;
         let not_due = scheduled.saturating_sub(summary.requests());
         Evidence {
@@ -104,21 +131,33 @@ impl Evidence {
             due: summary.requests(),
             failed: summary.failed(),
             dropped: run.dropped,
-            ..evidence
+            ..measured
         }
     }
 
-    /// How late sends and event loop were.
-    pub(in crate::traffic) fn measured(lag: &Lag, event_loop: &Histogram, bound: f64) -> Evidence {
-        let loop_late = count_above(event_loop, bound);
+    /// How late sends and event loop were. No machine can send all requests at the same moment: `is_at_once`, none is late.
+    pub(in crate::traffic) fn measured(
+        lag: &Lag,
+        event_loop: &Histogram,
+        bounds: Bounds,
+        is_at_once: bool,
+    ) -> Evidence {
+        let [late, very_late] = match is_at_once {
+            true => [0, 0],
+            false => bounds.count_above(&lag.delays),
+        };
+        let share = |count: u64| count as f64 / event_loop.count().max(1) as f64;
+        let [loop_late, loop_very_late] = bounds.count_above(event_loop).map(share);
         Evidence {
             sent: lag.delays.count(),
             waited_for_slot: lag.waited_for_slot,
             lag: Delay::of(&lag.delays),
-            late: count_above(&lag.delays, bound),
+            late,
+            very_late,
             event_loop: Delay::of(event_loop),
-            loop_late: loop_late as f64 / event_loop.count().max(1) as f64,
-            bound,
+            loop_late,
+            loop_very_late,
+            bounds,
             ..Evidence::default()
         }
     }

@@ -58,7 +58,7 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
         assert_eq!(one, next);
     }
     assert_eq!(run.lag.waited_for_slot, 5);
-    let warnings: Vec<String> = run.lag.warning().into_iter().collect();
+    let warnings = run.lag.warnings();
     assert!(warnings[0].contains("--max-concurrency"), "{warnings:?}");
 }
 
