@@ -20,7 +20,7 @@ pub mod rows;
 mod store;
 pub mod window;
 
-use store::Store;
+use store::{Store, Texts};
 
 /// Rows of requests, by column. An empty column takes no memory.
 #[derive(Clone, Debug, Default)]
@@ -101,9 +101,9 @@ impl Error {
 impl Table {
     /// Adds a row of these cells; the others are empty.
     pub fn push_cells<'a>(&mut self, cells: impl IntoIterator<Item = (ColumnId, Value<'a>)>) {
-        self.columns.resize_with(COLUMNS.len(), Store::default);
+        self.begin();
         for (column, cell) in cells {
-            self.columns[column as usize].put(&cell, self.len, column);
+            self.columns[column as usize].put(&cell, self.len);
         }
         self.len += 1;
         let is_first = self.begins_request(self.len - 1);
@@ -120,14 +120,14 @@ impl Table {
         for column in COLUMNS.iter().filter(|column| is_replaced(column)) {
             let cell = (column.get)(row);
             if cell != self.value(column.id, at) {
-                self.columns[column.id as usize].put(&cell, at, column.id);
+                self.columns[column.id as usize].put(&cell, at);
             }
         }
     }
 
     /// Appends the rows of another table, whose first may continue a request of this one.
     pub fn append(&mut self, more: Table) {
-        self.columns.resize_with(COLUMNS.len(), Store::default);
+        self.begin();
         let columns = self.columns.iter_mut().zip(more.columns);
         columns.for_each(|(store, more)| store.append(more, self.len));
         let first = self.len;
@@ -152,13 +152,24 @@ impl Table {
         self.len == 0
     }
 
-    fn store(&self, column: ColumnId) -> &Store {
-        self.columns.get(column as usize).unwrap_or(&Store::Empty)
+    /// Creates the columns, before the first row.
+    fn begin(&mut self) {
+        if self.columns.is_empty() {
+            self.columns = COLUMNS.iter().map(Store::of).collect();
+        }
     }
 
     /// Whether any row has a cell in this column.
     pub fn has(&self, column: ColumnId) -> bool {
-        !matches!(self.store(column), Store::Empty)
+        let store = self.columns.get(column as usize);
+        store.is_some_and(|store| !store.is_empty())
+    }
+
+    fn texts(&self, column: ColumnId) -> Option<&Texts> {
+        match self.columns.get(column as usize)? {
+            Store::Texts(texts) => Some(texts),
+            Store::Numbers(_) => None,
+        }
     }
 
     /// A column of numbers, times (seconds since the run's start) or durations (seconds): `NaN` for an empty cell, and no values
@@ -180,9 +191,9 @@ impl Table {
 
     /// The same as an integer: a count, or nanoseconds.
     pub fn integer(&self, column: ColumnId, row: usize) -> Option<i64> {
-        match self.store(column) {
+        match self.columns.get(column as usize)? {
             Store::Numbers(numbers) => numbers.get(row),
-            _ => None,
+            Store::Texts(_) => None,
         }
     }
 
@@ -193,10 +204,7 @@ impl Table {
 
     /// A text; empty if the cell is. Booleans are the texts `True` and `False`.
     pub fn text(&self, column: ColumnId, row: usize) -> &str {
-        match self.store(column) {
-            Store::Texts(texts) => texts.get(row),
-            _ => "",
-        }
+        self.texts(column).map_or("", |texts| texts.get(row))
     }
 
     /// Any cell.
@@ -215,18 +223,12 @@ impl Table {
 
     /// The dictionary code of a text: the same for equal texts, 0 for an empty cell. See [`Table::code_count`].
     pub fn code(&self, column: ColumnId, row: usize) -> usize {
-        match self.store(column) {
-            Store::Texts(texts) => texts.row_code(row),
-            _ => 0,
-        }
+        self.texts(column).map_or(0, |texts| texts.row_code(row))
     }
 
     /// The number of codes of a column, with that of the empty text.
     pub fn code_count(&self, column: ColumnId) -> usize {
-        match self.store(column) {
-            Store::Texts(texts) => texts.all().count(),
-            _ => 1,
-        }
+        self.texts(column).map_or(1, |texts| texts.all().count())
     }
 
     /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::clock::Clock;
 use crate::report::figures;
-use crate::report::load::{RunFacts, Summary};
+use crate::report::load::RunFacts;
 use crate::stats::Histogram;
 use crate::table::window::Window;
 
@@ -47,7 +47,7 @@ pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
 use folder::Folder;
 use machine::Machine;
-use output::{FILES, Files};
+use output::{FILES, RowFile};
 pub use plan::RunPlan;
 use progress::print_line;
 pub use progress::{LiveProgress, Progress};
@@ -55,7 +55,8 @@ use rows::Outputs;
 use spans::Spans;
 use stop::on_own_thread;
 pub use stop::{Stop, unless_signalled};
-use verdict::{Bounds, Evidence, judge};
+use verdict::evidence::Evidence;
+use verdict::judge;
 
 /// The parent of a run's folder where `--output-dir` is not given.
 const RESULTS: &str = "results/traffic";
@@ -97,17 +98,17 @@ pub async fn run_with_progress(
     folder.check(&FILES)?;
     let listening = stop.on_signals().map_err(Error::thread)?;
     let (prepared, spans) = tokio::select! {
-        prepared = prepare(args, &clock, &stop) => prepared?,
+        // A stop also ends the warm-up.
+        biased;
         () = stop.stopped() => return Err(Error::Interrupted(stop.signal())),
+        prepared = prepare(args, &clock, &stop) => prepared?,
     };
-    if stop.is_stopped() {
-        return Err(Error::Interrupted(stop.signal()));
-    }
-    let (plan, schedule, now) = (&prepared.plan, &prepared.schedule, clock.now());
-    let dir = output::begin(&folder, plan, schedule, now)?;
+    let (plan, schedule) = (&prepared.plan, &prepared.schedule);
+    let dir = output::begin(&folder, plan, schedule, clock.now())?;
+    let start = prepared.start()?;
     let mut facts = RunFacts {
-        started: now,
-        ended: now,
+        started: start,
+        ended: start,
         offered_rate: plan.shard_rate(),
         scheduled: plan.count(schedule),
         config: plan.config(),
@@ -117,7 +118,7 @@ pub async fn run_with_progress(
     let announcement = plan.announcement(schedule);
     print_line(&format!("{announcement}; rows go to {}", dir.display()));
     let outputs = Outputs {
-        files: Some(Files::new(&dir, &facts, args.time_base)?),
+        file: Some(RowFile::new(&dir, &facts, args.time_base)?),
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
@@ -128,7 +129,7 @@ pub async fn run_with_progress(
         // So that it is shown that requests are given up before they have ended.
         biased;
         never = shown => never,
-        run = prepared.run(live, stop.clone(), outputs) => run?,
+        run = prepared.run(live, stop.clone(), start, outputs) => run?,
     };
     if run.lag.given_up > 0 {
         print_line(&format!("gave up {}", run.lag.given_up));
@@ -136,8 +137,7 @@ pub async fn run_with_progress(
     let delays = delays.lock().clone();
     listening.abort();
     let stopped = run.stopped;
-    (facts.started, facts.ended) = (run.started, run.ended);
-    facts.scheduled -= run.turns_not_sent.unwrap_or_default();
+    facts.ended = run.ended;
     let mut finished = unless_signalled(move || finish(run, dir, &facts, &delays)).await??;
     match stopped {
         true => finished.unfit = Some(Unfit::Stopped(stop.signal())),
@@ -189,19 +189,17 @@ fn finish(
         Err(write_error) => Error::Failed(format!("no figures: {write_error}")),
         Ok(()) => Error::Failed(format!("no figures: {read_error}")),
     })?;
-    let evidence = evidence(&run, &summary, delays);
+    let evidence = Evidence::of(&run, &summary, delays);
     let verdict = judge(&evidence);
-    let mut warnings = run.lag.warnings();
+    let mut warnings = Vec::from_iter(run.lag.warning());
     let stopped = "the run was stopped before its end";
     warnings.extend(run.stopped.then(|| stopped.to_owned()));
-    warnings.extend(run.warning());
     let window = summary.window.as_ref();
     warnings.extend(window.and_then(Window::warning));
     let insecure = args.tls.insecure.then(|| INSECURE_WARNING.to_owned());
     warnings.extend(insecure.into_iter().chain(lost_spans));
     let mut json = summary.to_json();
     json["warnings"] = json!(warnings);
-    json["turns_not_sent"] = json!(run.turns_not_sent);
     json["verdict"] = json!(verdict);
     json["client"] = json!(evidence);
     json["config"]["workload_sha256"] = plan.workload_sha256().ok().into();
@@ -217,31 +215,6 @@ fn finish(
         output_dir: dir,
         unfit: None,
     })
-}
-
-/// Gathers what the verdict on a run is judged by. The limits of lateness are relative to how long a client typically waits.
-fn evidence(run: &Run, summary: &Summary, delays: &Histogram) -> Evidence {
-    let at = |planned: Option<&plan::Planned>| planned.map(|planned| planned.offset_nanos);
-    let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
-    let at_once_seconds = is_at_once.then(|| run.ended.since(run.started));
-    let scheduled = summary.run.scheduled as u64;
-    let not_due = scheduled.saturating_sub(summary.requests());
-    let mut evidence = Evidence {
-        scheduled,
-        // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
-        unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
-        given_up: run.lag.given_up,
-        due: summary.requests(),
-        failed: summary.failed(),
-        dropped: run.dropped,
-        bounds: Bounds::of(summary.typical_wait(), at_once_seconds),
-        // However long the run: a blocked event loop sees no response.
-        loop_bounds: Bounds::of(summary.typical_wait(), None),
-        ..Evidence::default()
-    };
-    run.lag.add_to(&mut evidence);
-    event_loop::add_to(&mut evidence, delays);
-    evidence
 }
 
 #[cfg(test)]

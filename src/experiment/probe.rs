@@ -108,7 +108,6 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<ProbeResult> {
 }
 
 fn plan(args: &Args) -> anyhow::Result<RunPlan> {
-    let timeout = args.request_timeout_s;
     let load = traffic::Args {
         backend: args.backend,
         base_url: args.target.clone(),
@@ -118,8 +117,7 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
         random_output_len: args.output_len,
         api_key: args.api_key.clone(),
         tls: args.tls.clone(),
-        connect_timeout_s: timeout.min(Duration::from_secs(10)),
-        request_timeout_s: timeout,
+        request_timeout_s: args.request_timeout_s,
         // So that the proxy's file can tell probes apart.
         request_id_prefix: Some(format!("queuescope-probe-{:08x}", rand::random::<u32>())),
         ..traffic::Args::try_parse_from(["traffic", "--num-prompts", "1"])?

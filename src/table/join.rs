@@ -3,22 +3,21 @@
 //! Each process has its own clock. Messages between them bound the clock offset: a hop cannot have read what the front had not
 //! sent, nor the front what the hop had not read. The remaining error is in each row (`hop_clock_offset_error`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
 use crate::disk::NewFile;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
-use crate::request::cell::Value;
-use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
 use super::cells::RowWriter;
-use super::{Error, Table};
-use super::{rotated, rows};
+use super::rows::{self, ReadStats};
+use super::{Error, Table, rotated};
 
 mod attempts;
 mod server_pair;
@@ -47,8 +46,7 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
     let (mut notes, mut origin) = (Vec::new(), None);
     let mut read = |path: &Path, side| {
         let began = origin.map(|(began, _)| began);
-        let files = rotated::with_rotated(path).map_err(|cause| Error::read(path, cause))?;
-        let (rows, stats) = rows::read(&files, began, &[])?;
+        let (rows, stats) = read_rotated(path, began)?;
         let base = stats.origin.map(|origin| origin.base);
         check(&rows, base, path, side)?;
         origin = origin.or(stats.began.zip(stats.origin));
@@ -56,32 +54,19 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Vec<String>, Error> {
         Ok::<Table, Error>(rows)
     };
     let front = read(front, "front")?;
-    let (mut hop_rows, mut row_ranges) = (Table::default(), Vec::new());
+    let mut hop_rows = Table::default();
     for hop in hops {
-        let first = hop_rows.len();
         hop_rows.append(read(hop, "hop")?);
-        row_ranges.push((hop, first..hop_rows.len()));
     }
     let origin_nanos = origin.map_or(0, |(_, origin)| origin.nanos);
     let attempts = JoinedAttempts::find(&front, &hop_rows);
     let mut joining = Joining::new(&front, &hop_rows, &attempts);
-    let rows = front.first_rows().flat_map(|first| {
-        let joined = joining.joined(first).into_iter().flatten().map(Some);
-        front
-            .rows_of(first)
-            .zip(joined.chain(std::iter::repeat(None)))
-    });
+    let rows = front.first_rows().flat_map(|first| joining.joined(first));
     // Created only now, so that a failed join leaves no folder.
     let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
-        .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, &front, rows));
+        .and_then(|()| write(NewFile::create_new(out)?, origin_nanos, rows));
     file.map_err(|cause| Error::write(out, cause))?;
     notes.push(attempts.note(&front, &hop_rows));
-    notes.extend(row_ranges.into_iter().filter_map(|(path, rows)| {
-        let all: Vec<usize> = rows.filter(|row| hop_rows.is_first(*row)).collect();
-        let is_unused = all.iter().all(|row| attempts.is_unmatched(*row));
-        let (path, count) = (path.display(), all.len());
-        is_unused.then(|| format!("{path} matched nothing: none of its {count} attempts belongs to a request of the front"))
-    }));
     Ok(notes)
 }
 
@@ -100,53 +85,41 @@ pub fn add_front_reports(
         // Writing the file anew would lose these rows.
         return Err(Error::read(path, message));
     }
-    let files = rotated::with_rotated(front).map_err(|cause| Error::read(front, cause))?;
-    let (front, front_stats) = rows::read(&files, began, &[])?;
-    let known = [ColumnId::host, ColumnId::worker, ColumnId::router_send_time];
-    let is_unserved = |at: &usize| known.iter().all(|of| rows.value(*of, *at) == Value::Empty);
-    let unserved = rows.first_rows().filter(is_unserved);
-    let unserved: HashSet<&str> = unserved.map(|at| rows.text(ColumnId::req_id, at)).collect();
-    let all = front.first_rows().flat_map(|first| front.request(first));
-    let all = all.filter_map(|row| Some((row.req_id.clone()?, row)));
-    let is_reported = |(id, row): &(String, Row)| {
-        row.disaggregated == Some(true) || row.worker.is_some() && unserved.contains(id.as_str())
-    };
-    let by_id: HashMap<String, Row> = all.filter(is_reported).collect();
-    let with_report = |(at, mut row): (usize, Row)| {
-        let front = row.req_id.as_ref().and_then(|id| by_id.get(id));
-        let row = front.map(|front| {
-            match front.disaggregated {
-                Some(true) => server_pair::add_front(&mut row, front),
-                _ => row.worker = front.worker.clone(),
+    let (front, front_stats) = read_rotated(front, began)?;
+    let reports = front.first_rows().flat_map(|first| front.request(first));
+    let reports = reports.filter_map(|row| Some((row.req_id.clone()?, row)));
+    let reports: HashMap<String, Row> = reports.collect();
+    let with_report = |mut row: Row| {
+        let is_unserved = row.host.is_none() && row.worker.is_none();
+        let is_unserved = is_unserved && row.router_send_time.is_none();
+        match row.req_id.as_ref().and_then(|id| reports.get(id)) {
+            Some(front) if front.disaggregated == Some(true) => {
+                server_pair::add_front(&mut row, front);
             }
-            row
-        });
-        (at, row)
+            Some(front) if is_unserved => row.worker.clone_from(&front.worker),
+            _ => {}
+        }
+        row
     };
-    let all = rows
-        .first_rows()
-        .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
+    let all = rows.first_rows().flat_map(|first| rows.request(first));
     let origin_nanos = stats.origin.map_or(0, |origin| origin.nanos);
-    let file = NewFile::replacing(path)
-        .and_then(|file| write(file, origin_nanos, &rows, all.map(with_report)));
+    let file =
+        NewFile::replacing(path).and_then(|file| write(file, origin_nanos, all.map(with_report)));
     file.map_err(|cause| Error::write(path, cause))?;
     Ok(front_stats.left_out())
 }
 
-/// Writes rows of a table, each given by its index or replaced. `origin_nanos`: the origin of their times in the file's time base,
-/// nanoseconds.
-fn write(
-    file: NewFile,
-    origin_nanos: i64,
-    table: &Table,
-    rows: impl Iterator<Item = (usize, Option<Row>)>,
-) -> io::Result<()> {
+/// Reads a file of rows and those it was rotated to.
+fn read_rotated(path: &Path, began: Option<f64>) -> Result<(Table, ReadStats), Error> {
+    let files = rotated::with_rotated(path).map_err(|cause| Error::read(path, cause))?;
+    rows::read(&files, began, &[])
+}
+
+/// Writes rows. `origin_nanos`: the origin of their times in the file's time base, nanoseconds.
+fn write(file: NewFile, origin_nanos: i64, rows: impl Iterator<Item = Row>) -> io::Result<()> {
     let mut file = RowWriter::new(file, Stamp::from_nanos(-origin_nanos))?;
-    for (at, row) in rows {
-        match row {
-            Some(row) => file.write(&row)?,
-            None => file.write_cells(COLUMNS.iter().map(|column| table.value(column.id, at)))?,
-        }
+    for row in rows {
+        file.write(&row)?;
     }
     file.finish()?.commit()
 }
@@ -200,10 +173,12 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Returns the joined rows of a request, given its first row; `None` if no hop has an attempt of it.
-    fn joined(&mut self, first: usize) -> Option<Vec<Row>> {
-        let attempts = self.attempts.of_request(first)?;
+    /// Returns the joined rows of a request, given its first row; those of the front if no hop has an attempt of it.
+    fn joined(&mut self, first: usize) -> Vec<Row> {
         let mut rows = self.front.request(first);
+        let Some(attempts) = self.attempts.of_request(first) else {
+            return rows;
+        };
         let answered = attempts.answered;
         // Each sequence has a row at the hop too.
         let hop_rows = answered.map(|hop| self.hops.request(hop));
@@ -229,7 +204,7 @@ impl<'a> Joining<'a> {
             }
             row.derive_anew();
         }
-        Some(rows)
+        rows
     }
 
     /// Returns the offset of a hop's clock during a request of the front. Rows are in the order in which their requests ended, or

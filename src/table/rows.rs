@@ -57,7 +57,7 @@ pub const SKIPPED_COLUMNS: [ColumnId; 4] = [
 const MAX_EXAMPLES: usize = 3;
 /// Bytes that a thread parses at a time.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Longer lines are no rows, bytes.
+/// Longer first lines are none of a file of rows, bytes.
 const MAX_LINE_BYTES: u64 = disk::MAX_LINE_BYTES as u64;
 /// Times from this second on count from the Unix epoch, as no run takes three years; smaller ones from a run's start, as none
 /// is of 1973.
@@ -148,11 +148,9 @@ pub fn read_parts(
         began,
         ..ReadStats::default()
     };
-    let mut first: Option<&Path> = None;
     for path in paths {
         let mut file = RowFile::open(path, skipped, &mut stats.unknown_columns)?;
-        file.read_all(first.unwrap_or(path), &mut stats, began, sink)?;
-        first = first.or(stats.origin.map(|_| path.as_path()));
+        file.read_all(&mut stats, began, sink)?;
     }
     stats.unknown_columns.sort();
     stats.unknown_columns.dedup();
@@ -208,11 +206,9 @@ impl<'a> RowFile<'a> {
         })
     }
 
-    /// Passes all rows to `sink`. Chunks of lines are parsed by a thread per processor. `first` is the file that set the origin of
-    /// times, for messages.
+    /// Passes all rows to `sink`. Chunks of lines are parsed by a thread per processor.
     fn read_all(
         &mut self,
-        first: &Path,
         stats: &mut ReadStats,
         began: Option<f64>,
         sink: &mut dyn FnMut(Table, Option<f64>),
@@ -246,10 +242,9 @@ impl<'a> RowFile<'a> {
                 let own_base = *base.insert(Base::of(time));
                 if own_base != origin.base {
                     let message = format!(
-                        "its times count from {}, those of {} from {}: make both with the same --time-base, or report on them \
-                         one by one",
+                        "its times count from {}, those of the file before it from {}: make both with the same --time-base, or \
+                         report on them one by one",
                         own_base.label(),
-                        first.display(),
                         origin.base.label()
                     );
                     return Err(Error::read(self.path, message));
@@ -269,22 +264,14 @@ impl<'a> RowFile<'a> {
         }
     }
 
-    /// Reads the next lines; returns nothing at the end of the file. Only the file's last line, and one that is too long, may be
-    /// incomplete.
+    /// Reads the next lines; returns nothing at the end of the file, whose last line may be incomplete.
     fn read_chunk(&mut self) -> io::Result<Vec<u8>> {
         let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
         (&mut self.lines)
             .take(CHUNK_BYTES as u64)
             .read_to_end(&mut text)?;
         if !text.is_empty() && !text.ends_with(b"\n") {
-            let read = (&mut self.lines)
-                .take(MAX_LINE_BYTES)
-                .read_until(b'\n', &mut text)?;
-            if read as u64 == MAX_LINE_BYTES && !text.ends_with(b"\n") {
-                // The rest of the line is skipped; its start is reported as a row that is too long.
-                self.lines.skip_until(b'\n')?;
-                text.push(b'\n');
-            }
+            self.lines.read_until(b'\n', &mut text)?;
         }
         Ok(text)
     }
@@ -382,9 +369,6 @@ fn parse_row<'l>(
     origin: Option<TimeOrigin>,
     cells: &mut Vec<(ColumnId, Value<'l>)>,
 ) -> Result<(), String> {
-    if line.len() as u64 >= MAX_LINE_BYTES {
-        return Err("the row is longer than 1 MiB".to_owned());
-    }
     let line = line.strip_suffix(b"\n");
     let line = line.ok_or_else(|| "the row is cut off: no end of line".to_owned())?;
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -404,23 +388,18 @@ fn parse_row<'l>(
             Unit::Text | Unit::Bool => Some(Value::Text(cell.clone())),
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
-            Unit::Time => match (nanos(cell.as_bytes()), origin) {
-                (Some(at), Some(origin)) if Base::of(at) != origin.base => {
-                    return Err(format!(
-                        "{name} {cell} counts from {}, those of rows before it do not",
-                        Base::of(at).label()
-                    ));
-                }
-                (at, origin) => {
-                    let origin = origin.map_or(0, |origin| origin.nanos);
-                    at.map(|at| Value::Time(Stamp::from_nanos(at).plus_nanos(-origin)))
-                }
-            },
+            Unit::Time => {
+                let at = nanos(cell.as_bytes());
+                let at = at.filter(|at| origin.is_none_or(|origin| origin.base == Base::of(*at)));
+                let origin = origin.map_or(0, |origin| origin.nanos);
+                at.map(|at| Value::Time(Stamp::from_nanos(at).plus_nanos(-origin)))
+            }
         };
         let value = value.ok_or_else(|| {
             let start: String = cell.chars().take(40).collect();
             let reason = match unit {
                 Unit::Text => "unknown to this version",
+                Unit::Time => "no time like those of rows before it",
                 _ => "no number",
             };
             format!("{name} {start:?} is {reason}")

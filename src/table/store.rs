@@ -3,14 +3,12 @@
 use std::collections::HashMap;
 
 use crate::request::cell::Value;
-use crate::request::columns::ColumnId;
+use crate::request::column::Unit;
+use crate::request::columns::{Column, ColumnId};
 
-/// The cells of a column, all of one kind.
-#[derive(Clone, Debug, Default)]
+/// The cells of a column, of the kind of its unit. A column without cells takes no memory.
+#[derive(Clone, Debug)]
 pub enum Store {
-    /// No row has a cell in this column.
-    #[default]
-    Empty,
     /// Counts or nanoseconds.
     Numbers(Numbers),
     /// Texts, and booleans as `True` and `False`.
@@ -48,60 +46,50 @@ pub struct Texts {
 }
 
 impl Store {
+    /// A column without cells.
+    pub fn of(column: &Column) -> Store {
+        match column.unit {
+            Unit::Text | Unit::Bool => Store::Texts(Texts::new(IDS.contains(&column.id))),
+            _ => Store::Numbers(Numbers::default()),
+        }
+    }
+
+    /// Whether no row has a cell in this column.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Store::Numbers(numbers) => numbers.narrow.is_empty() && numbers.wide.is_empty(),
+            Store::Texts(texts) => texts.cells.is_empty(),
+        }
+    }
+
     /// Sets the cell of a row, which may be a new one.
-    pub fn put(&mut self, cell: &Value<'_>, row: usize, column: ColumnId) {
-        match cell {
-            Value::Empty => match self {
-                Store::Empty => {}
-                Store::Numbers(numbers) => numbers.clear(row),
-                Store::Texts(texts) => texts.clear(row),
-            },
-            Value::Count(count) => self.put_number(i64::try_from(*count).unwrap_or(i64::MAX), row),
-            Value::Nanos(nanos) => self.put_number(*nanos, row),
-            Value::Time(at) => self.put_number(at.nanos(), row),
-            Value::Bool(true) => self.put_text("True", row, column),
-            Value::Bool(false) => self.put_text("False", row, column),
-            Value::Text(text) => self.put_text(text, row, column),
+    pub fn put(&mut self, cell: &Value<'_>, row: usize) {
+        match (self, cell) {
+            (Store::Numbers(numbers), Value::Empty) => numbers.clear(row),
+            (Store::Numbers(numbers), Value::Count(count)) => {
+                numbers.put(i64::try_from(*count).unwrap_or(i64::MAX), row);
+            }
+            (Store::Numbers(numbers), Value::Nanos(nanos)) => numbers.put(*nanos, row),
+            (Store::Numbers(numbers), Value::Time(at)) => numbers.put(at.nanos(), row),
+            (Store::Texts(texts), Value::Empty) => texts.clear(row),
+            (Store::Texts(texts), Value::Bool(true)) => texts.put("True", row),
+            (Store::Texts(texts), Value::Bool(false)) => texts.put("False", row),
+            (Store::Texts(texts), Value::Text(text)) => texts.put(text, row),
+            // A value of another kind than its column's.
+            _ => {}
         }
     }
 
-    fn put_number(&mut self, number: i64, row: usize) {
-        if let Store::Empty = self {
-            *self = Store::Numbers(Numbers::default());
-        }
-        if let Store::Numbers(numbers) = self {
-            numbers.put(number, row);
-        }
-    }
-
-    fn put_text(&mut self, text: &str, row: usize, column: ColumnId) {
-        if let Store::Empty = self {
-            *self = Store::Texts(Texts::new(IDS.contains(&column)));
-        }
-        if let Store::Texts(texts) = self {
-            let code = texts.code(text);
-            put(&mut texts.cells, row, code, 0);
-        }
-    }
-
-    /// Appends the cells of another column to this one of `rows` rows.
+    /// Appends the cells of the same column of another table to this one of `rows` rows.
     pub fn append(&mut self, more: Store, rows: usize) {
-        if let Store::Empty = self {
-            *self = match &more {
-                Store::Empty => Store::Empty,
-                Store::Numbers(_) => Store::Numbers(Numbers::default()),
-                Store::Texts(more) => Store::Texts(Texts::new(more.are_ids)),
-            };
-        }
         match (self, more) {
+            (_, more) if more.is_empty() => {}
             (Store::Numbers(numbers), Store::Numbers(more)) => numbers.append(more, rows),
             (Store::Texts(texts), Store::Texts(more)) => {
                 texts.cells.resize(rows, 0);
                 let codes: Vec<u32> = more.all().map(|text| texts.code(text)).collect();
-                let cells = more
-                    .cells
-                    .iter()
-                    .filter_map(|code| codes.get(*code as usize));
+                let cells = more.cells.iter();
+                let cells = cells.filter_map(|code| codes.get(*code as usize));
                 texts.cells.extend(cells);
             }
             _ => {}
@@ -173,6 +161,11 @@ impl Texts {
             are_ids,
             ..Texts::default()
         }
+    }
+
+    fn put(&mut self, text: &str, row: usize) {
+        let code = self.code(text);
+        put(&mut self.cells, row, code, 0);
     }
 
     fn clear(&mut self, row: usize) {

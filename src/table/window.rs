@@ -18,15 +18,13 @@ pub struct Window {
     pub left_out_first: u64,
     /// The number of requests that arrived after it.
     pub left_out_last: u64,
-    /// How it was chosen, in words.
-    pub rule: String,
+    /// Whether it is the whole run only because no request would be left in the one asked for.
+    #[serde(default)]
+    pub is_ignored: bool,
 }
 
 /// Tolerance at both ends, seconds, as times in rows are rounded: a run that is read again has the same requests in its window.
 const TOLERANCE_S: f64 = 1e-6;
-
-/// The start of the rule if no request would be left.
-const NONE_LEFT: &str = "of all requests: none would be left";
 
 /// The arrival times of a table's requests, seconds since the run's start; without requests that were never sent.
 pub fn arrived(table: &Table) -> Vec<f64> {
@@ -36,32 +34,25 @@ pub fn arrived(table: &Table) -> Vec<f64> {
 
 impl Window {
     /// Chooses the window of a run of `run_s` seconds: without its `first` seconds, and without the `last` seconds up to the last
-    /// arrival. If no request is left, it is the whole run, and the rule says so.
+    /// arrival. If no request is left, it is the whole run, and `is_ignored` says so.
     pub fn choose(arrived: &[f64], run_s: f64, first: f64, last: f64) -> Window {
         let latest = arrived.iter().copied().fold(0.0, f64::max);
         let to_s = if last > 0.0 { latest - last } else { run_s };
-        let rule = match (first > 0.0, last > 0.0) {
-            (true, true) => {
-                format!("without the first {first} s; without the last {last} s of arrivals")
-            }
-            (true, false) => format!("without the first {first} s"),
-            (false, true) => format!("without the last {last} s of arrivals"),
-            (false, false) => "all".to_owned(),
-        };
-        let window = Window::between(arrived, first, to_s, rule.clone());
+        let window = Window::between(arrived, first, to_s);
         let left_out = window.left_out_first + window.left_out_last;
-        if left_out > 0 && left_out as usize == arrived.len() {
-            let rule = format!("{NONE_LEFT} {rule}");
-            return Window::between(arrived, 0.0, run_s, rule);
+        match left_out > 0 && left_out as usize == arrived.len() {
+            true => Window {
+                is_ignored: true,
+                ..Window::between(arrived, 0.0, run_s)
+            },
+            false => window,
         }
-        window
     }
 
-    fn between(arrived: &[f64], from_s: f64, to_s: f64, rule: String) -> Window {
+    fn between(arrived: &[f64], from_s: f64, to_s: f64) -> Window {
         let mut window = Window {
             from_s,
             to_s,
-            rule,
             ..Window::default()
         };
         let outside = || arrived.iter().filter(|at| !window.contains(**at));
@@ -79,8 +70,9 @@ impl Window {
 
     /// The warning that it is the whole run because no request would be left.
     pub fn warning(&self) -> Option<String> {
-        let is_ignored = self.rule.starts_with(NONE_LEFT);
-        is_ignored.then(|| format!("figures are {}", self.rule))
+        let warning = "figures are of all requests: none would be left without the first and last ones (--leave-out-first, \
+            --leave-out-last)";
+        self.is_ignored.then(|| warning.to_owned())
     }
 
     /// Whether it is the whole run.
@@ -103,23 +95,20 @@ mod tests {
         let window = Window::choose(&arrived(), 310.0, 100.0, 20.0);
         assert_eq!((window.from_s, window.to_s), (100.0, 279.0));
         assert_eq!((window.left_out_first, window.left_out_last), (100, 20));
-        let rule = "first 100 s; without the last 20 s";
-        assert!(window.rule.contains(rule), "{window:?}");
         assert_eq!(window.warning(), None);
     }
 
     #[test]
     fn it_is_the_whole_run_by_default_or_if_no_request_would_be_left() {
-        let none = "figures are of all requests: none would be left without the first 500 s";
-        for (arrived, first, warning) in [
-            (arrived(), 0.0, None),
-            (arrived(), 500.0, Some(none)),
-            (Vec::new(), 0.0, None),
+        for (arrived, first, is_ignored) in [
+            (arrived(), 0.0, false),
+            (arrived(), 500.0, true),
+            (Vec::new(), 0.0, false),
         ] {
             let window = Window::choose(&arrived, 310.0, first, 0.0);
             assert!(window.is_whole_run(), "{window:?}");
             assert_eq!((window.from_s, window.to_s), (0.0, 310.0));
-            assert_eq!(window.warning().as_deref(), warning);
+            assert_eq!(window.warning().is_some(), is_ignored);
         }
     }
 }

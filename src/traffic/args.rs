@@ -175,10 +175,6 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "600",
         value_parser = values::seconds, help_heading = "Connections and limits")]
     pub request_timeout_s: Duration,
-    /// Give connecting up after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10",
-        value_parser = values::seconds, help_heading = "Connections and limits")]
-    pub connect_timeout_s: Duration,
     /// After Ctrl-C, give requests under way this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "5",
         value_parser = values::seconds_or_zero, help_heading = "Connections and limits")]

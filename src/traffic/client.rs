@@ -53,8 +53,6 @@ pub struct ClientOptions {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether to keep connections for later requests.
     pub reuse: bool,
-    /// The longest wait for a connection.
-    pub connect_timeout: Duration,
     /// The longest duration of a request, from its connect to its last byte.
     pub request_timeout: Duration,
 }
@@ -70,6 +68,8 @@ pub const OWN_HEADERS: [&str; 7] = [
     "connection",
 ];
 
+/// The longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an idle connection is kept. SGLang closes it after 5 s, and a request that is sent at that moment is lost.
 const MAX_IDLE_NANOS: i64 = 4 * NANOS;
 
@@ -149,7 +149,8 @@ impl Client {
             headers,
             clock_name: clock.name(),
             clock,
-            trace_prefix: rand::rng().next_u64(),
+            // Ids that are all zeros are invalid.
+            trace_prefix: rand::rng().next_u64() | 1,
             dropped: AtomicU64::new(0),
             idle: Mutex::default(),
         })
@@ -243,12 +244,14 @@ impl Client {
         }
     }
 
-    /// Sends the request; once more on a new connection if an idle one had been closed by the server before it sent a byte.
+    /// Sends the request; once more on a new connection if an idle one was closed by the server before the response's head.
     async fn attempts(&self, in_flight: &mut InFlight<'_>, job: &Job) -> End {
-        let traceparent = self.new_traceparent();
+        let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
+        let trace_id = format!("{:016x}{low:016x}", self.trace_prefix);
+        let traceparent = format!("00-{trace_id}-{span:016x}-01");
         let row = in_flight.observer.row_mut();
-        row.trace_id = traceparent.get(3..35).map(str::to_owned);
-        row.span_id = traceparent.get(36..52).and_then(SpanId::parse);
+        row.trace_id = Some(trace_id);
+        row.span_id = SpanId::new(span);
         row.process = Some(self.clock_name.clone());
         let mut idle = self.take_idle();
         loop {
@@ -273,7 +276,7 @@ impl Client {
             row.upstream_reused = Some(connection.reused);
             match connection.send(request).await {
                 Ok(response) => return self.response(in_flight, connection, response).await,
-                Err(_) if was_idle && connection.reads.is_empty() => {}
+                Err(_) if was_idle => {}
                 Err(error) => return died(&error),
             }
         }
@@ -287,11 +290,11 @@ impl Client {
         response: Response<Incoming>,
     ) -> End {
         let (head, mut body) = response.into_parts();
-        self.head(in_flight, &head, connection.reads.at());
+        self.head(in_flight, &head, connection.last_read.at());
         loop {
             match connection.read(&mut body).await {
                 Some(Ok(data)) => {
-                    let at = connection.reads.at();
+                    let at = connection.last_read.at();
                     in_flight.observer.response_body(&data, at, 0);
                     if let Some(reply) = &mut in_flight.reply {
                         reply.push(&data);
@@ -301,7 +304,7 @@ impl Client {
                 None => break,
             }
         }
-        in_flight.observer.response_end(connection.reads.at());
+        in_flight.observer.response_end(connection.last_read.at());
         connection.reused = true;
         self.put_idle(connection);
         End::Complete
@@ -357,16 +360,8 @@ impl Client {
         request
     }
 
-    /// Returns a W3C `traceparent` of a new trace.
-    fn new_traceparent(&self) -> String {
-        let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
-        // Ids that are all zeros are invalid.
-        let high = self.trace_prefix | 1;
-        format!("00-{high:016x}{low:016x}-{span:016x}-01")
-    }
-
     async fn connect(&self) -> Result<Connection, String> {
-        let limit = self.options.connect_timeout;
+        let limit = CONNECT_TIMEOUT.min(self.options.request_timeout);
         let host = self.options.target.host_and_port();
         let tls = self.options.tls.as_ref();
         let opened = Connection::connect(&self.addresses, tls, &self.clock);

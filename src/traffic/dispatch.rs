@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
@@ -15,16 +15,13 @@ use super::client::{Client, Exchange, Job, Reply};
 use super::plan::{Planned, RunPlan};
 use super::progress::LiveProgress;
 use super::stop::Stop;
-use super::workload::conversation::next_body;
 
 /// A body is built ahead of time only if the next request is due later than this.
 const MIN_BUILD_NANOS: i64 = 2_000_000;
 /// The pacing thread checks at least this often whether the run was stopped.
 const STOP_CHECK_PERIOD_NANOS: i64 = 50_000_000;
-/// The run starts this long after it is prepared, so that its first requests are not late already.
-const START_DELAY_NANOS: i64 = 10_000_000;
-/// Bodies are built ahead of time, so that building one does not delay a send, up to this many bytes.
-const MAX_PREBUILT_BYTES: usize = 64 << 20;
+/// Bodies are built ahead of time, so that building one does not delay a send, up to this many.
+const MAX_PREBUILT: usize = 256;
 
 /// A run about to begin: the target is reachable, the cache is flushed, the model is known.
 #[derive(Clone, Debug)]
@@ -35,52 +32,26 @@ pub struct PreparedRun {
     pub(super) clock: Clock,
 }
 
-/// Bodies that were built ahead of time.
-#[derive(Default)]
-struct Prebuilt {
-    bodies: VecDeque<Bytes>,
-    bytes: usize,
-}
-
-impl Prebuilt {
-    /// Builds the bodies of the schedule's requests from index `from` on, while there is room and `has_time` allows.
-    fn build(&mut self, run: &PreparedRun, from: usize, has_time: impl Fn() -> bool) {
-        while let Some(planned) = run.schedule.get(from + self.bodies.len())
-            && self.bytes < MAX_PREBUILT_BYTES
-            && has_time()
-        {
-            let body = run.plan.request(planned.number);
-            self.bytes += body.len();
-            self.bodies.push_back(body);
-        }
-    }
-
-    /// Takes the next body, if it has been built.
-    fn take(&mut self) -> Option<Bytes> {
-        let body = self.bodies.pop_front();
-        self.bytes -= body.as_ref().map_or(0, Bytes::len);
-        body
-    }
-}
-
-/// Spawns the task of each request at its time. Reports in `started` the time that the schedule's offsets count from.
-pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, started: oneshot::Sender<Stamp>) {
+/// Spawns the task of each request at its time. `start` is the time that the schedule's offsets count from.
+pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, start: Stamp) {
     // By default the kernel may wake this thread 50 µs late to save wake-ups. A refusal only makes sends less exact.
     let _ = nix::sys::prctl::set_timerslack(1);
-    let (run, mut prebuilt) = (&dispatch.run, Prebuilt::default());
-    let (clock, start) = (&run.clock, run.plan.args.start_at);
-    let is_far = |at: Stamp| at.nanos_since(clock.now()) > MIN_BUILD_NANOS;
-    prebuilt.build(run, 0, || start.is_none_or(is_far));
-    let start = start.unwrap_or_else(|| clock.now().plus_nanos(START_DELAY_NANOS));
-    let _ = started.send(start);
+    let (run, mut bodies) = (&dispatch.run, VecDeque::new());
     for (index, planned) in run.schedule.iter().enumerate() {
         let at = start.plus_nanos(planned.offset_nanos);
-        let has_slots = || dispatch.slots.available_permits() > 0;
-        prebuilt.build(run, index, || is_far(at) && has_slots());
+        while let Some(next) = run.schedule.get(index + bodies.len())
+            && bodies.len() < MAX_PREBUILT
+            && at.nanos_since(run.clock.now()) > MIN_BUILD_NANOS
+            && dispatch.slots.available_permits() > 0
+        {
+            bodies.push_back(run.plan.request(next.number));
+        }
         if !dispatch.wait_until(at) {
             return;
         }
-        let task = dispatch.clone().serve(planned.number, at, prebuilt.take());
+        let task = dispatch
+            .clone()
+            .serve(planned.number, at, bodies.pop_front());
         runtime.spawn(task);
     }
 }
@@ -117,13 +88,9 @@ impl Dispatch {
             clock,
             ..
         } = &self.run;
-        let turns = plan.turns(number);
-        live.count(|counts| counts.turns_to_come += turns);
-        for turn in 0..turns {
-            live.count(|counts| {
-                counts.due += 1;
-                counts.turns_to_come -= 1;
-            });
+        let mut prompt = None;
+        for turn in 0..plan.turns(number) {
+            live.count(|counts| counts.due += 1);
             let (slot, slot_nanos) = self.acquire_slot().await;
             let job = Job {
                 req_id: plan.req_id(plan.request_index(number, turn)),
@@ -134,7 +101,6 @@ impl Dispatch {
             let Some(slot) = slot else {
                 return self.finish(client.unsent(&job), slot_nanos);
             };
-            let sent = job.body.clone();
             let next = plan.follow_up(number, turn + 1);
             let mut reply = next.is_some().then(Reply::default);
             live.count(|counts| counts.in_flight += 1);
@@ -149,10 +115,9 @@ impl Dispatch {
             let Some((next, reply)) = next.zip(reply.and_then(Reply::text)) else {
                 return;
             };
-            body = next_body(&sent, &reply, &next);
-            if body.is_none() {
-                return;
-            }
+            let prompt = prompt.get_or_insert_with(|| plan.prompt(number).0);
+            next.append_to(prompt, &reply);
+            body = Some(plan.body(prompt.clone(), next.output_length));
             due = ended.plus_nanos(next.think_ns);
             tokio::select! {
                 () = clock.wait_until(due) => {}

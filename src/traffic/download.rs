@@ -85,13 +85,12 @@ async fn download(url: &str, path: &Path, cache: &Path, published: &str) -> Resu
 }
 
 /// Returns this program's folder in the user's cache: `XDG_CACHE_HOME`, or `.cache` in the home folder.
-pub fn cache() -> Option<PathBuf> {
-    let folder = |name: &str| std::env::var_os(name).filter(|folder| !folder.is_empty());
-    let xdg = folder("XDG_CACHE_HOME").map(PathBuf::from);
+pub fn cache() -> PathBuf {
+    let xdg = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     // The XDG specification: a relative path is ignored.
     let cache = xdg.filter(|path| path.is_absolute());
-    let cache = cache.or_else(|| Some(Path::new(&folder("HOME")?).join(".cache")));
-    cache.map(|cache| cache.join("queuescope"))
+    let home = || std::env::home_dir().unwrap_or_default().join(".cache");
+    cache.unwrap_or_else(home).join("queuescope")
 }
 
 #[cfg(test)]

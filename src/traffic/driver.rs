@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use bytes::Bytes;
 use http::Method;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
@@ -40,11 +40,12 @@ pub struct Run {
     pub stopped: bool,
     pub(super) recorder: Recorder,
     pub(super) plan: Arc<RunPlan>,
-    /// Turns that were never due, of the conversations that had begun; `None` if there are no conversations.
-    pub(super) turns_not_sent: Option<usize>,
     /// Requests that got no connection because this machine had no file descriptors or ports left.
     pub(super) dropped: u64,
 }
+
+/// The run starts this long after it is prepared, so that its first bodies are built and its first requests are not late already.
+const START_DELAY_NANOS: i64 = 100_000_000;
 
 /// Runs a plan on the current runtime. Dropping the future ends the run.
 ///
@@ -59,20 +60,8 @@ pub async fn drive(
 ) -> Result<Run, Error> {
     let prepared = PreparedRun::new(plan, clock).await?;
     prepared.warm_up(&stop).await?;
-    prepared.run(live, stop, Outputs::default()).await
-}
-
-impl Run {
-    /// Returns a warning if turns of conversations were not sent.
-    pub(super) fn warning(&self) -> Option<String> {
-        let not_sent = self.turns_not_sent.filter(|not_sent| *not_sent > 0);
-        not_sent.map(|not_sent| {
-            let stop = if self.stopped { ", or the run was stopped" } else { "" };
-            format!(
-                "{not_sent} turns of conversations were not sent: one before them went wrong, or its reply was longer than 1 MiB{stop}"
-            )
-        })
-    }
+    let start = prepared.start()?;
+    prepared.run(live, stop, start, Outputs::default()).await
 }
 
 impl PreparedRun {
@@ -116,7 +105,19 @@ impl PreparedRun {
         })
     }
 
-    /// Runs the schedule.
+    /// When the run begins.
+    ///
+    /// # Errors
+    /// `--start-at` has passed.
+    pub(super) fn start(&self) -> Result<Stamp, Error> {
+        let now = self.clock.now();
+        match self.plan.args.start_at {
+            Some(at) => Error::if_past(at, now).map(|()| at),
+            None => Ok(now.plus_nanos(START_DELAY_NANOS)),
+        }
+    }
+
+    /// Runs the schedule, whose offsets count from `started`.
     ///
     /// # Errors
     /// As [`drive`].
@@ -124,14 +125,11 @@ impl PreparedRun {
         self,
         live: Arc<LiveProgress>,
         stop: Stop,
+        started: Stamp,
         outputs: Outputs,
     ) -> Result<Run, Error> {
-        if let Some(at) = self.plan.args.start_at {
-            Error::if_past(at, self.clock.now())?;
-        }
         let _guard = stop.on_drop();
         let (sender, ended) = mpsc::channel();
-        let (started, start) = oneshot::channel();
         let slots = self.plan.args.max_concurrency.unwrap_or(usize::MAX);
         let dispatch = Arc::new(Dispatch {
             run: self.clone(),
@@ -144,10 +142,9 @@ impl PreparedRun {
         let thread = std::thread::Builder::new().name("pacer".to_owned());
         let spawned = thread.spawn(move || pace(&dispatch, &runtime, started));
         spawned.map_err(Error::thread)?;
-        let started = start.await.unwrap_or_else(|_| self.clock.now());
         let _ = live.began.set(started);
 
-        let recorder = Recorder::new(self.clock.clone(), started, outputs);
+        let recorder = Recorder::new(self.clock.clone(), outputs);
         let recorded = tokio::task::spawn_blocking(move || recorder.record_all(&ended));
         let drained = async {
             stop.stopped().await;
@@ -166,7 +163,6 @@ impl PreparedRun {
         let stopped = stop.is_stopped();
         let mut rows = std::mem::take(&mut recorder.in_memory);
         rows.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
-        let has_turns = self.plan.max_turns > 1;
         Ok(Run {
             started,
             ended,
@@ -176,7 +172,6 @@ impl PreparedRun {
             schedule: self.schedule,
             plan: self.plan,
             dropped: self.client.dropped(),
-            turns_not_sent: has_turns.then(|| live.counts().turns_to_come),
             stopped,
         })
     }

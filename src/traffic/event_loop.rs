@@ -8,9 +8,7 @@ use parking_lot::Mutex;
 use crate::clock::Clock;
 use crate::stats::Histogram;
 
-use super::lag::count_later;
 use super::progress::LiveProgress;
-use super::verdict::{Delay, Evidence};
 
 /// How long the measuring task sleeps between two wake-ups. A hundred wake-ups a second have no measurable cost.
 const TICK: Duration = Duration::from_millis(10);
@@ -34,14 +32,6 @@ pub(super) fn measure(clock: Clock, live: Arc<LiveProgress>) -> Arc<Mutex<Histog
     delays
 }
 
-/// Adds the event loop's delays to the evidence of a run.
-pub(super) fn add_to(evidence: &mut Evidence, delays: &Histogram) {
-    let share = |count: u64| count as f64 / delays.count().max(1) as f64;
-    evidence.event_loop = Delay::of(delays);
-    let late = count_later(delays, evidence.loop_bounds);
-    [evidence.loop_late, evidence.loop_very_late] = late.map(share);
-}
-
 /// Records a wake-up, and the ticks that it missed, each with its own delay: a loop that is blocked for a second must not count as
 /// one late tick of many.
 fn record(delays: &mut Histogram, mut nanos: i64) {
@@ -55,6 +45,8 @@ fn record(delays: &mut Histogram, mut nanos: i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traffic::lag::Lag;
+    use crate::traffic::verdict::evidence::{Bounds, Evidence};
 
     #[test]
     fn a_blocked_loop_is_late_for_as_long_as_it_is_blocked() {
@@ -62,8 +54,7 @@ mod tests {
         // Nine seconds in time, one blocked.
         (0..900).for_each(|_| record(&mut delays, 100_000));
         record(&mut delays, 990_000_000);
-        let mut evidence = Evidence::default();
-        add_to(&mut evidence, &delays);
+        let evidence = Evidence::measured(&Lag::default(), &delays, Bounds::default(), false);
         // Of a thousand ticks: those more than 10 ms late, and more than 50 ms.
         let near = |share: f64, wanted: f64| (share - wanted).abs() < 0.0025;
         assert!(near(evidence.loop_late, 0.098), "{evidence:?}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::report::load::Summary;
 use crate::report::verdict::{Grade, Verdict};
 
-use super::verdict::Evidence;
+use super::verdict::evidence::Evidence;
 
 /// Why a completed run must not be used as it is; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,14 +16,15 @@ pub enum Unfit {
     Invalid,
     /// More requests failed than are allowed.
     Failed {
-        /// Requests that failed.
-        failed: u64,
-        /// All requests.
-        requests: u64,
+        /// How many failed, of how many.
+        counts: [u64; 2],
         /// `--max-failed`; `None`: half may fail.
         max_share: Option<f64>,
     },
 }
+
+/// The default of `--max-failed`.
+const HALF: f64 = 0.5;
 
 /// A run that is over, with its files written.
 #[derive(Debug)]
@@ -49,16 +50,13 @@ impl std::fmt::Display for Unfit {
         match self {
             Unfit::Stopped(_) => write!(f, "the run was stopped before its end"),
             Unfit::Invalid => write!(f, "the run is INVALID: its figures are not the server's"),
-            Unfit::Failed {
-                failed,
-                requests,
-                max_share,
-            } => {
-                write!(f, "{failed} of {requests} requests failed, more than ")?;
-                match max_share {
-                    Some(max_share) => write!(f, "--max-failed {max_share} allows"),
-                    None => write!(f, "half (--max-failed SHARE says how many may)"),
-                }
+            Unfit::Failed { counts, max_share } => {
+                let [failed, all] = counts;
+                let allowed = max_share.unwrap_or(HALF);
+                write!(
+                    f,
+                    "{failed} of {all} requests failed, more than --max-failed {allowed} allows"
+                )
             }
         }
     }
@@ -67,13 +65,12 @@ impl std::fmt::Display for Unfit {
 impl FinishedRun {
     /// Sets `unfit` of a run that was not stopped: by its verdict, and by the number of failed requests.
     pub(super) fn judge(&mut self, max_failed: Option<f64>) {
-        let (failed, requests) = (self.summary.failed(), self.summary.requests());
-        let allowed = max_failed.unwrap_or(0.5) * requests as f64;
+        let counts @ [failed, all] = [self.summary.failed(), self.summary.requests()];
+        let allowed = max_failed.unwrap_or(HALF) * all as f64;
         // Where all failed, `failure` says so already.
         if failed as f64 > allowed && (max_failed.is_some() || self.failure.is_none()) {
             self.unfit = Some(Unfit::Failed {
-                failed,
-                requests,
+                counts,
                 max_share: max_failed,
             });
         }

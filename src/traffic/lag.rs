@@ -1,19 +1,18 @@
 //! How late the generator itself sent: a saturated client must not be taken for a slow server.
 
-use crate::clock::{NANOS, Stamp, seconds};
+use crate::clock::seconds;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 use crate::units::duration;
 
 use super::client::Exchange;
-use super::verdict::{Bounds, Delay, Evidence, Gaps};
 
 /// How late the requests of a run were sent, and what they waited for.
 #[derive(Clone, Debug, Default)]
 pub struct Lag {
     /// Sent − scheduled, without the waits for a `--max-concurrency` slot and for the connection to open.
-    delays: Histogram,
+    pub(super) delays: Histogram,
     /// Requests that were given up before they were sent: they waited for a slot or a connection.
     pub(super) unsent: u64,
     /// Requests that were sent and given up before their response ended.
@@ -26,14 +25,8 @@ pub struct Lag {
     slow_connects: u64,
     /// The longest wait for a connection.
     max_connect_nanos: i64,
-    /// When the first and the last request were due.
-    due: Option<(Stamp, Stamp)>,
-    /// When the first and the last request were sent, without their waits for a slot or connection.
-    sent: Option<(Stamp, Stamp)>,
 }
 
-/// Fewer sends have no rate worth judging.
-const MIN_SENDS: u64 = 20;
 /// Connections that take longer to open delay requests noticeably.
 const SLOW_CONNECT_NANOS: i64 = 10_000_000;
 /// The warning about slow connections is given if more than one of this many requests met one.
@@ -56,13 +49,6 @@ impl Lag {
         self.delays.record(late, 1);
         self.slow_connects += u64::from(connect > SLOW_CONNECT_NANOS);
         self.max_connect_nanos = self.max_connect_nanos.max(connect);
-        for (range, at) in [
-            (&mut self.due, scheduled),
-            (&mut self.sent, scheduled.plus_nanos(late)),
-        ] {
-            let (first, last) = range.unwrap_or((at, at));
-            *range = Some((first.min(at), last.max(at)));
-        }
     }
 
     /// Returns the warnings that go with the run's figures, apart from the verdict.
@@ -87,56 +73,17 @@ impl Lag {
         }
         warnings
     }
-
-    /// Adds these figures to the evidence of a run.
-    pub(super) fn add_to(&self, evidence: &mut Evidence) {
-        evidence.lag = Delay::of(&self.delays);
-        [evidence.late, evidence.very_late] = count_later(&self.delays, evidence.bounds);
-        evidence.sent = self.delays.count();
-        evidence.waited_for_slot = self.waited_for_slot;
-        evidence.gaps = self.gaps(evidence.bounds.gross);
-    }
-
-    /// Compares how long all sends took with the schedule; `None` if all were due at once or there are too few. Waits for slots and
-    /// connections do not count, as they are not the generator's fault. A difference below `gross` does not count either: it may
-    /// be one late request at the end.
-    fn gaps(&self, gross: f64) -> Option<Gaps> {
-        let length = |(first, last): (Stamp, Stamp)| last.since(first);
-        let (scheduled, took) = (self.due.map(length)?, self.sent.map(length)?);
-        let is_late = took - scheduled > gross;
-        (self.delays.count() >= MIN_SENDS && scheduled > 0.0).then(|| Gaps {
-            stretch: if is_late { took / scheduled } else { 1.0 },
-        })
-    }
-}
-
-impl Delay {
-    /// The quantiles of these delays, within 3.2 %; `None` if there are none.
-    pub(super) fn of(delays: &Histogram) -> Option<Delay> {
-        let at = |q| delays.quantile(q).map(seconds);
-        Some(Delay {
-            p50: at(0.5)?,
-            p99: at(0.99)?,
-            max: at(1.0)?,
-        })
-    }
-}
-
-/// Counts the delays above each of the two bounds.
-pub(super) fn count_later(delays: &Histogram, Bounds { slight, gross }: Bounds) -> [u64; 2] {
-    let bounds = [slight, gross].map(|bound| (bound * NANOS as f64) as i64);
-    let counts = delays.counts(&bounds);
-    let from = |index: usize| counts.iter().skip(index).map(|count| u64::from(*count));
-    [from(1).sum(), from(2).sum()]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Stamp;
     use crate::report::verdict::Grade;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
+    use crate::traffic::verdict::evidence::{Bounds, Evidence};
     use crate::traffic::verdict::judge;
 
     const MS: i64 = 1_000_000;
@@ -163,9 +110,7 @@ mod tests {
     }
 
     fn evidence_of(lag: &Lag) -> Evidence {
-        let mut evidence = Evidence::default();
-        lag.add_to(&mut evidence);
-        evidence
+        Evidence::measured(lag, &Histogram::default(), Bounds::default(), false)
     }
 
     #[test]
@@ -173,7 +118,6 @@ mod tests {
         let punctual = evidence_of(&run(|_| [MS / 10, 0, 0]));
         assert_eq!((punctual.late, punctual.very_late), (0, 0));
         assert!((punctual.lag.unwrap().p50 - 1e-4).abs() < 4e-6);
-        assert_eq!(punctual.gaps.unwrap().stretch, 1.0);
 
         let late = |index| [60 * MS, 20 * MS].get(index as usize % 50).copied();
         let late = evidence_of(&run(|index| [late(index).unwrap_or(MS / 20), 0, 0]));
@@ -182,16 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_rate_is_another_load() {
-        // Each a tenth later than due: the rate is lower by a tenth.
-        let slow = evidence_of(&run(|index| [index * 5 * MS, 0, 0]));
-        let gaps = slow.gaps.unwrap();
-        assert!((gaps.stretch - 1.1).abs() < 1e-9, "{gaps:?}");
-        // All due at once have no gaps; nor have few.
-        let (mut few, mut at_once) = (Lag::default(), Lag::default());
-        (1..MIN_SENDS as i64).for_each(|index| add(&mut few, index * 50 * MS, [0; 3]));
-        (0..1000).for_each(|_| add(&mut at_once, 0, [0; 3]));
-        assert_eq!([few, at_once].map(|lag| evidence_of(&lag).gaps), [None; 2]);
+    fn a_lower_rate_is_late() {
+        // Each later than due, as the gaps are 2 % longer.
+        let slow = evidence_of(&run(|index| [index * MS, 0, 0]));
+        assert_eq!(judge(&slow).grade, Grade::Invalid, "{slow:?}");
     }
 
     #[test]

@@ -19,16 +19,6 @@ use super::error::Error;
 use super::folder::Folder;
 use super::plan::{Planned, RunPlan};
 
-/// The files that are opened before a run begins.
-#[derive(Debug)]
-pub(super) struct Files {
-    dir: PathBuf,
-    rows: File,
-    /// What is known of the run before it begins: written to [`BEGUN`], for reports on a run that was killed.
-    begun: Value,
-    time_base: Base,
-}
-
 /// The file of rows during a run. After the first write error it is left as it is, and the run goes on without it.
 #[derive(Debug)]
 pub(super) struct RowFile {
@@ -95,40 +85,30 @@ pub(super) fn write_summary(dir: &Path, summary: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-impl Files {
-    /// Creates the file of rows in `dir` ahead of the run, which then loses no time with it.
+impl RowFile {
+    /// Creates the file of rows in `dir`, and [`BEGUN`]: what is known of the run before it begins, for reports on one that was killed.
     ///
     /// # Errors
     /// It cannot be created.
-    pub(super) fn new(dir: &Path, facts: &RunFacts, time_base: Base) -> Result<Files, Error> {
+    pub(super) fn new(dir: &Path, facts: &RunFacts, time_base: Base) -> Result<RowFile, Error> {
         let path = dir.join(PARTIAL);
-        Ok(Files {
+        let file = File::create_new(&path).map_err(|cause| Error::file(&path, cause))?;
+        let begun = json!({
+            "scheduled": facts.scheduled,
+            "offered_rate": facts.offered_rate,
+            "goodput_goals_ms": goals_ms(&facts.goodput),
+            "config": facts.config,
+            "started_at": facts.started.seconds(),
+            "started_at_ns": facts.started.nanos(),
+        });
+        // Only needed if the run is killed: it goes on without.
+        let _ = std::fs::write(dir.join(BEGUN), format!("{begun:#}\n"));
+        Ok(RowFile {
             dir: dir.to_owned(),
-            rows: File::create_new(&path).map_err(|cause| Error::file(&path, cause))?,
-            begun: json!({
-                "scheduled": facts.scheduled,
-                "offered_rate": facts.offered_rate,
-                "goodput_goals_ms": goals_ms(&facts.goodput),
-                "config": facts.config,
-            }),
-            time_base,
+            out: RowWriter::new(file, time_base.of_run(facts.started)),
         })
     }
 
-    /// Opens the file of rows of a run that began at `started`.
-    pub(super) fn begin(mut self, started: Stamp) -> RowFile {
-        self.begun["started_at"] = started.seconds().into();
-        self.begun["started_at_ns"] = started.nanos().into();
-        // Only needed if the run is killed: it goes on without.
-        let _ = std::fs::write(self.dir.join(BEGUN), format!("{:#}\n", self.begun));
-        RowFile {
-            dir: self.dir,
-            out: RowWriter::new(self.rows, self.time_base.of_run(started)),
-        }
-    }
-}
-
-impl RowFile {
     /// Adds the rows of a request to a buffer, which is written when it is full or by [`RowFile::flush`].
     pub(super) fn write(&mut self, rows: &[Row]) {
         self.try_write(|out| rows.iter().try_for_each(|row| out.write(row)));
@@ -168,14 +148,15 @@ impl RowFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::csv::TimeBase;
     use crate::traffic::tests::planned;
 
     /// The files of a run in `dir` that has begun.
-    fn begun(dir: &Path, line: &str) -> Files {
+    fn begun(dir: &Path, line: &str) -> RowFile {
         let folder = Folder::new(Some(dir), true, "unused");
         let plan = planned(line);
         let schedule = plan.schedule().unwrap();
-        let start = Stamp::from_nanos(0);
+        let start = Stamp::from_nanos(NANOS);
         begin(&folder, &plan, &schedule, start).unwrap();
         let facts = RunFacts {
             started: start,
@@ -186,7 +167,7 @@ mod tests {
             goodput: Vec::new(),
             machine: Value::Null,
         };
-        Files::new(dir, &facts, Base::Epoch).unwrap()
+        RowFile::new(dir, &facts, Base::Epoch).unwrap()
     }
 
     #[test]
@@ -213,11 +194,11 @@ mod tests {
             for file in FILES {
                 std::fs::write(root.path().join(file), "left").unwrap();
             }
-            let mut files = begun(root.path(), "");
+            let mut rows = begun(root.path(), "");
             if is_full {
-                files.rows = File::options().write(true).open("/dev/full").unwrap();
+                let full = File::options().write(true).open("/dev/full").unwrap();
+                rows.out = RowWriter::new(full, TimeBase::Epoch);
             }
-            let mut rows = files.begin(Stamp::from_nanos(NANOS));
             let text = std::fs::read_to_string(root.path().join(BEGUN)).unwrap();
             assert!(text.contains("\"started_at\": 1.0"), "{text}");
             rows.flush();

@@ -14,7 +14,6 @@ use super::client::ClientOptions;
 use super::error::Error;
 use super::shard::Shard;
 use super::workload::dataset::{Dataset, Lengths};
-use super::workload::source::Source;
 
 /// Everything that a run needs.
 #[derive(Clone, Debug)]
@@ -25,8 +24,6 @@ pub struct RunPlan {
     pub client: ClientOptions,
     /// Where prompts come from.
     pub dataset: Arc<Dataset>,
-    /// The file of the data set, if it has one.
-    pub source: Option<Source>,
     /// When to send.
     pub arrival: Arrival,
     /// The turns of a conversation, at most; 1 without conversations.
@@ -122,21 +119,11 @@ impl RunPlan {
             )));
         }
         let mut offsets: Vec<i64> = args.offsets(&self.arrival).take(count).collect();
-        let unmet = args.num_prompts.filter(|wanted| offsets.len() < *wanted);
-        if let (Some(wanted), None) = (unmet, args.duration) {
-            let found = offsets.len();
-            let reason = match self.arrival {
-                Arrival::At(_) => "the file has times",
-                _ => "--rate-curve falls to 0 and has time",
-            };
+        let wanted = args.num_prompts.filter(|_| args.duration.is_none());
+        if offsets.len() < wanted.unwrap_or(1) {
             return Err(Error::Usage(format!(
-                "--num-prompts {wanted}: {reason} for {found} requests only"
-            )));
-        }
-        if offsets.is_empty() {
-            let seconds = args.duration.unwrap_or_default().as_secs_f64();
-            return Err(Error::Usage(format!(
-                "no request is due within the {seconds} s of --duration: raise it or --request-rate"
+                "the schedule has {} requests: lower --num-prompts, or raise --duration, --request-rate or --rate-curve",
+                offsets.len()
             )));
         }
         if args.exact_rate {
@@ -148,18 +135,15 @@ impl RunPlan {
     /// Scales the gaps of a process of constant rate so that their mean is exactly that rate's. A Poisson process becomes one with a
     /// given number of requests in the same time.
     fn scale_to_rate(&self, offsets: &mut [i64]) {
-        let (Arrival::Process { gaps, rate }, [first, .., last]) = (&self.arrival, &*offsets)
-        else {
-            return;
-        };
-        let drawn = (last - first) as f64;
-        if let Some(rate) = rate.mean(0.0)
-            && drawn > 0.0
+        if let Arrival::Process { gaps, rate } = &self.arrival
             && *gaps != Gaps::Constant
+            && let (Some(rate), [first, .., last]) = (rate.mean(0.0), &*offsets)
+            && first < last
         {
             let wanted = (offsets.len() - 1) as f64 / rate * NANOS as f64;
+            let factor = wanted / (last - first) as f64;
             for offset in offsets {
-                *offset = (*offset as f64 * (wanted / drawn)).round() as i64;
+                *offset = (*offset as f64 * factor).round() as i64;
             }
         }
     }

@@ -1,7 +1,5 @@
-//! The progress of a run, and how it is shown on standard error: a line that is overwritten on a terminal, else a line every five
-//! seconds.
+//! The progress of a run, and how it is shown on standard error: a line every five seconds.
 
-use std::io::{IsTerminal, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,13 +29,9 @@ pub struct Progress {
     pub done: usize,
     /// Requests that have failed.
     pub failed: usize,
-    /// Turns that are not due yet, of the conversations that have begun.
-    pub turns_to_come: usize,
 }
 
-/// How often the line is redrawn on a terminal.
-const REDRAW_PERIOD: Duration = Duration::from_millis(200);
-/// How often a line is printed where there is no terminal.
+/// How often a line is printed.
 const PRINT_PERIOD: Duration = Duration::from_secs(5);
 
 impl LiveProgress {
@@ -71,7 +65,7 @@ pub(super) async fn show<T>(
     drain: Duration,
 ) -> T {
     tokio::select! {
-        () = draw(&live, total, &clock) => {}
+        () = print(&live, total, &clock) => {}
         () = stop.stopped() => {}
     }
     let (in_flight, drain) = (live.counts().in_flight, drain.as_secs_f64());
@@ -85,36 +79,16 @@ pub(super) async fn show<T>(
     std::future::pending().await
 }
 
-async fn draw(live: &LiveProgress, total: usize, clock: &Clock) {
-    let is_terminal = std::io::stderr().is_terminal();
-    // Not `then_some`, which would drop one where there is no terminal.
-    let _clear = is_terminal.then(|| ClearLine);
-    let (period, print): (_, fn(&str)) = match is_terminal {
-        true => (REDRAW_PERIOD, overwrite_line),
-        false => (PRINT_PERIOD, print_line),
-    };
+/// Prints a line every five seconds.
+async fn print(live: &LiveProgress, total: usize, clock: &Clock) {
     let began = live.began().await;
     loop {
-        tokio::time::sleep(period).await;
+        tokio::time::sleep(PRINT_PERIOD).await;
         let counts = live.counts();
         let rate = counts.due as f64 / clock.now().since(began).max(1.0);
-        print(&format!(
+        print_line(&format!(
             "{}/{total} done, {rate:.1} req/s, {} in flight, {} failed",
             counts.done, counts.in_flight, counts.failed
         ));
-    }
-}
-
-/// Overwrites the terminal's last line; an error is ignored.
-fn overwrite_line(text: &str) {
-    let _ = write!(std::io::stderr(), "\r{text}\x1b[K");
-}
-
-/// Clears the terminal's line when it is dropped, however the run ends.
-struct ClearLine;
-
-impl Drop for ClearLine {
-    fn drop(&mut self) {
-        overwrite_line("");
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-use crate::clock::{Clock, Stamp};
+use crate::clock::Clock;
 use crate::request::row::Row;
 
 use super::client::Exchange;
@@ -12,14 +12,14 @@ use super::clocks::Clocks;
 use super::engine_logs::EngineLogs;
 use super::error::Error;
 use super::lag::Lag;
-use super::output::{Files, RowFile};
+use super::output::RowFile;
 use super::spans::Spans;
 
 /// Where rows go, and the logs that they wait for.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     /// `None`: rows stay in memory.
-    pub(super) files: Option<Files>,
+    pub(super) file: Option<RowFile>,
     pub(super) spans: Option<Spans>,
     pub(super) logs: Option<EngineLogs>,
 }
@@ -29,9 +29,7 @@ pub(super) struct Outputs {
 pub(super) struct Recorder {
     clock: Clock,
     clocks: Clocks,
-    file: Option<RowFile>,
-    spans: Option<Spans>,
-    logs: Option<EngineLogs>,
+    outputs: Outputs,
     /// The rows of a run without a file.
     pub(super) in_memory: Vec<Row>,
     pub(super) lag: Lag,
@@ -41,14 +39,12 @@ pub(super) struct Recorder {
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 impl Recorder {
-    /// The recorder of a run that began at `started`.
-    pub(super) fn new(clock: Clock, started: Stamp, outputs: Outputs) -> Recorder {
+    /// Has recorded nothing yet.
+    pub(super) fn new(clock: Clock, outputs: Outputs) -> Recorder {
         Recorder {
             clocks: Clocks::new(clock.name()),
             clock,
-            file: outputs.files.map(|files| files.begin(started)),
-            spans: outputs.spans,
-            logs: outputs.logs,
+            outputs,
             in_memory: Vec::new(),
             lag: Lag::default(),
         }
@@ -64,7 +60,7 @@ impl Recorder {
             let exchange = match ended.try_recv() {
                 Err(TryRecvError::Empty) => {
                     // Nothing else to do: flush, so that the rows survive this process.
-                    if let Some(file) = &mut self.file {
+                    if let Some(file) = &mut self.outputs.file {
                         file.flush();
                     }
                     ended.recv_timeout(wait)
@@ -83,7 +79,7 @@ impl Recorder {
     fn record(&mut self, exchange: Exchange) {
         self.lag.add(&exchange);
         let rows = self.clocks.relate(exchange);
-        match &mut self.logs {
+        match &mut self.outputs.logs {
             Some(logs) => logs.wait(rows, self.clock.now()),
             None => self.write(rows),
         }
@@ -91,7 +87,9 @@ impl Recorder {
 
     /// Writes the rows that no longer wait for the servers' logs.
     fn write_joined(&mut self) {
-        let Some(logs) = &mut self.logs else { return };
+        let Some(logs) = &mut self.outputs.logs else {
+            return;
+        };
         for joined in logs.ready(self.clock.now()) {
             let rows = self.clocks.relate_joined(joined);
             self.write(rows);
@@ -99,15 +97,18 @@ impl Recorder {
     }
 
     fn has_waiting(&self) -> bool {
-        self.logs.as_ref().is_some_and(EngineLogs::has_waiting)
+        self.outputs
+            .logs
+            .as_ref()
+            .is_some_and(EngineLogs::has_waiting)
     }
 
     fn write(&mut self, rows: Vec<Row>) {
         let rows = Row::ended(rows);
-        if let Some(spans) = &self.spans {
+        if let Some(spans) = &self.outputs.spans {
             spans.add(&rows);
         }
-        match &mut self.file {
+        match &mut self.outputs.file {
             Some(file) => file.write(&rows),
             None => self.in_memory.extend(rows),
         }
@@ -120,8 +121,8 @@ impl Recorder {
             self.clock.sleep_until(next);
             self.write_joined();
         }
-        let spans = self.spans.take().and_then(Spans::finish);
-        let (path, written) = match self.file.take() {
+        let spans = self.outputs.spans.take().and_then(Spans::finish);
+        let (path, written) = match self.outputs.file.take() {
             Some(file) => file.finish(),
             None => (PathBuf::new(), Ok(())),
         };

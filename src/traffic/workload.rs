@@ -25,6 +25,7 @@ pub mod words;
 use super::args::value_name;
 use super::error::Error;
 use super::plan::RunPlan;
+use crate::request::endpoint::Endpoint;
 pub use backend::Backend;
 use conversation::FollowUp;
 use dataset::{Content, Entry, LaterTurns, Lengths};
@@ -72,14 +73,23 @@ impl RunPlan {
 
     /// Builds the JSON body of request (or first turn of conversation) `number`.
     pub fn request(&self, number: u64) -> Bytes {
+        let (prompt, output) = self.prompt(number);
+        self.body(prompt, output)
+    }
+
+    /// Draws the prompt of request (or first turn of conversation) `number`: a text, token ids, or the messages of a chat. Also
+    /// returns the tokens to ask for.
+    pub fn prompt(&self, number: u64) -> (Value, u64) {
         // Stream 0 is the schedule's.
-        self.build_body(number, number.wrapping_add(1), PART_STREAMS)
+        self.draw_prompt(number, number.wrapping_add(1), PART_STREAMS)
     }
 
     /// Builds the body of warm-up request `number`. Its random words differ from the run's, so that it warms no prefix cache; prompts
     /// of a file are the same.
     pub fn warmup(&self, number: u64) -> Bytes {
-        self.build_body(number, u64::MAX.wrapping_sub(number), WARMUP_PART_STREAMS)
+        let stream = u64::MAX.wrapping_sub(number);
+        let (prompt, output) = self.draw_prompt(number, stream, WARMUP_PART_STREAMS);
+        self.body(prompt, output)
     }
 
     /// Returns the lengths of request (or first turn of conversation) `number`.
@@ -181,11 +191,11 @@ impl RunPlan {
         (entry, lengths)
     }
 
-    /// Builds a body. `stream` is the request's own random stream, `part_streams` the first of those of shared parts.
-    fn build_body(&self, number: u64, stream: u64, part_streams: u64) -> Bytes {
+    /// Draws a prompt. `stream` is the request's own random stream, `part_streams` the first of those of shared parts.
+    fn draw_prompt(&self, number: u64, stream: u64, part_streams: u64) -> (Value, u64) {
         let mut rng = self.rng(stream);
         let (entry, lengths) = self.entry(number, &mut rng);
-        let prompt = match &entry.content {
+        let text = match &entry.content {
             Content::Words {
                 shared_parts,
                 words_per_part,
@@ -206,17 +216,24 @@ impl RunPlan {
                 } else {
                     words::append(&mut text, left, &mut rng);
                 }
-                Value::String(text)
+                text
             }
-            Content::Ids(vocabulary) => json!(ids(lengths.input, *vocabulary, &mut rng)),
-            Content::Text(text) => text.as_str().into(),
-            Content::Messages(messages) => messages.as_slice().into(),
+            Content::Ids(vocabulary) => {
+                let ids = ids(lengths.input, *vocabulary, &mut rng);
+                return (json!(ids), lengths.output);
+            }
+            Content::Text(text) => text.clone(),
+            Content::Messages(messages) => return (json!(messages), lengths.output),
         };
-        self.body(prompt, lengths.output)
+        let prompt = match self.args.backend.endpoint() {
+            Endpoint::Chat => json!([{"role": "user", "content": text}]),
+            _ => Value::String(text),
+        };
+        (prompt, lengths.output)
     }
 
     /// Wraps a prompt into the body of the backend's API, which asks for `output` tokens.
-    fn body(&self, prompt: Value, output: u64) -> Bytes {
+    pub fn body(&self, prompt: Value, output: u64) -> Bytes {
         let args = &self.args;
         let (stream, ignore_eos) = (!args.disable_stream, !args.disable_ignore_eos);
         let mut body = Map::new();
@@ -240,17 +257,16 @@ impl RunPlan {
                 }
             }
         }
-        let (field, value) = match (args.backend, prompt) {
-            (Backend::Sglang, Value::String(text)) => ("text", text.into()),
-            (Backend::Sglang, ids) => ("input_ids", ids),
-            (Backend::SglangOai, prompt) => ("prompt", prompt),
-            (_, Value::String(text)) => ("messages", json!([{"role": "user", "content": text}])),
-            (_, messages) => ("messages", messages),
+        let field = match args.backend {
+            Backend::Sglang if prompt.is_string() => "text",
+            Backend::Sglang => "input_ids",
+            Backend::SglangOai => "prompt",
+            Backend::SglangOaiChat | Backend::OpenaiChat => "messages",
         };
-        body.insert(field.to_owned(), value);
-        body.insert("stream".to_owned(), Value::Bool(stream));
+        set(field, prompt);
+        set("stream", Value::Bool(stream));
         if let Some(model) = &args.model {
-            body.insert("model".to_owned(), Value::String(model.clone()));
+            set("model", json!(model));
         }
         if let Some(extra) = &args.extra_request_body {
             merge(&mut body, extra);

@@ -43,7 +43,6 @@ impl Access {
             api_key: self.api_key.clone(),
             headers: self.headers.clone(),
             reuse: false,
-            connect_timeout: REQUEST_TIMEOUT,
             request_timeout: REQUEST_TIMEOUT,
         };
         let client = Client::new(options, Clock::system()).await;

@@ -210,7 +210,7 @@ fn findings_are_of_the_window() {
     };
     let mut run = run_of(400, of);
     assert!(kinds(&run).contains(&"imbalance"));
-    let window = json!({ "from_s": 7.4, "to_s": 20.0, "left_out_first": 200, "left_out_last": 0, "rule": "asked" });
+    let window = json!({ "from_s": 7.4, "to_s": 20.0, "left_out_first": 200, "left_out_last": 0 });
     run.summary = json!({ "window": window });
     let finding = only(&run, "retractions");
     assert_says(&finding.what, "10 requests left a batch again");

@@ -136,10 +136,10 @@ impl Summary {
             .as_ref()
             .filter(|window| !window.is_whole_run())?;
         let [from, to] = [window.from_s, window.to_s].map(duration);
-        let (requests, rule) = (count(self.all.counts.requests, "request"), &window.rule);
+        let requests = count(self.all.counts.requests, "request");
         let (first, last) = (window.left_out_first, window.left_out_last);
         Some(format!(
-            "figures are of the {requests} that arrived from {from} to {to} ({rule}): {first} before and {last} after \
+            "figures are of the {requests} that arrived from {from} to {to}: {first} before and {last} after \
              are left out of them"
         ))
     }

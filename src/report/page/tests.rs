@@ -150,7 +150,7 @@ fn warnings_and_counts_of_a_run_are_shown_as_they_are() {
 fn where_nothing_was_counted_no_share_is_shown() {
     let mut run = run_of(200);
     run.summary["window"] = json!({
-        "from_s": 100.0, "to_s": 101.0, "left_out_first": 50, "left_out_last": 50, "rule": "asked",
+        "from_s": 100.0, "to_s": 101.0, "left_out_first": 50, "left_out_last": 50,
     });
     let loaded = Loaded::of(vec![run]);
     let report = Report::of(&loaded);

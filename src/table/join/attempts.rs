@@ -14,8 +14,8 @@ use crate::table::Table;
 pub struct JoinedAttempts {
     /// By the request's first row.
     requests: HashMap<usize, Attempts>,
-    /// First rows of attempts that belong to no request.
-    unmatched: Vec<usize>,
+    /// How many attempts belong to no request.
+    unmatched: usize,
 }
 
 /// The attempts of a request, as first rows of the hops. The two legs of a pair count as one attempt.
@@ -51,7 +51,7 @@ impl JoinedAttempts {
             let by_id = || by_id.get(id(hops, hop)).copied().flatten();
             match by_span.or_else(by_id) {
                 Some(row) => found.entry(row).or_default().push(hop),
-                None => joined.unmatched.push(hop),
+                None => joined.unmatched += 1,
             }
         }
         let requests = found.into_iter();
@@ -71,14 +71,9 @@ impl JoinedAttempts {
         all.filter_map(|(row, attempts)| Some((*row, attempts.answered?)))
     }
 
-    /// Whether an attempt, given by its first row, belongs to no request.
-    pub fn is_unmatched(&self, hop: usize) -> bool {
-        self.unmatched.binary_search(&hop).is_ok()
-    }
-
     /// Returns a message: how many attempts and requests were matched, and how many were not.
     pub fn note(&self, front: &Table, hops: &Table) -> String {
-        let (attempts, unmatched) = (hops.first_rows().count(), self.unmatched.len());
+        let (attempts, unmatched) = (hops.first_rows().count(), self.unmatched);
         let (matched, joined) = (attempts - unmatched, self.requests.len());
         let of = front.first_rows().count();
         let rest = match unmatched {
@@ -92,11 +87,7 @@ impl JoinedAttempts {
 /// A request's id without the `#0` of its first sequence.
 fn id(table: &Table, row: usize) -> &str {
     let id = table.text(ColumnId::req_id, row);
-    // The client's own id may end so too; only with several sequences does the next row belong to the same request.
-    match id.strip_suffix("#0") {
-        Some(id) if row + 1 < table.len() && !table.is_first(row + 1) => id,
-        _ => id,
-    }
+    id.strip_suffix("#0").unwrap_or(id)
 }
 
 impl Attempts {

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
@@ -18,15 +17,15 @@ use tokio_util::either::Either;
 
 use crate::clock::Clock;
 
-use super::socket::{self, Reads, Stream};
+use super::socket::{self, LastRead, Stream};
 use super::tls::Tls;
 
 /// A connection.
 pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     http: Http,
-    /// When bytes were read from it.
-    pub(super) reads: Arc<Reads>,
+    /// When bytes were last read from it.
+    pub(super) last_read: LastRead,
     /// Whether it has served a request before.
     pub(super) reused: bool,
     is_closed: bool,
@@ -43,19 +42,17 @@ impl Connection {
     ) -> io::Result<Connection> {
         let stream = TcpStream::connect(addresses).await?;
         stream.set_nodelay(true)?;
-        let reads = Arc::new(Reads::default());
-        let socket = socket::stamped(stream, clock.clone(), &reads);
+        let (socket, last_read) = socket::stamped(stream, clock.clone());
         let stream = match tls {
             None => Either::Left(socket),
             Some(tls) => Either::Right(tls.connect(socket).await?),
         };
-        let stream = socket::http_stamped(stream, &reads);
         let opened = http1::handshake(TokioIo::new(stream)).await;
         let (sender, http) = opened.map_err(io::Error::other)?;
         Ok(Connection {
             sender,
             http,
-            reads,
+            last_read,
             reused: false,
             is_closed: false,
         })
@@ -66,7 +63,6 @@ impl Connection {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> hyper::Result<Response<Incoming>> {
-        self.reads.begin();
         let mut response = pin!(self.sender.send_request(request));
         let (http, is_closed) = (&mut self.http, &mut self.is_closed);
         std::future::poll_fn(|cx| {

@@ -17,22 +17,16 @@ pub struct Reply {
 struct Events {
     /// The data of the current event; the whole body if it is not a stream.
     data: Vec<u8>,
-    /// The text of the last event that had one, while the kind of stream is not known.
-    last_text: String,
-    /// The texts of all events joined, unless the stream is known to be cumulative.
-    joined: Vec<u8>,
-    /// `None` until an event shows it.
-    is_cumulative: Option<bool>,
-    /// The data of the last event of a cumulative stream; the events before it are not parsed.
-    last_data: Vec<u8>,
+    /// The text so far.
+    text: String,
+    /// Whether the events' texts are appended: one did not begin with the text so far. (In an incremental stream, texts up to the
+    /// first such one may be lost: it looked cumulative, which is the server's default.)
+    is_incremental: bool,
     is_too_long: bool,
 }
 
-/// The limit of an event's data, and of the joined texts of an incremental stream. A longer reply is dropped.
+/// The limit of an event's data, and of the text. A longer reply is dropped.
 const MAX_BYTES: usize = 1 << 20;
-
-/// A text that begins with all of the text before it, of more bytes than this, shows that the stream is cumulative.
-const MIN_CUMULATIVE_BYTES: usize = 32;
 
 impl Reply {
     /// Sets whether the body is a stream of events.
@@ -49,77 +43,41 @@ impl Reply {
     }
 
     /// The text; `None` if it was too long.
-    pub fn text(self) -> Option<String> {
-        let events = self.events;
-        if events.is_too_long {
-            return None;
+    pub fn text(mut self) -> Option<String> {
+        if !self.is_stream {
+            self.events.event_end();
         }
-        Some(match (self.is_stream, events.is_cumulative) {
-            (false, _) => parse_text(&events.data),
-            (true, Some(true)) => parse_text(&events.last_data),
-            (true, Some(false)) => String::from_utf8(events.joined).ok()?,
-            // Cumulative is the server's default.
-            (true, None) => events.last_text,
-        })
+        Some(self.events.text).filter(|_| !self.events.is_too_long)
     }
 }
 
 impl EventSink for Events {
     fn data(&mut self, piece: &[u8]) {
-        self.is_too_long |= !append(&mut self.data, piece);
+        self.is_too_long |= self.data.len() + piece.len() > MAX_BYTES;
+        if !self.is_too_long {
+            self.data.extend_from_slice(piece);
+        }
     }
 
     fn event_end(&mut self) {
         let data = std::mem::take(&mut self.data);
-        // The last event is `[DONE]`.
-        if data.first() != Some(&b'{') || self.is_too_long {
+        if self.is_too_long {
             return;
         }
-        if self.is_cumulative != Some(true) {
-            self.parse(&data);
-        }
-        if self.is_cumulative == Some(true) {
-            self.last_data = data;
-        }
-    }
-}
-
-impl Events {
-    /// Parses an event of a stream that is not known to be cumulative.
-    fn parse(&mut self, data: &[u8]) {
-        let body: Value = serde_json::from_slice(data).unwrap_or_default();
+        // The last event of a stream is `[DONE]`, which has no text.
+        let body: Value = serde_json::from_slice(&data).unwrap_or_default();
         // Only `/generate` has its text at the top level.
-        let is_openai = body.get("text").is_none();
+        self.is_incremental |= body.get("text").is_none();
         let text = text_of(body).unwrap_or_default();
         // An incomplete character at the end is replaced by the next event.
-        let so_far = self.last_text.trim_end_matches('\u{fffd}');
-        if is_openai || !(text.is_empty() || text.starts_with(so_far)) {
-            self.is_cumulative.get_or_insert(false);
-        } else if text.len() > so_far.len() && so_far.len() > MIN_CUMULATIVE_BYTES {
-            self.is_cumulative.get_or_insert(true);
+        let so_far = self.text.trim_end_matches('\u{fffd}');
+        self.is_incremental |= !text.starts_with(so_far);
+        match self.is_incremental {
+            true => self.text.push_str(&text),
+            false => self.text = text,
         }
-        if !append(&mut self.joined, text.as_bytes()) {
-            // If every text so far began with the one before, the stream is cumulative.
-            self.is_too_long = !*self.is_cumulative.get_or_insert(true);
-        }
-        if !text.is_empty() {
-            self.last_text = text;
-        }
+        self.is_too_long |= self.text.len() > MAX_BYTES;
     }
-}
-
-/// Appends a piece if there is room for it; returns whether there was.
-fn append(into: &mut Vec<u8>, piece: &[u8]) -> bool {
-    let has_room = into.len() + piece.len() <= MAX_BYTES;
-    if has_room {
-        into.extend_from_slice(piece);
-    }
-    has_room
-}
-
-fn parse_text(json: &[u8]) -> String {
-    let body = serde_json::from_slice(json).ok();
-    body.and_then(text_of).unwrap_or_default()
 }
 
 /// The text of a body or event of `/generate`, `/v1/completions` or `/v1/chat/completions`.
@@ -173,14 +131,12 @@ mod tests {
             assert_eq!(of_texts(&so_far[..count]), so_far[count - 1]);
         }
         for (texts, text) in [
-            (&["1", "10", " c"][..], "110 c"),
-            (&[" a", " a", " b"], " a a b"),
-            // Either would do: cumulative is the server's default.
-            (&["a", "a"], "a"),
+            (&[" a", " b", " b c", " a"][..], " a b b c a"),
             // An incomplete character adds no text, and is replaced.
             (&["a", "a", "ab"], "ab"),
             (&["a\u{fffd}", "a\u{e9}"], "a\u{e9}"),
-            (&["1", "10", "", "1"], "1101"),
+            // It looks cumulative, which is the server's default, until the last.
+            (&["1", "10", " c"], "10 c"),
             (&[], ""),
         ] {
             assert_eq!(of_texts(texts), text, "{texts:?}");
@@ -197,23 +153,6 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_of_a_long_stream_is_found_early() {
-        let text = "0123456789 ".repeat(360);
-        let mut reply = Reply::default();
-        reply.set_stream(true);
-        for tokens in 1..=1_800 {
-            let so_far = &text[..tokens * 2];
-            reply.push(format!("data: {{\"text\":\"{so_far}\"}}\n\n").as_bytes());
-            let joined = reply.events.joined.len();
-            assert!(joined < 1 << 10, "the kind is known early");
-        }
-        assert_eq!(reply.text().as_deref(), Some(&text[..3_600]));
-        // The first texts look cumulative.
-        let pieces = ["a", "a", "ab", "abc", "b"].repeat(400);
-        assert_eq!(of_texts(&pieces), "aaababcb".repeat(400));
-    }
-
-    #[test]
     fn a_reply_that_is_too_long_is_not_kept() {
         let text = |bytes: usize, events: usize, is_stream| {
             let mut reply = Reply::default();
@@ -224,7 +163,7 @@ mod tests {
                     true => reply.push(format!("data: {body}\n\n").as_bytes()),
                     false => reply.push(body.as_bytes()),
                 }
-                assert!(reply.events.data.len() + reply.events.joined.len() < 2 * MAX_BYTES);
+                assert!(reply.events.data.len() + reply.events.text.len() < 3 * MAX_BYTES);
             }
             reply.text().map(|text| text.len())
         };

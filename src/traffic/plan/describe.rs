@@ -5,8 +5,6 @@ use serde_json::{Value, json};
 use crate::clock::Stamp;
 use crate::traffic::args::{ArrivalSource, DatasetName, value_name};
 use crate::traffic::arrival::curve::Curve;
-use crate::traffic::workload::source::Source;
-use crate::traffic::workload::words::length_range;
 
 use super::{Planned, RunPlan};
 
@@ -20,9 +18,13 @@ impl RunPlan {
         let headers: Vec<&str> = args.header.iter().map(|(name, _)| name.as_str()).collect();
         let body = args.extra_request_body.as_ref();
         let body = body.map(crate::secret::masked_members);
-        let (data, source) = (&args.data, self.source.as_ref());
+        let (data, source) = (&args.data, self.dataset.source.as_ref());
         let is_shared = data.dataset_name == DatasetName::GeneratedSharedPrefix;
         let shared = Some(&data.shared_prefix).filter(|_| is_shared);
+        let unit = match data.dataset_name {
+            DatasetName::RandomIds => "tokens",
+            _ => "words",
+        };
         let has_times = data.arrival == Some(ArrivalSource::Trace);
         json!({
             "backend": value_name(args.backend),
@@ -46,7 +48,7 @@ impl RunPlan {
             "think_time_s": conversation.map(|args| args.think_time_s.as_secs_f64()),
             "follow_up_len": conversation.map(|args| args.follow_up_len),
             "random_input_len": args.random_input_len,
-            "random_input_unit": self.input_unit(),
+            "random_input_unit": unit,
             "random_output_len": args.random_output_len,
             "random_range_ratio": args.random_range_ratio,
             "vocab_size": args.vocab_size,
@@ -62,7 +64,6 @@ impl RunPlan {
             "leave_out_first": args.leave_out_first.as_secs_f64().to_string(),
             "leave_out_last": args.leave_out_last.as_secs_f64().to_string(),
             "request_timeout_s": args.request_timeout_s.as_secs_f64(),
-            "connect_timeout_s": args.connect_timeout_s.as_secs_f64(),
             "dataset_name": value_name(data.dataset_name),
             "dataset_path": source.map(|source| &source.path),
             "dataset_sha256": source.map(|source| &source.sha256),
@@ -77,45 +78,10 @@ impl RunPlan {
         })
     }
 
-    /// The unit of a prompt's length.
-    fn input_unit(&self) -> &'static str {
-        match self.args.data.dataset_name {
-            DatasetName::RandomIds => "tokens",
-            _ => "words",
-        }
-    }
-
     /// The line that is printed at the start of a run.
     pub(in crate::traffic) fn announcement(&self, schedule: &[Planned]) -> String {
-        let args = &self.args;
-        let name = value_name(args.data.dataset_name);
-        let content = match &self.source {
-            Some(Source { path, sha256 }) => {
-                format!("{name} {} (SHA-256 {sha256})", path.display())
-            }
-            None if args.data.dataset_name == DatasetName::GeneratedSharedPrefix => name,
-            None => {
-                let unit = self.input_unit();
-                let lengths = |max| match length_range(max, args.random_range_ratio).into_inner() {
-                    (low, high) if low == high => high.to_string(),
-                    (low, high) => format!("{low} to {high}"),
-                };
-                let [input, output] = [args.random_input_len, args.random_output_len].map(lengths);
-                format!("prompts of {input} {unit}, outputs of {output} tokens")
-            }
-        };
         let first = schedule.first().map_or(0, |planned| planned.number);
         let first = self.req_id(self.request_index(first, 0));
-        let of = match self.max_turns {
-            1 => String::new(),
-            _ => format!(" of {} conversations", schedule.len()),
-        };
-        let count = self.count(schedule);
-        let shard = args
-            .shard
-            .map_or_else(String::new, |shard| format!(" (shard {shard})"));
-        let start = args.start_at;
-        let start = start.map_or_else(String::new, |at| format!(", from {} on", at.utc()));
-        format!("{count} requests{of}{shard}{start}, {content}; ids from {first} on")
+        format!("{} requests, ids from {first} on", self.count(schedule))
     }
 }

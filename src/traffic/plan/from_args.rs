@@ -1,18 +1,21 @@
 //! Makes a plan from flags: data set, arrival process, client.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::report::load::Goal;
-use crate::traffic::args::{Args, ArrivalSource, DatasetName};
+use crate::traffic::args::{Args, ArrivalSource, DatasetName, value_name};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::arrival::{Arrival, Gaps};
 use crate::traffic::client::{ClientOptions, api_key};
 use crate::traffic::download;
 use crate::traffic::error::Error;
-use crate::traffic::workload::dataset::Dataset;
-use crate::traffic::workload::source::Source;
-use crate::traffic::workload::trace::Limits;
+use crate::traffic::workload::custom;
+use crate::traffic::workload::dataset::{Content, Dataset};
+use crate::traffic::workload::sharegpt::Sample;
+use crate::traffic::workload::source;
+use crate::traffic::workload::trace::{Limits, Trace};
 
 use super::{DEFAULT_REQUESTS, RunPlan, nanos};
 
@@ -29,13 +32,12 @@ impl Args {
         Goal::each_once(&args.goodput).map_err(Error::Usage)?;
         let arrival = args.arrival()?;
         let turns = args.data.turns(args.conversation.turns)?;
-        let (mut dataset, source) = args.dataset(&arrival, turns)?;
+        let mut dataset = args.dataset(&arrival, turns)?;
         let plan = RunPlan {
             client: self.client()?,
             max_turns: turns,
             arrival: dataset.times.take().map_or(arrival, Arrival::At),
             dataset: Arc::new(dataset),
-            source,
             request_id_prefix: self.id_prefix(),
             check_target: true,
             args,
@@ -47,22 +49,14 @@ impl Args {
     /// Returns the flags with `--dataset-path` filled in for a data set that can be downloaded.
     ///
     /// # Errors
-    /// The download failed; [`Error::Usage`] if there is no folder to keep it in.
+    /// The download failed.
     pub(in crate::traffic) async fn with_downloads(&self) -> Result<Args, Error> {
         let mut args = self.clone();
-        // Wrong flags are reported at once, not after a download.
-        self.data.speed(&self.arrival()?)?;
         if self.data.dataset_name == DatasetName::Sharegpt && self.data.dataset_path.is_none() {
-            self.requested_count(&self.arrival()?)?;
-            let cache = download::cache().ok_or_else(|| {
-                let message = "--dataset-name sharegpt: there is no folder to keep it in: set HOME or \
-                    XDG_CACHE_HOME, or name the file with --dataset-path FILE";
-                Error::Usage(message.to_owned())
-            })?;
             // The variable of Hugging Face's own client.
             let mirror = std::env::var("HF_ENDPOINT").ok();
             let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
-            args.data.dataset_path = Some(download::sharegpt(&cache, mirror).await?);
+            args.data.dataset_path = Some(download::sharegpt(&download::cache(), mirror).await?);
         }
         Ok(args)
     }
@@ -78,9 +72,6 @@ impl Args {
         };
         match &self.rate_curve {
             None => Ok(Arrival::new(self.request_rate, gaps)),
-            Some(_) if self.data.arrival == Some(ArrivalSource::Trace) => usage(
-                "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
-            ),
             Some(curve) => Ok(Arrival::Process {
                 gaps,
                 rate: curve.clone(),
@@ -96,7 +87,6 @@ impl Args {
             api_key: api_key(self.api_key.as_deref()).map_err(Error::Usage)?,
             headers: self.header.clone(),
             reuse: !self.disable_connection_reuse,
-            connect_timeout: self.connect_timeout_s,
             request_timeout: self.request_timeout_s,
         })
     }
@@ -116,8 +106,10 @@ impl Args {
     ///
     /// # Errors
     /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
-    fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<(Dataset, Option<Source>), Error> {
-        let speed = self.data.speed(arrival)?;
+    fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<Dataset, Error> {
+        use DatasetName::*;
+        let (data, seed) = (&self.data, self.seed);
+        let speed = data.speed(arrival)?;
         let end = speed.zip(self.duration);
         let limits = Limits {
             count: self.num_prompts,
@@ -125,9 +117,28 @@ impl Args {
             end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
             speed,
         };
-        let count = self.requested_count(arrival);
-        let count = count.map(|count| count.unwrap_or(DEFAULT_REQUESTS));
-        let (seed, vocab_size) = (self.seed, self.vocab_size);
-        self.data.dataset(seed, vocab_size, turns, count, limits)
+        // Clap has checked that those which need a file have one.
+        let path = data.dataset_path.as_deref();
+        let file = path.unwrap_or(Path::new(""));
+        let generated = match data.dataset_name {
+            Custom => return source::read(file, custom::Custom::default()),
+            Sharegpt => {
+                let count = self.requested_count(arrival)?.unwrap_or(DEFAULT_REQUESTS);
+                return source::read(file, Sample::new(&data.sharegpt, count, turns, seed));
+            }
+            Mooncake => return source::read(file, Trace::new(false, limits)),
+            Azure | Burstgpt => return source::read(file, Trace::new(true, limits)),
+            Random | Conversations => Dataset::endless(Content::words()),
+            RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),
+            GeneratedSharedPrefix => data.shared_prefix.dataset(seed)?,
+        };
+        match path {
+            Some(_) => Err(Error::Usage(format!(
+                "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
+                file.display(),
+                value_name(data.dataset_name)
+            ))),
+            None => Ok(generated),
+        }
     }
 }

@@ -2,6 +2,13 @@
 
 use serde::Serialize;
 
+use crate::clock::{NANOS, seconds};
+use crate::report::load::Summary;
+use crate::stats::Histogram;
+use crate::traffic::driver::Run;
+use crate::traffic::lag::Lag;
+use crate::traffic::plan::Planned;
+
 /// The limits above which a send, or the event loop, is late; in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bounds {
@@ -32,13 +39,6 @@ pub struct Delay {
     pub p99: f64,
     /// The maximum.
     pub max: f64,
-}
-
-/// The sends compared with the schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Gaps {
-    /// How long all sends took, divided by how long the schedule takes.
-    pub stretch: f64,
 }
 
 /// What a run is judged by. What was not measured is `None`, and not judged.
@@ -72,32 +72,93 @@ pub struct Evidence {
     pub loop_late: f64,
     /// The share of time in which it was later than [`Bounds::gross`].
     pub loop_very_late: f64,
-    /// How long all sends took; `None` if all were due at once, or fewer than 20.
-    pub gaps: Option<Gaps>,
-    /// The limits of late sends.
+    /// Above which delays it is late.
     pub bounds: Bounds,
-    /// The limits of the event loop.
-    pub loop_bounds: Bounds,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds::of(None, None)
+        Bounds::of(None)
     }
 }
 
 impl Bounds {
-    /// The limits for a median time to the first token (or of the response) of `typical` seconds. If all requests are due at once,
-    /// which no machine can achieve, `at_once` is how long the run took, and the limits are shares of that.
-    pub fn of(typical: Option<f64>, at_once: Option<f64>) -> Bounds {
-        let (typical, at_once) = (typical.unwrap_or(0.0), at_once.unwrap_or(0.0));
-        let limit = |share: f64, (min, max): (f64, f64)| {
-            let relative = (share * typical).clamp(min, max);
-            relative.max(share * at_once)
-        };
+    /// The limits for a median time to the first token (or of the response) of `typical` seconds.
+    pub fn of(typical: Option<f64>) -> Bounds {
+        let limit =
+            |share: f64, (min, max): (f64, f64)| (share * typical.unwrap_or(0.0)).clamp(min, max);
         Bounds {
             slight: limit(SLIGHT_SHARE, SLIGHT_RANGE),
             gross: limit(GROSS_SHARE, GROSS_RANGE),
+        }
+    }
+
+    /// Counts the delays above each of the two.
+    fn count_above(self, delays: &Histogram) -> [u64; 2] {
+        let bounds = [self.slight, self.gross].map(|bound| (bound * NANOS as f64) as i64);
+        let counts = delays.counts(&bounds);
+        let from = |index: usize| counts.iter().skip(index).map(|count| u64::from(*count));
+        [from(1).sum(), from(2).sum()]
+    }
+}
+
+impl Delay {
+    /// The quantiles of these delays, within 3.2 %; `None` if there are none.
+    fn of(delays: &Histogram) -> Option<Delay> {
+        let at = |q| delays.quantile(q).map(seconds);
+        Some(Delay {
+            p50: at(0.5)?,
+            p99: at(0.99)?,
+            max: at(1.0)?,
+        })
+    }
+}
+
+impl Evidence {
+    /// What a run leaves: `delays` are those of its event loop.
+    pub(in crate::traffic) fn of(run: &Run, summary: &Summary, delays: &Histogram) -> Evidence {
+        let at = |planned: Option<&Planned>| planned.map(|planned| planned.offset_nanos);
+        let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
+        let bounds = Bounds::of(summary.typical_wait());
+        let measured = Evidence::measured(&run.lag, delays, bounds, is_at_once);
+        let scheduled = summary.run.scheduled as u64;
+        let not_due = scheduled.saturating_sub(summary.requests());
+        Evidence {
+            scheduled,
+            // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
+            unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
+            given_up: run.lag.given_up,
+            due: summary.requests(),
+            failed: summary.failed(),
+            dropped: run.dropped,
+            ..measured
+        }
+    }
+
+    /// How late sends and event loop were. No machine can send all requests at the same moment: `is_at_once`, none is late.
+    pub(in crate::traffic) fn measured(
+        lag: &Lag,
+        event_loop: &Histogram,
+        bounds: Bounds,
+        is_at_once: bool,
+    ) -> Evidence {
+        let [late, very_late] = match is_at_once {
+            true => [0, 0],
+            false => bounds.count_above(&lag.delays),
+        };
+        let share = |count: u64| count as f64 / event_loop.count().max(1) as f64;
+        let [loop_late, loop_very_late] = bounds.count_above(event_loop).map(share);
+        Evidence {
+            sent: lag.delays.count(),
+            waited_for_slot: lag.waited_for_slot,
+            lag: Delay::of(&lag.delays),
+            late,
+            very_late,
+            event_loop: Delay::of(event_loop),
+            loop_late,
+            loop_very_late,
+            bounds,
+            ..Evidence::default()
         }
     }
 }

@@ -1,3 +1,4 @@
+use super::evidence::{Bounds, Delay};
 use super::*;
 
 /// A minute at 20 requests per second, without problems.
@@ -15,7 +16,6 @@ fn good() -> Evidence {
         late: 6,
         event_loop: Some(delay),
         loop_late: 0.005,
-        gaps: Some(Gaps { stretch: 1.0001 }),
         ..Evidence::default()
     }
 }
@@ -31,21 +31,15 @@ fn of(share: f64) -> u64 {
     (share * 1200.0) as u64
 }
 
-fn longer(share: f64) -> Option<Gaps> {
-    let stretch = 1.0 + share;
-    Some(Gaps { stretch })
-}
-
 /// What is changed; a part of the reason, and values that are valid, degraded, invalid.
 type Case = (fn(&mut Evidence, f64), &'static str);
 
 /// Each figure alone, on either side of its limits.
-const CASES: [Case; 7] = [
+const CASES: [Case; 6] = [
     (|e, x| e.late = of(x), "late: 0.009 0.05 0.12"),
     (|e, x| e.very_late = of(x), "late: 0.001 0.005 0.02"),
     (|e, x| e.loop_late = x, "event loop: 0.01 0.1 0.3"),
     (|e, x| e.loop_very_late = x, "event loop: 0.005 0.03 0.1"),
-    (|e, x| e.gaps = longer(x), "longer: 0.01 0.05 0.5"),
     (|e, x| e.dropped = of(x), "never sent: 0 0.005 0.02"),
     (|e, x| e.failed = of(x), "failed: 0.02 0.9"),
 ];
@@ -98,17 +92,15 @@ fn reasons_give_counts_and_the_worst_comes_first() {
 
 #[test]
 fn limits_of_lateness_follow_the_measured_times_within_a_range() {
-    for (typical, at_once, slight, gross) in [
-        (None, None, 0.01, 0.05),
-        (Some(0.4), None, 0.04, 0.2),
+    for (typical, slight, gross) in [
+        (None, 0.01, 0.05),
+        (Some(0.4), 0.04, 0.2),
         // A starved client measures long times, which do not excuse it.
-        (Some(60.0), None, 0.1, 0.5),
-        // Sending a thousand requests takes time.
-        (Some(1.0), Some(30.0), 3.0, 15.0),
+        (Some(60.0), 0.1, 0.5),
     ] {
-        let bounds = Bounds::of(typical, at_once);
+        let bounds = Bounds::of(typical);
         let off = (bounds.slight - slight).abs() + (bounds.gross - gross).abs();
-        assert!(off < 1e-9, "{bounds:?} of {typical:?}, {at_once:?}");
+        assert!(off < 1e-9, "{bounds:?} of {typical:?}");
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::clock::NANOS;
 use crate::traffic::args::values;
@@ -52,53 +51,16 @@ impl ConversationArgs {
     }
 }
 
-/// Builds the body of the turn after the one whose body was `sent` and whose response was `reply`: appends reply and next message to
-/// the messages of a chat, or to the text of another API. `None` if `sent` has neither.
-pub fn next_body(sent: &[u8], reply: &str, next: &FollowUp) -> Option<Bytes> {
-    let mut body: Map<String, Value> = serde_json::from_slice(sent).ok()?;
-    match body.get_mut("messages") {
-        Some(messages) => {
-            let messages = messages.as_array_mut()?;
-            messages.push(json!({"role": "assistant", "content": reply}));
-            messages.push(json!({"role": "user", "content": next.text}));
-        }
-        None => {
-            let key = ["text", "prompt"];
-            let key = key.into_iter().find(|key| body.contains_key(*key))?;
-            let Some(Value::String(text)) = body.get_mut(key) else {
-                return None;
-            };
-            text.push_str(reply);
-            text.push_str("\n\n");
-            text.push_str(&next.text);
-        }
-    }
-    let max_tokens = match body.get_mut("sampling_params") {
-        Some(Value::Object(sampling)) => sampling.get_mut("max_new_tokens"),
-        _ => body.get_mut("max_tokens"),
-    };
-    if let Some(max_tokens) = max_tokens {
-        *max_tokens = next.output_length.into();
-    }
-    Some(Bytes::from(Value::Object(body).to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_turn_of_token_ids_has_no_next() {
-        let turn = FollowUp {
-            think_ns: 0,
-            text: "and then?".to_owned(),
-            output_length: 7,
-        };
-        for sent in [
-            r#"{"prompt": [1, 2], "max_tokens": 3}"#,
-            r#"{"input_ids": [1, 2]}"#,
-        ] {
-            assert_eq!(next_body(sent.as_bytes(), " a reply", &turn), None);
+impl FollowUp {
+    /// Appends a reply and this turn to a prompt: to the messages of a chat, or to a text.
+    pub fn append_to(&self, prompt: &mut Value, reply: &str) {
+        match prompt {
+            Value::Array(messages) => messages.extend([
+                json!({"role": "assistant", "content": reply}),
+                json!({"role": "user", "content": self.text}),
+            ]),
+            Value::String(text) => text.extend([reply, "\n\n", &self.text]),
+            _ => {}
         }
     }
 }

@@ -17,18 +17,10 @@ pub struct Custom(Vec<Arc<Entry>>);
 #[derive(Debug, Deserialize)]
 pub struct Line {
     prompt: Option<String>,
-    messages: Option<Vec<Message>>,
+    messages: Option<Vec<Value>>,
     completion: Option<String>,
     #[serde(default)]
     id: Value,
-}
-
-/// A message of a chat, which is sent unchanged.
-#[derive(Debug, Deserialize)]
-#[serde(try_from = "Value")]
-struct Message {
-    json: Value,
-    words: u64,
 }
 
 impl Format for Custom {
@@ -44,9 +36,8 @@ impl Format for Custom {
             (None, None) => return Err("has neither `prompt` nor `messages`".to_owned()),
             (Some(_), Some(_)) => return Err("has both `prompt` and `messages`".to_owned()),
             (None, Some(messages)) => {
-                let words = messages.iter().map(|message| message.words).sum();
-                let json = messages.into_iter().map(|message| message.json);
-                (words, Content::Messages(json.collect()))
+                let words = messages.iter().map(words_of).sum();
+                (words, Content::Messages(messages))
             }
             (Some(prompt), _) if prompt.trim().is_empty() => {
                 return Err("`prompt` must not be empty".to_owned());
@@ -58,7 +49,7 @@ impl Format for Custom {
             output: line
                 .completion
                 .map(|text| text.split_whitespace().count().max(1) as u64),
-            data_id: id(line.id)?,
+            data_id: id(line.id),
             content,
             later: LaterTurns::Given(Vec::new()),
         }));
@@ -73,24 +64,15 @@ impl Format for Custom {
     }
 }
 
-impl TryFrom<Value> for Message {
-    type Error = &'static str;
-
-    fn try_from(json: Value) -> Result<Message, &'static str> {
-        if !json.get("role").is_some_and(Value::is_string) {
-            return Err("`role` must be a string");
+/// Counts the words of a message of a chat. What else it holds is the server's to judge.
+fn words_of(message: &Value) -> u64 {
+    match &message["content"] {
+        Value::String(text) => count_words(text),
+        Value::Array(parts) => {
+            let texts = parts.iter().filter_map(|part| part["text"].as_str());
+            texts.map(count_words).sum()
         }
-        let words = match json.get("content") {
-            Some(Value::String(text)) => count_words(text),
-            Some(Value::Array(parts)) => {
-                let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
-                texts.map(count_words).sum()
-            }
-            // A tool call of an assistant has no content.
-            None | Some(Value::Null) => 0,
-            Some(_) => return Err("`content` must be a string or an array of parts"),
-        };
-        Ok(Message { json, words })
+        _ => 0,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Data sets: entries with their lengths and contents.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -13,6 +14,17 @@ pub struct Dataset {
     pub count: Option<usize>,
     /// The offsets of its requests in nanoseconds, in order; `None` if their times are not used.
     pub times: Option<Arc<[i64]>>,
+    /// The file that it was read from; `None` if it is generated.
+    pub source: Option<Source>,
+}
+
+/// The file that a data set was read from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source {
+    /// Its path.
+    pub path: PathBuf,
+    /// The SHA-256 of the whole file, hexadecimal.
+    pub sha256: String,
 }
 
 /// An entry of a data set: a request, or a conversation.
@@ -94,16 +106,12 @@ impl Entry {
     }
 }
 
-/// Parses the id of an entry; `None` if it has none.
-///
-/// # Errors
-/// It is neither a string nor a number.
-pub(super) fn id(value: Value) -> Result<Option<String>, String> {
+/// The id of an entry as a text; `None` if it has none.
+pub(super) fn id(value: Value) -> Option<String> {
     match value {
-        Value::Null => Ok(None),
-        Value::String(text) => Ok(Some(text)),
-        Value::Number(number) => Ok(Some(number.to_string())),
-        _ => Err("`id` must be a string or number".to_owned()),
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        other => Some(other.to_string()),
     }
 }
 
@@ -115,6 +123,7 @@ impl Dataset {
             count: Some(entries.len()),
             entries,
             times: None,
+            source: None,
         }
     }
 

@@ -1,11 +1,13 @@
-//! Reads files of records: objects of JSON, in an array or one after the other (JSON lines), or rows of CSV.
+//! Reads files of records: objects of JSON, in an array or one a line (JSON lines), or rows of CSV.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::fmt;
+use std::io::BufRead;
 
-use csv::{ErrorKind, ReaderBuilder, StringRecord, Terminator, Trim};
-use serde::de::DeserializeOwned;
-
-use crate::disk::MAX_LINE_BYTES;
+use csv::{ErrorKind, Position, ReaderBuilder, StringRecord, Terminator, Trim};
+use serde::de::{
+    Deserialize as _, DeserializeOwned, Deserializer as _, Error as _, SeqAccess, Visitor,
+};
+use serde_path_to_error::{Path, Track};
 
 use super::dataset::Dataset;
 
@@ -34,23 +36,11 @@ pub trait Format {
     fn finish(self) -> Result<Dataset, String>;
 }
 
-/// The longest record of JSON, which is held in memory. Enough for a prompt of some million tokens.
-const MAX_RECORD_BYTES: usize = 1 << 24;
-
-/// A file of records. Counts lines, and limits the length of a record.
-struct RecordFile<R> {
-    file: BufReader<R>,
-    line: u64,
-    /// Bytes of the current record so far.
-    bytes: usize,
-    max_bytes: usize,
-}
-
 /// Reads a data set.
 ///
 /// # Errors
 /// The number of the line and what is wrong there; to be appended to the file's name.
-pub fn read<F: Format>(file: impl Read, mut format: F) -> Result<Dataset, String> {
+pub fn read<F: Format>(file: impl BufRead, mut format: F) -> Result<Dataset, String> {
     let read = match format.columns() {
         Some(columns) => read_csv(file, columns, &mut format),
         None => read_json(file, &mut format),
@@ -62,140 +52,94 @@ pub fn read<F: Format>(file: impl Read, mut format: F) -> Result<Dataset, String
 /// The number of a line, and what is wrong there.
 type LineError = (u64, String);
 
-fn read_json<F: Format>(file: impl Read, format: &mut F) -> Result<(), LineError> {
-    let mut json = RecordFile::new(file, MAX_RECORD_BYTES);
-    let is_array = json.peek()? == Some(b'[');
-    if is_array {
-        json.skip();
+fn read_json<F: Format>(mut file: impl BufRead, format: &mut F) -> Result<(), LineError> {
+    let start = file.fill_buf().map_err(|error| (1, error.to_string()))?;
+    if start.trim_ascii_start().starts_with(b"[") {
+        let mut json = serde_json::Deserializer::from_reader(file);
+        let mut track = Track::new();
+        let list = serde_path_to_error::Deserializer::new(&mut json, &mut track);
+        let read = list.deserialize_seq(Records(format));
+        let read = read.and_then(|()| json.end());
+        return read.map_err(|error| (error.line() as u64, problem(&track.path(), &error)));
     }
-    // The last token of an array: `[`, `,`, `]`, or `}` for a record. `None` in JSON lines.
-    let mut last = is_array.then_some(b'[');
-    loop {
-        match (last, json.peek()?) {
-            (None | Some(b'[' | b','), Some(b'{')) => {}
-            (Some(b'}'), Some(token @ (b',' | b']'))) | (Some(b'['), Some(token @ b']')) => {
-                json.skip();
-                last = Some(token);
-                continue;
-            }
-            (None | Some(b']'), None) => return Ok(()),
-            (_, None) => return Err(json.error("is not JSON: the list does not end")),
-            (Some(b'}'), _) => return Err(json.error("is not JSON: expected `,` or `]`")),
-            _ => return Err(json.error("is not JSON: must be an object, `{…}`")),
+    for (line, text) in (1..).zip(file.lines()) {
+        let text = text.map_err(|error| (line, error.to_string()))?;
+        if text.trim().is_empty() {
+            continue;
         }
-        last = is_array.then_some(b'}');
-        let line = json.line;
-        json.bytes = 0;
-        let mut deserializer = serde_json::Deserializer::from_reader(&mut json);
-        let record = serde_path_to_error::deserialize(&mut deserializer);
-        let record = record.map_err(|error| (line, problem(&error)))?;
+        let mut json = serde_json::Deserializer::from_str(&text);
+        let mut track = Track::new();
+        let record = serde_path_to_error::Deserializer::new(&mut json, &mut track);
+        let record = F::Record::deserialize(record).and_then(|record| json.end().map(|()| record));
+        let record = record.map_err(|error| (line, problem(&track.path(), &error)))?;
         if !format.add(record).map_err(|problem| (line, problem))? {
-            return Ok(());
+            break;
         }
+    }
+    Ok(())
+}
+
+/// Adds the records of a JSON array to a format as they are read.
+struct Records<'f, F>(&'f mut F);
+
+impl<'de, F: Format> Visitor<'de> for Records<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut records: A) -> Result<(), A::Error> {
+        let mut is_enough = false;
+        while let Some(record) = records.next_element()? {
+            is_enough = is_enough || !self.0.add(record).map_err(A::Error::custom)?;
+        }
+        Ok(())
     }
 }
 
-/// Describes what is wrong with a record of JSON, with the path of the wrong value.
-fn problem(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
-    let (path, text) = (error.path().to_string(), error.inner().to_string());
-    // serde's line is removed: it counts from the start of the record.
+/// Describes what is wrong with JSON, with the path of the wrong value. The line that serde names is left out.
+fn problem(path: &Path, error: &serde_json::Error) -> String {
+    let (path, text) = (path.to_string(), error.to_string());
     let message = text.rsplit_once(" at line ");
     let message = message.map_or(&*text, |(message, _)| message);
-    match (error.inner().is_data(), &*path) {
-        (false, _) if error.inner().is_io() => text,
-        (false, _) => format!("is not JSON: {message}"),
-        (true, ".") => message.to_owned(),
-        (true, path) => format!("`{path}`: {message}"),
-    }
-}
-
-impl<R: Read> RecordFile<R> {
-    fn new(file: R, max_bytes: usize) -> RecordFile<R> {
-        RecordFile {
-            file: BufReader::with_capacity(1 << 16, file),
-            line: 1,
-            bytes: 0,
-            max_bytes,
-        }
-    }
-
-    /// Skips white space and returns the byte after it, without consuming that.
-    fn peek(&mut self) -> Result<Option<u8>, LineError> {
-        loop {
-            match self.file.fill_buf().map(|rest| rest.first().copied()) {
-                Ok(Some(byte)) if byte.is_ascii_whitespace() => self.skip(),
-                Ok(byte) => return Ok(byte),
-                Err(cause) => return Err(self.error(&cause.to_string())),
-            }
-        }
-    }
-
-    /// Skips the next byte.
-    fn skip(&mut self) {
-        self.line += u64::from(self.file.buffer().first() == Some(&b'\n'));
-        self.file.consume(1);
-    }
-
-    fn error(&self, problem: &str) -> LineError {
-        (self.line, problem.to_owned())
-    }
-}
-
-impl<R: Read> Read for RecordFile<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read(into)?;
-        let read = into.get(..count).unwrap_or_default();
-        self.line += memchr::memchr_iter(b'\n', read).count() as u64;
-        self.bytes += count;
-        match self.bytes > self.max_bytes {
-            true => {
-                let max = self.max_bytes;
-                Err(io::Error::other(format!("has more than {max} bytes")))
-            }
-            false => Ok(count),
-        }
+    match &*path {
+        "." | "?" => message.to_owned(),
+        path => format!("`{path}`: {message}"),
     }
 }
 
 fn read_csv<F: Format>(
-    file: impl Read,
+    file: impl BufRead,
     columns: &[[&str; 2]],
     format: &mut F,
 ) -> Result<(), LineError> {
-    let file = RecordFile::new(file, MAX_LINE_BYTES);
     let mut rows = ReaderBuilder::new();
     // With the terminator `\r\n` its count of lines would lag behind.
     rows.terminator(Terminator::Any(b'\n')).trim(Trim::All);
     let mut rows = rows.flexible(true).from_reader(file);
     let names = rows.headers().map_err(|error| (1, error.to_string()))?;
-    if let Some(column) = columns
-        .iter()
-        .find(|column| !names.iter().any(|name| column.contains(&name)))
-    {
+    let names = names.clone();
+    let is_missing = |column: &&[&str; 2]| !names.iter().any(|name| column.contains(&name));
+    if let Some(column) = columns.iter().find(is_missing) {
         return Err((1, format!("has no column {}", column.join(" or "))));
     }
-    let (names, mut row) = (names.clone(), StringRecord::new());
-    loop {
-        let read = rows.read_record(&mut row);
-        // A row's position is that of the blank lines before it. The reader has gone past the row's line, unless that is the last.
-        let last_read = rows.position().line() - 1;
-        let line = row
-            .position()
-            .map_or(last_read, |at| at.line().max(last_read));
-        if !read.map_err(|error| (line, error.to_string()))? {
-            return Ok(());
-        }
-        // What has been read ahead, a few KB, belongs to the next rows.
-        rows.get_mut().bytes = 0;
+    let (mut row, mut line) = (StringRecord::new(), 1);
+    while rows
+        .read_record(&mut row)
+        .map_err(|error| (line, error.to_string()))?
+    {
+        line = row.position().map_or(line, Position::line);
         if row.iter().all(str::is_empty) {
             continue;
         }
         let record = row.deserialize(Some(&names));
         let record = record.map_err(|error| (line, wrong_cell(&error, &names, &row)))?;
         if !format.add(record).map_err(|problem| (line, problem))? {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }
 
 /// Describes what is wrong with a row of CSV, with its column.

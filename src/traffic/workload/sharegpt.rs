@@ -107,7 +107,7 @@ impl Sample {
         Some(Entry {
             input: Some(count_words(&text)),
             output: Some(output),
-            data_id: id(conversation.id).unwrap_or_default(),
+            data_id: id(conversation.id),
             content: Content::Text(text),
             later: LaterTurns::Given(turns.collect()),
         })

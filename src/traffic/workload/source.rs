@@ -2,24 +2,15 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead as _, BufReader, Read};
+use std::path::Path;
 
 use ring::digest;
 
 use crate::traffic::error::Error;
 
-use super::dataset::Dataset;
+use super::dataset::{Dataset, Source};
 use super::records::{self, Format};
-
-/// The file that a data set was read from.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Source {
-    /// Its path.
-    pub path: PathBuf,
-    /// The SHA-256 of the whole file, hexadecimal.
-    pub sha256: String,
-}
 
 /// A byte order mark, which some programs write before a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
@@ -55,27 +46,24 @@ pub(in crate::traffic) fn sha256(path: &Path) -> io::Result<String> {
 ///
 /// # Errors
 /// [`Error::Usage`] names the file, the line, the member or column, and what is expected.
-pub(in crate::traffic) fn read(
-    path: &Path,
-    format: impl Format,
-) -> Result<(Dataset, Option<Source>), Error> {
+pub(in crate::traffic) fn read(path: &Path, format: impl Format) -> Result<Dataset, Error> {
     let usage = |problem: &dyn Display| {
         let path = path.display();
         Error::Usage(format!("--dataset-path {path}{problem}"))
     };
     let read_error = |cause: io::Error| usage(&format_args!(": {cause}"));
-    let mut file = HashedFile::open(path).map_err(read_error)?;
-    let mut start = Vec::new();
-    let mut first = file.by_ref().take(BYTE_ORDER_MARK.len() as u64);
-    first.read_to_end(&mut start).map_err(read_error)?;
-    let start = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start);
-    let read = records::read(start.chain(&mut file), format);
-    let dataset = read.map_err(|problem| usage(&problem))?;
-    let source = Source {
+    let file = HashedFile::open(path).map_err(read_error)?;
+    let mut file = BufReader::with_capacity(1 << 16, file);
+    let start = file.fill_buf().map_err(read_error)?;
+    if start.starts_with(BYTE_ORDER_MARK) {
+        file.consume(BYTE_ORDER_MARK.len());
+    }
+    let mut dataset = records::read(&mut file, format).map_err(|problem| usage(&problem))?;
+    dataset.source = Some(Source {
         path: path.to_owned(),
-        sha256: file.sum().map_err(read_error)?,
-    };
-    Ok((dataset, Some(source)))
+        sha256: file.into_inner().sum().map_err(read_error)?,
+    });
+    Ok(dataset)
 }
 
 impl HashedFile {

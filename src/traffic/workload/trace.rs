@@ -30,14 +30,10 @@ pub struct Limits {
 pub struct Trace {
     is_csv: bool,
     limits: Limits,
-    /// The limits of requests (150 bytes each) and blocks (8 bytes each) that are kept in memory.
-    max: (usize, usize),
     /// Each with its time, nanoseconds from the first; while the trace is read, as in the file.
     requests: Vec<(i64, Arc<Entry>)>,
-    blocks: usize,
     /// The time of the earliest request so far. Lines may be out of order, so times are made relative to it at the end.
     earliest: Option<i64>,
-    is_too_long: bool,
 }
 
 /// A line of a trace.
@@ -73,8 +69,8 @@ const COLUMNS: [[&str; 2]; 3] = [
 const BLOCK_TOKENS: u64 = 512;
 /// How far lines may be out of order. Reading ends at a line that is later than the limit by more than this.
 const DISORDER_NANOS: i64 = 60 * NANOS;
-/// The default limits of requests and blocks.
-const MAX_KEPT: (usize, usize) = (5_000_000, 30_000_000);
+/// The limit of requests, which are kept in memory.
+const MAX_KEPT: usize = 5_000_000;
 /// The longest prompt or response, in tokens. A prompt is held in memory.
 const MAX_TOKENS: u32 = 10_000_000;
 
@@ -84,7 +80,6 @@ impl Trace {
         Trace {
             is_csv,
             limits,
-            max: MAX_KEPT,
             ..Trace::default()
         }
     }
@@ -111,15 +106,11 @@ impl Format for Trace {
 
     fn add(&mut self, line: Line) -> Result<bool, String> {
         let unit = if self.is_csv { 1.0 } else { 1e3 };
-        let at = match &line.timestamp {
-            Time::Date(date) => parse_date(date).filter(|_| self.is_csv),
-            Time::Number(number) => nanos(number / unit),
+        let (at, text) = match &line.timestamp {
+            Time::Date(date) => (parse_date(date).filter(|_| self.is_csv), date.clone()),
+            Time::Number(number) => (nanos(number / unit), format!("{number:?}")),
         };
-        let no_time = || match &line.timestamp {
-            Time::Date(date) => format!("`{date}` is no time"),
-            Time::Number(number) => format!("`{number:?}` is no time"),
-        };
-        let at = at.ok_or_else(no_time)?;
+        let at = at.ok_or_else(|| format!("`{text}` is no time"))?;
         let (input, output) = (line.input_length, line.output_length);
         let longest = input.max(output);
         if longest > MAX_TOKENS {
@@ -137,8 +128,12 @@ impl Format for Trace {
         if is_over || beyond >= 0 || !has_tokens {
             return Ok(!is_over);
         }
-        self.blocks += line.hash_ids.len();
-        self.is_too_long = self.requests.len() == self.max.0 || self.blocks > self.max.1;
+        if self.requests.len() == MAX_KEPT {
+            return Err(format!(
+                "holds more than {MAX_KEPT} requests: say how many with --num-prompts, or with --arrival trace how long with \
+                 --duration"
+            ));
+        }
         self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
         let content = Content::Words {
             shared_parts: line.hash_ids,
@@ -151,18 +146,11 @@ impl Format for Trace {
             ..Entry::random(content)
         };
         self.requests.push((at, Arc::new(entry)));
-        Ok(!self.is_too_long)
+        Ok(true)
     }
 
     /// Sorts the requests by time.
     fn finish(self) -> Result<Dataset, String> {
-        if self.is_too_long {
-            let (requests, blocks) = self.max;
-            return Err(format!(
-                "holds more requests than are kept in memory ({requests}, or {blocks} blocks): say how many with \
-                 --num-prompts, or with --arrival trace how long with --duration"
-            ));
-        }
         let empty = "holds no request with a prompt and an answer";
         let (first, limits) = (self.earliest.ok_or(empty)?, self.limits);
         let mut requests = self.requests;

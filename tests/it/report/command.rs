@@ -112,7 +112,7 @@ async fn a_report_has_the_figures_of_a_run_of_its_window_and_of_its_shards() {
 
     // Who asked for figures of a part of a run does not take those of all of it for them.
     let load = "--num-prompts 1 --upstream-kind server --leave-out-first 10min --json";
-    let said = "figures are of all requests: none would be left without the first 600 s";
+    let said = "figures are of all requests: none would be left without the first";
     let done = runs.traffic("whole", load).await;
     assert_says(&done.err, said);
     for format in ["text", "markdown", "json"] {

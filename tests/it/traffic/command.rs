@@ -22,7 +22,7 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
     let root = tempfile::tempdir().unwrap();
     let line = "--random-input-len 8 --request-rate 200 --num-prompts 30 --seed 5 --request-id-prefix mine \
                 --upstream-kind server";
-    let announced = "30 requests, prompts of 8 words, outputs of 1024 tokens; ids from mine-0 on";
+    let announced = "30 requests, ids from mine-0 on; rows go to ";
     let wanted = ["requests.csv", "schedule.csv", "summary.json"];
     let programs = [generator, command as fn(SocketAddr, &Path, &str) -> Command];
     let mut schedules = Vec::new();
@@ -79,12 +79,12 @@ const WRONG: &str = "\
 --arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
 --trace-speed 2 | --trace-speed: goes with --arrival trace
 --arrival poisson --burstiness 2 | --burstiness: goes with --arrival gamma
-AZURE --arrival trace --rate-curve 0:1,9:9 | --rate-curve: the trace says when
+AZURE --arrival trace --rate-curve 0:1,9:9 | , and without --request-rate and --rate-curve
 --dataset-name random-ids --turns 2 | --turns 2: goes with --dataset-name conversations or sharegpt
-AZURE --arrival trace --request-rate 3 | --request-rate: the trace says when
+AZURE --arrival trace --request-rate 3 | , and without --request-rate and --rate-curve
 --dataset-name generated-shared-prefix --dataset-path x | goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix
 --dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000 | must be 10000000 prompts at most
-AZURE --arrival trace --num-prompts 9 | --num-prompts 9: the file has times for 3 requests only
+AZURE --arrival trace --num-prompts 9 | the schedule has 3 requests: lower --num-prompts, or
 AZURE.csv | azure-2024.csv.csv: No such file
 --goodput ttft:500 tpot:9 --goodput ttft:300 | --goodput: ttft must have one limit, not several";
 
@@ -216,7 +216,12 @@ async fn scripts_are_told_when_too_many_requests_failed() {
         (&most, "--max-failed 0.25", 0, ""),
         (&most, "--max-failed 24.9%", 4, one),
         (&most, "", 0, ""),
-        (&fewest, "", 4, "3 of 4 requests failed, more than half"),
+        (
+            &fewest,
+            "",
+            4,
+            "3 of 4 requests failed, more than --max-failed 0.5 allows",
+        ),
         (&fewest, "--max-failed 1", 0, ""),
     ] {
         let line =

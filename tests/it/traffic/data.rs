@@ -46,7 +46,6 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
     let config = &summary["config"];
     assert_eq!(config["dataset_sha256"], sum);
     assert_eq!(config["dataset_path"], path.to_str().unwrap());
-    assert_says(&done.err, &format!("(SHA-256 {sum})"));
     let offered = summary["offered_rate"].as_f64().unwrap();
     assert!((offered - 2.0 / 0.200000035).abs() < 1e-6, "{offered}");
 }

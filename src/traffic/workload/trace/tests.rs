@@ -1,6 +1,4 @@
-use std::io::{Read as _, Write as _};
-
-use super::super::{records, source};
+use super::super::records;
 use super::*;
 
 const MOONCAKE_LINES: &str = include_str!("../../../../tests/data/datasets/mooncake.jsonl");
@@ -77,41 +75,14 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
 }
 
 #[test]
-fn an_endless_line_is_not_held_in_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("endless");
-    let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
-    let record = "{\"timestamp\":1,\"input_length\":2,\"output_length\":3}\n{\"x\":\"";
-    for (is_csv, start, part) in [
-        (true, "", "line 1: has more than 1048576 bytes"),
-        (true, head, "line 2: has more than 1048576 bytes"),
-        (false, record, "line 2: has more than 16777216 bytes"),
-    ] {
-        let mut file = std::fs::File::create(&path).unwrap();
-        file.write_all(start.as_bytes()).unwrap();
-        let endless = std::io::repeat(b'a');
-        std::io::copy(&mut endless.take(17 << 20), &mut file).unwrap();
-        let error = source::read(&path, trace(is_csv, None, None)).unwrap_err();
-        assert!(error.to_string().contains(part), "{error:.200}");
-    }
-}
-
-#[test]
-fn a_trace_that_does_not_fit_into_memory_is_refused_unless_only_a_part_is_read() {
-    let gather = |count, max| {
-        let trace = Trace {
-            max,
-            ..trace(false, count, None)
-        };
-        let read = records::read(MOONCAKE_LINES.as_bytes(), trace);
-        read.map(|trace| trace.entries.len())
+fn a_trace_that_does_not_fit_into_memory_is_refused() {
+    let dataset = records::read(MOONCAKE_LINES.as_bytes(), trace(false, None, None)).unwrap();
+    let kept = (0, dataset.entries[0].clone());
+    let full = Trace {
+        requests: vec![kept; MAX_KEPT],
+        ..trace(false, None, None)
     };
-    assert_eq!(gather(None, (4, 8)).unwrap(), 4);
-    for max in [(3, 8), (4, 7)] {
-        let error = gather(None, max).unwrap_err();
-        let hint = "with --num-prompts, or with --arrival trace how long with --duration";
-        let is_expected = error.starts_with(": holds more") && error.ends_with(hint);
-        assert!(is_expected, "{error}");
-    }
-    assert_eq!(gather(Some(2), (2, 5)).unwrap(), 2);
+    let error = records::read(MOONCAKE_LINES.as_bytes(), full).unwrap_err();
+    let part = ", line 1: holds more than 5000000 requests: say how many with --num-prompts";
+    assert!(error.starts_with(part), "{error}");
 }
