@@ -213,22 +213,6 @@ impl Table {
         value.unwrap_or(Value::Empty)
     }
 
-    /// The dictionary code of a text: the same for equal texts, 0 for an empty cell. See [`Table::code_count`].
-    pub fn code(&self, column: ColumnId, row: usize) -> usize {
-        match self.store(column) {
-            Store::Texts(texts) => texts.row_code(row),
-            _ => 0,
-        }
-    }
-
-    /// The number of codes of a column, with that of the empty text.
-    pub fn code_count(&self, column: ColumnId) -> usize {
-        match self.store(column) {
-            Store::Texts(texts) => texts.all().count(),
-            _ => 1,
-        }
-    }
-
     /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count
     /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {
