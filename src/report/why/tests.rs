@@ -218,19 +218,14 @@ fn limits_of_files_are_used_and_their_source_is_named() {
         assert_eq!(json!(keys.map(|key| &server[key])), expected);
     };
     assert_limits(&run, json!([2, "found in the rows", 16_384]));
-    let command = "sglang serve --max-running-requests 2 --max-total-tokens 200000";
-    let mut file = RunFile {
-        processes: vec![ProcessFile::of("a:1", command)],
+    run.file = Some(RunFile {
+        servers: vec![ServerFile {
+            max_running_requests: Some(1),
+            ..ServerFile::of("a:1", "a:1")
+        }],
         ..RunFile::default()
-    };
-    run.file = Some(file.clone());
-    assert_limits(&run, json!([2, "its command", 200_000]));
-    file.servers = vec![ServerFile {
-        max_running_requests: Some(1),
-        ..ServerFile::of("a:1", "a:1")
-    }];
-    run.file = Some(file);
-    assert_limits(&run, json!([1, "its /get_server_info", 200_000]));
+    });
+    assert_limits(&run, json!([1, "its /get_server_info", 16_384]));
 }
 
 /// Ranks are servers to whoever tells of each server.

@@ -9,7 +9,7 @@ fn a_router_before_full_servers_is_not_to_send_more() {
         "WorkerArrival 150, WorkerForwarded 151, ServerCreated 155, QueueStart 156, QueueEnd";
     let full = format!("{held} 400, PrefillEnd 419, ServerFirstToken 420, FirstToken 430");
     let run = run_of(100, with(&full));
-    let all = found(&started_as(&run, "--max-running-requests 1"));
+    let all = found(&with_slots(&run, 1));
     let [server, router] = &all[..] else {
         panic!("{all:#?}");
     };
