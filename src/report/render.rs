@@ -231,8 +231,7 @@ fn answers(report: &Report<'_>) -> Vec<String> {
 /// All answers and differences, and what was not compared.
 fn compared(report: &Report<'_>) -> Vec<String> {
     let comparison = &report.comparison;
-    let notes = comparison.notes.iter().chain(&comparison.too_few);
-    let notes = notes.map(|note| format!("note: {note}"));
+    let notes = comparison.notes.iter().map(|note| format!("note: {note}"));
     let sentences = comparison.differences.iter().map(Difference::sentence);
     let answers = comparison.answers().into_iter();
     answers.chain(sentences).chain(notes).collect()

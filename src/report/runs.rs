@@ -60,13 +60,11 @@ impl<'a> Report<'a> {
             shown["sentence"] = difference.sentence().into();
             shown
         });
-        let Comparison { notes, too_few, .. } = &self.comparison;
-        let not_compared: Vec<&String> = notes.iter().chain(too_few).collect();
         json!({
             "experiment": self.loaded.experiment,
             "comparison": differences.collect::<Value>(),
             "answers": self.comparison.answers(),
-            "not_compared": not_compared,
+            "not_compared": self.comparison.notes,
             "runs": self.runs.iter().map(RunReport::to_json).collect::<Value>(),
         })
     }

@@ -38,11 +38,7 @@ impl Difference {
         };
         match self.statistic {
             Statistic::Mean => format!("mean {metric}"),
-            Statistic::Quantile(q) => {
-                let percent = format!("{:.3}", q * 100.0);
-                let percent = percent.trim_end_matches('0').trim_end_matches('.');
-                format!("p{percent} {metric}")
-            }
+            Statistic::Quantile(q) => format!("p{:.0} {metric}", q * 100.0),
         }
     }
 
