@@ -35,6 +35,7 @@ pub const FAULTS: &str = "faults.csv";
 
 /// `run.json`: a run of an experiment. Written when it begins, and again when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RunFile {
     /// The values that distinguish it from the other runs: `routing_policy=random`; `run` if nothing varies.
     pub label: String,
@@ -48,15 +49,12 @@ pub struct RunFile {
     pub error: Option<String>,
     /// More of its requests failed than `max_failed` allows; without it, and without an injected fault, more than half. Its figures are
     /// complete, and it is not repeated.
-    #[serde(default)]
     pub has_failed_too_often: bool,
     /// A server may have had the cache of an earlier run: not to be compared.
-    #[serde(default)]
     pub kept_cache: bool,
     /// When it began, Unix seconds: time 0 in `requests.csv` (with time base `run`), [`SERIES`] and [`FAULTS`].
     pub began: Option<f64>,
     /// The time until all processes were ready, seconds.
-    #[serde(default)]
     pub start_s: Option<f64>,
     /// The servers, in order.
     pub servers: Vec<ServerFile>,
@@ -67,7 +65,6 @@ pub struct RunFile {
     /// The processes that were started.
     pub processes: Vec<ProcessFile>,
     /// Notes besides the summary's warnings: a cache that was not emptied, a server that did not respond.
-    #[serde(default)]
     pub notes: Vec<String>,
 }
 
@@ -100,10 +97,10 @@ pub struct ServerFile {
     /// `sim`, `sglang` or `external`.
     pub engine: String,
     /// The most requests that each of its data-parallel ranks runs at once, as its `/get_server_info` says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_running_requests: Option<u32>,
     /// Its role, if it is one of a prefill/decode pair.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<ServerRole>,
 }
 
@@ -160,7 +157,6 @@ pub struct MaxRate {
     /// The lowest rate tried that did not.
     pub missed: Option<f64>,
     /// The lowest rate that the generator could not send, which says nothing of the servers.
-    #[serde(default)]
     pub invalid: Option<f64>,
     /// All trials, in order.
     #[serde(default)]
