@@ -397,22 +397,13 @@ fn name_of(path: &Path) -> String {
     )
 }
 
-/// Adds to equal names as much of the paths of the folders as makes them unique, and a number if those are equal, too.
+/// Adds their folders to equal names, and a number if those are equal, too.
 fn make_names_unique(runs: &mut [Run]) {
-    let name_and_dir = |run: &Run| {
-        let dir = run.dir.canonicalize().unwrap_or_else(|_| run.dir.clone());
-        (run.name.clone(), dir)
-    };
-    let all: Vec<(String, PathBuf)> = runs.iter().map(name_and_dir).collect();
+    let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
     let mut known: HashMap<String, u32> = HashMap::new();
-    for (run, (name, dir)) in runs.iter_mut().zip(&all) {
-        let mut others = all.iter().filter(|of| of.0 == *name && of.1 != *dir);
-        let parts: Vec<_> = dir.components().collect();
-        let ends = (0..=parts.len()).rev();
-        let mut ends = ends.map(|from| parts[from..].iter().collect::<PathBuf>());
-        let end = ends.find(|end| !others.clone().any(|of| of.1.ends_with(end)));
-        if let Some(end) = end.filter(|_| others.next().is_some()) {
-            run.name = format!("{name} ({})", one_line(&end.to_string_lossy()));
+    for (run, name) in runs.iter_mut().zip(&names) {
+        if names.iter().filter(|other| *other == name).count() > 1 {
+            run.name = format!("{name} ({})", one_line(&run.dir.to_string_lossy()));
         }
         let number = known.entry(run.name.clone()).or_default();
         *number += 1;

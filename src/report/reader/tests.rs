@@ -345,13 +345,19 @@ fn an_experiment_has_its_runs_that_have_begun() {
     assert_eq!(loaded.experiment.as_ref(), Some(&experiment));
     let names: Vec<&str> = loaded.runs.iter().map(|run| run.name.as_str()).collect();
     // The third has a file without rows, the fourth was not begun.
-    assert_eq!(names, ["policy=a (01)", "policy=a (01-r2)", "policy=b"]);
+    let root = folder.path().display();
+    let expected = [
+        format!("policy=a ({root}/runs/01)"),
+        format!("policy=a ({root}/runs/01-r2)"),
+        "policy=b".to_owned(),
+    ];
+    assert_eq!(names, expected);
     assert!(loaded.runs[2].notes[0].contains("the file is empty"));
     // Two experiments.
     let other = folder.path().join("other/runs/01");
     write(&other, "requests.csv", of_run(2));
     let loaded = load(&[folder.path().join("runs/01"), other]).unwrap();
-    assert_eq!(loaded.runs[1].name, "01 (other/runs/01)");
+    assert_eq!(loaded.runs[1].name, format!("01 ({root}/other/runs/01)"));
 }
 
 #[test]
