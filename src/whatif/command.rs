@@ -259,7 +259,11 @@ impl<'a> Results<'a> {
         let of_run = figures(run);
         let mut result = LoadResult {
             notes: self.notes(load, grid),
-            line: render::line_of(format!("measured: {}", run.marked_name()), &of_run),
+            line: render::line_of(
+                format!("measured: {}", run.marked_name()),
+                &of_run.all,
+                &of_run.run,
+            ),
             mark: run.mark(),
             measured: Figures::measured(&of_run, load, &self.args.goodput),
             predictions: Vec::new(),

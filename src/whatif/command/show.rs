@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{LoadResult, Prediction, Results};
 use crate::experiment::plan::grid;
 use crate::report::grid::Grid;
-use crate::report::render::runs_table;
+use crate::report::render;
 use crate::whatif::figures::{COMPARED, by_name};
 
 /// Bounds of which the upper is more than this many times the lower are not shown.
@@ -101,7 +101,7 @@ impl Results<'_> {
         for of in &self.loads {
             self.add_load(of, &mut lines, &mut notes);
         }
-        let mut predicted = runs_table(lines);
+        let mut predicted = render::table("run", lines);
         if !self.args.goodput.is_empty() {
             predicted.heads.push("kept the goal".to_owned());
         }
