@@ -235,7 +235,7 @@ mod tests {
         ];
         assert_figures(&json, expected);
         assert_eq!(part(&json, "network")["requests"], 240);
-        let expected = "note: 10 requests are left out of what was measured with two clocks";
+        let expected = "one was known too poorly: 10 requests";
         assert_says(&with.to_text(), expected);
     }
 

@@ -66,15 +66,6 @@ impl FromStr for Goal {
 }
 
 impl Goal {
-    /// Where latencies of these goals begin, as text behind them; empty if none is a client's.
-    pub fn beginning<'a>(goals: impl IntoIterator<Item = &'a Goal>) -> &'static str {
-        let mut goals = goals.into_iter();
-        match goals.any(|goal| ["ttft", "e2el"].contains(&&*goal.name)) {
-            true => ", from send",
-            false => "",
-        }
-    }
-
     /// Checks that no latency of `--goodput` has two limits.
     ///
     /// # Errors
