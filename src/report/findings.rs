@@ -1,6 +1,5 @@
 //! Findings: what limits a run by its figures, in sentences, and what to do about it. Nothing is concluded from what was not measured.
 
-mod client;
 mod ends;
 mod kinds;
 mod pair;
