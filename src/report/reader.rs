@@ -90,8 +90,6 @@ const RUN_FILES: [&str; 13] = [
 ];
 /// [`ROWS`] as `gzip` leaves it.
 const PACKED_ROWS: &str = "requests.csv.gz";
-/// The folder of the run in a demo's folder.
-const DEMO: &str = "traffic";
 
 /// Reads folders of runs and of experiments, and files of rows, in the given order.
 ///
@@ -207,11 +205,7 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let rows = [ROWS, PACKED_ROWS, PARTIAL].into_iter().find(is_file);
     let is_summarized = is_file(&SUMMARY);
     if rows.is_none() && file.is_none() {
-        let demo = path.join(DEMO);
-        return match demo.is_dir() {
-            true => read_run(&demo, None),
-            false => Ok(None),
-        };
+        return Ok(None);
     }
     let of_file = file.as_ref();
     let mut notes = of_file.map_or_else(Vec::new, |file| file.notes.clone());
@@ -356,10 +350,6 @@ impl Run {
             }
             Err(error) => return Err(error),
         }
-        if let Some(older @ 1..) = self.files.len().checked_sub(1) {
-            let note = format!("with the rows of {older} files that were rotated away");
-            self.notes.push(note);
-        }
         Ok(self)
     }
 
@@ -375,10 +365,6 @@ impl Run {
             ));
         }
         self.notes.extend(read.left_out());
-        if read.rows + read.broken == 0 && !self.is_partial && !self.files.is_empty() {
-            self.notes
-                .push("no row: not one request was recorded".to_owned());
-        }
         if !read.unknown_columns.is_empty() {
             self.notes.push(format!(
                 "columns that this version does not know are left out: {}",
