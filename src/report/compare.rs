@@ -30,8 +30,6 @@ pub struct Difference {
     pub a: String,
     /// The second setting.
     pub b: String,
-    /// The keys that the experiment varies and that both have in common; empty if there are none.
-    pub at: String,
     /// The first setting's figure.
     pub of_a: f64,
     /// The second setting's figure.

@@ -64,10 +64,11 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
         // Each rate of a search has requests of its own.
         return comparison;
     }
+    let not_compared = |name: &str, why: &str| format!("{name} is not compared: {why}");
     let mut settings: Vec<Setting<'_>> = Vec::new();
     for run in &loaded.runs {
         match exclusion_reason(run) {
-            Some(reason) => comparison.not_compared(&run.name, reason),
+            Some(reason) => comparison.notes.push(not_compared(&run.name, reason)),
             None => add_run(&mut settings, run, experiment.is_none()),
         }
     }
@@ -86,14 +87,14 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
     for group in &groups {
         match group.as_slice() {
             [alone] if loaded.runs.len() > 1 => {
-                comparison.not_compared(&alone.name(), "no other setting was sent the same");
+                let note = not_compared(&alone.name(), "no other setting was sent the same");
+                comparison.notes.push(note);
             }
             [_] => {}
             all => {
-                compare_group(all, &mut comparison);
-                let others: Vec<&Setting<'_>> = all.iter().collect();
-                let names = all.iter().map(|setting| setting.names(&others).0);
-                comparison.groups.push(names.collect());
+                let names = names(all);
+                compare_group(all, &names, &mut comparison);
+                comparison.groups.push(names);
             }
         }
     }
@@ -101,14 +102,8 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
     comparison
 }
 
-impl Comparison {
-    fn not_compared(&mut self, name: &str, reason: &str) {
-        self.notes.push(format!("{name} is not compared: {reason}"));
-    }
-}
-
 /// Compares settings that were sent the same requests.
-fn compare_group(group: &[Setting<'_>], comparison: &mut Comparison) {
+fn compare_group(group: &[Setting<'_>], names: &[String], comparison: &mut Comparison) {
     for (n, a) in group.iter().enumerate() {
         let metrics = match n {
             0 => &METRICS[..],
@@ -118,10 +113,12 @@ fn compare_group(group: &[Setting<'_>], comparison: &mut Comparison) {
         for (m, b) in group.iter().enumerate().skip(n + 1) {
             let pairs: Vec<RunPair<'_>> = a.pairs(b).collect();
             if !pairs.is_empty() {
-                let found = compare_settings([a, b], &pairs, metrics, &mut comparison.notes);
+                let found = compare_settings(&pairs, metrics, &mut comparison.notes);
                 comparison
                     .differences
                     .extend(found.into_iter().map(|difference| Difference {
+                        a: names[n].clone(),
+                        b: names[m].clone(),
                         is_against_first: n == 0,
                         between: (comparison.groups.len(), [n, m]),
                         ..difference
@@ -204,20 +201,20 @@ impl Setting<'_> {
             _ => described(&self.settings, |_| true),
         }
     }
+}
 
-    /// Its name among others, of the keys that they do not all share; and the keys that they share.
-    fn names(&self, others: &[&Setting<'_>]) -> (String, String) {
-        let own = &self.settings;
-        if self.is_named_by_run {
-            return (self.name(), String::new());
-        }
-        let is_shared = |key: &str| {
-            let mut values = others.iter().map(|other| other.settings.get(key));
-            values.all(|value| value == own.get(key))
-        };
-        let name = described(own, |key| !is_shared(key));
-        (name, described(own, is_shared))
-    }
+/// The names of settings, of the keys that they do not all share.
+fn names(all: &[Setting<'_>]) -> Vec<String> {
+    let is_other = |key: &str| {
+        let mut values = all.iter().map(|of| of.settings.get(key));
+        let first = values.next();
+        values.any(|value| Some(value) != first)
+    };
+    let name = |of: &Setting<'_>| match of.is_named_by_run {
+        true => of.name(),
+        false => described(&of.settings, is_other),
+    };
+    all.iter().map(name).collect()
 }
 
 /// The values of both runs' requests by place and repeat; `NaN` if missing, or if the request was given up when the run was stopped.
@@ -251,12 +248,10 @@ fn known(strata: &Strata) -> [Vec<f64>; 2] {
 
 /// Compares two settings by pairs of their runs.
 fn compare_settings(
-    [first, other]: [&Setting<'_>; 2],
     pairs: &[RunPair<'_>],
     metrics: &[(ColumnId, bool)],
     notes: &mut Vec<String>,
 ) -> Vec<Difference> {
-    let ((a, at), (b, _)) = (first.names(&[other]), other.names(&[first]));
     let mut found = Vec::new();
     let failed = strata(pairs, |table, row| f64::from(u8::from(!table.is_ok(row))));
     let counts = known(&failed).map(|side| side.iter().filter(|failed| **failed > 0.0).count());
@@ -280,11 +275,5 @@ fn compare_settings(
             found.extend(compared);
         }
     }
-    let found = found.into_iter().map(|difference| Difference {
-        a: a.clone(),
-        b: b.clone(),
-        at: at.clone(),
-        ..difference
-    });
-    found.collect()
+    found
 }

@@ -44,7 +44,6 @@ fn sentences_of_means_of_endless_bounds_of_nothing_and_of_failed_requests() {
     let counts =
         "of the 948 of 1000 pairs with both values; failed: round_robin 50, shortest_queue 2";
     let mean = Difference {
-        at: "request_rate=8".to_owned(),
         statistic: Statistic::Mean,
         metric: Some(ColumnId::tpot),
         ..difference(-0.0003, -0.0004, -0.0002)
@@ -58,7 +57,7 @@ fn sentences_of_means_of_endless_bounds_of_nothing_and_of_failed_requests() {
         (endless, format!("{beaten} 31.0 ms [20.0, no end]")),
         (nothing, format!("{none} (0.0 ms [−14.0, 9.0])")),
         (failed, format!("{beaten} 31.0 ms [22.0, 41.0]; {counts}")),
-        (mean, format!("request_rate=8: {of_mean} 300 µs [200, 400]")),
+        (mean, format!("{of_mean} 300 µs [200, 400]")),
     ];
     for (difference, sentence) in known {
         assert_eq!(difference.sentence(), sentence);

@@ -7,10 +7,6 @@ impl Difference {
     /// Says which setting beats the other, on what and by how much, or that no difference is shown; and how failed requests count.
     pub fn sentence(&self) -> String {
         let (a, b, what) = (&self.a, &self.b, self.label());
-        let at = match self.at.as_str() {
-            "" => String::new(),
-            at => format!("{at}: "),
-        };
         let found = [self.difference, self.low, self.high];
         let less = [-self.difference, -self.high, -self.low];
         let is_less = self.difference < 0.0;
@@ -28,7 +24,7 @@ impl Difference {
                 }
             ),
         };
-        format!("{at}{result}{}", self.failed_text())
+        result + &self.failed_text()
     }
 
     /// The label of statistic and metric: `p99 TTFT`.
