@@ -1,12 +1,12 @@
 //! `--merge`: makes one run of the folders of its shards.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
 use crate::clock::seconds;
-use crate::disk::NewFile;
+use crate::disk::{self, NewFile};
 use crate::request::cell::Value as Cell;
 use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::csv::TimeBase;
@@ -54,10 +54,7 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     let [rows, summary_path] = [ROWS, SUMMARY].map(|name| out.join(name));
     let merged = merge_rows(&shards, began, &rows).map_err(|cause| Error::write(&rows, cause))?;
     let summary = format!("{:#}\n", summary(&shards, began, merged.draft())?);
-    let written = NewFile::create_new(&summary_path).and_then(|mut new| {
-        new.write_all(summary.as_bytes())?;
-        new.commit()
-    });
+    let written = disk::replace(&summary_path, summary.as_bytes());
     written.map_err(|cause| Error::write(&summary_path, cause))?;
     // The rows last, as a folder with rows counts as a run.
     merged.commit().map_err(|cause| {
@@ -122,14 +119,10 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
 fn missing_parts(shards: &[Shard]) -> Vec<String> {
     let mut notes = Vec::new();
     let count = shards.first().map_or(0, |shard| shard.count);
-    let is_there = |number: &u64| shards.iter().any(|shard| shard.number == *number);
-    let missing = (0..count).filter(|number| !is_there(number));
-    let missing: Vec<String> = missing.map(|number| format!("{number}/{count}")).collect();
-    if !missing.is_empty() {
+    let missing = count - shards.len() as u64;
+    if missing > 0 {
         notes.push(format!(
-            "missing: shard {}: the requests of {} of {count} parts of the load are in no figure",
-            missing.join(", "),
-            missing.len()
+            "missing: {missing} of {count} shards: their requests are in no figure"
         ));
     }
     let began = || shards.iter().map(|shard| shard.began);

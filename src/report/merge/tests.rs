@@ -148,7 +148,7 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
     let dirs = [(0, &unjudged), (1, &late)].map(|(n, of)| shard(root.path(), n, of));
     let summary = merged(&dirs, &root.path().join("out"));
     let apart = [
-        "missing: shard 2/3: the requests of 1 of 3 parts",
+        "missing: 1 of 3 shards: their requests",
         "began 0.200 s apart",
     ];
     assert_judged(&summary, "INVALID", &apart);
