@@ -104,10 +104,10 @@ impl TimeSpent {
             let mean = duration(self.mean(part).unwrap_or(0.0));
             mean + &self.of_requests(part)
         };
-        let is_large = |part: &&PartSpent| self.is_large(part);
-        let mut clauses: Vec<String> = Vec::new();
-        for part in self.parts.iter().filter(is_large).take(4) {
+        let (mut clauses, mut named) = (Vec::new(), Vec::new());
+        for part in self.parts.iter().filter(|part| self.is_large(part)).take(4) {
             let was = if clauses.is_empty() { " was spent" } else { "" };
+            named.push(part.spent);
             clauses.push(format!(
                 "{:.0} %{was} {} ({})",
                 self.share(part).unwrap_or(0.0) * 100.0,
@@ -115,9 +115,11 @@ impl TimeSpent {
                 length(part)
             ));
         }
-        let others = self.parts.iter().filter(|part| !self.is_large(part));
-        let others = others.chain(self.parts.iter().filter(is_large).skip(4));
         // The router is always named.
+        let others = self
+            .parts
+            .iter()
+            .filter(|part| !named.contains(&part.spent));
         let router = others
             .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER))
             .max_by_key(|part| part.nanos);

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::downsample::{shorts, thinned};
-use crate::report::load::OverTime;
 use crate::report::runs::RunReport;
 use crate::report::series::RECORDS;
 
@@ -31,9 +30,8 @@ pub fn series(report: &RunReport<'_>) -> Value {
         let Some(counted) = &group.flow.over_time else {
             continue;
         };
-        let known = OverTime::NAMES.into_iter().zip(counted.series());
-        for (metric, counts) in known.chain([("waiting", counted.in_router.as_ref())]) {
-            let Some(counts) = counts.filter(|counts| counts.peak > 0) else {
+        for (metric, counts) in &counted.series {
+            let Some(counts) = counts.as_ref().filter(|counts| counts.peak > 0) else {
                 continue;
             };
             // At the middle of each bucket.
