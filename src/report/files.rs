@@ -97,10 +97,8 @@ pub struct ServerFile {
     /// `sim`, `sglang` or `external`.
     pub engine: String,
     /// The most requests that each of its data-parallel ranks runs at once, as its `/get_server_info` says.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_running_requests: Option<u32>,
     /// Its role, if it is one of a prefill/decode pair.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<ServerRole>,
 }
 

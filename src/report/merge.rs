@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::clock::seconds;
+use crate::clock::{Stamp, seconds};
 use crate::disk::{self, NewFile};
 use crate::request::cell::Value as Cell;
 use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::csv::TimeBase;
 use crate::table::Error;
 use crate::table::cells::RowWriter;
-use crate::table::rows::{self, SKIPPED_COLUMNS};
+use crate::table::rows;
 
-use super::figures::figures;
+use super::figures::{facts, of_file};
 use super::files::{ROWS, SUMMARY};
+use super::load::RunFacts;
 use super::reader::{Run, run_of};
-use super::sanitize::sanitize;
 use super::verdict::{Grade, Verdict};
 
 /// A shard of a schedule.
@@ -119,7 +119,7 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
 fn missing_parts(shards: &[Shard]) -> Vec<String> {
     let mut notes = Vec::new();
     let count = shards.first().map_or(0, |shard| shard.count);
-    let missing = count - shards.len() as u64;
+    let missing = count.saturating_sub(shards.len() as u64);
     if missing > 0 {
         notes.push(format!(
             "missing: {missing} of {count} shards: their requests are in no figure"
@@ -146,27 +146,28 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
 
 /// The summary of the merged rows, which are in this file.
 fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
-    let (table, _) = rows::read(&[rows.to_owned()], Some(seconds(began)), &SKIPPED_COLUMNS)?;
-    let end = |shard: &Shard| Some(shard.run.duration()? + seconds(shard.began - began));
-    let scheduled = shards.iter().map(|shard| shard.run.scheduled());
-    let first = shards.first();
-    let mut config = first.map(Shard::config).unwrap_or_default();
-    config.insert("shard".to_owned(), Value::Null);
-    let facts = json!({
-        "started_at_ns": began,
-        "duration": shards.iter().filter_map(end).reduce(f64::max),
-        // Each shard offers a part of the load.
-        "offered_rate": shards.iter().map(|shard| shard.run.summary_as::<f64>("/offered_rate")).sum::<Option<f64>>(),
-        "goodput_goals_ms": first.and_then(|shard| shard.run.summary_value("/goodput_goals_ms")),
-        "scheduled": scheduled.sum::<Option<u64>>(),
-        "config": config,
-    });
-    let run = Run {
-        table: sanitize(table),
-        summary: facts,
-        ..Run::default()
+    let [first, ..] = shards else {
+        return Ok(Value::Null);
     };
-    let mut summary = figures(&run).to_json();
+    let runs = || shards.iter().map(|shard| &shard.run);
+    let end = |shard: &Shard| Some(shard.run.duration()? + seconds(shard.began - began));
+    let duration = shards.iter().filter_map(end).fold(0.0, f64::max);
+    let mut config = first.config();
+    config.insert("shard".to_owned(), Value::Null);
+    let started = Stamp::from_nanos(began);
+    let facts = RunFacts {
+        started,
+        ended: started.plus_seconds(duration),
+        // Each shard offers a part of the load.
+        offered_rate: runs()
+            .map(|run| run.summary_as::<f64>("/offered_rate"))
+            .sum(),
+        scheduled: runs().filter_map(Run::scheduled).sum::<u64>() as usize,
+        config: config.into(),
+        machine: Value::Null,
+        ..facts(&first.run)
+    };
+    let mut summary = of_file(rows, &facts, [0.0; 2])?.to_json();
     let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began });
     let machine = |of: &Shard| of.run.summary_value("/machine").cloned();
     let warnings = shards.iter().flat_map(|of| {
@@ -189,16 +190,13 @@ fn verdict(shards: &[Shard]) -> Verdict {
         false => Grade::Invalid,
     };
     for shard in shards {
-        let own = shard.run.verdict();
-        if own.is_none() {
-            reasons.push(format!(
-                "{} has no verdict: whether its generator kept its schedule is not known",
-                shard.name()
-            ));
-        }
-        grade = grade.max(own.as_ref().map_or(Grade::Degraded, |own| own.grade));
-        let own_reasons = own.into_iter().flat_map(|own| own.reasons);
-        reasons.extend(own_reasons.map(|reason| format!("{}: {reason}", shard.name())));
+        let own = shard.run.verdict().unwrap_or_else(|| Verdict {
+            grade: Grade::Degraded,
+            reasons: vec!["it has no verdict on whether its schedule was kept".to_owned()],
+        });
+        grade = grade.max(own.grade);
+        let own = own.reasons.iter();
+        reasons.extend(own.map(|reason| format!("{}: {reason}", shard.name())));
     }
     Verdict { grade, reasons }
 }

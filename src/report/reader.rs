@@ -15,8 +15,8 @@ use crate::disk;
 use crate::terminal::one_line;
 
 use super::files::{
-    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
-    SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile,
+    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, ROWS, RUN, RunFile, SCHEDULE,
+    SERIES, SUMMARY, SeriesRow, ServerFile,
 };
 use super::sanitize::sanitize;
 use super::verdict::{Grade, Verdict};
@@ -72,22 +72,8 @@ pub struct Run {
     pub prediction_errors: BTreeMap<&'static str, f64>,
 }
 
-/// The files of runs and experiments, other than reports.
-const RUN_FILES: [&str; 13] = [
-    ROWS,
-    PACKED_ROWS,
-    PARTIAL,
-    SUMMARY,
-    BEGUN,
-    SCHEDULE,
-    RUN,
-    SERIES,
-    FAULTS,
-    EXPERIMENT,
-    "experiment.toml",
-    PROXY_ROWS,
-    "proxy.toml",
-];
+/// The files of runs and experiments that are read beside those of rows.
+const READ: [&str; 6] = [SUMMARY, BEGUN, RUN, SERIES, FAULTS, EXPERIMENT];
 /// [`ROWS`] as `gzip` leaves it.
 const PACKED_ROWS: &str = "requests.csv.gz";
 
@@ -106,7 +92,7 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
         if let Some(file) = files.find(|file| given.contains(file)) {
             let reason = run.notes.join("; ");
             let message = format!(
-                "nothing to report on: {reason}; must hold a row a request below the names of its columns"
+                "nothing to report on: it must hold a row a request below the names of its columns ({reason})"
             );
             return Err(Error::read(file, message));
         }
@@ -140,7 +126,7 @@ pub fn inputs(given: &[PathBuf]) -> Vec<PathBuf> {
         // The folder of a file of rows does not belong to its run.
         let folders = runs.iter().filter(|run| !run.files.contains(path));
         let folders = folders.map(|run| &run.dir).chain([path]);
-        all.extend(folders.flat_map(|dir| RUN_FILES.map(|name| dir.join(name))));
+        all.extend(folders.flat_map(|dir| READ.map(|name| dir.join(name))));
         all.extend(runs.into_iter().flat_map(|run| run.files));
     }
     all

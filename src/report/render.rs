@@ -16,7 +16,7 @@ use super::phases;
 use super::runs::{Report, RunReport};
 use super::verdict::Grade;
 use super::why::tables::tables;
-use crate::units::{count, duration};
+use crate::units::duration;
 
 /// A part of a report.
 #[derive(Clone, Debug)]
@@ -65,35 +65,28 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
         runs => {
             // Advice that is the same for several runs is given once.
             let mut advised = BTreeSet::new();
-            let mut with_new_advice = |of: &Finding| match advised.insert(of.advice.clone()) {
-                true => of.clone(),
-                false => Finding {
-                    advice: String::new(),
+            let mut with_new_advice = |of: &Finding| {
+                let is_new = advised.insert(of.advice.clone());
+                let advice = is_new.then(|| of.advice.clone()).unwrap_or_default();
+                Finding {
+                    advice,
                     ..of.clone()
-                },
+                }
             };
             blocks.extend(text(&Block::Table(of_runs(runs)), None, width));
             blocks.extend(text(&Block::Sentences(answers(report)), None, None));
             for run in runs {
-                let heading = heading(run, true);
                 let found = run.findings.iter().take(MAX_FINDINGS);
-                let more = run.findings.len().saturating_sub(MAX_FINDINGS);
-                let more = (more > 0).then(|| {
-                    let more = count(more, "more finding");
-                    format!("And {more} in the report: its page, or --format markdown.")
-                });
+                let more = (run.findings.len() > MAX_FINDINGS)
+                    .then(|| "More findings: on the page, or by --format markdown.".to_owned());
                 let parts = [
+                    heading(run, true),
                     Block::Findings(found.map(&mut with_new_advice).collect()),
                     Block::Sentences(more.into_iter().collect()),
                     Block::Figures(phases::lines(&run.episodes)),
                 ];
                 let shown = |block| text(block, run.run.mark(), None);
-                let parts: Vec<String> = parts.iter().filter_map(shown).collect();
-                if run.run.mark().is_some() || !notes_of(run, true).is_empty() || !parts.is_empty()
-                {
-                    blocks.extend(text(&heading, run.run.mark(), None));
-                    blocks.extend(parts);
-                }
+                blocks.extend(parts.iter().filter_map(shown));
             }
         }
     }

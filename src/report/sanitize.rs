@@ -66,13 +66,10 @@ fn remove_impossible(table: &mut Table) {
 fn remove_poor(table: &mut Table) {
     for (at, clocks) in poor(table) {
         let (row, without) = with_and_without(table, at, &clocks);
-        let is_across = |period| {
-            let measured = row.timeline.measured(period);
-            measured.is_some_and(|(_, error)| error > 0)
-        };
-        let gone = row
-            .periods()
-            .filter(|(of, period)| is_across(*period) && (of.get)(&row) != (of.get)(&without));
+        let gone = row.periods().filter(|(of, period)| {
+            let error = row.timeline.measured(*period).unwrap_or_default().1;
+            error > 0 && (of.get)(&row) != (of.get)(&without)
+        });
         let mut gone: Vec<ColumnId> = gone.map(|(of, _)| of.id).collect();
         if gone.is_empty() {
             continue;

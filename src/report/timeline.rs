@@ -49,14 +49,9 @@ pub fn clock_lines(row: &Row) -> Vec<String> {
     let clocks = row.timeline.other_clocks();
     let lines = clocks.map(|(clock, offset)| {
         let whose = clock.name();
-        let [apart, error] =
-            [offset.nanos, offset.error_nanos].map(|of| duration(seconds(of.saturating_abs())));
-        let direction = if offset.nanos < 0 {
-            "behind"
-        } else {
-            "ahead of"
-        };
-        format!("the {whose}'s clock is {apart} {direction} ours, within {error}")
+        let error = duration(seconds(offset.error_nanos));
+        let ahead = duration(seconds(offset.nanos));
+        format!("the {whose}'s clock is {ahead} ahead of ours, within {error}")
     });
     lines.collect()
 }
@@ -89,12 +84,9 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     )
 }
 
-/// The label at the start of a line of figures. One that is too long has a line of its own.
+/// The label at the start of a line of figures.
 pub fn labelled(set: StageSet) -> String {
-    match set.label() {
-        label if label.chars().count() >= LABEL => format!("{label}\n{:LABEL$}", ""),
-        label => format!("{label:<LABEL$}"),
-    }
+    format!("{:<LABEL$}", set.label())
 }
 
 /// The clocks' error of a part's time, nanoseconds.

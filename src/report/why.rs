@@ -218,11 +218,15 @@ impl WaitReport {
             of.all().map(cause).collect()
         };
         let servers = self.servers.iter().map(|server| {
-            let mut json = server.limits();
-            json["server"] = server.name.as_str().into();
-            json["waited_s"] = seconds(server.causes.total()).into();
-            json["causes"] = causes(&server.causes);
-            json
+            let slots = server.slots();
+            json!({
+                "server": server.name,
+                "slots": slots.map(|(slots, _)| slots),
+                "slots_source": slots.map(|(_, source)| source),
+                "pool_tokens": server.pool,
+                "waited_s": seconds(server.causes.total()),
+                "causes": causes(&server.causes),
+            })
         });
         let held_up = self.longest(|(_, held, _)| *held).into_iter();
         let held_up = held_up.map(|(row, held, _)| holder(table, row, held));

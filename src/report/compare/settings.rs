@@ -85,17 +85,14 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
         }
     }
     for group in &groups {
+        let names = names(group);
         match group.as_slice() {
             [alone] if loaded.runs.len() > 1 => {
                 let note = not_compared(&alone.name(), "no other setting was sent the same");
                 comparison.notes.push(note);
             }
             [_] => {}
-            all => {
-                let names = names(all);
-                compare_group(all, &names, &mut comparison);
-                comparison.groups.push(names);
-            }
+            all => compare_group(all, names, &mut comparison),
         }
     }
     apply_holm(&mut comparison.differences);
@@ -103,7 +100,7 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
 }
 
 /// Compares settings that were sent the same requests.
-fn compare_group(group: &[Setting<'_>], names: &[String], comparison: &mut Comparison) {
+fn compare_group(group: &[Setting<'_>], names: Vec<String>, comparison: &mut Comparison) {
     for (n, a) in group.iter().enumerate() {
         let metrics = match n {
             0 => &METRICS[..],
@@ -126,6 +123,7 @@ fn compare_group(group: &[Setting<'_>], names: &[String], comparison: &mut Compa
             }
         }
     }
+    comparison.groups.push(names);
 }
 
 /// Why a run is not compared; `None` if it is.

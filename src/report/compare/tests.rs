@@ -55,7 +55,7 @@ fn sentences_of_means_of_endless_bounds_of_nothing_and_of_failed_requests() {
     let known = [
         (unseen, format!("{none} (0 µs [0, 0])")),
         (endless, format!("{beaten} 31.0 ms [20.0, no end]")),
-        (nothing, format!("{none} (0.0 ms [−14.0, 9.0])")),
+        (nothing, format!("{none} (−0.0 ms [−14.0, 9.0])")),
         (failed, format!("{beaten} 31.0 ms [22.0, 41.0]; {counts}")),
         (mean, format!("{of_mean} 300 µs [200, 400]")),
     ];

@@ -64,14 +64,15 @@ impl Difference {
             None => (values.map(|of| format!("{:.2}", of * 100.0)), "% of all"),
             Some(_) => durations(values),
         };
-        let [value, low, high] = shown.map(|shown| {
-            match shown.contains(|digit| matches!(digit, '1'..='9')) {
-                _ if shown.ends_with("inf") => "no end".to_owned(),
-                true => shown.replace('-', "−"),
-                // No minus before 0.
-                false => shown.replace('-', ""),
+        let shown = shown.map(|shown| shown.replace('-', "−"));
+        let no_end = |shown: String| {
+            if shown.ends_with("inf") {
+                "no end".to_owned()
+            } else {
+                shown
             }
-        });
+        };
+        let [value, low, high] = shown.map(no_end);
         format!("{value} {unit} [{low}, {high}]")
     }
 }

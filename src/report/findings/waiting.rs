@@ -97,7 +97,7 @@ pub fn slots(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
 
 /// A client that did not read its responses in time.
 pub fn stall(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
-    let spent = facts.spent;
+    let spent = &facts.figures.all.spent;
     let mut parts = spent.parts.iter();
     let part = parts.find(|part| part.spent == StageSet::CLIENT_STALL)?;
     let (mean, share) = (spent.mean(part)?, spent.share(part)?);

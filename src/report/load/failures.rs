@@ -11,7 +11,7 @@ use crate::table::Table;
 use crate::units::duration;
 
 use super::counts::{Counts, is_given_up};
-use super::request::Request;
+use super::run::Request;
 use super::spent::TimeSpent;
 
 /// Failed requests.
@@ -80,12 +80,11 @@ impl Failures {
                 "{given_up} of {all} requests were given up when the run was stopped."
             ));
         }
-        if ok == all {
-            sentences.push(spent.sentence("a request took"));
-        } else if ok > 0 {
-            let subject = format!("the {ok} of {all} requests that went well took");
-            sentences.push(spent.sentence(&subject));
-        }
+        let subject = match ok == all {
+            true => "a request took".to_owned(),
+            false => format!("the {ok} of {all} requests that went well took"),
+        };
+        sentences.extend((ok > 0 || all == 0).then(|| spent.sentence(&subject)));
         sentences.join(" ")
     }
 

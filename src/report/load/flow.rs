@@ -5,8 +5,7 @@ use crate::request::columns::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
 use crate::table::Table;
 
-use super::request::Request;
-use super::run::RunFacts;
+use super::run::{Request, RunFacts};
 
 /// Rates and concurrency.
 #[derive(Clone, Debug)]

@@ -16,8 +16,7 @@ use super::failures::Failures;
 use super::flow::Flow;
 use super::goodput::Goodput;
 use super::latency::Latencies;
-use super::request::Request;
-use super::run::RunFacts;
+use super::run::{Request, RunFacts};
 use super::spent::TimeSpent;
 
 /// The figures of a run.

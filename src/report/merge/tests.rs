@@ -152,7 +152,7 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
         "began 0.200 s apart",
     ];
     assert_judged(&summary, "INVALID", &apart);
-    assert_judged(&summary, "INVALID", &["shard 0/3 has no verdict"]);
+    assert_judged(&summary, "INVALID", &["shard 0/3: it has no verdict"]);
     assert_eq!(summary["warnings"], json!([]), "each is reported once");
 
     let dirs = two(root.path(), |second| second["requests"] = 3.into());

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-
 use crate::clock::NANOS;
 use crate::report::files::SeriesRow;
 use crate::report::phases::pair_events;
@@ -108,15 +106,6 @@ impl Server {
             queue.waits.limits.slots?,
             self.slots_source.unwrap_or(FOUND),
         ))
-    }
-
-    /// Its limits as JSON.
-    pub(super) fn limits(&self) -> Value {
-        json!({
-            "slots": self.slots().map(|(slots, _)| slots),
-            "slots_source": self.slots().map(|(_, source)| source),
-            "pool_tokens": self.pool,
-        })
     }
 
     /// Finds the causes of its waiting. `all` are the servers of the run; `untimed` are the hosts and times of requests of which the times
