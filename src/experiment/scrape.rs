@@ -13,8 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::launch::Access;
 use super::timed::TimedRows;
 use crate::clock::{Clock, Stamp};
-use crate::report::files::{SERIES, SeriesRow, ServerFile};
-use crate::report::series::{GPU, METRICS};
+use crate::report::files::{GPU, METRICS, SERIES, SeriesRow, ServerFile};
 use crate::traffic::client::Client;
 
 mod gauges;

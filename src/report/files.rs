@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::request::attempt::ServerRole;
+use crate::request::names::names;
 
 /// The rows of a run's requests, in the order of arrival.
 pub const ROWS: &str = "requests.csv";
@@ -187,6 +188,19 @@ pub enum Trial {
     Invalid,
 }
 
+/// The source of what is counted from the rows of requests.
+pub const RECORDS: &str = "records";
+/// The source of rows from a server's `/metrics`.
+pub const METRICS: &str = "metrics";
+/// The metric of how many tokens a server's KV cache can hold.
+pub const POOL: &str = "max_total_num_tokens";
+/// The source of rows of a GPU.
+pub const GPU: &str = "gpu";
+/// The metric of requests in a batch.
+pub const RUNNING: &str = "running";
+/// The metric of requests in the server queue.
+pub const QUEUED: &str = "queued";
+
 /// A row of `series.csv`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeriesRow {
@@ -213,6 +227,29 @@ pub struct FaultRow {
     pub kind: String,
     /// `down`: the fault begins; `up`: it is removed; `ready`: the server responds again.
     pub event: String,
+}
+
+names! {
+    /// How far a run's figures can be believed.
+    #[derive(Default)]
+    #[serde(rename_all = "UPPERCASE")]
+    pub enum Grade {
+        /// The load was the one asked for, and its answers were seen in time.
+        Valid = "VALID" default,
+        /// Something was off that shows in some figures.
+        Degraded = "DEGRADED",
+        /// The figures are not those of the server.
+        Invalid = "INVALID",
+    }
+}
+
+/// How far a run's figures can be believed, and why not farther.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// How far.
+    pub grade: Grade,
+    /// Why not farther, in sentences with the figures, those of the grade first.
+    pub reasons: Vec<String>,
 }
 
 /// A JSON value as text: a string without quotes, null as the empty string.

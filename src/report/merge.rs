@@ -15,10 +15,9 @@ use crate::table::cells::RowWriter;
 use crate::table::rows;
 
 use super::figures::{facts, of_file};
-use super::files::{ROWS, SUMMARY};
+use super::files::{Grade, ROWS, SUMMARY, Verdict};
 use super::load::RunFacts;
 use super::reader::{Run, run_of};
-use super::verdict::{Grade, Verdict};
 
 /// A shard of a schedule.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Reads the folders of runs and of experiments.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,10 @@ use crate::disk;
 use crate::terminal::one_line;
 
 use super::files::{
-    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, ROWS, RUN, RunFile, SCHEDULE,
-    SERIES, SUMMARY, SeriesRow, ServerFile,
+    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, Grade, PARTIAL, ROWS, RUN, RunFile,
+    SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile, Verdict,
 };
 use super::sanitize::sanitize;
-use super::verdict::{Grade, Verdict};
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
 use crate::table::parquet::Source;
@@ -369,18 +368,12 @@ fn name_of(path: &Path) -> String {
     )
 }
 
-/// Adds their folders to equal names, and a number if those are equal, too.
+/// Adds their folders to equal names.
 fn make_names_unique(runs: &mut [Run]) {
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
-    let mut known: HashMap<String, u32> = HashMap::new();
     for (run, name) in runs.iter_mut().zip(&names) {
         if names.iter().filter(|other| *other == name).count() > 1 {
             run.name = format!("{name} ({})", one_line(&run.dir.to_string_lossy()));
-        }
-        let number = known.entry(run.name.clone()).or_default();
-        *number += 1;
-        if *number > 1 {
-            run.name = format!("{} ({number})", run.name);
         }
     }
 }

@@ -8,13 +8,12 @@ use crate::request::columns::ColumnId;
 use crate::terminal::one_line;
 
 use super::compare::{Difference, MAX_ANSWERS};
-use super::files::plain;
+use super::files::{Grade, plain};
 use super::findings::Finding;
 use super::grid::Grid;
 use super::load::{Figure, Group, RunFacts, Summary};
 use super::phases;
 use super::runs::{Report, RunReport};
-use super::verdict::Grade;
 use super::why::tables::tables;
 use crate::units::duration;
 
@@ -66,8 +65,8 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
             // Advice that is the same for several runs is given once.
             let mut advised = BTreeSet::new();
             let mut with_new_advice = |of: &Finding| {
-                let is_new = advised.insert(of.advice.clone());
-                let advice = is_new.then(|| of.advice.clone()).unwrap_or_default();
+                let is_new = |advice: &&String| advised.insert((*advice).clone());
+                let advice = Some(&of.advice).filter(is_new).cloned().unwrap_or_default();
                 Finding {
                     advice,
                     ..of.clone()

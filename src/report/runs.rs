@@ -6,12 +6,11 @@ use crate::request::cell::shown_text;
 
 use super::compare::{Comparison, comparison};
 use super::figures::figures;
-use super::files::{RunState, plain};
+use super::files::{Grade, RunState, plain};
 use super::findings::{Finding, findings};
 use super::load::Summary;
 use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
-use super::verdict::Grade;
 use super::why::WaitReport;
 
 /// The first columns of the CSV output.

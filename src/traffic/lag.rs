@@ -133,7 +133,7 @@ pub(super) fn count_later(delays: &Histogram, Bounds { slight, gross }: Bounds) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::verdict::Grade;
+    use crate::report::files::Grade;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::series::{POOL, QUEUED, RUNNING};
+use crate::report::files::{POOL, QUEUED, RUNNING};
 
 /// A sample: its name, its labels as text, and its value.
 type Sample<'a> = (&'a str, &'a str, f64);

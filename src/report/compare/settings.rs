@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Difference, Statistic, Strata, apply_holm, compare};
-use crate::report::files::{RunState, plain};
+use crate::report::files::{Grade, RunState, plain};
 use crate::report::load::is_given_up;
 use crate::report::reader::{Loaded, Run};
-use crate::report::verdict::Grade;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 
@@ -109,18 +108,16 @@ fn compare_group(group: &[Setting<'_>], names: Vec<String>, comparison: &mut Com
         };
         for (m, b) in group.iter().enumerate().skip(n + 1) {
             let pairs: Vec<RunPair<'_>> = a.pairs(b).collect();
-            if !pairs.is_empty() {
-                let found = compare_settings(&pairs, metrics, &mut comparison.notes);
-                comparison
-                    .differences
-                    .extend(found.into_iter().map(|difference| Difference {
-                        a: names[n].clone(),
-                        b: names[m].clone(),
-                        is_against_first: n == 0,
-                        between: (comparison.groups.len(), [n, m]),
-                        ..difference
-                    }));
-            }
+            let found = compare_settings(&pairs, metrics, &mut comparison.notes);
+            let between = (comparison.groups.len(), [n, m]);
+            let of_pair = found.into_iter().map(|difference| Difference {
+                a: names[n].clone(),
+                b: names[m].clone(),
+                is_against_first: n == 0,
+                between,
+                ..difference
+            });
+            comparison.differences.extend(of_pair);
         }
     }
     comparison.groups.push(names);

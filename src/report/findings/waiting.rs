@@ -78,10 +78,7 @@ pub fn held_up(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
 
 /// Requests that waited for one of `--max-concurrency` slots. The verdict reports other lateness.
 pub fn slots(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
-    facts
-        .run
-        .summary_value("/config/max_concurrency")?
-        .as_u64()?;
+    facts.run.summary_as::<u64>("/config/max_concurrency")?;
     let latencies = &facts.figures.all.latencies;
     let lag = latencies.get(ColumnId::schedule_lag);
     let lag = lag.filter(|lag| lag.count >= ENOUGH)?.p99;

@@ -77,17 +77,14 @@ impl LatencyId {
         ])
     }
 
-    /// Returns the latency with a name.
-    pub fn named(name: &str) -> Option<LatencyId> {
-        LatencyId::all().find(|known| known.name() == name)
-    }
-
     /// Returns those that a goal is for, of which the first that a row has counts; none if its name is unknown.
     pub fn of_goal(name: &str) -> Vec<LatencyId> {
         match name {
             "e2el" => E2E.into(),
             "ttft" => TTFT.into(),
-            name => LatencyId::named(name).into_iter().collect(),
+            name => LatencyId::all()
+                .filter(|known| known.name() == name)
+                .collect(),
         }
     }
 

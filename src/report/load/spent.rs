@@ -116,13 +116,11 @@ impl TimeSpent {
             ));
         }
         // The router is always named.
-        let others = self
-            .parts
-            .iter()
-            .filter(|part| !named.contains(&part.spent));
-        let router = others
-            .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER))
-            .max_by_key(|part| part.nanos);
+        let is_router = |part: &&PartSpent| {
+            part.spent.holds(Period::QUEUE_IN_ROUTER) && !named.contains(&part.spent)
+        };
+        let router = self.parts.iter().filter(is_router);
+        let router = router.max_by_key(|part| part.nanos);
         let mut sentence = format!(
             "Of {} {subject} on average, {}",
             duration(mean),

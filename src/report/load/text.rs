@@ -199,10 +199,9 @@ fn tokens(summary: &Summary) -> String {
     ];
     let all = all.map(|(name, count)| {
         let rate = count.and_then(|count| summary.run.per_second(count as f64));
-        match count.zip(rate) {
-            Some((count, rate)) => format!("{name} {count} ({rate:.1}/s)"),
-            None => format!("{name} unknown"),
-        }
+        let known = count.zip(rate);
+        let known = known.map(|(count, rate)| format!("{count} ({rate:.1}/s)"));
+        format!("{name} {}", known.unwrap_or("unknown".to_owned()))
     });
     line("tokens", all.join(", "))
 }

@@ -1,6 +1,6 @@
 //! When traffic left a server with a fault, and when the server served again.
 
-use super::{Arrivals, Effect, Fault};
+use super::{Arrival, Arrivals, Effect, Fault};
 use crate::report::files::ServerFile;
 use crate::report::load::is_given_up;
 use crate::request::attempt::parse_failed;
@@ -95,10 +95,8 @@ impl Traffic {
         let arrived = all.between(over, None);
         fault.recovery = match (served, arrived) {
             (None, [.., (last, _)]) if !self.sent.is_empty() => {
-                let ended = arrived
-                    .iter()
-                    .filter(|(_, row)| !is_given_up(all.table, *row));
-                fault.unserved = ended.count();
+                let has_ended = |(_, row): &&Arrival| !is_given_up(all.table, *row);
+                fault.unserved = arrived.iter().filter(has_ended).count();
                 let (after, arrived) = (duration(last - over), count(arrived.len(), "request"));
                 Effect::none(format!(
                     "it served nothing in the {after} after the fault, in which {arrived} came"

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::clock::NANOS;
-use crate::report::files::SeriesRow;
+use crate::report::files::{METRICS, POOL, SeriesRow};
 use crate::report::phases::pair_events;
 use crate::report::reader::Run;
-use crate::report::series::{METRICS, POOL};
 use crate::request::columns::ColumnId;
 use crate::request::wait::Wait;
 use crate::stats::Interval;

@@ -1,6 +1,7 @@
 //! Full servers behind a router, and failed requests.
 
 use super::*;
+use crate::report::load::TimeSpent;
 use crate::request::unseen::Unseen;
 
 #[test]
