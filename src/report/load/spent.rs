@@ -206,7 +206,7 @@ mod tests {
             (80.0 ms, of 5 of 10 requests); in the router queue 3.0 ms";
         assert_eq!(summary.all.spent.shares("a request took"), shares);
         let bars = summary.all.spent.bars();
-        let unseen = "unseen in the server      0.20 s   41 %  ░░░░░░░, of 5 of 10 requests";
+        let unseen = "unseen in the server      0.20 s   41 %  ░░░░░░░░, of 5 of 10 requests";
         assert_eq!(bars[1], unseen);
         let is_short = |line: &String| line.chars().count() <= 80;
         assert!(bars.iter().all(is_short), "{bars:?}");
