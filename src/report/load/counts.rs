@@ -1,14 +1,40 @@
-//! Counts of requests by outcome, and of their tokens.
+//! The requests of a table, counts of them by outcome, and of their tokens.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
 use crate::table::Table;
 
-use super::run::Request;
+/// A request of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// The index of its first row.
+    pub row: u32,
+    /// The number of its rows.
+    pub rows: u32,
+    /// Whether it succeeded.
+    pub is_ok: bool,
+    /// Whether it arrived within the window.
+    pub is_inside: bool,
+    /// Whether it ended within the window.
+    pub ends_inside: bool,
+}
+
+impl Request {
+    /// The index of its first row.
+    pub fn row(&self) -> usize {
+        self.row as usize
+    }
+
+    /// The indices of its rows.
+    pub fn rows(&self) -> Range<usize> {
+        self.row()..self.row() + self.rows as usize
+    }
+}
 
 /// Counts of requests.
 #[derive(Clone, Debug, Default)]

@@ -10,8 +10,7 @@ use crate::stats::Summary;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::counts::{Counts, is_given_up};
-use super::run::Request;
+use super::counts::{Counts, Request, is_given_up};
 use super::spent::TimeSpent;
 
 /// Failed requests.

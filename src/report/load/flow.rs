@@ -5,7 +5,8 @@ use crate::request::columns::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
 use crate::table::Table;
 
-use super::run::{Request, RunFacts};
+use super::counts::Request;
+use super::run::RunFacts;
 
 /// Rates and concurrency.
 #[derive(Clone, Debug)]
@@ -97,10 +98,10 @@ impl OverTime {
         let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
         let some = |all: Vec<Interval>| (!all.is_empty()).then(|| of(all));
         let [queued, running] = in_server.map(some);
-        let unknown_count = unknown.len() as u64;
         Some(OverTime {
             from_s: seconds(start),
             bucket_s: seconds(window.bucket),
+            unknown: [lacking[0], lacking[1], unknown.len() as u64],
             series: [
                 ("concurrency", Some(of(in_flight))),
                 ("queued", queued),
@@ -108,7 +109,6 @@ impl OverTime {
                 ("unknown", Some(of(unknown))),
                 ("waiting", some(in_router)),
             ],
-            unknown: [lacking[0], lacking[1], unknown_count],
         })
     }
 }

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use crate::table::Table;
 use crate::units;
 
+use super::counts::Request;
 use super::latency::{LatencyId, later_tokens};
-use super::run::Request;
 
 /// A goal of one request, written `name:milliseconds` or with a unit: `ttft:500`, `ttft:0.5s`. Names are those of vLLM's and SGLang's
 /// clients (`ttft` and `e2el` from the send as the client reads them, `tpot`), or a latency of the summary.

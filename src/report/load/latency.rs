@@ -9,7 +9,7 @@ use crate::stats::Summary;
 use crate::stats::interval::{Intervals, intervals};
 use crate::table::Table;
 
-use super::run::Request;
+use super::counts::Request;
 
 /// A latency: a column, or a difference of two times of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::request::unseen::{ELSEWHERE, Unseen};
 use crate::table::Table;
 use crate::units::duration;
 
-use super::run::Request;
+use super::counts::Request;
 
 /// The width of the bar of all the time, columns: what the figures leave of 80.
 const BAR_WIDTH: usize = 39;

@@ -154,9 +154,10 @@ fn counts(summary: &Summary) -> String {
 
 fn errors(summary: &Summary) -> impl Iterator<Item = String> {
     let errors = &summary.all.counts.errors;
-    let shown = most_frequent(errors)
-        .take(MAX_NAMED)
-        .map(|(error, count)| format!("  {count} × {error}"));
+    let shown = most_frequent(errors).take(MAX_NAMED).map(|(error, count)| {
+        let error = Some(error.as_str()).filter(|error| !error.is_empty());
+        format!("  {count} × {}", error.unwrap_or("(no error text)"))
+    });
     let others = errors.len().saturating_sub(MAX_NAMED) as u64;
     shown.chain(if_any(others, |others| {
         format!("  and {others} other errors")
