@@ -5,7 +5,7 @@
 pub struct Grid {
     /// The headings of the columns.
     pub heads: Vec<String>,
-    /// The rows, as wide as the headings.
+    /// The rows, as wide as the headings. A row of a single cell is a heading for those below it.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -34,7 +34,7 @@ impl Grid {
         for cells in std::iter::once(&self.heads).chain(&self.rows) {
             let mut cells = cells.iter();
             let name = cells.next().map_or("", String::as_str);
-            let name = shortened(name, first);
+            let name = shortened(name, if cells.len() == 0 { width } else { first });
             text.push_str(&format!("{name:<first$}"));
             for (cell, wide) in cells.zip(others).take(shown) {
                 text.push_str(&format!("{:GAP$}{cell:>wide$}", ""));
@@ -53,25 +53,36 @@ impl Grid {
         };
         let sides = (0..self.heads.len()).map(|at| if at == 0 { ":--" } else { "--:" });
         let sides: Vec<String> = sides.map(str::to_owned).collect();
-        let rows: String = self.rows.iter().map(|row| line(row)).collect();
+        let wide = |row: &Vec<String>| {
+            let mut row = row.clone();
+            row.resize(self.heads.len(), String::new());
+            line(&row)
+        };
+        let rows: String = self.rows.iter().map(wide).collect();
         line(&self.heads) + &line(&sides) + &rows
     }
 
     fn widest(&self, at: usize) -> usize {
         let rows = std::iter::once(&self.heads).chain(&self.rows);
-        let cells = rows.filter_map(|row| row.get(at));
+        // A heading of rows may reach over the other columns.
+        let cells = rows
+            .filter(|row| row.len() > 1)
+            .filter_map(|row| row.get(at));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     }
 }
 
-/// Shortens a name to so many columns. Its beginning is cut, as names more often differ at their ends.
+/// Shortens a name to so many columns. The middle is cut, as names more often differ at their ends.
 fn shortened(name: &str, width: usize) -> String {
     let length = name.chars().count();
     if length <= width {
         return name.to_owned();
     }
-    let cut = length - width.saturating_sub(1);
-    format!("…{}", name.chars().skip(cut).collect::<String>())
+    let kept = width.saturating_sub(1);
+    let (begin, end) = (kept / 2, kept - kept / 2);
+    let head: String = name.chars().take(begin).collect();
+    let tail: String = name.chars().skip(length - end).collect();
+    format!("{head}…{tail}")
 }
 
 #[cfg(test)]
@@ -103,7 +114,7 @@ mod tests {
             assert_eq!(text.contains("31.5 ms"), width >= 28, "{width}:\n{text}");
         }
         let text = grid().to_text(Some(30));
-        assert!(text.contains("…hortest_queue"), "{text}");
+        assert!(text.contains("routin…t_queue"), "{text}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod text;
 
 pub use counts::{Counts, FailedAttempt, Tally, Tokens, is_given_up, outcome_of};
 pub use failures::{FailureKind, Failures};
-pub use flow::{Flow, OverTime};
+pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};
 pub use json::{Figure, goals_ms};
 pub use latency::{Latencies, Latency, LatencyId};

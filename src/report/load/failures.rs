@@ -1,8 +1,9 @@
-//! Failed requests: their outcomes, where they were last seen, how long they had waited.
+//! Failed requests: their outcomes, where they were last seen, how long they had waited; and lower bounds of the latencies of all requests.
 
 use std::collections::BTreeMap;
 
 use crate::clock::seconds;
+use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, StageSet, place};
@@ -10,7 +11,8 @@ use crate::stats::Summary;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::counts::{Counts, Request, is_given_up};
+use super::counts::{Counts, Request, is_given_up, outcome_of};
+use super::latency::LatencyId;
 use super::spent::TimeSpent;
 
 /// Failed requests.
@@ -20,6 +22,9 @@ pub struct Failures {
     pub requests: u64,
     /// The kinds of failures, most frequent first.
     pub kinds: Vec<FailureKind>,
+    /// Lower bounds of the latencies of all requests, seconds. Requests that were given up count with their time until then, other
+    /// failed ones as infinite. `None` if a successful request lacks the latency.
+    pub lower_bounds: Vec<(LatencyId, Option<Summary>)>,
 }
 
 /// Requests with the same outcome that were last seen at the same stage.
@@ -34,6 +39,14 @@ pub struct FailureKind {
     /// How long they had waited, seconds; see [`waited`].
     pub waited: Option<Summary>,
 }
+
+/// The latencies that have lower bounds.
+const BOUNDED: [LatencyId; 4] = [
+    LatencyId::TotalFromSend,
+    LatencyId::TotalFromSchedule,
+    LatencyId::TtftFromSend,
+    LatencyId::Of(ColumnId::ttft_from_schedule),
+];
 
 /// The most kinds that a sentence names.
 const MAX_NAMED: usize = 3;
@@ -57,10 +70,21 @@ impl Failures {
         };
         let mut kinds: Vec<FailureKind> = by_kind.into_iter().filter_map(kind).collect();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
+        let lower_bounds = BOUNDED.map(|latency| {
+            let values = lower_bounds(table, requests, latency);
+            (latency, values.and_then(Summary::with_infinite))
+        });
         Failures {
             requests: kinds.iter().map(|kind| kind.requests).sum(),
+            lower_bounds: lower_bounds.into(),
             kinds,
         }
+    }
+
+    /// The lower bounds of a latency.
+    pub fn lower_bound(&self, latency: LatencyId) -> Option<&Summary> {
+        let mut all = self.lower_bounds.iter();
+        all.find(|(id, _)| *id == latency)?.1.as_ref()
     }
 
     /// Where the time went, in sentences: of failed requests, then of the successful ones.
@@ -122,11 +146,64 @@ fn waited(row: &Row) -> Option<f64> {
     Breakdown::of(row).map(|breakdown| seconds(breakdown.total_nanos))
 }
 
+/// Lower bounds of a latency of all requests, seconds; see [`Failures::lower_bounds`].
+fn lower_bounds(table: &Table, requests: &[Request], latency: LatencyId) -> Option<Vec<f64>> {
+    let (from, to) = latency.ends()?;
+    let is_first_token = to == ColumnId::first_token_time;
+    let mut values = Vec::new();
+    for request in requests {
+        for row in latency.rows(request) {
+            let is_over = request.is_ok || is_first_token;
+            match table.between(from, to, row).filter(|_| is_over) {
+                Some(nanos) => values.push(seconds(nanos)),
+                None if request.is_ok => return None,
+                None => {
+                    let seen = table.between(from, ColumnId::end_time, row).map(seconds);
+                    values.extend(seen.map(|seen| match outcome_of(table, row) {
+                        Outcome::Timeout | Outcome::ClientAbort => seen,
+                        _ => f64::INFINITY,
+                    }));
+                }
+            }
+        }
+    }
+    Some(values)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::load::Summary;
     use crate::report::load::tests::*;
+
+    #[test]
+    fn failed_requests_count_as_infinite() {
+        let rejected = |n| {
+            let sample = cut(Sample::starting(n), &AFTER_SENDING, n + 2);
+            sample.ended(Outcome::Rejected, "503").open_row()
+        };
+        let ok = (0..6).map(|n| Sample::starting(n).open_row());
+        let mut records: Vec<Row> = ok.chain((6..10).map(rejected)).collect();
+        let unsent = Sample::starting(10).without(&AFTER_SENDING);
+        let unsent = unsent.without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
+        let unsent = unsent.at(Moment::Finish, 17);
+        records.push(unsent.ended(Outcome::ClientAbort, "").open_row());
+        let summary = Summary::of_records(&records, &run());
+        let json = summary.to_json();
+        let least = &json["latency_at_least"];
+        assert_near(least, "/ttft_from_send/p50", 0.209);
+        for figure in ["mean", "std", "p90", "p99", "max"] {
+            assert!(least["ttft_from_send"][figure].is_null(), "{figure}");
+        }
+        let expected = [
+            "of all 11, at least (-: no answer ever)\n",
+            "\ntotal, from send 10 - 499.0 - -\n",
+        ];
+        assert_says_all(&flat(&summary.to_text()), expected);
+        // No row of dashes alone.
+        let text = Summary::of_records(&records[6..10], &run()).to_text();
+        assert!(!text.contains("from send"), "{text}");
+    }
 
     #[test]
     fn requests_given_up_when_the_run_was_stopped_did_not_fail() {
@@ -162,11 +239,18 @@ mod tests {
 
     /// Its upstream died after the first token, 350 ms after the send, later than the last read.
     #[test]
-    fn a_failed_request_waited_until_its_end() {
+    fn a_failed_request_waited_at_least_until_its_end() {
         let died = Sample::starting(1).at(Moment::Finish, 202);
         let died = died.at(Moment::End, 352).ended(Outcome::UpstreamDied, "");
-        let records = vec![Sample::whole().open_row(), died.open_row()];
+        let mut records = vec![Sample::whole().open_row(), died.open_row()];
+        let expected = [
+            ("/latency_at_least/ttft_from_send/max", 0.209),
+            ("/failures/0/waited/max", 0.351),
+        ];
+        assert_figures(&json_of(&records, &run()), expected);
+        // A response that is no stream has no first token.
+        records[0].timeline.clear(Moment::FirstToken);
         let json = json_of(&records, &run());
-        assert_figures(&json, [("/failures/0/waited/max", 0.351)]);
+        assert!(json["latency_at_least"]["ttft_from_send"]["p50"].is_null());
     }
 }

@@ -28,12 +28,38 @@ pub struct OverTime {
     pub from_s: f64,
     /// Length of a bucket, seconds.
     pub bucket_s: f64,
-    /// By name: requests from their send to their end; sequences in the server queue, and from their first batch to the engine's end, as
-    /// far as the engine's moments are known; requests in flight that may have been either; and requests from their arrival to the
-    /// router's send. `None` if that was never measured.
-    pub series: [(&'static str, Option<Concurrency>); 5],
-    /// The number of requests that were here and are not in the series of those queued, of those running, or of either.
-    pub unknown: [u64; 3],
+    /// Requests from their send to their end.
+    pub in_flight: Concurrency,
+    /// Sequences in the server queue; `None` if no row has the engine's moments on its clock.
+    pub queued: Option<InServer>,
+    /// Sequences from their first batch to the engine's end.
+    pub running: Option<InServer>,
+    /// Requests in flight that may have been queued or running, and their number.
+    pub unknown: (Concurrency, u64),
+    /// Requests from their arrival to the router's send; `None` if that was never measured.
+    pub in_router: Option<Concurrency>,
+}
+
+impl OverTime {
+    /// The names of the series.
+    pub const NAMES: [&str; 4] = ["concurrency", "queued", "running", "unknown"];
+
+    /// The series, in the order of [`OverTime::NAMES`].
+    pub fn series(&self) -> [Option<&Concurrency>; 4] {
+        let [queued, running] =
+            [&self.queued, &self.running].map(|place| place.as_ref().map(|place| &place.known));
+        let (in_flight, unknown) = (Some(&self.in_flight), Some(&self.unknown.0));
+        [in_flight, queued, running, unknown]
+    }
+}
+
+/// Sequences at one stage in the server.
+#[derive(Clone, Debug)]
+pub struct InServer {
+    /// Sequences whose times there are known.
+    pub known: Concurrency,
+    /// The number of other requests that were sent, such as those that failed in the server.
+    pub unknown: u64,
 }
 
 impl Flow {
@@ -53,9 +79,14 @@ impl Flow {
 
 /// The number of gaps per second between the first and the last time.
 fn rate(times: impl Iterator<Item = i64>) -> Option<f64> {
-    let times: Vec<i64> = times.collect();
-    let length = seconds(times.iter().max()? - times.iter().min()?);
-    (length > 0.0).then(|| (times.len() - 1) as f64 / length)
+    let (mut ends, mut gaps) = (None, -1);
+    for at in times {
+        let (first, last) = ends.unwrap_or((at, at));
+        ends = Some((at.min(first), at.max(last)));
+        gaps += 1;
+    }
+    let (first, last) = ends.filter(|(first, last)| gaps > 0 && first < last)?;
+    Some(f64::from(gaps) / seconds(last - first))
 }
 
 impl OverTime {
@@ -63,15 +94,15 @@ impl OverTime {
         let [start, end] = [run.started, run.ended].map(|at| at.nanos());
         let window = Span::new(Interval { start, end })?;
         let [mut in_flight, mut in_router, mut unknown] = [const { Vec::new() }; 3];
-        let mut in_server = [const { Vec::new() }; 2];
-        let mut lacking = [0; 2];
+        // Queued and running: intervals, and the number of requests that lack them.
+        let mut in_server = [const { (Vec::new(), 0) }; 2];
         for request in all {
             let mut is_known = [true; 2];
             for row in request.rows() {
                 let of_row = [queued(table, row), running(table, row)];
                 for (at, interval) in of_row.into_iter().enumerate() {
                     is_known[at] &= interval.is_some();
-                    in_server[at].extend(interval);
+                    in_server[at].0.extend(interval);
                 }
             }
             let of_request = |column| table.integer(column, request.row());
@@ -91,24 +122,23 @@ impl OverTime {
             if is_here && is_known != [true; 2] {
                 unknown.push(whole);
                 for (at, is_known) in is_known.into_iter().enumerate() {
-                    lacking[at] += u64::from(!is_known);
+                    in_server[at].1 += u64::from(!is_known);
                 }
             }
         }
         let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
         let some = |all: Vec<Interval>| (!all.is_empty()).then(|| of(all));
-        let [queued, running] = in_server.map(some);
+        let [queued, running] =
+            in_server.map(|(all, unknown)| some(all).map(|known| InServer { known, unknown }));
+        let count = unknown.len() as u64;
         Some(OverTime {
             from_s: seconds(start),
             bucket_s: seconds(window.bucket),
-            unknown: [lacking[0], lacking[1], unknown.len() as u64],
-            series: [
-                ("concurrency", Some(of(in_flight))),
-                ("queued", queued),
-                ("running", running),
-                ("unknown", Some(of(unknown))),
-                ("waiting", some(in_router)),
-            ],
+            in_flight: of(in_flight),
+            queued,
+            running,
+            unknown: (of(unknown), count),
+            in_router: some(in_router),
         })
     }
 }
@@ -158,8 +188,8 @@ mod tests {
         let table = table(&[silent(0), silent(800), Sample::starting(1200).open_row()]);
         let summary = Summary::of_table(&table, &run(), Some(window));
         let over_time = summary.all.flow.over_time.unwrap();
-        assert_eq!([over_time.unknown[0], over_time.unknown[2]], [1, 1]);
-        let unknown = over_time.series[3].1.as_ref().unwrap();
-        assert!((unknown.mean - 0.3).abs() < 1e-9);
+        assert_eq!(over_time.queued.unwrap().unknown, 1);
+        assert_eq!(over_time.unknown.1, 1);
+        assert!((over_time.unknown.0.mean - 0.3).abs() < 1e-9);
     }
 }

@@ -8,6 +8,7 @@ use crate::request::columns::ColumnId;
 use crate::stats;
 
 use super::counts::most_frequent;
+use super::flow::{InServer, OverTime};
 use super::goodput::Goal;
 use super::run::RunFacts;
 use super::spent::TimeSpent;
@@ -42,7 +43,7 @@ impl Summary {
         let run = &self.run;
         let hosts = self.hosts.iter();
         let hosts = object(hosts.map(|(host, figures)| (host, group(figures, run))));
-        let of_the_run = json!({
+        let mut of_the_run = json!({
             "started_at": self.began.map(Stamp::seconds),
             "started_at_ns": self.began.map(Stamp::nanos),
             "duration": run.duration(),
@@ -56,6 +57,10 @@ impl Summary {
             "hosts": hosts,
             "goodput_goals_ms": goals_ms(&run.goodput),
         });
+        let (servers, requests) = self.other_hosts;
+        if servers > 0 {
+            of_the_run["other_hosts"] = json!({ "servers": servers, "requests": requests });
+        }
         joined([group(&self.all, run), of_the_run])
     }
 }
@@ -76,6 +81,8 @@ fn group(group: &Group, run: &RunFacts) -> Value {
             "waited": figures(kind.waited.as_ref()),
         })
     });
+    let bounds = group.failures.lower_bounds.iter();
+    let bounds = bounds.map(|(latency, summary)| (latency.name(), figures(summary.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
     let time = |spent: &TimeSpent| json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts(spent) });
@@ -86,6 +93,7 @@ fn group(group: &Group, run: &RunFacts) -> Value {
     });
     let more = json!({
         "latency": latencies(group),
+        "latency_at_least": object(bounds),
         "failures": failed.collect::<Value>(),
         "time_spent": joined([time(spent), more_of_time]),
     });
@@ -220,24 +228,21 @@ fn bench_names(group: &Group) -> Value {
 
 fn over_time(group: &Group) -> Value {
     let over_time = group.flow.over_time.as_ref();
-    let unknown = |at: usize| {
-        let known = over_time.filter(|over_time| over_time.series[at + 1].1.is_some());
-        known.map(|over_time| over_time.unknown[at])
+    let unknown = |place: fn(&OverTime) -> &Option<InServer>| {
+        let place = over_time.and_then(|over_time| place(over_time).as_ref());
+        place.map(|place| place.unknown)
     };
     let mut members = json!({
-        "queued_unknown_requests": unknown(0),
-        "running_unknown_requests": unknown(1),
-        "state_unknown_requests": unknown(2),
+        "queued_unknown_requests": unknown(|o| &o.queued),
+        "running_unknown_requests": unknown(|o| &o.running),
+        "state_unknown_requests": over_time.map(|o| o.unknown.1),
         "series": { "bucket_s": over_time.map(|o| o.bucket_s) },
     });
-    for (at, name) in ["concurrency", "queued", "running", "unknown"]
-        .into_iter()
-        .enumerate()
-    {
-        let of = over_time.and_then(|over_time| over_time.series[at].1.as_ref());
-        members[format!("mean_{name}")] = json!(of.map(|of| of.mean));
-        members[format!("peak_{name}")] = json!(of.map(|of| of.peak));
-        members["series"][name] = json!(of.map(|of| &of.series));
+    let series = over_time.map_or([None; 4], OverTime::series);
+    for (name, concurrency) in OverTime::NAMES.into_iter().zip(series) {
+        members[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
+        members[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
+        members["series"][name] = json!(concurrency.map(|c| &c.series));
     }
     members
 }

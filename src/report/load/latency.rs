@@ -107,15 +107,24 @@ impl LatencyId {
         }
     }
 
-    /// Returns its value in a row, nanoseconds.
-    pub(super) fn nanos(self, table: &Table, row: usize) -> Option<i64> {
+    /// The times that it lies between, if it is one of the generator's.
+    pub(super) fn ends(self) -> Option<(ColumnId, ColumnId)> {
         use ColumnId::{finish_time, first_token_time, scheduled_time, sent_time};
-        let (from, to) = match self {
-            LatencyId::Of(column) => return table.integer(column, row),
+        Some(match self {
+            LatencyId::Of(ColumnId::ttft_from_schedule) => (scheduled_time, first_token_time),
+            LatencyId::Of(_) => return None,
             LatencyId::TotalFromSend => (sent_time, finish_time),
             LatencyId::TotalFromSchedule => (scheduled_time, finish_time),
             LatencyId::TtftFromSend => (sent_time, first_token_time),
-        };
+        })
+    }
+
+    /// Returns its value in a row, nanoseconds.
+    pub(super) fn nanos(self, table: &Table, row: usize) -> Option<i64> {
+        if let LatencyId::Of(column) = self {
+            return table.integer(column, row);
+        }
+        let (from, to) = self.ends()?;
         table.between(from, to, row)
     }
 
@@ -178,9 +187,12 @@ impl Latencies {
 
     /// The figures of a latency.
     pub fn get(&self, latency: impl Into<LatencyId>) -> Option<&Summary> {
-        let id = latency.into();
-        let mut all = self.all.iter();
-        all.find(|latency| latency.id == id)?.summary.as_ref()
+        self.latency(latency.into())?.summary.as_ref()
+    }
+
+    /// The figures of a latency, with its intervals.
+    pub fn latency(&self, id: LatencyId) -> Option<&Latency> {
+        self.all.iter().find(|latency| latency.id == id)
     }
 }
 

@@ -104,10 +104,10 @@ impl TimeSpent {
             let mean = duration(self.mean(part).unwrap_or(0.0));
             mean + &self.of_requests(part)
         };
-        let (mut clauses, mut named) = (Vec::new(), Vec::new());
-        for part in self.parts.iter().filter(|part| self.is_large(part)).take(4) {
+        let is_large = |part: &&PartSpent| self.is_large(part);
+        let mut clauses: Vec<String> = Vec::new();
+        for part in self.parts.iter().filter(is_large).take(4) {
             let was = if clauses.is_empty() { " was spent" } else { "" };
-            named.push(part.spent);
             clauses.push(format!(
                 "{:.0} %{was} {} ({})",
                 self.share(part).unwrap_or(0.0) * 100.0,
@@ -115,12 +115,12 @@ impl TimeSpent {
                 length(part)
             ));
         }
+        let others = self.parts.iter().filter(|part| !self.is_large(part));
+        let others = others.chain(self.parts.iter().filter(is_large).skip(4));
         // The router is always named.
-        let is_router = |part: &&PartSpent| {
-            part.spent.holds(Period::QUEUE_IN_ROUTER) && !named.contains(&part.spent)
-        };
-        let router = self.parts.iter().filter(is_router);
-        let router = router.max_by_key(|part| part.nanos);
+        let router = others
+            .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER))
+            .max_by_key(|part| part.nanos);
         let mut sentence = format!(
             "Of {} {subject} on average, {}",
             duration(mean),

@@ -35,10 +35,12 @@ pub struct Summary {
     /// The figures by server: the one that served a request, or the last that failed it. The [`MAX_HOSTS`] servers with the most
     /// requests.
     pub hosts: BTreeMap<String, Group>,
+    /// The number of other servers, and of their requests.
+    pub other_hosts: (usize, usize),
 }
 
-/// The most servers that have figures.
-pub(super) const MAX_HOSTS: usize = 50;
+/// The most servers that have figures of their own.
+const MAX_HOSTS: usize = 50;
 
 /// The figures of some of a run's requests.
 #[derive(Clone, Debug)]
@@ -90,8 +92,12 @@ fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(Cow<'a, str>, Vec
         by_host.entry(host).or_default().push(*request);
     }
     let mut by_host: Vec<_> = by_host.into_iter().collect();
-    by_host.sort_by_key(|(_, of)| Reverse(of.iter().filter(|of| of.is_inside).count()));
+    by_host.sort_by_key(|(_, of)| Reverse(count_inside(of)));
     by_host
+}
+
+fn count_inside(of: &[Request]) -> usize {
+    of.iter().filter(|request| request.is_inside).count()
 }
 
 impl Summary {
@@ -131,11 +137,13 @@ impl Summary {
         let figures = |all: &[Request], spent: &[Request]| group(table, &facts, all, spent);
         let mut by_host = by_host(table, &requests);
         let others = by_host.split_off(by_host.len().min(MAX_HOSTS));
+        let other_requests = others.iter().map(|(_, of)| count_inside(of));
+        let other_hosts = (others.len(), other_requests.sum());
+        let others = others.into_iter().flat_map(|(_, of)| of);
         let of_host =
             |(host, of): &(Cow<'_, str>, Vec<Request>)| (host.to_string(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
         let unserved = requests.iter().filter(is_unserved).copied();
-        let others = others.into_iter().flat_map(|(_, of)| of);
         let without_group: Vec<Request> = unserved.chain(others).collect();
         // All requests and the groups take about as long; the time by stage of the groups is added up below.
         let (mut all, hosts) = std::thread::scope(|scope| {
@@ -150,6 +158,7 @@ impl Summary {
         }
         Summary {
             hosts,
+            other_hosts,
             all,
             whole: Counts::of(table, &requests),
             began: None,

@@ -4,12 +4,13 @@ use crate::report::grid::Grid;
 use crate::report::render::{Block, servers_table, text};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
-use crate::stats::{self, Concurrency};
+use crate::stats;
 use crate::units::{count, duration, milliseconds};
 
 use super::counts::most_frequent;
-use super::latency::LatencyId;
-use super::summary::{MAX_HOSTS, Summary};
+use super::flow::InServer;
+use super::latency::{Latencies, LatencyId};
+use super::summary::Summary;
 
 /// The latencies in the table; those that no request had are left out.
 const ROWS: [LatencyId; 17] = [
@@ -68,10 +69,12 @@ impl Summary {
             Block::Figures(lines),
         ];
         blocks.extend(table(self).map(Block::Table));
+        blocks.push(Block::Figures(intervals(&self.all.latencies)));
         blocks.push(Block::Sentences(self.warnings()));
         blocks.extend((self.hosts.len() > 1).then(|| Block::Table(servers_table(self, named))));
-        let most = format!("The {MAX_HOSTS} servers with the most requests are shown.");
-        blocks.extend((self.hosts.len() == MAX_HOSTS).then(|| Block::Sentences(vec![most])));
+        let (servers, requests) = self.other_hosts;
+        let others = format!("{servers} more servers, with {requests} requests, are not shown.");
+        blocks.extend((servers > 0).then(|| Block::Sentences(vec![others])));
         blocks
     }
 
@@ -136,6 +139,10 @@ fn line(label: &str, figures: impl std::fmt::Display) -> String {
     format!("{label:<14}{figures}")
 }
 
+fn rate(rate: Option<f64>) -> String {
+    rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"))
+}
+
 fn counts(summary: &Summary) -> String {
     let counts = &summary.all.counts;
     let ends = counts.outcomes.iter();
@@ -166,29 +173,24 @@ fn errors(summary: &Summary) -> impl Iterator<Item = String> {
 
 fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
+    let drawn = all.flow.schedule_rate;
+    let drawn = drawn.map_or(String::new(), |drawn| format!(" (schedule {drawn:.2})"));
     // All else is of their turns.
     let is_talk = run.config["turns"].as_u64() > Some(1);
-    let sent = if all.flow.is_scheduled {
-        "sent"
-    } else {
-        "arrived"
+    let of = if is_talk { " conversations" } else { "" };
+    let sent = match run.offered_rate {
+        Some(offered) => format!("offered {offered:.2}{of}{drawn}, sent"),
+        None if !run.config.is_null() => format!("offered without limit{drawn}, sent"),
+        // Rows alone have no configured rate, and a proxy's have no schedule.
+        None if all.flow.is_scheduled => format!("sent{drawn}"),
+        None => "arrived".to_owned(),
     };
-    let rates = [
-        (
-            if is_talk {
-                "offered conversations"
-            } else {
-                "offered"
-            },
-            run.offered_rate,
-        ),
-        ("schedule", all.flow.schedule_rate),
-        (sent, all.flow.achieved_rate),
-        ("completed", run.per_second(all.completed as f64)),
-    ];
-    let known = |(name, rate): (&str, Option<f64>)| Some(format!("{name} {:.2}", rate?));
-    let rates: Vec<String> = rates.into_iter().filter_map(known).collect();
-    line("requests/s", rates.join(", "))
+    let achieved = rate(all.flow.achieved_rate);
+    let completed = rate(run.per_second(all.completed as f64));
+    line(
+        "requests/s",
+        format!("{sent} {achieved}, completed {completed}"),
+    )
 }
 
 fn tokens(summary: &Summary) -> String {
@@ -209,21 +211,23 @@ fn tokens(summary: &Summary) -> String {
 
 fn concurrency(summary: &Summary) -> Option<String> {
     let over_time = summary.all.flow.over_time.as_ref()?;
-    let [flying, queued, running, ..] = &over_time.series;
-    let [queued_unknown, running_unknown, _] = over_time.unknown;
+    let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
+    let mut figures = vec![format!("in flight {mean:.1} (peak {peak})")];
     let places = [
-        ("in flight", &flying.1, 0),
-        ("queued", &queued.1, queued_unknown),
-        ("running", &running.1, running_unknown),
+        ("queued", &over_time.queued),
+        ("running", &over_time.running),
     ];
-    let figures = places.iter().filter_map(|(name, of, unknown)| {
-        let Concurrency { mean, peak, .. } = of.as_ref()?;
-        Some(match unknown {
-            0 => format!("{name} {mean:.1} (peak {peak})"),
-            _ => format!("{name} at least {mean:.1} (peak {peak}; unknown of {unknown} requests)"),
-        })
-    });
-    let figures: Vec<String> = figures.collect();
+    for (name, place) in places {
+        figures.extend(place.as_ref().map(|InServer { known, unknown }| {
+            let (mean, peak) = (known.mean, known.peak);
+            match unknown {
+                0 => format!("{name} {mean:.1} (peak {peak})"),
+                _ => format!(
+                    "{name} at least {mean:.1} (peak {peak}; unknown of {unknown} requests)"
+                ),
+            }
+        }));
+    }
     Some(line("at once", figures.join(", ")))
 }
 
@@ -244,7 +248,7 @@ fn goodput(summary: &Summary) -> Option<String> {
     ))
 }
 
-/// The table of the latencies of successful requests.
+/// The table of the latencies of successful requests. If some failed, lower bounds of all requests stand below; a dash is infinite.
 fn table(summary: &Summary) -> Option<Grid> {
     let all = &summary.all;
     let (requests, ok) = (all.counts.requests, all.counts.ok());
@@ -261,21 +265,48 @@ fn table(summary: &Summary) -> Option<Grid> {
     };
     let shown = ROWS.into_iter().filter(|of| !is_hidden(of));
     let shown = shown.filter_map(|of| Some(row(of, all.latencies.get(of)?)));
+    let mut rows: Vec<Vec<String>> = shown.collect();
+    // If more than half got no response, all figures would be dashes.
+    let is_known = |bound: &&stats::Summary| bound.p50.is_finite() && ok < requests;
+    let bound = |of| Some(row(of, all.failures.lower_bound(of).filter(is_known)?));
+    let mut bounds = ROWS.into_iter().filter_map(bound).peekable();
+    if bounds.peek().is_some() {
+        rows.push(vec![format!(
+            "of all {requests}, at least (-: no answer ever)"
+        )]);
+    }
+    rows.extend(bounds);
     let head = match requests - ok {
         0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
     };
     let heads = [&head, "count", "mean", "p50", "p95", "p99"].map(str::to_owned);
-    Some(Grid {
-        heads: heads.into(),
-        rows: shown.collect(),
-    })
+    let heads = heads.into();
+    Some(Grid { heads, rows })
 }
 
 fn row(latency: LatencyId, of: &stats::Summary) -> Vec<String> {
     let figures = [of.mean, of.p50, of.p95, of.p99].map(milliseconds);
     let first = [latency.label().to_owned(), of.count.to_string()];
     first.into_iter().chain(figures).collect()
+}
+
+/// The latencies whose intervals the terminal shows. `summary.json` has those of all.
+const INTERVALS_OF: [LatencyId; 2] = [LatencyId::TotalFromSend, LatencyId::TtftFromSend];
+
+/// The 95 % intervals of quantiles that have any, milliseconds: a line per latency.
+fn intervals(latencies: &Latencies) -> Vec<String> {
+    let within = |(name, found): (&str, Option<(f64, f64)>)| {
+        let [low, high] = <[f64; 2]>::from(found?).map(milliseconds);
+        Some(format!("{name} [{low}, {high}]"))
+    };
+    let line = |id: LatencyId| {
+        let intervals = latencies.latency(id)?.intervals.into_iter();
+        let shown: Vec<String> = intervals.filter_map(within).collect();
+        let (label, shown) = (id.label(), shown.join(", "));
+        (!shown.is_empty()).then(|| format!("95 % intervals of {label}, ms: {shown}"))
+    };
+    INTERVALS_OF.into_iter().filter_map(line).collect()
 }
 
 /// The text of a count; `None` if it is 0.

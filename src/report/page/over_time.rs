@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::downsample::{shorts, thinned};
 use crate::report::files::RECORDS;
+use crate::report::load::OverTime;
 use crate::report::runs::RunReport;
 
 /// The most points of all series of a run together, unless each has the minimum.
@@ -30,8 +31,9 @@ pub fn series(report: &RunReport<'_>) -> Value {
         let Some(counted) = &group.flow.over_time else {
             continue;
         };
-        for (metric, counts) in &counted.series {
-            let Some(counts) = counts.as_ref().filter(|counts| counts.peak > 0) else {
+        let known = OverTime::NAMES.into_iter().zip(counted.series());
+        for (metric, counts) in known.chain([("waiting", counted.in_router.as_ref())]) {
+            let Some(counts) = counts.filter(|counts| counts.peak > 0) else {
                 continue;
             };
             // At the middle of each bucket.

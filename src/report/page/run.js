@@ -147,16 +147,18 @@ function gauges(run) {
 }
 
 function servers(run) {
-  const { hosts } = run.summary;
+  const { hosts, other_hosts: others = { servers: 0, requests: 0 } } = run.summary;
   const idle = (run.file?.servers ?? []).filter(server => !hosts[server.host]).map(server => [server.host, { name: server.name, requests: 0, failed: 0, latency: {} }]);
   const known = [...Object.entries(hosts), ...idle];
   if (!known.length) return null;
+  const all = known.reduce((sum, [, of]) => sum + of.requests, others.requests);
   const rows = known.map(([host, group]) => {
     const of = (name, figure) => ({ n: duration(group.latency[name]?.[figure]) });
-    return [host ? (group.name && group.name !== host ? `${group.name} (${host})` : host) : "server unknown", { n: number(group.requests), small: percent(group.requests / run.summary.requests) }, { n: number(group.failed) },
+    return [host ? (group.name && group.name !== host ? `${group.name} (${host})` : host) : "server unknown", { n: number(group.requests), small: percent(group.requests / all) }, { n: number(group.failed) },
     of("ttft", "p50"), of("ttft", "p99"), of("pure_queue_time", "p50"), of("pure_queue_time", "p99"), of("total_latency", "p50")];
   });
-  return section("servers", "Servers", markOf(run.mark), table(["server", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }], rows));
+  return section("servers", "Servers", markOf(run.mark), table(["server", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }], rows,
+    others.servers ? `${others.servers} more servers, with ${others.requests} requests, are not shown.` : undefined));
 }
 
 function figuresTable(run) {

@@ -32,7 +32,7 @@ fn a_run_without_a_response_shows_errors_and_no_table() {
         ..run()
     };
     let none = Summary::of_records(&[], &run);
-    let expected = ["No request ended", "offered 2.50\n", "4 of 4 scheduled"];
+    let expected = ["No request ended", "offered 2.50, sent", "4 of 4 scheduled"];
     assert_says_all(&none.to_text(), expected);
     for key in "success_rate request_throughput mean_ttft_ms duration peak_concurrency".split(' ') {
         assert!(none.to_json()[key].is_null(), "{key}");
@@ -98,4 +98,15 @@ fn intervals_take_requests_of_all_servers_in_the_order_of_arrival() {
     let p95 = &json["latency"]["total_latency"]["ci95"]["p95"];
     assert_figures(p95, [("/0", low), ("/1", high)]);
     assert!(json["hosts"]["a:1"]["latency"]["total_latency"]["ci95"]["p99"].is_null());
+}
+
+#[test]
+fn servers_beyond_the_largest_are_counted() {
+    let row = |n: i64| {
+        let host = (n < 52).then(|| n.to_string());
+        Sample::starting(n).with(|row| row.host = host).open_row()
+    };
+    let rows: Vec<Row> = (0..60).map(row).collect();
+    let text = Summary::of_records(&rows, &run()).to_text();
+    assert_says(&text, "2 more servers, with 2 requests, are not shown.");
 }
