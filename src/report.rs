@@ -16,9 +16,7 @@ pub mod reader;
 pub mod render;
 pub mod runs;
 mod sanitize;
-pub mod series;
 pub mod timeline;
-pub mod verdict;
 pub mod why;
 
 #[cfg(test)]

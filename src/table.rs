@@ -221,16 +221,6 @@ impl Table {
         value.unwrap_or(Value::Empty)
     }
 
-    /// The dictionary code of a text: the same for equal texts, 0 for an empty cell. See [`Table::code_count`].
-    pub fn code(&self, column: ColumnId, row: usize) -> usize {
-        self.texts(column).map_or(0, |texts| texts.row_code(row))
-    }
-
-    /// The number of codes of a column, with that of the empty text.
-    pub fn code_count(&self, column: ColumnId) -> usize {
-        self.texts(column).map_or(1, |texts| texts.all().count())
-    }
-
     /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count
     /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {

@@ -15,8 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::launch::Access;
 use super::timed::TimedRows;
 use crate::clock::{Clock, Stamp};
-use crate::report::files::{SERIES, SeriesRow, ServerFile};
-use crate::report::series::{GPU, METRICS, POOL, QUEUED, RUNNING};
+use crate::report::files::{GPU, METRICS, POOL, QUEUED, RUNNING, SERIES, SeriesRow, ServerFile};
 use crate::traffic::client::Client;
 
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);

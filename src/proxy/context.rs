@@ -7,8 +7,8 @@ use pingora::http::ResponseHeader;
 
 use crate::client::phase::Phase;
 use crate::clock::Stamp;
-use crate::request::body_timing::BodyTiming;
 use crate::request::attempt::{FailedAttempt, MAX_FAILED, SpanId};
+use crate::request::body_timing::BodyTiming;
 use crate::request::endpoint::Endpoint;
 use crate::request::headers::{content_type, is_encoded, labels, reported_outcome, smg_worker};
 use crate::request::observer::{End, Observer};

@@ -6,11 +6,10 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 use crate::request::columns::ColumnId;
 pub use crate::stats::Statistic;
 use crate::stats::paired_difference;
-use crate::units::US;
+use crate::units::{US, durations};
 
 mod answer;
 mod settings;
-mod wording;
 
 pub use answer::MAX_ANSWERS;
 pub use settings::{Comparison, comparison};
@@ -30,8 +29,6 @@ pub struct Difference {
     pub a: String,
     /// The second setting.
     pub b: String,
-    /// The keys that the experiment varies and that both have in common; empty if there are none.
-    pub at: String,
     /// The first setting's figure.
     pub of_a: f64,
     /// The second setting's figure.
@@ -144,6 +141,78 @@ impl Difference {
             false => self.failed_a > self.failed_b,
         };
         failed_more && !self.is_with_failed && self.metric.is_some()
+    }
+
+    /// Says which setting beats the other, on what and by how much, or that no difference is shown; and how failed requests count.
+    pub fn sentence(&self) -> String {
+        let (a, b, what) = (&self.a, &self.b, self.label());
+        let found = [self.difference, self.low, self.high];
+        let less = [-self.difference, -self.high, -self.low];
+        let is_less = self.difference < 0.0;
+        let result = match (self.is_shown(), is_less) {
+            (true, true) => format!("{b} beats {a} on {what} by {}", self.range(less)),
+            (true, false) => format!("{a} beats {b} on {what} by {}", self.range(found)),
+            (false, _) => format!(
+                "no difference can be shown between {a} and {b} on {what} ({}{})",
+                self.range(found),
+                match self.excludes_zero() {
+                    true if self.failed_could_reverse_it() =>
+                        ", which those that failed could turn",
+                    true => ", which one of so many comparisons may show by chance",
+                    false => "",
+                }
+            ),
+        };
+        result + &self.failed_text()
+    }
+
+    /// The label of statistic and metric: `p99 TTFT`.
+    fn label(&self) -> String {
+        let Some(metric) = self.metric.map(|metric| metric.column().label) else {
+            return "failed requests".to_owned();
+        };
+        match self.statistic {
+            Statistic::Mean => format!("mean {metric}"),
+            Statistic::Quantile(q) => format!("p{:.0} {metric}", q * 100.0),
+        }
+    }
+
+    /// The numbers of pairs left out and of failed requests, and how these count.
+    fn failed_text(&self) -> String {
+        let mut text = String::new();
+        if self.metric.is_none() {
+            return text;
+        }
+        if self.left_out > 0 {
+            let all = self.pairs + self.left_out;
+            text += &format!("; of the {} of {all} pairs with both values", self.pairs);
+        }
+        if self.failed_a + self.failed_b > 0 {
+            let (a, b) = (&self.a, &self.b);
+            text += &format!("; failed: {a} {}, {b} {}", self.failed_a, self.failed_b);
+        }
+        if self.is_with_failed {
+            text += ", counted as infinitely slow";
+        }
+        text
+    }
+
+    /// Formats a value and its bounds in one unit: `31.0 ms [21.6, 41.2]`; a share of failed requests as `1.20 % of all [0.90, 1.50]`.
+    fn range(&self, values: [f64; 3]) -> String {
+        let (shown, unit) = match self.metric {
+            None => (values.map(|of| format!("{:.2}", of * 100.0)), "% of all"),
+            Some(_) => durations(values),
+        };
+        let shown = shown.map(|shown| shown.replace('-', "−"));
+        let no_end = |shown: String| {
+            if shown.ends_with("inf") {
+                "no end".to_owned()
+            } else {
+                shown
+            }
+        };
+        let [value, low, high] = shown.map(no_end);
+        format!("{value} {unit} [{low}, {high}]")
     }
 
     /// The difference over its distance to the bound next to 0: above 1 it is significant if it is the only comparison.

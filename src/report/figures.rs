@@ -43,7 +43,7 @@ pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result
 }
 
 /// Reads what is known of a run without its rows from its `summary.json`, as far as there is one.
-fn facts(run: &Run) -> RunFacts {
+pub(super) fn facts(run: &Run) -> RunFacts {
     let (began, ended) = ends(&run.table);
     // The run begins with its schedule, not with its first request: times count from then.
     let is_scheduled = run.table.has(ColumnId::scheduled_time);
@@ -69,10 +69,10 @@ fn facts(run: &Run) -> RunFacts {
 
 /// When the first request arrived, and when the last one ended; nanoseconds.
 fn ends(table: &Table) -> (Option<i64>, Option<i64>) {
-    let known = |column| (0..table.len()).filter_map(move |row| table.integer(column, row));
-    let arrived = known(ColumnId::arrival_time).min();
     // A hop's rows have no arrival.
-    let first = arrived.or_else(|| known(ColumnId::router_send_time).min());
+    let columns = [ColumnId::arrival_time, ColumnId::router_send_time];
+    let began = |row| columns.iter().find_map(|of| table.integer(*of, row));
+    let first = (0..table.len()).filter_map(began).min();
     let last = (0..table.len()).filter_map(|row| table.ended(row)).max();
     (first, last.or(first))
 }

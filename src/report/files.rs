@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::request::attempt::ServerRole;
+use crate::request::names::names;
 
 /// The rows of a run's requests, in the order of arrival.
 pub const ROWS: &str = "requests.csv";
@@ -35,6 +36,7 @@ pub const FAULTS: &str = "faults.csv";
 
 /// `run.json`: a run of an experiment. Written when it begins, and again when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RunFile {
     /// The values that distinguish it from the other runs: `routing_policy=random`; `run` if nothing varies.
     pub label: String,
@@ -48,15 +50,12 @@ pub struct RunFile {
     pub error: Option<String>,
     /// More of its requests failed than `max_failed` allows; without it, and without an injected fault, more than half. Its figures are
     /// complete, and it is not repeated.
-    #[serde(default)]
     pub has_failed_too_often: bool,
     /// A server may have had the cache of an earlier run: not to be compared.
-    #[serde(default)]
     pub kept_cache: bool,
     /// When it began, Unix seconds: time 0 in `requests.csv` (with time base `run`), [`SERIES`] and [`FAULTS`].
     pub began: Option<f64>,
     /// The time until all processes were ready, seconds.
-    #[serde(default)]
     pub start_s: Option<f64>,
     /// The servers, in order.
     pub servers: Vec<ServerFile>,
@@ -67,7 +66,6 @@ pub struct RunFile {
     /// The processes that were started.
     pub processes: Vec<ProcessFile>,
     /// Notes besides the summary's warnings: a cache that was not emptied, a server that did not respond.
-    #[serde(default)]
     pub notes: Vec<String>,
 }
 
@@ -100,10 +98,8 @@ pub struct ServerFile {
     /// `sim`, `sglang` or `external`.
     pub engine: String,
     /// The most requests that each of its data-parallel ranks runs at once, as its `/get_server_info` says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running_requests: Option<u32>,
     /// Its role, if it is one of a prefill/decode pair.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<ServerRole>,
 }
 
@@ -160,7 +156,6 @@ pub struct MaxRate {
     /// The lowest rate tried that did not.
     pub missed: Option<f64>,
     /// The lowest rate that the generator could not send, which says nothing of the servers.
-    #[serde(default)]
     pub invalid: Option<f64>,
     /// All trials, in order.
     #[serde(default)]
@@ -193,6 +188,19 @@ pub enum Trial {
     Invalid,
 }
 
+/// The source of what is counted from the rows of requests.
+pub const RECORDS: &str = "records";
+/// The source of rows from a server's `/metrics`.
+pub const METRICS: &str = "metrics";
+/// The metric of how many tokens a server's KV cache can hold.
+pub const POOL: &str = "max_total_num_tokens";
+/// The source of rows of a GPU.
+pub const GPU: &str = "gpu";
+/// The metric of requests in a batch.
+pub const RUNNING: &str = "running";
+/// The metric of requests in the server queue.
+pub const QUEUED: &str = "queued";
+
 /// A row of `series.csv`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeriesRow {
@@ -219,6 +227,29 @@ pub struct FaultRow {
     pub kind: String,
     /// `down`: the fault begins; `up`: it is removed; `ready`: the server responds again.
     pub event: String,
+}
+
+names! {
+    /// How far a run's figures can be believed.
+    #[derive(Default)]
+    #[serde(rename_all = "UPPERCASE")]
+    pub enum Grade {
+        /// The load was the one asked for, and its answers were seen in time.
+        Valid = "VALID" default,
+        /// Something was off that shows in some figures.
+        Degraded = "DEGRADED",
+        /// The figures are not those of the server.
+        Invalid = "INVALID",
+    }
+}
+
+/// How far a run's figures can be believed, and why not farther.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// How far.
+    pub grade: Grade,
+    /// Why not farther, in sentences with the figures, those of the grade first.
+    pub reasons: Vec<String>,
 }
 
 /// A JSON value as text: a string without quotes, null as the empty string.

@@ -1,6 +1,5 @@
 //! Findings: what limits a run by its figures, in sentences, and what to do about it. Nothing is concluded from what was not measured.
 
-mod client;
 mod ends;
 mod kinds;
 mod pair;
@@ -10,7 +9,7 @@ mod waiting;
 use serde::Serialize;
 
 use super::capitalized;
-use super::load::{Summary, TimeSpent};
+use super::load::Summary;
 use super::phases::Episode;
 use super::reader::Run;
 use super::why::WaitReport;
@@ -58,8 +57,6 @@ const QUEUE_SHARE: f64 = 1.0 / 3.0;
 struct Facts<'a> {
     run: &'a Run,
     figures: &'a Summary,
-    /// The time of successful requests, by stage.
-    spent: &'a TimeSpent,
     episodes: &'a [Episode],
     why: &'a WaitReport,
     /// The findings so far.
@@ -76,7 +73,6 @@ pub fn findings(
     let mut facts = Facts {
         run,
         figures,
-        spent: &figures.all.spent,
         episodes,
         why,
         found: Vec::new(),
@@ -103,7 +99,7 @@ impl Facts<'_> {
     /// Returns how long a stage took (`0.61 s of 0.89 s on average (69 %)`); `None` if that is under `share` of the time, or the stage
     /// was measured by itself in under a tenth of the requests.
     fn stage(&self, period: Period, share: f64) -> Option<String> {
-        let spent = self.spent;
+        let spent = &self.figures.all.spent;
         let part = self.part(period)?;
         let (mean, of_all) = (spent.mean(part)?, spent.share(part)?);
         let is_enough = part.requests >= ENOUGH && part.requests * 10 >= spent.requests;
@@ -121,7 +117,7 @@ impl Facts<'_> {
 
     /// The time of a stage, where it was measured by itself.
     fn part(&self, period: Period) -> Option<&PartSpent> {
-        let mut parts = self.spent.parts.iter();
+        let mut parts = self.figures.all.spent.parts.iter();
         parts.find(|part| part.spent == StageSet::of(period))
     }
 }

@@ -9,7 +9,6 @@ mod flow;
 mod goodput;
 mod json;
 mod latency;
-mod request;
 mod run;
 mod spent;
 mod summary;

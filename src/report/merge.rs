@@ -1,28 +1,40 @@
 //! `--merge`: makes one run of the folders of its shards.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::clock::{Stamp, seconds};
-use crate::disk::NewFile;
+use crate::disk::{self, NewFile};
 use crate::request::cell::Value as Cell;
 use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::table::Error;
 use crate::table::cells::RowWriter;
-use crate::table::rows::{self, SKIPPED_COLUMNS};
+use crate::table::rows;
 
-use super::figures::figures;
-use super::files::{ROWS, SUMMARY};
-use super::reader::Run;
-use super::sanitize::sanitize;
-use super::verdict::{Grade, Verdict};
+use super::figures::{facts, of_file};
+use super::files::{Grade, ROWS, SUMMARY, Verdict};
+use super::load::RunFacts;
+use super::reader::{Run, run_of};
 
-mod shard;
+/// A shard of a schedule.
+#[derive(Debug)]
+struct Shard {
+    /// Its run, with all columns of its rows; times count from when it began.
+    run: Run,
+    /// Its number, from 0.
+    number: u64,
+    /// The number of shards.
+    count: u64,
+    /// When it began, nanoseconds since the epoch.
+    began: i64,
+    /// Of rows that cannot be read.
+    left_out: Option<String>,
+}
 
-use shard::{Shard, WORKLOAD};
-
+/// The settings in which shards of one run may differ.
+const MAY_DIFFER: [&str; 2] = ["shard", "start_at"];
 /// Shards that began further apart than this did not send one schedule; seconds.
 const MAX_APART_S: f64 = 0.1;
 
@@ -40,10 +52,7 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     let [rows, summary_path] = [ROWS, SUMMARY].map(|name| out.join(name));
     let merged = merge_rows(&shards, began, &rows).map_err(|cause| Error::write(&rows, cause))?;
     let summary = format!("{:#}\n", summary(&shards, began, merged.draft())?);
-    let written = NewFile::create_new(&summary_path).and_then(|mut new| {
-        new.write_all(summary.as_bytes())?;
-        new.commit()
-    });
+    let written = disk::replace(&summary_path, summary.as_bytes());
     written.map_err(|cause| Error::write(&summary_path, cause))?;
     // The rows last, as a folder with rows counts as a run.
     merged.commit().map_err(|cause| {
@@ -56,7 +65,7 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
 fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<NewFile> {
     let mut rows = Vec::new();
     for shard in shards {
-        let zero = shard.zero.unwrap_or(shard.began) - began;
+        let zero = shard.began - began;
         let table = &shard.run.table;
         let arrival = |row| {
             // A request that was never sent is placed at its scheduled time.
@@ -81,38 +90,23 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<NewFile> 
     out.finish()
 }
 
-/// Checks that these are different shards of one schedule.
+/// Checks that these are different shards of one schedule; they are in order.
 fn check(shards: &[Shard]) -> Result<(), Error> {
-    // Only finished shards know the hash of what was sent.
-    let is_known = |shard: &&Shard| shard.run.workload_sha256().is_some();
-    let first = shards.iter().find(is_known);
-    let Some(first) = first.or(shards.first()) else {
-        return Ok(());
-    };
-    let config = first.config();
-    for (at, shard) in shards.iter().enumerate() {
+    for (before, shard) in shards.iter().zip(shards.iter().skip(1)) {
         let error = |message: String| Err(Error::read(&shard.run.dir, message));
-        let before = at.checked_sub(1).and_then(|at| shards.get(at));
-        let is_given =
-            |before: &&Shard| before.number == shard.number || before.count != shard.count;
-        if let Some(before) = before.filter(is_given) {
+        let other = before.run.dir.display();
+        if before.number == shard.number || before.count != shard.count {
+            let (name, before) = (shard.name(), before.name());
             return error(format!(
-                "{} does not go with {} of {}: each of one run's shards is given once",
-                shard.name(),
-                before.name(),
-                before.run.dir.display()
+                "{name} does not go with {before} of {other}: each of one run's shards is given once"
             ));
         }
-        let own = shard.config();
-        let is_other = |key: &&String| {
-            let is_known = *key != WORKLOAD || shard.run.workload_sha256().is_some();
-            is_known && config.get(*key) != own.get(*key)
-        };
+        let [config, own] = [before, shard].map(Shard::config);
+        let is_other = |key: &&String| config.get(*key) != own.get(*key);
         if let Some(key) = config.keys().chain(own.keys()).find(is_other) {
-            let [own, firsts] = [&own, &config].map(|of| of.get(key).cloned().unwrap_or_default());
+            let [own, others] = [&own, &config].map(|of| of.get(key).cloned().unwrap_or_default());
             return error(format!(
-                "config.{key} is {own}, in {} it is {firsts}: shards of one run have the same settings and requests",
-                first.run.dir.display(),
+                "config.{key} is {own}, in {other} it is {others}: shards of one run have the same settings and requests"
             ));
         }
     }
@@ -123,14 +117,10 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
 fn missing_parts(shards: &[Shard]) -> Vec<String> {
     let mut notes = Vec::new();
     let count = shards.first().map_or(0, |shard| shard.count);
-    let is_there = |number: &u64| shards.iter().any(|shard| shard.number == *number);
-    let missing = (0..count).filter(|number| !is_there(number));
-    let missing: Vec<String> = missing.map(|number| format!("{number}/{count}")).collect();
-    if !missing.is_empty() {
+    let missing = count.saturating_sub(shards.len() as u64);
+    if missing > 0 {
         notes.push(format!(
-            "missing: shard {}: the requests of {} of {count} parts of the load are in no figure",
-            missing.join(", "),
-            missing.len()
+            "missing: {missing} of {count} shards: their requests are in no figure"
         ));
     }
     let began = || shards.iter().map(|shard| shard.began);
@@ -141,18 +131,12 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
              (--start-at lets them begin at one moment)"
         ));
     }
-    notes.extend(shards.iter().filter_map(|Shard { run, number, count, .. }| {
-        if run.is_partial {
-            return Some(format!(
-                "shard {number}/{count} was cut short: its requests that were under way then, and those to come, are in no figure"
-            ));
-        }
-        let rows = run.table.first_rows().count() as u64;
-        let all = run.summary_as("/requests").unwrap_or(rows.max(1));
+    notes.extend(shards.iter().filter_map(|shard| {
+        let rows = shard.run.table.first_rows().count() as u64;
+        let all = shard.run.summary_as("/requests").unwrap_or(rows.max(1));
+        let name = shard.name();
         (rows < all).then(|| {
-            format!(
-                "shard {number}/{count} has rows of {rows} of its {all} requests: the others are in no figure"
-            )
+            format!("{name} has rows of {rows} of its {all} requests: the others are in no figure")
         })
     }));
     notes
@@ -160,49 +144,39 @@ fn missing_parts(shards: &[Shard]) -> Vec<String> {
 
 /// The summary of the merged rows, which are in this file.
 fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
-    let (table, _) = rows::read(&[rows.to_owned()], Some(seconds(began)), &SKIPPED_COLUMNS)?;
-    let end = |shard: &Shard| Some(shard.run.duration()? + seconds(shard.began - began));
-    let scheduled = shards.iter().map(|shard| shard.run.scheduled());
-    let first = shards.first();
-    let mut config = first.map(Shard::config).unwrap_or_default();
-    config.insert("shard".to_owned(), Value::Null);
-    let workload = shards.iter().find_map(|shard| shard.run.workload_sha256());
-    config.insert(WORKLOAD.to_owned(), workload.into());
-    let facts = json!({
-        "started_at_ns": began,
-        "duration": shards.iter().filter_map(end).reduce(f64::max),
-        // Each shard offers a part of the load.
-        "offered_rate": shards.iter().map(|shard| shard.run.summary_as::<f64>("/offered_rate")).sum::<Option<f64>>(),
-        "goodput_goals_ms": first.and_then(|shard| shard.run.summary_value("/goodput_goals_ms")),
-        "scheduled": scheduled.sum::<Option<u64>>(),
-        "config": config,
-    });
-    let run = Run {
-        table: sanitize(table),
-        summary: facts,
-        ..Run::default()
+    let [first, ..] = shards else {
+        return Ok(Value::Null);
     };
-    let mut summary = figures(&run).to_json();
+    let runs = || shards.iter().map(|shard| &shard.run);
+    let end = |shard: &Shard| Some(shard.run.duration()? + seconds(shard.began - began));
+    let duration = shards.iter().filter_map(end).fold(0.0, f64::max);
+    let mut config = first.config();
+    config.insert("shard".to_owned(), Value::Null);
+    let started = Stamp::from_nanos(began);
+    let facts = RunFacts {
+        started,
+        ended: started.plus_seconds(duration),
+        // Each shard offers a part of the load.
+        offered_rate: runs()
+            .map(|run| run.summary_as::<f64>("/offered_rate"))
+            .sum(),
+        scheduled: runs().filter_map(Run::scheduled).sum::<u64>() as usize,
+        config: config.into(),
+        machine: Value::Null,
+        ..facts(&first.run)
+    };
+    let mut summary = of_file(rows, &facts, [0.0; 2])?.to_json();
     let of_shard = |of: &Shard| json!({ "dir": of.run.dir, "shard": format!("{}/{}", of.number, of.count), "started_at_ns": of.began });
     let machine = |of: &Shard| of.run.summary_value("/machine").cloned();
+    let warnings = shards.iter().flat_map(|of| {
+        let own = of.left_out.as_deref().into_iter().chain(of.run.warnings());
+        own.map(|warning| format!("{}: {warning}", of.name()))
+    });
     summary["machines"] = shards.iter().map(machine).collect();
     summary["merged_from"] = shards.iter().map(of_shard).collect();
-    summary["warnings"] = warnings(shards).into();
+    summary["warnings"] = warnings.collect();
     summary["verdict"] = json!(verdict(shards));
     Ok(summary)
-}
-
-fn warnings(shards: &[Shard]) -> Vec<String> {
-    let broken: u64 = shards.iter().map(|of| of.broken).sum();
-    let rows = |of: &Shard| of.broken + of.run.table.len() as u64;
-    let all: u64 = shards.iter().map(rows).sum();
-    let left_out = format!("{broken} of {all} rows cannot be read and are left out");
-    let mut warnings: Vec<String> = (broken > 0).then_some(left_out).into_iter().collect();
-    for shard in shards {
-        let own = shard.run.warnings();
-        warnings.extend(own.map(|warning| format!("{}: {warning}", shard.name())));
-    }
-    warnings
 }
 
 /// The verdict is the worst of all shards, at best `DEGRADED` if one has none, and `INVALID` if the merged run is not the whole load
@@ -214,18 +188,69 @@ fn verdict(shards: &[Shard]) -> Verdict {
         false => Grade::Invalid,
     };
     for shard in shards {
-        let own = shard.run.verdict();
-        if own.is_none() && !shard.run.is_partial {
-            reasons.push(format!(
-                "{} has no verdict: whether its generator kept its schedule is not known",
-                shard.name()
-            ));
-        }
-        grade = grade.max(own.as_ref().map_or(Grade::Degraded, |own| own.grade));
-        let own_reasons = own.into_iter().flat_map(|own| own.reasons);
-        reasons.extend(own_reasons.map(|reason| format!("{}: {reason}", shard.name())));
+        let own = shard.run.verdict().unwrap_or_else(|| Verdict {
+            grade: Grade::Degraded,
+            reasons: vec!["it has no verdict on whether its schedule was kept".to_owned()],
+        });
+        grade = grade.max(own.grade);
+        let own = own.reasons.iter();
+        reasons.extend(own.map(|reason| format!("{}: {reason}", shard.name())));
     }
     Verdict { grade, reasons }
+}
+
+impl Shard {
+    /// Reads the folder of a shard.
+    ///
+    /// # Errors
+    /// It is no folder of a finished shard, or a file cannot be read.
+    fn open(dir: &Path) -> Result<Shard, Error> {
+        let error = |message: &str| Error::read(dir, message);
+        if !dir.is_dir() && dir.exists() {
+            return Err(error("is a file; --merge takes the folders of the shards"));
+        }
+        let mut run = run_of(dir)?;
+        if run.is_partial || run.summary.is_null() {
+            return Err(error(
+                "the shard did not come to its end (no requests.csv and summary.json). Leave this folder out; the merged run then says \
+                 that its shard is missing",
+            ));
+        }
+        let shard = run.summary_value("/config/shard").and_then(Value::as_str);
+        let (number, count) = shard
+            .and_then(|shard| shard.split_once('/'))
+            .and_then(|(number, count)| Some((number.parse().ok()?, count.parse().ok()?)))
+            .ok_or_else(|| error("no shard: the run was made without --shard i/n"))?;
+        let began = run.summary_as("/started_at_ns");
+        let began = began.ok_or_else(|| error("its summary has no started_at_ns"))?;
+        let (table, read) = rows::read(&run.files, Some(seconds(began)), &[])?;
+        if !read.unknown_columns.is_empty() {
+            return Err(error(
+                "its rows have other columns than this version writes: merge with the version that wrote them",
+            ));
+        }
+        run.table = table;
+        Ok(Shard {
+            run,
+            number,
+            count,
+            began,
+            left_out: read.left_out(),
+        })
+    }
+
+    /// Its label: `shard 0/2`.
+    fn name(&self) -> String {
+        format!("shard {}/{}", self.number, self.count)
+    }
+
+    /// The settings that all shards of a run share.
+    fn config(&self) -> Map<String, Value> {
+        let config = self.run.summary_value("/config").and_then(Value::as_object);
+        let mut config = config.cloned().unwrap_or_default();
+        config.retain(|key, _| !MAY_DIFFER.contains(&key.as_str()));
+        config
+    }
 }
 
 #[cfg(test)]

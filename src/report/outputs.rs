@@ -1,10 +1,7 @@
 //! Checks where a report may be written: never over its inputs, and over other files only with `--force`, unless they are reports.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-
-use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
 use crate::disk;
 use crate::table::Error;
@@ -16,12 +13,11 @@ use super::runs::FIRST_COLUMNS;
 pub const TEXT_HEAD: &str = "queuescope report\n\n";
 /// What a page has near its beginning.
 const PAGE_MARK: &str = "<meta name=\"generator\" content=\"queuescope\">";
-/// The beginnings of reports as text, Markdown and JSON, of JSON by older versions, and of `queuescope whatif --profile`.
-const HEADS: [&str; 5] = [
+/// The beginnings of reports as text, Markdown and JSON, and of `queuescope whatif --profile`.
+const HEADS: [&str; 4] = [
     TEXT_HEAD,
     "# Report\n\n| run |",
     "{\n  \"answers\": [",
-    "{\n  \"comparison\": [",
     "# queuescope sim",
 ];
 /// The bytes of a file that are inspected.
@@ -35,11 +31,12 @@ pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(),
     for (at, path) in outputs.iter().enumerate() {
         let error = |message: &str| Err(Error::read(path, message));
         let io_error = |cause| Error::read(path, cause);
-        let is_twice = |other: &PathBuf| {
-            let full = |path: &Path| std::path::absolute(path).ok();
-            full(other) == full(path) || disk::same(path, std::slice::from_ref(other)).is_some()
-        };
-        if outputs.iter().take(at).any(is_twice) {
+        let full = |path: &Path| std::path::absolute(path).ok();
+        if outputs
+            .iter()
+            .take(at)
+            .any(|other| full(other) == full(path))
+        {
             return error("two outputs would go to this file; give each its own");
         }
         match std::fs::metadata(path) {
@@ -76,31 +73,16 @@ pub fn check_folder(dir: &Path, files: &[&str]) -> Result<(), Error> {
     }
 }
 
-/// Whether a file is a report of queuescope in any format, or empty.
+/// Whether a file is a report of queuescope in any format but Parquet, or empty.
 fn is_report(path: &Path) -> io::Result<bool> {
-    let file = disk::open(path)?;
     let mut head = Vec::new();
-    (&file).take(HEAD_BYTES).read_to_end(&mut head)?;
+    disk::open(path)?.take(HEAD_BYTES).read_to_end(&mut head)?;
     let text = String::from_utf8_lossy(&head);
-    if head.is_empty() || text.contains(PAGE_MARK) {
-        return Ok(true);
-    }
-    Ok(match head.first() {
-        Some(b'P') => is_parquet_report(file),
-        _ => {
-            let is_head = |head: &str| text.starts_with(head);
-            HEADS.into_iter().any(is_head) || is_head(&FIRST_COLUMNS.join(","))
-        }
-    })
-}
-
-/// Whether a Parquet file has the first columns of [`crate::table::parquet`].
-fn is_parquet_report(file: File) -> bool {
-    SerializedFileReader::new(file).is_ok_and(|reader| {
-        let columns = reader.metadata().file_metadata().schema_descr().columns();
-        let first = columns.iter().map(|column| column.name()).take(3);
-        first.eq(["run", "began", "req_id"])
-    })
+    let is_head = |head: &str| text.starts_with(head);
+    Ok(head.is_empty()
+        || text.contains(PAGE_MARK)
+        || HEADS.into_iter().any(is_head)
+        || is_head(&FIRST_COLUMNS.join(",")))
 }
 
 #[cfg(test)]
@@ -127,7 +109,6 @@ mod tests {
             ("# Report\n\n| run | ok |\n", true),
             ("# Report\n\nof mine\n", false),
             (&format!("{:#}\n", Report::of(&nothing).to_json()), true),
-            ("{\n  \"comparison\": [\n", true),
             ("{\n  \"runs\": []\n}", false),
             ("PAR1", false),
             ("\u{0}", false),

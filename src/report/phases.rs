@@ -233,11 +233,8 @@ pub fn lines(episodes: &[Episode]) -> Vec<String> {
     let mut lines = Vec::new();
     for episode in episodes {
         for fault in &episode.faults {
-            let over = match (fault.up, fault.ready) {
-                (_, Some(ready)) => format!("until {ready:.1} s, when it answered again"),
-                (Some(up), None) => format!("taken away at {up:.1} s"),
-                (None, None) => "to the end of the run".to_owned(),
-            };
+            let over = fault.over.map(|over| format!("until {over:.1} s"));
+            let over = over.unwrap_or_else(|| "to the end of the run".to_owned());
             let (server, kind, down) = (&fault.server, &fault.kind, fault.down);
             lines.push(format!("Fault: {server} {kind} from {down:.1} s {over}"));
             lines.push(format!("  {}; {}", fault.left.said, fault.recovery.said));

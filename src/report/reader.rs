@@ -1,6 +1,6 @@
 //! Reads the folders of runs and of experiments.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,10 @@ use crate::disk;
 use crate::terminal::one_line;
 
 use super::files::{
-    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
-    SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile,
+    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, Grade, PARTIAL, ROWS, RUN, RunFile,
+    SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile, Verdict,
 };
 use super::sanitize::sanitize;
-use super::verdict::{Grade, Verdict};
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
 use crate::table::parquet::Source;
@@ -72,26 +71,10 @@ pub struct Run {
     pub prediction_errors: BTreeMap<&'static str, f64>,
 }
 
-/// The files of runs and experiments, other than reports.
-const RUN_FILES: [&str; 13] = [
-    ROWS,
-    PACKED_ROWS,
-    PARTIAL,
-    SUMMARY,
-    BEGUN,
-    SCHEDULE,
-    RUN,
-    SERIES,
-    FAULTS,
-    EXPERIMENT,
-    "experiment.toml",
-    PROXY_ROWS,
-    "proxy.toml",
-];
+/// The files of runs and experiments that are read beside those of rows.
+const READ: [&str; 6] = [SUMMARY, BEGUN, RUN, SERIES, FAULTS, EXPERIMENT];
 /// [`ROWS`] as `gzip` leaves it.
 const PACKED_ROWS: &str = "requests.csv.gz";
-/// The folder of the run in a demo's folder.
-const DEMO: &str = "traffic";
 
 /// Reads folders of runs and of experiments, and files of rows, in the given order.
 ///
@@ -108,7 +91,7 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
         if let Some(file) = files.find(|file| given.contains(file)) {
             let reason = run.notes.join("; ");
             let message = format!(
-                "nothing to report on: {reason}; must hold a row a request below the names of its columns"
+                "nothing to report on: it must hold a row a request below the names of its columns ({reason})"
             );
             return Err(Error::read(file, message));
         }
@@ -142,7 +125,7 @@ pub fn inputs(given: &[PathBuf]) -> Vec<PathBuf> {
         // The folder of a file of rows does not belong to its run.
         let folders = runs.iter().filter(|run| !run.files.contains(path));
         let folders = folders.map(|run| &run.dir).chain([path]);
-        all.extend(folders.flat_map(|dir| RUN_FILES.map(|name| dir.join(name))));
+        all.extend(folders.flat_map(|dir| READ.map(|name| dir.join(name))));
         all.extend(runs.into_iter().flat_map(|run| run.files));
     }
     all
@@ -207,11 +190,7 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     let rows = [ROWS, PACKED_ROWS, PARTIAL].into_iter().find(is_file);
     let is_summarized = is_file(&SUMMARY);
     if rows.is_none() && file.is_none() {
-        let demo = path.join(DEMO);
-        return match demo.is_dir() {
-            true => read_run(&demo, None),
-            false => Ok(None),
-        };
+        return Ok(None);
     }
     let of_file = file.as_ref();
     let mut notes = of_file.map_or_else(Vec::new, |file| file.notes.clone());
@@ -356,10 +335,6 @@ impl Run {
             }
             Err(error) => return Err(error),
         }
-        if let Some(older @ 1..) = self.files.len().checked_sub(1) {
-            let note = format!("with the rows of {older} files that were rotated away");
-            self.notes.push(note);
-        }
         Ok(self)
     }
 
@@ -375,10 +350,6 @@ impl Run {
             ));
         }
         self.notes.extend(read.left_out());
-        if read.rows + read.broken == 0 && !self.is_partial && !self.files.is_empty() {
-            self.notes
-                .push("no row: not one request was recorded".to_owned());
-        }
         if !read.unknown_columns.is_empty() {
             self.notes.push(format!(
                 "columns that this version does not know are left out: {}",
@@ -397,27 +368,12 @@ fn name_of(path: &Path) -> String {
     )
 }
 
-/// Adds to equal names as much of the paths of the folders as makes them unique, and a number if those are equal, too.
+/// Adds their folders to equal names.
 fn make_names_unique(runs: &mut [Run]) {
-    let name_and_dir = |run: &Run| {
-        let dir = run.dir.canonicalize().unwrap_or_else(|_| run.dir.clone());
-        (run.name.clone(), dir)
-    };
-    let all: Vec<(String, PathBuf)> = runs.iter().map(name_and_dir).collect();
-    let mut known: HashMap<String, u32> = HashMap::new();
-    for (run, (name, dir)) in runs.iter_mut().zip(&all) {
-        let mut others = all.iter().filter(|of| of.0 == *name && of.1 != *dir);
-        let parts: Vec<_> = dir.components().collect();
-        let ends = (0..=parts.len()).rev();
-        let mut ends = ends.map(|from| parts[from..].iter().collect::<PathBuf>());
-        let end = ends.find(|end| !others.clone().any(|of| of.1.ends_with(end)));
-        if let Some(end) = end.filter(|_| others.next().is_some()) {
-            run.name = format!("{name} ({})", one_line(&end.to_string_lossy()));
-        }
-        let number = known.entry(run.name.clone()).or_default();
-        *number += 1;
-        if *number > 1 {
-            run.name = format!("{} ({number})", run.name);
+    let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
+    for (run, name) in runs.iter_mut().zip(&names) {
+        if names.iter().filter(|other| *other == name).count() > 1 {
+            run.name = format!("{name} ({})", one_line(&run.dir.to_string_lossy()));
         }
     }
 }

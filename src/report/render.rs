@@ -8,15 +8,14 @@ use crate::request::columns::ColumnId;
 use crate::terminal::one_line;
 
 use super::compare::{Difference, MAX_ANSWERS};
-use super::files::plain;
+use super::files::{Grade, plain};
 use super::findings::Finding;
 use super::grid::Grid;
-use super::load::{Figure, Goal, Group, Summary};
+use super::load::{Figure, Group, RunFacts, Summary};
 use super::phases;
 use super::runs::{Report, RunReport};
-use super::verdict::Grade;
 use super::why::tables::tables;
-use crate::units::{count, duration};
+use crate::units::duration;
 
 /// A part of a report.
 #[derive(Clone, Debug)]
@@ -65,35 +64,28 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
         runs => {
             // Advice that is the same for several runs is given once.
             let mut advised = BTreeSet::new();
-            let mut with_new_advice = |of: &Finding| match advised.insert(of.advice.clone()) {
-                true => of.clone(),
-                false => Finding {
-                    advice: String::new(),
+            let mut with_new_advice = |of: &Finding| {
+                let is_new = |advice: &&String| advised.insert((*advice).clone());
+                let advice = Some(&of.advice).filter(is_new).cloned().unwrap_or_default();
+                Finding {
+                    advice,
                     ..of.clone()
-                },
+                }
             };
             blocks.extend(text(&Block::Table(of_runs(runs)), None, width));
             blocks.extend(text(&Block::Sentences(answers(report)), None, None));
             for run in runs {
-                let heading = heading(run, true);
                 let found = run.findings.iter().take(MAX_FINDINGS);
-                let more = run.findings.len().saturating_sub(MAX_FINDINGS);
-                let more = (more > 0).then(|| {
-                    let more = count(more, "more finding");
-                    format!("And {more} in the report: its page, or --format markdown.")
-                });
+                let more = (run.findings.len() > MAX_FINDINGS)
+                    .then(|| "More findings: on the page, or by --format markdown.".to_owned());
                 let parts = [
+                    heading(run, true),
                     Block::Findings(found.map(&mut with_new_advice).collect()),
                     Block::Sentences(more.into_iter().collect()),
                     Block::Figures(phases::lines(&run.episodes)),
                 ];
                 let shown = |block| text(block, run.run.mark(), None);
-                let parts: Vec<String> = parts.iter().filter_map(shown).collect();
-                if run.run.mark().is_some() || !notes_of(run, true).is_empty() || !parts.is_empty()
-                {
-                    blocks.extend(text(&heading, run.run.mark(), None));
-                    blocks.extend(parts);
-                }
+                blocks.extend(parts.iter().filter_map(shown));
             }
         }
     }
@@ -218,15 +210,9 @@ fn answers(report: &Report<'_>) -> Vec<String> {
     let comparison = &report.comparison;
     let all = comparison.answers();
     let number = comparison.differences.len();
-    let more = match all.len() {
-        0 => None,
-        answers if answers > MAX_ANSWERS => Some(format!(
-            "{} and all comparisons ({number}) are in the report",
-            count(answers - MAX_ANSWERS, "more answer")
-        )),
-        _ => Some(format!("All comparisons ({number}) are in the report")),
-    };
-    let more = more.map(|more| format!("{more}: its page, or --format markdown."));
+    let more = (!all.is_empty()).then(|| {
+        format!("All comparisons ({number}) are in the report: its page, or --format markdown.")
+    });
     let notes = comparison.notes.iter().map(|note| format!("note: {note}"));
     let answers = all.into_iter().take(MAX_ANSWERS);
     answers.chain(more).chain(notes).collect()
@@ -235,8 +221,7 @@ fn answers(report: &Report<'_>) -> Vec<String> {
 /// All answers and differences, and what was not compared.
 fn compared(report: &Report<'_>) -> Vec<String> {
     let comparison = &report.comparison;
-    let notes = comparison.notes.iter().chain(&comparison.too_few);
-    let notes = notes.map(|note| format!("note: {note}"));
+    let notes = comparison.notes.iter().map(|note| format!("note: {note}"));
     let sentences = comparison.differences.iter().map(Difference::sentence);
     let answers = comparison.answers().into_iter();
     answers.chain(sentences).chain(notes).collect()
@@ -248,12 +233,7 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     let Some(found) = experiment.and_then(|of| of.max_rate.as_ref()) else {
         return Vec::new();
     };
-    let tried = |rate: f64| {
-        let trial = found.trials.iter().rfind(|trial| trial.rate == rate);
-        let drawn = trial.and_then(|trial| trial.drawn);
-        let drawn = drawn.map_or(String::new(), |drawn| format!(" (drawn: {drawn:.2})"));
-        format!("{rate:.2} requests/s{drawn}")
-    };
+    let tried = |rate: f64| format!("{rate:.2} requests/s");
     let met = found.met.map_or("no rate that was tried".to_owned(), tried);
     let missed = match (found.missed, found.invalid) {
         (Some(missed), invalid) if invalid.is_none_or(|invalid| invalid > missed) => {
@@ -265,14 +245,11 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
         ),
         _ => String::new(),
     };
-    let parsed: Vec<Goal> = found.goodput.iter().flat_map(|goal| goal.parse()).collect();
-    let from = Goal::beginning(&parsed);
     let (goals, share) = (found.goodput.join(", "), found.share * 100.0);
-    let mut lines = vec![format!(
-        "Highest rate at which {share:.1} % of requests keep {goals}{from}: {met}{missed}."
-    )];
-    let head = (!found.trials.is_empty()).then(|| format!("  {:>8} {:>8}", "asked/s", "drawn/s"));
-    lines.extend(head);
+    let mut lines = vec![
+        format!("Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}."),
+        format!("  {:>8} {:>8}", "asked/s", "drawn/s"),
+    ];
     lines.extend(found.trials.iter().map(|trial| {
         let drawn = figure(trial.drawn, |drawn| format!("{drawn:.2}"));
         let (rate, kept) = (trial.rate, trial.kept * 100.0);
@@ -282,15 +259,17 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// A table of rows of [`line`].
-pub fn runs_table(rows: Vec<Vec<String>>) -> Grid {
+/// A table of rows of [`line`], which are of what `first` names.
+pub fn table(first: &str, rows: Vec<Vec<String>>) -> Grid {
+    let shown = LATENCIES.map(|(head, ..)| head);
+    let heads = [first, "ok", "failed", "req/s"].into_iter().chain(shown);
     Grid {
-        heads: heads(["run", "ok", "failed", "req/s"], Some("tokens/s")),
+        heads: heads.chain(["tokens/s"]).map(str::to_owned).collect(),
         rows,
     }
 }
 
-/// The row of a run: requests that went well and that failed, requests a second, latencies in seconds, tokens a second.
+/// The row of a run or a server: requests that went well and that failed, requests a second, latencies in seconds, tokens a second.
 pub fn line(
     name: String,
     counts: [u64; 2],
@@ -298,69 +277,35 @@ pub fn line(
     latencies: [Option<f64>; LATENCIES.len()],
     tokens: Option<f64>,
 ) -> Vec<String> {
+    let counts = counts.map(|count| count.to_string());
     let rate = figure(rate, |rate| format!("{rate:.2}"));
     let tokens = figure(tokens, |tokens| format!("{tokens:.0}"));
-    cells(name, counts, rate, latencies, Some(tokens))
+    let latencies = latencies.map(|of| figure(of, duration));
+    let first = std::iter::once(name).chain(counts).chain([rate]);
+    first.chain(latencies).chain([tokens]).collect()
 }
 
-/// The row of a measured run.
-pub fn line_of(name: String, Summary { run, all, .. }: &Summary) -> Vec<String> {
-    let rate = run.per_second(all.completed as f64);
-    let tokens = all.tokens.output;
+/// The row of measured requests of a run.
+pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
+    let rate = run.per_second(of.completed as f64);
+    let tokens = of.tokens.output;
     let tokens = tokens.and_then(|tokens| run.per_second(tokens as f64));
-    line(name, counts(all), rate, latencies(all), tokens)
+    let latencies = LATENCIES.map(|(_, column, get)| of.latencies.get(column).map(get));
+    let counts = [of.counts.ok(), of.counts.failed()];
+    line(name, counts, rate, latencies, tokens)
 }
 
 /// A table with a row for each run.
 pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
-    let line = |of: &RunReport<'_>| line_of(of.run.marked_name(), &of.summary);
-    runs_table(runs.iter().map(line).collect())
+    let line = |of: &RunReport<'_>| line_of(of.run.marked_name(), &of.summary.all, &of.summary.run);
+    table("run", runs.iter().map(line).collect())
 }
 
 /// A table with a row for each server of a run; `named` gives the name of a host.
 pub fn servers_table(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     let hosts = summary.hosts.iter();
-    let hosts: Vec<(String, &Group)> = hosts.map(|(host, group)| (named(host), group)).collect();
-    let shown = hosts.iter().map(|(_, group)| group.counts.requests);
-    let all = shown.sum::<u64>() + summary.other_hosts.1 as u64;
-    let row = |(host, group): (String, &Group)| {
-        let share = Some(group.counts.requests as f64 / all as f64);
-        let share = figure(share, |share| format!("{:.0} %", share * 100.0));
-        cells(host, counts(group), share, latencies(group), None)
-    };
-    Grid {
-        heads: heads(["server", "ok", "failed", "share"], None),
-        rows: hosts.into_iter().map(row).collect(),
-    }
-}
-
-/// The headings before those of the latencies, these, and the one after them.
-fn heads(before: [&str; 4], after: Option<&str>) -> Vec<String> {
-    let shown = LATENCIES.map(|(head, ..)| head);
-    let all = before.into_iter().chain(shown).chain(after);
-    all.map(str::to_owned).collect()
-}
-
-/// A row of a run or a server: `third` is before the latencies, `last` after them.
-fn cells(
-    name: String,
-    counts: [u64; 2],
-    third: String,
-    latencies: [Option<f64>; LATENCIES.len()],
-    last: Option<String>,
-) -> Vec<String> {
-    let counts = counts.map(|count| count.to_string());
-    let latencies = latencies.map(|of| figure(of, duration));
-    let first = std::iter::once(name).chain(counts).chain([third]);
-    first.chain(latencies).chain(last).collect()
-}
-
-fn counts(group: &Group) -> [u64; 2] {
-    [group.counts.ok(), group.counts.failed()]
-}
-
-fn latencies(group: &Group) -> [Option<f64>; LATENCIES.len()] {
-    LATENCIES.map(|(_, column, get)| group.latencies.get(column).map(get))
+    let rows = hosts.map(|(host, group)| line_of(named(host), group, &summary.run));
+    table("server", rows.collect())
 }
 
 fn figure(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {

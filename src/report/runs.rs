@@ -6,12 +6,11 @@ use crate::request::cell::shown_text;
 
 use super::compare::{Comparison, comparison};
 use super::figures::figures;
-use super::files::{RunState, plain};
+use super::files::{Grade, RunState, plain};
 use super::findings::{Finding, findings};
 use super::load::Summary;
 use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
-use super::verdict::Grade;
 use super::why::WaitReport;
 
 /// The first columns of the CSV output.
@@ -60,13 +59,11 @@ impl<'a> Report<'a> {
             shown["sentence"] = difference.sentence().into();
             shown
         });
-        let Comparison { notes, too_few, .. } = &self.comparison;
-        let not_compared: Vec<&String> = notes.iter().chain(too_few).collect();
         json!({
             "experiment": self.loaded.experiment,
             "comparison": differences.collect::<Value>(),
             "answers": self.comparison.answers(),
-            "not_compared": not_compared,
+            "not_compared": self.comparison.notes,
             "runs": self.runs.iter().map(RunReport::to_json).collect::<Value>(),
         })
     }

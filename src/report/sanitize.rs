@@ -1,72 +1,39 @@
 //! Removes from a run's rows what no figure may use: impossible values, and durations measured with a clock whose offset is known too
 //! poorly (decision 24).
 //!
-//! Whether it is known too poorly depends on its error, on the clock's usual error and on the mean of the column, never on the duration
-//! itself: leaving out small durations would raise every mean.
+//! Whether it is known too poorly depends on its error, on the clock's usual error and on the mean latency, never on the duration itself:
+//! leaving out small durations would raise every mean.
 
 use std::collections::BTreeMap;
 
 use crate::request::column::{Origin, Unit};
-use crate::request::columns::{COLUMNS, Column, ColumnId};
+use crate::request::columns::ColumnId;
 use crate::request::impossible;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::table::Table;
 
-/// A clock is known poorly if its error is more than this many times the usual error.
+/// A clock is known poorly if its error is more than this many times the usual error,
 const TIMES_USUAL: i64 = 4;
+/// and more than this share of what requests take on average. Clocks may drift over a request: 100 ppm of its time are no reason.
+const MIN_SHARE: f64 = 1e-3;
+const DRIFT_PARTS: i64 = 10_000;
 
-/// Stages are still distinguished if the clock's error is at most this share of the mean total latency.
-const MINOR: f64 = 0.01;
-
-/// A clock other than the row's own, by its columns.
-#[derive(Debug)]
-struct OtherClock {
-    clock: ClockOf,
-    /// The column that names its process; `None` if all rows share it.
-    process: Option<ColumnId>,
-    error: ColumnId,
-    /// Where the measured delay to it starts: the first of these that is known.
-    sent: &'static [ColumnId],
-    /// Where that delay ends.
-    received: ColumnId,
-}
-
-/// A row whose clocks are known poorly.
-struct Suspect {
-    at: usize,
-    /// These clocks and their errors, nanoseconds.
-    clocks: Vec<(ClockOf, i64)>,
-    /// The durations that depend on them and their errors, nanoseconds.
-    durations: Vec<(ColumnId, i64)>,
-}
+/// A clock other than the row's own, by its columns: that which names its process (`None` if all rows share it), and its error.
+type OtherClock = (ClockOf, Option<ColumnId>, ColumnId);
 
 const CLOCKS: [OtherClock; 3] = [
-    OtherClock {
-        clock: ClockOf::Engine,
-        process: Some(ColumnId::host),
-        error: ColumnId::clock_offset_error,
-        sent: &[
-            ColumnId::router_send_time,
-            ColumnId::forwarded_time,
-            ColumnId::sent_time,
-        ],
-        received: ColumnId::server_created_time,
-    },
-    OtherClock {
-        clock: ClockOf::Hop,
-        process: Some(ColumnId::worker),
-        error: ColumnId::hop_clock_offset_error,
-        sent: &[ColumnId::forwarded_time],
-        received: ColumnId::router_send_time,
-    },
-    OtherClock {
-        clock: ClockOf::Front,
-        process: None,
-        error: ColumnId::front_clock_offset_error,
-        sent: &[ColumnId::sent_time],
-        received: ColumnId::arrival_time,
-    },
+    (
+        ClockOf::Engine,
+        Some(ColumnId::host),
+        ColumnId::clock_offset_error,
+    ),
+    (
+        ClockOf::Hop,
+        Some(ColumnId::worker),
+        ColumnId::hop_clock_offset_error,
+    ),
+    (ClockOf::Front, None, ColumnId::front_clock_offset_error),
 ];
 
 /// Removes impossible values and durations measured with a poorly known clock.
@@ -95,69 +62,34 @@ fn remove_impossible(table: &mut Table) {
     }
 }
 
-/// Removes durations measured with a poorly known clock whose error is larger than the column's mean at the same server.
+/// Removes durations measured with a poorly known clock.
 fn remove_poor(table: &mut Table) {
-    let suspect = |(row, clocks)| Suspect::of(table, row, clocks);
-    let mut suspects: Vec<Suspect> = poor(table).into_iter().filter_map(suspect).collect();
-    let mut is_changed = !suspects.is_empty();
-    // Until nothing changes: a large artefact raises the mean above the error of a small one.
-    while is_changed {
-        let means: Vec<Vec<f64>> = COLUMNS.iter().map(|column| means(table, column)).collect();
-        is_changed = false;
-        for suspect in &mut suspects {
-            is_changed |= suspect.remove_from(table, &means);
-        }
-    }
-}
-
-impl Suspect {
-    /// `None` if nothing that was measured depends on the clocks.
-    fn of(table: &Table, at: usize, clocks: Vec<(ClockOf, i64)>) -> Option<Suspect> {
+    for (at, clocks) in poor(table) {
         let (row, without) = with_and_without(table, at, &clocks);
-        let durations = row.periods();
-        let durations = durations.filter(|(of, _)| (of.get)(&row) != (of.get)(&without));
-        let error = |period| row.timeline.measured(period).unwrap_or_default().1;
-        let durations: Vec<_> = durations
-            .map(|(of, period)| (of.id, error(period)))
-            .collect();
-        (!durations.is_empty()).then_some(Suspect {
-            at,
-            clocks,
-            durations,
-        })
-    }
-
-    /// Removes the durations whose error is larger than their column's mean. Returns whether there were any.
-    fn remove_from(&mut self, table: &mut Table, means: &[Vec<f64>]) -> bool {
-        let host = table.code(ColumnId::host, self.at);
-        let mean = |of: ColumnId| means[of as usize].get(host).copied().unwrap_or(0.0);
-        let is_poor = |(of, error): &mut (ColumnId, i64)| *error as f64 > mean(*of);
-        let poor = self.durations.extract_if(.., is_poor);
-        let mut poor: Vec<ColumnId> = poor.map(|(of, _)| of).collect();
-        if poor.is_empty() {
-            return false;
+        let gone = row.periods().filter(|(of, period)| {
+            let error = row.timeline.measured(*period).unwrap_or_default().1;
+            error > 0 && (of.get)(&row) != (of.get)(&without)
+        });
+        let mut gone: Vec<ColumnId> = gone.map(|(of, _)| of.id).collect();
+        if gone.is_empty() {
+            continue;
         }
-        let is_ttft = poor.contains(&ColumnId::ttft);
-        poor.extend(is_ttft.then_some(ColumnId::ttft_source));
-        // Made anew: kept for all suspects, rows would take more memory than the table.
-        let (_, without) = with_and_without(table, self.at, &self.clocks);
-        table.put_row(self.at, &without, |of| poor.contains(&of.id));
-        let is_major = |error: i64| error as f64 > MINOR * mean(ColumnId::total_latency);
-        let major = self.clocks.iter().filter(|(_, error)| is_major(*error));
-        let major = major.map(|(clock, _)| *clock);
-        table.unreliable_clocks.insert(self.at, major.collect());
-        true
+        if gone.contains(&ColumnId::ttft) {
+            gone.push(ColumnId::ttft_source);
+        }
+        table.put_row(at, &without, |of| gone.contains(&of.id));
+        table.unreliable_clocks.insert(at, clocks);
     }
 }
 
 /// Returns a row, and the same without these clocks.
-fn with_and_without(table: &Table, at: usize, clocks: &[(ClockOf, i64)]) -> (Row, Row) {
+fn with_and_without(table: &Table, at: usize, clocks: &[ClockOf]) -> (Row, Row) {
     let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
     // A request's rows stand one after another, so there is one at `at`.
     let row = table.request(first).into_iter().nth(at - first);
     let row = row.unwrap_or_default();
     let mut without = row.clone();
-    for (clock, _) in clocks {
+    for clock in clocks {
         without.timeline.relate(*clock, Relation::Unknown);
         // Without an arrival, durations count from the send, which is on our clock.
         if *clock == ClockOf::Front {
@@ -169,61 +101,38 @@ fn with_and_without(table: &Table, at: usize, clocks: &[(ClockOf, i64)]) -> (Row
 }
 
 /// Returns the rows with poorly known clocks: their error is far above its median in the same process (of two middle values the lower
-/// one), and the measured delay to them is not over twice the error.
-fn poor(table: &Table) -> BTreeMap<usize, Vec<(ClockOf, i64)>> {
-    let mut poor = BTreeMap::<usize, Vec<(ClockOf, i64)>>::new();
-    for other in CLOCKS.iter().filter(|other| table.has(other.error)) {
-        let process = |row| other.process.map_or(0, |column| table.code(column, row));
-        let rows = (0..table.len()).filter_map(|row| Some((row, other.error(table, row)?)));
-        let mut errors =
-            vec![Vec::new(); other.process.map_or(1, |column| table.code_count(column))];
+/// one), and no small share of the mean latency.
+fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
+    let total = |row| table.integer(ColumnId::total_latency, row);
+    let totals = (0..table.len()).filter(|row| table.is_ok(*row));
+    let totals: Vec<f64> = totals.filter_map(total).map(|nanos| nanos as f64).collect();
+    let minor = MIN_SHARE * totals.iter().sum::<f64>() / totals.len().max(1) as f64;
+    let mut poor = BTreeMap::<usize, Vec<ClockOf>>::new();
+    for (clock, process, column) in CLOCKS {
+        let process = |row| process.map_or("", |column| table.text(column, row));
+        let is_raw = |row| matches!(table.text(ColumnId::clock_state, row), "" | "raw");
+        // Raw times are not on the row's clock.
+        let rows = (0..table.len()).filter(|row| clock != ClockOf::Engine || !is_raw(*row));
+        let rows = rows.filter_map(|row| Some((row, table.integer(column, row)?)));
+        let mut errors = BTreeMap::<&str, Vec<i64>>::new();
         for (row, error) in rows.clone() {
-            errors[process(row)].push(error);
+            errors.entry(process(row)).or_default().push(error);
         }
         let median = |mut errors: Vec<i64>| {
-            let middle = errors.len().checked_sub(1)? / 2;
-            Some(*errors.select_nth_unstable(middle).1)
+            let middle = (errors.len() - 1) / 2;
+            *errors.select_nth_unstable(middle).1
         };
-        let usual: Vec<Option<i64>> = errors.into_iter().map(median).collect();
+        let errors = errors.into_iter();
+        let usual: BTreeMap<&str, i64> = errors.map(|(of, errors)| (of, median(errors))).collect();
         for (row, error) in rows {
-            let max = usual[process(row)].map(|usual| usual.saturating_mul(TIMES_USUAL));
-            let is_exceeded = || {
-                let sent = other.sent.iter().find_map(|sent| table.integer(*sent, row));
-                let ends = table.integer(other.received, row).zip(sent);
-                ends.is_some_and(|(received, sent)| received - sent > error.saturating_mul(2))
-            };
-            if max.is_some_and(|max| error > max) && !is_exceeded() {
-                poor.entry(row).or_default().push((other.clock, error));
+            let drift = total(row).unwrap_or(0) / DRIFT_PARTS;
+            let max = usual[&process(row)].saturating_mul(TIMES_USUAL);
+            if error.saturating_sub(drift) > max && error as f64 > minor {
+                poor.entry(row).or_default().push(clock);
             }
         }
     }
     poor
-}
-
-/// Returns the mean of a column's durations of successful requests by host, nanoseconds; 0 if there are none.
-fn means(table: &Table, column: &Column) -> Vec<f64> {
-    let mut hosts = vec![(0.0, 0.0); table.code_count(ColumnId::host)];
-    let is_duration = column.unit == Unit::Latency || matches!(column.origin, Origin::Period(_));
-    if !is_duration || !table.has(column.id) {
-        return Vec::new();
-    }
-    for row in (0..table.len()).filter(|row| table.is_ok(*row)) {
-        if let Some(nanos) = table.integer(column.id, row) {
-            let (count, sum) = &mut hosts[table.code(ColumnId::host, row)];
-            (*count, *sum) = (*count + 1.0, *sum + nanos as f64);
-        }
-    }
-    let mean = |(count, sum)| if count > 0.0 { sum / count } else { 0.0 };
-    hosts.into_iter().map(mean).collect()
-}
-
-impl OtherClock {
-    /// Its error in a row; `None` if its times are not on the row's clock.
-    fn error(&self, table: &Table, row: usize) -> Option<i64> {
-        let error = table.integer(self.error, row)?;
-        let is_raw = || matches!(table.text(ColumnId::clock_state, row), "" | "raw");
-        (self.clock != ClockOf::Engine || !is_raw()).then_some(error)
-    }
 }
 
 #[cfg(test)]
@@ -267,8 +176,12 @@ mod tests {
 
     /// Delays of 1 ms, measured as 0.1 to 1.9 ms by clocks within 1 ms.
     fn many() -> Vec<Row> {
+        many_within(1.0)
+    }
+
+    fn many_within(error: f64) -> Vec<Row> {
         let way = |n: i64| 0.1 + 0.2 * (n % 10) as f64;
-        (0..200).map(|n| row(n, way(n), 1.0)).collect()
+        (0..200).map(|n| row(n, way(n), error)).collect()
     }
 
     fn network(summary: &Summary) -> (u64, f64) {
@@ -292,11 +205,11 @@ mod tests {
         let (count, mean) = network(&whole);
         assert!(count == 200 && (mean - 1.0).abs() < 1e-6, "{count} {mean}");
         assert!(!whole.to_text().contains("left out"));
-        // One at its error, one slightly above it, and a small one below the mean that large ones raise.
+        // Far larger errors than usual, whatever the delays.
         let large = (300..307).map(|n| row(n, 180.0, 180.0));
         rows.extend(large.chain([row(307, 107.0, 107.0), row(308, 107.1, 107.0)]));
         rows.insert(0, row(309, 5.0, 5.0));
-        // Delays of failed requests raise it too; those to another server stay.
+        // Usual errors: of failed requests, and of those to another server.
         let mut slow = (310..360).map(|n| row(n, 180.0, 1.0)).collect::<Vec<_>>();
         for (n, row) in slow.iter_mut().enumerate() {
             match n {
@@ -319,16 +232,21 @@ mod tests {
         ];
         assert_figures(&json, expected);
         assert_eq!(part(&json, "network")["requests"], 240);
-        let expected = "note: 10 requests are left out of what was measured with two clocks";
+        let expected = "one was known too poorly: 10 requests";
         assert_says(&with.to_text(), expected);
     }
 
     #[test]
-    fn a_clock_is_poor_by_its_usual_error_and_the_measured_delay() {
-        let alike = |count, way, error| (0..count).map(|n| row(300 + n, way, error)).collect();
-        let long = [many(), alike(20, 107.0, 11.0)].concat();
+    fn a_clock_is_poor_by_its_usual_error() {
+        let alike = |count, way, error| -> Vec<Row> {
+            (0..count).map(|n| row(300 + n, way, error)).collect()
+        };
+        // A thousandth of what requests take is minor, however small the usual error.
+        let minor = [many_within(0.05), alike(20, 1.0, 0.45)].concat();
+        let major = [many_within(0.05), alike(20, 1.0, 0.55)].concat();
         for (what, rows, count) in [
-            ("a long way that its error does not reach", long, 220),
+            ("a minor error", minor, 220),
+            ("a major error", major, 200),
             ("all are alike", alike(5, 40.0, 50.0), 5),
             ("there is but one", alike(1, 107.0, 107.0), 1),
         ] {
@@ -340,11 +258,12 @@ mod tests {
     /// larger over a long request; over a stopped process it is as large as the stop was long.
     #[test]
     fn slow_requests_stay_though_their_clock_is_known_worse() {
-        for (slow, error, [of_server, of_network, of_stage]) in [
-            (59, 0.9, [139; 3]),
-            (59, 6.0, [139, 80, 139]),
-            (59, 1000.0, [139, 80, 80]),
-            (1, 1000.0, [80; 3]),
+        for (slow, error, across_clocks) in [
+            (1, 0.9, 81),
+            (59, 0.9, 139),
+            (59, 6.0, 139),
+            (59, 1000.0, 80),
+            (1, 1000.0, 80),
         ] {
             let row = |n: i64| {
                 let (finish, error) = if n < 80 { (500, 0.05) } else { (17_700, error) };
@@ -363,13 +282,13 @@ mod tests {
                 ("ttft_observed", quick_and_slow),
                 // Of one clock.
                 ("queue_time_in_router", quick_and_slow),
-                ("server_latency", of_server),
-                ("network_time", of_network),
+                ("server_latency", across_clocks),
+                ("network_time", across_clocks),
             ] {
                 let count = &all["latency"][name]["count"];
                 assert_eq!(*count, expected, "{name} of {what}");
             }
-            assert_eq!(part(&all, "network")["requests"], of_stage, "{what}");
+            assert_eq!(part(&all, "network")["requests"], across_clocks, "{what}");
             let longest = &all["hosts"]["a:1"]["latency"]["total_latency"]["max"];
             let longest = longest.as_f64().unwrap();
             assert!((longest - 17.7).abs() < 0.01, "{longest} of {what}");

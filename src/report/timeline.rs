@@ -49,14 +49,9 @@ pub fn clock_lines(row: &Row) -> Vec<String> {
     let clocks = row.timeline.other_clocks();
     let lines = clocks.map(|(clock, offset)| {
         let whose = clock.name();
-        let [apart, error] =
-            [offset.nanos, offset.error_nanos].map(|of| duration(seconds(of.saturating_abs())));
-        let direction = if offset.nanos < 0 {
-            "behind"
-        } else {
-            "ahead of"
-        };
-        format!("the {whose}'s clock is {apart} {direction} ours, within {error}")
+        let error = duration(seconds(offset.error_nanos));
+        let ahead = duration(seconds(offset.nanos));
+        format!("the {whose}'s clock is {ahead} ahead of ours, within {error}")
     });
     lines.collect()
 }
@@ -71,32 +66,27 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     // Every part that took time has a bar, even if that is shorter than a column.
     let start = start.min(room - 1);
     let length = end.saturating_sub(start).max(usize::from(part.nanos > 0));
-    if (-error..0).contains(&part.nanos) {
+    // Timestamps of one clock have a tolerance, too.
+    if (-error.max(TOLERANCE_NANOS)..0).contains(&part.nanos) {
         return format!("{}within the clock error", labelled(part.spent));
     }
-    // Within the tolerance of one clock's timestamps: no time at all.
-    let is_nothing = (-TOLERANCE_NANOS..0).contains(&part.nanos);
-    let nanos = if is_nothing { 0 } else { part.nanos };
-    let bar = match nanos {
+    let bar = match part.nanos {
         ..0 => "!".to_owned(),
         // It may all be the clocks' error.
-        0.. if error > 0 && nanos <= error => format!("± {}", duration(seconds(error))),
+        nanos if error > 0 && nanos <= error => format!("± {}", duration(seconds(error))),
         _ => " ".repeat(start) + &mark(part.spent).repeat(length),
     };
     format!(
         "{}{:>10}{:>5.0} %  {bar}",
         labelled(part.spent),
-        duration(seconds(nanos)),
-        share(nanos) * 100.0,
+        duration(seconds(part.nanos)),
+        share(part.nanos) * 100.0,
     )
 }
 
-/// The label at the start of a line of figures. One that is too long has a line of its own.
+/// The label at the start of a line of figures.
 pub fn labelled(set: StageSet) -> String {
-    match set.label() {
-        label if label.chars().count() >= LABEL => format!("{label}\n{:LABEL$}", ""),
-        label => format!("{label:<LABEL$}"),
-    }
+    format!("{:<LABEL$}", set.label())
 }
 
 /// The clocks' error of a part's time, nanoseconds.
@@ -120,20 +110,13 @@ pub fn mark(set: StageSet) -> &'static str {
 }
 
 fn tokens(row: &Row) -> Option<String> {
-    let (what, count) = match (row.actual_output_tokens, row.token_chunks) {
-        (Some(tokens), _) => ("tokens", tokens),
-        // It is unknown how many tokens they had.
-        (None, chunks) => ("chunks", chunks.filter(|chunks| *chunks > 0)?),
-    };
-    let longest = match row.itl_max {
-        Some(longest) => ("longest gap", Some(longest)),
-        None => ("longest gap between chunks", row.chunk_gap_max),
-    };
-    let gaps = [("one each", row.tpot), longest].into_iter();
+    let count = row.actual_output_tokens?;
+    let gaps = [("one each", row.tpot), ("longest gap", row.itl_max)].into_iter();
     let gaps =
         gaps.filter_map(|(name, nanos)| Some(format!(", {name} {}", duration(seconds(nanos?)))));
     Some(format!(
-        "{what:<LABEL$}{count:>10}{}",
+        "{:<LABEL$}{count:>10}{}",
+        "tokens",
         gaps.collect::<String>()
     ))
 }
@@ -170,11 +153,6 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     fn stages_not_measured_separately_are_one_and_unknown_ones_are_left_out() {
         let cut = Sample::whole().without(&[Moment::ServerCreated, Moment::ServerFinish]);
         let cut = cut.ended(Outcome::UpstreamDied, "");
-        // Events do not count as tokens.
-        let without_count = |row: &mut Row| {
-            row.actual_output_tokens = None;
-            (row.itl_mean, row.itl_max) = (None, None);
-        };
         // The jitter of timestamps of one moment is no time.
         let jitter = |row: &mut Row| {
             let created = row.timeline.raw(Moment::ServerCreated).unwrap();
@@ -186,23 +164,20 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             Sample::whole().without(&ENGINE),
             Sample::whole().with(stalled),
             cut,
-            Sample::whole().with(without_count),
             Sample::whole().with(jitter),
         ];
         let pictures = pictures.map(|sample| render(&sample.row(), 91));
-        let gap = "chunks                        29, longest gap between chunks 20.0 ms\n";
         for (of, expected) in [
             (0, "\nunseen in the server      0.20 s   41 %   ░░░░"),
             (1, "client stall              0.10 s   20 %  "),
             (1, "▒"),
             (2, "network+tokenize         15.0 ms    3 %  "),
             (2, "it failed; last seen in decoding\n"),
-            (3, gap),
-            (4, "\ntokenize                    0 µs    0 %"),
+            (3, "\ntokenize              within the clock error\n"),
         ] {
             assert_says(&pictures[of], expected);
         }
-        assert!(!pictures[4].contains('!'), "{}", pictures[4]);
+        assert!(!pictures[3].contains('!'), "{}", pictures[3]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod groups;
 mod server;
 pub mod tables;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ pub struct WaitReport {
     pub servers: Vec<Server>,
     /// Kinds of requests with their shares of the waiting.
     pub groups: Vec<Group>,
-    /// The part of each row in the waiting, summed over both servers of a pair; known with the kinds of requests.
+    /// The part of each row in the waiting, summed over both servers of a pair.
     parts: Vec<groups::Part>,
     /// Seconds of waiting at servers that are attributed to no sequence.
     unattributed_s: f64,
@@ -53,14 +53,6 @@ const MAX_LISTED: usize = 10;
 impl WaitReport {
     /// Analyzes a run.
     pub fn of(run: &Run) -> WaitReport {
-        let mut why = WaitReport::of_servers(run);
-        why.parts = why.sum_parts();
-        why.groups = groups::of(&run.table, &why.parts);
-        why
-    }
-
-    /// The same without kinds of requests.
-    pub fn of_servers(run: &Run) -> WaitReport {
         let table = &run.table;
         let mut why = WaitReport::default();
         let mut queues: BTreeMap<server::Key<'_>, Server> = BTreeMap::new();
@@ -104,20 +96,18 @@ impl WaitReport {
             why.causes.add_all(&server.causes);
             why.unattributed_s += server.unattributed_s();
         }
-        why
-    }
-
-    fn sum_parts(&self) -> Vec<groups::Part> {
-        let (mut indices, mut parts) = (HashMap::new(), Vec::<groups::Part>::new());
-        for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
-            let index = *indices.entry(row).or_insert(parts.len());
-            if index == parts.len() {
-                parts.push((row, 0.0, 0.0));
-            }
-            parts[index].1 += queue.waits.held_up(stay);
-            parts[index].2 += seconds(stay.waited());
+        let mut parts = BTreeMap::<usize, [f64; 2]>::new();
+        for (queue, row, stay) in why.servers.iter().flat_map(Server::stays) {
+            let [held, waited] = parts.entry(row).or_default();
+            *held += queue.waits.held_up(stay);
+            *waited += seconds(stay.waited());
         }
-        parts
+        let parts = parts.into_iter();
+        why.parts = parts
+            .map(|(row, [held, waited])| (row, held, waited))
+            .collect();
+        why.groups = groups::of(table, &why.parts);
+        why
     }
 
     /// The waiting of all sequences in server queues, nanoseconds.
@@ -228,11 +218,15 @@ impl WaitReport {
             of.all().map(cause).collect()
         };
         let servers = self.servers.iter().map(|server| {
-            let mut json = server.limits();
-            json["server"] = server.name.as_str().into();
-            json["waited_s"] = seconds(server.causes.total()).into();
-            json["causes"] = causes(&server.causes);
-            json
+            let slots = server.slots();
+            json!({
+                "server": server.name,
+                "slots": slots.map(|(slots, _)| slots),
+                "slots_source": slots.map(|(_, source)| source),
+                "pool_tokens": server.pool,
+                "waited_s": seconds(server.causes.total()),
+                "causes": causes(&server.causes),
+            })
         });
         let held_up = self.longest(|(_, held, _)| *held).into_iter();
         let held_up = held_up.map(|(row, held, _)| holder(table, row, held));
@@ -272,7 +266,7 @@ pub fn wait_sentence<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<Stri
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
     run.is_excerpt = true;
-    let json = WaitReport::of_servers(&run).of_row(&run.table, 0)?;
+    let json = WaitReport::of(&run).of_row(&run.table, 0)?;
     json["words"].as_str().map(str::to_owned)
 }
 

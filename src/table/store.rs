@@ -176,12 +176,8 @@ impl Texts {
 
     /// The text of a row; empty if its cell is.
     pub fn get(&self, row: usize) -> &str {
-        self.of_code(self.row_code(row)).unwrap_or_default()
-    }
-
-    /// The code of a row's text: its index in [`Texts::all`].
-    pub fn row_code(&self, row: usize) -> usize {
-        self.cells.get(row).map_or(0, |code| *code as usize)
+        let code = self.cells.get(row).map_or(0, |code| *code as usize);
+        self.of_code(code).unwrap_or_default()
     }
 
     /// The distinct texts by code, the empty one first.

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::report::files::{Grade, Verdict};
 use crate::report::load::Summary;
-use crate::report::verdict::{Grade, Verdict};
 
 use super::verdict::evidence::Evidence;
 

@@ -79,7 +79,7 @@ impl Lag {
 mod tests {
     use super::*;
     use crate::clock::Stamp;
-    use crate::report::verdict::Grade;
+    use crate::report::files::Grade;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;

@@ -9,7 +9,7 @@ mod tests;
 
 use evidence::Evidence;
 
-use crate::report::verdict::{Grade, Verdict};
+use crate::report::files::{Grade, Verdict};
 use crate::units::{duration, percent};
 
 /// A figure with two limits: above the first the run is degraded, above the second invalid; `None`: it never is by this figure alone.

@@ -276,7 +276,11 @@ impl Results<'_> {
             max_running_requests: load.slots.clone(),
             measured: Figures::measured(&of_run, load, &self.args.goodput),
             notes: self.notes(load, grid),
-            line: render::line_of(format!("measured: {}", run.marked_name()), &of_run),
+            line: render::line_of(
+                format!("measured: {}", run.marked_name()),
+                &of_run.all,
+                &of_run.run,
+            ),
         });
         if self.no_prediction.is_some() {
             return Ok(());

@@ -103,7 +103,7 @@ impl Load {
         };
         let (mut notes, mut left_out) = (run.notes.clone(), 0);
         let mut indices = HashMap::new();
-        let report = WaitReport::of_servers(run);
+        let report = WaitReport::of(run);
         let waited = report.mean() >= Some(MIN_WAIT_S);
         load.wait = report.shares().first().copied().filter(|_| waited);
         for row in table.first_rows() {

@@ -2,8 +2,8 @@
 
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
-use queuescope::request::body_timing::BodyTiming;
 use queuescope::request::attempt::{FailedAttempt, SpanId, failed_text};
+use queuescope::request::body_timing::BodyTiming;
 use queuescope::request::columns::{COLUMNS, Column};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Difference, Statistic, Strata, apply_holm, compare};
-use crate::report::files::{RunState, plain};
+use crate::report::files::{Grade, RunState, plain};
 use crate::report::load::is_given_up;
 use crate::report::reader::{Loaded, Run};
-use crate::report::verdict::Grade;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 
@@ -19,10 +18,8 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     /// The names of settings, grouped by those that were sent the same requests.
     pub groups: Vec<Vec<String>>,
-    /// The runs that were not compared, and why.
+    /// What was not compared, and why.
     pub notes: Vec<String>,
-    /// The statistics that were not compared because too few requests have a value in both settings.
-    pub too_few: Vec<String>,
 }
 
 /// The columns compared, and whether a failed request counts as infinite: the time of a stage that it never reached is unknown.
@@ -46,16 +43,13 @@ const RESAMPLING_SEED: u64 = 1;
 /// A setting and its runs, by repeat and seed.
 struct Setting<'a> {
     settings: Map<String, Value>,
-    /// Whether another experiment has the same settings, so that only the runs' names differ.
-    is_double: bool,
+    /// Whether it is named by its first run: several folders were given, which may have the same settings.
+    is_named_by_run: bool,
     runs: BTreeMap<(u32, String), RunRows<'a>>,
 }
 
 /// A run and its rows by their places in the schedule.
-struct RunRows<'a> {
-    run: &'a Run,
-    rows: BTreeMap<usize, usize>,
-}
+type RunRows<'a> = (&'a Run, BTreeMap<usize, usize>);
 
 /// Two runs that were sent the same requests, and their rows at each place that either has.
 type RunPair<'a> = ([&'a Run; 2], Vec<[Option<usize>; 2]>);
@@ -69,11 +63,12 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
         // Each rate of a search has requests of its own.
         return comparison;
     }
+    let not_compared = |name: &str, why: &str| format!("{name} is not compared: {why}");
     let mut settings: Vec<Setting<'_>> = Vec::new();
     for run in &loaded.runs {
         match exclusion_reason(run) {
-            Some(reason) => comparison.not_compared(&run.name, reason),
-            None => add_run(&mut settings, RunRows::of(run)),
+            Some(reason) => comparison.notes.push(not_compared(&run.name, reason)),
+            None => add_run(&mut settings, run, experiment.is_none()),
         }
     }
     // The settings of a group were sent the same requests as its first.
@@ -89,31 +84,22 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
         }
     }
     for group in &groups {
+        let names = names(group);
         match group.as_slice() {
             [alone] if loaded.runs.len() > 1 => {
-                comparison.not_compared(&alone.name(), "no other setting was sent the same");
+                let note = not_compared(&alone.name(), "no other setting was sent the same");
+                comparison.notes.push(note);
             }
             [_] => {}
-            all => {
-                compare_group(all, &mut comparison);
-                let others: Vec<&Setting<'_>> = all.iter().collect();
-                let names = all.iter().map(|setting| setting.names(&others).0);
-                comparison.groups.push(names.collect());
-            }
+            all => compare_group(all, names, &mut comparison),
         }
     }
     apply_holm(&mut comparison.differences);
     comparison
 }
 
-impl Comparison {
-    fn not_compared(&mut self, name: &str, reason: &str) {
-        self.notes.push(format!("{name} is not compared: {reason}"));
-    }
-}
-
 /// Compares settings that were sent the same requests.
-fn compare_group(group: &[Setting<'_>], comparison: &mut Comparison) {
+fn compare_group(group: &[Setting<'_>], names: Vec<String>, comparison: &mut Comparison) {
     for (n, a) in group.iter().enumerate() {
         let metrics = match n {
             0 => &METRICS[..],
@@ -122,18 +108,19 @@ fn compare_group(group: &[Setting<'_>], comparison: &mut Comparison) {
         };
         for (m, b) in group.iter().enumerate().skip(n + 1) {
             let pairs: Vec<RunPair<'_>> = a.pairs(b).collect();
-            if !pairs.is_empty() {
-                let found = compare_settings([a, b], &pairs, metrics, &mut comparison.too_few);
-                comparison
-                    .differences
-                    .extend(found.into_iter().map(|difference| Difference {
-                        is_against_first: n == 0,
-                        between: (comparison.groups.len(), [n, m]),
-                        ..difference
-                    }));
-            }
+            let found = compare_settings(&pairs, metrics, &mut comparison.notes);
+            let between = (comparison.groups.len(), [n, m]);
+            let of_pair = found.into_iter().map(|difference| Difference {
+                a: names[n].clone(),
+                b: names[m].clone(),
+                is_against_first: n == 0,
+                between,
+                ..difference
+            });
+            comparison.differences.extend(of_pair);
         }
     }
+    comparison.groups.push(names);
 }
 
 /// Why a run is not compared; `None` if it is.
@@ -152,28 +139,30 @@ fn exclusion_reason(run: &Run) -> Option<&'static str> {
     }
 }
 
-fn add_run<'a>(settings: &mut Vec<Setting<'a>>, sent: RunRows<'a>) {
-    let file = sent.run.file.as_ref();
+fn add_run<'a>(settings: &mut Vec<Setting<'a>>, run: &'a Run, is_named_by_run: bool) {
+    let file = run.file.as_ref();
     let mut of_run = file.map(|file| file.settings.clone()).unwrap_or_default();
     let seed = of_run.remove(SEED).map(|seed| seed.to_string());
     let key = (file.map_or(0, |file| file.repeat), seed.unwrap_or_default());
+    let mut rows = BTreeMap::new();
+    for row in run.counted() {
+        if let Some(place) = run.table.schedule_index(row) {
+            rows.entry(place).or_insert(row);
+        }
+    }
     let is_same = |known: &&mut Setting<'_>| {
-        let mut runs = known.runs.values().map(|sent| sent.run.dir.parent());
-        let is_of_one = runs.all(|dir| dir == sent.run.dir.parent());
+        let mut runs = known.runs.values();
+        let is_of_one = runs.all(|(of, _)| of.dir.parent() == run.dir.parent());
         file.is_some() && known.settings == of_run && is_of_one && !known.runs.contains_key(&key)
     };
     if let Some(known) = settings.iter_mut().find(is_same) {
-        known.runs.insert(key, sent);
+        known.runs.insert(key, (run, rows));
         return;
     }
-    let alike = |known: &&mut Setting<'_>| file.is_some() && known.settings == of_run;
-    let doubles: Vec<&mut Setting<'_>> = settings.iter_mut().filter(alike).collect();
-    let is_double = !doubles.is_empty();
-    doubles.into_iter().for_each(|known| known.is_double = true);
     settings.push(Setting {
+        is_named_by_run: is_named_by_run || of_run.is_empty(),
         settings: of_run,
-        is_double,
-        runs: BTreeMap::from([(key, sent)]),
+        runs: BTreeMap::from([(key, (run, rows))]),
     });
 }
 
@@ -189,12 +178,13 @@ impl Setting<'_> {
     fn pairs<'a>(&'a self, other: &'a Setting<'_>) -> impl Iterator<Item = RunPair<'a>> {
         self.runs.iter().filter_map(|(key, own)| {
             let both = [own, other.runs.get(key)?];
-            let [hash, other] = both.map(|sent| sent.run.workload_sha256());
+            let [hash, other] = both.map(|(run, _)| run.workload_sha256());
             (hash.is_some() && hash == other).then(|| {
-                let places: BTreeSet<&usize> = both.iter().flat_map(|of| of.rows.keys()).collect();
-                let row = |place| both.map(|sent| sent.rows.get(place).copied());
+                let places: BTreeSet<&usize> =
+                    both.iter().flat_map(|(_, rows)| rows.keys()).collect();
+                let row = |place| both.map(|(_, rows)| rows.get(place).copied());
                 let rows = places.into_iter().map(row).collect();
-                (both.map(|sent| sent.run), rows)
+                (both.map(|(run, _)| *run), rows)
             })
         })
     }
@@ -202,36 +192,24 @@ impl Setting<'_> {
     /// All of its settings, or its run's name.
     fn name(&self) -> String {
         match self.runs.values().next() {
-            Some(sent) if self.is_double || self.settings.is_empty() => sent.run.name.clone(),
+            Some((run, _)) if self.is_named_by_run => run.name.clone(),
             _ => described(&self.settings, |_| true),
         }
     }
-
-    /// Its name among others, of the keys that they do not all share; and the keys that they share.
-    fn names(&self, others: &[&Setting<'_>]) -> (String, String) {
-        let own = &self.settings;
-        let is_shared = |key: &str| {
-            let mut values = others.iter().map(|other| other.settings.get(key));
-            values.all(|value| value == own.get(key))
-        };
-        let name = match described(own, |key| !is_shared(key)) {
-            name if name.is_empty() || self.is_double => self.name(),
-            name => name,
-        };
-        (name, described(own, is_shared))
-    }
 }
 
-impl RunRows<'_> {
-    fn of(run: &Run) -> RunRows<'_> {
-        let mut rows = BTreeMap::new();
-        for row in run.counted() {
-            if let Some(place) = run.table.schedule_index(row) {
-                rows.entry(place).or_insert(row);
-            }
-        }
-        RunRows { run, rows }
-    }
+/// The names of settings, of the keys that they do not all share.
+fn names(all: &[Setting<'_>]) -> Vec<String> {
+    let is_other = |key: &str| {
+        let mut values = all.iter().map(|of| of.settings.get(key));
+        let first = values.next();
+        values.any(|value| Some(value) != first)
+    };
+    let name = |of: &Setting<'_>| match of.is_named_by_run {
+        true => of.name(),
+        false => described(&of.settings, is_other),
+    };
+    all.iter().map(name).collect()
 }
 
 /// The values of both runs' requests by place and repeat; `NaN` if missing, or if the request was given up when the run was stopped.
@@ -265,12 +243,10 @@ fn known(strata: &Strata) -> [Vec<f64>; 2] {
 
 /// Compares two settings by pairs of their runs.
 fn compare_settings(
-    [first, other]: [&Setting<'_>; 2],
     pairs: &[RunPair<'_>],
     metrics: &[(ColumnId, bool)],
-    too_few: &mut Vec<String>,
+    notes: &mut Vec<String>,
 ) -> Vec<Difference> {
-    let ((a, at), (b, _)) = (first.names(&[other]), other.names(&[first]));
     let mut found = Vec::new();
     let failed = strata(pairs, |table, row| f64::from(u8::from(!table.is_ok(row))));
     let counts = known(&failed).map(|side| side.iter().filter(|failed| **failed > 0.0).count());
@@ -286,20 +262,13 @@ fn compare_settings(
         for (statistic, name, min) in STATISTICS {
             let compared = compare(&values, counts, Some(column), statistic, RESAMPLING_SEED);
             if compared.is_none() {
-                let metric = column.column().label;
                 let note = format!(
-                    "the {name} of {metric} is not compared where fewer than {min} requests have a value in both settings"
+                    "a {name} is not compared where fewer than {min} requests have a value in both settings"
                 );
-                too_few.extend((!too_few.contains(&note)).then_some(note));
+                notes.extend((!notes.contains(&note)).then_some(note));
             }
             found.extend(compared);
         }
     }
-    let found = found.into_iter().map(|difference| Difference {
-        a: a.clone(),
-        b: b.clone(),
-        at: at.clone(),
-        ..difference
-    });
-    found.collect()
+    found
 }

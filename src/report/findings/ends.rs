@@ -42,11 +42,9 @@ pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
 /// What to do about the most frequent kind of failure, if its outcome suggests it.
 fn advice(outcome: Outcome) -> Option<&'static str> {
     Some(match outcome {
-        Outcome::Rejected => {
-            "Something refused to take more, the column `error` says what: add servers, lower the rate, or allow a longer queue."
-        }
-        Outcome::Timeout => {
-            "The time limit ran out while requests waited: lower the rate, add servers, or raise `--request-timeout-s`."
+        Outcome::Rejected | Outcome::Timeout => {
+            "More was sent than is served in time: add servers, lower the rate, or allow a longer queue (the column `error` says \
+             whose) or time (`--request-timeout-s`)."
         }
         Outcome::ClientError => "The requests themselves were refused: read the column `error`.",
         Outcome::ConnectError => {

@@ -1,6 +1,6 @@
 //! The kinds of findings, each with its level, title, advice and rule.
 
-use super::{ENOUGH, Facts, Finding, Level, client, ends, pair, servers, waiting};
+use super::{ENOUGH, Facts, Finding, Level, ends, pair, servers, waiting};
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::units::duration;
@@ -24,7 +24,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "The generator's own limit held requests back",
         "`--max-concurrency` was reached, so the load was less than the schedule asked: raise it, or read the latencies that \
          count from the schedule.",
-        client::slots,
+        waiting::slots,
     ),
     (
         "not_served",
@@ -53,7 +53,8 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "held_up",
         Level::Limit,
         "Few requests cause most of the waiting",
-        "Give them servers of their own.",
+        "Give them servers of their own; limit how long answers may get, or cut the prefill of long prompts into smaller pieces \
+         (`chunked_prefill_size`).",
         waiting::held_up,
     ),
     (
@@ -131,7 +132,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         Level::Limit,
         "Clients read slower than the servers write",
         "Look at the client's CPU and network; the servers are not slow here.",
-        client::stall,
+        waiting::stall,
     ),
     (
         "retractions",

@@ -50,7 +50,7 @@ pub fn bottleneck(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let all = [MEMORY, PREFILL, LINK, SLOTS];
     let nanos = |period: &Period| facts.part(*period).map_or(0, |part| part.nanos);
     let longest = all.iter().max_by_key(|one| nanos(&one.wait.0))?;
-    let share_of = |one: &Bottleneck| facts.spent.share(facts.part(one.wait.0)?);
+    let share_of = |one: &Bottleneck| facts.figures.all.spent.share(facts.part(one.wait.0)?);
     let shares = all.iter().filter_map(share_of);
     let took = (shares.sum::<f64>() >= QUEUE_SHARE).then(|| facts.stage(longest.wait.0, 0.0))??;
     let mut what = format!("A request waited {took} {}", longest.wait.1);

@@ -96,7 +96,7 @@ struct Load<'a> {
 
 type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
 
-/// Servers of one model that had unequal shares of the requests, or unequal queues.
+/// Servers of the same models that had unequal shares of the requests, or unequal queues.
 pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     let run = facts.run;
     // A server that was down got fewer requests.
@@ -123,7 +123,17 @@ pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     }
     // The server of a request without a response is unknown.
     hosts.remove("");
-    of_one_model(hosts).iter().find_map(|hosts| {
+    let mut groups: BTreeMap<BTreeSet<&str>, Hosts<'_>> = BTreeMap::new();
+    for (host, load) in hosts {
+        let group = groups.entry(load.models.clone()).or_default();
+        group.insert(host, load);
+    }
+    // Those that got no request, and so are of no model, could have got some if all others are of the same.
+    let idle = groups.remove(&BTreeSet::new()).unwrap_or_default();
+    if let (1, Some(mut all)) = (groups.len(), groups.first_entry()) {
+        all.get_mut().extend(idle);
+    }
+    groups.values().find_map(|hosts| {
         let requests: u64 = hosts.values().map(|host| host.requests).sum();
         let equal = requests as f64 / hosts.len() as f64;
         let is_enough = hosts.len() > 1 && equal >= ENOUGH as f64;
@@ -134,24 +144,6 @@ pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
             Some(queues)
         })
     })
-}
-
-/// Groups servers that share a model. Servers without requests are left out unless there is only one group.
-fn of_one_model(hosts: Hosts<'_>) -> Vec<Hosts<'_>> {
-    let (idle, hosts): (Hosts<'_>, Hosts<'_>) =
-        hosts.into_iter().partition(|(_, load)| load.requests == 0);
-    let mut groups: Vec<Hosts<'_>> = Vec::new();
-    for (host, load) in hosts {
-        let is_alike = |known: &Load<'_>| !known.models.is_disjoint(&load.models);
-        let alike = groups.extract_if(.., |group| group.values().any(is_alike));
-        let mut together: Hosts<'_> = alike.flatten().collect();
-        together.insert(host, load);
-        groups.push(together);
-    }
-    if let [all] = groups.as_mut_slice() {
-        all.extend(idle);
-    }
-    groups
 }
 
 fn unequal_shares(hosts: &Hosts<'_>, equal: f64) -> Option<String> {

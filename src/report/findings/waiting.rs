@@ -1,11 +1,13 @@
-//! Waiting in server queues and in the router: its causes, and the requests that caused it.
+//! Waiting in the generator, in the router, in server queues (its causes, and the requests that caused it), and for the client.
 
 use crate::report::why::dominant_group;
+use crate::request::columns::ColumnId;
+use crate::request::stages::StageSet;
 use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
-use crate::units::percent;
+use crate::units::{duration, percent};
 
-use super::{Facts, Finding, MIN_MEAN_S, QUEUE_SHARE, capitalized};
+use super::{ENOUGH, Facts, Finding, MIN_MEAN_S, QUEUE_SHARE, capitalized};
 
 /// The share of a request's time from which its wait is a finding: in the router, for room in a server, or for few other requests.
 const WAIT_SHARE: f64 = 0.1;
@@ -14,6 +16,13 @@ const MUCH: f64 = 0.2;
 
 /// The share of the waiting in servers from which their slots count as full.
 const FULL: f64 = 0.5;
+
+/// A generator whose p99 lateness is over this share of the median TTFT distorts the latencies.
+const LATE_SHARE: f64 = 0.1;
+/// Shorter lateness is within what timers do, seconds.
+const MIN_LATE_S: f64 = 0.020;
+/// A client that stalls its responses for this share of their time shows in the figures.
+const STALL_SHARE: f64 = 0.05;
 
 /// Waiting in server queues: its main cause and other large ones, and what helps against each.
 pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
@@ -51,13 +60,9 @@ pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
     let Some((_, share)) = full else {
         return Some(what);
     };
-    let mut found = facts.found.iter();
-    let advice = match found.any(|of| of.kind == "server_queue") {
-        true => "What helps against the server queue helps here too.",
-        false => Cause::Slots.advice(),
-    };
     finding.advice = format!(
-        "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
+        "A higher limit of the router would only move this wait into the servers, whose slots are full. {}",
+        Cause::Slots.advice()
     );
     Some(format!(
         "{what} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
@@ -66,16 +71,39 @@ pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
 }
 
 /// Few requests that held up the others.
-pub fn held_up(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+pub fn held_up(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
     facts.stage(Period::PURE_QUEUE, WAIT_SHARE)?;
-    let (by, text) = dominant_group(&facts.why.groups)?;
-    let advice = match by {
-        "prompt" => {
-            "Give them servers of their own, or cut their prefill into smaller pieces (`chunked_prefill_size`)."
-        }
-        "output" => "Give them servers of their own, or limit how long answers may get.",
-        _ => return Some(text),
-    };
-    finding.advice = advice.to_owned();
-    Some(text)
+    dominant_group(&facts.why.groups)
+}
+
+/// Requests that waited for one of `--max-concurrency` slots. The verdict reports other lateness.
+pub fn slots(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    facts.run.summary_as::<u64>("/config/max_concurrency")?;
+    let latencies = &facts.figures.all.latencies;
+    let lag = latencies.get(ColumnId::schedule_lag);
+    let lag = lag.filter(|lag| lag.count >= ENOUGH)?.p99;
+    let ttft = latencies.get(ColumnId::ttft_observed)?.p50;
+    (lag >= MIN_LATE_S && lag >= LATE_SHARE * ttft).then(|| {
+        format!(
+            "1 of 100 requests was sent {} late or later, where the median time to the first token is {}.",
+            duration(lag),
+            duration(ttft)
+        )
+    })
+}
+
+/// A client that did not read its responses in time.
+pub fn stall(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
+    let spent = &facts.figures.all.spent;
+    let mut parts = spent.parts.iter();
+    let part = parts.find(|part| part.spent == StageSet::CLIENT_STALL)?;
+    let (mean, share) = (spent.mean(part)?, spent.share(part)?);
+    let is_long = spent.requests >= ENOUGH && mean >= MIN_MEAN_S && share >= STALL_SHARE;
+    is_long.then(|| {
+        format!(
+            "Answers stood still for {} of a request's time ({:.0} %) because the client did not read.",
+            duration(mean),
+            share * 100.0
+        )
+    })
 }

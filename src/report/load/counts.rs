@@ -1,14 +1,40 @@
-//! Counts of requests by outcome, and of their tokens.
+//! The requests of a table, counts of them by outcome, and of their tokens.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
 use crate::table::Table;
 
-use super::request::Request;
+/// A request of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// The index of its first row.
+    pub row: u32,
+    /// The number of its rows.
+    pub rows: u32,
+    /// Whether it succeeded.
+    pub is_ok: bool,
+    /// Whether it arrived within the window.
+    pub is_inside: bool,
+    /// Whether it ended within the window.
+    pub ends_inside: bool,
+}
+
+impl Request {
+    /// The index of its first row.
+    pub fn row(&self) -> usize {
+        self.row as usize
+    }
+
+    /// The indices of its rows.
+    pub fn rows(&self) -> Range<usize> {
+        self.row()..self.row() + self.rows as usize
+    }
+}
 
 /// Counts of requests.
 #[derive(Clone, Debug, Default)]
@@ -67,10 +93,7 @@ impl Counts {
         };
         for request in requests {
             let row = request.row();
-            let outcome = outcome_of(table, row);
-            for (of, count) in &mut counts.outcomes {
-                *count += u64::from(*of == outcome);
-            }
+            counts.outcomes[outcome_of(table, row) as usize].1 += 1;
             if !request.is_ok {
                 let error = table.text(ColumnId::error, row);
                 *counts.errors.entry(error.to_owned()).or_default() += 1;
@@ -100,9 +123,7 @@ impl Counts {
 
     /// The number of successful requests.
     pub fn ok(&self) -> u64 {
-        let mut all = self.outcomes.iter();
-        let ok = all.find(|(outcome, _)| *outcome == Outcome::Ok);
-        ok.map_or(0, |(_, count)| *count)
+        self.outcomes[Outcome::Ok as usize].1
     }
 
     /// The number of failed requests.
@@ -131,10 +152,6 @@ pub fn is_given_up(table: &Table, row: usize) -> bool {
 
 impl Tokens {
     pub(super) fn of(table: &Table, requests: impl Iterator<Item = Request>) -> Tokens {
-        use ColumnId::{
-            actual_output_tokens, actual_prompt_tokens, request_output_tokens,
-            request_prompt_tokens,
-        };
         let mut tokens = Tokens::default();
         for request in requests {
             let cell = |column| table.integer(column, request.row());
@@ -144,8 +161,14 @@ impl Tokens {
                 let count = cell(of_request).or_else(|| cell(of_row).filter(|_| is_single));
                 count.map(i64::unsigned_abs)
             };
-            let input = tokens_of(request_prompt_tokens, actual_prompt_tokens);
-            let output = tokens_of(request_output_tokens, actual_output_tokens);
+            let input = tokens_of(
+                ColumnId::request_prompt_tokens,
+                ColumnId::actual_prompt_tokens,
+            );
+            let output = tokens_of(
+                ColumnId::request_output_tokens,
+                ColumnId::actual_output_tokens,
+            );
             tokens.output_unknown += u64::from(output.is_none());
             tokens.input = sum(tokens.input, input);
             tokens.output = sum(tokens.output, output);

@@ -11,9 +11,8 @@ use crate::stats::Summary;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::counts::{Counts, is_given_up, outcome_of};
+use super::counts::{Counts, Request, is_given_up, outcome_of};
 use super::latency::LatencyId;
-use super::request::Request;
 use super::spent::TimeSpent;
 
 /// Failed requests.
@@ -48,9 +47,6 @@ const BOUNDED: [LatencyId; 4] = [
     LatencyId::TtftFromSend,
     LatencyId::Of(ColumnId::ttft_from_schedule),
 ];
-
-/// Failed requests are many above this share of all.
-const MANY_SHARE: f64 = 0.03;
 
 /// The most kinds that a sentence names.
 const MAX_NAMED: usize = 3;
@@ -91,36 +87,28 @@ impl Failures {
         all.find(|(id, _)| *id == latency)?.1.as_ref()
     }
 
-    /// Where the time went, in sentences: of failed requests, if they are many, then of the successful ones.
+    /// Where the time went, in sentences: of failed requests, then of the successful ones.
     pub fn time_sentences(&self, spent: &TimeSpent, counts: &Counts) -> String {
         let (all, ok, given_up) = (counts.requests, counts.ok(), counts.given_up);
         let mut sentences = Vec::new();
-        if self.are_many(all) {
-            sentences.push(self.sentence(all));
+        if self.requests > 0 {
+            let (failed, kinds) = (self.requests, self.text());
+            let share = 100.0 * failed as f64 / all as f64;
+            sentences.push(format!(
+                "{failed} of {all} requests ({share:.1} %) failed: {kinds}."
+            ));
         }
         if given_up > 0 {
             sentences.push(format!(
                 "{given_up} of {all} requests were given up when the run was stopped."
             ));
         }
-        if ok == all {
-            sentences.push(spent.sentence("a request took"));
-        } else if ok > 0 {
-            let subject = format!("the {ok} of {all} requests that went well took");
-            sentences.push(spent.sentence(&subject));
-        }
+        let subject = match ok == all {
+            true => "a request took".to_owned(),
+            false => format!("the {ok} of {all} requests that went well took"),
+        };
+        sentences.extend((ok > 0 || all == 0).then(|| spent.sentence(&subject)));
         sentences.join(" ")
-    }
-
-    /// Whether they are many of `all` requests.
-    pub fn are_many(&self, all: u64) -> bool {
-        self.requests as f64 > MANY_SHARE * all as f64
-    }
-
-    fn sentence(&self, all: u64) -> String {
-        let (failed, kinds) = (self.requests, self.text());
-        let share = 100.0 * failed as f64 / all as f64;
-        format!("{failed} of {all} requests ({share:.0} %) failed: {kinds}.")
     }
 
     /// The most frequent kinds, and the number of other failed requests.
@@ -208,7 +196,7 @@ mod tests {
             assert!(least["ttft_from_send"][figure].is_null(), "{figure}");
         }
         let expected = [
-            "of all 11 (10 sent), at least; -: no answer ever\n",
+            "of all 11, at least (-: no answer ever)\n",
             "\ntotal, from send 10 - 499.0 - -\n",
         ];
         assert_says_all(&flat(&summary.to_text()), expected);
@@ -234,8 +222,8 @@ mod tests {
         let given_up = "/hosts/127.0.0.1:30000/given_up";
         assert_figures(&json, [("/failed", 2.0), (given_up, 3.0)]);
         let expected = [
-            "13 requests in 2.00 s: 8 ok (61.5 %), 2 timeout, 3 given up when the run was stopped\n",
-            "2 of 13 requests (15 %) failed: 2 timeout, last seen in the server, before its first token, after 10.00 s \
+            "13 requests in 2.00 s: 8 ok (61.5 %), 3 client_abort, 2 timeout\n",
+            "2 of 13 requests (15.4 %) failed: 2 timeout, last seen in the server, before its first token, after 10.00 s \
             on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
             went well took",
         ];

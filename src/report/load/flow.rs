@@ -5,7 +5,7 @@ use crate::request::columns::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
 use crate::table::Table;
 
-use super::request::Request;
+use super::counts::Request;
 use super::run::RunFacts;
 
 /// Rates and concurrency.

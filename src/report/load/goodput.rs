@@ -6,8 +6,8 @@ use std::str::FromStr;
 use crate::table::Table;
 use crate::units;
 
+use super::counts::Request;
 use super::latency::{LatencyId, later_tokens};
-use super::request::Request;
 
 /// A goal of one request, written `name:milliseconds` or with a unit: `ttft:500`, `ttft:0.5s`. Names are those of vLLM's and SGLang's
 /// clients (`ttft` and `e2el` from the send as the client reads them, `tpot`), or a latency of the summary.
@@ -66,15 +66,6 @@ impl FromStr for Goal {
 }
 
 impl Goal {
-    /// Where latencies of these goals begin, as text behind them; empty if none is a client's.
-    pub fn beginning<'a>(goals: impl IntoIterator<Item = &'a Goal>) -> &'static str {
-        let mut goals = goals.into_iter();
-        match goals.any(|goal| ["ttft", "e2el"].contains(&&*goal.name)) {
-            true => ", from send",
-            false => "",
-        }
-    }
-
     /// Checks that no latency of `--goodput` has two limits.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::stats::Summary;
 use crate::stats::interval::{Intervals, intervals};
 use crate::table::Table;
 
-use super::request::Request;
+use super::counts::Request;
 
 /// A latency: a column, or a difference of two times of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,17 +77,14 @@ impl LatencyId {
         ])
     }
 
-    /// Returns the latency with a name.
-    pub fn named(name: &str) -> Option<LatencyId> {
-        LatencyId::all().find(|known| known.name() == name)
-    }
-
     /// Returns those that a goal is for, of which the first that a row has counts; none if its name is unknown.
     pub fn of_goal(name: &str) -> Vec<LatencyId> {
         match name {
             "e2el" => E2E.into(),
             "ttft" => TTFT.into(),
-            name => LatencyId::named(name).into_iter().collect(),
+            name => LatencyId::all()
+                .filter(|known| known.name() == name)
+                .collect(),
         }
     }
 
@@ -161,21 +158,18 @@ impl Latencies {
             }
         };
         let rows = || ok.iter().flat_map(Request::rows);
-        let (mut itl_sum, mut gaps) = (0.0, 0.0);
-        for row in rows() {
-            if let (Some(mean), Some(count @ 1..)) = (
-                table.integer(ColumnId::itl_mean, row),
-                later_tokens(table, row),
-            ) {
-                itl_sum += seconds(mean) * count as f64;
-                gaps += count as f64;
-            }
-        }
+        let gaps = |row| {
+            let count = later_tokens(table, row).filter(|count| *count > 0)? as f64;
+            let mean = table.integer(ColumnId::itl_mean, row)?;
+            Some((seconds(mean) * count, count))
+        };
+        let add = |sum: (f64, f64), of: (f64, f64)| (sum.0 + of.0, sum.1 + of.1);
+        let gaps = rows().filter_map(gaps).reduce(add);
         let itl_max = rows()
             .filter_map(|row| table.integer(ColumnId::itl_max, row))
             .max();
         Latencies {
-            itl_mean: (gaps > 0.0).then(|| itl_sum / gaps),
+            itl_mean: gaps.map(|(sum, count)| sum / count),
             itl_max: itl_max.map(seconds),
             all: LatencyId::all().map(of).collect(),
         }

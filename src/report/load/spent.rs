@@ -13,7 +13,7 @@ use crate::request::unseen::Unseen;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::request::Request;
+use super::counts::Request;
 
 /// The width of the bar of all the time, columns: what the figures leave of 80.
 const BAR_WIDTH: usize = 39;
@@ -143,13 +143,9 @@ impl TimeSpent {
     /// Returns a line per large part, the largest first, of at most 80 columns: its mean, its share, a bar, and in how many requests it
     /// was measured, if not in all.
     pub fn bars(&self) -> Vec<String> {
-        let of = |part: &PartSpent| match self.measured(part).0 {
-            count if count < self.requests => format!(" of {count} of {}", self.requests),
-            _ => String::new(),
-        };
         let large = || self.parts.iter().filter(|part| self.is_large(part));
-        let longest = large().map(|part| of(part).len()).max().unwrap_or(0);
-        let room = BAR_WIDTH.saturating_sub(longest).max(10);
+        let longest = large().map(|part| self.of_requests(part).len()).max();
+        let room = BAR_WIDTH.saturating_sub(longest.unwrap_or(0)).max(10);
         let line = |part: &PartSpent| {
             let share = self.share(part)?;
             let bar = mark(part.spent)
@@ -158,7 +154,7 @@ impl TimeSpent {
             Some(format!(
                 "{label}{mean:>10} {:>4.0} %  {bar}{}",
                 share * 100.0,
-                of(part)
+                self.of_requests(part)
             ))
         };
         large().filter_map(line).collect()
@@ -202,7 +198,7 @@ mod tests {
             (80.0 ms, of 5 of 10 requests); in the router queue 3.0 ms";
         assert_eq!(summary.all.spent.shares("a request took"), shares);
         let bars = summary.all.spent.bars();
-        let unseen = "unseen in the server      0.20 s   41 %  ░░░░░░░░░░░░ of 5 of 10";
+        let unseen = "unseen in the server      0.20 s   41 %  ░░░░░░░░, of 5 of 10 requests";
         assert_eq!(bars[1], unseen);
         let is_short = |line: &String| line.chars().count() <= 80;
         assert!(bars.iter().all(is_short), "{bars:?}");

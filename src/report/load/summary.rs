@@ -11,12 +11,11 @@ use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::table::window::Window;
 
-use super::counts::{Counts, Tokens, most_frequent};
+use super::counts::{Counts, Request, Tokens, most_frequent};
 use super::failures::Failures;
 use super::flow::Flow;
 use super::goodput::Goodput;
 use super::latency::Latencies;
-use super::request::Request;
 use super::run::RunFacts;
 use super::spent::TimeSpent;
 

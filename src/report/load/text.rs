@@ -4,23 +4,23 @@ use crate::report::grid::Grid;
 use crate::report::render::{Block, servers_table, text};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
-use crate::request::wait::OF_PAIR;
 use crate::stats;
 use crate::units::{count, duration, milliseconds};
 
 use super::counts::most_frequent;
 use super::flow::InServer;
-use super::goodput::Goal;
-use super::latency::{Latencies, Latency, LatencyId};
+use super::latency::{Latencies, LatencyId};
 use super::summary::Summary;
 
-/// The latencies in the table.
-const ROWS: [LatencyId; 15] = [
+/// The latencies in the table; those that no request had are left out.
+const ROWS: [LatencyId; 17] = [
     LatencyId::Of(ColumnId::server_latency),
     LatencyId::TotalFromSend,
+    TOTAL,
     LatencyId::TotalFromSchedule,
     LatencyId::TtftFromSend,
-    TTFT_FROM_SCHEDULE,
+    TTFT,
+    LatencyId::Of(ColumnId::ttft_from_schedule),
     QUEUE_IN_ROUTER,
     LatencyId::Of(ColumnId::pure_queue_time),
     LatencyId::Of(ColumnId::tokenize_time),
@@ -32,7 +32,9 @@ const ROWS: [LatencyId; 15] = [
     LatencyId::Of(ColumnId::decode_time),
     LatencyId::Of(ColumnId::tpot),
 ];
-const TTFT_FROM_SCHEDULE: LatencyId = LatencyId::Of(ColumnId::ttft_from_schedule);
+/// In the place of those from the send, which a proxy does not know.
+const TOTAL: LatencyId = LatencyId::Of(ColumnId::total_latency);
+const TTFT: LatencyId = LatencyId::Of(ColumnId::ttft);
 const QUEUE_IN_ROUTER: LatencyId = LatencyId::Of(ColumnId::queue_time_in_router);
 
 /// The most errors that are named.
@@ -56,10 +58,6 @@ impl Summary {
         let mut lines: Vec<String> = self.of_window().into_iter().collect();
         lines.push(counts(self));
         lines.extend(errors(self));
-        // The answer names failures that are many.
-        let (all, failed) = (&self.all, &self.all.failures);
-        let are_few = failed.requests > 0 && !failed.are_many(all.counts.requests);
-        lines.extend(are_few.then(|| line("failed", failed.text())));
         lines.push(rates(self));
         lines.extend(has_ok.then(|| tokens(self)));
         lines.extend(concurrency(self));
@@ -92,12 +90,9 @@ impl Summary {
             )
         });
         let left_out = if_any(self.all.left_out, |left_out| {
-            let are = match left_out {
-                1 => "request is",
-                _ => "requests are",
-            };
             format!(
-                "note: {left_out} {are} left out of what was measured with two clocks: one was known there too poorly"
+                "note: left out of what was measured with two clocks, as one was known too poorly: {}",
+                count(left_out, "request")
             )
         });
         let missing = (scheduled as u64).saturating_sub(self.whole.requests);
@@ -107,15 +102,9 @@ impl Summary {
             )
         });
         let unknown = if_any(self.all.tokens.output_unknown, |unknown| {
-            let impossible = match inconsistent {
-                0 => "",
-                _ => {
-                    ", or the reported numbers are impossible (the column `inconsistency` names it)"
-                }
-            };
             format!(
                 "note: {unknown} of {} ok requests are in no token figure: the server did not report how many (streams of \
-                 the OpenAI endpoints have it with `\"stream_options\": {{\"include_usage\": true}}`){impossible}",
+                 the OpenAI endpoints have it with `\"stream_options\": {{\"include_usage\": true}}`), or impossible numbers",
                 counts.ok()
             )
         });
@@ -157,14 +146,8 @@ fn rate(rate: Option<f64>) -> String {
 fn counts(summary: &Summary) -> String {
     let counts = &summary.all.counts;
     let ends = counts.outcomes.iter();
-    let ends = ends.map(|(outcome, count)| match outcome {
-        Outcome::Ok => (outcome.name(), 0),
-        Outcome::ClientAbort => (outcome.name(), count - counts.given_up),
-        _ => (outcome.name(), *count),
-    });
-    let ends = ends.chain([("given up when the run was stopped", counts.given_up)]);
-    let ends = ends.filter(|(_, count)| *count > 0);
-    let ends = ends.map(|(name, count)| format!(", {count} {name}"));
+    let ends = ends.filter(|(outcome, count)| *outcome != Outcome::Ok && *count > 0);
+    let ends = ends.map(|(outcome, count)| format!(", {count} {}", outcome.name()));
     let ends: String = ends.collect();
     let share = counts.success_rate();
     let share = share.map_or(String::new(), |share| format!(" ({:.1} %)", share * 100.0));
@@ -219,10 +202,9 @@ fn tokens(summary: &Summary) -> String {
     ];
     let all = all.map(|(name, count)| {
         let rate = count.and_then(|count| summary.run.per_second(count as f64));
-        match count.zip(rate) {
-            Some((count, rate)) => format!("{name} {count} ({rate:.1}/s)"),
-            None => format!("{name} unknown"),
-        }
+        let known = count.zip(rate);
+        let known = known.map(|(count, rate)| format!("{count} ({rate:.1}/s)"));
+        format!("{name} {}", known.unwrap_or("unknown".to_owned()))
     });
     line("tokens", all.join(", "))
 }
@@ -231,19 +213,17 @@ fn concurrency(summary: &Summary) -> Option<String> {
     let over_time = summary.all.flow.over_time.as_ref()?;
     let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
     let mut figures = vec![format!("in flight {mean:.1} (peak {peak})")];
-    // The next request may run before the end of the one before it is stamped, so the peak of running is inexact.
     let places = [
-        ("queued", &over_time.queued, ["", "at least "]),
-        ("running", &over_time.running, ["about "; 2]),
+        ("queued", &over_time.queued),
+        ("running", &over_time.running),
     ];
-    for (name, place, about) in places {
+    for (name, place) in places {
         figures.extend(place.as_ref().map(|InServer { known, unknown }| {
             let (mean, peak) = (known.mean, known.peak);
-            let [about, least] = about;
             match unknown {
-                0 => format!("{name} {mean:.1} (peak {about}{peak})"),
+                0 => format!("{name} {mean:.1} (peak {peak})"),
                 _ => format!(
-                    "{name} at least {mean:.1} (peak {least}{peak}; of {unknown} requests it is not known)"
+                    "{name} at least {mean:.1} (peak {peak}; unknown of {unknown} requests)"
                 ),
             }
         }));
@@ -261,11 +241,10 @@ fn goodput(summary: &Summary) -> Option<String> {
         0 => String::new(),
         unknown => format!("; unknown for {unknown}, which have no such latency"),
     };
-    let from = Goal::beginning(&summary.run.goodput);
     let (good, goals) = (goodput.good, goals.join(", "));
     Some(line(
         "goodput",
-        format!("{rate:.2}/s, {good} requests kept {goals}{from}{unknown}"),
+        format!("{rate:.2}/s, {good} requests kept {goals}{unknown}"),
     ))
 }
 
@@ -276,37 +255,27 @@ fn table(summary: &Summary) -> Option<Grid> {
     if ok == 0 {
         return None;
     }
-    // Without a router that column has the time of our own proxy, or nothing.
+    // Without a router that column has the time of our own proxy.
     let no_router = all.spent.requests > 0 && all.spent.routed == 0;
-    // A proxy does not know when its clients sent a request.
     let is_sent = all.latencies.get(LatencyId::TotalFromSend).is_some();
-    let shown = ROWS.into_iter().filter_map(|of| match of {
-        QUEUE_IN_ROUTER if no_router => None,
-        // Only requests at pairs of servers have them.
-        LatencyId::Of(column) if OF_PAIR.contains(&column) => all.latencies.get(of).map(|_| of),
-        of if is_sent => Some(of),
-        LatencyId::TotalFromSend => Some(ColumnId::total_latency.into()),
-        LatencyId::TtftFromSend => Some(ColumnId::ttft.into()),
-        LatencyId::TotalFromSchedule | TTFT_FROM_SCHEDULE => None,
-        of => Some(of),
-    });
-    let mut rows: Vec<Vec<String>> = shown.map(|of| row(of, all.latencies.get(of))).collect();
+    let is_hidden = |of: &LatencyId| match *of {
+        QUEUE_IN_ROUTER => no_router,
+        TOTAL | TTFT => is_sent,
+        _ => false,
+    };
+    let shown = ROWS.into_iter().filter(|of| !is_hidden(of));
+    let shown = shown.filter_map(|of| Some(row(of, all.latencies.get(of)?)));
+    let mut rows: Vec<Vec<String>> = shown.collect();
     // If more than half got no response, all figures would be dashes.
     let is_known = |bound: &&stats::Summary| bound.p50.is_finite() && ok < requests;
-    let bound = |of| all.failures.lower_bound(of).filter(is_known);
-    let bounds = ROWS.into_iter().filter_map(|of| Some((of, bound(of)?)));
-    let bounds: Vec<(LatencyId, &stats::Summary)> = bounds.collect();
-    if !bounds.is_empty() {
-        let sent = all.failures.lower_bound(LatencyId::TotalFromSend);
-        let sent = sent.filter(|bound| bound.count < requests);
-        let sent = sent.map_or(String::new(), |bound| format!(" ({} sent)", bound.count));
-        let dash = match bounds.iter().all(|(_, bound)| bound.mean.is_finite()) {
-            true => "",
-            false => "; -: no answer ever",
-        };
-        rows.push(vec![format!("of all {requests}{sent}, at least{dash}")]);
+    let bound = |of| Some(row(of, all.failures.lower_bound(of).filter(is_known)?));
+    let mut bounds = ROWS.into_iter().filter_map(bound).peekable();
+    if bounds.peek().is_some() {
+        rows.push(vec![format!(
+            "of all {requests}, at least (-: no answer ever)"
+        )]);
     }
-    rows.extend(bounds.iter().map(|(of, bound)| row(*of, Some(bound))));
+    rows.extend(bounds);
     let head = match requests - ok {
         0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
@@ -316,41 +285,28 @@ fn table(summary: &Summary) -> Option<Grid> {
     Some(Grid { heads, rows })
 }
 
-fn row(latency: LatencyId, summary: Option<&stats::Summary>) -> Vec<String> {
-    let figures = match summary {
-        Some(s) => [s.mean, s.p50, s.p95, s.p99].map(milliseconds),
-        None => ["-"; 4].map(str::to_owned),
-    };
-    let count = summary.map_or(0, |summary| summary.count);
-    let first = [latency.label().to_owned(), count.to_string()];
+fn row(latency: LatencyId, of: &stats::Summary) -> Vec<String> {
+    let figures = [of.mean, of.p50, of.p95, of.p99].map(milliseconds);
+    let first = [latency.label().to_owned(), of.count.to_string()];
     first.into_iter().chain(figures).collect()
 }
 
 /// The latencies whose intervals the terminal shows. `summary.json` has those of all.
 const INTERVALS_OF: [LatencyId; 2] = [LatencyId::TotalFromSend, LatencyId::TtftFromSend];
 
-/// The 95 % intervals of quantiles, milliseconds: a line per latency, or a single one if there are no intervals.
+/// The 95 % intervals of quantiles that have any, milliseconds: a line per latency.
 fn intervals(latencies: &Latencies) -> Vec<String> {
-    let known = INTERVALS_OF.into_iter();
-    let known = known.filter_map(|id| latencies.latency(id));
-    let known: Vec<&Latency> = known.filter(|of| of.summary.is_some()).collect();
-    let mut intervals = known.iter().flat_map(|of| of.intervals);
-    if intervals.all(|(_, found)| found.is_none()) {
-        let none =
-            "No 95 % intervals: too few requests, or neighbouring ones too alike. Run longer.";
-        return known.first().map(|_| none.to_owned()).into_iter().collect();
-    }
-    let within = |(name, found): (&str, Option<(f64, f64)>)| match found {
-        Some((low, high)) => format!("{name} [{}, {}]", milliseconds(low), milliseconds(high)),
-        None => format!("{name} too few"),
+    let within = |(name, found): (&str, Option<(f64, f64)>)| {
+        let [low, high] = <[f64; 2]>::from(found?).map(milliseconds);
+        Some(format!("{name} [{low}, {high}]"))
     };
-    let line = |of: &&Latency| {
-        let shown = of.intervals.into_iter().filter(|(name, _)| *name != "p90");
-        let shown: Vec<String> = shown.map(within).collect();
-        format!("  {}: {}", of.id.label(), shown.join(", "))
+    let line = |id: LatencyId| {
+        let intervals = latencies.latency(id)?.intervals.into_iter();
+        let shown: Vec<String> = intervals.filter_map(within).collect();
+        let (label, shown) = (id.label(), shown.join(", "));
+        (!shown.is_empty()).then(|| format!("95 % intervals of {label}, ms: {shown}"))
     };
-    let head = std::iter::once("95 % intervals, ms".to_owned());
-    head.chain(known.iter().map(line)).collect()
+    INTERVALS_OF.into_iter().filter_map(line).collect()
 }
 
 /// The text of a count; `None` if it is 0.

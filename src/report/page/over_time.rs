@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::downsample::{shorts, thinned};
+use crate::report::files::RECORDS;
 use crate::report::load::OverTime;
 use crate::report::runs::RunReport;
-use crate::report::series::RECORDS;
 
 /// The most points of all series of a run together, unless each has the minimum.
 const MAX_POINTS: usize = 12_000;

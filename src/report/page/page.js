@@ -64,13 +64,13 @@ function compared() {
   if (!all.length && !DATA.not_compared.length) return null;
   const statistic = of => of.statistic.quantile ? "p" + number(of.statistic.quantile * 100) : "mean";
   const listed = all.filter(of => of.is_against_first);
-  const isOne = listed.every(of => of.a === listed[0].a && !of.at);
-  const setting = of => isOne ? spaced(of.b) : box("span", "", `${spaced(of.b)} `, make("small", `against ${spaced(of.a)}${of.at ? `, of ${spaced(of.at)}` : ""}`, "soft"));
+  const isOne = listed.every(of => of.a === listed[0].a);
+  const setting = of => isOne ? spaced(of.b) : box("span", "", `${spaced(of.b)} `, make("small", `against ${spaced(of.a)}`, "soft"));
   const columns = [...new Map(listed.map(of => [of.metric + statistic(of), of])).values()];
-  const pairs = [...new Map(listed.map(of => [JSON.stringify([of.at, of.a, of.b]), of])).values()];
+  const pairs = [...new Map(listed.map(of => [JSON.stringify([of.a, of.b]), of])).values()];
   const signed = (of, value) => !known(value) ? "∞" : of.metric === "failed" ? (value > 0 ? "+" : "") + number(value * 100) + " %" : (value > 0 ? "+" : value < 0 ? "−" : "") + duration(Math.abs(value));
   const cell = (pair, column) => {
-    const of = all.find(of => of.at === pair.at && of.a === pair.a && of.b === pair.b && of.metric === column.metric && statistic(of) === statistic(column));
+    const of = all.find(of => of.a === pair.a && of.b === pair.b && of.metric === column.metric && statistic(of) === statistic(column));
     if (!of) return { n: "–" };
     const [value, low, high] = [signed(of, of.difference), known(of.low) ? signed(of, of.low) : "−∞", signed(of, of.high)];
     return { n: of.shown ? make("b", (of.difference < 0 ? "▼ " : "▲ ") + value, of.difference < 0 ? "better" : "worse") : make("span", value, "soft"), small: `[${low}, ${high}]` };

@@ -1,11 +1,10 @@
 //! When traffic left a server with a fault, and when the server served again.
 
-use super::{Arrivals, Effect, Fault};
+use super::{Arrival, Arrivals, Effect, Fault};
 use crate::report::files::ServerFile;
 use crate::report::load::is_given_up;
 use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
-use crate::table::Table;
 use crate::units::{count, duration};
 
 /// Traffic has left a server if it got no more requests, and the chance of that at its share before is below this.
@@ -47,14 +46,6 @@ impl Effect {
     }
 }
 
-/// The hop that held a row's request, if no server had it.
-fn held_by(table: &Table, row: usize) -> Option<&str> {
-    let columns = [ColumnId::host, ColumnId::prefill_host, ColumnId::worker];
-    let [host, prefill_host, worker] = columns.map(|of| table.text(of, row));
-    let is_held = host.is_empty() && prefill_host.is_empty() && !worker.is_empty();
-    is_held.then_some(worker)
-}
-
 impl Arrivals<'_> {
     /// Returns the requests to one of these servers. Rows name it by its host or its hop.
     pub(super) fn sent_to(&self, server: &str, servers: &[ServerFile]) -> Traffic {
@@ -68,7 +59,8 @@ impl Arrivals<'_> {
             let text = |column| self.table.text(column, row);
             let (attempts, worker) = (text(ColumnId::failed_attempts), text(ColumnId::worker));
             let hosts = [ColumnId::host, ColumnId::prefill_host].map(text);
-            let is_held = held_by(self.table, row) == Some(server);
+            // A hop may have held a request that no server had.
+            let is_held = hosts == ["", ""] && worker == server;
             let mut failed = parse_failed(attempts);
             if hosts.contains(&host) {
                 traffic.names_refusals |= !worker.is_empty();
@@ -95,42 +87,34 @@ impl Traffic {
     /// Fills in how soon traffic left a fault's server, and how soon the server served again.
     pub(super) fn describe(&self, fault: &mut Fault, all: &Arrivals<'_>) {
         fault.left = self.left(fault, all);
-        // The text for a fault during which the server can be reached.
-        let went_on = match fault.kind.as_str() {
-            "stall" => Some("the stalled requests went on"),
-            "slow" | "cut" => Some("it could be reached all the time"),
-            _ => None,
+        let Some(over) = fault.over else {
+            fault.recovery = Effect::none("the fault lasted to the end of the run");
+            return;
         };
-        let over = fault.over.unwrap_or(f64::INFINITY);
-        let mut sent = self.sent.iter();
-        let served = sent.find(|sent| sent.at >= over && sent.is_ok);
+        let served = self.sent.iter().find(|sent| sent.at >= over && sent.is_ok);
         let arrived = all.between(over, None);
-        fault.recovery = match (served, arrived, went_on) {
-            (_, _, None) if fault.over.is_none() => Effect::none("it was not brought back"),
-            _ if fault.over.is_none() => Effect::none("the fault was not taken away"),
-            (None, [.., (last, _)], _) if !self.sent.is_empty() => {
-                let ended = arrived
-                    .iter()
-                    .filter(|(_, row)| !is_given_up(all.table, *row));
-                fault.unserved = ended.count();
-                let since = went_on.map_or("that it was back", |_| "after that");
-                let (back, arrived) = (duration(last - over), count(arrived.len(), "request"));
+        fault.recovery = match (served, arrived) {
+            (None, [.., (last, _)]) if !self.sent.is_empty() => {
+                let has_ended = |(_, row): &&Arrival| !is_given_up(all.table, *row);
+                fault.unserved = arrived.iter().filter(has_ended).count();
+                let (after, arrived) = (duration(last - over), count(arrived.len(), "request"));
                 Effect::none(format!(
-                    "it served nothing in the {back} {since}, in which {arrived} came"
+                    "it served nothing in the {after} after the fault, in which {arrived} came"
                 ))
             }
-            (_, _, Some(went_on)) => Effect::none(went_on),
-            (Some(served), ..) => {
+            _ if matches!(&*fault.kind, "stall" | "slow" | "cut") => {
+                Effect::none("it could be reached all the time")
+            }
+            (Some(served), _) => {
                 Effect::after(served.at - over, ["it served again ", " after it was back"])
             }
-            _ if self.sent.is_empty() => Effect::none("when it served again is unknown"),
-            _ => Effect::none("no request came after it was back"),
+            _ => {
+                Effect::none("when it served again is unknown: no later request or no row names it")
+            }
         };
     }
 
     fn left(&self, fault: &Fault, all: &Arrivals<'_>) -> Effect {
-        let unknown =
-            |why: &str| Effect::none(format!("when traffic moved away is unknown: {why}"));
         // A server that is up again may serve before it is seen to be ready.
         let until = fault.up.or(fault.over).unwrap_or(f64::INFINITY);
         let is_during = |at: &f64| (fault.down..until).contains(at);
@@ -138,24 +122,20 @@ impl Traffic {
         let known = last.map_or(f64::NEG_INFINITY, |last| last.arrival);
         let is_later = |at: &&f64| is_during(at) && **at > known;
         let later = |arrivals: &[f64]| arrivals.iter().filter(is_later).count();
-        match (last, later(&self.unknown), later(&self.elsewhere)) {
+        // A refused connection is in no row, not even in a hop's.
+        let is_unknown = fault.kind == "refuse" || !self.names_refusals;
+        match last {
             _ if self.servers == 1 => {
                 Effect::none("it is the only server: traffic had nowhere else to go")
             }
-            // A hop that refuses connections reads no request.
-            _ if fault.kind == "refuse" => unknown("a refused connection is in no row"),
-            _ if !self.names_refusals => {
-                unknown("no row tells of failed connects, as hops would (`hops = true`)")
-            }
+            _ if is_unknown || later(&self.unknown) > 0 => Effect::none(
+                "when traffic moved away is unknown: not every row names the server that its request was sent to",
+            ),
             _ if all.between(fault.down, Some(until)).is_empty() => {
                 Effect::none("no request came during the fault")
             }
-            (_, later @ 1.., _) => {
-                let later = count(later, "later request");
-                unknown(&format!("of {later} no row tells which server had them"))
-            }
-            (None, ..) => Effect::none("no request was sent there during the fault"),
-            (Some(last), _, others) if self.chance(fault.down, others) < MAX_CHANCE => {
+            None => Effect::none("no request was sent there during the fault"),
+            Some(last) if self.chance(fault.down, later(&self.elsewhere)) < MAX_CHANCE => {
                 Effect::after(last.at - fault.down, ["traffic left it within ", ""])
             }
             // So few requests may have gone elsewhere by chance.

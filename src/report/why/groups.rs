@@ -131,8 +131,8 @@ fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class
     groups.into_iter().map(group).collect()
 }
 
-/// A sentence on the group that caused most of the waiting for its size, with its property; of lengths, all longer groups count with it.
-pub fn dominant_group(groups: &[Group]) -> Option<(&str, String)> {
+/// A sentence on the group that caused most of the waiting for its size; of lengths, all longer groups count with it.
+pub fn dominant_group(groups: &[Group]) -> Option<String> {
     let known: Vec<&Group> = groups.iter().filter(|of| of.name != UNKNOWN).collect();
     let few = |at: usize| {
         let first = *known.get(at)?;
@@ -157,6 +157,7 @@ pub fn dominant_group(groups: &[Group]) -> Option<(&str, String)> {
         by => format!("Requests of the {by} {}", first.name),
     };
     let (few, most) = (percent(requests), percent(caused));
-    let text = format!("{subject} are {few} of the requests and caused {most} of the waiting.");
-    Some((&first.by, text))
+    Some(format!(
+        "{subject} are {few} of the requests and caused {most} of the waiting."
+    ))
 }

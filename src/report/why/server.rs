@@ -1,15 +1,11 @@
 //! A server of a run: its limits, the sources of these, and the causes of waiting there.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
-
-use serde_json::{Value, json};
 
 use crate::clock::NANOS;
-use crate::report::files::SeriesRow;
+use crate::report::files::{METRICS, POOL, SeriesRow};
 use crate::report::phases::pair_events;
 use crate::report::reader::Run;
-use crate::report::series::{METRICS, POOL};
 use crate::request::columns::ColumnId;
 use crate::request::wait::Wait;
 use crate::stats::Interval;
@@ -46,12 +42,8 @@ pub(super) struct Queue {
 /// The address of a server, and the rank.
 pub type Key<'t> = (&'t str, Option<i64>);
 
-/// Flags of servers.
-const SLOTS_FLAG: &str = "--max-running-requests";
-const POOL_FLAG: &str = "--max-total-tokens";
 /// The sources of limits.
 const GIVEN: &str = "given";
-const COMMAND: &str = "its command";
 const SERVER_INFO: &str = "its /get_server_info";
 const FOUND: &str = "found in the rows";
 
@@ -115,15 +107,6 @@ impl Server {
         ))
     }
 
-    /// Its limits as JSON.
-    pub(super) fn limits(&self) -> Value {
-        json!({
-            "slots": self.slots().map(|(slots, _)| slots),
-            "slots_source": self.slots().map(|(_, source)| source),
-            "pool_tokens": self.pool,
-        })
-    }
-
     /// Finds the causes of its waiting. `all` are the servers of the run; `untimed` are the hosts and times of requests of which the times
     /// of waiting are unknown. Those of no known host may have been here.
     pub(super) fn analyzed(
@@ -138,7 +121,7 @@ impl Server {
         // Requests of no known host may be of any number of servers.
         let mut known = match host {
             "" => ServerFacts::default(),
-            _ => self.read_facts(run, name, ranks as u32),
+            _ => self.read_facts(run, name),
         };
         let shift = self.shift();
         let here = untimed.iter().filter(|(at, _)| [host, ""].contains(at));
@@ -167,12 +150,7 @@ impl Server {
     }
 
     /// Reads what the files of a run have on it.
-    fn read_facts(&mut self, run: &Run, name: &str, ranks: u32) -> ServerFacts {
-        let processes = || run.file.iter().flat_map(|file| &file.processes);
-        let own = processes().find(|process| process.name == name);
-        // Without a command of its own, it is assumed to have the slots of any other server.
-        let any = || processes().find(|process| process.command.contains(SLOTS_FLAG));
-        let command = own.or_else(any).map_or("", |process| &process.command);
+    fn read_facts(&mut self, run: &Run, name: &str) -> ServerFacts {
         let shift = self.shift().unwrap_or(0);
         let at = |seconds: f64| (seconds * NANOS as f64) as i64 + shift;
         let rows_of = |metric: &'static str| {
@@ -193,12 +171,10 @@ impl Server {
         let asked = run.servers().iter().find(|server| server.name == name);
         let asked = asked.and_then(|server| Some((server.max_running_requests?, SERVER_INFO)));
         let given = run.given_slots.map(|slots| (slots, GIVEN));
-        let in_command = || Some((flag::<u32>(command, SLOTS_FLAG)? / ranks.max(1), COMMAND));
-        let slots = given.or(asked).or_else(in_command);
+        let slots = given.or(asked);
         let down = Interval::union(down.collect());
         let mut scraped = rows_of(POOL).map(|row| row.value as u64);
-        let given = run.given_pool.or_else(|| flag(command, POOL_FLAG));
-        self.pool = given.or_else(|| scraped.next_back());
+        self.pool = run.given_pool.or_else(|| scraped.next_back());
         self.slots_source = slots.map(|(_, source)| source);
         ServerFacts {
             slots: slots.map(|(slots, _)| slots),
@@ -208,11 +184,4 @@ impl Server {
             ..ServerFacts::default()
         }
     }
-}
-
-/// The value of a flag in a command.
-fn flag<N: FromStr>(command: &str, name: &str) -> Option<N> {
-    let mut words = command.split([' ', '=']).skip_while(|word| *word != name);
-    let value = words.find(|word| *word != name && !word.is_empty())?;
-    value.parse().ok()
 }

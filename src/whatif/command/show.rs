@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Measured, Results};
 use crate::report::grid::Grid;
-use crate::report::render::runs_table;
+use crate::report::render;
 use crate::units::round_to_four_digits;
 use crate::whatif::figures::{COMPARED, by_name};
 
@@ -72,7 +72,7 @@ impl Results<'_> {
         for of in &self.loads {
             self.add_load(of, &mut lines, &mut notes);
         }
-        let mut predicted = runs_table(lines);
+        let mut predicted = render::table("run", lines);
         if !self.args.goodput.is_empty() {
             predicted.heads.push("kept the goal".to_owned());
         }

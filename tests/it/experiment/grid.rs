@@ -251,9 +251,8 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
     // A machine that is busy with other things finds less, never more: at twice the rate the queue grows by seconds.
     assert!(met > MOST / 8.0 && met < MOST * 1.25, "{found:?}");
     assert!(above <= met * 1.2, "{found:?}");
-    let told = format!(
-        "Highest rate at which 90.0 % of requests keep e2el:400, from send: {met:.2} requests/s (drawn: "
-    );
+    let told =
+        format!("Highest rate at which 90.0 % of requests keep e2el:400: {met:.2} requests/s");
     assert_says(&done.out, &told);
     // What was scheduled, and how many kept the limits, of each trial.
     let trials = found.trials;

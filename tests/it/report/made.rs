@@ -157,7 +157,7 @@ impl Made {
         put(dir, "summary.json", &summary.to_string());
         let servers = [1, 2].map(|n| {
             json!({ "name": format!("server-{n}"), "url": format!("http://127.0.0.1:3000{n}"),
-            "host": format!("127.0.0.1:3000{n}"), "engine": "sim" })
+            "host": format!("127.0.0.1:3000{n}"), "engine": "sim", "max_running_requests": 1 })
         });
         let file = json!({ "label": "", "settings": settings, "repeat": 0, "state": "done", "error": null, "began": 1_795_000_000.25,
             "servers": servers, "router": "builtin round_robin", "workload_sha256": "sent", "notes": ["the cache was not emptied"],

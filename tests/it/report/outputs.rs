@@ -98,22 +98,25 @@ fn what_is_anothers_is_replaced_by_force_alone_and_a_report_at_once() {
     std::fs::write(dir.join("run/report.html"), "<h1>mine</h1>").unwrap();
     refused(dir, "run", why);
     std::fs::remove_file(dir.join("run/report.html")).unwrap();
-    // A report in any form gives way to one in any other.
+    // A report in any form gives way to one in any other; only rows, which others may have made, do not.
     for format in [
         "text --force",
-        "parquet",
         "json --html page",
         "csv --html page",
+        "parquet",
+        "text --force",
+        "parquet",
     ] {
         let args = format!("run --output mine --format {format}");
         report(dir, &args).assert_status(&[0]);
         let mode = dir.join("mine").metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
     }
+    refused(dir, "run --output mine", why);
     // Nothing can be read: what was written before stays.
     std::fs::write(dir.join("broken.csv"), "a,b\n").unwrap();
     for format in ["text", "parquet"] {
-        let args = format!("broken.csv --output mine --format {format}");
+        let args = format!("broken.csv --output mine --force --format {format}");
         refused(dir, &args, "no file of rows");
     }
     let names = std::fs::read_dir(dir).unwrap().count();

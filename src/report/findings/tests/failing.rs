@@ -8,21 +8,14 @@ fn a_router_before_full_servers_is_not_to_send_more() {
         "WorkerArrival 150, WorkerForwarded 151, ServerCreated 155, QueueStart 156, QueueEnd";
     let full = format!("{held} 400, PrefillEnd 419, ServerFirstToken 420, FirstToken 430");
     let run = run_of(100, with(&full));
-    let all = found(&started_as(&run, "--max-running-requests 1"));
+    let all = found(&with_slots(&run, 1));
     let [server, router] = &all[..] else {
         panic!("{all:#?}");
     };
     assert_eq!((server.kind, router.kind), ("server_queue", "router_queue"));
     assert_says(&router.advice, "would only move this wait into the servers");
     assert_says(&router.what, "% of that time while all slots were taken.");
-    assert_says(&router.advice, "against the server queue helps here too");
-    // Without a finding of the server queue, its advice is part of this one.
-    let mut why = WaitReport::default();
-    why.sequences = 100;
-    why.causes.add(Cause::Slots, 100 * ms(20));
-    let short = run_of(100, with(&format!("{held} 176")));
-    let all = findings(&short, &RunReport::of(&short).summary, &[], &why);
-    assert_says(&all[0].advice, Cause::Slots.advice());
+    assert_says(&router.advice, Cause::Slots.advice());
 }
 
 #[test]

@@ -33,9 +33,10 @@ fn a_server_queue_is_found_with_what_limits_it() {
     assert_says(&finding.what, "0.38 s of 0.50 s on average (76 %)");
     assert!(!finding.advice.is_empty());
     // A request runs for 100 ms, and each server gets one every 74 ms.
-    let limited = |most: u32| {
-        let flags = format!("--max-running-requests {most} --max-total-tokens 800000");
-        only(&started_as(&run, &flags), "server_queue")
+    let limited = |slots: u32| {
+        let mut run = with_slots(&run, slots);
+        run.given_pool = Some(800_000);
+        only(&run, "server_queue")
     };
     let full = "The only slot of each server was taken for";
     assert_says(&limited(1).what, full);
