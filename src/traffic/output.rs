@@ -148,7 +148,6 @@ impl RowFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::csv::TimeBase;
     use crate::traffic::tests::planned;
 
     /// The files of a run in `dir` that has begun.
@@ -197,7 +196,7 @@ mod tests {
             let mut rows = begun(root.path(), "");
             if is_full {
                 let full = File::options().write(true).open("/dev/full").unwrap();
-                rows.out = RowWriter::new(full, TimeBase::Epoch);
+                rows.out = RowWriter::new(full, Stamp::EPOCH);
             }
             let text = std::fs::read_to_string(root.path().join(BEGUN)).unwrap();
             assert!(text.contains("\"started_at\": 1.0"), "{text}");
