@@ -74,7 +74,6 @@ impl Difference {
         };
         let [value, low, high] = shown.map(|shown| {
             match shown.contains(|digit| matches!(digit, '1'..='9')) {
-                _ if shown.ends_with("inf") => "no end".to_owned(),
                 true => shown.replace('-', "−"),
                 // No minus before 0.
                 false => shown.replace('-', ""),
