@@ -156,7 +156,7 @@ fn finish_reason(sequence: &Sequence) -> &'static str {
 /// Writes the usage. A prompt counts once, however many sequences it has.
 fn usage(out: &mut BytesMut, accepted: &Accepted, details: bool) {
     let request = &accepted.request;
-    let (prompt, completion) = (request.prompt_tokens(), request.generated());
+    let (prompt, completion) = (request.prompt_tokens, request.generated());
     let total = prompt + completion;
     put!(
         out,
