@@ -32,14 +32,16 @@ pub type Bounds = Option<(f64, f64)>;
 pub type Intervals = [(&'static str, Bounds); 4];
 
 /// The intervals of a series whose neighbours may be correlated; `sorted` has the same values ascending. The effective sample size of a
-/// quantile is the least of those at it and at the lower ones: beyond a high quantile there are too few values to show a correlation.
+/// quantile is the least of those at it, at the median and at the 90th percentile: beyond a high quantile there are too few values to
+/// show a correlation.
 pub fn intervals(in_order: &[f64], sorted: &[f64]) -> Intervals {
-    let mut effective = Some(f64::INFINITY);
+    let mut least = Some(f64::INFINITY);
     [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)].map(|(name, q)| {
         let at = quantile(sorted, q).filter(|at| at.is_finite());
         let here = at.and_then(|at| effective_count(in_order, at));
-        effective = effective.zip(here).map(|(least, here)| least.min(here));
-        let bounds = effective.and_then(|least| dependent_interval(sorted, q, least));
+        let effective = least.zip(here).map(|(least, here)| least.min(here));
+        least = if q <= 0.9 { effective } else { least };
+        let bounds = effective.and_then(|count| dependent_interval(sorted, q, count));
         (name, bounds)
     })
 }
