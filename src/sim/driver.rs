@@ -145,11 +145,9 @@ impl Driver {
         self.act(|state, now| state.engine.flush(now))
     }
 
-    /// Ends the thread and closes the channels of all requests.
+    /// Ends the thread.
     pub(super) fn stop(&self) {
-        let mut state = self.state.lock();
-        state.is_stopped = true;
-        state.listeners.clear();
+        self.state.lock().is_stopped = true;
         self.wake.notify_one();
     }
 

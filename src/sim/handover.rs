@@ -101,11 +101,10 @@ pub(super) async fn receive(
             tokio::time::sleep(lost).await;
             shared.driver.abort(id);
             let now = shared.clock.now();
-            let kind = EventKind::Lost;
             let _ = updates.send(Update {
                 at: now,
                 reported_at: now,
-                kind,
+                kind: EventKind::Lost,
                 ..update
             });
         }

@@ -82,9 +82,9 @@ static MEMBERS: [Member; 58] = members! {
     "completion_tokens_wo_jump_forward" V040..=V040 All Always |event| Int(event.sequence.generated());
     "cached_tokens"                     V040..=V040 All Always |event| Int(event.sequence.cached);
     "finish_reason"                     V040..=V040 All Always finish_reason;
-    "id"                                V040..=V040 All Always |event| Json(event.sequence.rid_json.clone().into());
+    "id"                                V040..=V040 All Always |event| Json(event.sequence.rid_json.clone());
 
-    "id"                          V046..=V0523 All Always |event| Json(event.sequence.rid_json.clone().into());
+    "id"                          V046..=V0523 All Always |event| Json(event.sequence.rid_json.clone());
     "finish_reason"               V046..=V0523 All Always finish_reason;
 
     "weight_version"              V054..=V0523 NeverRan Always |_| Json("\"default\"".into());
@@ -203,7 +203,7 @@ pub(super) fn write(out: &mut BytesMut, accepted: &Accepted, sequence: &Sequence
 
 fn finish_reason(event: &Event<'_>) -> Value {
     let sequence = event.sequence;
-    let abort = |members: &str| Json(format!("{{\"type\":\"abort\",{members}}}").into());
+    let abort = |members: &str| Json(format!("{{\"type\":\"abort\",{members}}}"));
     match sequence.ending {
         Some(EventKind::Token { .. }) => {
             // A prefill server has not generated the requested tokens.
@@ -211,7 +211,7 @@ fn finish_reason(event: &Event<'_>) -> Value {
                 Mode::Prefill => 0,
                 _ => sequence.max_tokens,
             };
-            Json(format!("{{\"type\":\"length\",\"length\":{length}}}").into())
+            Json(format!("{{\"type\":\"length\",\"length\":{length}}}"))
         }
         Some(EventKind::Lost) => {
             let message = sequence
@@ -252,13 +252,15 @@ fn storage_wait(event: &Event<'_>) -> Value {
 
 fn weight_versions(event: &Event<'_>) -> Value {
     let end = event.sequence.generated();
-    Json(format!("[{{\"version\":\"default\",\"start\":0,\"end\":{end}}}]").into())
+    Json(format!(
+        "[{{\"version\":\"default\",\"start\":0,\"end\":{end}}}]"
+    ))
 }
 
 fn cached_details(event: &Event<'_>) -> Value {
     Json(match event.sequence.cached {
         0 => "null".into(),
-        cached => format!("{{\"device\":{cached},\"host\":0}}").into(),
+        cached => format!("{{\"device\":{cached},\"host\":0}}"),
     })
 }
 

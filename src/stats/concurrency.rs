@@ -118,9 +118,10 @@ impl Concurrency {
         let inside = intervals.into_iter();
         for interval in inside.filter_map(|interval| interval.within(&window.whole)) {
             changes.extend([(interval.start, 1), (interval.end, -1)]);
-            for index in bucket(interval.start)..=bucket(interval.end - 1) {
+            let touched = bucket(interval.start)..=bucket(interval.end - 1);
+            for (sum, index) in series[touched.clone()].iter_mut().zip(touched) {
                 let part = interval.within(&window.edges(index));
-                series[index] += part.map_or(0, |part| part.length()) as f64;
+                *sum += part.map_or(0, |part| part.length()) as f64;
             }
         }
         // At the same time, ends sort before starts.

@@ -172,10 +172,10 @@ impl Scheduler {
 
     /// Processes the results of a step.
     pub(super) fn complete(&mut self, batch: Batch, at: Stamp) {
-        if batch.kind == BatchKind::Decode {
-            if let Some(before) = self.decoded_at.replace(at).filter(|before| *before < at) {
-                self.gen_throughput = batch.members.len() as f64 / at.since(before);
-            }
+        if batch.kind == BatchKind::Decode
+            && let Some(before) = self.decoded_at.replace(at).filter(|before| *before < at)
+        {
+            self.gen_throughput = batch.members.len() as f64 / at.since(before);
         }
         for member in batch.members.iter().filter(|member| member.generates_token) {
             let Some(task) = self.tasks.get_mut(&member.id) else {
