@@ -3,7 +3,7 @@
 //! [`engine`] is the model, without IO; [`server`] its HTTP server, whose responses have the shape of those recorded from SGLang
 //! 0.5.23. `route` reads a request and `request_body` parses it. `driver` runs the engine in real time. `reply` turns the
 //! engine's events into bytes by `generate` and `openai`, and reports the request when it has ended: by `spans`,
-//! `request_log`, `metrics`, and `served`, the server's own record.
+//! `request_log`, `metrics`, and the server's own record ([`Served`]).
 
 mod canned_text;
 pub mod config;
@@ -23,14 +23,14 @@ mod request_log;
 mod responder;
 mod route;
 mod sequence;
-mod served;
 pub mod server;
 mod shared;
 mod spans;
 mod tracer;
 
 pub use dialect::Dialect;
-pub use served::{Outcome, Served};
+pub use sequence::Moments;
+pub use shared::{Outcome, Served};
 
 /// Why a simulated server does not start.
 #[derive(Debug, thiserror::Error)]

@@ -35,7 +35,7 @@ pub struct Difference {
     pub of_b: f64,
     /// `b − a`.
     pub difference: f64,
-    /// Its lower bound; −∞ (in JSON `null`) if there is none.
+    /// Its lower bound.
     pub low: f64,
     /// Its upper bound.
     pub high: f64,
@@ -74,20 +74,19 @@ pub fn compare(
     failed: [usize; 2],
     metric: Option<ColumnId>,
     statistic: Statistic,
-    seed: u64,
 ) -> Option<Difference> {
     let all = strata.iter().map(Vec::len).sum::<usize>();
     let known = filter_pairs(strata, |value| !value.is_nan());
-    // A mean is infinite if any value is; a quantile is finite as long as few failed.
+    // A mean is infinite if any value is; a quantile is finite as long as few failed in any part of a run.
     let with_failed = match statistic {
         Statistic::Mean => None,
-        Statistic::Quantile(_) => paired_difference(&known, statistic, seed),
+        Statistic::Quantile(_) => paired_difference(&known, statistic),
     };
     let (found, kept) = match with_failed {
         Some(found) => (found, known),
         None => {
             let ended = filter_pairs(strata, f64::is_finite);
-            (paired_difference(&ended, statistic, seed)?, ended)
+            (paired_difference(&ended, statistic)?, ended)
         }
     };
     let has_failed = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();

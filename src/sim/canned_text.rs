@@ -3,10 +3,10 @@
 //! An output of `n` tokens is the first `n` tokens of one long text. So the cumulative text and ids of an event are prefixes of
 //! two strings, which are escaped and rendered once.
 
-/// The words, one per token. They include what needs care in a stream: multi-byte characters, quotes, backslashes, line breaks.
+/// The words, one per token, escaped for JSON. They include what needs care in a stream: multi-byte characters, quotes, backslashes, line breaks.
 const WORDS: [&str; 24] = [
     " the", " quick", " queue", " waits", " for", " no", " one", ",", " na", "ï", "ve", " worker",
-    " 🙂", " says", " \"", "prefill", "\"", " then", " decode", ".", "\n", " a", "\\", "b",
+    " 🙂", " says", " \\\"", "prefill", "\\\"", " then", " decode", ".", "\\n", " a", "\\\\", "b",
 ];
 
 /// The text and token ids of the longest possible output.
@@ -22,7 +22,6 @@ pub(super) struct CannedText {
 impl CannedText {
     /// Renders `tokens` tokens.
     pub(super) fn new(tokens: u32) -> CannedText {
-        let words: Vec<String> = WORDS.iter().map(|word| escaped(word)).collect();
         let mut canned = CannedText {
             text: String::new(),
             text_ends: vec![0],
@@ -31,7 +30,7 @@ impl CannedText {
         for token in 0..tokens as usize {
             // A stride coprime to the number of words mixes their order.
             let word = (token * 7 + token / WORDS.len()) % WORDS.len();
-            canned.text.push_str(&words[word]);
+            canned.text.push_str(WORDS[word]);
             canned.text_ends.push(canned.text.len() as u32);
             canned.ids.push_str(&format!("{},", word + 100));
         }
@@ -40,24 +39,13 @@ impl CannedText {
 
     /// The JSON-escaped text of the tokens `from..to`, without quotes.
     pub(super) fn text(&self, from: u32, to: u32) -> &str {
-        let (from, to) = (self.clamp(from), self.clamp(to));
-        &self.text[self.text_ends[from] as usize..self.text_ends[to] as usize]
+        let [from, to] = [from, to].map(|token| self.text_ends[token as usize] as usize);
+        &self.text[from..to]
     }
 
     /// The ids of the tokens `from..to`, joined by commas.
     pub(super) fn ids(&self, from: u32, to: u32) -> &str {
-        let (from, to) = (self.clamp(from), self.clamp(to));
-        let piece = &self.ids[from * 4..to * 4];
+        let piece = &self.ids[from as usize * 4..to as usize * 4];
         piece.strip_suffix(',').unwrap_or(piece)
     }
-
-    fn clamp(&self, token: u32) -> usize {
-        (token as usize).min(self.text_ends.len() - 1)
-    }
-}
-
-/// Escapes a word for JSON, without quotes around it.
-fn escaped(word: &str) -> String {
-    let quoted = serde_json::Value::from(word).to_string();
-    quoted[1..quoted.len() - 1].to_owned()
 }

@@ -96,21 +96,7 @@ impl Default for Config {
     }
 }
 
-impl Default for Telemetry {
-    fn default() -> Telemetry {
-        flags::default()
-    }
-}
-
 impl Config {
-    /// The profile of its engine.
-    pub(super) fn engine_profile(&self) -> Profile {
-        match self.instant {
-            true => Profile::instant(),
-            false => self.profile.clone(),
-        }
-    }
-
     /// The most tokens of one sequence: limited by the context length and the KV cache.
     pub(super) fn max_sequence_tokens(&self) -> u32 {
         let cache = u32::try_from(self.profile.max_total_tokens - 1).unwrap_or(u32::MAX);
@@ -120,8 +106,7 @@ impl Config {
 
 fn endpoint(text: &str) -> Result<String, &'static str> {
     let parsed = text.parse::<http::uri::Authority>().ok();
-    match parsed.and_then(|parsed| parsed.port_u16()) {
-        Some(_) => Ok(text.to_owned()),
-        None => Err("must be HOST:PORT of a collector that speaks gRPC, such as localhost:4317"),
-    }
+    let is_valid = parsed.is_some_and(|parsed| parsed.port_u16().is_some());
+    let hint = "must be HOST:PORT of a collector that speaks gRPC, such as localhost:4317";
+    is_valid.then(|| text.to_owned()).ok_or(hint)
 }

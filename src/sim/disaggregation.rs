@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Stamp;
 
-use super::flags;
 use crate::request::names::names;
 use crate::units::{MS, rate, time};
 
@@ -76,12 +75,6 @@ pub(super) struct Room {
     pub reserved: CancellationToken,
     /// Cancelled when the KV cache has been sent.
     pub sent: CancellationToken,
-}
-
-impl Default for Disaggregation {
-    fn default() -> Disaggregation {
-        flags::default()
-    }
 }
 
 impl Rooms {

@@ -16,19 +16,12 @@ use crate::clock::{Clock, Stamp};
 
 use super::config::Config;
 use super::disaggregation::Mode;
-use super::engine::{Engine, EventKind, HELD, Load, Request};
+use super::engine::{Engine, EventKind, Load, Request};
 
 /// How often a manual clock is read.
 const MANUAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The engine's clock: the given one, moved by a constant (`--clock-skew-s`).
-#[derive(Clone, Debug)]
-pub(super) struct EngineClock {
-    clock: Clock,
-    skew_nanos: i64,
-}
-
-/// The engine and its thread. Does nothing after [`Driver::stop`].
+/// The engine and its thread.
 #[derive(Debug)]
 pub(super) struct Driver {
     state: Mutex<State>,
@@ -71,7 +64,7 @@ pub(super) struct Update {
 
 #[derive(Debug)]
 struct State {
-    clock: EngineClock,
+    clock: Clock,
     engine: Engine,
     /// By the request's id.
     listeners: HashMap<u64, Listener>,
@@ -80,43 +73,23 @@ struct State {
     is_stopped: bool,
 }
 
-impl EngineClock {
-    pub(super) fn new(clock: Clock, skew_nanos: i64) -> EngineClock {
-        EngineClock { clock, skew_nanos }
-    }
-
-    /// The current time on the engine's clock.
-    pub(super) fn now(&self) -> Stamp {
-        self.clock.now().plus_nanos(self.skew_nanos)
-    }
-
-    /// Waits until a time of the engine's clock.
-    pub(super) async fn wait_until(&self, until: Stamp) {
-        let until = until.plus_nanos(-self.skew_nanos);
-        self.clock.wait_until(until).await;
-    }
-}
-
 impl Driver {
     /// Starts the thread.
     ///
     /// # Errors
     /// If the system starts no thread.
-    pub(super) fn start(config: &Config, clock: EngineClock) -> std::io::Result<Arc<Driver>> {
-        let (profile, pair) = (config.engine_profile(), &config.disaggregation);
-        let now = clock.now();
-        let engine = match pair.disaggregation_mode {
-            Mode::Decode => {
-                Engine::decode_only(profile, pair.disaggregation_decode_extra_slots, now)
-            }
-            _ => Engine::new(profile, now),
-        };
+    pub(super) fn start(config: &Config, clock: Clock) -> std::io::Result<Arc<Driver>> {
+        let pair = &config.disaggregation;
+        let mut engine = Engine::new(config.profile.clone(), clock.now());
+        if pair.disaggregation_mode == Mode::Decode {
+            engine = engine.decode_only(pair.disaggregation_decode_extra_slots);
+        }
         let driver = Arc::new(Driver {
             state: Mutex::new(State {
                 clock,
                 engine,
                 listeners: HashMap::new(),
-                next_wake: HELD,
+                next_wake: Stamp::MAX,
                 is_stopped: false,
             }),
             wake: Condvar::new(),
@@ -143,13 +116,11 @@ impl Driver {
         self.act(|state, now| state.engine.arrive(id, now));
     }
 
-    /// Aborts sequences whose client has left, without updates.
-    pub(super) fn abort(&self, ids: &[u64]) {
+    /// Aborts a sequence whose client has left, without updates.
+    pub(super) fn abort(&self, id: u64) {
         self.act(|state, now| {
-            for id in ids {
-                state.listeners.remove(id);
-                state.engine.abort(*id, now);
-            }
+            state.listeners.remove(&id);
+            state.engine.abort(id, now);
         });
     }
 
@@ -164,7 +135,7 @@ impl Driver {
         });
     }
 
-    /// The current load; zero after [`Driver::stop`].
+    /// The current load.
     pub(super) fn load(&self) -> Load {
         self.act(|state, _| state.engine.load())
     }
@@ -174,21 +145,15 @@ impl Driver {
         self.act(|state, now| state.engine.flush(now))
     }
 
-    /// Ends the thread and closes the channels of all requests.
+    /// Ends the thread.
     pub(super) fn stop(&self) {
-        let mut state = self.state.lock();
-        state.is_stopped = true;
-        state.listeners.clear();
+        self.state.lock().is_stopped = true;
         self.wake.notify_one();
     }
 
-    /// Calls `action` when all due events have been reported, so that none is lost in between. Does nothing after
-    /// [`Driver::stop`].
-    fn act<T: Default>(&self, action: impl FnOnce(&mut State, Stamp) -> T) -> T {
+    /// Calls `action` when all due events have been reported, so that none is lost in between.
+    fn act<T>(&self, action: impl FnOnce(&mut State, Stamp) -> T) -> T {
         let mut state = self.state.lock();
-        if state.is_stopped {
-            return T::default();
-        }
         let now = state.report_due();
         let result = action(&mut state, now);
         state.report_due();
@@ -204,7 +169,7 @@ impl Driver {
             let now = state.report_due();
             state.next_wake = state.next_event_at();
             let nanos = state.next_wake.nanos_since(now).max(0).unsigned_abs();
-            let timeout = match state.clock.clock {
+            let timeout = match state.clock {
                 Clock::System(_) => Duration::from_nanos(nanos),
                 Clock::Manual(_) => MANUAL_POLL_INTERVAL,
             };
@@ -214,9 +179,9 @@ impl Driver {
 }
 
 impl State {
-    /// When the next event is due; [`HELD`] if there is none.
+    /// When the next event is due; [`Stamp::MAX`] if there is none.
     fn next_event_at(&self) -> Stamp {
-        self.engine.next_event_at().unwrap_or(HELD)
+        self.engine.next_event_at().unwrap_or(Stamp::MAX)
     }
 
     /// Advances the engine to the current time, which it returns, and sends the updates.

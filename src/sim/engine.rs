@@ -44,9 +44,6 @@ pub struct Engine {
     prefills: u64,
 }
 
-/// The arrival time of a request that waits for another server, until [`Engine::arrive`].
-pub const HELD: Stamp = Stamp::from_nanos(i64::MAX);
-
 #[derive(Debug)]
 struct Step {
     batch: Batch,
@@ -57,7 +54,7 @@ impl Engine {
     /// An idle engine whose time is `now`.
     pub fn new(profile: Profile, now: Stamp) -> Engine {
         Engine {
-            scheduler: Scheduler::new(profile, None),
+            scheduler: Scheduler::new(profile),
             now,
             inbox: VecDeque::new(),
             round: None,
@@ -74,24 +71,17 @@ impl Engine {
         self
     }
 
-    /// An engine that decodes what another server prefills. It reserves memory for as many requests as may run, and `extra` more.
-    pub fn decode_only(profile: Profile, extra: usize, now: Stamp) -> Engine {
-        Engine {
-            scheduler: Scheduler::new(profile.clone(), Some(extra)),
-            ..Engine::new(profile, now)
-        }
+    /// The same engine, decoding what another server prefills. It reserves memory for as many requests as may run, and `extra` more.
+    pub fn decode_only(mut self, extra: usize) -> Engine {
+        self.scheduler.extra_slots = Some(extra);
+        self
     }
 
-    /// Ends a request's wait for the other server of a pair: for memory on the decode server ([`HELD`]), or for its KV cache.
+    /// Ends a request's wait for its KV cache on the decode server of a pair.
     pub fn arrive(&mut self, id: u64, now: Stamp) {
         self.run(now);
-        match self.take_from_inbox(id) {
-            Some(request) => self.submit(request, now),
-            None => {
-                self.scheduler.arrive(id, self.now);
-                self.round.get_or_insert(self.now);
-            }
-        }
+        self.scheduler.arrive(id, self.now);
+        self.round.get_or_insert(self.now);
     }
 
     /// Adds a request that arrives at `at`, or at the engine's time if that is later. The scheduler picks it up in its next
@@ -102,25 +92,18 @@ impl Engine {
         self.inbox.insert(index, (at, request));
     }
 
-    /// Removes a request that was not picked up yet.
-    fn take_from_inbox(&mut self, id: u64) -> Option<Request> {
-        let index = self.inbox.iter().position(|(_, new)| new.id == id)?;
-        self.inbox.remove(index).map(|(_, request)| request)
-    }
-
     /// Aborts a request at `now`, wherever it is. Returns whether it was still there.
     /// The step in progress keeps its length, as on a real engine.
     pub fn abort(&mut self, id: u64, now: Stamp) -> bool {
         self.run(now);
-        if self.take_from_inbox(id).is_none() {
+        let before = self.inbox.len();
+        self.inbox.retain(|(_, new)| new.id != id);
+        if self.inbox.len() == before {
             if !self.scheduler.abort(id) {
                 return false;
             }
-            let load = self.scheduler.load();
-            if load.unreserved > 0 || load.running > 0 {
-                // Its memory may be enough for one that waits for it.
-                self.round.get_or_insert(self.now);
-            }
+            // Its memory may be enough for one that waits for it.
+            self.round.get_or_insert(self.now);
             let events = &mut self.scheduler.events;
             events.retain(|event| event.id != id || event.at <= self.now);
         }
@@ -153,7 +136,7 @@ impl Engine {
     /// The load at the time last advanced to.
     pub fn load(&self) -> Load {
         let mut load = self.scheduler.load();
-        for (_, new) in self.inbox.iter().filter(|(at, _)| *at < HELD) {
+        for (_, new) in &self.inbox {
             load.waiting += 1;
             load.waiting_tokens += new.prompt.tokens();
         }
@@ -161,12 +144,8 @@ impl Engine {
     }
 
     fn next_round(&self) -> Option<Stamp> {
-        let new = || {
-            self.inbox
-                .front()
-                .map(|(arrived, _)| (*arrived).max(self.now))
-        };
-        self.round.or_else(new)
+        let arrived = self.inbox.front().map(|(at, _)| self.now.max(*at));
+        self.round.or(arrived)
     }
 
     /// Runs the rounds up to and including `until`.
@@ -215,11 +194,8 @@ impl Engine {
         } else {
             std::mem::replace(&mut self.launched, next.take())
         };
-        self.round = match (&self.due, &self.launched) {
-            (Some(due), _) => Some(due.ends.max(launched_at)),
-            (None, Some(_)) => Some(launched_at),
-            (None, None) => None,
-        };
+        let ends = self.due.as_ref().map(|due| due.ends.max(launched_at));
+        self.round = ends.or(self.launched.as_ref().map(|_| launched_at));
     }
 }
 

@@ -18,7 +18,7 @@ use super::shared::Accepted;
 /// The end of every SSE stream.
 pub(super) const DONE: &str = "data: [DONE]\n\n";
 
-/// Writes to a `BytesMut`, which does not fail.
+/// Writes to a buffer, which does not fail.
 macro_rules! put {
     ($out:expr, $($arg:tt)*) => {{ let _ = write!($out, $($arg)*); }};
 }

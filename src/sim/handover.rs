@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::disaggregation::Bootstrap;
 use super::driver::{Submission, Update};
-use super::engine::{EventKind, HELD};
+use super::engine::EventKind;
 use super::shared::Shared;
 
 /// The byte that reports a finished transfer.
@@ -45,26 +45,24 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
     let updates = std::mem::replace(&mut submission.listener.updates, engine_updates);
     let room = shared.rooms.enter(number);
     let (id, tokens) = (submission.request.id, submission.request.prompt.tokens());
-    let prepared = std::mem::replace(&mut submission.due, HELD).plus_nanos(PREPARE_NANOS);
-    shared.driver.submit([submission]);
+    let prepared = submission.due.plus_nanos(PREPARE_NANOS);
     shared.clock.wait_until(prepared).await;
-    let mut waiting = Some(shared.rooms.waiting.clone());
+    let waiting = shared.rooms.waiting.clone();
+    tokio::select! {
+        () = room.reserved.cancelled() => drop(waiting),
+        () = updates.closed() => return,
+    }
+    shared.driver.submit([submission]);
     loop {
         let update = tokio::select! {
-            () = room.reserved.cancelled(), if waiting.is_some() => {
-                waiting = None;
-                shared.driver.arrived(id);
-                continue;
-            }
             update = from_engine.recv() => update,
             () = updates.closed() => {
                 // The client's abort may have preceded the submission above.
-                shared.driver.abort(&[id]);
+                shared.driver.abort(id);
                 return;
             }
         };
         let Some(mut update) = update else { return };
-        waiting = None;
         if let EventKind::Token { .. } = update.kind {
             let _sending = shared.rooms.sending.clone();
             let (rooms, pair) = (&shared.rooms, &shared.config.disaggregation);
@@ -86,31 +84,29 @@ pub(super) async fn receive(
     (id, update): (u64, Update),
     updates: UnboundedSender<Update>,
 ) {
-    let transfer = tokio::select! {
-        transfer = wait_for_transfer(&bootstrap) => transfer,
+    // Reports to the prefill server that memory is reserved, and waits for the KV cache.
+    let transfer = async {
+        let mut stream = TcpStream::connect((&*bootstrap.host, bootstrap.port)).await?;
+        stream.write_u64(bootstrap.room).await?;
+        stream.read_u8().await
+    };
+    let transferred: io::Result<u8> = tokio::select! {
+        transferred = transfer => transferred,
         () = updates.closed() => return,
     };
-    match transfer {
-        Ok(()) => shared.driver.arrived(id),
+    match transferred {
+        Ok(_) => shared.driver.arrived(id),
         Err(_) => {
             let lost = Duration::from_secs_f64(shared.config.disaggregation.transfer_lost_s);
             tokio::time::sleep(lost).await;
-            shared.driver.abort(&[id]);
+            shared.driver.abort(id);
             let now = shared.clock.now();
-            let kind = EventKind::Lost;
             let _ = updates.send(Update {
                 at: now,
                 reported_at: now,
-                kind,
+                kind: EventKind::Lost,
                 ..update
             });
         }
     }
-}
-
-/// Reports to the prefill server that memory is reserved, and waits for the KV cache.
-async fn wait_for_transfer(bootstrap: &Bootstrap) -> io::Result<()> {
-    let mut stream = TcpStream::connect((bootstrap.host.as_str(), bootstrap.port)).await?;
-    stream.write_u64(bootstrap.room).await?;
-    stream.read_u8().await.map(drop)
 }

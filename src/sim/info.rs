@@ -85,7 +85,7 @@ pub(super) fn loads(config: &Config, load: &Load) -> Value {
             "max_total_num_tokens": capacity,
             "max_running_requests": config.profile.max_running_requests,
             "token_usage": load.used_tokens as f64 / capacity as f64,
-            "cache_hit_rate": load.cache_hit_rate(),
+            "cache_hit_rate": load.cache_hit_rate,
         }],
     })
 }

@@ -1,6 +1,5 @@
 //! Writes `meta_info`: the members of 0.5.23 in their recorded order, and those of older versions according to their source code.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use bytes::BytesMut;
@@ -9,9 +8,9 @@ use crate::clock::Stamp;
 
 use super::config::Config;
 use super::dialect::Dialect::{self, *};
-use super::disaggregation::Mode;
+use super::disaggregation::{Bootstrap, Mode};
 use super::engine::EventKind;
-use super::sequence::{QUEUE_FULL, Sequence};
+use super::sequence::{Moments, QUEUE_FULL, Sequence};
 use super::shared::Accepted;
 
 /// One member: which versions, servers and events have it, and its value.
@@ -54,7 +53,7 @@ struct Event<'a> {
     sequence: &'a Sequence,
     /// When the first event of the sequence was sent; the current time if this is the first.
     first_sent: Stamp,
-    is_first: bool,
+    moments: &'a Moments,
 }
 
 enum Value {
@@ -63,7 +62,7 @@ enum Value {
     Int(u32),
     /// As Python writes a float.
     Float(f64),
-    Json(Cow<'static, str>),
+    Json(String),
 }
 
 use Events::{Admitted, All, First, Last, NeverRan};
@@ -83,13 +82,13 @@ static MEMBERS: [Member; 58] = members! {
     "completion_tokens_wo_jump_forward" V040..=V040 All Always |event| Int(event.sequence.generated());
     "cached_tokens"                     V040..=V040 All Always |event| Int(event.sequence.cached);
     "finish_reason"                     V040..=V040 All Always finish_reason;
-    "id"                                V040..=V040 All Always |event| Json(event.sequence.rid_json.clone().into());
+    "id"                                V040..=V040 All Always |event| Json(event.sequence.rid_json.clone());
 
-    "id"                          V046..=V0523 All Always |event| Json(event.sequence.rid_json.clone().into());
+    "id"                          V046..=V0523 All Always |event| Json(event.sequence.rid_json.clone());
     "finish_reason"               V046..=V0523 All Always finish_reason;
 
     "weight_version"              V054..=V0523 NeverRan Always |_| Json("\"default\"".into());
-    "e2e_latency"                 V046..=V0523 NeverRan Always |event| duration(Some(event.accepted.received), event.sequence.moments.finish);
+    "e2e_latency"                 V046..=V0523 NeverRan Always |event| duration(Some(event.accepted.received), event.moments.finish);
     "weight_versions"             V0521..=V0523 NeverRan Always weight_versions;
     "completion_tokens"           V046..=V0523 NeverRan Always |_| Int(0);
 
@@ -99,15 +98,15 @@ static MEMBERS: [Member; 58] = members! {
     "num_retractions"             V0512..=V0523 Admitted Always |event| Int(event.sequence.retractions.len() as u32);
     "storage_prefetch_wait"       V0522..=V0523 Admitted Timed storage_wait;
     "storage_staging_wait"        V0522..=V0523 Admitted Timed storage_wait;
-    "forward_entry_time"          V0510..=V0523 Admitted Timed |event| at(event.sequence.moments.queue_end);
+    "forward_entry_time"          V0510..=V0523 Admitted Timed |event| at(event.moments.queue_end);
     "prefill_finished_time"       V0510..=V0523 Admitted Timed |event| at(event.sequence.prefill_end().filter(|_| !event.decodes_only()));
     "queue_time"                  V055..=V0512 Admitted Timed queue_time_since_retraction;
     "queue_time"                  V0521..=V0523 Admitted Timed |event| Float(queue_time(event.sequence));
     "prefill_delay"               V055..=V055 Admitted Timed |_| Float(0.0);
     "prefill_launch_delay"        V056..=V057 Admitted Timed |_| Float(0.0);
     "prefill_waiting_latency"     V0510..=V0510 Admitted Timed |_| Float(0.0);
-    "prefill_latency"             V055..=V055 Admitted Timed |event| duration(event.sequence.moments.queue_end, event.sequence.prefill_end());
-    "prefill_launch_latency"      V056..=V0510 Admitted Timed |event| duration(event.sequence.moments.queue_end, event.sequence.prefill_end());
+    "prefill_latency"             V055..=V055 Admitted Timed |event| duration(event.moments.queue_end, event.sequence.prefill_end());
+    "prefill_launch_latency"      V056..=V0510 Admitted Timed |event| duration(event.moments.queue_end, event.sequence.prefill_end());
     "prefill_finished_ts"         V057..=V057 Admitted Timed |event| at(event.sequence.prefill_end());
     "reasoning_tokens"            V0510..=V0523 Admitted Always |_| Int(0);
 
@@ -117,25 +116,25 @@ static MEMBERS: [Member; 58] = members! {
     "cached_tokens_details"       V0510..=V0523 Admitted Always cached_details;
     "dp_rank"                     V0510..=V0523 Admitted Always |_| Json("null".into());
     "server_created_time"         SeedFork..=SeedForkEpoch Admitted Always |event| at(Some(event.accepted.received));
-    "server_first_token_time"     SeedFork..=SeedForkEpoch Admitted Always |event| at(event.sequence.moments.first_token);
-    "queue_time_start"            SeedFork..=SeedFork Admitted Always |event| event.perf(event.sequence.moments.queue_start);
-    "queue_time_end"              SeedFork..=SeedFork Admitted Always |event| event.perf(event.sequence.moments.queue_end);
-    "queue_time_start"            SeedForkEpoch..=SeedForkEpoch Admitted Always |event| at(event.sequence.moments.queue_start);
-    "queue_time_end"              SeedForkEpoch..=SeedForkEpoch Admitted Always |event| at(event.sequence.moments.queue_end);
+    "server_first_token_time"     SeedFork..=SeedForkEpoch Admitted Always |event| at(event.moments.first_token);
+    "queue_time_start"            SeedFork..=SeedFork Admitted Always |event| event.perf(event.moments.queue_start);
+    "queue_time_end"              SeedFork..=SeedFork Admitted Always |event| event.perf(event.moments.queue_end);
+    "queue_time_start"            SeedForkEpoch..=SeedForkEpoch Admitted Always |event| at(event.moments.queue_start);
+    "queue_time_end"              SeedForkEpoch..=SeedForkEpoch Admitted Always |event| at(event.moments.queue_end);
 
-    "e2e_latency"                 V046..=V0523 Last Always |event| duration(Some(event.accepted.received), event.sequence.moments.finish);
+    "e2e_latency"                 V046..=V0523 Last Always |event| duration(Some(event.accepted.received), event.moments.finish);
     "request_received_ts"         V055..=V0523 Last Timed |event| at(Some(event.accepted.received));
-    "first_token_latency"         V0521..=V0523 Last Timed |event| optional(between(Some(event.accepted.received), event.sequence.moments.first_token));
+    "first_token_latency"         V0521..=V0523 Last Timed |event| optional(between(Some(event.accepted.received), event.moments.first_token));
     "request_scheduled_ts"        V055..=V055 Last Timed |event| at(Some(event.accepted.dispatched));
     "request_sent_to_scheduler_ts" V056..=V057 Last Timed |event| at(Some(event.accepted.dispatched));
     "api_server_dispatch_finish_ts" V0510..=V0523 Last Timed |event| at(Some(event.accepted.dispatched));
-    "prefill_finished_ts"         V055..=V056 Last Metrics |event| at(event.sequence.moments.first_token);
-    "response_sent_ts"            V055..=V055 Last Timed |event| at(Some(event.first_sent).filter(|_| !event.is_first));
-    "response_sent_to_client_ts"  V056..=V0523 Last Timed |event| at(Some(event.first_sent).filter(|_| !event.is_first));
-    "decode_finished_ts"          V055..=V057 Last Timed |event| at(event.sequence.moments.finish);
-    "request_finished_ts"         V0510..=V0523 Last Timed |event| at(event.sequence.moments.finish);
-    "forward_time"                V055..=V055 Last Timed |event| duration(event.sequence.moments.queue_end, event.sequence.moments.finish);
-    "inference_time"              V056..=V0510 Last Timed |event| duration(event.sequence.moments.queue_end, event.sequence.moments.finish);
+    "prefill_finished_ts"         V055..=V056 Last Metrics |event| at(event.moments.first_token);
+    "response_sent_ts"            V055..=V055 Last Timed |event| at(event.moments.first_sent);
+    "response_sent_to_client_ts"  V056..=V0523 Last Timed |event| at(event.moments.first_sent);
+    "decode_finished_ts"          V055..=V057 Last Timed |event| at(event.moments.finish);
+    "request_finished_ts"         V0510..=V0523 Last Timed |event| at(event.moments.finish);
+    "forward_time"                V055..=V055 Last Timed |event| duration(event.moments.queue_end, event.moments.finish);
+    "inference_time"              V056..=V0510 Last Timed |event| duration(event.moments.queue_end, event.moments.finish);
     "decode_throughput"           V055..=V0510 Last Metrics |event| throughput(event, event.sequence.generated());
     "decode_throughput"           V0512..=V0523 Last Metrics |event| throughput(event, event.sequence.generated().saturating_sub(1));
     "time_per_token"              V055..=V055 Last Metrics |event| time_per_token(event.sequence);
@@ -182,7 +181,7 @@ pub(super) fn write(out: &mut BytesMut, accepted: &Accepted, sequence: &Sequence
         accepted,
         sequence,
         first_sent: sequence.moments.first_sent.unwrap_or(now),
-        is_first: sequence.moments.first_sent.is_none(),
+        moments: &sequence.moments,
     };
     let never_ran = sequence.never_ran();
     out.extend_from_slice(b"{");
@@ -192,7 +191,7 @@ pub(super) fn write(out: &mut BytesMut, accepted: &Accepted, sequence: &Sequence
             Admitted => !never_ran,
             Last => !never_ran && sequence.ending.is_some(),
             NeverRan => never_ran,
-            First => event.is_first,
+            First => event.moments.first_sent.is_none(),
         };
         if is_in && member.is_reported_by(&accepted.shared.config) {
             member.write(out, &event);
@@ -204,7 +203,7 @@ pub(super) fn write(out: &mut BytesMut, accepted: &Accepted, sequence: &Sequence
 
 fn finish_reason(event: &Event<'_>) -> Value {
     let sequence = event.sequence;
-    let abort = |members: &str| Json(format!("{{\"type\":\"abort\",{members}}}").into());
+    let abort = |members: &str| Json(format!("{{\"type\":\"abort\",{members}}}"));
     match sequence.ending {
         Some(EventKind::Token { .. }) => {
             // A prefill server has not generated the requested tokens.
@@ -212,10 +211,14 @@ fn finish_reason(event: &Event<'_>) -> Value {
                 Mode::Prefill => 0,
                 _ => sequence.max_tokens,
             };
-            Json(format!("{{\"type\":\"length\",\"length\":{length}}}").into())
+            Json(format!("{{\"type\":\"length\",\"length\":{length}}}"))
         }
         Some(EventKind::Lost) => {
-            let message = serde_json::Value::from(transfer_lost(sequence));
+            let message = sequence
+                .bootstrap
+                .as_ref()
+                .map(|at| transfer_lost(sequence, at));
+            let message = serde_json::Value::from(message);
             abort(&format!(
                 "\"message\":{message},\"status_code\":500,\"err_type\":null"
             ))
@@ -234,12 +237,8 @@ fn finish_reason(event: &Event<'_>) -> Value {
 }
 
 /// SGLang's recorded message for a lost prefill server.
-fn transfer_lost(sequence: &Sequence) -> String {
+fn transfer_lost(sequence: &Sequence, Bootstrap { host, port, room }: &Bootstrap) -> String {
     let rid = &sequence.rid;
-    let (host, port, room) = match &sequence.bootstrap {
-        Some(bootstrap) => (bootstrap.host.as_str(), bootstrap.port, bootstrap.room),
-        None => ("", 0, 0),
-    };
     format!(
         "Decode transfer failed for request rank=0 decode_req.req.rid='{rid}' decode_req.req.bootstrap_room={room} with \
          exception KVTransferError(bootstrap_room={room}): Lost connection with prefill instance (bootstrap_addr: {host}:{port})"
@@ -253,13 +252,15 @@ fn storage_wait(event: &Event<'_>) -> Value {
 
 fn weight_versions(event: &Event<'_>) -> Value {
     let end = event.sequence.generated();
-    Json(format!("[{{\"version\":\"default\",\"start\":0,\"end\":{end}}}]").into())
+    Json(format!(
+        "[{{\"version\":\"default\",\"start\":0,\"end\":{end}}}]"
+    ))
 }
 
 fn cached_details(event: &Event<'_>) -> Value {
     Json(match event.sequence.cached {
         0 => "null".into(),
-        cached => format!("{{\"device\":{cached},\"host\":0}}").into(),
+        cached => format!("{{\"device\":{cached},\"host\":0}}"),
     })
 }
 
@@ -280,8 +281,7 @@ fn queue_time_since_retraction(event: &Event<'_>) -> Value {
 
 /// `steps`: before 0.5.12 the first token was counted too.
 fn throughput(event: &Event<'_>, steps: u32) -> Value {
-    let moments = &event.sequence.moments;
-    let decode = between(moments.first_token, moments.finish);
+    let decode = between(event.moments.first_token, event.moments.finish);
     let rate = decode.map(|decode| f64::from(steps) / decode);
     // With `--instant`, decode takes no time.
     let rate = rate.map(|rate| if rate.is_finite() { rate } else { 0.0 });

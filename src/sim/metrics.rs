@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use prometheus::core::Collector;
-use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
-};
+use prometheus::core::Collector as _;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, TextEncoder};
 
 use crate::clock::Stamp;
 
@@ -27,49 +25,17 @@ const QUEUE_BUCKETS: [f64; 40] = [
 /// The server's metrics.
 #[derive(Debug)]
 pub(super) struct Metrics {
-    registry: Registry,
     generated_tokens: IntCounterVec,
     first_token: HistogramVec,
     queue: HistogramVec,
-    gauges: Vec<prometheus::Gauge>,
-    max_tokens: u64,
+    /// The labels of each gauge.
+    labels: String,
+    capacity: u64,
+    is_of_pair: bool,
 }
-
-/// A gauge's family, and its value by load, KV cache capacity (tokens) and rooms.
-type Gauge = (&'static str, fn(&Load, u64, &Rooms) -> f64);
 
 const STREAMING: [&str; 1] = ["is_streaming"];
 const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
-
-/// The number of gauges, at the end of [`GAUGES`], that only servers of a pair have.
-const PAIR_GAUGES: usize = 4;
-
-const GAUGES: [Gauge; 12] = [
-    ("num_running_reqs", |load, _, _| load.running as f64),
-    ("num_queue_reqs", |load, _, _| load.waiting as f64),
-    ("num_used_tokens", |load, _, _| load.used_tokens as f64),
-    ("token_usage", |load, capacity, _| {
-        load.used_tokens as f64 / capacity as f64
-    }),
-    ("cache_hit_rate", |load, _, _| load.cache_hit_rate()),
-    ("gen_throughput", |load, _, _| load.gen_throughput()),
-    ("kv_evictable_tokens", |load, _, _| {
-        load.evictable_tokens as f64
-    }),
-    ("max_total_num_tokens", |_, capacity, _| capacity as f64),
-    ("num_prefill_bootstrap_queue_reqs", |_, _, rooms| {
-        Arc::strong_count(&rooms.waiting) as f64 - 1.0
-    }),
-    ("num_prefill_inflight_queue_reqs", |_, _, rooms| {
-        Arc::strong_count(&rooms.sending) as f64 - 1.0
-    }),
-    ("num_decode_prealloc_queue_reqs", |load, _, _| {
-        load.unreserved as f64
-    }),
-    ("num_decode_transfer_queue_reqs", |load, _, _| {
-        load.in_transfer as f64
-    }),
-];
 
 impl Metrics {
     /// Creates the families, without values.
@@ -82,38 +48,27 @@ impl Metrics {
             Mode::Null => "unified",
             mode => mode.name(),
         };
-        let registry = Registry::new();
+        let model = &config.model;
         let opts = |name: &str| {
             Opts::new(format!("sglang:{name}"), name)
                 .const_label("engine_type", engine_type)
-                .const_label("model_name", config.model.clone())
+                .const_label("model_name", model)
         };
-        let histogram = |name: &str, label, buckets: &[f64]| {
+        let histogram = |name: &str, labels: &[&str], buckets: &[f64]| {
             let opts = HistogramOpts::from(opts(name)).buckets(buckets.to_vec());
-            registered(&registry, HistogramVec::new(opts, label)?)
-        };
-        let gauge = |(name, _): &Gauge| {
-            let opts = RANKS
-                .iter()
-                .fold(opts(name), |opts, rank| opts.const_label(*rank, "0"));
-            registered(&registry, prometheus::Gauge::with_opts(opts)?)
-        };
-        let gauges = match mode {
-            Mode::Null => GAUGES.len() - PAIR_GAUGES,
-            _ => GAUGES.len(),
+            HistogramVec::new(opts, labels)
         };
         let generated_tokens = IntCounterVec::new(opts("generation_tokens_total"), &STREAMING)?;
+        let first_token = histogram("time_to_first_token_seconds", &STREAMING, &LATENCY_BUCKETS)?;
+        let queue = histogram("queue_time_seconds", &RANKS, &QUEUE_BUCKETS)?;
+        let ranks = RANKS.map(|rank| format!(",{rank}=\"0\"")).concat();
         Ok(Metrics {
-            generated_tokens: registered(&registry, generated_tokens)?,
-            first_token: histogram("time_to_first_token_seconds", &STREAMING, &LATENCY_BUCKETS)?,
-            queue: histogram("queue_time_seconds", &RANKS, &QUEUE_BUCKETS)?,
-            gauges: GAUGES
-                .iter()
-                .take(gauges)
-                .map(gauge)
-                .collect::<Result<_, _>>()?,
-            registry,
-            max_tokens: config.profile.max_total_tokens,
+            generated_tokens,
+            first_token,
+            queue,
+            labels: format!("engine_type=\"{engine_type}\",model_name={model:?}{ranks}"),
+            capacity: config.profile.max_total_tokens,
+            is_of_pair: mode != Mode::Null,
         })
     }
 
@@ -136,22 +91,42 @@ impl Metrics {
     }
 
     /// Renders the response to a scrape.
-    pub(super) fn text(&self, load: &Load, rooms: &Rooms) -> Vec<u8> {
-        for (gauge, (_, value)) in self.gauges.iter().zip(&GAUGES) {
-            gauge.set(value(load, self.max_tokens, rooms));
+    pub(super) fn text(&self, load: &Load, rooms: &Rooms) -> String {
+        let requests = |of: &Arc<()>| Arc::strong_count(of) as f64 - 1.0;
+        let (used, capacity) = (load.used_tokens as f64, self.capacity as f64);
+        let gauges = [
+            ("num_running_reqs", load.running as f64),
+            ("num_queue_reqs", load.waiting as f64),
+            ("num_used_tokens", used),
+            ("token_usage", used / capacity),
+            ("cache_hit_rate", load.cache_hit_rate),
+            ("gen_throughput", load.gen_throughput),
+            ("kv_evictable_tokens", load.evictable_tokens as f64),
+            ("max_total_num_tokens", capacity),
+        ];
+        let of_pair = [
+            ("num_prefill_bootstrap_queue_reqs", requests(&rooms.waiting)),
+            ("num_prefill_inflight_queue_reqs", requests(&rooms.sending)),
+            ("num_decode_prealloc_queue_reqs", load.unreserved as f64),
+            ("num_decode_transfer_queue_reqs", load.in_transfer as f64),
+        ];
+        let of_pair = of_pair.into_iter().filter(|_| self.is_of_pair);
+        let mut out = String::new();
+        for (name, value) in gauges.into_iter().chain(of_pair) {
+            let (name, labels) = (format!("sglang:{name}"), &self.labels);
+            out += &format!("# HELP {name} {name}\n# TYPE {name} gauge\n");
+            out += &format!("{name}{{{labels}}} {value}\n");
         }
-        let mut out = Vec::new();
-        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut out) {
+        let counted = [
+            self.generated_tokens.collect(),
+            self.first_token.collect(),
+            self.queue.collect(),
+        ];
+        let mut families = counted.concat();
+        families.retain(|family| !family.get_metric().is_empty());
+        if let Err(error) = TextEncoder::new().encode_utf8(&families, &mut out) {
             log::error!("the metrics cannot be written: {error}");
         }
         out
     }
-}
-
-fn registered<C: Collector + Clone + 'static>(
-    registry: &Registry,
-    family: C,
-) -> Result<C, prometheus::Error> {
-    registry.register(Box::new(family.clone()))?;
-    Ok(family)
 }

@@ -27,36 +27,19 @@ pub(super) fn chunks(accepted: &Accepted, sequence: &Sequence, out: &mut VecDequ
         return;
     }
     let text = accepted.shared.canned_text.text(from, to);
-    let is_chat = accepted.request.endpoint == Endpoint::Chat;
-    let mut chunk = |choice: &str| {
-        let mut chunk = open(accepted, sequence);
-        put!(
-            chunk,
-            "{{\"index\":{index},{choice},\"matched_stop\":null}}]"
-        );
-        if !is_chat {
-            chunk.extend_from_slice(b",\"usage\":null");
-        }
-        chunk.extend_from_slice(b"}\n\n");
-        out.push_back(chunk.freeze());
-    };
-    if !is_chat {
+    let mut push = |choice: &str| out.push_back(chunk(accepted, sequence, index, choice));
+    if accepted.request.endpoint != Endpoint::Chat {
         let reason = finish_reason(sequence);
-        chunk(&format!(
+        push(&format!(
             "\"text\":\"{text}\",\"logprobs\":null,\"finish_reason\":{reason}"
         ));
         return;
     }
-    let mut delta = |delta: &str| {
-        chunk(&format!(
-            "\"delta\":{{\"reasoning_content\":null,{delta}}},\"logprobs\":null,\"finish_reason\":null"
-        ));
-    };
     if from == 0 && to > 0 {
-        delta("\"role\":\"assistant\",\"content\":\"\"");
+        push(&delta(",\"role\":\"assistant\",\"content\":\"\"", "null"));
     }
     if !text.is_empty() {
-        delta(&format!("\"content\":\"{text}\""));
+        push(&delta(&format!(",\"content\":\"{text}\""), "null"));
     }
 }
 
@@ -67,15 +50,8 @@ pub(super) fn tail(accepted: &Accepted, last: &Sequence, out: &mut VecDeque<Byte
     let ran = |one: &&Sequence| one.ending != Some(EventKind::Rejected);
     if request.endpoint == Endpoint::Chat {
         for sequence in request.sequences.iter().filter(ran) {
-            let mut chunk = open(accepted, last);
-            put!(
-                chunk,
-                "{{\"index\":{},\"delta\":{{\"reasoning_content\":null}},\"logprobs\":null,\
-                 \"finish_reason\":{},\"matched_stop\":null}}]}}\n\n",
-                sequence.index,
-                finish_reason(sequence)
-            );
-            out.push_back(chunk.freeze());
+            let choice = delta("", finish_reason(sequence));
+            out.push_back(chunk(accepted, last, sequence.index, &choice));
         }
     }
     if request.include_usage && request.sequences.iter().any(|one| ran(&one)) {
@@ -127,6 +103,27 @@ pub(super) fn reply(out: &mut BytesMut, accepted: &Accepted, now: Stamp) {
     );
 }
 
+/// Renders a chunk of one choice, with the id of `sequence`.
+fn chunk(accepted: &Accepted, sequence: &Sequence, index: usize, choice: &str) -> Bytes {
+    let mut chunk = open(accepted, sequence);
+    put!(
+        chunk,
+        "{{\"index\":{index},{choice},\"matched_stop\":null}}]"
+    );
+    if accepted.request.endpoint != Endpoint::Chat {
+        chunk.extend_from_slice(b",\"usage\":null");
+    }
+    chunk.extend_from_slice(b"}\n\n");
+    chunk.freeze()
+}
+
+/// A choice of a chat's chunk.
+fn delta(members: &str, finish_reason: &str) -> String {
+    format!(
+        "\"delta\":{{\"reasoning_content\":null{members}}},\"logprobs\":null,\"finish_reason\":{finish_reason}"
+    )
+}
+
 /// Renders the start of a chunk, up to and including `"choices":[`.
 fn open(accepted: &Accepted, sequence: &Sequence) -> BytesMut {
     let mut out = BytesMut::with_capacity(320);
@@ -159,7 +156,7 @@ fn finish_reason(sequence: &Sequence) -> &'static str {
 /// Writes the usage. A prompt counts once, however many sequences it has.
 fn usage(out: &mut BytesMut, accepted: &Accepted, details: bool) {
     let request = &accepted.request;
-    let (prompt, completion) = (request.prompt_tokens(), request.generated());
+    let (prompt, completion) = (request.prompt_tokens, request.generated());
     let total = prompt + completion;
     put!(
         out,

@@ -13,7 +13,7 @@ use super::disaggregation::{Bootstrap, Mode};
 use super::sequence::Sequence;
 
 /// The most sequences of one request. SGLang has no limit but its memory.
-const MAX_SEQUENCES: usize = 4_096;
+const MAX_SEQUENCES: i64 = 4_096;
 /// The tokens of an answer whose length was not asked for, as SGLang's `max_new_tokens`.
 const DEFAULT_OUTPUT_TOKENS: i64 = 128;
 /// The message for a body without a room.
@@ -31,8 +31,8 @@ pub(super) struct GenerationRequest {
     pub model: String,
     /// Whether there is a list of prompts or several sequences: events then have an `index`, and responses are lists.
     pub is_list: bool,
-    /// Sequences per prompt.
-    pub n: usize,
+    /// The number of tokens of its prompts, each prompt counted once.
+    pub prompt_tokens: u64,
     /// Ordered by prompt.
     pub sequences: Vec<Sequence>,
 }
@@ -56,17 +56,18 @@ enum OneOrMany<T> {
 /// A request body, with the fields of all endpoints.
 #[derive(Deserialize)]
 struct Body {
-    text: Option<OneOrMany<String>>,
-    input_ids: Option<OneOrMany<Vec<i64>>>,
-    sampling_params: Option<OneOrMany<Sampling>>,
+    text: Option<Prompts>,
+    input_ids: Option<Prompts>,
+    sampling_params: Option<Sampling>,
     model: Option<String>,
-    prompt: Option<Prompt>,
-    messages: Option<Vec<Message>>,
+    prompt: Option<Prompts>,
+    messages: Option<Vec<Value>>,
     max_tokens: Option<i64>,
     max_completion_tokens: Option<i64>,
     n: Option<i64>,
     stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
+    #[serde(default)]
+    stream_options: Value,
     rid: Option<OneOrMany<String>>,
     return_meta_info: Option<bool>,
     bootstrap_host: Option<OneOrMany<String>>,
@@ -74,30 +75,23 @@ struct Body {
     bootstrap_room: Option<OneOrMany<u64>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize)]
 struct Sampling {
     max_new_tokens: Option<i64>,
     n: Option<i64>,
 }
 
+/// The prompts of a request, in all their forms.
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "prompt must be a string, a list of strings, a list of token ids or a list of such lists"
+    expecting = "must be a string, a list of strings, a list of token ids or a list of such lists"
 )]
-enum Prompt {
-    Texts(OneOrMany<String>),
-    Ids(OneOrMany<Vec<i64>>),
-}
-
-#[derive(Deserialize)]
-struct Message {
-    content: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct StreamOptions {
-    include_usage: Option<bool>,
+enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<i64>),
+    IdLists(Vec<Vec<i64>>),
 }
 
 impl GenerationRequest {
@@ -118,12 +112,6 @@ impl GenerationRequest {
         let stream = body.stream.unwrap_or(false);
         body.validate(endpoint, config)
             .map_err(|message| Refusal { stream, message })
-    }
-
-    /// The number of tokens of its prompts, each prompt counted once.
-    pub(super) fn prompt_tokens(&self) -> u64 {
-        let prompts = self.sequences.iter().step_by(self.n);
-        prompts.map(|one| u64::from(one.prompt_tokens())).sum()
     }
 
     /// The number of tokens generated so far.
@@ -155,22 +143,25 @@ impl Body {
             return Err(message.to_owned());
         }
         let (prompts, is_batch) = self.prompts(endpoint)?;
-        let openai = OneOrMany::One(Sampling {
-            max_new_tokens: self.max_completion_tokens.or(self.max_tokens),
-            n: self.n,
-        });
-        let (sampling, field) = match is_generate {
-            true => (self.sampling_params.as_ref(), "max_new_tokens"),
-            false => (Some(&openai), "max_tokens"),
+        let sampling = match is_generate {
+            true => self.sampling_params.unwrap_or_default(),
+            false => Sampling {
+                max_new_tokens: self.max_completion_tokens.or(self.max_tokens),
+                n: self.n,
+            },
         };
-        let sampling = |prompt| sampling.and_then(|sampling| sampling.get(prompt));
-        let n = sampling(0).and_then(|sampling| sampling.n);
-        let n = sequences_per_prompt(prompts.len(), n.unwrap_or(1))?;
-        let is_list = is_batch || prompts.len() * n > 1;
-        let mut sequences = Vec::new();
+        let n = sampling.n.unwrap_or(1);
+        let count = n.saturating_mul(prompts.len() as i64);
+        if !(1..=MAX_SEQUENCES).contains(&count) {
+            return Err(format!(
+                "n times the number of prompts must be from 1 to {MAX_SEQUENCES} here, got {count}."
+            ));
+        }
+        let is_list = is_batch || count > 1;
+        let (mut sequences, mut prompt_tokens) = (Vec::new(), 0);
         for (index, tokens) in prompts.into_iter().enumerate() {
-            let max_tokens = sampling(index).and_then(|sampling| sampling.max_new_tokens);
-            let (prompt, max_tokens) = fit_context(field, tokens, max_tokens, config)?;
+            let (prompt, max_tokens) = fit_context(tokens, sampling.max_new_tokens, config)?;
+            prompt_tokens += prompt.len() as u64;
             let rid = match &self.rid {
                 // With several sequences per prompt the server makes its own ids.
                 Some(_) if n > 1 => None,
@@ -184,65 +175,54 @@ impl Body {
             }
         }
         if config.disaggregation.disaggregation_mode != Mode::Null {
-            let rooms = self.bootstrap_room.as_ref();
-            // One room for several sequences would be one KV cache for all.
-            let has_rooms = sequences.len() == 1 || rooms.is_some_and(OneOrMany::is_many);
             for sequence in &mut sequences {
-                let found = self.bootstrap(sequence.index).filter(|_| has_rooms);
-                sequence.bootstrap = Some(found.ok_or(NO_ROOM)?);
+                sequence.bootstrap = Some(self.bootstrap(sequence.index).ok_or(NO_ROOM)?);
             }
         }
-        let options = self.stream_options;
         let model = self.model.filter(|_| !is_generate);
         Ok(GenerationRequest {
             endpoint,
             stream,
-            include_usage: options.is_some_and(|options| options.include_usage.unwrap_or(false)),
+            include_usage: self.stream_options["include_usage"] == true,
             return_meta_info: is_generate || wants_meta_info,
             model: model.unwrap_or_else(|| config.model.clone()),
             is_list,
-            n,
+            prompt_tokens,
             sequences,
         })
     }
 
-    /// Returns the room of a sequence; each of its parts is one value for all sequences, or one a sequence.
+    /// Returns the room of a sequence, its own: one for several would be one KV cache for all. Host and port may be the same for all.
     fn bootstrap(&self, index: usize) -> Option<Bootstrap> {
         Some(Bootstrap {
             host: self.bootstrap_host.as_ref()?.get(index)?.clone(),
             port: (*self.bootstrap_port.as_ref()?.get(index)?)?,
-            room: *self.bootstrap_room.as_ref()?.get(index)?,
+            room: *self.bootstrap_room.as_ref()?.get_own(index)?,
         })
     }
 
     /// Returns the tokens of each prompt, and whether the prompts are a list.
     fn prompts(&self, endpoint: Endpoint) -> Result<(Vec<Vec<u32>>, bool), &'static str> {
-        match endpoint {
-            Endpoint::Generate => match (&self.text, &self.input_ids) {
-                (Some(texts), None) => Ok((texts.tokens(), texts.is_many())),
-                (None, Some(ids)) => Ok((ids.tokens(), ids.is_many())),
-                (Some(_), Some(_)) => Err("Either text or input_ids should be provided, not both."),
-                (None, None) => Err("Either text, input_ids or input_embeds should be provided."),
-            },
-            Endpoint::Chat => match self.messages.as_deref() {
-                None | Some([]) => Err("Messages cannot be empty."),
-                Some(messages) => {
-                    let tokens = messages.iter().flat_map(Message::tokens);
-                    Ok((vec![tokens.collect()], false))
-                }
-            },
-            _ => match &self.prompt {
-                None => Err("A prompt should be provided."),
-                Some(Prompt::Texts(texts)) => Ok((texts.tokens(), texts.is_many())),
-                Some(Prompt::Ids(ids)) => Ok((ids.tokens(), ids.is_many())),
-            },
-        }
+        let prompts = match endpoint {
+            Endpoint::Chat => {
+                let messages = self.messages.as_ref().filter(|all| !all.is_empty());
+                let messages = messages.ok_or("Messages cannot be empty.")?;
+                let tokens = messages.iter().flat_map(message_tokens).collect();
+                return Ok((vec![tokens], false));
+            }
+            Endpoint::Generate if self.text.is_some() && self.input_ids.is_some() => {
+                return Err("Either text or input_ids should be provided, not both.");
+            }
+            Endpoint::Generate => (self.text.as_ref().or(self.input_ids.as_ref()))
+                .ok_or("Either text, input_ids or input_embeds should be provided."),
+            _ => self.prompt.as_ref().ok_or("A prompt should be provided."),
+        };
+        prompts.map(Prompts::tokens)
     }
 }
 
 /// Returns the prompt and the number of output tokens of one sequence, limited by the context length.
 fn fit_context(
-    field: &str,
     mut prompt: Vec<u32>,
     max_tokens: Option<i64>,
     config: &Config,
@@ -256,7 +236,9 @@ fn fit_context(
     }
     let max_tokens = max_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS);
     if max_tokens < 0 {
-        return Err(format!("{field} must be at least 0, got {max_tokens}."));
+        return Err(format!(
+            "max_new_tokens (OpenAI: max_tokens) must be at least 0, got {max_tokens}."
+        ));
     }
     // An empty text still has its beginning-of-sequence token.
     if prompt.is_empty() {
@@ -264,21 +246,6 @@ fn fit_context(
     }
     let free = i64::from(context.saturating_sub(prompt.len() as u32).max(1));
     Ok((prompt.into(), max_tokens.clamp(1, free) as u32))
-}
-
-/// Checks `n`.
-fn sequences_per_prompt(prompts: usize, n: i64) -> Result<usize, String> {
-    if n < 1 {
-        return Err(format!("n must be at least 1, got {n}."));
-    }
-    let n = usize::try_from(n).unwrap_or(usize::MAX);
-    match prompts.saturating_mul(n) {
-        0 => Err("The list of prompts is empty.".to_owned()),
-        count if count <= MAX_SEQUENCES => Ok(n),
-        count => Err(format!(
-            "{count} sequences in one request; this simulator takes at most {MAX_SEQUENCES}."
-        )),
-    }
 }
 
 /// The simulated tokenizer: a token per word, whose id is the word's hash (FNV-1a).
@@ -304,46 +271,35 @@ impl<T> OneOrMany<T> {
         }
     }
 
-    fn is_many(&self) -> bool {
-        matches!(self, OneOrMany::Many(_))
+    /// The same; one value is that of the first alone.
+    fn get_own(&self, index: usize) -> Option<&T> {
+        self.get(index)
+            .filter(|_| index == 0 || matches!(self, OneOrMany::Many(_)))
     }
+}
 
-    fn all(&self) -> &[T] {
+impl Prompts {
+    /// The tokens of each prompt, and whether the prompts are a list. Token ids are cut to 32 bits; real ones have fewer.
+    fn tokens(&self) -> (Vec<Vec<u32>>, bool) {
+        let of_text = |text: &String| tokenize(text).collect();
+        let of_ids = |ids: &Vec<i64>| ids.iter().map(|id| *id as u32).collect();
         match self {
-            OneOrMany::One(one) => std::slice::from_ref(one),
-            OneOrMany::Many(many) => many,
+            Prompts::Text(text) => (vec![of_text(text)], false),
+            Prompts::Texts(texts) => (texts.iter().map(of_text).collect(), true),
+            Prompts::Ids(ids) => (vec![of_ids(ids)], false),
+            Prompts::IdLists(lists) => (lists.iter().map(of_ids).collect(), true),
         }
     }
 }
 
-impl OneOrMany<String> {
-    fn tokens(&self) -> Vec<Vec<u32>> {
-        let texts = self.all().iter();
-        texts.map(|text| tokenize(text).collect()).collect()
-    }
-}
-
-impl OneOrMany<Vec<i64>> {
-    /// The client's token ids, cut to 32 bits; real ones have fewer.
-    fn tokens(&self) -> Vec<Vec<u32>> {
-        let ids = |list: &Vec<i64>| list.iter().map(|id| *id as u32).collect();
-        self.all().iter().map(ids).collect()
-    }
-}
-
-impl Message {
-    /// The tokens of a string, or of the text parts of a list.
-    fn tokens(&self) -> Vec<u32> {
-        match &self.content {
-            Some(Value::String(text)) => tokenize(text).collect(),
-            Some(Value::Array(parts)) => parts
-                .iter()
-                .filter_map(|part| part.get("text")?.as_str())
-                .flat_map(tokenize)
-                .collect(),
-            _ => Vec::new(),
-        }
-    }
+/// The tokens of a message's content: a string, or the text parts of a list.
+fn message_tokens(message: &Value) -> Vec<u32> {
+    let texts = match &message["content"] {
+        Value::Array(parts) => parts.iter().map(|part| &part["text"]).collect(),
+        content => vec![content],
+    };
+    let texts = texts.into_iter().filter_map(Value::as_str);
+    texts.flat_map(tokenize).collect()
 }
 
 #[cfg(test)]

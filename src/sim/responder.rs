@@ -23,9 +23,7 @@ use super::engine::{EventKind, Prompt, Request};
 use super::generate::DONE;
 use super::handover;
 use super::request_body::GenerationRequest;
-use super::sequence::Sequence;
-use super::served::{MAX_SERVED, Outcome, Served};
-use super::shared::{Accepted, Shared};
+use super::shared::{Accepted, MAX_SERVED, Outcome, Served, Shared};
 use super::{generate, openai, request_log, spans};
 
 /// A response in progress.
@@ -53,8 +51,8 @@ impl Responder {
         headers: HeaderMap,
         received: Stamp,
     ) -> Responder {
-        let profile = shared.config.engine_profile();
-        let dispatched = received.plus_seconds(profile.tokenize_s(request.prompt_tokens()));
+        let profile = &shared.config.profile;
+        let dispatched = received.plus_seconds(profile.tokenize_s(request.prompt_tokens));
         let is_prefill = shared.mode() == Mode::Prefill;
         let (update_sender, updates) = unbounded_channel();
         let open = request.sequences.len();
@@ -224,30 +222,6 @@ impl Responder {
             Outcome::Aborted
         }
     }
-
-    fn served(&self, ended_at: Stamp) -> Served {
-        let request = &self.accepted.request;
-        let header = |name| self.accepted.header(name).map(str::to_owned);
-        let earliest = |moment: fn(&Sequence) -> Option<Stamp>| {
-            request.sequences.iter().filter_map(moment).min()
-        };
-        let last = request
-            .sequences
-            .iter()
-            .filter_map(|s| s.moments.finish)
-            .max();
-        Served {
-            rid: request.sequences[0].rid.to_string(),
-            x_request_id: header("x-request-id"),
-            traceparent: header("traceparent"),
-            received: Some(self.accepted.received),
-            queue_start: earliest(|s| s.moments.queue_start),
-            queue_end: earliest(|s| s.moments.queue_end),
-            first_token: earliest(|s| s.moments.first_token),
-            finish: last.filter(|_| self.open == 0).or(Some(ended_at)),
-            outcome: self.outcome(),
-        }
-    }
 }
 
 impl Drop for Responder {
@@ -259,23 +233,28 @@ impl Drop for Responder {
         let accepted = &self.accepted;
         let shared = &accepted.shared;
         let now = shared.clock.now();
-        let left = accepted.request.sequences.iter();
-        let left: Vec<_> = left.filter(|one| one.ending.is_none()).collect();
-        for sequence in &left {
+        let sequences = accepted.request.sequences.iter();
+        for sequence in sequences.filter(|one| one.ending.is_none()) {
             spans::send(accepted, sequence, now);
+            shared.driver.abort(sequence.id);
         }
-        if !left.is_empty() {
-            let left: Vec<u64> = left.iter().map(|one| one.id).collect();
-            shared.driver.abort(&left);
-        }
-        let served = self.served(now);
-        if served.outcome == Outcome::Finished {
+        let outcome = self.outcome();
+        if outcome == Outcome::Finished {
             shared.metrics.count(&accepted.request, accepted.received);
         }
+        let mut moments = accepted.request.sequences[0].moments;
+        moments.finish.get_or_insert(now);
+        let header = |name| accepted.header(name).map(str::to_owned);
         let mut all = shared.served.lock();
         if all.len() == MAX_SERVED {
             all.pop_front();
         }
-        all.push_back(served);
+        all.push_back(Served {
+            x_request_id: header("x-request-id"),
+            traceparent: header("traceparent"),
+            received: accepted.received,
+            moments,
+            outcome,
+        });
     }
 }

@@ -40,17 +40,20 @@ pub(super) struct Sequence {
 
 /// Its moments, on the engine's clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moments {
+pub struct Moments {
     /// Server of a pair: when it began to look for the other one.
     pub bootstrap_start: Option<Stamp>,
     /// Decode server: when memory was reserved.
     pub reserved: Option<Stamp>,
+    /// When it entered the waiting queue.
     pub queue_start: Option<Stamp>,
+    /// When it left the waiting queue.
     pub queue_end: Option<Stamp>,
     /// When the driver reported the first token.
     pub first_token: Option<Stamp>,
     /// When the first event was rendered, to be sent at once.
     pub first_sent: Option<Stamp>,
+    /// When it ended, by its last token, an abort or a rejection.
     pub finish: Option<Stamp>,
 }
 

@@ -23,11 +23,11 @@ use super::Error;
 use super::canned_text::CannedText;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
-use super::driver::{Driver, EngineClock};
+use super::driver::Driver;
+use super::engine::Profile;
 use super::handover;
 use super::metrics::Metrics;
-use super::served::Served;
-use super::shared::Shared;
+use super::shared::{Served, Shared};
 use super::tracer::Tracer;
 
 /// Connections that may wait to be accepted; more than a burst of clients opens at once.
@@ -46,10 +46,12 @@ impl Sim {
     /// # Errors
     /// If the host is invalid, the port is in use, the log's folder cannot be created, or there is no Tokio runtime (with IO
     /// and time enabled).
-    pub fn start(config: Config, clock: Clock) -> Result<Sim, Error> {
+    pub fn start(mut config: Config, clock: Clock) -> Result<Sim, Error> {
+        if config.instant {
+            config.profile = Profile::instant();
+        }
         let runtime = tokio::runtime::Handle::try_current().map_err(Error::start)?;
-        let listener = bind(&config.host, "--port", config.port)?;
-        let addr = listener.local_addr().map_err(Error::start)?;
+        let (listener, addr) = bind(&config.host, "--port", config.port)?;
         let stop = CancellationToken::new();
         let telemetry = &config.telemetry;
         let tracer = telemetry.enable_trace.then(|| Tracer::start(telemetry));
@@ -64,22 +66,21 @@ impl Sim {
                 ))
             })?;
         }
-        let clock = EngineClock::new(clock, (config.clock_skew_s * NANOS as f64) as i64);
+        let clock = clock.ahead_by((config.clock_skew_s * NANOS as f64) as i64);
         let pair = &config.disaggregation;
-        let bootstrap = (pair.disaggregation_mode == Mode::Prefill)
-            .then(|| {
-                let flag = "--disaggregation-bootstrap-port";
-                bind(&config.host, flag, pair.disaggregation_bootstrap_port)
-            })
-            .transpose()?;
-        let bootstrap_addr = bootstrap
-            .as_ref()
-            .and_then(|listener| listener.local_addr().ok());
+        let (flag, port) = (
+            "--disaggregation-bootstrap-port",
+            pair.disaggregation_bootstrap_port,
+        );
+        let bootstrap = match pair.disaggregation_mode {
+            Mode::Prefill => Some(bind(&config.host, flag, port)?),
+            _ => None,
+        };
         let metrics = Metrics::new(&config).map_err(Error::start)?;
         let driver = Driver::start(&config, clock.clone()).map_err(Error::start)?;
         let shared = Arc::new(Shared {
             addr,
-            bootstrap_addr,
+            bootstrap_addr: bootstrap.as_ref().map(|(_, addr)| *addr),
             driver,
             metrics,
             served: Mutex::default(),
@@ -95,7 +96,7 @@ impl Sim {
         let for_http = shared.clone();
         let http = accept(listener, move |stream| serve(stream, for_http.clone()));
         runtime.spawn(stop.clone().run_until_cancelled_owned(http));
-        if let Some(listener) = bootstrap {
+        if let Some((listener, _)) = bootstrap {
             let shared = shared.clone();
             let handover = accept(listener, move |stream| {
                 handover::serve_decode(stream, shared.clone())
@@ -142,7 +143,12 @@ pub fn run(config: Config) -> Result<(), Error> {
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(Error::start)?;
         let sim = Sim::start(config, Clock::system())?;
-        print_addresses(&sim);
+        // With port 0 the addresses are not known before.
+        let mut out = std::io::stdout();
+        let _ = writeln!(out, "sim listening on http://{}", sim.addr());
+        if let Some(addr) = sim.bootstrap_addr() {
+            let _ = writeln!(out, "decode servers find it on {addr}");
+        }
         tokio::select! {
             interrupted = tokio::signal::ctrl_c() => interrupted.map_err(Error::start),
             _ = terminate.recv() => Ok(()),
@@ -150,16 +156,7 @@ pub fn run(config: Config) -> Result<(), Error> {
     })
 }
 
-/// Prints the addresses, as with port 0 they are not known before.
-fn print_addresses(sim: &Sim) {
-    let mut out = std::io::stdout();
-    let _ = writeln!(out, "sim listening on http://{}", sim.addr());
-    if let Some(addr) = sim.bootstrap_addr() {
-        let _ = writeln!(out, "decode servers find it on {addr}");
-    }
-}
-
-fn bind(host: &str, flag: &str, port: u16) -> Result<TcpListener, Error> {
+fn bind(host: &str, flag: &str, port: u16) -> Result<(TcpListener, SocketAddr), Error> {
     let found = (host, port).to_socket_addrs().ok();
     let addr = found.and_then(|mut found| found.next()).ok_or_else(|| {
         let hint = "must be an address or a name of this machine, such as 127.0.0.1";
@@ -169,9 +166,10 @@ fn bind(host: &str, flag: &str, port: u16) -> Result<TcpListener, Error> {
         let socket = std::net::TcpListener::bind(addr)?;
         SockRef::from(&socket).listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
-        TcpListener::from_std(socket)
+        let addr = socket.local_addr()?;
+        Ok((TcpListener::from_std(socket)?, addr))
     };
-    listen().map_err(|error| {
+    listen().map_err(|error: std::io::Error| {
         Error::Failed(format!(
             "cannot listen on {addr} (--host, {flag}): {error}; a free port is taken with {flag} 0"
         ))

@@ -1,4 +1,4 @@
-//! The state that all requests of a simulated server share, and a generation request with its sequences.
+//! The state that all requests of a simulated server share, a generation request with its sequences, and the server's own record of it.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use std::sync::atomic::AtomicU64;
 use http::HeaderMap;
 use parking_lot::Mutex;
 
-use crate::clock::Stamp;
+use crate::clock::{Clock, Stamp};
 
 use super::canned_text::CannedText;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
-use super::driver::{Driver, EngineClock};
+use super::driver::Driver;
 use super::metrics::Metrics;
 use super::request_body::GenerationRequest;
-use super::served::Served;
+use super::sequence::Moments;
 use super::tracer::Tracer;
 
 /// The state that all requests share.
@@ -27,7 +27,8 @@ pub(super) struct Shared {
     pub addr: SocketAddr,
     /// The address of a prefill server's bootstrap port.
     pub bootstrap_addr: Option<SocketAddr>,
-    pub clock: EngineClock,
+    /// The engine's clock.
+    pub clock: Clock,
     /// When the server started.
     pub started: Stamp,
     pub canned_text: CannedText,
@@ -53,6 +54,37 @@ pub(super) struct Accepted {
     /// When it was tokenized and handed to the scheduler.
     pub dispatched: Stamp,
 }
+
+/// The server's own record of one generation request that reached the engine, with which tests compare a proxy's rows.
+///
+/// Stamps are on the engine's clock (with its skew).
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// Its `x-request-id` header, of the client or router.
+    pub x_request_id: Option<String>,
+    /// Its `traceparent` header.
+    pub traceparent: Option<String>,
+    /// When the request had been read.
+    pub received: Stamp,
+    /// The moments of its first sequence.
+    pub moments: Moments,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How a request ended, as the server saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The whole response was handed to the socket.
+    Finished,
+    /// The client left, or `/abort_request` was called.
+    Aborted,
+    /// The queue was full.
+    Rejected,
+}
+
+/// The most entries of [`Shared::served`]; the oldest are dropped.
+pub(super) const MAX_SERVED: usize = 100_000;
 
 impl Shared {
     /// Which part of a request this server does.

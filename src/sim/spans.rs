@@ -53,15 +53,19 @@ pub(super) fn send(accepted: &Accepted, sequence: &Sequence, finish: Stamp) {
     };
     spans.send_stages();
     let mut thread = spans.thread(Scheduler, accepted.dispatched, finish);
-    match (sequence.tokens.last(), sequence.ending) {
-        (Some(last), _) => {
+    match sequence.tokens.last() {
+        Some(last) => {
             // A prefill server has finished when the KV cache has been sent.
             let sent = (spans.mode == Mode::Prefill).then_some(sequence.moments.first_token);
             thread.end_time = sent.flatten().unwrap_or(*last).into();
         }
         // The span of a request that never ran is not closed.
-        (None, Some(EventKind::Rejected)) => mark_unclosed(&mut thread, QUEUE_FULL),
-        (None, _) => mark_unclosed(&mut thread, UNCLOSED),
+        None => {
+            let is_rejected = sequence.ending == Some(EventKind::Rejected);
+            let reason = if is_rejected { QUEUE_FULL } else { UNCLOSED };
+            thread.status = Status::error("");
+            thread.attributes.push(KeyValue::new("reason", reason));
+        }
     }
     // At a retraction all stages have ended, so the event belongs to the thread's span.
     let retracted = sequence.retractions.iter();
@@ -102,21 +106,12 @@ impl<'a> Spans<'a> {
 
     /// Sends the stages, the children of the threads. Each begins where the one before ended.
     fn send_stages(&self) {
-        let (received, dispatched) = (self.accepted.received, self.accepted.dispatched);
-        // Nine tenths of the time until the scheduler gets the request are tokenizing.
-        let tokenized = received.plus_nanos(dispatched.nanos_since(received) / 10 * 9);
-        let tokenizer: [Stage; 2] = [
-            ("tokenize", Some(tokenized), None),
-            ("api_server_dispatch", Some(dispatched), None),
-        ];
-        let tokenizer = tokenizer.map(|stage| (Tokenizer, stage)).into_iter();
-        let scheduler = self.scheduler_stages().into_iter();
-        let stages = tokenizer.chain(scheduler.map(|stage| (Scheduler, stage)));
-        let (mut from, mut before) = (received, None);
-        for (process, (name, to, unfinished_to)) in stages {
+        let (mut from, mut before) = (self.accepted.received, None);
+        for (nth, (name, to, unfinished_to)) in self.stages().into_iter().enumerate() {
             let Some(end) = to.or(unfinished_to) else {
                 break;
             };
+            let process = if nth < 2 { Tokenizer } else { Scheduler };
             let id = SpanId::from_bytes(rand::random());
             let parent = self.threads[process as usize];
             let mut span = self.span(name, id, Some(parent), from, end);
@@ -134,39 +129,45 @@ impl<'a> Spans<'a> {
         }
     }
 
-    /// The scheduler's stages, by the server's mode.
-    fn scheduler_stages(&self) -> Vec<Stage> {
+    /// The stages: two of the tokenizer, then the scheduler's, by the server's mode.
+    fn stages(&self) -> Vec<Stage> {
+        let (received, dispatched) = (self.accepted.received, self.accepted.dispatched);
+        // Nine tenths of the time until the scheduler gets the request are tokenizing.
+        let tokenized = received.plus_nanos(dispatched.nanos_since(received) / 10 * 9);
         let (sequence, moments, end) = (self.sequence, self.sequence.moments, Some(self.finish));
         let (queued, admitted) = (moments.queue_start, moments.queue_end);
         let prefilled = sequence.prefill_end();
         let decoded = sequence.tokens.last().copied();
         let prepared = moments.bootstrap_start.or(queued);
-        match self.mode {
-            Mode::Null => vec![
+        let mut stages = vec![
+            ("tokenize", Some(tokenized), None),
+            ("api_server_dispatch", Some(dispatched), None),
+        ];
+        let decoded_here = decoded.filter(|_| sequence.generated() > 1);
+        let of_scheduler: &[Stage] = match self.mode {
+            Mode::Null => &[
                 ("request_process", queued, None),
                 ("prefill_waiting", admitted, None),
                 ("prefill_forward", prefilled, end),
-                (
-                    "decode_forward",
-                    decoded.filter(|_| sequence.generated() > 1),
-                    None,
-                ),
+                ("decode_forward", decoded_here, None),
             ],
-            Mode::Prefill => vec![
+            Mode::Prefill => &[
                 ("prefill_prepare", prepared, None),
                 ("prefill_bootstrap", queued, end),
                 ("prefill_waiting", admitted, None),
                 ("prefill_forward", prefilled, end),
                 ("prefill_transfer_kv_cache", moments.first_token, None),
             ],
-            Mode::Decode => vec![
+            Mode::Decode => &[
                 ("decode_prepare", prepared, None),
                 ("decode_bootstrap", moments.reserved, end),
                 ("decode_transferred", queued, end),
                 ("decode_waiting", admitted, None),
                 ("decode_forward", decoded, None),
             ],
-        }
+        };
+        stages.extend(of_scheduler);
+        stages
     }
 
     /// Sends a span for each prefill after a retraction.
@@ -232,7 +233,16 @@ impl<'a> Spans<'a> {
             span.attributes.push(room);
         }
         if sequence.generated() > 0 {
-            add_usage(&mut span.attributes, sequence);
+            let usage = [
+                ("completion_tokens", sequence.generated()),
+                ("prompt_tokens", sequence.prompt_tokens()),
+                ("cached_tokens", sequence.cached),
+            ];
+            span.attributes.extend(usage.map(|(name, count)| {
+                KeyValue::new(format!("gen_ai.usage.{name}"), i64::from(count))
+            }));
+            let id = KeyValue::new("gen_ai.request.id", sequence.rid.to_string());
+            span.attributes.push(id);
         }
         if let Some(first) = sequence.moments.first_token {
             let name = "gen_ai.latency.time_to_first_token";
@@ -272,21 +282,4 @@ impl<'a> Spans<'a> {
         let flags = TraceFlags::default();
         SpanContext::new(self.trace, id, flags, false, self.state.clone())
     }
-}
-
-fn add_usage(attributes: &mut Vec<KeyValue>, sequence: &Sequence) {
-    for (name, count) in [
-        ("completion_tokens", sequence.generated()),
-        ("prompt_tokens", sequence.prompt_tokens()),
-        ("cached_tokens", sequence.cached),
-    ] {
-        let name = format!("gen_ai.usage.{name}");
-        attributes.push(KeyValue::new(name, i64::from(count)));
-    }
-    attributes.push(KeyValue::new("gen_ai.request.id", sequence.rid.to_string()));
-}
-
-fn mark_unclosed(span: &mut SpanData, reason: &'static str) {
-    span.status = Status::error("");
-    span.attributes.push(KeyValue::new("reason", reason));
 }

@@ -35,7 +35,6 @@ const MAX_QUEUED_SPANS: usize = 32_768;
 const MAX_BATCH_SPANS: usize = 64;
 /// The longest that a span waits for a full batch, as SGLang sets it.
 const BATCH_INTERVAL: Duration = Duration::from_millis(500);
-const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Tracer {
     /// Starts the exports of both processes, on the current Tokio runtime.
@@ -47,7 +46,6 @@ impl Tracer {
             let mut exporter = SpanExporter::builder()
                 .with_tonic()
                 .with_endpoint(format!("http://{}", settings.otlp_traces_endpoint))
-                .with_timeout(EXPORT_TIMEOUT)
                 .build()?;
             exporter.set_resource(&Resource::builder().with_service_name("sglang").build());
             let batches = BatchConfigBuilder::default()

@@ -48,10 +48,12 @@ impl Window {
 
     /// The interval of a bucket.
     fn edges(&self, bucket: usize) -> Interval {
-        let edge = |n: usize| {
-            let from_start = (n as i64).saturating_mul(self.bucket);
-            let edge = self.whole.start.saturating_add(from_start);
-            edge.min(self.whole.end)
+        let length = |n: usize| (n as i64).saturating_mul(self.bucket);
+        let edge = |n| {
+            self.whole
+                .start
+                .saturating_add(length(n))
+                .min(self.whole.end)
         };
         Interval {
             start: edge(bucket),
@@ -109,30 +111,25 @@ impl Concurrency {
     /// Computes the concurrency of intervals in a window. Intervals that only touch do not overlap; those that end before they start
     /// are ignored.
     pub fn of(intervals: impl IntoIterator<Item = Interval>, window: &Window) -> Concurrency {
-        let mut changes: Vec<(i64, i64)> = intervals
-            .into_iter()
-            .filter_map(|interval| interval.within(&window.whole))
-            .flat_map(|interval| [(interval.start, 1), (interval.end, -1)])
-            .collect();
-        // At the same time, ends sort before starts.
-        changes.sort_unstable();
-
         // Per bucket, nanoseconds times level; divided by the length at the end.
         let mut series = vec![0.0; window.buckets()];
-        let (mut level, mut peak, mut since) = (0_i64, 0_i64, window.whole.start);
-        for (at, change) in changes {
-            if level > 0 && since < at {
-                let bucket = |at: i64| ((at - window.whole.start) / window.bucket) as usize;
-                let touched = series.iter_mut().enumerate().take(bucket(at - 1) + 1);
-                for (index, sum) in touched.skip(bucket(since)) {
-                    let edges = window.edges(index);
-                    let part = at.min(edges.end) - since.max(edges.start);
-                    *sum += (level * part) as f64;
-                }
+        let mut changes: Vec<(i64, i64)> = Vec::new();
+        let bucket = |at: i64| ((at - window.whole.start) / window.bucket) as usize;
+        let inside = intervals.into_iter();
+        for interval in inside.filter_map(|interval| interval.within(&window.whole)) {
+            changes.extend([(interval.start, 1), (interval.end, -1)]);
+            let touched = bucket(interval.start)..=bucket(interval.end - 1);
+            for (sum, index) in series[touched.clone()].iter_mut().zip(touched) {
+                let part = interval.within(&window.edges(index));
+                *sum += part.map_or(0, |part| part.length()) as f64;
             }
+        }
+        // At the same time, ends sort before starts.
+        changes.sort_unstable();
+        let (mut level, mut peak) = (0_i64, 0_i64);
+        for (_, change) in changes {
             level += change;
             peak = peak.max(level);
-            since = at;
         }
         let total: f64 = series.iter().sum();
         for (bucket, sum) in series.iter_mut().enumerate() {

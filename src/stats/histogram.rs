@@ -13,7 +13,7 @@ const BUCKETS: usize = SUB * (TOP_BITS - SUB_BITS + 1) as usize;
 /// Count, minimum and maximum are exact; a quantile is within 3.2 %.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    /// The buckets up to the octave of the largest value; the capacity is that of all.
+    /// None before the first value.
     buckets: Vec<u32>,
     count: u64,
     min: i64,
@@ -38,9 +38,9 @@ impl Histogram {
             return;
         }
         let nanos = nanos.max(0);
-        let index = index(nanos);
-        self.grow(index + 1);
-        self.buckets[index] = self.buckets[index].saturating_add(times);
+        self.buckets.resize(BUCKETS, 0);
+        let bucket = &mut self.buckets[index(nanos)];
+        *bucket = bucket.saturating_add(times);
         self.count = self.count.saturating_add(u64::from(times));
         self.min = self.min.min(nanos);
         self.max = self.max.max(nanos);
@@ -48,7 +48,7 @@ impl Histogram {
 
     /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Histogram) {
-        self.grow(other.buckets.len());
+        self.buckets.resize(BUCKETS, 0);
         for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
             *bucket = bucket.saturating_add(*more);
         }
@@ -57,30 +57,18 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Grows to at least so many buckets, in whole octaves.
-    fn grow(&mut self, buckets: usize) {
-        if self.buckets.len() < buckets {
-            self.buckets.reserve_exact(BUCKETS - self.buckets.len());
-            self.buckets.resize(buckets.next_multiple_of(SUB), 0);
-        }
-    }
-
     /// The number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// The `q`-quantile in nanoseconds, interpolated as by [`super::quantile`], within 3.2 % of the exact one (above 36 minutes:
-    /// between that and the maximum). `None` of no values.
+    /// between that and the maximum). `None` of no values, and of ranks that a full bucket has lost.
     pub fn quantile(&self, q: f64) -> Option<i64> {
-        // Not `self.count`: buckets may be saturated.
-        let used = self.buckets.get(index(self.min.min(self.max))..);
-        let count = used.unwrap_or_default().iter();
-        let count = count.map(|n| u64::from(*n)).sum();
-        let (below, above, part) = ranks(count, q)?;
+        let (below, above, part) = ranks(self.count, q)?;
         let at = |rank| match rank {
             0 => Some(self.min),
-            _ if rank + 1 == count => Some(self.max),
+            _ if rank + 1 == self.count => Some(self.max),
             _ => self.at_rank(rank),
         };
         let (low, high) = (at(below)?, at(above)?);
@@ -92,16 +80,12 @@ impl Histogram {
     pub fn counts(&self, bounds: &[i64]) -> Box<[u32]> {
         let mut counts = vec![0_u32; bounds.len() + 1];
         let (from, to) = (index(self.min.min(self.max)), index(self.max));
-        let mut interval = 0;
         for (bucket, count) in self.buckets.iter().enumerate().take(to + 1).skip(from) {
-            if *count == 0 {
-                continue;
+            if *count > 0 {
+                let value = middle(bucket).clamp(self.min, self.max);
+                let sum = &mut counts[bounds.partition_point(|bound| *bound < value)];
+                *sum = sum.saturating_add(*count);
             }
-            let value = middle(bucket).clamp(self.min, self.max);
-            while bounds.get(interval).is_some_and(|bound| *bound < value) {
-                interval += 1;
-            }
-            counts[interval] = counts[interval].saturating_add(*count);
         }
         counts.into()
     }

@@ -31,21 +31,22 @@ pub type Bounds = Option<(f64, f64)>;
 /// The reported quantiles with their 95 % confidence intervals.
 pub type Intervals = [(&'static str, Bounds); 4];
 
-/// The intervals of a series whose neighbours may be correlated; `sorted` has the same values ascending. The effective sample size is
-/// the least at the median, the 90th percentile and the quantile itself: beyond a high quantile there are too few values to
+/// The intervals of a series whose neighbours may be correlated; `sorted` has the same values ascending. The effective sample size of a
+/// quantile is the least of those at it, at the median and at the 90th percentile: beyond a high quantile there are too few values to
 /// show a correlation.
 pub fn intervals(in_order: &[f64], sorted: &[f64]) -> Intervals {
-    let [p50, p90, p95, p99] = [0.5, 0.9, 0.95, 0.99].map(|q| effective_at(in_order, sorted, q));
-    [
-        ("p50", interval(sorted, 0.5, [p50; 3])),
-        ("p90", interval(sorted, 0.9, [p50, p90, p90])),
-        ("p95", interval(sorted, 0.95, [p50, p90, p95])),
-        ("p99", interval(sorted, 0.99, [p50, p90, p99])),
-    ]
+    let mut least = Some(f64::INFINITY);
+    [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)].map(|(name, q)| {
+        let at = quantile(sorted, q).filter(|at| at.is_finite());
+        let here = at.and_then(|at| effective_count(in_order, at));
+        let effective = least.zip(here).map(|(least, here)| least.min(here));
+        least = if q <= 0.9 { effective } else { least };
+        let bounds = effective.and_then(|count| dependent_interval(sorted, q, count));
+        (name, bounds)
+    })
 }
 
-/// The 95 % interval of the `q`-quantile of ascending values of an effective sample size; `None` if that is too small (see
-/// [`needed`]).
+/// The 95 % interval of the `q`-quantile of ascending values of an effective sample size; `None` if that is too small.
 fn dependent_interval(sorted: &[f64], q: f64, effective: f64) -> Option<(f64, f64)> {
     let effective = effective.min(sorted.len() as f64).floor() as u64;
     let (low, high) = ranks(effective, q)?;
@@ -55,24 +56,6 @@ fn dependent_interval(sorted: &[f64], q: f64, effective: f64) -> Option<(f64, f6
     let high = (high as f64 * scale).ceil() as usize;
     let at = |rank: usize| sorted.get(rank.clamp(1, sorted.len()) - 1).copied();
     Some((at(low)?, at(high)?))
-}
-
-/// The independent values that an interval of the `q`-quantile (above 0, below 1) needs: so many that the smallest and the largest
-/// contain it with 95 %. 368 for the p99, 72 for the p95, 6 for the median. (299 for an upper bound of the p99 alone.)
-fn needed(q: f64) -> u64 {
-    (TAIL.ln() / q.max(1.0 - q).ln()).ceil() as u64
-}
-
-/// The interval for the least of these effective sample sizes.
-fn interval(sorted: &[f64], q: f64, sizes: [Option<f64>; 3]) -> Bounds {
-    let effective = sizes.into_iter().reduce(|a, b| Some(a?.min(b?))).flatten();
-    dependent_interval(sorted, q, effective?)
-}
-
-/// [`effective_count`] at a quantile.
-fn effective_at(in_order: &[f64], sorted: &[f64], q: f64) -> Option<f64> {
-    let at = quantile(sorted, q).filter(|at| at.is_finite())?;
-    effective_count(in_order, at)
 }
 
 /// The effective sample size of a series for the share of values up to `at`: its length, divided by the ratio of the variance of
@@ -112,11 +95,9 @@ fn max_by_chance(freedom: f64) -> f64 {
 }
 
 /// The ranks, from 1, of the two bounds: the lower one is above the quantile, and the upper one below it, with at most the
-/// probability [`TAIL`] each.
+/// probability [`TAIL`] each. `None` of too few values: the smallest and the largest must contain it with 95 %, which needs 368 for the
+/// p99, 72 for the p95, 6 for the median. (299 for an upper bound of the p99 alone.)
 fn ranks(count: u64, q: f64) -> Option<(u64, u64)> {
-    if count < needed(q) {
-        return None;
-    }
     let below = Binomial::new(q, count).ok()?;
     // The library's own search computes each probability seven times.
     let least = |share: f64| {

@@ -54,17 +54,12 @@ impl Waits {
         let cuts = cuts.flat_map(|cut| [cut.start, cut.end]);
         let sweep = Sweep::of(stays, batch, cuts);
         let limits = Limits::of(stays, &sweep, batch, known);
-        let causes = match known.cause {
-            Some(cause) => vec![cause; sweep.pieces.len()],
-            None => {
-                let judge = Judge {
-                    limits: &limits,
-                    batch,
-                    known,
-                };
-                judge.causes(&sweep.pieces)
-            }
+        let judge = Judge {
+            limits: &limits,
+            batch,
+            known,
         };
+        let causes = judge.causes(&sweep.pieces);
         let (mut unattributed_s, mut sums) = (0.0, Sums::default());
         let attribute = |(piece, cause): (&Piece, Cause)| {
             let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
@@ -115,8 +110,7 @@ impl Waits {
     fn between(&self, from: i64, to: i64) -> Sums {
         let until = |at: i64| {
             let later = self.sums.partition_point(|sums| sums.at <= at);
-            let last = later.checked_sub(1).and_then(|last| self.sums.get(last));
-            last.copied().unwrap_or_default()
+            self.sums[..later].last().copied().unwrap_or_default()
         };
         if to <= from {
             return Sums::default();
@@ -145,42 +139,50 @@ impl Judge<'_> {
     /// The cause of each piece.
     fn causes(&self, pieces: &[Piece]) -> Vec<Cause> {
         let mut causes: Vec<Cause> = Vec::with_capacity(pieces.len());
-        let (mut unexplained, mut with_room, mut before) = (0.0, 0.0, None);
         let is_plain = |piece: &Piece| !self.is_full(piece) && !self.is_down(piece);
         // A stretch lasts until nobody waits, or a limit is reached.
         let continues = |a: &Piece, b: &Piece| a.to == b.from && is_plain(a) && is_plain(b);
         for stretch in pieces.chunk_by(continues) {
-            let begin = stretch.first().map_or(0, |piece| piece.from);
-            let before_it = before
-                .filter(|(to, _)| *to == begin)
-                .map(|(_, cause)| cause);
-            let common = self.of_stretch(stretch, before_it);
-            for piece in stretch {
-                let cause = common.unwrap_or(match self.is_memory(piece) {
-                    true => Cause::Memory,
-                    false => Cause::Unknown,
-                });
-                if self.is_unexplained(piece, cause) {
-                    let waited = seconds(piece) * f64::from(piece.waiting);
-                    unexplained += waited;
-                    with_room += if self.has_room(piece) { waited } else { 0.0 };
-                }
-                before = Some((piece.to, cause));
-                causes.push(cause);
-            }
+            let before = causes.len().checked_sub(1);
+            let before = before.filter(|last| pieces[*last].to == stretch[0].from);
+            let common = self.of_stretch(stretch, before.map(|last| causes[last]));
+            let of_piece = |piece| common.unwrap_or_else(|| self.of_piece(piece));
+            causes.extend(stretch.iter().map(of_piece));
         }
-        let is_sure = unexplained > 0.0 && with_room >= MAJORITY * unexplained;
-        if is_sure && !self.known.is_incomplete {
-            let all = pieces.iter().zip(&mut causes);
-            let all = all.filter(|(piece, cause)| self.is_unexplained(piece, **cause));
-            all.for_each(|(_, cause)| *cause = Cause::NotSeen);
+        // Others took the room only if there was some for most of the time.
+        let unexplained = pieces.iter().zip(&causes);
+        let unexplained = unexplained.filter(|(_, cause)| **cause == Cause::NotSeen);
+        let with_room = unexplained.map(|(piece, _)| {
+            let waited = seconds(piece) * f64::from(piece.waiting);
+            if self.has_room(piece) {
+                waited
+            } else {
+                -waited
+            }
+        });
+        if with_room.sum::<f64>() < 0.0 {
+            let all = causes.iter_mut().filter(|cause| **cause == Cause::NotSeen);
+            all.for_each(|cause| *cause = Cause::Unknown);
         }
         causes
+    }
+
+    /// The cause of a piece whose stretch has several.
+    fn of_piece(&self, piece: &Piece) -> Cause {
+        let is_untimed = Interval::any_contains(&self.known.untimed, piece.from);
+        match self.is_memory(piece) {
+            true => Cause::Memory,
+            false if self.known.is_incomplete || is_untimed => Cause::Unknown,
+            false => Cause::NotSeen,
+        }
     }
 
     /// The cause of a stretch, if all of it has the same.
     fn of_stretch(&self, stretch: &[Piece], before: Option<Cause>) -> Option<Cause> {
         let first = stretch.first()?;
+        if self.known.cause.is_some() {
+            return self.known.cause;
+        }
         if self.is_down(first) {
             return Some(Cause::Down);
         }
@@ -210,40 +212,30 @@ impl Judge<'_> {
         Interval::any_contains(&self.known.down, piece.from)
     }
 
-    /// Whether the cause of a piece is unknown, and no request of unknown times was at the server.
-    fn is_unexplained(&self, piece: &Piece, cause: Cause) -> bool {
-        cause == Cause::Unknown && !Interval::any_contains(&self.known.untimed, piece.from)
-    }
-
     fn is_memory(&self, piece: &Piece) -> bool {
         match self.usage(piece) {
             Some(usage) if usage >= FULL_USAGE => true,
             Some(usage) if usage < FREE_USAGE => false,
-            _ => {
-                let limit = self.limits.tokens;
-                limit.is_some_and(|limit| piece.tokens as f64 >= limit)
-            }
+            _ => (self.limits.tokens).is_some_and(|limit| piece.tokens as f64 >= limit),
         }
     }
 
     fn usage(&self, piece: &Piece) -> Option<f64> {
         let measured = &self.known.usage;
-        let (at, usage) = measured
-            .partition_point(|(at, _)| *at <= piece.to)
-            .checked_sub(1)
-            .and_then(|last| measured.get(last))?;
+        let until = measured.partition_point(|(at, _)| *at <= piece.to);
+        let (at, usage) = measured[..until].last()?;
         (piece.from - at < USAGE_VALID).then_some(*usage)
     }
 
     /// Whether the server could have run one more of these requests: it has run more, and held as many tokens.
     fn has_room(&self, piece: &Piece) -> bool {
         let limits = self.limits;
-        let max = limits.slots.unwrap_or(0).max(limits.ran);
+        let max = u64::from(limits.slots.unwrap_or(0)).max(limits.ran);
         let is_free = self.usage(piece).is_some_and(|usage| usage < FREE_USAGE);
         let held = limits.tokens.unwrap_or(0.0);
         let fits = (piece.tokens as f64) <= held.max(limits.held as f64);
         let has_memory = is_free || fits && !limits.may_be_memory;
-        piece.running < max && has_memory
+        u64::from(piece.running) < max && has_memory
     }
 }
 

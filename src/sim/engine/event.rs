@@ -93,7 +93,7 @@ impl EventKind {
 }
 
 /// The engine's load at one point in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
     /// Requests in prefill or decode.
     pub running: usize,
@@ -109,24 +109,8 @@ pub struct Load {
     pub used_tokens: u64,
     /// Tokens of the KV cache that only the prefix cache holds: they are evicted when memory is needed.
     pub evictable_tokens: u64,
-    /// Tokens that the last prefill batch found in the prefix cache.
-    pub hit_tokens: u64,
-    /// Tokens that the last prefill batch had to compute.
-    pub computed_tokens: u64,
-    /// Tokens of the last 40 decode steps, and how long these took, nanoseconds; 0 when idle.
-    pub decoded: (u64, i64),
-}
-
-impl Load {
-    /// Tokens a second of the last 40 decode steps.
-    pub fn gen_throughput(&self) -> f64 {
-        let (tokens, nanos) = self.decoded;
-        tokens as f64 * 1e9 / nanos.max(1) as f64
-    }
-
     /// The share of its tokens that the last prefill batch found in the prefix cache.
-    pub fn cache_hit_rate(&self) -> f64 {
-        let all = self.hit_tokens + self.computed_tokens;
-        self.hit_tokens as f64 / all.max(1) as f64
-    }
+    pub cache_hit_rate: f64,
+    /// Tokens a second of the last decode step; 0 when idle.
+    pub gen_throughput: f64,
 }

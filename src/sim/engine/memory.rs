@@ -1,7 +1,7 @@
 //! The KV cache: a number of tokens, held by requests or by the prefix cache.
 
 use super::event::Prompt;
-use super::radix::{Node, Radix};
+use super::radix::{Node, ROOT, Radix};
 
 /// The use of the KV cache. `private + cache.tokens` never exceeds `capacity`.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub(super) struct Memory {
 /// The tokens that one request holds.
 #[derive(Debug, Default)]
 pub(super) struct Allocation {
-    /// The end of its locked prefix in the prefix cache.
-    prefix: Option<Node>,
+    /// The end of its locked prefix in the prefix cache: by default the root, which is never evicted.
+    prefix: Node,
     /// Tokens in the prefix cache: found there, or inserted since.
     pub(super) shared: u64,
     private: u64,
@@ -50,22 +50,14 @@ impl Memory {
 
     /// Locks the cached prefix of the first `max` tokens of `prompt`. Cached tokens of a [`Prompt::Counted`] take no memory.
     pub(super) fn lock_prefix(&mut self, prompt: &Prompt, max: u64) -> Allocation {
-        if !self.has_cache {
-            return Allocation::default();
-        }
-        let tokens = match prompt {
-            Prompt::Tokens(tokens) => tokens,
-            Prompt::Counted { cached, .. } => {
-                return Allocation {
-                    shared: u64::from(*cached).min(max),
-                    ..Allocation::default()
-                };
-            }
+        let (prefix, shared) = match prompt {
+            _ if !self.has_cache => (ROOT, 0),
+            Prompt::Tokens(tokens) => self.cache.find(&tokens[..max as usize]),
+            Prompt::Counted { cached, .. } => (ROOT, u64::from(*cached).min(max) as usize),
         };
-        let (node, shared) = self.cache.find(&tokens[..max as usize]);
-        self.cache.lock(node);
+        self.cache.lock(prefix);
         Allocation {
-            prefix: Some(node),
+            prefix,
             shared: shared as u64,
             private: 0,
         }
@@ -94,25 +86,20 @@ impl Memory {
         allocation.private -= computed;
         let node = self.cache.insert(prompt);
         self.cache.lock(node);
-        self.unlock(allocation.prefix.replace(node));
+        self.cache
+            .unlock(std::mem::replace(&mut allocation.prefix, node));
         allocation.shared = length;
     }
 
     /// Frees everything that a request holds.
     pub(super) fn release(&mut self, allocation: Allocation) {
         self.private -= allocation.private;
-        self.unlock(allocation.prefix);
+        self.cache.unlock(allocation.prefix);
     }
 
     /// Evicts everything from the prefix cache that no request holds.
     pub(super) fn flush(&mut self) {
         self.cache.evict(u64::MAX);
-    }
-
-    fn unlock(&mut self, node: Option<Node>) {
-        if let Some(node) = node {
-            self.cache.unlock(node);
-        }
     }
 }
 

@@ -34,8 +34,8 @@ pub struct Profile {
     /// A longer prompt goes alone.
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least(1_u64))]
     pub max_prefill_tokens: u64,
-    /// Prefills of more tokens than this run in chunks; -1: never
-    #[arg(long, value_name = "N", default_value_t = 8_192, value_parser = chunk)]
+    /// Prefills of more tokens than this run in chunks; -1 or 0: never
+    #[arg(long, value_name = "N", default_value_t = 8_192, value_parser = between(-1_i64, 1_000_000_000))]
     pub chunked_prefill_size: i64,
     /// Time from arrival to the queue, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1.5, value_parser = time(MS, 0.0, 1e6))]
@@ -165,14 +165,6 @@ impl Profile {
         };
         nanos(self.prefill_floor_ms + stall)
     }
-}
-
-/// Parses a chunk size. With 0 a prefill would never end.
-fn chunk(text: &str) -> Result<i64, String> {
-    let size = between(-1, 1_000_000_000)(text).ok();
-    let hint = "must be -1, or a number from 1 to 1000000000";
-    size.filter(|size| *size != 0)
-        .ok_or_else(|| hint.to_owned())
 }
 
 /// The `nth` number of a fixed pseudo-random sequence in `[0, 1)` (SplitMix64), so that every run is the same.

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-/// A node of the tree: the end of a prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Node(usize);
+/// The index of a node of the tree: the end of a prefix.
+pub(super) type Node = usize;
 
 /// The tree. It holds only token ids, so its size is bounded by the KV cache's capacity.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub(super) struct Radix {
 /// A node with the edge that leads to it.
 #[derive(Debug, Default)]
 struct Edge {
-    parent: usize,
+    parent: Node,
     tokens: Vec<u32>,
     /// By the first token of their edges.
     children: HashMap<u32, Node>,
@@ -33,7 +32,8 @@ struct Edge {
     used: u64,
 }
 
-const ROOT: Node = Node(0);
+/// The empty prefix: locking it does nothing.
+pub(super) const ROOT: Node = 0;
 
 impl Radix {
     pub(super) fn new() -> Radix {
@@ -52,19 +52,24 @@ impl Radix {
         self.uses += 1;
         let (mut at, mut found) = (ROOT, 0);
         while let Some(first) = tokens.get(found) {
-            let Some(child) = self.nodes[at.0].children.get(first).copied() else {
+            let Some(child) = self.nodes[at].children.get(first).copied() else {
                 break;
             };
-            let edge = self.nodes[child.0].tokens.iter();
+            let edge = self.nodes[child].tokens.iter();
             let same = edge.zip(&tokens[found..]).take_while(|(a, b)| a == b);
             let same = same.count();
             found += same;
-            at = if same < self.nodes[child.0].tokens.len() {
+            at = if same < self.nodes[child].tokens.len() {
                 self.split(child, same)
             } else {
                 child
             };
-            self.touch(at);
+            let edge = &mut self.nodes[at];
+            let was_leaf = self.leaves.remove(&(edge.used, at));
+            edge.used = self.uses;
+            if was_leaf {
+                self.leaves.insert((edge.used, at));
+            }
             if at != child {
                 break;
             }
@@ -80,12 +85,12 @@ impl Radix {
             return parent;
         };
         let leaf = self.add(Edge {
-            parent: parent.0,
+            parent,
             tokens: rest.to_vec(),
             used: self.uses,
             ..Edge::default()
         });
-        let parent_edge = &mut self.nodes[parent.0];
+        let parent_edge = &mut self.nodes[parent];
         parent_edge.children.insert(*first, leaf);
         self.leaves.remove(&(parent_edge.used, parent));
         self.leaves.insert((self.uses, leaf));
@@ -97,13 +102,13 @@ impl Radix {
     pub(super) fn lock(&mut self, node: Node) {
         let mut at = node;
         while at != ROOT {
-            let edge = &mut self.nodes[at.0];
+            let edge = &mut self.nodes[at];
             if edge.locks == 0 {
                 self.locked += edge.tokens.len() as u64;
                 self.leaves.remove(&(edge.used, at));
             }
             edge.locks += 1;
-            at = Node(edge.parent);
+            at = edge.parent;
         }
     }
 
@@ -111,7 +116,7 @@ impl Radix {
     pub(super) fn unlock(&mut self, node: Node) {
         let mut at = node;
         while at != ROOT {
-            let edge = &mut self.nodes[at.0];
+            let edge = &mut self.nodes[at];
             edge.locks -= 1;
             if edge.locks == 0 {
                 self.locked -= edge.tokens.len() as u64;
@@ -119,7 +124,7 @@ impl Radix {
                     self.leaves.insert((edge.used, at));
                 }
             }
-            at = Node(edge.parent);
+            at = edge.parent;
         }
     }
 
@@ -130,12 +135,12 @@ impl Radix {
             let Some((_, leaf)) = self.leaves.pop_first() else {
                 break;
             };
-            let edge = std::mem::take(&mut self.nodes[leaf.0]);
+            let edge = std::mem::take(&mut self.nodes[leaf]);
             self.unused.push(leaf);
             evicted += edge.tokens.len() as u64;
             let parent_edge = &mut self.nodes[edge.parent];
             parent_edge.children.remove(&edge.tokens[0]);
-            let parent = Node(edge.parent);
+            let parent = edge.parent;
             if parent != ROOT && parent_edge.children.is_empty() && parent_edge.locks == 0 {
                 self.leaves.insert((parent_edge.used, parent));
             }
@@ -143,18 +148,9 @@ impl Radix {
         self.tokens -= evicted;
     }
 
-    fn touch(&mut self, node: Node) {
-        let edge = &mut self.nodes[node.0];
-        let was_leaf = self.leaves.remove(&(edge.used, node));
-        edge.used = self.uses;
-        if was_leaf {
-            self.leaves.insert((edge.used, node));
-        }
-    }
-
     /// Splits the edge to `child` after `length` tokens; returns the new node in between.
     fn split(&mut self, child: Node, length: usize) -> Node {
-        let edge = &mut self.nodes[child.0];
+        let edge = &mut self.nodes[child];
         let rest = edge.tokens.split_off(length);
         let tokens = std::mem::replace(&mut edge.tokens, rest);
         let (parent, locks, used) = (edge.parent, edge.locks, edge.used);
@@ -166,18 +162,18 @@ impl Radix {
             locks,
             used,
         });
-        self.nodes[child.0].parent = upper.0;
+        self.nodes[child].parent = upper;
         self.nodes[parent].children.insert(first, upper);
         upper
     }
 
     fn add(&mut self, edge: Edge) -> Node {
         if let Some(node) = self.unused.pop() {
-            self.nodes[node.0] = edge;
+            self.nodes[node] = edge;
             return node;
         }
         self.nodes.push(edge);
-        Node(self.nodes.len() - 1)
+        self.nodes.len() - 1
     }
 }
 

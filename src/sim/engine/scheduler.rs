@@ -15,8 +15,6 @@ use super::profile::Profile;
 
 mod prefilled;
 
-use prefilled::Prefilled;
-
 /// The most output tokens of a request that count when memory is reserved (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`).
 const MAX_RESERVED_OUTPUT: u64 = 4_096;
 /// `SGLANG_INIT_NEW_TOKEN_RATIO`, `..._MIN_..._FACTOR` and `..._DECAY_STEPS`.
@@ -35,29 +33,27 @@ pub(super) struct Scheduler {
     /// The waiting queue; on a decode server of a pair, the queue for memory.
     waiting: VecDeque<u64>,
     running: Vec<u64>,
-    /// Decode server of a pair: requests with memory that do not run yet.
-    prefilled: Option<Prefilled>,
+    /// Decode server of a pair: how many requests may have memory beside those that run.
+    pub(super) extra_slots: Option<usize>,
+    /// Decode server of a pair: requests with memory whose KV cache has not arrived yet.
+    in_transfer: Vec<u64>,
+    /// Decode server of a pair: requests that wait for a slot.
+    ready: VecDeque<u64>,
     /// The running request whose prompt is prefilled in chunks.
     chunked: Option<u64>,
     new_token_ratio: f64,
     /// Whether the first of the queue did not fit. None is tried until a running one has left.
     is_full: bool,
-    hit_tokens: u64,
-    computed_tokens: u64,
-    throughput: DecodeThroughput,
+    /// [`Load::cache_hit_rate`].
+    cache_hit_rate: f64,
+    /// When the last decode step ended.
+    decoded_at: Option<Stamp>,
+    /// [`Load::gen_throughput`].
+    gen_throughput: f64,
     /// Events that the caller has not taken yet, in order of time.
     pub(super) events: VecDeque<Event>,
     /// Whether only the first and the last token of a request are reported.
     pub(super) is_brief: bool,
-}
-
-/// The decode throughput, measured anew every [`DecodeThroughput::STEPS`] steps.
-#[derive(Debug, Default)]
-struct DecodeThroughput {
-    since: Option<Stamp>,
-    steps: u32,
-    tokens: u64,
-    last: (u64, i64),
 }
 
 /// A request in the scheduler.
@@ -111,29 +107,8 @@ struct PrefillBatch {
     reserved: f64,
 }
 
-impl DecodeThroughput {
-    /// SGLang's `--decode-log-interval`.
-    const STEPS: u32 = 40;
-
-    /// Counts a decode step that ended at `at` and generated `tokens`.
-    fn count(&mut self, tokens: u64, at: Stamp) {
-        let since = *self.since.get_or_insert(at);
-        self.steps += 1;
-        self.tokens += tokens;
-        if self.steps >= Self::STEPS {
-            self.last = (self.tokens, at.nanos_since(since));
-            *self = DecodeThroughput {
-                since: Some(at),
-                last: self.last,
-                ..DecodeThroughput::default()
-            };
-        }
-    }
-}
-
 impl Scheduler {
-    /// `extra`: on a decode server of a pair, how many requests may have memory beside those that run.
-    pub(super) fn new(profile: Profile, extra: Option<usize>) -> Scheduler {
+    pub(super) fn new(profile: Profile) -> Scheduler {
         Scheduler {
             memory: Memory::new(profile.max_total_tokens, !profile.disable_radix_cache),
             new_token_ratio: initial_ratio(&profile),
@@ -141,12 +116,14 @@ impl Scheduler {
             tasks: HashMap::default(),
             waiting: VecDeque::new(),
             running: Vec::new(),
-            prefilled: extra.map(Prefilled::new),
+            extra_slots: None,
+            in_transfer: Vec::new(),
+            ready: VecDeque::new(),
             chunked: None,
             is_full: false,
-            hit_tokens: 0,
-            computed_tokens: 0,
-            throughput: DecodeThroughput::default(),
+            cache_hit_rate: 0.0,
+            decoded_at: None,
+            gen_throughput: 0.0,
             events: VecDeque::new(),
             is_brief: false,
         }
@@ -155,23 +132,21 @@ impl Scheduler {
     /// Puts a request into the waiting queue, or rejects it.
     pub(super) fn enqueue(&mut self, request: Request, at: Stamp) {
         let id = request.id;
-        let output_tokens = request.output_tokens.max(1);
-        let max_tokens = request.prompt.tokens() + u64::from(output_tokens);
-        let max_queued = self.profile.max_queued_requests.unwrap_or(usize::MAX);
-        if self.waiting.len() >= max_queued || max_tokens >= self.profile.max_total_tokens {
-            self.emit(id, at, EventKind::Rejected);
-            return;
-        }
-        self.emit(id, at, EventKind::Queued);
         let task = Task {
             prompt: request.prompt,
-            output_tokens,
+            output_tokens: request.output_tokens.max(1),
             generated: 0,
             retractions: 0,
             allocation: Allocation::default(),
             prefilled: 0,
             is_decoding: false,
         };
+        let max_queued = self.profile.max_queued_requests.unwrap_or(usize::MAX);
+        if self.waiting.len() >= max_queued || task.max_tokens() >= self.profile.max_total_tokens {
+            self.emit(id, at, EventKind::Rejected);
+            return;
+        }
+        self.emit(id, at, EventKind::Queued);
         self.tasks.insert(id, task);
         self.waiting.push_back(id);
     }
@@ -187,8 +162,7 @@ impl Scheduler {
         if batch.members.is_empty() {
             return self.decode(starts);
         }
-        self.hit_tokens = batch.hits;
-        self.computed_tokens = batch.tokens;
+        self.cache_hit_rate = batch.hits as f64 / (batch.hits + batch.tokens) as f64;
         Some(Batch {
             kind: BatchKind::Prefill,
             nanos: self.profile.prefill_nanos(batch.chunks.into_iter()),
@@ -198,8 +172,10 @@ impl Scheduler {
 
     /// Processes the results of a step.
     pub(super) fn complete(&mut self, batch: Batch, at: Stamp) {
-        if batch.kind == BatchKind::Decode {
-            self.throughput.count(batch.members.len() as u64, at);
+        if batch.kind == BatchKind::Decode
+            && let Some(before) = self.decoded_at.replace(at).filter(|before| *before < at)
+        {
+            self.gen_throughput = batch.members.len() as f64 / at.since(before);
         }
         for member in batch.members.iter().filter(|member| member.generates_token) {
             let Some(task) = self.tasks.get_mut(&member.id) else {
@@ -217,27 +193,21 @@ impl Scheduler {
                 self.emit(member.id, at, EventKind::Token { last });
             }
             if last {
-                self.remove_running(member.id);
+                self.remove(member.id);
             }
         }
         if self.running.is_empty() {
             // The throughput is not measured across a pause.
-            self.throughput = DecodeThroughput::default();
+            (self.decoded_at, self.gen_throughput) = (None, 0.0);
         }
     }
 
     /// Removes a request; returns whether it was still here.
     pub(super) fn abort(&mut self, id: u64) -> bool {
-        if let Some(index) = self.waiting.iter().position(|waiting| *waiting == id) {
-            self.waiting.remove(index);
-            return self.tasks.remove(&id).is_some();
-        }
-        if let Some(prefilled) = &mut self.prefilled {
-            prefilled.remove(id);
-        }
-        let is_here = self.tasks.contains_key(&id);
-        self.remove_running(id);
-        is_here
+        self.waiting.retain(|waiting| *waiting != id);
+        self.in_transfer.retain(|waiting| *waiting != id);
+        self.ready.retain(|waiting| *waiting != id);
+        self.remove(id)
     }
 
     /// Empties the prefix cache, unless a request runs or waits. Returns whether it did.
@@ -249,20 +219,21 @@ impl Scheduler {
     }
 
     pub(super) fn load(&self) -> Load {
-        let prefilled = self.prefilled.as_ref();
-        let queue = prefilled.map_or(&self.waiting, |prefilled| &prefilled.ready);
+        let (queue, unreserved) = match self.extra_slots {
+            Some(_) => (&self.ready, self.waiting.len()),
+            None => (&self.waiting, 0),
+        };
         let waiting = || queue.iter().filter_map(|id| self.tasks.get(id));
         Load {
             running: self.running.len(),
             waiting: waiting().count(),
-            unreserved: prefilled.map_or(0, |_| self.waiting.len()),
-            in_transfer: prefilled.map_or(0, |prefilled| prefilled.in_transfer.len()),
+            unreserved,
+            in_transfer: self.in_transfer.len(),
             waiting_tokens: waiting().map(Task::tokens).sum(),
             used_tokens: self.memory.used(),
             evictable_tokens: self.memory.evictable(),
-            hit_tokens: self.hit_tokens,
-            computed_tokens: self.computed_tokens,
-            decoded: self.throughput.last,
+            cache_hit_rate: self.cache_hit_rate,
+            gen_throughput: self.gen_throughput,
         }
     }
 
@@ -272,23 +243,28 @@ impl Scheduler {
         self.events.insert(index, Event { id, at, kind });
     }
 
-    /// Removes a running request and frees its memory.
-    fn remove_running(&mut self, id: u64) {
-        if let Some(task) = self.tasks.remove(&id) {
-            self.memory.release(task.allocation);
-        }
+    /// Removes a request that does not wait and frees its memory. Returns whether it was there.
+    fn remove(&mut self, id: u64) -> bool {
+        let Some(task) = self.tasks.remove(&id) else {
+            return false;
+        };
+        self.memory.release(task.allocation);
         self.running.retain(|running| *running != id);
         self.chunked.take_if(|chunked| *chunked == id);
         self.is_full = false;
+        true
     }
 
     /// Returns the next prefill batch: the rest of a chunked prompt, and waiting requests in their order.
     fn prefill(&mut self, starts: Stamp) -> PrefillBatch {
         let mut batch = PrefillBatch {
-            chunk_left: u64::try_from(self.profile.chunked_prefill_size).unwrap_or(u64::MAX),
+            chunk_left: match self.profile.chunked_prefill_size {
+                ..=0 => u64::MAX,
+                size => size.unsigned_abs(),
+            },
             ..PrefillBatch::default()
         };
-        let is_empty = self.waiting.is_empty() || self.prefilled.is_some();
+        let is_empty = self.waiting.is_empty() || self.extra_slots.is_some();
         if self.chunked.is_none() && (self.is_full || is_empty) {
             return batch;
         }
@@ -299,14 +275,11 @@ impl Scheduler {
                 false => task.remaining_output() as f64,
             })
             .sum();
-        if let Some((id, task)) = self
-            .chunked
-            .and_then(|id| Some((id, self.tasks.get_mut(&id)?)))
+        if let Some(id) = self.chunked
+            && let Some(task) = self.tasks.get_mut(&id)
         {
             batch.add(id, task);
-            if task.is_decoding {
-                self.chunked = None;
-            }
+            self.chunked.take_if(|_| task.is_decoding);
         }
         while !self.is_full
             && batch.chunk_left > 0
@@ -348,7 +321,7 @@ impl Scheduler {
         }
         self.waiting.pop_front();
         self.running.push(id);
-        let cached = u32::try_from(shared).unwrap_or(u32::MAX);
+        let cached = shared as u32;
         self.emit(id, starts, EventKind::Admitted { cached });
         true
     }
@@ -359,9 +332,6 @@ impl Scheduler {
         }
         if self.memory.available() < self.running.len() as u64 {
             self.retract(at);
-            if self.memory.available() == 0 && !self.release_ready() {
-                return None;
-            }
         } else {
             let initial = initial_ratio(&self.profile);
             let min = initial * MIN_RATIO_FACTOR;
@@ -398,11 +368,9 @@ impl Scheduler {
         };
         let mut by_progress = self.running.clone();
         by_progress.sort_by_key(|id| std::cmp::Reverse(progress(id)));
-        let mut is_first = true;
         while by_progress.len() > 1
-            && (is_first || self.memory.available() < RETRACT_STEPS * by_progress.len() as u64)
+            && self.memory.available() < RETRACT_STEPS * by_progress.len() as u64
         {
-            is_first = false;
             let Some(id) = by_progress.pop() else { break };
             let Some(task) = self.tasks.get_mut(&id) else {
                 continue;
@@ -411,10 +379,7 @@ impl Scheduler {
             task.is_decoding = false;
             self.memory.release(std::mem::take(&mut task.allocation));
             self.running.retain(|running| *running != id);
-            match &mut self.prefilled {
-                Some(prefilled) => prefilled.ready.push_back(id),
-                None => self.waiting.push_back(id),
-            }
+            self.waiting.push_back(id);
             self.emit(id, at, EventKind::Retracted);
         }
         self.is_full = false;
@@ -449,6 +414,11 @@ impl Task {
     /// Tokens to prefill: after a retraction, those generated before too.
     fn tokens(&self) -> u64 {
         self.prompt.tokens() + u64::from(self.generated)
+    }
+
+    /// All tokens of prompt and output.
+    fn max_tokens(&self) -> u64 {
+        self.prompt.tokens() + u64::from(self.output_tokens)
     }
 
     /// Tokens still to generate, as far as they count when memory is reserved.

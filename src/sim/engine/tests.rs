@@ -140,23 +140,23 @@ fn an_event_is_due_when_it_comes() {
     assert_eq!(engine.next_event_at(), Some(ms(105)));
     events_until(&mut engine, 1_000);
     assert_eq!(engine.next_event_at(), None);
-    assert_eq!(engine.load().computed_tokens, 5);
+    assert_eq!(engine.load().cache_hit_rate, 0.0);
 }
 
 #[test]
-fn throughput_is_that_of_forty_decode_steps_until_it_is_idle() {
+fn throughput_is_that_of_the_last_decode_step_until_it_is_idle() {
     let mut engine = engine(4);
     for id in 0..2 {
         engine.submit(request(id, 5, 60), ms(0));
     }
-    // Steps of 14 ms with two tokens each, after the prefill of both at 10 ms: the first ends at 24 ms, the fortieth at 570.
-    engine.advance(ms(569)).count();
-    assert_eq!(engine.load().gen_throughput(), 0.0);
-    engine.advance(ms(570)).count();
-    let reported = engine.load().gen_throughput();
-    assert!((reported - 80.0 / 0.546).abs() < 1e-9, "{reported}");
+    // Steps of 14 ms with two tokens each, after the prefill of both at 10 ms: the first ends at 24 ms, the second at 38.
+    engine.advance(ms(37)).count();
+    assert_eq!(engine.load().gen_throughput, 0.0);
+    engine.advance(ms(38)).count();
+    let reported = engine.load().gen_throughput;
+    assert!((reported - 2.0 / 0.014).abs() < 1e-9, "{reported}");
     engine.advance(ms(2_000)).count();
-    assert_eq!(engine.load().gen_throughput(), 0.0);
+    assert_eq!(engine.load().gen_throughput, 0.0);
 }
 
 #[test]

@@ -28,7 +28,6 @@ const LENGTHS: &str = r#"/generate | 3+128 | {"text":"a b  c"}
 /generate | 1+128 | {"text":"","lora_path":null,"rid":null}
 /generate | 2+198 | {"text":"a b","sampling_params":{"max_new_tokens":500}}
 /generate | 2+1 | {"text":"a b","sampling_params":{"max_new_tokens":0}}
-/generate | 1+3 1+4 | {"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"max_new_tokens":4}]}
 /v1/completions | 2+128 | {"prompt":"a b"}
 /v1/completions | 1+128 2+128 | {"prompt":["a","b c"]}
 /v1/completions | 3+128 | {"prompt":[1,2,3]}
@@ -77,16 +76,17 @@ const REFUSALS: &str = r#"/generate | EOF | {
 /generate | must be a JSON object | ["a",null,null,null,null]
 /v1/chat/completions | must be a JSON object | 5
 /generate | trailing characters | {"text":"a"}}
-/generate | text: must be one value or a list | {"text":5}
-/generate | input_ids: must be one value or a list | {"input_ids":"x"}
-/generate | sampling_params: must be one value or a list | {"text":"a","sampling_params":{"n":"two"}}
+/generate | text: must be a string, a list | {"text":5}
+/generate | input_ids: must be a string, a list | {"input_ids":7}
+/generate | sampling_params.n: invalid type | {"text":"a","sampling_params":{"n":"two"}}
+/generate | sampling_params | {"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"max_new_tokens":4}]}
 /generate | not both | {"text":"a","input_ids":[1]}
-/generate | empty | {"text":[]}
-/generate | n must be at least 1, got 0 | {"text":"a","sampling_params":{"n":0}}
-/generate | at most | {"text":"a","sampling_params":{"n":99999999999}}
-/generate | max_new_tokens must be at least 0, got -1 | {"text":"a","sampling_params":{"max_new_tokens":-1}}
+/generate | from 1 to 4096 here, got 0 | {"text":[]}
+/generate | from 1 to 4096 here, got 0 | {"text":"a","sampling_params":{"n":0}}
+/generate | from 1 to 4096 here, got 99999999999 | {"text":"a","sampling_params":{"n":99999999999}}
+/generate | max_new_tokens (OpenAI: max_tokens) must be at least 0, got -1 | {"text":"a","sampling_params":{"max_new_tokens":-1}}
 /v1/completions | prompt | {}
-/v1/completions | prompt must be | {"prompt":{}}
+/v1/completions | prompt: must be a string | {"prompt":{}}
 /v1/chat/completions | Messages cannot be empty | {"prompt":"a"}
 /v1/chat/completions | empty | {"messages":[]}
 /v1/chat/completions | return_meta_info | {"messages":[{"content":"a"}],"stream":true,"return_meta_info":true}"#;

@@ -94,7 +94,14 @@ fn intervals_have_their_coverage_or_are_withheld() {
 
 #[test]
 fn too_few_values_have_no_interval() {
-    assert_eq!([0.99, 0.95, 0.5, 0.01].map(needed), [368, 72, 6, 368]);
+    for (q, needed) in [(0.99, 368), (0.95, 72), (0.5, 6), (0.01, 368)] {
+        let is_given = |count| ranks(count, q).is_some();
+        assert_eq!(
+            (is_given(needed - 1), is_given(needed)),
+            (false, true),
+            "{q}"
+        );
+    }
     let values: Vec<f64> = (0..368).map(f64::from).collect();
     // The largest of 368 is beyond the p99 with 97.5 %: 1 − 0.99³⁶⁸.
     let interval = dependent_interval(&values, 0.99, 368.0);

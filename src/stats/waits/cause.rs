@@ -195,11 +195,7 @@ impl ByCause {
 
     /// The difference to another.
     pub fn minus(&self, other: &ByCause) -> ByCause {
-        let mut left = *self;
-        other
-            .all()
-            .for_each(|(cause, nanos)| left.add(cause, -nanos));
-        left
+        ByCause(std::array::from_fn(|cause| self.0[cause] - other.0[cause]))
     }
 
     /// The causes with any waiting, in the order of [`Cause::ALL`].

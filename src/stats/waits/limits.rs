@@ -16,7 +16,7 @@ pub struct Limits {
     /// Whether an unknown limit of memory is possible: about as many tokens were held whenever any waited long.
     pub may_be_memory: bool,
     /// The 99th percentile of the running sequences.
-    pub ran: u32,
+    pub ran: u64,
     /// The 99th percentile of the tokens that those needed.
     pub held: u64,
 }
@@ -44,14 +44,11 @@ const FULL: f64 = 0.9;
 impl Limits {
     /// About the longest time of a batch: the median of the prefills, nanoseconds.
     pub fn batch(stays: &[Stay]) -> i64 {
-        let prefills = stays.iter();
-        let prefills = prefills.filter_map(|stay| Some(stay.prefill_end()? - stay.started));
-        let mut prefills: Vec<i64> = prefills.collect();
-        let middle = prefills.len() / 2;
-        match prefills.is_empty() {
-            true => DEFAULT_BATCH,
-            false => (*prefills.select_nth_unstable(middle).1).clamp(MIN_BATCH, MAX_BATCH),
-        }
+        let prefill = |stay: &Stay| Some(stay.prefill_end()? - stay.started);
+        let mut prefills: Vec<i64> = stays.iter().filter_map(prefill).collect();
+        prefills.sort_unstable();
+        let median = prefills.get(prefills.len() / 2).copied();
+        median.map_or(DEFAULT_BATCH, |nanos| nanos.clamp(MIN_BATCH, MAX_BATCH))
     }
 
     /// The known limits, and those inferred from a sweep.
@@ -60,7 +57,7 @@ impl Limits {
         let is_enough = long >= MIN_LONG_WAITS;
         let mut ran = Durations::default();
         let running = sweep.ran.range(1..);
-        running.for_each(|(running, of)| ran.add(*running, of.time));
+        running.for_each(|(running, of)| ran.add(u64::from(*running), of.time));
         let found = || match below(&sweep.pieces, None) {
             // A limit of memory, of which the values vary less, is no limit of slots.
             (Some(_), _) => None,
@@ -69,10 +66,8 @@ impl Limits {
         let slots = known.slots.or_else(|| is_enough.then(found)?);
         let from_pool = known.pool.map(|pool| pool as f64 * FULL);
         let is_told = known.is_incomplete || from_pool.is_some();
-        let (found, may_be_memory) = match is_enough && !is_told {
-            true => below(&sweep.pieces, slots),
-            false => (None, false),
-        };
+        let found = (is_enough && !is_told).then(|| below(&sweep.pieces, slots));
+        let (found, may_be_memory) = found.unwrap_or_default();
         Limits {
             slots,
             tokens: from_pool.or(found),
@@ -113,16 +108,6 @@ fn below(pieces: &[Piece], slots: Option<u32>) -> (Option<f64>, bool) {
     tokens(&pieces.iter().filter(is_below).collect::<Vec<_>>()).unwrap_or_default()
 }
 
-/// Whether sequences held their slots to decode while others waited, not only for their prefill.
-fn mostly_decodes<'p>(pieces: impl Iterator<Item = &'p Piece>) -> bool {
-    let (mut decoding, mut all) = (0.0, 0.0);
-    for piece in pieces {
-        all += piece.weight() * f64::from(piece.running);
-        decoding += piece.weight() * f64::from(piece.running - piece.prefilling);
-    }
-    decoding >= MIN_DECODING * all
-}
-
 /// The limit of tokens: about as many were needed whenever any waited long, however many sequences ran; and whether an unknown limit is
 /// possible. `None` without numbers of tokens.
 fn tokens(pieces: &[&Piece]) -> Option<(Option<f64>, bool)> {
@@ -131,13 +116,22 @@ fn tokens(pieces: &[&Piece]) -> Option<(Option<f64>, bool)> {
         tokens.add(rounded(piece.tokens), piece.weight());
         running.add(u64::from(piece.running), piece.weight());
     }
-    let spread = |of: &Durations<u64>| {
+    let spread = |of: &Durations| {
         let [low, high] = [of.quantile(0.1)?, of.quantile(0.9)?].map(|value| value as f64);
         Some((high - low) / high.max(1.0))
     };
     let least = tokens.quantile(0.1).filter(|least| *least > 0)?;
     let of_tokens = spread(&tokens)?;
-    let may_be = of_tokens <= MAX_SPREAD && mostly_decodes(pieces.iter().copied());
+    let sum = |running: fn(&Piece) -> u32| -> f64 {
+        let weighted = pieces.iter();
+        weighted
+            .map(|of| of.weight() * f64::from(running(of)))
+            .sum()
+    };
+    // Sequences held their slots to decode while others waited, not only for their prefill.
+    let decoding = sum(|piece| piece.running - piece.prefilling);
+    let mostly_decodes = decoding >= MIN_DECODING * sum(|piece| piece.running);
+    let may_be = of_tokens <= MAX_SPREAD && mostly_decodes;
     let is_limit = may_be && of_tokens < MAX_SPREAD_RATIO * spread(&running)?;
     let limit = is_limit.then_some(least as f64 * MIN_AT_LIMIT);
     Some((limit, may_be && !is_limit))

@@ -60,10 +60,4 @@ impl Stay {
         let [prompt, output] = [self.prompt, self.output].map(|tokens| tokens.min(u32::MAX.into()));
         (prompt as f64, output as f64)
     }
-
-    /// The tokens that must be free before it starts.
-    pub fn needed_tokens(&self) -> u64 {
-        let (prompt, output) = self.tokens();
-        (prompt + output) as u64
-    }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::stay::Stay;
-use crate::stats::Interval;
 
 /// A stretch of time in which the same sequences waited and ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,7 +41,7 @@ type Event = (i64, Change, u32);
 
 /// A distribution over time: how long each value lasted, possibly weighted.
 #[derive(Clone, Debug, Default)]
-pub struct Durations<V>(BTreeMap<V, f64>);
+pub struct Durations(BTreeMap<u64, f64>);
 
 /// The result of a sweep.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +51,7 @@ pub struct Sweep {
     /// All time, by the number of sequences that ran.
     pub ran: BTreeMap<u32, Ran>,
     /// How long the running sequences needed each number of tokens.
-    pub tokens: Durations<u64>,
+    pub tokens: Durations,
 }
 
 /// The time in which as many sequences ran.
@@ -75,14 +74,14 @@ impl Piece {
     }
 }
 
-impl<V: Ord + Copy> Durations<V> {
+impl Durations {
     /// Adds a duration of a value.
-    pub fn add(&mut self, value: V, weight: f64) {
+    pub fn add(&mut self, value: u64, weight: f64) {
         *self.0.entry(value).or_default() += weight;
     }
 
     /// The least value that is not exceeded for this share of the time.
-    pub fn quantile(&self, share: f64) -> Option<V> {
+    pub fn quantile(&self, share: f64) -> Option<u64> {
         let until = self.0.values().sum::<f64>() * share;
         let mut sum = 0.0;
         let found = self.0.iter().find(|(_, weight)| {
@@ -134,8 +133,8 @@ impl Sweep {
         let (time, waited) = ((piece.to - piece.from) as f64, piece.weight());
         ran.time += time;
         ran.waited += waited;
-        ran.decoding += waited * f64::from(piece.running - piece.prefilling);
         ran.prefilling += if piece.prefilling > 0 { waited } else { 0.0 };
+        ran.decoding += waited * f64::from(piece.running - piece.prefilling);
         if piece.running > 0 {
             self.tokens.add(rounded(piece.tokens), time);
         }
@@ -159,7 +158,8 @@ impl Sweep {
             }
             if *at > now.from && now.waiting > 0 {
                 let next = starts.peek().and_then(|start| stays.get(start.2 as usize));
-                let tokens = now.tokens + next.map_or(0, Stay::needed_tokens);
+                let (prompt, output) = next.map_or((0.0, 0.0), Stay::tokens);
+                let tokens = now.tokens + (prompt + output) as u64;
                 sweep.pieces.push(Piece { tokens, ..now });
             }
             now.from = *at;
@@ -205,13 +205,12 @@ fn events(stays: &[Stay], cuts: impl Iterator<Item = i64>) -> Vec<Event> {
             events.extend(stay.prefill_end().map(|at| (at, Change::First, index)));
         }
     }
-    let ends = stays.iter().map(|stay| stay.ended.max(stay.started));
-    let whole = Interval {
-        start: stays.iter().map(|stay| stay.queued).min().unwrap_or(0),
-        end: ends.max().unwrap_or(0),
-    };
-    let cuts = cuts.filter(|at| Interval::any_contains(&[whole], *at));
-    events.extend(cuts.map(|at| (at, Change::Queue, u32::MAX)));
+    let times = || events.iter().map(|event| event.0);
+    let (first, last) = (times().min(), times().max());
+    let cuts: Vec<i64> = cuts
+        .filter(|at| (first..last).contains(&Some(*at)))
+        .collect();
+    events.extend(cuts.into_iter().map(|at| (at, Change::Queue, u32::MAX)));
     events.sort_unstable();
     events
 }

@@ -174,8 +174,10 @@ impl Line {
             // server's receipt, and between the first token and the client's reading it.
             let served = self.served(&id).await;
             let sent = self.router.last().sent;
-            let there = self.ours(served.received).nanos_since(sent);
-            let back = asked.first_got.nanos_since(self.ours(served.first_token));
+            let there = self.ours(Some(served.received)).nanos_since(sent);
+            let back = asked
+                .first_got
+                .nanos_since(self.ours(served.moments.first_token));
             known.push((asked.asked, there + back));
         }
         // What passed so far is forgotten.
@@ -201,11 +203,11 @@ impl Line {
             net_sent: there.first().unwrap().sent,
             first_back: back[first_piece(&back)].sent,
             last_back: back.last().unwrap().sent,
-            received: self.ours(served.received),
-            queue_start: self.ours(served.queue_start),
-            queue_end: self.ours(served.queue_end),
-            first_token: self.ours(served.first_token),
-            finish: self.ours(served.finish),
+            received: self.ours(Some(served.received)),
+            queue_start: self.ours(served.moments.queue_start),
+            queue_end: self.ours(served.moments.queue_end),
+            first_token: self.ours(served.moments.first_token),
+            finish: self.ours(served.moments.finish),
         };
         let mut rows = self.front.rows().await;
         let row = rows.pop().unwrap();

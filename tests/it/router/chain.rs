@@ -140,10 +140,10 @@ fn check_row(row: &Row, hop: &Row, truth: &Truth) {
 fn check_moments(row: &Row, Truth { served, skew, .. }: &Truth) {
     assert_eq!(served.outcome, Outcome::Finished);
     let moments = [
-        served.received,
-        served.queue_start,
-        served.queue_end,
-        served.first_token,
+        Some(served.received),
+        served.moments.queue_start,
+        served.moments.queue_end,
+        served.moments.first_token,
     ];
     let [received, start, end, first] = moments.map(|at| at.unwrap());
     let error = TOLERANCE + number(row, "clock_offset_error");

@@ -56,10 +56,10 @@ async fn observed(sim: &Sim, stream: bool) -> Row {
 /// Moments that the reader has are those of the server's own log.
 fn is_as_served(row: &Row, served: &Served, case: &str) {
     for (moment, truth) in [
-        (Moment::ServerCreated, served.received),
-        (Moment::QueueStart, served.queue_start),
-        (Moment::QueueEnd, served.queue_end),
-        (Moment::ServerFinish, served.finish),
+        (Moment::ServerCreated, Some(served.received)),
+        (Moment::QueueStart, served.moments.queue_start),
+        (Moment::QueueEnd, served.moments.queue_end),
+        (Moment::ServerFinish, served.moments.finish),
     ] {
         let Some(read) = row.timeline.raw(moment) else {
             continue;

@@ -21,7 +21,7 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         ["--max-running-requests", "0"],
         ["--max-queued-requests", "0"],
         ["--max-total-tokens", "2"],
-        ["--chunked-prefill-size", "0"],
+        ["--chunked-prefill-size", "-2"],
         ["--context-length", "1"],
         ["--otlp-traces-endpoint", "localhost"],
         ["--gpu-share", "0"],

@@ -140,10 +140,10 @@ fn run(
     planned: &[Planned],
     extra: Option<usize>,
 ) -> Result<HashMap<u64, Seen>, TestCaseError> {
-    let mut engine = match extra {
-        Some(extra) => Engine::decode_only(profile.clone(), extra, ms(0)),
-        None => Engine::new(profile.clone(), ms(0)),
-    };
+    let mut engine = Engine::new(profile.clone(), ms(0));
+    if let Some(extra) = extra {
+        engine = engine.decode_only(extra);
+    }
     let mut to_do: Vec<(i64, u64, bool)> = Vec::new();
     for (id, one) in planned.iter().enumerate() {
         to_do.push((one.at, id as u64, false));

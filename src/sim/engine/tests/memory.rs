@@ -24,7 +24,7 @@ fn a_cached_prefix_is_not_prefilled_again() {
     assert_eq!(events_until(&mut engine, 3_000), all);
     let load = engine.load();
     assert_eq!((load.used_tokens, load.evictable_tokens), (0, 150));
-    assert!((load.cache_hit_rate() - 0.99).abs() < 1e-9);
+    assert!((load.cache_hit_rate - 0.99).abs() < 1e-9);
 
     assert!(engine.flush(ms(3_000)));
     engine.submit(with_prefix(4, 100, 0, 1), ms(3_000));

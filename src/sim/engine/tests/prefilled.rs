@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn memory_then_arrival_then_a_slot() {
     // One slot, memory for one more; steps of 12 ms.
-    let mut engine = Engine::decode_only(bare(1), 1, ms(0));
+    let mut engine = Engine::new(bare(1), ms(0)).decode_only(1);
     for id in 1..=3 {
         engine.submit(request(id, 10, 3), ms(0));
     }
@@ -39,7 +39,7 @@ fn memory_then_arrival_then_a_slot() {
 #[test]
 fn memory_is_reserved_only_while_there_is_enough() {
     let profile = with(4, |profile| profile.max_total_tokens = 100);
-    let mut engine = Engine::decode_only(profile, 8, ms(0));
+    let mut engine = Engine::new(profile, ms(0)).decode_only(8);
     // The client of the first leaves: the other gets the memory at once.
     let told = "1 60+10 at 0, 2 60+10 at 0, until 10, abort 1 at 20";
     let all = "1 reserved 0, 1 aborted 20, 2 reserved 20";
