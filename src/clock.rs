@@ -134,8 +134,8 @@ impl Clock {
 
     /// The same clock, ahead by so many nanoseconds. A manual one stays as it is.
     pub fn ahead_by(mut self, nanos: i64) -> Clock {
-        if let Clock::System(clock) = &mut self {
-            clock.epoch_minus_monotonic += nanos;
+        if let Clock::System(epoch_minus_monotonic) = &mut self {
+            *epoch_minus_monotonic += nanos;
         }
         self
     }

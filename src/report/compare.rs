@@ -202,15 +202,7 @@ impl Difference {
             None => (values.map(|of| format!("{:.2}", of * 100.0)), "% of all"),
             Some(_) => durations(values),
         };
-        let shown = shown.map(|shown| shown.replace('-', "−"));
-        let no_end = |shown: String| {
-            if shown.ends_with("inf") {
-                "no end".to_owned()
-            } else {
-                shown
-            }
-        };
-        let [value, low, high] = shown.map(no_end);
+        let [value, low, high] = shown.map(|shown| shown.replace('-', "−"));
         format!("{value} {unit} [{low}, {high}]")
     }
 

@@ -40,7 +40,8 @@ impl RequestAttempts {
         match self.count {
             // Behind a router that passes on no header, the attempts of a failed request are not known.
             0 => matches!(status, 408 | 429 | 503),
-            _ => !is_servers && has_failed(),
+            // A router that finds no server for one leg closes the other, which has not failed.
+            _ => !is_servers && (matches!(status, 429 | 503) || has_failed()),
         }
     }
 

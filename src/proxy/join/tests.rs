@@ -335,8 +335,21 @@ fn a_refused_prefill_leg_is_no_row_of_its_own_though_it_was_first() {
 }
 
 #[test]
-fn an_overload_without_an_attempt_is_the_routers() {
+fn an_overload_that_no_server_answered_is_the_routers() {
     let none = RequestAttempts::default();
     let of_router = [408, 429, 500, 503].map(|status| none.leave_to_router(status));
     assert_eq!(of_router, [true, true, false, true]);
+    // The router closed this one, as it had no decode server for it.
+    let mut closed = Attempt::new(span(1), "p0".into(), "prefill:1".into(), at(1));
+    closed.outcome = Some(Outcome::ClientAbort);
+    for (answered, expected) in [(None, true), (Some(503), false)] {
+        closed.status = answered;
+        let attempts = RequestAttempts {
+            last: Some(closed.clone()),
+            count: 1,
+            ..RequestAttempts::default()
+        };
+        let of_router = [408, 503].map(|status| attempts.leave_to_router(status));
+        assert_eq!(of_router, [false, expected]);
+    }
 }

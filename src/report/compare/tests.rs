@@ -53,7 +53,7 @@ fn sentences_of_means_of_nothing_and_of_failed_requests() {
     let unseen = difference(0.0000003, 0.0000001, 0.0000004);
     let known = [
         (unseen, format!("{none} (0 µs [0, 0])")),
-        (nothing, format!("{none} (−0.0 ms [−14.0, 9.0])")),
+        (nothing, format!("{none} (0.0 ms [−14.0, 9.0])")),
         (failed, format!("{beaten} 31.0 ms [22.0, 41.0]; {counts}")),
         (mean, format!("{of_mean} 300 µs [200, 400]")),
     ];
