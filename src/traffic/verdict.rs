@@ -18,7 +18,8 @@ type Limit = (fn(&Evidence) -> f64, f64, Option<f64>);
 /// Figures that are judged together, and the reason that is given if one of them is above a limit.
 type Criterion = (&'static [Limit], fn(&Evidence) -> String);
 
-/// One percent of late sends is what decides the p99; with a tenth of the sends late, the load is another one. Tokens that arrive while the event loop is late get late timestamps. Failures are the server's, and may be what is
+/// One percent of late sends is what decides the p99; with a tenth of the sends late, the load is another one. Tokens that arrive
+/// while the event loop is late get late timestamps. Failures are the server's, and may be what is
 /// tested: they never make a run invalid.
 const CRITERIA: [Criterion; 5] = [
     (
