@@ -84,9 +84,12 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     )
 }
 
-/// The label at the start of a line of figures.
+/// The label at the start of a line of figures. One that is too long has a line of its own.
 pub fn labelled(set: StageSet) -> String {
-    format!("{:<LABEL$}", set.label())
+    match set.label() {
+        label if label.chars().count() >= LABEL => format!("{label}\n{:LABEL$}", ""),
+        label => format!("{label:<LABEL$}"),
+    }
 }
 
 /// The clocks' error of a part's time, nanoseconds.

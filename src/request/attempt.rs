@@ -105,6 +105,8 @@ pub struct FailedAttempt {
 pub const MAX_FAILED: usize = 8;
 /// Longer durations in a list of failed attempts are taken for invalid: one year, nanoseconds.
 const MAX_FAILED_NANOS: i64 = 366 * 86_400 * NANOS;
+/// Stands in a decode server's error when its prefill server is gone.
+const PREFILL_LOST: &str = "prefill instance";
 
 impl SpanId {
     /// Makes an id from a number; `None` for 0, which W3C forbids.
@@ -236,12 +238,20 @@ pub fn append_lost_server(
     host: &str,
     outcome: Option<Outcome>,
 ) {
-    if let Some(died @ (Outcome::UpstreamDied | Outcome::ProxyError)) = outcome
-        && !error.is_empty()
-        && !host.is_empty()
-    {
-        let (role, died) = (role.name(), died.name());
-        error.push_str(&format!(" ({role} server {host}: {died})"));
+    if error.is_empty() || host.is_empty() {
+        return;
+    }
+    let is_named = role == ServerRole::Prefill && error.contains(PREFILL_LOST);
+    match outcome {
+        _ if is_named => error.push_str(&format!(" ({host})")),
+        Some(died @ (Outcome::UpstreamDied | Outcome::ProxyError)) => {
+            error.push_str(&format!(
+                " ({} server {host}: {})",
+                role.name(),
+                died.name()
+            ));
+        }
+        _ => {}
     }
 }
 

@@ -103,12 +103,12 @@ pub fn is_plain(text: &str) -> bool {
 /// it; a `'` precedes what a spreadsheet would run as a formula.
 pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_formula = is_formula(&text);
-    if is_plain(&text) || !is_formula && !text.contains(char::is_control) {
+    if is_plain(&text) || !is_formula && !text.contains(is_control) {
         return text;
     }
     let mut shown = String::from(if is_formula { "'" } else { "" });
     for c in text.chars() {
-        match c.is_control() {
+        match is_control(c) {
             true => shown += &format!("\\x{:02x}", u32::from(c)),
             false => shown.push(c),
         }
@@ -116,12 +116,17 @@ pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// Control characters, and what some readers take for the end of a line.
+fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
 /// Whether a spreadsheet would take text for a formula. Ids that begin with `-` are no formulas: they must be found as they
 /// were sent.
 fn is_formula(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text.chars().next() {
-        Some('=' | '+' | '@') => true,
+        Some('=' | '+' | '@' | '＝' | '＋' | '－' | '＠') => true,
         Some('-') => !text.chars().all(is_plain),
         _ => false,
     }

@@ -161,7 +161,7 @@ fn where_nothing_was_counted_no_share_is_shown() {
     let hosts = ["a:1", "b:1"].map(str::to_owned);
     none.hosts = hosts.map(|host| (host, none.all.clone())).into();
     let table = servers_table(&none, str::to_owned);
-    assert_eq!(table.rows[0][..4], ["a:1", "0", "0", "-"]);
+    assert_eq!(table.rows[0][..4], ["a:1", "0", "0", "0.00"]);
 }
 
 #[test]
