@@ -2,14 +2,14 @@
 //!
 //! Pure functions that know nothing of requests.
 
+mod bootstrap;
 mod concurrency;
-mod difference;
 mod histogram;
 pub mod interval;
 pub mod waits;
 
+pub use bootstrap::{PairedDifference, Statistic, paired_difference};
 pub use concurrency::{Concurrency, Interval, Window};
-pub use difference::{PairedDifference, Statistic, paired_difference};
 pub use histogram::Histogram;
 
 /// The summary of a sample, in the unit of the sample.
@@ -72,15 +72,22 @@ impl Summary {
 /// numpy's default, which bench_serving reports. `None` if there are no values or `q` is NaN.
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let (below, above, part) = ranks(sorted.len() as u64, q)?;
-    let [low, high] = [below, above].map(|rank| sorted.get(rank as usize).copied());
-    let (low, high) = (low?, high?);
-    // At a rank itself, or between equal values, these may be infinite.
-    let is_exact = part == 0.0 || low == high;
-    Some(if is_exact {
-        low
-    } else {
+    let at = |rank: u64| sorted.get(rank as usize).copied();
+    let above = at(above)?;
+    Some(interpolated(at(below)?, part, || above))
+}
+
+/// Interpolates linearly. At `part` 0 it is `low`, even if `high` is infinite.
+fn interpolated(low: f64, part: f64, high: impl FnOnce() -> f64) -> f64 {
+    if part == 0.0 {
+        return low;
+    }
+    let high = high();
+    if high.is_finite() {
         low + (high - low) * part
-    })
+    } else {
+        high
+    }
 }
 
 /// The two ranks (from 0) that a quantile lies between, and its fraction of the distance from the first to the second.

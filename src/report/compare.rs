@@ -35,7 +35,7 @@ pub struct Difference {
     pub of_b: f64,
     /// `b − a`.
     pub difference: f64,
-    /// Its lower bound.
+    /// Its lower bound; −∞ (in JSON `null`) if there is none.
     pub low: f64,
     /// Its upper bound.
     pub high: f64,
@@ -74,19 +74,20 @@ pub fn compare(
     failed: [usize; 2],
     metric: Option<ColumnId>,
     statistic: Statistic,
+    seed: u64,
 ) -> Option<Difference> {
     let all = strata.iter().map(Vec::len).sum::<usize>();
     let known = filter_pairs(strata, |value| !value.is_nan());
-    // A mean is infinite if any value is; a quantile is finite as long as few failed in any part of a run.
+    // A mean is infinite if any value is; a quantile is finite as long as few failed.
     let with_failed = match statistic {
         Statistic::Mean => None,
-        Statistic::Quantile(_) => paired_difference(&known, statistic),
+        Statistic::Quantile(_) => paired_difference(&known, statistic, seed),
     };
     let (found, kept) = match with_failed {
         Some(found) => (found, known),
         None => {
             let ended = filter_pairs(strata, f64::is_finite);
-            (paired_difference(&ended, statistic)?, ended)
+            (paired_difference(&ended, statistic, seed)?, ended)
         }
     };
     let has_failed = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
@@ -202,7 +203,11 @@ impl Difference {
             None => (values.map(|of| format!("{:.2}", of * 100.0)), "% of all"),
             Some(_) => durations(values),
         };
-        let [value, low, high] = shown.map(|shown| shown.replace('-', "−"));
+        let shown = shown.map(|shown| match shown.ends_with("inf") {
+            true => "no end".to_owned(),
+            false => shown.replace('-', "−"),
+        });
+        let [value, low, high] = shown;
         format!("{value} {unit} [{low}, {high}]")
     }
 

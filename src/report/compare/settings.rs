@@ -38,6 +38,7 @@ const STATISTICS: [(Statistic, &str, u32); 2] = [
 ];
 /// Runs that differ in this key alone are repeats with another schedule.
 const SEED: &str = "seed";
+const RESAMPLING_SEED: u64 = 1;
 
 /// A setting and its runs, by repeat and seed.
 struct Setting<'a> {
@@ -251,7 +252,7 @@ fn compare_settings(
     let counts = known(&failed).map(|side| side.iter().filter(|failed| **failed > 0.0).count());
     if counts != [0, 0] {
         let mean = Statistic::Mean;
-        found.extend(compare(&failed, counts, None, mean));
+        found.extend(compare(&failed, counts, None, mean, RESAMPLING_SEED));
     }
     for &(column, is_infinite) in metrics {
         let values = of_column(pairs, column, is_infinite);
@@ -259,7 +260,7 @@ fn compare_settings(
             continue;
         }
         for (statistic, name, min) in STATISTICS {
-            let compared = compare(&values, counts, Some(column), statistic);
+            let compared = compare(&values, counts, Some(column), statistic, RESAMPLING_SEED);
             if compared.is_none() {
                 let note = format!(
                     "a {name} is not compared where fewer than {min} requests have a value in both settings"

@@ -30,7 +30,7 @@ pub fn difference(by: f64, low: f64, high: f64) -> Difference {
 
 /// Golden reports hold all others.
 #[test]
-fn sentences_of_means_of_nothing_and_of_failed_requests() {
+fn sentences_of_means_of_endless_bounds_of_nothing_and_of_failed_requests() {
     let beaten = "shortest_queue beats round_robin on p99 TTFT by";
     let none = "no difference can be shown between round_robin and shortest_queue on p99 TTFT";
     // More requests of the worse setting failed, which cannot reverse the result.
@@ -49,10 +49,12 @@ fn sentences_of_means_of_nothing_and_of_failed_requests() {
         ..difference(-0.0003, -0.0004, -0.0002)
     };
     let of_mean = beaten.replace("p99 TTFT", "mean time per output token");
+    let endless = difference(-0.031, f64::NEG_INFINITY, -0.02);
     let nothing = difference(-0.00001, -0.014, 0.009);
     let unseen = difference(0.0000003, 0.0000001, 0.0000004);
     let known = [
         (unseen, format!("{none} (0 µs [0, 0])")),
+        (endless, format!("{beaten} 31.0 ms [20.0, no end]")),
         (nothing, format!("{none} (0.0 ms [−14.0, 9.0])")),
         (failed, format!("{beaten} 31.0 ms [22.0, 41.0]; {counts}")),
         (mean, format!("{of_mean} 300 µs [200, 400]")),
@@ -90,7 +92,7 @@ fn setting(shift: f64, seed: u64) -> Vec<f64> {
 fn compared(a: &[f64], b: &[f64], failed: usize, statistic: Statistic) -> Difference {
     let pairs = a.iter().copied().zip(b.iter().copied());
     let strata = vec![pairs.collect()];
-    compare(&strata, [0, failed], Some(ColumnId::ttft), statistic).unwrap()
+    compare(&strata, [0, failed], Some(ColumnId::ttft), statistic, 1).unwrap()
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn pairs_without_a_value_are_left_out_and_counted() {
         assert!(found.high < 0.0, "{found:?}");
         assert!(!found.is_with_failed && !found.is_shown(), "{found:?}");
     }
-    let none = compare(&Vec::new(), [0, 30], Some(ColumnId::ttft), P99);
+    let none = compare(&Vec::new(), [0, 30], Some(ColumnId::ttft), P99, 1);
     assert_eq!(none, None);
 }
 

@@ -1,10 +1,10 @@
 use std::collections::VecDeque;
 
-use rand::{Rng as _, SeedableRng as _};
-use rand_chacha::ChaCha8Rng;
+use proptest::prelude::*;
 use rand_distr::{Distribution as _, Exp1, LogNormal};
 
 use super::*;
+use crate::stats::quantile;
 
 /// How the server of a request is chosen.
 #[derive(Clone, Copy)]
@@ -17,6 +17,8 @@ enum Route {
 const SERVERS: usize = 4;
 const P50: Statistic = Statistic::Quantile(0.5);
 const P99: Statistic = Statistic::Quantile(0.99);
+/// Fewer resamples than the program draws, which is enough here.
+const RESAMPLES_HERE: usize = 100;
 
 /// Poisson arrivals with log-normal work of mean 1.
 fn workload(count: usize, load: f64, rng: &mut ChaCha8Rng) -> Vec<(f64, f64)> {
@@ -72,7 +74,7 @@ fn experiment(routes: [Route; 2], load: f64, repeats: usize, seed: u64) -> Vec<V
 fn found(seeds: u64, statistic: Statistic, of: impl Fn(u64) -> Vec<Vec<(f64, f64)>>) -> [u64; 2] {
     let mut found = [0; 2];
     for seed in 0..seeds {
-        let difference = paired_difference(&of(seed), statistic).unwrap();
+        let difference = of_resamples(&of(seed), statistic, seed, RESAMPLES_HERE).unwrap();
         found[0] += u64::from(difference.high < 0.0);
         found[1] += u64::from(difference.low > 0.0);
     }
@@ -97,14 +99,14 @@ fn equal_routes_seldom_differ() {
     }
 }
 
-/// Random routing waits longer than round robin, and that longer than the shortest queue. None is found the wrong way round; of 100 runs of
-/// 1000 about 74, 83 and 76 show it.
+/// Random routing waits longer than round robin, and that longer than the shortest queue. None is found the wrong way round; the number found
+/// of 20 (with these seeds 20, 20 and 14) shows the power of a run of 1000, which has ten values beyond its p99.
 #[test]
 fn a_better_policy_is_found() {
     for (routes, statistic, min) in [
-        ([Route::Turns, Route::Shortest], Statistic::Mean, 13),
-        ([Route::Random, Route::Shortest], P50, 13),
-        ([Route::Random, Route::Shortest], P99, 13),
+        ([Route::Turns, Route::Shortest], Statistic::Mean, 17),
+        ([Route::Random, Route::Shortest], P50, 17),
+        ([Route::Random, Route::Shortest], P99, 10),
     ] {
         let found = found(20, statistic, |seed| experiment(routes, 0.8, 1, seed));
         assert!(found[0] >= min && found[1] == 0, "{found:?} {statistic:?}");
@@ -124,13 +126,13 @@ fn intervals_of_independent_pairs_have_their_coverage() {
             (common + a, common + b + 0.3)
         });
         let pairs = [pairs.collect()];
-        let found = paired_difference(&pairs, Statistic::Mean).unwrap();
+        let found = of_resamples(&pairs, Statistic::Mean, *seed, RESAMPLES_HERE).unwrap();
         width += (found.high - found.low) / 200.0;
         found.low <= 0.3 && 0.3 <= found.high
     });
     let holds = holds.count();
     assert!(holds >= 180, "{holds}");
-    let textbook = 2.0 * 1.96 * (2.0_f64 / 400.0).sqrt();
+    let textbook = 2.0 * Z_95 * (2.0_f64 / 400.0).sqrt();
     assert!(width < 2.0 * textbook, "{width} {textbook}");
 }
 
@@ -149,35 +151,74 @@ fn too_few_pairs_have_no_bounds() {
         (0, P50, false),
     ] {
         let pairs = pairs(count, |n| (f64::from(n % 7), f64::from(n % 5)));
-        let found = paired_difference(&pairs, statistic);
+        let found = paired_difference(&pairs, statistic, 1);
         assert_eq!(found.is_some(), is_enough, "{count} {statistic:?}");
     }
-    assert_eq!(paired_difference(&[], P50), None);
+    assert_eq!(paired_difference(&[], P50, 1), None);
 }
 
 #[test]
-fn an_infinite_statistic_has_no_bounds() {
+fn infinite_values_are_in_the_bounds_and_not_in_the_difference() {
     let endless = |is: bool, n: i32| if is { f64::INFINITY } else { f64::from(n % 10) };
-    // Eight neighbours in a thousand are infinite: the p99 of all is finite, that of their section is not.
+    // Eight neighbours in a thousand are infinite: the p99 is finite, that of many resamples is not.
     let eight = pairs(1000, |n| (f64::from(n % 10), endless(n < 8, n)));
-    assert!(paired_difference(&eight, P50).unwrap().high.is_finite());
-    assert_eq!(paired_difference(&eight, P99), None);
-    // One in fifty: neither is.
+    let found = paired_difference(&eight, P50, 1).unwrap();
+    assert!(found.high.is_finite());
+    let found = paired_difference(&eight, P99, 1).unwrap();
+    assert_eq!(found.high, f64::INFINITY, "{found:?}");
+    assert!(found.low.is_finite(), "{found:?}");
+    // One in fifty: the p99 is infinite.
     let often = pairs(1000, |n| (1.0, endless(n % 50 == 0, n)));
-    assert_eq!(paired_difference(&often, P99), None);
+    assert_eq!(paired_difference(&often, P99, 1), None);
+    // Both are infinite at the same indices: any difference is possible, so neither bound is finite.
+    let both = pairs(1000, |n| {
+        (if n < 8 { f64::INFINITY } else { 1.0 }, endless(n < 8, n))
+    });
+    let found = paired_difference(&both, P99, 1).unwrap();
+    assert_eq!((found.low, found.high), (f64::NEG_INFINITY, f64::INFINITY));
 }
 
-#[test]
-fn the_interval_is_that_of_sections_by_hand() {
-    // The differences of the quarters of a run are 1, 2, 3 and 6: Student's 3.182 times √(14 / 3 / 4).
-    let quarters = |n: i32| (0.0, [1.0, 2.0, 3.0, 6.0][n as usize / 10]);
-    let found = paired_difference(&pairs(40, quarters), Statistic::Mean).unwrap();
-    assert_eq!((found.of_a, found.of_b), (0.0, 3.0));
-    for bound in [found.low, found.high] {
-        assert!(((bound - 3.0).abs() - 3.437).abs() < 1e-3, "{found:?}");
+proptest! {
+    #[test]
+    fn a_weighted_statistic_is_that_of_the_sample_written_out(
+        sample in prop::collection::vec((0..9_i32, 0..4_u32), 1..40),
+        q in 0.0..1.0_f64,
+    ) {
+        // Weights that sum up to the number of values.
+        let mut left = sample.len() as u32;
+        let mut weights: Vec<u32> = sample.iter().map(|(_, weight)| {
+            let weight = (*weight).min(left);
+            left -= weight;
+            weight
+        }).collect();
+        weights[0] += left;
+        let values: Vec<f64> = sample.iter().map(|(value, _)| f64::from(*value)).collect();
+        let mut written: Vec<f64> = values.iter().zip(&weights)
+            .flat_map(|(value, weight)| std::iter::repeat_n(*value, *weight as usize))
+            .collect();
+        written.sort_unstable_by(f64::total_cmp);
+        let mean = written.iter().sum::<f64>() / written.len() as f64;
+        let sample = Sample::new(values);
+        prop_assert!((sample.weighted(Statistic::Quantile(q), &weights) - quantile(&written, q).unwrap()).abs() < 1e-9);
+        prop_assert!((sample.weighted(Statistic::Mean, &weights) - mean).abs() < 1e-9);
     }
-    // Of three runs each is a section: 4.303 times √(2 / 2 / 3).
-    let runs: Vec<_> = (1..=3).map(|run| vec![(0.0, f64::from(run)); 20]).collect();
-    let found = paired_difference(&runs, Statistic::Mean).unwrap();
-    assert!((found.high - 2.0 - 2.484).abs() < 1e-3, "{found:?}");
+
+    #[test]
+    fn a_resample_is_as_long_as_each_stratum(
+        lengths in prop::collection::vec(1..60_usize, 1..4),
+        shorter in 1..4_usize,
+        seed in 0..1000_u64,
+    ) {
+        let mut blocks = Blocks::new(&lengths, shorter);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        for _ in 0..3 {
+            let weights = blocks.draw(&mut rng);
+            let mut start = 0;
+            for length in &lengths {
+                let sum: u32 = weights[start..start + length].iter().sum();
+                prop_assert_eq!(sum as usize, *length);
+                start += length;
+            }
+        }
+    }
 }
