@@ -153,9 +153,16 @@ impl Engine {
             at,
             deadline: at.plus_seconds(wait.get().as_secs_f64()),
         });
-        if let Err((Message::Ended(ended), _)) = self.queue.push(ended, 1) {
-            let reason = MissingReason::NoRoom;
-            self.output.record_without_report(ended.rows, reason);
+        match self.queue.push(ended, 1) {
+            Err((Message::Ended(ended), Refused::Full)) => {
+                let reason = MissingReason::NoRoom;
+                self.output.record_without_report(ended.rows, reason);
+            }
+            // No report is expected any more.
+            Err((Message::Ended(ended), Refused::Closed)) => {
+                self.output.telemetry.record(ended.rows);
+            }
+            _ => {}
         }
     }
 

@@ -90,8 +90,11 @@ impl JoinTable {
         self.has_news = true;
         let rid = span.root().and_then(|root| root.rid.as_deref());
         let was_reported = self.was_reported(rid);
-        if was_reported.is_none() {
-            self.store.add(span, now);
+        let (trace, id) = (span.trace, span.id);
+        self.store.add(span, now);
+        if was_reported.is_some() {
+            // With the spans below it, which arrived before.
+            self.store.remove_request(trace, id);
         }
         was_reported == Some(false)
     }

@@ -174,10 +174,17 @@ impl ReportStore {
             let roots = self
                 .spans(trace)
                 .filter(|(_, span)| span.root().is_some_and(&is_wanted));
-            let roots = roots.take(MAX_REQUESTS_OF_TRACE);
-            found.extend(roots.map(|(_, root)| self.assemble(trace, root.id)));
+            // A batch of spans may be sent twice.
+            let roots: BTreeSet<u64> = roots.map(|(_, root)| root.id).collect();
+            let roots = roots.into_iter().take(MAX_REQUESTS_OF_TRACE);
+            found.extend(roots.map(|id| self.assemble(trace, id)));
         }
         found
+    }
+
+    /// Removes what has arrived of a request: its root's trace and id.
+    pub fn remove_request(&mut self, trace: u128, id: u64) {
+        self.remove(&self.assemble(trace, id));
     }
 
     /// Removes the spans or line of a candidate that a row has claimed.
@@ -212,14 +219,18 @@ impl ReportStore {
     /// Drops what is too old, and the oldest items if the store is full. Returns the source of each request dropped.
     pub fn forget(&mut self, now: Stamp) -> impl Iterator<Item = TimingSource> + use<> {
         let max_age = |entries: &[Entry<Item>]| {
-            let kinds = entries.iter().filter_map(|entry| match &entry.value {
-                Item::Span(span) => Some(&span.kind),
-                _ => None,
-            });
-            let has = |is_it: fn(&SpanKind) -> bool| kinds.clone().any(is_it);
-            let has_stage = has(|kind| matches!(kind, SpanKind::Stage(_)));
-            // Stages arrive before their scheduler's span, which is sent at its end.
-            match has_stage && !has(|kind| matches!(kind, SpanKind::Scheduler(_))) {
+            let spans = || {
+                entries.iter().filter_map(|entry| match &entry.value {
+                    Item::Span(span) => Some(span),
+                    _ => None,
+                })
+            };
+            let schedulers = spans().filter(|span| matches!(span.kind, SpanKind::Scheduler(_)));
+            let ended: Vec<u64> = schedulers.map(|span| span.id).collect();
+            // Stages arrive before their scheduler's span, which is sent at its end. Other requests of the trace, such as the
+            // prefill server's of a pair, may have ended long before.
+            let mut stages = spans().filter(|span| matches!(span.kind, SpanKind::Stage(_)));
+            match stages.any(|stage| !ended.contains(&stage.parent)) {
                 true => RUNNING_MAX_AGE_NANOS,
                 false => ENDED_MAX_AGE_NANOS,
             }

@@ -3,13 +3,14 @@
 //! Each process has its own clock. Messages between them bound the clock offset: a hop cannot have read what the front had not
 //! sent, nor the front what the hop had not read. The remaining error is in each row (`hop_clock_offset_error`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
 use crate::disk::NewFile;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
+use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
 use crate::request::row::Row;
@@ -86,18 +87,24 @@ pub fn add_front_reports(
         return Err(Error::read(path, message));
     }
     let (front, front_stats) = read_rotated(front, began)?;
+    let known = [ColumnId::host, ColumnId::worker, ColumnId::router_send_time];
+    let is_unserved = |at: &usize| known.iter().all(|of| rows.value(*of, *at) == Value::Empty);
+    let unserved = rows.first_rows().filter(is_unserved);
+    let unserved: HashSet<&str> = unserved.map(|at| rows.text(ColumnId::req_id, at)).collect();
     let reports = front.first_rows().flat_map(|first| front.request(first));
     let reports = reports.filter_map(|row| Some((row.req_id.clone()?, row)));
-    let reports: HashMap<String, Row> = reports.collect();
+    // A run has millions of rows, and few of them lack anything.
+    let is_wanted = |(id, row): &(String, Row)| {
+        row.disaggregated == Some(true) || row.worker.is_some() && unserved.contains(id.as_str())
+    };
+    let reports: HashMap<String, Row> = reports.filter(is_wanted).collect();
     let with_report = |mut row: Row| {
-        let is_unserved = row.host.is_none() && row.worker.is_none();
-        let is_unserved = is_unserved && row.router_send_time.is_none();
         match row.req_id.as_ref().and_then(|id| reports.get(id)) {
             Some(front) if front.disaggregated == Some(true) => {
                 server_pair::add_front(&mut row, front);
             }
-            Some(front) if is_unserved => row.worker.clone_from(&front.worker),
-            _ => {}
+            Some(front) => row.worker.clone_from(&front.worker),
+            None => {}
         }
         row
     };

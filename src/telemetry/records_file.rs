@@ -223,9 +223,11 @@ impl OpenFile {
     }
 }
 
-/// Whether a path is an open file of this process, as `/dev/stdout` is.
+/// Whether a path is an open file of a process, as `/dev/stdout` and `/proc/1/fd/1` are.
 fn is_descriptor(path: &Path) -> bool {
-    let is_open = |path: &Path| path.starts_with("/proc/self/fd") || path.starts_with("/dev/fd");
+    let is_in_fd = |path: &Path| path.parent().is_some_and(|folder| folder.ends_with("fd"));
+    let is_open =
+        |path: &Path| path.starts_with("/dev/fd") || path.starts_with("/proc") && is_in_fd(path);
     let target = std::fs::read_link(path);
     is_open(path) || target.is_ok_and(|target| is_open(&target))
 }

@@ -177,11 +177,14 @@ impl Log {
 
     /// Adds a request at a worker that reported no times of it. The request ended at `at`.
     fn add_untimed(&mut self, worker: &str, mut untimed: Interval, at: Stamp) {
+        // Limits background work of the server, whose end is unknown.
+        untimed.end = untimed.end.min(at.nanos() + MAX_AGE_NANOS);
+        if untimed.start >= untimed.end {
+            return;
+        }
         let has_room = self.untimed.contains_key(worker) || self.untimed.len() < MAX_WORKERS;
         let worker = if has_room { worker } else { "" };
         let all = self.untimed.entry(worker.to_owned()).or_default();
-        // Limits background work of the server, whose end is unknown.
-        untimed.end = untimed.end.min(at.nanos() + MAX_AGE_NANOS);
         all.push(untimed);
         if all.len() > MAX_COUNTED {
             *all = Interval::union(std::mem::take(all));

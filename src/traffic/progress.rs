@@ -1,5 +1,7 @@
-//! The progress of a run, and how it is shown on standard error: a line every five seconds.
+//! The progress of a run, and how it is shown on standard error: a line each second on a terminal, else
+//! every five.
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,9 +32,6 @@ pub struct Progress {
     /// Requests that have failed.
     pub failed: usize,
 }
-
-/// How often a line is printed.
-const PRINT_PERIOD: Duration = Duration::from_secs(5);
 
 impl LiveProgress {
     /// Waits until the run's start is known: the time that all scheduled offsets count from, which may still be to come.
@@ -79,11 +78,16 @@ pub(super) async fn show<T>(
     std::future::pending().await
 }
 
-/// Prints a line every five seconds.
+/// Prints a line each second on a terminal, else every five.
 async fn print(live: &LiveProgress, total: usize, clock: &Clock) {
+    let seconds = if std::io::stderr().is_terminal() {
+        1
+    } else {
+        5
+    };
     let began = live.began().await;
     loop {
-        tokio::time::sleep(PRINT_PERIOD).await;
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
         let counts = live.counts();
         let rate = counts.due as f64 / clock.now().since(began).max(1.0);
         print_line(&format!(

@@ -196,6 +196,7 @@ fn at_its_deadline_a_request_is_released_with_the_reports_that_there_are() {
         let both = [report(rid), log_line(report(rid))];
         assert_eq!(both.map(|of| table.receive(of, at(10)).0), [rid == y; 2]);
     }
+    assert_eq!(table.store.len(), 0, "neither is kept");
 }
 
 #[test]

@@ -116,6 +116,32 @@ fn requests_of_a_trace_with_too_many_are_found_by_their_ids_only() {
     assert_eq!(store.by_rid("1").len(), 1);
 }
 
+#[test]
+fn spans_that_are_sent_twice_are_one_request() {
+    let mut store = ReportStore::new(100);
+    for _ in 0..2 {
+        store.add(span(7, 2, 1, scheduler()), at(0));
+        store.add(span(7, 1, 0, root_of(5)), at(0));
+    }
+    assert_eq!(store.by_rid("5").len(), 1);
+}
+
+#[test]
+fn a_running_request_is_kept_beside_ended_ones_of_its_trace() {
+    let mut store = ReportStore::new(100);
+    store.add(span(7, 2, 1, scheduler()), at(0));
+    store.add(span(7, 1, 0, root_of(1)), at(0));
+    store.add(span(7, 5, 4, SpanKind::Stage(Stage::Waiting)), at(1));
+    for second in 1..=1700 {
+        drop(store.forget(at(second)));
+        assert!(store.spans(7).count() > 0, "{second}");
+    }
+    for second in 1701..=2500 {
+        drop(store.forget(at(second)));
+    }
+    assert_eq!(store.spans(7).count(), 0, "it is dropped in the end");
+}
+
 /// The queue spans of a long stream arrive at its beginning, and many others before its end.
 #[test]
 fn a_running_request_is_kept_while_others_come_and_go() {

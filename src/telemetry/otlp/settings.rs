@@ -165,7 +165,12 @@ impl Settings {
         let own = given.endpoint.clone();
         let own = own.map(|url| ("endpoint".to_owned(), url.trim().to_owned()));
         let is_on = || env(SDK_DISABLED).is_none_or(|text| !text.eq_ignore_ascii_case("true"));
-        let named = || variable("ENDPOINT", env).filter(|_| is_on());
+        // In a variable, which other programs read too, the scheme may be left out before host and port.
+        let complete = |(name, url): (String, String)| match url.contains("://") {
+            false if url.contains(':') => (name, format!("http://{url}")),
+            _ => (name, url),
+        };
+        let named = || variable("ENDPOINT", env).filter(|_| is_on()).map(complete);
         let Some((name, url)) = own.or_else(named) else {
             return Ok(None);
         };

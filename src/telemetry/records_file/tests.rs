@@ -173,6 +173,20 @@ fn a_process_without_a_row_leaves_no_file_and_keeps_the_link_to_it() {
 }
 
 #[test]
+fn an_open_file_of_any_process_is_written_to_without_a_header() {
+    let (mut reader, pipe) = io::pipe().unwrap();
+    let mut folder = Folder::new();
+    folder.file.path = format!("/proc/{}/fd/{}", std::process::id(), pipe.as_raw_fd()).into();
+    let mut writer = folder.writer();
+    write(&mut writer, "a");
+    writer.close();
+    drop(pipe);
+    let mut written = Vec::new();
+    reader.read_to_end(&mut written).unwrap();
+    assert_eq!(written, lines("a"));
+}
+
+#[test]
 fn another_kind_of_file_is_not_moved() {
     let folder = Folder::new();
     std::fs::write(folder.path(), "[proxy]\n").unwrap();

@@ -22,11 +22,17 @@ struct Events {
     /// Whether the events' texts are appended: one did not begin with the text so far. (In an incremental stream, texts up to the
     /// first such one may be lost: it looked cumulative, which is the server's default.)
     is_incremental: bool,
+    /// Whether the events are known to be cumulative. Of those that follow only the last counts, and no other is parsed.
+    is_cumulative: bool,
+    /// The data of the last event since then.
+    last: Vec<u8>,
     is_too_long: bool,
 }
 
 /// The limit of an event's data, and of the text. A longer reply is dropped.
 const MAX_BYTES: usize = 1 << 20;
+/// By chance no text of more bytes than this is the beginning of the next one, or begins as the one before.
+const MIN_SAME_BYTES: usize = 32;
 
 impl Reply {
     /// Sets whether the body is a stream of events.
@@ -47,7 +53,10 @@ impl Reply {
         if !self.is_stream {
             self.events.event_end();
         }
-        Some(self.events.text).filter(|_| !self.events.is_too_long)
+        let events = self.events;
+        let last = serde_json::from_slice(&events.last).ok();
+        let text = last.and_then(text_of).unwrap_or(events.text);
+        Some(text).filter(|_| !events.is_too_long)
     }
 }
 
@@ -65,13 +74,26 @@ impl EventSink for Events {
             return;
         }
         // The last event of a stream is `[DONE]`, which has no text.
+        if self.is_cumulative {
+            if data.starts_with(b"{") {
+                self.last = data;
+            }
+            return;
+        }
         let body: Value = serde_json::from_slice(&data).unwrap_or_default();
         // Only `/generate` has its text at the top level.
         self.is_incremental |= body.get("text").is_none();
         let text = text_of(body).unwrap_or_default();
         // An incomplete character at the end is replaced by the next event.
         let so_far = self.text.trim_end_matches('\u{fffd}');
+        if !self.is_incremental && text.len() > MIN_SAME_BYTES && so_far.starts_with(&text) {
+            // The last event may be without the stop string that the others had begun.
+            self.text = text;
+            return;
+        }
         self.is_incremental |= !text.starts_with(so_far);
+        let has_grown = so_far.len() > MIN_SAME_BYTES && text.len() > so_far.len();
+        self.is_cumulative = has_grown && !self.is_incremental;
         match self.is_incremental {
             true => self.text.push_str(&text),
             false => self.text = text,
@@ -140,6 +162,15 @@ mod tests {
             (&[], ""),
         ] {
             assert_eq!(of_texts(texts), text, "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_text_of_a_cumulative_stream_may_be_shorter() {
+        let all = "0123456789".repeat(5);
+        for sizes in [&[40, 38][..], &[20, 36, 40, 38], &[33, 50, 33]] {
+            let texts: Vec<&str> = sizes.iter().map(|size| &all[..*size]).collect();
+            assert_eq!(of_texts(&texts), texts[texts.len() - 1]);
         }
     }
 

@@ -1,21 +1,17 @@
 //! Makes a plan from flags: data set, arrival process, client.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::report::load::Goal;
-use crate::traffic::args::{Args, ArrivalSource, DatasetName, value_name};
+use crate::traffic::args::{Args, ArrivalSource, DatasetName};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::arrival::{Arrival, Gaps};
 use crate::traffic::client::{ClientOptions, api_key};
 use crate::traffic::download;
 use crate::traffic::error::Error;
-use crate::traffic::workload::custom;
-use crate::traffic::workload::dataset::{Content, Dataset};
-use crate::traffic::workload::sharegpt::Sample;
-use crate::traffic::workload::source;
-use crate::traffic::workload::trace::{Limits, Trace};
+use crate::traffic::workload::dataset::Dataset;
+use crate::traffic::workload::trace::Limits;
 
 use super::{DEFAULT_REQUESTS, RunPlan, nanos};
 
@@ -107,8 +103,7 @@ impl Args {
     /// # Errors
     /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
     fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<Dataset, Error> {
-        use DatasetName::*;
-        let (data, seed) = (&self.data, self.seed);
+        let data = &self.data;
         let speed = data.speed(arrival)?;
         let end = speed.zip(self.duration);
         let limits = Limits {
@@ -117,28 +112,8 @@ impl Args {
             end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
             speed,
         };
-        // Clap has checked that those which need a file have one.
-        let path = data.dataset_path.as_deref();
-        let file = path.unwrap_or(Path::new(""));
-        let generated = match data.dataset_name {
-            Custom => return source::read(file, custom::Custom::default()),
-            Sharegpt => {
-                let count = self.requested_count(arrival)?.unwrap_or(DEFAULT_REQUESTS);
-                return source::read(file, Sample::new(&data.sharegpt, count, turns, seed));
-            }
-            Mooncake => return source::read(file, Trace::new(false, limits)),
-            Azure | Burstgpt => return source::read(file, Trace::new(true, limits)),
-            Random | Conversations => Dataset::endless(Content::words()),
-            RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),
-            GeneratedSharedPrefix => data.shared_prefix.dataset(seed)?,
-        };
-        match path {
-            Some(_) => Err(Error::Usage(format!(
-                "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
-                file.display(),
-                value_name(data.dataset_name)
-            ))),
-            None => Ok(generated),
-        }
+        let count = self.requested_count(arrival);
+        let count = count.map(|count| count.unwrap_or(DEFAULT_REQUESTS));
+        data.dataset(self.seed, self.vocab_size, turns, count, limits)
     }
 }

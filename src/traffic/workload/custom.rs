@@ -46,9 +46,7 @@ impl Format for Custom {
         };
         self.0.push(Arc::new(Entry {
             input: Some(input),
-            output: line
-                .completion
-                .map(|text| text.split_whitespace().count().max(1) as u64),
+            output: line.completion.map(|text| count_words(&text).max(1)),
             data_id: id(line.id),
             content,
             later: LaterTurns::Given(Vec::new()),

@@ -42,6 +42,7 @@ http://c:4317 | OTEL_SDK_DISABLED=True | http://c:4317 by grpc
  | ENDPOINT=http://c:4317; OTEL_SDK_DISABLED=True | none
  | ENDPOINT=http://c:4317; OTEL_SDK_DISABLED=false | http://c:4317 by grpc
  | PROTOCOL=http/json | none
+ | ENDPOINT=c:4317 | http://c:4317 by grpc
 
 ftp://c | | endpoint: must be http:// or https://
 nonsense | | endpoint: must be http:// or https:// with a host
