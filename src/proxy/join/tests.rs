@@ -276,6 +276,21 @@ fn the_id_in_a_response_joins_both_legs() {
     }
 }
 
+/// Both legs have one id and neither server's role is known: they are joined all the same; which answered stays open.
+#[test]
+fn one_id_joins_two_legs_of_unknown_roles() {
+    let tables = tables(true);
+    let request = tables.open("id", 100);
+    for number in [1, 2] {
+        let leg = tables.leg(number, 7, None);
+        tables.joins.add_response_id(&leg, "shared", at(1));
+    }
+    tables.joins.response_read(&request, "shared");
+    let closed = tables.joins.close(&request, at(3));
+    assert_eq!((closed.count, closed.is_named), (1, false));
+    assert_eq!(tables.counted("reply"), 2);
+}
+
 /// Clients can choose the id in the response: attempts of two requests with one id are joined to none.
 #[test]
 fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {

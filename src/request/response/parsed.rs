@@ -78,12 +78,12 @@ struct Item {
 }
 
 impl ParsedBody {
-    /// Makes the state before the first event, or before a reply.
     /// Whether nothing came of a reply, not a byte.
     pub fn is_absent(&self) -> bool {
         self.is_reply && self.first_event.is_none()
     }
 
+    /// Makes the state before the first event, or before a reply.
     pub(super) fn new(is_reply: bool) -> ParsedBody {
         ParsedBody {
             is_reply,
