@@ -19,7 +19,7 @@ pub mod topology;
 ///
 /// # Errors
 /// All problems, with key, value and what would be valid: those of the file in its order, then of the flags, then of the check. Of a
-/// file that is not TOML, only its first line that is not; nothing is checked if a part of the file could not be read.
+/// file that is not TOML, only its first line that is not.
 pub fn load(path: Option<&Path>, flags: &Args) -> Result<(Config, Credentials), Vec<String>> {
     let text = path.map_or(Ok(String::new()), read);
     let text = text.map_err(|problem| vec![problem])?;
@@ -43,7 +43,7 @@ fn load_text(
     let mut problems: Vec<String> = of_file.chain(reading.flag_problems).collect();
     match reading.config.check() {
         Ok(credentials) if problems.is_empty() => return Ok((reading.config, credentials)),
-        Err(mut errors) if reading.is_whole => {
+        Err(mut errors) if reading.is_toml => {
             errors.retain(|error| !reading.invalid_keys.contains(&error.key));
             problems.extend(errors.iter().map(of_check));
         }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinHandle;
 
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
@@ -111,6 +112,7 @@ struct Choosing {
 pub struct Upstream {
     address: Address,
     addresses: Addresses,
+    is_being_looked_up: AtomicBool,
     counts: Arc<UpstreamFigures>,
     /// Whether a task probes it.
     is_probed: AtomicBool,
@@ -251,13 +253,14 @@ impl Upstreams {
     }
 
     /// A request could not be connected to `chosen`. Moves it on to the next address and returns `true`; without one, the upstream
-    /// is out and probed. A name is looked up again before each probe: its addresses may have changed.
+    /// is out and probed. A name is looked up again meanwhile: its addresses may have changed.
     pub fn connect_failed(&self, chosen: &mut Chosen) -> bool {
         let upstream = &chosen.upstream;
         upstream.counts.connect_failures.fetch_add(1, Relaxed);
         upstream.addresses.tried(chosen.at, false);
         // If it was restarted, its cache is empty.
         *upstream.prefixes.lock() = Prefixes::default();
+        upstream.look_up_again();
         if let Some(next) = chosen.left.next() {
             chosen.at = next;
             chosen.peer = self.peer(&upstream.address, next);
@@ -267,7 +270,10 @@ impl Upstreams {
         upstream.mark_out(
             self.rules.upstream_out_s.get(),
             move |upstream| async move {
-                upstream.clone().look_up_again().await;
+                if let Some(look_up) = upstream.look_up_again() {
+                    // It fails only if the runtime ends.
+                    let _ = look_up.await;
+                }
                 upstream.can_connect(limit).await
             },
         );
@@ -303,6 +309,7 @@ impl Upstream {
         Ok(Upstream {
             address: address.clone(),
             addresses: Addresses::look_up(address, resolver)?,
+            is_being_looked_up: AtomicBool::default(),
             counts: Arc::new(UpstreamFigures {
                 name: address.name(),
                 ..UpstreamFigures::default()
@@ -329,11 +336,16 @@ impl Upstream {
         false
     }
 
-    /// Looks the name up again, on a thread that may block.
-    async fn look_up_again(self: Arc<Self>) {
-        let look_up = move || self.addresses.look_up_again(&self.address);
-        // It fails only if the runtime ends.
-        let _ = tokio::task::spawn_blocking(look_up).await;
+    /// Looks the name up again, on a thread that may block; `None` if it is being looked up or is no name.
+    fn look_up_again(self: &Arc<Self>) -> Option<JoinHandle<()>> {
+        if !self.address.is_name() || self.is_being_looked_up.swap(true, Relaxed) {
+            return None;
+        }
+        let upstream = self.clone();
+        Some(tokio::task::spawn_blocking(move || {
+            upstream.addresses.look_up_again(&upstream.address);
+            upstream.is_being_looked_up.store(false, Relaxed);
+        }))
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Http2Client {
     /// The last phase that was seen.
     seen_phase: Phase,
     idle_timeout: Duration,
+    /// How many requests were not acceptable.
+    rejected: u32,
     clock: Clock,
 }
 
@@ -41,6 +43,8 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// How long an idle client has to close once the proxy closes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// After how many requests that are not acceptable the connection is closed.
+const MAX_REJECTED: u32 = 32;
 
 impl Http2Client {
     /// Performs the handshake of HTTP/2.
@@ -68,6 +72,7 @@ impl Http2Client {
             phase,
             seen_phase: Phase::Serving,
             idle_timeout: Duration::from_secs(limits.client_idle_timeout_s.get()),
+            rejected: 0,
             clock,
         })
     }
@@ -77,7 +82,7 @@ impl Http2Client {
     /// # Errors
     /// A request is not acceptable; others may follow.
     pub async fn next(&mut self) -> Result<Option<Exchange>, Refusal> {
-        loop {
+        while self.rejected < MAX_REJECTED {
             let is_closing = self.seen_phase >= Phase::Closing;
             let accepted = tokio::select! {
                 biased;
@@ -104,11 +109,20 @@ impl Http2Client {
                     let request = Exchange::new(session, self.peer, self.clock.now());
                     Ok(Some(request))
                 }
-                Ok(Some(H2Accept::Rejected)) => Err(Refusal::BrokenHead),
+                Ok(Some(H2Accept::Rejected)) => {
+                    self.rejected += 1;
+                    Err(Refusal::BrokenHead)
+                }
                 // It is closed, broke, or does not speak HTTP/2.
                 Ok(None) | Err(_) => Ok(None),
             };
         }
+        Ok(None)
+    }
+
+    /// Whether no request is being served.
+    pub fn is_idle(&self) -> bool {
+        self.streams.is_empty()
     }
 
     /// Serves a request in a task of its own.

@@ -22,8 +22,8 @@ pub(super) struct Reading<'i> {
     pub(super) lines: BTreeMap<String, usize>,
     /// Keys of `[proxy]` with a problem. No further one is reported of them.
     pub(super) invalid_keys: Vec<String>,
-    /// Whether all of the file was read: it is TOML, and has our sections only.
-    pub(super) is_whole: bool,
+    /// Whether the file is TOML. Otherwise nothing of it was read.
+    pub(super) is_toml: bool,
 }
 
 impl<'i> Reading<'i> {
@@ -31,7 +31,7 @@ impl<'i> Reading<'i> {
     pub(super) fn new(text: &'i str) -> Reading<'i> {
         let mut reading = Reading {
             text,
-            is_whole: true,
+            is_toml: true,
             ..Reading::default()
         };
         let (document, errors) = DeTable::parse_recoverable(text);
@@ -46,7 +46,7 @@ impl<'i> Reading<'i> {
 
     /// Reports the first line that is not TOML.
     fn push_syntax(&mut self, at: usize, message: &str) {
-        self.is_whole = false;
+        self.is_toml = false;
         let mut lines = self.text.lines();
         let line = lines.nth(line_of(self.text, at) - 1).unwrap_or_default();
         let (key, value) = line.split_once('=').unwrap_or((line, ""));
@@ -87,17 +87,19 @@ impl<'i> Reading<'i> {
         }
     }
 
-    /// Reads a section, or reports what stands in its place, which is not read then.
+    /// Reads a section, or whatever stands in its place. A misplaced key or section is read all the same, so that its own problems are
+    /// reported, too, but none that only follow from its place.
     fn section(&mut self, at: usize, path: &str, value: &Spanned<DeValue<'i>>) {
         let tables = tables(value);
         let is_list = value.get_ref().is_array();
         let [proxy, ..] = &SECTIONS;
         let problem = match FileSection::nearest(path) {
             Some(section) if !tables.is_empty() => {
-                if path == section.name && is_list == section.is_list() {
-                    for (at, table) in tables {
-                        self.section_keys(section, at, table);
-                    }
+                let is_named = path == section.name;
+                for (at, table) in tables {
+                    self.section_keys(section, is_named.then_some(at), table);
+                }
+                if is_named && is_list == section.is_list() {
                     return;
                 }
                 format!("{}: write `{}`", header(path, is_list), section.header())
@@ -106,6 +108,7 @@ impl<'i> Reading<'i> {
                 return tables.iter().for_each(|(_, all)| self.table(path, all));
             }
             _ if tables.is_empty() && proxy.key(path).is_some() => {
+                self.key(proxy, at, path, value);
                 format!("{path}: belongs under `[proxy]`; write that line above it")
             }
             _ if tables.is_empty() => proxy.unknown_key(path),
@@ -114,12 +117,17 @@ impl<'i> Reading<'i> {
                 format!("unknown section `[{path}]`; there are `{all}`")
             }
         };
-        self.is_whole = false;
         self.push(at, problem);
     }
 
-    /// Reads the keys of a section. A worker's missing keys get placeholders, so that the rest of it can be checked.
-    fn section_keys(&mut self, section: &'static FileSection, at: usize, table: &DeTable<'i>) {
+    /// Reads the keys of a section. A worker's missing keys get placeholders, so that the rest of it can be checked; they are a problem
+    /// if the section, at `named_at`, is surely a worker's.
+    fn section_keys(
+        &mut self,
+        section: &'static FileSection,
+        named_at: Option<usize>,
+        table: &DeTable<'i>,
+    ) {
         if !section.is_list() {
             return self.table(section.name, table);
         }
@@ -136,6 +144,7 @@ impl<'i> Reading<'i> {
             self.lines.extend(keys);
         }
         let required = ["name", "listen", "upstream"].into_iter();
+        let Some(at) = named_at else { return };
         for key in required.filter(|key| !table.contains_key(*key)) {
             let expected = section.expected(key);
             self.push(at, format!("this `[[worker]]` has no {key}; it {expected}"));
@@ -201,6 +210,11 @@ impl<'i> Reading<'i> {
         for ((flag, section, key), texts) in &flags.keys.0 {
             let key = key.name;
             self.lines.remove(&section.full_key(key));
+            match key {
+                "hop_secret_file" => self.config.hop_secret = None,
+                "admin_token_file" => self.config.admin_token = None,
+                _ => {}
+            }
             let mut values = texts.iter().map(|text| section.parse(key, text));
             let value = match section.takes_list(key) {
                 true => Some(Value::Array(values.collect())),

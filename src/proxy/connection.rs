@@ -141,11 +141,14 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
     loop {
         match client.next().await {
             Ok(Some(exchange)) => {
-                // A stream takes as much memory as a connection with a request.
-                let Some(permit) = service.listener.connection_permit() else {
+                // A further stream takes as much memory as a connection with a request.
+                let is_alone = client.is_idle();
+                let permit = (!is_alone).then(|| service.listener.connection_permit());
+                let permit = permit.flatten();
+                if permit.is_none() && !is_alone {
                     request::refuse(service, exchange);
                     continue;
-                };
+                }
                 let service = service.clone();
                 client.serve(async move {
                     request::serve(&service, Box::new(exchange)).await;

@@ -14,6 +14,8 @@ use crate::client::error_response::Refusal;
 use crate::request::headers::OUTCOME_HEADER;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 
+use super::identity;
+
 // Names of our own headers: a map finds a `HeaderName` faster than text.
 /// Asks for our stamps in a request, has them in a response.
 pub static STAMPS: HeaderName = HeaderName::from_static(FRONT_HEADER);
@@ -98,7 +100,9 @@ pub fn to_upstream(received: &RequestHeader, has_body: bool) -> pingora::Result<
             .get(UPGRADE)
             .is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket"));
     let named = connection_names(&received.headers).unwrap_or_default();
-    let is_hop_by_hop = |name: &&HeaderName| HOP_BY_HOP.contains(name) || named.contains(name);
+    // `Connection` may not remove the id: the record has it, and hops join by it.
+    let is_named = |name: &HeaderName| named.contains(name) && *name != identity::ID;
+    let is_hop_by_hop = |name: &&HeaderName| HOP_BY_HOP.contains(name) || is_named(name);
     for name in received.headers.keys().filter(is_hop_by_hop) {
         head.remove_header(name);
     }

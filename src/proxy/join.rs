@@ -65,12 +65,14 @@ struct Table {
     shared_until: Option<Stamp>,
 }
 
-/// An attempt's own rows, which wait for more to be known of it.
+/// Rows that wait for more to be known of an attempt.
 #[derive(Debug)]
 struct WaitingRows {
     since: Stamp,
     rows: Vec<Row>,
     attempt: SharedAttempt,
+    /// Whether they are the attempt's own; else it is the prefill leg of their request.
+    is_own: bool,
 }
 
 /// The open requests of one id. Once there were several, an attempt with that id is joined to none, not even to the last one left.
@@ -139,17 +141,24 @@ impl Joins {
             return;
         }
         let mut table = self.table.lock();
-        let mut named = table.by_response_id.take(id);
-        // Of two legs with one id, that of the decode server answers.
-        named.retain(|attempt| attempt.lock().may_answer());
-        let answer = match &named[..] {
-            [answer] => answer.lock().clone(),
-            _ => return,
+        let named = table.by_response_id.take(id);
+        let room = named.first().and_then(|one| one.lock().room);
+        let is_one = match room {
+            None => named.len() == 1,
+            Some(_) => named.iter().all(|leg| leg.lock().room == room),
         };
+        if !is_one {
+            return;
+        }
+        // Of two legs with one id, that of the decode server answers, once it is known which it is.
+        let answers = named.iter().map(|leg| leg.lock().clone());
+        let answers: Vec<Attempt> = answers.filter(Attempt::may_answer).collect();
         let mut request = request.0.lock();
-        request.answered_by = Some(answer.span);
-        let legs = answer.room.map(|room| table.by_room.take(&room));
-        for attempt in legs.unwrap_or(named) {
+        request.answered_by = match &answers[..] {
+            [answer] => Some(answer.span),
+            _ => None,
+        };
+        for attempt in room.map_or(named, |room| table.by_room.take(&room)) {
             attempt.lock().is_joined = true;
             request.insert(&attempt);
             self.metrics.joins.with(&["reply"]).inc();
@@ -223,13 +232,23 @@ impl Joins {
             return rows;
         }
         // A front's row or the other leg may yet take it.
-        table.waiting.push_back(WaitingRows {
-            since: now,
-            rows: rows?,
-            attempt: attempt.data.clone(),
-        });
-        let is_full = table.waiting.len() > CAPACITY;
-        is_full.then(|| table.release_oldest(self))?
+        table.wait(self, (now, rows?), &attempt.data, true)
+    }
+
+    /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
+    pub fn with_leg(
+        &self,
+        leg: &SharedAttempt,
+        mut rows: Vec<Row>,
+        now: Stamp,
+    ) -> Option<Vec<Row>> {
+        let mut table = self.table.lock();
+        let data = leg.lock().clone();
+        if data.ended.is_none() && data.prefill.is_empty() {
+            return table.wait(self, (now, rows), leg, false);
+        }
+        legs::put_prefill(&data, &mut rows);
+        Some(rows)
     }
 
     /// The body of what is sent to `attempt`'s server names a room.
@@ -329,10 +348,32 @@ impl Table {
         legs.any(|leg| leg.lock().role == Some(ServerRole::Decode))
     }
 
+    /// Lets rows wait. Returns the oldest that do, if they are too many.
+    fn wait(
+        &mut self,
+        joins: &Joins,
+        (since, rows): (Stamp, Vec<Row>),
+        attempt: &SharedAttempt,
+        is_own: bool,
+    ) -> Option<Vec<Row>> {
+        self.waiting.push_back(WaitingRows {
+            since,
+            rows,
+            attempt: attempt.clone(),
+            is_own,
+        });
+        let is_full = self.waiting.len() > CAPACITY;
+        is_full.then(|| self.release_oldest(joins))?
+    }
+
     /// Takes the rows that have waited longest. Returns them, unless other rows have the attempt or another process writes it.
     fn release_oldest(&mut self, joins: &Joins) -> Option<Vec<Row>> {
         let mut oldest = self.waiting.pop_front()?;
         let attempt = oldest.attempt.lock().clone();
+        if !oldest.is_own {
+            legs::put_prefill(&attempt, &mut oldest.rows);
+            return Some(oldest.rows);
+        }
         if attempt.is_joined || (attempt.is_prefill_leg() && self.has_decode_leg(&attempt)) {
             return None;
         }

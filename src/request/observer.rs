@@ -174,13 +174,15 @@ impl Observer {
         let finish = self.last_read.or(is_complete.then_some(at));
         let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
         let row = &mut self.row;
+        let is_stream = row.stream == Some(true);
         row.timeline.set(Moment::Finish, finish);
         row.timeline.set(Moment::End, ended);
         row.timeline.set(Moment::FirstEvent, parsed.first_event);
         let facts = ResponseFacts {
             status: row.status.and_then(|status| u16::try_from(status).ok()),
             reported_outcome: self.reported_outcome,
-            generation_whole,
+            // Who asked for no stream may get nothing.
+            generation_whole: generation_whole.filter(|_| is_stream || !parsed.is_absent()),
             failure: parsed.failure.as_ref(),
         };
         let (outcome, error) = judge(end, &facts);
@@ -227,12 +229,17 @@ impl Observer {
         if parsed.sequences.is_empty() {
             parsed.sequences.push(SequenceObserver::default());
         }
-        let sequences = u32::try_from(parsed.sequences.len()).unwrap_or(u32::MAX);
+        // Sums count a request at its first row, so that row always exists; other indexes may be empty.
+        parsed.sequences[0].has_events = true;
+        let count = parsed.sequences.iter().filter(|one| one.has_events).count();
+        let sequences = u32::try_from(count).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row holds it for all.
         let trace = std::mem::take(&mut row.internal.trace);
-        let mut rows = vec![row; parsed.sequences.len()];
-        for (row, (sequence, index)) in rows.iter_mut().zip(parsed.sequences.into_iter().zip(0..)) {
+        let mut rows = vec![row; count];
+        let recorded = parsed.sequences.into_iter().zip(0..);
+        let recorded = recorded.filter(|(one, _)| one.has_events);
+        for (row, (sequence, index)) in rows.iter_mut().zip(recorded) {
             let is_leg = row.internal.room.is_some() && !sequence.has_prefilled();
             let is_pair = is_leg || sequence.is_decoded_elsewhere();
             sequence.put(row);

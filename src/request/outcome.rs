@@ -12,7 +12,8 @@ names! {
     #[derive(Default)]
     pub enum Outcome {
         /// The answer came whole: the message to the end of its framing, the generation to its last event; or the client left
-        /// after the last event.
+        /// after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`), unless a stream was asked
+        /// for.
         Ok = "ok",
         /// The request was wrong: 4xx, also as the code of an error event inside a 200; 3xx (it was sent to the wrong place:
         /// redirects are not followed); a request that is not valid HTTP, or over a size limit of the proxy.
@@ -28,7 +29,7 @@ names! {
         /// The engine was told to drop the request (`/abort_request`, or a deadline of its own); the client stayed.
         EngineAbort = "engine_abort",
         /// The server (or the router) ended its response early: before its head, within the message, or, where the message looks whole,
-        /// within the generation or before it: a 2xx without a body. `message_whole` and `generation_whole` say what was cut.
+        /// within the generation or before a stream's first event. `message_whole` and `generation_whole` say what was cut.
         UpstreamDied = "upstream_died",
         /// A time limit of the proxy or the generator ran out; `error` says who was waited for.
         Timeout = "timeout",

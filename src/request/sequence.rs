@@ -69,6 +69,8 @@ impl TokenCountSource {
 pub struct SequenceObserver {
     /// The engine's id, if reported.
     pub(super) engine_id: Option<String>,
+    /// An event was about it.
+    pub(super) has_events: bool,
     /// It brought text or a tool call.
     pub(super) has_text: bool,
     /// When its first token was read.

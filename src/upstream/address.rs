@@ -77,6 +77,11 @@ impl Address {
         self.is_tls
     }
 
+    /// Whether the host is a name, whose addresses may change.
+    pub fn is_name(&self) -> bool {
+        self.host.parse::<IpAddr>().is_err()
+    }
+
     /// Whether this is the address of `listener`, as far as is known without looking a name up.
     pub fn is_at(&self, listener: SocketAddr) -> bool {
         let host = match self.host.as_str() {

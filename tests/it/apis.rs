@@ -87,7 +87,12 @@ fn streams_of_typed_events_end_by_their_own_event() {
         (responses, &[text][..], "upstream_died", "without its end"),
         (responses, &[text, failed], "server_error", "oom"),
         (responses, &[text, unsaid], "server_error", wordless),
-        (responses, &[text, cancelled], "server_error", wordless),
+        (
+            responses,
+            &[text, cancelled],
+            "engine_abort",
+            "the engine aborted it",
+        ),
         (responses, &[no], "server_error", "no"),
         (messages, &[block], "upstream_died", "without its end"),
         (messages, &[block, stop], "ok", ""),
@@ -113,7 +118,7 @@ fn the_status_of_a_reply_is_read() {
         ("in_progress", Outcome::Ok, background, None),
         ("completed", Outcome::Ok, None, Some(true)),
         ("failed", Outcome::ServerError, None, Some(false)),
-        ("cancelled", Outcome::ServerError, None, Some(false)),
+        ("cancelled", Outcome::EngineAbort, None, Some(false)),
     ] {
         let body = format!(
             r#"{{"id":"resp_1","object":"response","output":[],"status":"{status}","usage":null,"error":null}}"#

@@ -96,11 +96,13 @@ async fn a_message_that_came_whole_is_judged_by_what_is_in_it() {
     for row in rows_of(vec![send(nothing)]).await {
         assert_outcome(&row, "upstream_died", "without its end");
     }
-    // Nor does one who asked for no stream get nothing.
-    let empty = answer("200 OK\r\ncontent-type: application/json", "");
-    let server = Upstream::playing(vec![empty]).await;
-    let row = of_generator(server.addr, "--disable-stream").await;
-    assert_outcome(&row, "upstream_died", "without its end");
+    // Who asked for no stream expects no event.
+    for (kind, outcome) in [("application/json", "ok"), (STREAM, "upstream_died")] {
+        let empty = answer(&format!("200 OK\r\ncontent-type: {kind}"), "");
+        let server = Upstream::playing(vec![empty]).await;
+        let row = of_generator(server.addr, "--disable-stream").await;
+        assert_outcome(&row, outcome, "");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

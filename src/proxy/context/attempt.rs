@@ -170,6 +170,16 @@ impl Context {
             .is_some_and(|attempt| attempt.room.is_none() && may(&attempt.worker))
     }
 
+    /// The server had failed, and the rest of the body was read since `began` for its room: that time is not the attempt's.
+    pub fn room_wait_ended(&mut self, began: Stamp) {
+        self.timing.upstream_ended(began);
+        self.exclude_since(began);
+        if let Some(mut attempt) = self.attempt_data() {
+            attempt.ended.get_or_insert(began);
+        }
+        self.response_end.get_or_insert(began);
+    }
+
     /// Ends the recording of a leg that has no row here.
     pub(super) fn end_leg(&mut self, at: Stamp) {
         if let Some(attempt) = &self.attempt

@@ -31,8 +31,7 @@ impl Context {
         let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
         let mut rows = observer.map(|observer| self.rows(*observer, attempts, &end, now));
         if let Some(leg) = leg {
-            rows.iter_mut()
-                .for_each(|rows| legs::put_prefill(&leg, rows));
+            rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
         }
         if let Some(attempt) = attempt {
             // Before the attempt ends: whoever waits for this leg then has all of it.

@@ -21,7 +21,7 @@ pub struct RequestAttempts {
     /// Whether the response named that one.
     pub is_named: bool,
     /// Its leg at a prefill server.
-    pub prefill_leg: Option<Attempt>,
+    pub prefill_leg: Option<SharedAttempt>,
     /// The others, in their order; at most [`MAX_FAILED`].
     pub others: Vec<Attempt>,
     /// The others as rows show them.
@@ -33,7 +33,8 @@ pub struct RequestAttempts {
 impl RequestAttempts {
     /// Whether an error response of this status is the router's own: no server had the request, or all failed otherwise.
     pub fn leave_to_router(&self, status: u16) -> bool {
-        let legs = || self.last.iter().chain(&self.prefill_leg);
+        let prefill = self.prefill_leg.as_ref().map(|leg| leg.lock().clone());
+        let legs = || self.last.iter().chain(&prefill);
         let is_servers = |attempt: &Attempt| attempt.status == Some(status);
         let is_servers = legs().chain(&self.others).any(is_servers);
         let has_failed = || legs().any(Attempt::has_failed);
@@ -100,15 +101,16 @@ impl Request {
         let last_span = last.map(|last| last.span);
         let is_prefill =
             |leg: &&Attempt| leg.role != Some(ServerRole::Decode) && Some(leg.span) != last_span;
-        let prefill = legs.into_iter().find(is_prefill);
-        let named = [prefill.map(|leg| leg.span), last_span];
+        let prefill = legs.into_iter().find(is_prefill).map(|leg| leg.span);
+        let named = [prefill, last_span];
+        let is_shared = |one: &&SharedAttempt| Some(one.lock().span) == prefill;
         let others = attempts.iter();
         let others = others.filter(|one| !named.contains(&Some(one.span)));
         let failed_sendings = all.iter().filter_map(|legs| failed(legs));
         RequestAttempts {
             others: others.take(MAX_FAILED).cloned().collect(),
             failed: failed_sendings.take(MAX_FAILED).collect(),
-            prefill_leg: prefill.cloned(),
+            prefill_leg: self.attempts.iter().find(is_shared).cloned(),
             is_named: last.is_some() && answered_by == last_span,
             last: last.cloned(),
             count,

@@ -214,6 +214,28 @@ fn while_two_processes_share_the_hops_attempts_of_the_other_have_no_rows() {
     assert_eq!(counts, [3, 2]);
 }
 
+/// The front's row waits for the report of its request's other leg, for a limited time.
+#[test]
+fn a_row_waits_for_its_other_leg() {
+    let tables = tables(true);
+    let joins = &tables.joins;
+    let row = || vec![Sample::whole().open_row()];
+    let host = |rows: Option<Vec<Row>>| rows.unwrap()[0].prefill_host.take().unwrap();
+    // The leg has reported: the row is returned at once.
+    let ended = tables.leg(1, 1, None).data;
+    ended.lock().ended = Some(at(2));
+    assert_eq!(host(joins.with_leg(&ended, row(), at(2))), "server:1");
+    // It may report until the limit or the process's end.
+    for (number, end) in [(2, at(8)), (3, Stamp::MAX)] {
+        let leg = tables.leg(number, number, None).data;
+        assert!(joins.with_leg(&leg, row(), at(2)).is_none());
+        assert!(joins.sweep(at(7)).is_empty());
+        leg.lock().host = "reported later".to_owned();
+        let mut rows = joins.sweep(end);
+        assert_eq!((rows.len(), &*host(rows.pop())), (1, "reported later"));
+    }
+}
+
 /// Behind a router that passes on no header, the id in the response joins the legs, before and after their end.
 #[test]
 fn the_id_in_a_response_joins_both_legs() {
@@ -244,7 +266,7 @@ fn the_id_in_a_response_joins_both_legs() {
         }
         let closed = joins.close(&request, at(3));
         let (last, leg) = (closed.last.unwrap(), closed.prefill_leg.unwrap());
-        let leg = leg.span;
+        let leg = leg.lock().span;
         assert_eq!((last.span, leg, closed.count), (span(2), span(1), 1));
         assert!(closed.is_named && closed.others.is_empty());
         // They are in the front's row.
@@ -252,6 +274,21 @@ fn the_id_in_a_response_joins_both_legs() {
         let counts = ["reply", "nothing"].map(|by| tables.counted(by));
         assert_eq!(counts, [2, 0]);
     }
+}
+
+/// Both legs have one id and neither server's role is known: they are joined all the same; which answered stays open.
+#[test]
+fn one_id_joins_two_legs_of_unknown_roles() {
+    let tables = tables(true);
+    let request = tables.open("id", 100);
+    for number in [1, 2] {
+        let leg = tables.leg(number, 7, None);
+        tables.joins.add_response_id(&leg, "shared", at(1));
+    }
+    tables.joins.response_read(&request, "shared");
+    let closed = tables.joins.close(&request, at(3));
+    assert_eq!((closed.count, closed.is_named), (1, false));
+    assert_eq!(tables.counted("reply"), 2);
 }
 
 /// Clients can choose the id in the response: attempts of two requests with one id are joined to none.

@@ -66,8 +66,11 @@ impl Request<'_> {
     }
 
     /// Reads the rest of a body that a hop's server does not take, for the room that makes this one of two legs: the router must
-    /// not learn of the failure, and send again, before that is known.
+    /// not learn of the failure, and send again, before that is known. Not of a client that expects `100 Continue`.
     pub(super) async fn read_room(&mut self, client: &mut Exchange) {
+        if !self.context.may_have_room() || client.head().headers.contains_key(EXPECT) {
+            return;
+        }
         let began = self.shared.clock.now();
         let all = async {
             while self.context.may_have_room() && !self.upload.is_over {
@@ -76,7 +79,7 @@ impl Request<'_> {
             Ok::<(), Failure>(())
         };
         let _ = tokio::time::timeout(ROOM_TIMEOUT, all).await;
-        self.context.exclude_since(began);
+        self.context.room_wait_ended(began);
     }
 
     /// Takes a piece of the body that was read, `None` at its end, and holds it to the limits.

@@ -78,6 +78,11 @@ struct Item {
 }
 
 impl ParsedBody {
+    /// Whether nothing came of a reply, not a byte.
+    pub fn is_absent(&self) -> bool {
+        self.is_reply && self.first_event.is_none()
+    }
+
     /// Makes the state before the first event, or before a reply.
     pub(super) fn new(is_reply: bool) -> ParsedBody {
         ParsedBody {
@@ -126,6 +131,7 @@ impl ParsedBody {
         }
         self.document_sequences.1 = index;
         let (sequence, item) = (&mut self.sequences[index], &self.item);
+        sequence.has_events = true;
         sequence.has_text |= item.has_text;
         // When the tokens of a reply arrived is unknown.
         if (item.has_text || item.tokens > Some(0)) && !self.is_reply {
@@ -184,8 +190,10 @@ impl ParsedBody {
         let Scalar::Quoted(kind) = kind else { return };
         match kind {
             b"message_stop" | b"response.completed" | b"response.incomplete" => self.done = true,
-            b"response.failed" | b"response.cancelled" => {
-                (self.done, self.has_failed) = (true, true);
+            b"response.failed" => (self.done, self.has_failed) = (true, true),
+            b"response.cancelled" => {
+                self.done = true;
+                self.record_cancel();
             }
             b"response.output_item.done" => self.item.is_repeat = true,
             _ => {}
@@ -196,9 +204,17 @@ impl ParsedBody {
     fn response_status(&mut self, status: Scalar<'_>) {
         match status {
             Scalar::Quoted(b"queued" | b"in_progress") => self.in_background = true,
-            Scalar::Quoted(b"failed" | b"cancelled") => self.has_failed = true,
+            Scalar::Quoted(b"failed") => self.has_failed = true,
+            Scalar::Quoted(b"cancelled") => self.record_cancel(),
             _ => {}
         }
+    }
+
+    fn record_cancel(&mut self) {
+        self.failure.get_or_insert(Failure {
+            is_abort: true,
+            ..Failure::default()
+        });
     }
 
     /// Ends the document: a message at its top is an error, unless a sequence stands beside it.

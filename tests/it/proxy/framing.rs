@@ -11,6 +11,17 @@ async fn post(upstream: &Upstream, lines: &str, body: &str) -> (Response, Row) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_connection_names_goes_up_all_the_same() {
+    let upstream = Upstream::ok().await;
+    let lines = "x-request-id: mine\r\nx-other: 1\r\nconnection: x-request-id, x-other\r\ncontent-length: 2";
+    let (_, row) = post(&upstream, lines, "{}").await;
+    let seen = &upstream.seen()[0];
+    assert_eq!(seen.header("x-request-id").as_deref(), Some("mine"));
+    assert_eq!(seen.header("x-other"), None);
+    assert_eq!(row["req_id"], "mine");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_length_told_twice_goes_on_once_and_trailers_that_do_not_pass_are_not_announced() {
     let (twice, joined) = (
         "content-length: 2\r\ncontent-length: 2",
