@@ -202,7 +202,11 @@ impl Difference {
             None => (values.map(|of| format!("{:.2}", of * 100.0)), "% of all"),
             Some(_) => durations(values),
         };
-        let [value, low, high] = shown.map(|shown| shown.replace('-', "−"));
+        let [value, low, high] = shown.map(|shown| match shown.parse() {
+            // No minus before 0.
+            Ok(0.0) => shown.replace('-', ""),
+            _ => shown.replace('-', "−"),
+        });
         format!("{value} {unit} [{low}, {high}]")
     }
 
