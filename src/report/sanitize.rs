@@ -308,8 +308,8 @@ mod tests {
             let (finish, error) = if n < 80 { (500, 0.05) } else { (17_700, 0.9) };
             let mut row = row(n, 1.0, error);
             row.timeline.clear(Moment::Arrival);
-            let end = at(n * 10 + finish);
-            row.timeline.set(Moment::Finish, end);
+            row.timeline.clear(Moment::Sent);
+            row.timeline.set(Moment::Finish, at(n * 10 + finish));
             row.derive_anew();
             row
         };

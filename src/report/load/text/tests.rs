@@ -88,7 +88,8 @@ fn intervals_take_requests_of_all_servers_in_the_order_of_arrival() {
         to.nanos_since(from)
     });
     let summary = Summary::of_records(&records, &run());
-    assert_says(&summary.to_text(), "p99 too few");
+    let some = Summary::of_records(&records[..200], &run()).to_text();
+    assert_says(&some, "p99 too few");
     let few = Summary::of_records(&records[..9], &run()).to_text();
     assert_says(&few, "No 95 % intervals: too few requests");
     let json = summary.to_json();
