@@ -89,11 +89,7 @@ pub fn durations<const N: usize>(seconds: [f64; N]) -> ([String; N], &'static st
         0.000_995.. => ("ms", 1e3, 1),
         _ => ("µs", 1e6, 0),
     };
-    // A rounding error must not be shown as "-0.0".
-    let format = |of: f64| match format!("{:.decimals$}", of * per_second) {
-        shown if shown.parse() == Ok(0.0) => shown.replace('-', ""),
-        shown => shown,
-    };
+    let format = |of: f64| format!("{:.decimals$}", of * per_second);
     (seconds.map(format), unit)
 }
 

@@ -123,7 +123,11 @@ fn announcement(plan: &Plan) -> String {
         lines.push_str(&format!("  {key} = {}\n", values.join(", ")));
     }
     let is_external = keys.engine == EngineName::External;
-    let is_shown = |key: &&str| *key != "num_gpus" || !(is_external || keys.has_pairs());
+    let is_shown = |key: &&str| match *key {
+        "num_gpus" => !(is_external || keys.has_pairs()),
+        "repeats" => keys.repeats > 1,
+        _ => true,
+    };
     let value = |key: &str| Some(format!("{key} = {}", settings.text(key)?));
     let pairs = SHOWN.split(' ').filter(is_shown).filter_map(value);
     let pairs: Vec<String> = pairs.collect();

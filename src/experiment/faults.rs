@@ -64,14 +64,19 @@ impl Schedule {
 }
 
 fn parse_phases(text: &str) -> Result<Vec<Phase>, String> {
+    let mut phases: Vec<Phase> = Vec::new();
     let table: BTreeMap<String, BTreeSet<usize>> = inline_table(text)?;
-    let phase = |(at, down): (String, _)| {
+    for (at, down) in table {
         let seconds = units::seconds(&at).filter(|at| at.is_finite() && *at >= 0.0);
         let seconds = seconds.ok_or_else(|| format!("`{at}` is no time, 0 or more"))?;
-        Ok((seconds, down))
-    };
-    let phases: Result<Vec<Phase>, String> = table.into_iter().map(phase).collect();
-    let mut phases = phases?;
+        if phases.iter().any(|(at, _)| *at == seconds) {
+            return Err(format!("{seconds} s is given twice"));
+        }
+        phases.push((seconds, down));
+    }
+    if phases.is_empty() {
+        return Err("is empty".to_owned());
+    }
     phases.sort_by(|a, b| a.0.total_cmp(&b.0));
     Ok(phases)
 }
@@ -136,6 +141,12 @@ impl FaultPlan {
             self.needs_hops() || spec.engine != EngineName::External,
             "failure_kind = \"kill\": external servers cannot be killed; use \"refuse\", \"reset\" or \"stall\" at a hop"
         );
+        let mut keys = spec.proxy.keys().filter(|_| self.needs_hops());
+        if let Some(key) = keys.find(|key| key.starts_with("admin_token")) {
+            bail!(
+                "proxy.{key}: the experiment asks its proxy for faults without one; leave it out"
+            );
+        }
         Ok(())
     }
 

@@ -78,7 +78,7 @@ impl Deployment {
     /// The specification is invalid, a port is taken, or a process ended or was not ready in time; then the error has the end of its log,
     /// the likely cause and a remedy.
     pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
-        let traces = spec.traces.then(ports::free).transpose()?;
+        let traces = spec.traces.then(|| spec.port()).transpose()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
         let mut deployment = Deployment {
@@ -172,7 +172,7 @@ impl Deployment {
             Router::External => (spec.router_url.iter().cloned().collect(), None),
             Router::SglangRouter => {
                 let program = router::find(spec.router_program.as_deref())?;
-                let (addr, metrics) = (ports::free()?, ports::free()?);
+                let (addr, metrics) = (spec.port()?, spec.port()?);
                 let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
                 let own = ["--prometheus-host", &ip, "--prometheus-port", &port];
                 let line = CommandLine::new(program, &["launch"]).listening_on(addr);
@@ -207,7 +207,7 @@ impl Deployment {
         upstream: &[String],
         traces: Option<SocketAddr>,
     ) -> anyhow::Result<String> {
-        let (front, admin) = (ports::free()?, ports::free()?);
+        let (front, admin) = (spec.port()?, spec.port()?);
         let servers = self.servers.iter_mut();
         servers.for_each(|server| server.admin = Some(admin));
         let hop = |server: &Server| Some((server.hop?, server.file.url.clone()));
@@ -238,7 +238,7 @@ impl Drop for Deployment {
 /// Makes the servers, without starting them. They are to send traces to the address `traces`.
 fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<Vec<Server>> {
     let traces = traces.map(|addr| format!("--otlp-traces-endpoint={addr}"));
-    let free_if = |is_wanted: bool| is_wanted.then(ports::free).transpose();
+    let free_if = |is_wanted: bool| is_wanted.then(|| spec.port()).transpose();
     let server = |(number, server): (usize, &ServerSpec)| {
         let name = spec.server_name(number);
         let role = spec.role(number);
@@ -248,7 +248,7 @@ fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<
             ServerSpec::Started(line) => {
                 let addr = match spec.base_port {
                     Some(base) => ports::server_port(base, number)?,
-                    None => ports::free()?,
+                    None => spec.port()?,
                 };
                 let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));
                 let line = line.clone().listening_on(addr).with(port).with(&traces);
@@ -285,6 +285,14 @@ async fn flush_caches(spec: &DeploymentSpec) -> Vec<String> {
     let flushes = urls.map(|url| flush_cache(&spec.access, url));
     let flushed = join_all(flushes).await.into_iter();
     flushed.filter_map(Result::err).collect()
+}
+
+impl DeploymentSpec {
+    /// Finds a free port that is not planned for a server.
+    fn port(&self) -> anyhow::Result<SocketAddr> {
+        let base = self.base_port.map_or(0, u32::from);
+        ports::free(&(base..base + self.servers.len() as u32))
+    }
 }
 
 impl Server {

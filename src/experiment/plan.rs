@@ -317,7 +317,7 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Pl
         return Err(unknown_key(kind, name, value));
     }
     if let Some(variable) = name.strip_prefix("env.") {
-        check_variable(variable).map_err(|problem| PlanError::of(name, problem))?;
+        check_variable(variable, value).map_err(|problem| PlanError::of(name, problem))?;
     }
     let problem = match alternatives(name, value).len() {
         0 => "must not be an empty list",
@@ -331,19 +331,23 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Pl
 }
 
 /// Checks an environment variable of a plan. Secrets are refused, as the files of an experiment show them.
-fn check_variable(variable: &str) -> Result<(), &'static str> {
+fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
     const SECRET: &str = "TOKEN KEY APIKEY SECRET PASS PASSWORD PASSWD CREDENTIALS AUTH HEADERS";
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if variable.is_empty() || !variable.chars().all(is_name) {
         return Err("is no name of a variable, such as env.CUDA_VISIBLE_DEVICES");
     }
     let is_secret = |word: &str| SECRET.split(' ').any(|secret| secret == word);
-    match variable.to_ascii_uppercase().split('_').any(is_secret) {
-        false => Ok(()),
-        true => Err(
+    if variable.to_ascii_uppercase().split('_').any(is_secret) {
+        return Err(
             "looks like a secret, which files of an experiment would show: leave it out and export it, servers inherit the \
              environment",
-        ),
+        );
+    }
+    let is_plain = |value: &Value| !(value.is_array() || value.is_table() || value.is_datetime());
+    match alternatives("", value).iter().all(is_plain) {
+        true => Ok(()),
+        false => Err("must be a text, a number, true or false"),
     }
 }
 

@@ -81,13 +81,15 @@ pub async fn run(
     let stop = Stop::new();
     // The task that waits for signals ends with the runtime.
     drop(stop.on_signals()?);
-    // Of a resumed experiment the first run found it.
-    if let OutputDir::New(folder) = &output {
-        folder.check(&FILES)?;
-        tokio::select! {
-            checked = single::preflight(&plan.runs[0], &program) => checked?,
-            () = stop.stopped() => {}
-        }
+    let resumed = match &output {
+        OutputDir::New(folder) => folder.check(&FILES).map(|()| None)?,
+        OutputDir::Resumed(dir) => Some(dir),
+    };
+    let before = |run: &Run| completed(resumed?, run);
+    let pending = plan.runs.iter().filter(|run| before(run).is_none());
+    tokio::select! {
+        checked = single::preflight(pending, &program) => checked?,
+        () = stop.stopped() => {}
     }
     let now = clock.now();
     let (finished, lock) = begin(&plan, output, now)?;

@@ -203,11 +203,12 @@ impl Difference {
             None => (values.map(|of| format!("{:.2}", of * 100.0)), "% of all"),
             Some(_) => durations(values),
         };
-        let shown = shown.map(|shown| match shown.ends_with("inf") {
-            true => "no end".to_owned(),
-            false => shown.replace('-', "−"),
+        let [value, low, high] = shown.map(|shown| match shown.parse() {
+            // No minus before 0.
+            Ok(0.0) => shown.replace('-', ""),
+            _ if shown.ends_with("inf") => "no end".to_owned(),
+            _ => shown.replace('-', "−"),
         });
-        let [value, low, high] = shown;
         format!("{value} {unit} [{low}, {high}]")
     }
 

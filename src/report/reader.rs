@@ -15,8 +15,8 @@ use crate::disk;
 use crate::terminal::one_line;
 
 use super::files::{
-    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, Grade, PARTIAL, ROWS, RUN, RunFile,
-    SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile, Verdict,
+    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, Grade, PARTIAL, PROXY_ROWS, ROWS, RUN,
+    RunFile, SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile, Verdict,
 };
 use super::sanitize::sanitize;
 use crate::request::columns::ColumnId;
@@ -71,8 +71,22 @@ pub struct Run {
     pub prediction_errors: BTreeMap<&'static str, f64>,
 }
 
-/// The files of runs and experiments that are read beside those of rows.
-const READ: [&str; 6] = [SUMMARY, BEGUN, RUN, SERIES, FAULTS, EXPERIMENT];
+/// The files of runs and experiments, other than reports.
+const RUN_FILES: [&str; 13] = [
+    ROWS,
+    PACKED_ROWS,
+    PARTIAL,
+    SUMMARY,
+    BEGUN,
+    SCHEDULE,
+    RUN,
+    SERIES,
+    FAULTS,
+    EXPERIMENT,
+    "experiment.toml",
+    PROXY_ROWS,
+    "proxy.toml",
+];
 /// [`ROWS`] as `gzip` leaves it.
 const PACKED_ROWS: &str = "requests.csv.gz";
 
@@ -125,7 +139,7 @@ pub fn inputs(given: &[PathBuf]) -> Vec<PathBuf> {
         // The folder of a file of rows does not belong to its run.
         let folders = runs.iter().filter(|run| !run.files.contains(path));
         let folders = folders.map(|run| &run.dir).chain([path]);
-        all.extend(folders.flat_map(|dir| READ.map(|name| dir.join(name))));
+        all.extend(folders.flat_map(|dir| RUN_FILES.map(|name| dir.join(name))));
         all.extend(runs.into_iter().flat_map(|run| run.files));
     }
     all

@@ -103,7 +103,13 @@ fn with_and_without(table: &Table, at: usize, clocks: &[ClockOf]) -> (Row, Row) 
 /// Returns the rows with poorly known clocks: their error is far above its median in the same process (of two middle values the lower
 /// one), and no small share of the mean latency.
 fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
-    let total = |row| table.integer(ColumnId::total_latency, row);
+    // A hop's own rows have no total latency.
+    let server = |row| table.integer(ColumnId::server_latency, row);
+    let total = |row| {
+        table
+            .integer(ColumnId::total_latency, row)
+            .or_else(|| server(row))
+    };
     let totals = (0..table.len()).filter(|row| table.is_ok(*row));
     let totals: Vec<f64> = totals.filter_map(total).map(|nanos| nanos as f64).collect();
     let minor = MIN_SHARE * totals.iter().sum::<f64>() / totals.len().max(1) as f64;
@@ -293,6 +299,24 @@ mod tests {
             let longest = longest.as_f64().unwrap();
             assert!((longest - 17.7).abs() < 0.01, "{longest} of {what}");
         }
+    }
+
+    /// A hop's own rows have no total latency.
+    #[test]
+    fn slow_requests_of_a_hop_stay() {
+        let row = |n: i64| {
+            let (finish, error) = if n < 80 { (500, 0.05) } else { (17_700, 0.9) };
+            let mut row = row(n, 1.0, error);
+            row.timeline.clear(Moment::Arrival);
+            row.timeline.clear(Moment::Sent);
+            row.timeline.set(Moment::Finish, at(n * 10 + finish));
+            row.derive_anew();
+            row
+        };
+        let rows: Vec<Row> = (0..81).map(row).collect();
+        let all = summary(&rows).to_json();
+        assert_eq!(all["latency"]["total_latency"]["count"], 0);
+        assert_eq!(all["latency"]["network_time"]["count"], 81);
     }
 
     #[test]

@@ -70,27 +70,49 @@ cells! {
     Stamp: Value::Time(at) => Some(at), |at| Value::Time(*at);
 }
 
-/// Parses decimal seconds into nanoseconds: exactly up to nine digits behind the point, which a float of epoch seconds is not.
+/// Parses decimal seconds into nanoseconds: exactly, which a float of epoch seconds is not, and rounded from the tenth digit on.
 pub fn nanos(cell: &[u8]) -> Option<i64> {
-    let cell = str::from_utf8(cell).ok()?;
     parse_exact(cell).or_else(|| {
-        // Other programs write more digits, and exponents: 1e-05.
-        let nanos = cell.parse::<f64>().ok()? * NANOS as f64;
+        // Other programs write exponents: 1e-05.
+        let value: f64 = str::from_utf8(cell).ok()?.parse().ok()?;
+        let nanos = value * NANOS as f64;
         (nanos.abs() < i64::MAX as f64).then_some(nanos.round() as i64)
     })
 }
 
-fn parse_exact(cell: &str) -> Option<i64> {
-    let (whole, part) = cell.split_once('.').unwrap_or((cell, "0"));
-    let missing = 9_u32.checked_sub(part.len() as u32)?;
-    // `parse` would accept a leading `+`.
-    part.as_bytes()
-        .first()
-        .filter(|digit| digit.is_ascii_digit())?;
-    let part = i64::from(part.parse::<u32>().ok()?) * 10_i64.pow(missing);
-    let part = if whole.starts_with('-') { -part } else { part };
-    let whole = whole.parse::<i64>().ok()?;
-    whole.checked_mul(NANOS)?.checked_add(part)
+fn parse_exact(cell: &[u8]) -> Option<i64> {
+    let (sign, digits) = match cell {
+        [b'-', digits @ ..] => (-1, digits),
+        digits => (1, digits),
+    };
+    let (whole, part) = leading_number(digits, 10);
+    let is_whole = part.len() < digits.len();
+    let part = match part {
+        [] => part,
+        [b'.', part @ ..] => part,
+        _ => return None,
+    };
+    let (number, rest) = leading_number(part, 9);
+    if !is_whole || !rest.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let up = i64::from(rest.first().is_some_and(|digit| *digit >= b'5'));
+    let places = (part.len() - rest.len()) as u32;
+    let part = number * 10_i64.pow(9 - places) + up;
+    Some(sign * whole.checked_mul(NANOS)?.checked_add(part)?)
+}
+
+/// Parses up to `max_digits` leading digits; returns the number and the rest.
+fn leading_number(mut text: &[u8], max_digits: usize) -> (i64, &[u8]) {
+    let mut number = 0;
+    for _ in 0..max_digits {
+        let [digit @ b'0'..=b'9', rest @ ..] = text else {
+            break;
+        };
+        number = number * 10 + i64::from(digit - b'0');
+        text = rest;
+    }
+    (number, text)
 }
 
 /// Whether text stands in a CSV file unchanged. Nearly all does; checking all bytes without a branch costs a fraction.

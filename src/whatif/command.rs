@@ -303,7 +303,8 @@ impl Results<'_> {
     }
 
     fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, PlanError> {
-        let servers = deployment(self.fit.original(load), load.rate(), &settings)?;
+        let servers = deployment(self.fit.original(load), load.rate(), &settings);
+        let servers = servers.map_err(|error| PlanError(format!("{}: {error}", load.name)))?;
         let predicted = servers.serve(load);
         let figures = Figures::of(&predicted, &self.args.goodput);
         Ok((settings, servers, predicted, figures))

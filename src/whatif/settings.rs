@@ -90,9 +90,15 @@ pub fn deployment(
         made.policy = Some(Policy::RoundRobin);
     }
     let by_rate = changed.request_rate.map(|rate| rate / own_rate);
+    let pace = changed.rate.or(by_rate);
+    if pace.is_some() && own_rate > MAX_RATE {
+        let key = if is_set(RATE) { RATE } else { "rate" };
+        let why = "its requests all come at once: there is no rate to change";
+        return Err(error_of(key, why));
+    }
     made.model.profile = changed.profile;
     Ok(Deployment {
-        pace: changed.rate.or(by_rate).unwrap_or(made.pace),
+        pace: pace.unwrap_or(made.pace),
         policy: changed.routing_policy.or(made.policy),
         ..made
     })

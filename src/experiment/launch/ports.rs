@@ -10,15 +10,17 @@ use anyhow::Context;
 /// could take one of those while its server is down, even the connection of a client that tries to reach that server.
 const FREE: Range<u32> = 10_000..30_000;
 
-/// Finds a free loopback port.
+/// Finds a free loopback port outside the `reserved` range, which is kept for servers to be started.
 ///
 /// # Errors
 /// There is none.
-pub(super) fn free() -> anyhow::Result<SocketAddr> {
+pub(super) fn free(reserved: &Range<u32>) -> anyhow::Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // So that concurrent processes begin at different ports.
     let offset = std::process::id().wrapping_mul(7919);
-    let is_free = |addr: &SocketAddr| TcpListener::bind(addr).is_ok();
+    let is_free = |addr: &SocketAddr| {
+        !reserved.contains(&addr.port().into()) && TcpListener::bind(addr).is_ok()
+    };
     let mut all = FREE.map(|_| {
         let count = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         local((FREE.start + count % FREE.len() as u32) as u16)
@@ -46,4 +48,20 @@ pub(super) fn server_port(base: u16, number: usize) -> anyhow::Result<SocketAddr
 
 fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_ports_are_not_given_away() {
+        let first = u32::from(free(&(0..0)).unwrap().port());
+        // The search would go on with the following ports.
+        let reserved = first..first + 200;
+        for _ in 0..5 {
+            let port = u32::from(free(&reserved).unwrap().port());
+            assert!(!reserved.contains(&port), "{port}");
+        }
+    }
 }

@@ -67,6 +67,16 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
         "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
     );
     let count = spec.servers.len();
+    let is_started = spec.running().next().is_none();
+    let port = spec.base_port.filter(|_| is_started).unwrap_or_default();
+    let (last, max) = (usize::from(port) + count, usize::from(u16::MAX) + 1);
+    ensure!(
+        last <= max,
+        "base_port = {port}: {count} servers need ports up to {}, and {} is the last; give {} or lower",
+        last - 1,
+        u16::MAX,
+        max - count
+    );
     ensure!(
         count <= 1 || router != Router::None,
         "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use clap::builder::{Resettable, StyledStr};
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use toml::{Table, Value};
@@ -130,11 +130,11 @@ fn plan_flag(kind: ExperimentKind, key: &'static Arg) -> Arg {
     let values = help_of_values(kind, key);
     let with_values = |help: &StyledStr| format!("{help}{values}");
     let help = key.get_help().cloned().unwrap_or_default();
-    let arg = key
-        .clone()
-        .default_value(Resettable::Reset)
-        .display_order(Resettable::Reset)
-        .value_parser(clap::value_parser!(String))
+    // Without what it needs of other flags, which may be keys of the file.
+    let arg = Arg::new(key.get_id())
+        .long(key.get_long().unwrap_or_default())
+        .short(key.get_short())
+        .allow_hyphen_values(key.is_allow_hyphen_values_set())
         .help(with_values(&help))
         .long_help(with_values(key.get_long_help().unwrap_or(&help)))
         .help_heading(heading.or(Some(GENERATOR)).filter(|_| !is_common))

@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use clap::{Arg, Args as _, Command};
+
 use super::*;
 use crate::experiment::launch::{DeploymentSpec, ServerSpec};
 use ExperimentKind::{Node, Routing};
@@ -183,4 +185,12 @@ fn the_examples_sweeps_are_dropped_where_given_keys_exclude_them() {
         assert_eq!(settings.keys.routing_policy, "cache_aware", "{given}");
         plan(kind, &found.to_toml()).unwrap();
     }
+}
+
+#[test]
+fn a_flag_may_need_a_key_of_the_file() {
+    let command = Command::new("routing").arg(Arg::new("resume"));
+    let command = settings::KeyFlags::augment_args(command);
+    let found = command.try_get_matches_from(["routing", "--dataset-name", "custom"]);
+    found.unwrap();
 }

@@ -1,5 +1,6 @@
 //! One run: starts servers, router and proxy, sends the load, and stops everything again.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub struct RunResult {
 
 /// In place of an address that is only known once its listener is there.
 const NOT_KNOWN: &str = "http://127.0.0.1:30000";
+/// The keys that name what a run needs.
+const NEEDED: [&str; 4] = ["router", "router_program", "dataset_name", "dataset_path"];
 
 impl RunResult {
     /// Makes the folder of a run of the experiment in `dir`.
@@ -250,17 +253,24 @@ impl ExperimentRunner {
     }
 }
 
-/// Checks before a run that the router's program and the data set are there; the data set is downloaded if need be.
+/// Checks before any run that the routers' programs and the data sets are there; data sets are downloaded if need be.
 ///
 /// # Errors
 /// Says what is missing, and how to get it.
-pub async fn preflight(run: &Run, program: &Path) -> anyhow::Result<()> {
-    let spec = deploy::spec(&run.settings, Path::new(""), program)?;
-    if spec.router == Router::SglangRouter {
-        router::find(spec.router_program.as_deref())?;
+pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyhow::Result<()> {
+    let mut seen = HashSet::new();
+    for Run { settings, .. } in runs {
+        if !seen.insert(NEEDED.map(|key| settings.text(key))) {
+            continue;
+        }
+        let spec = deploy::spec(settings, Path::new(""), program)?;
+        if spec.router == Router::SglangRouter {
+            router::find(spec.router_program.as_deref())?;
+        }
+        let known = spec.router_url.as_deref().or(spec.running().next());
+        let url = known.unwrap_or(NOT_KNOWN);
+        let args = deploy::traffic(settings, url, spec.upstream_kind(), Path::new(""))?;
+        traffic::fetch_dataset(&args).await?;
     }
-    let known = spec.router_url.as_deref().or(spec.running().next());
-    let url = known.unwrap_or(NOT_KNOWN);
-    let args = deploy::traffic(&run.settings, url, spec.upstream_kind(), Path::new(""))?;
-    Ok(traffic::fetch_dataset(&args).await?)
+    Ok(())
 }

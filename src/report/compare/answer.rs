@@ -44,9 +44,10 @@ impl Comparison {
                 "No setting is shown to be the best by TTFT or total latency (comparisons: {count}): run longer, or with more repeats."
             )];
         }
+        let after_best = found.len().clamp(1, MAX_ANSWERS - 1);
         found.extend(failed.map(Difference::sentence));
         if shown().any(|of| of.repeats < ENOUGH_REPEATS) {
-            found.insert(0, FEW_REPEATS.to_owned());
+            found.insert(after_best, FEW_REPEATS.to_owned());
         }
         found
     }
@@ -140,7 +141,13 @@ mod tests {
         let expected = "best on p99 TTFT: y, shown against x; not shown against z.";
         assert_eq!(of("xyz", &all), [expected]);
         let of_one_run = all.clone().map(|of| Difference { repeats: 1, ..of });
-        assert_eq!(of("xyz", &of_one_run), [FEW_REPEATS, expected]);
+        assert_eq!(of("xyz", &of_one_run), [expected, FEW_REPEATS]);
+        // Before who fails more: the terminal leaves out the last of many.
+        let fails_more = Difference {
+            metric: None,
+            ..of_one_run[0].clone()
+        };
+        assert_eq!(of("xyz", &[fails_more])[1], FEW_REPEATS);
         // A beaten setting is not the best, however many it beats.
         let all = [
             difference(ColumnId::total_latency, [0, 1], 0.5, true),

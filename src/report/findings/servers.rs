@@ -115,7 +115,8 @@ pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
         let host = hosts.entry(table.text(ColumnId::host, row)).or_default();
         host.requests += 1;
         host.waits.extend(wait(run, row));
-        host.models.insert(table.text(ColumnId::model, row));
+        let model = Some(table.text(ColumnId::model, row));
+        host.models.extend(model.filter(|model| !model.is_empty()));
     }
     // A failed request may name its prefill server as its host.
     for row in table.first_rows() {
@@ -123,13 +124,14 @@ pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     }
     // The server of a request without a response is unknown.
     hosts.remove("");
+    // Those that got no request could have got some if all others are of the same models.
+    let (idle, hosts): (Hosts<'_>, Hosts<'_>) =
+        hosts.into_iter().partition(|(_, load)| load.requests == 0);
     let mut groups: BTreeMap<BTreeSet<&str>, Hosts<'_>> = BTreeMap::new();
     for (host, load) in hosts {
         let group = groups.entry(load.models.clone()).or_default();
         group.insert(host, load);
     }
-    // Those that got no request, and so are of no model, could have got some if all others are of the same.
-    let idle = groups.remove(&BTreeSet::new()).unwrap_or_default();
     if let (1, Some(mut all)) = (groups.len(), groups.first_entry()) {
         all.get_mut().extend(idle);
     }

@@ -219,6 +219,7 @@ fn servers_of_different_models_are_not_compared() {
         })
     };
     only(&two(["m", "m"]), "imbalance");
+    only(&two(["", ""]), "imbalance");
     assert!(kinds(&two(["m", "other"])).is_empty());
 }
 

@@ -222,7 +222,7 @@ mod tests {
         let given_up = "/hosts/127.0.0.1:30000/given_up";
         assert_figures(&json, [("/failed", 2.0), (given_up, 3.0)]);
         let expected = [
-            "13 requests in 2.00 s: 8 ok (61.5 %), 3 client_abort, 2 timeout\n",
+            "13 requests in 2.00 s: 8 ok (61.5 %), 2 timeout, 3 given up when the run was stopped\n",
             "2 of 13 requests (15.4 %) failed: 2 timeout, last seen in the server, before its first token, after 10.00 s \
             on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
             went well took",

@@ -9,7 +9,7 @@ use crate::units::{count, duration, milliseconds};
 
 use super::counts::most_frequent;
 use super::flow::InServer;
-use super::latency::{Latencies, LatencyId};
+use super::latency::{Latencies, Latency, LatencyId};
 use super::summary::Summary;
 
 /// The latencies in the table; those that no request had are left out.
@@ -146,8 +146,14 @@ fn rate(rate: Option<f64>) -> String {
 fn counts(summary: &Summary) -> String {
     let counts = &summary.all.counts;
     let ends = counts.outcomes.iter();
-    let ends = ends.filter(|(outcome, count)| *outcome != Outcome::Ok && *count > 0);
-    let ends = ends.map(|(outcome, count)| format!(", {count} {}", outcome.name()));
+    let ends = ends.map(|(outcome, count)| match outcome {
+        Outcome::Ok => (outcome.name(), 0),
+        Outcome::ClientAbort => (outcome.name(), count - counts.given_up),
+        _ => (outcome.name(), *count),
+    });
+    let ends = ends.chain([("given up when the run was stopped", counts.given_up)]);
+    let ends = ends.filter(|(_, count)| *count > 0);
+    let ends = ends.map(|(name, count)| format!(", {count} {name}"));
     let ends: String = ends.collect();
     let share = counts.success_rate();
     let share = share.map_or(String::new(), |share| format!(" ({:.1} %)", share * 100.0));
@@ -294,19 +300,27 @@ fn row(latency: LatencyId, of: &stats::Summary) -> Vec<String> {
 /// The latencies whose intervals the terminal shows. `summary.json` has those of all.
 const INTERVALS_OF: [LatencyId; 2] = [LatencyId::TotalFromSend, LatencyId::TtftFromSend];
 
-/// The 95 % intervals of quantiles that have any, milliseconds: a line per latency.
+/// The 95 % intervals of quantiles, milliseconds: a line per latency, or a single one if there are no intervals.
 fn intervals(latencies: &Latencies) -> Vec<String> {
-    let within = |(name, found): (&str, Option<(f64, f64)>)| {
-        let [low, high] = <[f64; 2]>::from(found?).map(milliseconds);
-        Some(format!("{name} [{low}, {high}]"))
+    let known = INTERVALS_OF.into_iter();
+    let known = known.filter_map(|id| latencies.latency(id));
+    let known: Vec<&Latency> = known.filter(|of| of.summary.is_some()).collect();
+    let mut intervals = known.iter().flat_map(|of| of.intervals);
+    if intervals.all(|(_, found)| found.is_none()) {
+        let none =
+            "No 95 % intervals: too few requests, or neighbouring ones too alike. Run longer.";
+        return known.first().map(|_| none.to_owned()).into_iter().collect();
+    }
+    let within = |(name, found): (&str, Option<(f64, f64)>)| match found {
+        Some((low, high)) => format!("{name} [{}, {}]", milliseconds(low), milliseconds(high)),
+        None => format!("{name} too few"),
     };
-    let line = |id: LatencyId| {
-        let intervals = latencies.latency(id)?.intervals.into_iter();
-        let shown: Vec<String> = intervals.filter_map(within).collect();
-        let (label, shown) = (id.label(), shown.join(", "));
-        (!shown.is_empty()).then(|| format!("95 % intervals of {label}, ms: {shown}"))
+    let line = |of: &&Latency| {
+        let shown: Vec<String> = of.intervals.into_iter().map(within).collect();
+        let (label, shown) = (of.id.label(), shown.join(", "));
+        format!("95 % intervals of {label}, ms: {shown}")
     };
-    INTERVALS_OF.into_iter().filter_map(line).collect()
+    known.iter().map(line).collect()
 }
 
 /// The text of a count; `None` if it is 0.

@@ -164,6 +164,9 @@ function settings(run) {
 
 function leftOut(run) {
   const notes = [...run.notes, ...run.warnings, run.window_note].filter(Boolean);
+  const { failed, given_up: unended } = run.summary;
+  if (failed) notes.push(`${several(failed, "request")} failed: counted above, and in no latency.`);
+  if (unended) notes.push(`${several(unended, "request")} given up when the run was stopped: in no latency.`);
   if (!notes.length) notes.push("Nothing: every row is in the figures.");
   return section("left-out", "What was left out", box("ul", "", ...notes.map(text => words("li", text))));
 }

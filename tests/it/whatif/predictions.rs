@@ -93,11 +93,13 @@ fn an_error_of_a_load_names_its_file() {
     let load = file("slots16");
     let none = "failed.csv: no request of one sequence went well";
     let few = "plain.csv: no server has 20 requests";
+    let at_once = "plain.csv: --set rate: its requests all come at once";
     for (given, wrong) in [
         (&[&*failed][..], none),
         (&[&plain], few),
         (&[&load, "--fit", &plain], few),
         (&[&load, "--fit", &failed], none),
+        (&[&load, &plain, "--set", "rate=2"], at_once),
     ] {
         assert_says(&run(given).unwrap_err(), wrong);
     }
