@@ -66,20 +66,10 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
         spec.prefill == 0 || router == Router::SglangRouter,
         "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
     );
-    let count = spec.servers.len();
-    let is_started = spec.running().next().is_none();
-    let port = spec.base_port.filter(|_| is_started).unwrap_or_default();
-    let (last, max) = (usize::from(port) + count, usize::from(u16::MAX) + 1);
+    check_ports(&spec)?;
     ensure!(
-        last <= max,
-        "base_port = {port}: {count} servers need ports up to {}, and {} is the last; give {} or lower",
-        last - 1,
-        u16::MAX,
-        max - count
-    );
-    ensure!(
-        count <= 1 || router != Router::None,
-        "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \
+        spec.servers.len() <= 1 || router != Router::None,
+        "router = \"none\": nothing would share requests out over several servers; take one server, or a router \
          (\"builtin\" or \"sglang-router\")"
     );
     ensure!(
@@ -109,6 +99,22 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
     ensure!(
         !keys.find_max_rate || !settings.load.goodput.is_empty(),
         "find_max_rate: needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]"
+    );
+    Ok(())
+}
+
+/// Checks that the ports from `base_port` on reach for all servers that are started.
+fn check_ports(spec: &DeploymentSpec) -> anyhow::Result<()> {
+    let count = spec.servers.len();
+    let is_started = spec.running().next().is_none();
+    let port = spec.base_port.filter(|_| is_started).unwrap_or_default();
+    let (last, max) = (usize::from(port) + count, usize::from(u16::MAX) + 1);
+    ensure!(
+        last <= max,
+        "base_port = {port}: {count} servers need ports up to {}, and {} is the last; give {} or lower",
+        last - 1,
+        u16::MAX,
+        max - count
     );
     Ok(())
 }
