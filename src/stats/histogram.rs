@@ -13,7 +13,7 @@ const BUCKETS: usize = SUB * (TOP_BITS - SUB_BITS + 1) as usize;
 /// Count, minimum and maximum are exact; a quantile is within 3.2 %.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    /// None before the first value.
+    /// The buckets up to the octave of the largest value; the capacity is that of all.
     buckets: Vec<u32>,
     count: u64,
     min: i64,
@@ -38,8 +38,9 @@ impl Histogram {
             return;
         }
         let nanos = nanos.max(0);
-        self.buckets.resize(BUCKETS, 0);
-        let bucket = &mut self.buckets[index(nanos)];
+        let index = index(nanos);
+        self.grow(index + 1);
+        let bucket = &mut self.buckets[index];
         *bucket = bucket.saturating_add(times);
         self.count = self.count.saturating_add(u64::from(times));
         self.min = self.min.min(nanos);
@@ -48,13 +49,21 @@ impl Histogram {
 
     /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Histogram) {
-        self.buckets.resize(BUCKETS, 0);
+        self.grow(other.buckets.len());
         for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
             *bucket = bucket.saturating_add(*more);
         }
         self.count = self.count.saturating_add(other.count);
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
+    }
+
+    /// Grows to at least so many buckets, in whole octaves: most streams use few of them.
+    fn grow(&mut self, buckets: usize) {
+        if self.buckets.len() < buckets {
+            self.buckets.reserve_exact(BUCKETS - self.buckets.len());
+            self.buckets.resize(buckets.next_multiple_of(SUB), 0);
+        }
     }
 
     /// The number of values.
