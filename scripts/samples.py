@@ -17,7 +17,7 @@ POLICY = r"\b(routing_policy=)?(cache_aware|round_robin|shortest_queue|power_of_
 def shape(text):
     text = re.sub(r"[█░]+", " ", text)
     text = re.sub(POLICY, "POLICY", text)
-    text = re.sub(r"POLICY(, POLICY)*", "POLICY", text)
+    text = re.sub(r"POLICY((,| and) POLICY)*", "POLICY", text)
     text = re.sub(r"[,;] (not )?shown against POLICY", "", text)
     text = re.sub(r"20\d{6}T\d{6}Z", "#", text)
     text = re.sub(r"[-+±]?(?<![\w.])\d[\d.,]*\d|(?<![\w.])\d", "#", text)
