@@ -66,12 +66,7 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
         spec.prefill == 0 || router == Router::SglangRouter,
         "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
     );
-    check_ports(&spec)?;
-    ensure!(
-        spec.servers.len() <= 1 || router != Router::None,
-        "router = \"none\": nothing would share requests out over several servers; take one server, or a router \
-         (\"builtin\" or \"sglang-router\")"
-    );
+    check_count(&spec, router)?;
     ensure!(
         !(spec.hops && router == Router::External),
         "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
@@ -103,8 +98,8 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that the ports from `base_port` on reach for all servers that are started.
-fn check_ports(spec: &DeploymentSpec) -> anyhow::Result<()> {
+/// Checks that the ports from `base_port` on reach for all servers that are started, and that something shares requests out.
+fn check_count(spec: &DeploymentSpec, router: Router) -> anyhow::Result<()> {
     let count = spec.servers.len();
     let is_started = spec.running().next().is_none();
     let port = spec.base_port.filter(|_| is_started).unwrap_or_default();
@@ -115,6 +110,11 @@ fn check_ports(spec: &DeploymentSpec) -> anyhow::Result<()> {
         last - 1,
         u16::MAX,
         max - count
+    );
+    ensure!(
+        count <= 1 || router != Router::None,
+        "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \
+         (\"builtin\" or \"sglang-router\")"
     );
     Ok(())
 }
