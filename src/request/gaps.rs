@@ -59,7 +59,7 @@ impl Gaps {
 
     /// Returns the histogram's counts; `None` if it is not complete.
     pub fn counts(&self) -> Option<GapCounts> {
-        let bounds = GAP_BOUNDS.map(|seconds| (seconds * NANOS as f64).round() as i64);
+        let bounds = GAP_BOUNDS.map(|seconds| (seconds * NANOS as f64 + 0.5) as i64);
         Some(GapCounts {
             counts: self.complete_histogram()?.counts(&bounds),
             sum_nanos: self.sum_nanos,

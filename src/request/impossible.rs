@@ -86,15 +86,16 @@ impl Impossible {
     pub fn of(row: &Row) -> Impossible {
         let mut found = Impossible::default();
         let raw = |moment| row.timeline.raw(moment);
-        let chains = OURS.into_iter().chain([row.timeline.engine_moments()]);
-        for pair in chains.flat_map(|chain| chain.windows(2)) {
-            let (from, to) = (pair[0], pair[1]);
-            let period = Period { from, to };
-            let nanos = raw(to).and_then(|to| Some(to.nanos_since(raw(from)?)));
-            let is_wrong = nanos.is_some_and(|nanos| nanos < -TOLERANCE_NANOS);
-            if is_wrong && row.timeline.clocks(period).is_some_and(|(a, b)| a == b) {
-                found.names.push(format!("{}<{}", to.name(), from.name()));
-                found.blame(row, period);
+        for chain in OURS.into_iter().chain([row.timeline.engine_moments()]) {
+            for pair in chain.windows(2) {
+                let (from, to) = (pair[0], pair[1]);
+                let period = Period { from, to };
+                let nanos = raw(to).and_then(|to| Some(to.nanos_since(raw(from)?)));
+                let is_wrong = nanos.is_some_and(|nanos| nanos < -TOLERANCE_NANOS);
+                if is_wrong && row.timeline.clocks(period).is_some_and(|(a, b)| a == b) {
+                    found.names.push(format!("{}<{}", to.name(), from.name()));
+                    found.blame(row, period);
+                }
             }
         }
         found.check_durations(row);

@@ -140,8 +140,11 @@ pub fn is_bare(byte: u8) -> bool {
 
 /// Returns where a number or literal ends.
 pub fn bare_end(rest: &[u8]) -> Option<usize> {
-    let mut bytes = rest.iter();
-    bytes.position(|byte| matches!(byte, b',' | b'}' | b']'))
+    // Most are short: a call of memchr costs more than their bytes.
+    let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']');
+    let (short, long) = rest.split_at(rest.len().min(8));
+    let end = short.iter().position(is_end);
+    end.or_else(|| Some(short.len() + memchr3(b',', b'}', b']', long)?))
 }
 
 /// Returns the index of the closing quote of a string that continues with `rest`; the first byte may be `escaped`.
