@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use queuescope::engine::otlp;
-use queuescope::engine::span::{EngineSpan, SpanKind};
+use queuescope::engine::otlp::{EngineSpan, SpanKind};
 use queuescope::telemetry::prometheus::LeftOut;
 
 use crate::support::spans;
