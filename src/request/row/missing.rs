@@ -60,7 +60,7 @@ impl Unseen {
         let is_retracted =
             row.num_retractions > Some(0) && row.timeline.raw(Moment::QueueStart).is_none();
         let by_response = match (row.internal.generation, row.endpoint()) {
-            // Their traces and logs, if they write any, are not read.
+            // Traces and logs are read in the format of later versions.
             (Some(Generation::Before0_5_5 | Generation::Fork | Generation::From0_5_5), _) => {
                 Unseen::TooOld
             }
