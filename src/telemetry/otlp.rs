@@ -8,14 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use opentelemetry::{InstrumentationScope, KeyValue};
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
-use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
-use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::SpanData;
-use prost::Message as _;
+use opentelemetry::InstrumentationScope;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
@@ -28,11 +21,13 @@ use super::prometheus::{Dropped, Metrics};
 use super::queue::{Queue, Queued, Refused};
 
 pub mod collector;
+pub mod exporter;
 pub mod sampling;
 pub mod settings;
 pub mod spans;
 
-use collector::{Collector, Deliveries, ExportError};
+use collector::Deliveries;
+use exporter::Exporter;
 use sampling::KeepReason;
 use settings::{Otlp, Settings};
 
@@ -60,8 +55,7 @@ struct Sender {
     receiver: UnboundedReceiver<Queued<Trace>>,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
-    collector: Collector,
-    resource: ResourceAttributesWithSchema,
+    exporter: Exporter,
     /// The number of rows for which an export does not wait for more.
     full_batch: usize,
     delay: Duration,
@@ -72,8 +66,6 @@ struct Sender {
 const FULL_BATCH_ROWS: usize = 64;
 /// The number of rows after which a batch takes no further request: collectors take messages of 4 MiB over gRPC.
 const MAX_BATCH_ROWS: usize = 512;
-/// The pauses before retries; each is up to twice as long, by chance, since many processes may have lost the same collector.
-const PAUSES_MS: [u64; 3] = [100, 200, 400];
 /// How long the last exports of a proxy may take when it ends.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -81,7 +73,8 @@ impl Traces {
     /// Starts the thread. `instance` identifies this process; `shutdown_timeout` limits the last exports.
     ///
     /// # Errors
-    /// TLS cannot be set up, or the system provides no thread. An unreachable collector is not an error.
+    /// No exporter can be made, as TLS cannot be set up, or the system provides no thread. An unreachable collector is not an
+    /// error.
     pub fn start(
         settings: &Settings,
         instance: String,
@@ -100,18 +93,11 @@ impl Traces {
             pending: 0.into(),
             log: LossLog::default(),
         });
-        // The SDK adds OTEL_RESOURCE_ATTRIBUTES.
-        let resource = Resource::builder()
-            .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-            .with_attribute(KeyValue::new("service.instance.id", instance))
-            .with_service_name(settings.service_name.clone())
-            .build();
         let mut sender = Sender {
             receiver,
             deliveries: deliveries.clone(),
             metrics: metrics.clone(),
-            collector: Collector::new(settings)?,
-            resource: (&resource).into(),
+            exporter: Exporter::new(settings, instance)?,
             full_batch: FULL_BATCH_ROWS.min(capacity),
             delay: settings.given.delay_s.get(),
             scope: InstrumentationScope::builder("queuescope")
@@ -187,7 +173,7 @@ impl Sender {
             let spans = batch
                 .iter()
                 .flat_map(|trace| spans::spans(&trace.rows, trace.id, trace.reason, &self.scope));
-            match self.export(spans.collect()).await {
+            match self.exporter.export(spans.collect()).await {
                 Ok(()) => self.deliveries.sent(batch.len()),
                 Err(error) => {
                     let (reason, message) = (error.reason, &error.message);
@@ -195,32 +181,6 @@ impl Sender {
                 }
             }
         }
-    }
-
-    /// Sends spans, within the timeout, with retries where they help. An error says why they were not exported.
-    async fn export(&self, spans: Vec<SpanData>) -> Result<(), ExportError> {
-        let resource_spans = group_spans_by_resource_and_scope(spans, &self.resource);
-        let message = ExportTraceServiceRequest { resource_spans };
-        let message = Bytes::from(message.encode_to_vec());
-        let timeout = self.collector.timeout();
-        let mut last_error = ExportError::timeout(timeout);
-        let tries = async {
-            let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
-            loop {
-                let Err(error) = self.collector.send(message.clone()).await else {
-                    return Ok(());
-                };
-                let after = error.retry_after.filter(|after| *after < timeout);
-                let Some((after, pause)) = after.zip(pauses.next()) else {
-                    return Err(error);
-                };
-                last_error = error;
-                let pause = pause.mul_f64(1.0 + rand::random::<f64>());
-                tokio::time::sleep(after.max(pause)).await;
-            }
-        };
-        let sent = tokio::time::timeout(timeout, tries).await;
-        sent.unwrap_or(Err(last_error))
     }
 
     /// Waits for a full batch, for the delay, or until the queue is closed. Returns what has come by then; nothing at the end.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, TE};
-use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -17,7 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use prometheus::IntCounter;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use crate::telemetry::family::Family;
 use crate::telemetry::loss::LossLog;
@@ -29,10 +29,7 @@ use super::settings::{Protocol, Settings};
 /// Sends messages within a Tokio runtime, without retries. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Collector {
-    protocol: Protocol,
-    uri: Uri,
-    headers: HeaderMap,
-    timeout: Duration,
+    settings: Settings,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
@@ -43,8 +40,10 @@ pub struct ExportError {
     pub reason: Dropped,
     /// The message for the log.
     pub message: String,
-    /// After which time it may be sent again at the earliest; `None` if that would not help.
-    pub retry_after: Option<Duration>,
+    /// The HTTP status of the response, if any; for gRPC the nearest one.
+    pub status: Option<StatusCode>,
+    /// The response's `Retry-After`.
+    pub retry_after: Option<HeaderValue>,
 }
 
 /// Counts what became of the items for a collector, and logs when it changes.
@@ -72,37 +71,16 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const MAX_IDLE_CONNECTIONS: usize = 8;
 /// The path of OTLP's gRPC method for traces.
 pub const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-/// The HTTP and gRPC statuses after which a client may retry, by the OTLP specification.
-const RETRYABLE: [u16; 4] = [429, 502, 503, 504];
-const RETRYABLE_GRPC: [&str; 7] = ["1", "4", "8", "10", "11", "14", "15"];
+/// The gRPC statuses after which a client may retry, by the OTLP specification.
+const RETRYABLE: [&str; 7] = ["1", "4", "8", "10", "11", "14", "15"];
 
 impl Collector {
     /// Creates a client. It connects for the first message.
     ///
     /// # Errors
-    /// TLS cannot be set up, or the endpoint is no URL.
+    /// TLS cannot be set up.
     pub fn new(settings: &Settings) -> io::Result<Collector> {
-        let (protocol, timeout) = (settings.protocol, settings.given.timeout_s.get());
-        let (path, kind) = match protocol {
-            Protocol::Grpc => (GRPC_PATH, "application/grpc"),
-            Protocol::Http => ("", "application/x-protobuf"),
-        };
-        let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
-        if protocol == Protocol::Grpc {
-            headers.insert(TE, HeaderValue::from_static("trailers"));
-        }
-        headers.extend(settings.headers.clone());
-        let uri = format!("{}{path}", settings.endpoint).parse();
-        // Without TLS there are no roots.
-        let roots = settings
-            .roots
-            .as_ref()
-            .map_or_else(RootCertStore::empty, Roots::store);
-        let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let tls = tls(settings.roots.as_ref()).map_err(io::Error::other)?;
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http();
@@ -111,21 +89,16 @@ impl Collector {
             .timer(TokioTimer::new())
             .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
             // Closes a gRPC connection that went silent. Otherwise all messages would wait for the kernel to do so.
-            .http2_keep_alive_interval(timeout / 2)
-            .http2_keep_alive_timeout(timeout / 4);
-        let client = match protocol {
+            .http2_keep_alive_interval(settings.given.timeout_s.get() / 2)
+            .http2_keep_alive_timeout(settings.given.timeout_s.get() / 4);
+        let client = match settings.protocol {
             Protocol::Grpc => builder
                 .http2_only(true)
                 .build(connector.enable_http2().build()),
             Protocol::Http => builder.build(connector.enable_http1().build()),
         };
-        Ok(Collector {
-            protocol,
-            uri: uri.map_err(io::Error::other)?,
-            headers,
-            timeout,
-            client,
-        })
+        let settings = settings.clone();
+        Ok(Collector { settings, client })
     }
 
     /// Sends a message, within the timeout.
@@ -133,21 +106,20 @@ impl Collector {
     /// # Errors
     /// Why it was not delivered.
     pub async fn send(&self, message: Bytes) -> Result<(), ExportError> {
-        let sent = tokio::time::timeout(self.timeout, self.exchange(message)).await;
-        sent.unwrap_or_else(|_| Err(ExportError::timeout(self.timeout)))
+        let sent = tokio::time::timeout(self.timeout(), self.exchange(message)).await;
+        sent.unwrap_or_else(|_| Err(ExportError::timeout(self.timeout())))
     }
 
     /// Returns the timeout for a message, retries included.
     pub fn timeout(&self) -> Duration {
-        self.timeout
+        self.settings.given.timeout_s.get()
     }
 
     async fn exchange(&self, message: Bytes) -> Result<(), ExportError> {
-        let unreachable = |error: &(dyn Error + 'static)| ExportError {
-            retry_after: Some(Duration::ZERO),
-            ..ExportError::new(Dropped::Unreachable, &error_with_causes(error))
+        let unreachable = |error: &(dyn Error + 'static)| {
+            ExportError::new(Dropped::Unreachable, &error_with_causes(error))
         };
-        let response = self.client.request(self.request(message)).await;
+        let response = self.client.request(self.request(message)?).await;
         let (head, body) = response.map_err(|error| unreachable(&error))?.into_parts();
         let read = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let read = read.map_err(|error| unreachable(&*error))?;
@@ -158,44 +130,53 @@ impl Collector {
             Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
         let grpc = header("grpc-status");
-        let seconds = header(RETRY_AFTER.as_str()).and_then(|after| after.trim().parse().ok());
-        let after = Duration::from_secs(seconds.unwrap_or(0));
-        let (may_retry, answer) = match (self.protocol, grpc.as_deref()) {
+        let (status, answer) = match (self.settings.protocol, grpc.as_deref()) {
             _ if !head.status.is_success() => {
                 let text = String::from_utf8_lossy(&read.to_bytes()).into_owned();
-                let may_retry = RETRYABLE.contains(&head.status.as_u16());
-                (may_retry, format!("{} {text}", head.status))
+                (head.status, format!("{} {text}", head.status))
             }
             (Protocol::Http, _) | (Protocol::Grpc, Some("0")) => return Ok(()),
             (Protocol::Grpc, status) => {
                 let status = status.unwrap_or("none");
+                let nearest = match RETRYABLE.contains(&status) {
+                    true => StatusCode::SERVICE_UNAVAILABLE,
+                    false => StatusCode::BAD_REQUEST,
+                };
                 let message = header("grpc-message").unwrap_or_default();
-                let answer = format!("gRPC status {status} {message}");
-                (RETRYABLE_GRPC.contains(&status), answer)
+                (nearest, format!("gRPC status {status} {message}"))
             }
         };
         Err(ExportError {
-            retry_after: may_retry.then_some(after),
+            status: Some(status),
+            retry_after: head.headers.get(RETRY_AFTER).cloned(),
             ..ExportError::new(Dropped::Rejected, &format!("it answered {answer}"))
         })
     }
 
-    fn request(&self, message: Bytes) -> Request<Full<Bytes>> {
-        let body = match self.protocol {
-            Protocol::Http => message,
+    fn request(&self, message: Bytes) -> Result<Request<Full<Bytes>>, ExportError> {
+        let mut headers = HeaderMap::new();
+        let endpoint = &self.settings.endpoint;
+        let (uri, kind, body) = match self.settings.protocol {
+            Protocol::Http => (endpoint.clone(), "application/x-protobuf", message),
             Protocol::Grpc => {
                 let mut framed = BytesMut::with_capacity(message.len() + 5);
                 framed.put_u8(0);
                 framed.put_u32(message.len() as u32);
                 framed.put(message);
-                framed.freeze()
+                headers.insert(TE, HeaderValue::from_static("trailers"));
+                let uri = format!("{endpoint}{GRPC_PATH}");
+                (uri, "application/grpc", framed.freeze())
             }
         };
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.headers.clone();
-        request
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.extend(self.settings.headers.clone());
+        let request = Request::post(uri).body(Full::new(body));
+        let mut request = request.map_err(|error| {
+            let message = format!("no request can be made: {error}");
+            ExportError::new(Dropped::Rejected, &message)
+        })?;
+        *request.headers_mut() = headers;
+        Ok(request)
     }
 }
 
@@ -209,6 +190,7 @@ impl ExportError {
         ExportError {
             reason,
             message: shown.collect::<String>().trim_end().to_owned(),
+            status: None,
             retry_after: None,
         }
     }
@@ -249,6 +231,16 @@ impl Deliveries {
             log::warn!("{}: {left} still waited at the end and are lost", self.what);
         }
     }
+}
+
+/// Returns the TLS configuration. `roots` sign the collector's certificate; `None` if it is reached without TLS.
+fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
+    let roots = roots.map_or_else(RootCertStore::empty, Roots::store);
+    let provider = Arc::new(ring::default_provider());
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
 }
 
 /// Returns the messages of an error and of its causes.
