@@ -1,10 +1,11 @@
-//! Files that are replaced atomically: if writing fails or is interrupted, the former file stays.
+//! Files that are replaced atomically: if writing fails or is interrupted, the former file stays. And the names of rotated files.
 
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::fs::{DirEntry, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use jiff::civil::DateTime;
 use parking_lot::Mutex;
 use tempfile::{Builder, NamedTempFile};
 
@@ -99,6 +100,42 @@ pub fn same<'a>(path: &Path, others: &'a [PathBuf]) -> Option<&'a Path> {
     let own = id(path)?;
     let mut others = others.iter().map(PathBuf::as_path);
     others.find(|other| id(other) == Some(own))
+}
+
+/// A rotated file: the parts of its name, by which files sort by age, and its path.
+pub type Rotated = (String, u32, PathBuf);
+
+/// Finds the rotated files of `path` by their names, the oldest first: `records.csv.20261120T144800Z`,
+/// `records.csv.20261120T144800Z.1`.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn rotated(path: &Path) -> io::Result<Vec<Rotated>> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let own = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let parsed = |entry: &DirEntry| {
+        let name = entry.file_name();
+        let suffix = name.as_encoded_bytes().strip_prefix(own)?;
+        let (at, number) = parse(str::from_utf8(suffix).ok()?.strip_prefix('.')?)?;
+        Some((at.to_owned(), number, entry.path()))
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
+        found.extend(parsed(&entry?));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Parses `20261120T144800Z` or `20261120T144800Z.1`.
+fn parse(suffix: &str) -> Option<(&str, u32)> {
+    let (at, number) = match suffix.split_once('.') {
+        Some((at, number)) => (at, number.parse().ok().filter(|number| *number > 0)?),
+        None => (suffix, 0),
+    };
+    // `strptime` also accepts shorter numbers.
+    let is_time = at.len() == 16 && DateTime::strptime("%Y%m%dT%H%M%SZ", at).is_ok();
+    is_time.then_some((at, number))
 }
 
 impl NewFile {
@@ -256,5 +293,20 @@ mod tests {
         assert_eq!(said, "is a device; it must be a file");
         assert!(NewFile::replacing(Path::new("/dev/null")).is_err());
         assert!(NewFile::replacing(folder.path()).is_err());
+    }
+
+    #[test]
+    fn only_our_own_names_count_as_rotated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.csv");
+        let ours = ["20261120T144800Z", "20261120T144800Z.1", "20270101T000000Z"];
+        let others = "1 20261120T144800Z.gz 20261120T144800Z.0 20261120144800 20261120T14480xZ";
+        for suffix in ours.into_iter().chain(others.split(' ')) {
+            std::fs::write(folder.path().join(format!("r.csv.{suffix}")), "x").unwrap();
+        }
+        std::fs::write(folder.path().join("other.csv.20261120T144800Z"), "x").unwrap();
+        let found = rotated(&path).unwrap();
+        let endings = found.iter().map(|(_, _, path)| path.extension().unwrap());
+        assert!(endings.eq(["20261120T144800Z", "1", "20270101T000000Z"]));
     }
 }

@@ -22,9 +22,9 @@ use self::join::{EndedRequest, is_cancelled};
 use self::join_table::JoinTable;
 use self::joiner::{JoinOutput, Joiner, Message};
 use self::keys::Keys;
+use self::otlp::EngineSpan;
 use self::receiver::{LIMITS, Receiver};
 use self::request_log::Tail;
-use self::span::EngineSpan;
 
 pub mod bounded_multimap;
 pub mod forward;
@@ -36,7 +36,6 @@ pub mod otlp;
 pub mod receiver;
 pub mod report_store;
 pub mod request_log;
-pub mod span;
 
 /// The join of rows with engine reports. Share it by reference.
 #[derive(Debug)]

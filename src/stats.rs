@@ -43,9 +43,7 @@ impl Summary {
 
     /// Summarizes values of which some may be +∞: figures that depend on one of those are not finite.
     pub fn with_infinite(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
-        let mut sorted: Vec<f64> = values.into_iter().collect();
-        sorted.sort_unstable_by(f64::total_cmp);
-        Summary::of_sorted(&sorted)
+        Summary::of_sorted(&sorted(values))
     }
 
     /// Summarizes an ascending sample.
@@ -66,6 +64,13 @@ impl Summary {
             max,
         })
     }
+}
+
+/// The values in ascending order.
+pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
 }
 
 /// The `q`-quantile (0 to 1, clamped) of an ascending sample, linear between the two nearest ranks:

@@ -1,10 +1,13 @@
 //! Where the rows of an ended request go: records file, metrics, live page and traces. Does not depend on Pingora.
 
+use std::borrow::Cow;
+
 use crate::clock::Stamp;
+use crate::request::impossible::without_impossible;
 use crate::request::row::{Row, Rows, without_quotes};
+use crate::request::stages::Breakdown;
 use crate::request::timeline::{Moment, Side};
 
-use self::counted::CountedRequest;
 use self::otlp::Traces;
 use self::otlp::settings::UpstreamFlag;
 use self::prometheus::Metrics;
@@ -13,10 +16,8 @@ use self::recorder::Recorder;
 use self::waits::WaitLog;
 
 pub mod background_thread;
-pub mod counted;
 pub mod family;
 pub mod loss;
-pub mod metric;
 pub mod otlp;
 pub mod prometheus;
 pub mod queue;
@@ -43,6 +44,17 @@ pub struct Telemetry {
     pub upstream_flag: UpstreamFlag,
     /// The share of traces by [`UpstreamFlag::Ratio`].
     pub ratio: f64,
+}
+
+/// What all counters need of a request's rows, computed once.
+#[derive(Debug)]
+pub struct CountedRequest<'a> {
+    /// The rows as they were reported.
+    pub reported: &'a [Row],
+    /// The rows without impossible values.
+    pub rows: Cow<'a, [Row]>,
+    /// What the first row's time was spent on, if the request succeeded and did not run in the background.
+    pub breakdown: Option<Breakdown>,
 }
 
 impl Telemetry {
@@ -101,6 +113,22 @@ impl Telemetry {
         }
         if let Some(traces) = &self.traces {
             traces.close();
+        }
+    }
+}
+
+impl<'a> CountedRequest<'a> {
+    /// Prepares all rows of a request.
+    pub fn of(reported: &'a [Row]) -> CountedRequest<'a> {
+        let rows = without_impossible(reported);
+        let timed = rows
+            .first()
+            .filter(|row| row.is_ok() && !row.is_in_background());
+        let breakdown = timed.and_then(Breakdown::of);
+        CountedRequest {
+            reported,
+            rows,
+            breakdown,
         }
     }
 }

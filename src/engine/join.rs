@@ -97,9 +97,12 @@ pub fn join_last(ended: &EndedRequest, store: &ReportStore) -> Vec<Match> {
     for (index, row) in ended.rows.iter().enumerate() {
         if let Some(rid) = row.engine_id.as_deref()
             && !ended.is_reported(index, &matches)
-            && let Some(candidate) = only_possible(row, hop, store.by_rid(rid))
         {
-            matches.push(Match::possible(index, candidate, true));
+            let strength = |of: &Candidate| MatchStrength::of(row, hop, of);
+            let mut possible = store.by_rid(rid);
+            possible.retain(|of| strength(of) == Some(MatchStrength::Possible));
+            let only = possible.pop().filter(|_| possible.is_empty());
+            matches.extend(only.map(|candidate| Match::possible(index, candidate, true)));
         }
     }
     let mut without = (0..ended.rows.len()).filter(|row| matches.iter().all(|of| of.row != *row));
@@ -143,17 +146,6 @@ fn is_free(candidate: &Candidate, matches: &[Match]) -> bool {
         .all(|other| other.candidate.origin != candidate.origin)
 }
 
-/// Returns the candidate that nothing contradicts, if there is exactly one.
-fn only_possible(
-    row: &Row,
-    hop: Option<SpanId>,
-    mut candidates: Vec<Candidate>,
-) -> Option<Candidate> {
-    let possible = Some(MatchStrength::Possible);
-    candidates.retain(|candidate| MatchStrength::of(row, hop, candidate) == possible);
-    candidates.pop().filter(|_| candidates.is_empty())
-}
-
 /// Returns the only request in the row's trace, or else the only one with its `x-request-id`.
 fn by_trace(
     ended: &EndedRequest,
@@ -183,10 +175,15 @@ fn only_one(
     is_own: bool,
 ) -> Option<Candidate> {
     let below = |candidate: &Candidate| is_below(row, hop, candidate);
+    // The response id of other endpoints is not the engine's. A report with the row's own would have been found by it.
+    let has_rid = matches!(
+        row.endpoint(),
+        Endpoint::Generate | Endpoint::Completions | Endpoint::Chat
+    ) && row.engine_id.is_some();
     let must_be_below = !is_own || candidates.iter().any(below);
     candidates.retain(|candidate| {
         let is_its = below(candidate) || (!must_be_below && is_after_sending(row, candidate));
-        is_its && may_match(row, candidate.report.rid.as_deref())
+        is_its && (!has_rid || candidate.report.rid.is_none())
     });
     let has_tokens = |candidate: &Candidate| candidate.report.output_tokens > Some(0);
     if candidates.iter().any(has_tokens) {
@@ -197,15 +194,6 @@ fn only_one(
     let rid = &first.report.rid;
     let is_same = |other: Candidate| rid.is_some() && other.report.rid == *rid;
     candidates.all(is_same).then_some(first)
-}
-
-/// Whether a report with this engine id may be about the row. Some endpoints' response id is not the engine's.
-fn may_match(row: &Row, rid: Option<&str>) -> bool {
-    let is_rid = matches!(
-        row.endpoint(),
-        Endpoint::Generate | Endpoint::Completions | Endpoint::Chat
-    );
-    rid.is_none() || row.engine_id.is_none() || !is_rid
 }
 
 impl MatchStrength {

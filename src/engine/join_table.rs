@@ -8,8 +8,8 @@ use crate::request::sequence::TimingSource;
 
 use super::bounded_multimap::BoundedMultimap;
 use super::join::{EndedRequest, Match, is_random, join, join_last};
+use super::otlp::EngineSpan;
 use super::report_store::{ENDED_MAX_AGE_NANOS, ReportStore};
-use super::span::EngineSpan;
 
 /// The requests that wait, and the reports that none has claimed. Both are bounded.
 #[derive(Debug)]

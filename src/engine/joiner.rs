@@ -20,7 +20,7 @@ use crate::telemetry::queue::Queued;
 
 use super::join::{EndedRequest, Match};
 use super::join_table::{JoinTable, Joined};
-use super::span::EngineSpan;
+use super::otlp::EngineSpan;
 
 /// Where rows go, and what they need on the way.
 #[derive(Clone, Debug)]

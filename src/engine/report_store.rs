@@ -12,7 +12,7 @@ use crate::request::engine_report::EngineReport;
 use crate::request::sequence::TimingSource;
 
 use super::bounded_multimap::{BoundedMultimap, Entry};
-use super::span::{EngineSpan, Scheduler, SpanKind};
+use super::otlp::{EngineSpan, Scheduler, SpanKind};
 
 mod scheduler_work;
 
@@ -35,8 +35,6 @@ pub struct Candidate {
     pub is_complete: bool,
     /// The report.
     pub report: EngineReport,
-    /// The same of the prefill server, if the request was served by a pair.
-    pub prefill: Option<Box<Candidate>>,
 }
 
 /// What a candidate was assembled from.
@@ -129,7 +127,6 @@ impl ReportStore {
                 arrived: entry.arrived,
                 is_complete: true,
                 report: EngineReport::clone(report),
-                prefill: None,
             }),
             _ => None,
         }));
@@ -189,10 +186,11 @@ impl ReportStore {
 
     /// Removes the spans or line of a candidate that a row has claimed.
     pub fn remove(&mut self, candidate: &Candidate) {
-        if let Some(prefill) = &candidate.prefill {
-            self.remove(prefill);
-        }
         let (report, origin) = (&candidate.report, candidate.origin);
+        let room = report.room.filter(|_| report.prefill.is_some());
+        if let Some(prefill) = room.and_then(|room| self.prefill(room)) {
+            self.remove(&prefill);
+        }
         let schedulers: Vec<u64> = match origin {
             Origin::Request(trace, id) => {
                 let schedulers = self.schedulers(trace, id);
@@ -219,12 +217,7 @@ impl ReportStore {
     /// Drops what is too old, and the oldest items if the store is full. Returns the source of each request dropped.
     pub fn forget(&mut self, now: Stamp) -> impl Iterator<Item = TimingSource> + use<> {
         let max_age = |entries: &[Entry<Item>]| {
-            let spans = || {
-                entries.iter().filter_map(|entry| match &entry.value {
-                    Item::Span(span) => Some(span),
-                    _ => None,
-                })
-            };
+            let spans = || entries.iter().filter_map(span_of);
             let schedulers = spans().filter(|span| matches!(span.kind, SpanKind::Scheduler(_)));
             let ended: Vec<u64> = schedulers.map(|span| span.id).collect();
             // Stages arrive before their scheduler's span, which is sent at its end. Other requests of the trace, such as the
@@ -246,10 +239,7 @@ impl ReportStore {
     /// The spans of a trace, each with its arrival.
     fn spans(&self, trace: u128) -> impl Iterator<Item = (Stamp, &EngineSpan)> {
         let entries = self.items.get(&Key::Trace(trace)).iter();
-        entries.filter_map(|entry| match &entry.value {
-            Item::Span(span) => Some((entry.arrived, span)),
-            _ => None,
-        })
+        entries.filter_map(|entry| Some((entry.arrived, span_of(entry)?)))
     }
 
     /// The scheduler spans of a request, each with its arrival.
@@ -271,7 +261,6 @@ impl ReportStore {
             arrived: Stamp::from_nanos(i64::MIN),
             is_complete: false,
             report: EngineReport::of(TimingSource::Trace),
-            prefill: None,
         };
         let root = self.spans(trace).find_map(|(arrived, span)| {
             Some((arrived, span, span.root().filter(|_| span.id == id)?))
@@ -311,8 +300,7 @@ impl ReportStore {
             candidate.is_complete &= prefill.as_ref().is_some_and(|of| of.is_complete);
             if let Some(prefill) = prefill {
                 candidate.arrived = candidate.arrived.max(prefill.arrived);
-                candidate.report.prefill = Some(Box::new(prefill.report.clone()));
-                candidate.prefill = Some(Box::new(prefill));
+                candidate.report.prefill = Some(Box::new(prefill.report));
             }
         }
         candidate
@@ -324,6 +312,13 @@ impl ReportStore {
         self.requests(&Key::Room(room), is_prefill)
             .into_iter()
             .next()
+    }
+}
+
+fn span_of(entry: &Entry<Item>) -> Option<&EngineSpan> {
+    match &entry.value {
+        Item::Span(span) => Some(span),
+        _ => None,
     }
 }
 

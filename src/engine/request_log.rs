@@ -14,11 +14,12 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use crate::request::engine_report::EngineReport;
+use crate::request::field::Field;
+use crate::request::meta_info::{LOG_LINE, MetaInfo};
+use crate::request::scalar::Scalar;
+use crate::request::scan::{Progress, Scanner, Sink};
+use crate::request::sequence::TimingSource;
 use crate::telemetry::background_thread::BackgroundThread;
-
-mod line;
-
-use line::Lines;
 
 /// The thread that follows a folder. Dropping it reads the last lines and ends it.
 #[derive(Debug)]
@@ -41,6 +42,22 @@ pub struct LogFolder {
 struct Followed {
     offset: u64,
     lines: Lines,
+}
+
+/// Parses one line after another, which arrive in pieces of any size.
+#[derive(Debug)]
+struct Lines {
+    scanner: Scanner,
+    found: Found,
+    /// Whether the current line is skipped, since its beginning was not read.
+    is_skipped: bool,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    id: Option<String>,
+    tokens: Option<u64>,
+    meta: MetaInfo,
 }
 
 /// How often the folder is listed and its logs are read. It may hold a year of hourly files.
@@ -158,6 +175,60 @@ impl Followed {
             self.offset += read as u64;
             self.lines.feed(&buffer[..read], reports);
         }
+    }
+}
+
+impl Sink for Found {
+    fn scalar(&mut self, field: Field, value: Scalar<'_>) {
+        match field {
+            Field::EngineId => self.id = value.string(),
+            Field::CompletionTokens => self.tokens = value.count(),
+            Field::Meta(member) => self.meta.keep(member, value),
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, _field: Field, _piece: &[u8]) {}
+}
+
+impl Lines {
+    /// Starts at the beginning of a line, or within one that `is_skipped`.
+    fn new(is_skipped: bool) -> Lines {
+        Lines {
+            scanner: Scanner::new(&LOG_LINE),
+            found: Found::default(),
+            is_skipped,
+        }
+    }
+
+    /// Parses the next piece of a file. Adds the report of each complete line.
+    fn feed(&mut self, mut bytes: &[u8], reports: &mut Vec<EngineReport>) {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            self.piece(bytes.get(..end).unwrap_or_default());
+            reports.extend(self.report());
+            *self = Lines::new(false);
+            bytes = bytes.get(end + 1..).unwrap_or_default();
+        }
+        self.piece(bytes);
+    }
+
+    fn piece(&mut self, bytes: &[u8]) {
+        if !self.is_skipped {
+            self.scanner.feed(bytes, &mut self.found);
+        }
+    }
+
+    /// Returns the report of the line that has ended.
+    fn report(&self) -> Option<EngineReport> {
+        let found = &self.found;
+        if self.is_skipped || self.scanner.progress() != Progress::Whole {
+            return None;
+        }
+        Some(EngineReport {
+            rid: Some(found.id.clone()?),
+            output_tokens: found.tokens,
+            ..EngineReport::of_meta_info(TimingSource::Log, &found.meta, None)
+        })
     }
 }
 

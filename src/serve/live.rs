@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::report::sample::{Sample, at};
     use crate::request::timeline::{ENGINE, STAGES};
-    use crate::telemetry::counted::CountedRequest;
+    use crate::telemetry::CountedRequest;
 
     fn recent(requests: impl IntoIterator<Item = Vec<Row>>) -> Recent {
         let recent = Recent::default();

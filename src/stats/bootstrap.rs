@@ -12,7 +12,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
-use super::{interpolated, ranks};
+use super::{interpolated, ranks, sorted};
 
 /// A statistic of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -82,10 +82,12 @@ fn of_resamples(
     let lengths: Vec<usize> = strata.iter().map(Vec::len).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut spread = |shorter, resamples| {
-        let mut blocks = Blocks::new(&lengths, shorter);
+        let mut weights = vec![0; samples[0].values.len()];
         let difference = |_| {
-            let weights = blocks.draw(&mut rng);
-            let [a, b] = samples.each_ref().map(|of| of.weighted(statistic, weights));
+            draw(&lengths, shorter, &mut rng, &mut weights);
+            let [a, b] = samples
+                .each_ref()
+                .map(|of| of.weighted(statistic, &weights));
             b - a
         };
         Spread::of((0..resamples).map(difference).collect())
@@ -207,57 +209,25 @@ impl Sample {
     }
 }
 
-/// Draws resamples of blocks, stratum by stratum, as the number of times that each value occurs.
-struct Blocks<'a> {
-    /// Lengths of the strata.
-    lengths: &'a [usize],
-    /// By how many times blocks are shorter than [`block_length`].
-    shorter: usize,
-    weights: Vec<u32>,
-    changes: Vec<i32>,
-}
-
-impl<'a> Blocks<'a> {
-    fn new(lengths: &'a [usize], shorter: usize) -> Blocks<'a> {
-        let all = lengths.iter().sum();
-        Blocks {
-            lengths,
-            shorter,
-            weights: vec![0; all],
-            changes: vec![0; all + 1],
+/// Draws a resample of blocks, stratum by stratum: the number of times that each value occurs. Blocks are `shorter` times shorter
+/// than [`block_length`].
+fn draw(lengths: &[usize], shorter: usize, rng: &mut ChaCha8Rng, weights: &mut [u32]) {
+    weights.fill(0);
+    let mut rest = weights;
+    for &length in lengths {
+        let (stratum, others) = rest.split_at_mut(length);
+        let block = (block_length(length) / shorter).max(1);
+        let mut left = length;
+        while left > 0 {
+            let part = block.min(left);
+            let first = rng.random_range(0..length);
+            // A block that passes the end of the series continues at its start (circular bootstrap).
+            let (start, end) = stratum.split_at_mut(first);
+            let taken = end.iter_mut().chain(start).take(part);
+            taken.for_each(|weight| *weight += 1);
+            left -= part;
         }
-    }
-
-    fn draw(&mut self, rng: &mut ChaCha8Rng) -> &[u32] {
-        self.changes.fill(0);
-        let mut start = 0;
-        for &length in self.lengths {
-            let end = start + length;
-            let block = (block_length(length) / self.shorter).max(1);
-            let mut left = length;
-            while left > 0 {
-                let part = block.min(left);
-                let first = rng.random_range(start..end);
-                self.add(first, (first + part).min(end));
-                // A block that passes the end of the series continues at its start (circular bootstrap).
-                self.add(start, (first + part).saturating_sub(length));
-                left -= part;
-            }
-            start = end;
-        }
-        let mut level = 0;
-        for (weight, change) in self.weights.iter_mut().zip(&self.changes) {
-            level += change;
-            *weight = level.unsigned_abs();
-        }
-        &self.weights
-    }
-
-    fn add(&mut self, from: usize, to: usize) {
-        if from < to {
-            self.changes[from] += 1;
-            self.changes[to] -= 1;
-        }
+        rest = others;
     }
 }
 
@@ -274,12 +244,11 @@ impl Spread {
     fn of(differences: Vec<f64>) -> Option<Spread> {
         // ∞ − ∞ may be any difference: the worst case for each bound.
         let sorted_with = |unknown: f64| {
-            let known = differences
-                .iter()
-                .map(|d| if d.is_nan() { unknown } else { *d });
-            let mut sorted: Vec<f64> = known.collect();
-            sorted.sort_unstable_by(f64::total_cmp);
-            sorted
+            sorted(
+                differences
+                    .iter()
+                    .map(|d| if d.is_nan() { unknown } else { *d }),
+            )
         };
         let [lower, upper] = [f64::NEG_INFINITY, f64::INFINITY].map(sorted_with);
         Some(Spread {

@@ -4,7 +4,7 @@
 //! ranks contain the quantile with a probability that is known exactly. For correlated values the effective sample size
 //! replaces `n`; [`effective_count`] estimates it.
 
-use statrs::distribution::{Binomial, DiscreteCDF as _};
+use statrs::distribution::{Binomial, ChiSquared, ContinuousCDF as _, DiscreteCDF as _};
 
 use super::quantile;
 
@@ -20,10 +20,6 @@ const MIN_BLOCKS: usize = 8;
 
 /// The effective sample size that a block must have: with less, the correlation reaches beyond the block.
 const MIN_EFFECTIVE: usize = 4;
-
-/// The 95 % quantile of the normal distribution: blocks of independent values differ by more in one of twenty samples, so a
-/// smaller difference is no correlation.
-const Z_ONE_SIDED_95: f64 = 1.644_854;
 
 /// The bounds of a quantile; `None` of too few values, or of too strong a correlation.
 pub type Bounds = Option<(f64, f64)>;
@@ -76,22 +72,18 @@ fn effective_count(in_order: &[f64], at: f64) -> Option<f64> {
     let shares: Vec<f64> = in_order.chunks_exact(length).map(share).collect();
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
     let squares: f64 = shares.iter().map(|share| (share - mean).powi(2)).sum();
-    let variance = squares / (shares.len() - 1) as f64;
+    let freedom = (shares.len() - 1) as f64;
+    let variance = squares / freedom;
     let independent = mean * (1.0 - mean) / length as f64;
     let ratio = match independent > 0.0 {
         true => variance / independent,
         false => 1.0,
     };
-    let is_chance = ratio <= max_by_chance((shares.len() - 1) as f64);
+    // Blocks of independent values differ by more in one of twenty samples.
+    let max_by_chance = ChiSquared::new(freedom).ok()?.inverse_cdf(0.95) / freedom;
+    let is_chance = ratio <= max_by_chance;
     let effective = count as f64 / if is_chance { 1.0 } else { ratio };
     (effective >= (MIN_EFFECTIVE * blocks) as f64).then_some(effective)
-}
-
-/// The 95 % quantile of a sample variance of so many degrees of freedom, relative to the true variance (Wilson and Hilferty's
-/// approximation of chi-squared).
-fn max_by_chance(freedom: f64) -> f64 {
-    let spread = 2.0 / (9.0 * freedom);
-    (1.0 - spread + Z_ONE_SIDED_95 * spread.sqrt()).powi(3)
 }
 
 /// The ranks, from 1, of the two bounds: the lower one is above the quantile, and the upper one below it, with at most the

@@ -3,20 +3,32 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::RandomState;
 use parking_lot::RwLock;
-use prometheus::core::{Collector, Desc, Describer, Metric as Shown};
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::core::{Atomic, AtomicF64, Collector, Desc, Describer, Metric as Shown};
+use prometheus::proto::{self, Bucket, LabelPair, MetricFamily, MetricType};
 use prometheus::{
     Counter, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, Result,
 };
 
-use super::metric::Metric;
+use crate::clock::NANOS;
 
-mod batch_histogram;
-
-pub use batch_histogram::BatchHistogram;
+/// The description of a metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name, which ends in its unit.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: MetricType,
+    /// A histogram counts values up to each of these bounds, in its unit.
+    pub bounds: &'static [f64],
+    /// What it counts and how to read it, in a few sentences.
+    pub help: &'static str,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+}
 
 /// The default maximum number of label sets of a metric.
 pub const MAX_LABEL_SETS: usize = 64;
@@ -61,6 +73,21 @@ series! {
     Gauge: GAUGE = |opts| Gauge::with_opts(opts.common_opts);
     Histogram: HISTOGRAM = Histogram::with_opts;
     BatchHistogram: HISTOGRAM = |opts| BatchHistogram::with_opts(&opts);
+}
+
+/// A histogram that adds many durations at once, which that of the `prometheus` crate cannot. Clones share the counts.
+#[derive(Clone, Debug)]
+pub struct BatchHistogram(Arc<Counts>);
+
+#[derive(Debug)]
+struct Counts {
+    /// Seconds.
+    bounds: Vec<f64>,
+    /// The number of values in each bucket, the last of which is above all bounds.
+    counts: Box<[AtomicU64]>,
+    /// Seconds.
+    sum: AtomicF64,
+    labels: Vec<LabelPair>,
 }
 
 /// A metric and its series, one per label set. Clones are the same metric.
@@ -186,6 +213,61 @@ impl Metric {
         let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let opts = HistogramOpts::new(self.name, self.help).const_labels(pairs.collect());
         S::NEW(opts.buckets(self.bounds.to_vec()))
+    }
+}
+
+impl BatchHistogram {
+    /// Creates an empty histogram with these bounds and labels.
+    ///
+    /// # Errors
+    /// If Prometheus refuses a name, which a test rules out.
+    pub fn with_opts(opts: &HistogramOpts) -> Result<BatchHistogram> {
+        let counts = (0..=opts.buckets.len()).map(|_| AtomicU64::new(0));
+        Ok(BatchHistogram(Arc::new(Counts {
+            counts: counts.collect(),
+            bounds: opts.buckets.clone(),
+            sum: AtomicF64::new(0.0),
+            labels: opts.describe()?.const_label_pairs,
+        })))
+    }
+
+    /// Adds the number of durations in each bucket, and their sum.
+    pub fn add(&self, counts: &[u32], sum_nanos: i64) {
+        let counts = self.0.counts.iter().zip(counts);
+        for (count, more) in counts.filter(|(_, more)| **more > 0) {
+            count.fetch_add(u64::from(*more), Ordering::Relaxed);
+        }
+        self.0.sum.inc_by(sum_nanos.max(0) as f64 / NANOS as f64);
+    }
+}
+
+impl Shown for BatchHistogram {
+    fn metric(&self) -> proto::Metric {
+        let inner = &*self.0;
+        let mut histogram = proto::Histogram::default();
+        // Read before the counts: a value added in between is then missing in the sum, not in the counts.
+        histogram.set_sample_sum(inner.sum.get());
+        let mut so_far = 0;
+        let buckets = inner
+            .bounds
+            .iter()
+            .zip(&inner.counts)
+            .map(|(bound, count)| {
+                so_far += count.load(Ordering::Relaxed);
+                let mut bucket = Bucket::default();
+                bucket.set_upper_bound(*bound);
+                bucket.set_cumulative_count(so_far);
+                bucket
+            });
+        histogram.set_bucket(buckets.collect());
+        let above = inner
+            .counts
+            .last()
+            .map_or(0, |count| count.load(Ordering::Relaxed));
+        histogram.set_sample_count(so_far + above);
+        let mut shown = proto::Metric::from_label(inner.labels.clone());
+        shown.set_histogram(histogram);
+        shown
     }
 }
 

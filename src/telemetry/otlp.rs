@@ -20,7 +20,6 @@ use super::loss::LossLog;
 use super::prometheus::{Dropped, Metrics};
 use super::queue::{Queue, Queued, Refused};
 
-pub mod attributes;
 pub mod collector;
 pub mod exporter;
 pub mod sampling;

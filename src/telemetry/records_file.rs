@@ -162,21 +162,18 @@ impl FileWriter {
 
     /// Creates a new file at the path, which no other process has open.
     fn create(&self) -> io::Result<OpenFile> {
-        match std::fs::metadata(self.path()) {
-            Ok(existing) if existing.is_file() && !is_descriptor(self.path()) => {
-                let moved = self.check_is_records().and_then(|()| self.move_aside());
-                if let Err(error) = moved
-                    && !is_not_found(&error)
-                {
-                    return Err(error);
-                }
-            }
-            Ok(_) => {
-                let file = OpenOptions::new().append(true).open(self.path())?;
-                return Ok(OpenFile::new(file, false));
-            }
-            Err(error) if is_not_found(&error) => {}
-            Err(error) => return Err(error),
+        let found = std::fs::metadata(self.path());
+        let is_moved = |found: &Metadata| found.is_file() && !is_descriptor(self.path());
+        if found.as_ref().is_ok_and(|found| !is_moved(found)) {
+            let file = OpenOptions::new().append(true).open(self.path())?;
+            return Ok(OpenFile::new(file, false));
+        }
+        let moved = found.and_then(|_| self.check_is_records());
+        let moved = moved.and_then(|()| self.move_aside());
+        if let Err(error) = moved
+            && !is_not_found(&error)
+        {
+            return Err(error);
         }
         let mut options = OpenOptions::new();
         match options.append(true).create_new(true).open(self.path()) {

@@ -1,13 +1,12 @@
-//! When a records file is rotated, and the names of rotated files.
+//! When a records file is rotated, and how many rotated files are kept.
 
 use std::cmp::Reverse;
-use std::fs::{DirEntry, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use jiff::civil::DateTime;
-
 use crate::clock::Stamp;
+use crate::disk::rotated;
 
 /// When a records file is rotated, and how many rotated ones are kept. The default: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,9 +18,6 @@ pub struct Rotation {
     /// The number of rotated files kept, the newest by name. 0: all.
     pub keep: usize,
 }
-
-/// A rotated file: the parts of its name, by which files sort by age, and its path.
-type Rotated = (String, u32, PathBuf);
 
 impl Rotation {
     /// Whether a block of `adding` bytes should go into a new file. The current file has `len` bytes, of which the header takes
@@ -101,32 +97,6 @@ pub(super) fn reserve(path: &Path, now: Stamp) -> io::Result<PathBuf> {
     Err(io::Error::other("every name for the rotated file is taken"))
 }
 
-/// Finds the rotated files of `path` by their names.
-fn rotated(path: &Path) -> io::Result<Vec<Rotated>> {
-    let (Some(folder), Some(own)) = (path.parent(), path.file_name()) else {
-        return Ok(Vec::new());
-    };
-    let parsed = |entry: DirEntry| {
-        let name = entry.file_name().into_string().ok()?;
-        let suffix = name.strip_prefix(own.to_str()?)?.strip_prefix('.')?;
-        let (at, number) = parse(suffix)?;
-        Some((at.to_owned(), number, entry.path()))
-    };
-    let entries = std::fs::read_dir(folder)?.filter_map(Result::ok);
-    Ok(entries.filter_map(parsed).collect())
-}
-
-/// Parses `20261120T144800Z` or `20261120T144800Z.1`.
-fn parse(suffix: &str) -> Option<(&str, u32)> {
-    let (at, number) = match suffix.split_once('.') {
-        Some((at, number)) => (at, number.parse().ok().filter(|number| *number > 0)?),
-        None => (suffix, 0),
-    };
-    // `strptime` also accepts shorter numbers.
-    let is_time = at.len() == 16 && DateTime::strptime("%Y%m%dT%H%M%SZ", at).is_ok();
-    is_time.then_some((at, number))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,28 +104,6 @@ mod tests {
 
     fn at(seconds: i64) -> Stamp {
         Stamp::from_nanos(seconds * NANOS)
-    }
-
-    /// The rotated files, oldest first.
-    fn left(path: &Path) -> Vec<PathBuf> {
-        let mut left = rotated(path).unwrap();
-        left.sort();
-        left.into_iter().map(|file| file.2).collect()
-    }
-
-    #[test]
-    fn only_our_own_names_count_as_rotated() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r.csv");
-        let ours = ["20261120T144800Z", "20261120T144800Z.1", "20270101T000000Z"];
-        let others = "1 20261120T144800Z.gz 20261120T144800Z.0 20261120144800 20261120T14480xZ";
-        for suffix in ours.into_iter().chain(others.split(' ')) {
-            std::fs::write(folder.path().join(format!("r.csv.{suffix}")), "x").unwrap();
-        }
-        std::fs::write(folder.path().join("other.csv.20261120T144800Z"), "x").unwrap();
-        let found = left(&path);
-        let endings = found.iter().map(|path| path.extension().unwrap());
-        assert!(endings.eq(["20261120T144800Z", "1", "20270101T000000Z"]));
     }
 
     #[test]
@@ -176,8 +124,8 @@ mod tests {
             assert!(!path.exists());
         }
         let contents = || {
-            let left = left(&path).into_iter();
-            let texts = left.map(|path| std::fs::read_to_string(path).unwrap());
+            let left = rotated(&path).unwrap().into_iter();
+            let texts = left.map(|(_, _, path)| std::fs::read_to_string(path).unwrap());
             texts.collect::<Vec<_>>()
         };
         assert_eq!(contents(), ["10", "11"]);

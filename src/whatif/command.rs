@@ -1,29 +1,26 @@
 //! `queuescope whatif`: reads loads, fits the engine, predicts and prints.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 mod page;
 mod show;
 
 use anyhow::bail;
-use serde::Serialize;
-use serde_json::Map;
+use serde_json::{Value as Json, json};
 use toml::Value;
 
 use crate::disk;
 use crate::experiment::plan::PlanError;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::{self, Entry};
-use crate::report::figures::figures;
 use crate::report::load::Goal;
+use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
-use crate::report::{outputs, render};
 use crate::table;
 use crate::units::{at_least, round_to_four_digits, share};
 use crate::upstream::Policy;
 
-use super::figures::{Figures, by_name, goal};
+use super::figures::{Figures, goal};
 use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
@@ -124,55 +121,7 @@ impl Find {
     }
 }
 
-/// A load as it was measured. Serialized, these and the next two are members of the JSON output.
-#[derive(Debug, Serialize)]
-struct Measured {
-    name: String,
-    /// `DEGRADED`, `INVALID` or `UNFINISHED`, as the report marks the run.
-    mark: Option<&'static str>,
-    requests: usize,
-    servers: Vec<String>,
-    max_running_requests: Vec<Option<usize>>,
-    measured: Figures,
-    notes: Vec<String>,
-    /// Its row in the table of runs.
-    #[serde(skip)]
-    line: Vec<String>,
-}
-
-/// A prediction of a load under some settings.
-#[derive(Debug, Serialize)]
-struct Prediction {
-    /// The load's name.
-    load: String,
-    settings: Map<String, serde_json::Value>,
-    #[serde(flatten)]
-    figures: Figures,
-    /// The expected error of each figure, as a share.
-    error: BTreeMap<&'static str, f64>,
-    /// A warning about it.
-    note: Option<String>,
-    /// Requests that are refused because they are longer than the KV cache.
-    refused: usize,
-    #[serde(skip)]
-    label: String,
-    /// Its row in the table of runs.
-    #[serde(skip)]
-    line: Vec<String>,
-    /// Its requests as a run, if a page is written.
-    #[serde(skip)]
-    run: Option<Run>,
-}
-
-/// Settings under which `--find` found nothing, and why.
-#[derive(Debug, Serialize)]
-struct NotFound {
-    load: String,
-    settings: Map<String, serde_json::Value>,
-    reason: String,
-}
-
-/// All loads with their predictions, and the fit that these are made with.
+/// All loads with their predictions, one after another, and the fit that these are made with.
 struct Results<'a> {
     args: &'a Args,
     fit: Fit,
@@ -180,9 +129,17 @@ struct Results<'a> {
     are_several: bool,
     /// Why nothing is predicted.
     no_prediction: Option<String>,
-    loads: Vec<Measured>,
-    predictions: Vec<Prediction>,
-    not_found: Vec<NotFound>,
+    /// Why nothing was found for a load.
+    nothing_found: Option<String>,
+    /// Members of the JSON output.
+    loads: Vec<Json>,
+    predictions: Vec<Json>,
+    not_found: Vec<Json>,
+    /// The rows of the table of runs, and the notes below it.
+    lines: Vec<Vec<String>>,
+    notes: Vec<String>,
+    /// The runs of the page; predicted ones if it is written.
+    runs: Vec<Run>,
 }
 
 /// A load replayed under some settings: these, the servers, the requests with their predicted times, and the figures.
@@ -218,7 +175,7 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
         let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
         deployment(any, 1.0, &all)?;
     }
-    let (runs, loads) = args.read(&args.loads)?;
+    let (runs, mut loads) = args.read(&args.loads)?;
     let fitted = match args.fit.as_slice() {
         [] => None,
         given => Some(args.read(given)?.1),
@@ -230,31 +187,33 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
         args,
         fit,
         are_several: loads.len() > 1,
+        nothing_found: None,
         loads: Vec::new(),
         predictions: Vec::new(),
         not_found: Vec::new(),
+        lines: Vec::new(),
+        notes: Vec::new(),
+        runs: Vec::new(),
     };
-    for (run, load) in runs.iter().zip(&loads) {
+    let notes = fitted.into_iter().flatten().flat_map(|load| load.notes);
+    loads[0].notes.extend(notes);
+    for (run, load) in runs.into_iter().zip(&loads) {
         results.predict(run, load, &grid)?;
     }
-    let notes = fitted.iter().flatten().flat_map(|load| load.notes.clone());
-    results.loads[0].notes.extend(notes);
     let is_good = results.no_prediction.is_none();
-    let path = args.profile.as_ref().filter(|_| is_good);
-    if let Some((path, load)) = path.zip(loads.first()) {
-        write(path, &results.fit.profile(load))?;
+    if let Some(path) = args.profile.as_ref().filter(|_| is_good) {
+        write(path, &results.fit.profile(&loads[0]))?;
     }
     let shown = match args.is_json() {
         true => format!("{:#}\n", results.to_json()),
         false => results.to_text(),
     };
-    let is_predicted = |load: &str| results.predictions.iter().any(|of| of.load == load);
-    let mut not_found = results.not_found.iter();
-    let nothing = not_found.find(|of| !is_predicted(&of.load));
-    let nothing = nothing.map(|of| of.reason.clone());
-    let nothing = results.no_prediction.take().or(nothing);
+    let nothing = results
+        .no_prediction
+        .take()
+        .or(results.nothing_found.take());
     if let Some(path) = &args.html {
-        write(path, &results.page(runs, &sweeps))?;
+        write(path, &results.page(&sweeps))?;
     }
     Ok((shown, nothing))
 }
@@ -266,38 +225,32 @@ fn write(path: &Path, text: &str) -> Result<(), table::Error> {
 
 impl Results<'_> {
     /// Predicts the load of a run under every combination of settings.
-    fn predict(&mut self, run: &Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
-        let of_run = figures(run);
-        self.loads.push(Measured {
-            name: load.name.clone(),
-            mark: run.mark(),
-            requests: load.requests.len(),
-            servers: load.servers.clone(),
-            max_running_requests: load.slots.clone(),
-            measured: Figures::measured(&of_run, load, &self.args.goodput),
-            notes: self.notes(load, grid),
-            line: render::line_of(
-                format!("measured: {}", run.marked_name()),
-                &of_run.all,
-                &of_run.run,
-            ),
-        });
+    fn predict(&mut self, run: Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
+        self.add_measured(run, load, self.notes(load, grid));
         if self.no_prediction.is_some() {
             return Ok(());
         }
+        let (before, mut nothing) = (self.predictions.len(), None);
         for settings in grid {
             let replayed = match self.args.find {
                 None => Some(self.replay(load, settings.clone())?),
                 Some(what) => self.find(load, settings, what)?,
             };
-            match replayed {
-                Some(replayed) => self.predictions.push(self.prediction(load, replayed)),
-                None => self.not_found.push(NotFound {
-                    load: load.name.clone(),
-                    settings: grid::json(settings),
-                    reason: self.not_found_reason(load, settings),
-                }),
+            if let Some(replayed) = replayed {
+                self.add(load, replayed);
+                continue;
             }
+            let reason = self.not_found_reason(load, settings);
+            self.not_found.push(json!({
+                "load": load.name,
+                "settings": grid::json(settings),
+                "reason": reason,
+            }));
+            self.notes.push(reason.clone());
+            nothing.get_or_insert(reason);
+        }
+        if self.predictions.len() == before {
+            self.nothing_found = self.nothing_found.take().or(nothing);
         }
         Ok(())
     }
@@ -308,27 +261,6 @@ impl Results<'_> {
         let predicted = servers.serve(load);
         let figures = Figures::of(&predicted, &self.args.goodput);
         Ok((settings, servers, predicted, figures))
-    }
-
-    fn prediction(&self, load: &Load, replayed: Replayed) -> Prediction {
-        let (settings, servers, predicted, figures) = replayed;
-        let errors = self.fit.expected_errors(&servers, load, &figures);
-        let label = self.label(&settings, load);
-        let name = format!("predicted: {label}");
-        let mut prediction = Prediction {
-            load: load.name.clone(),
-            settings: grid::json(&settings),
-            error: by_name(errors),
-            note: self.extrapolation_note(&servers, &predicted),
-            refused: predicted.requests.len() - predicted.timed().count(),
-            line: figures.line(name, &predicted),
-            label,
-            figures,
-            run: None,
-        };
-        let run = || self.run_of(&prediction, &predicted);
-        prediction.run = self.args.html.is_some().then(run);
-        prediction
     }
 
     /// The label of a prediction: its settings, after the name of its load if there are several.

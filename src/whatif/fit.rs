@@ -58,8 +58,12 @@ impl Fit {
     pub fn of(loads: &[Load]) -> Result<Fit, PlanError> {
         // A run of a single server has a GPU of its own. If there is none, servers are fitted as if each had one.
         let is_own = |sample: &Load| sample.servers.len() == 1;
-        let (mut fitted, mut shared): (Vec<Load>, Vec<Load>) =
-            samples(loads).into_iter().partition(is_own);
+        let servers = loads.iter().map(|load| load.servers.len()).sum();
+        let samples = loads.iter().flat_map(|load| {
+            let all = 0..load.servers.len();
+            all.filter_map(move |server| load.sample(server, servers))
+        });
+        let (mut fitted, mut shared): (Vec<Load>, Vec<Load>) = samples.partition(is_own);
         let may_share = fitted.is_empty();
         if may_share {
             std::mem::swap(&mut fitted, &mut shared);
@@ -184,15 +188,6 @@ impl Replayed {
     pub fn errors(&self) -> Compared {
         self.predicted.errors_against(&self.measured)
     }
-}
-
-/// A sample of each server with enough requests.
-fn samples(loads: &[Load]) -> Vec<Load> {
-    let servers: usize = loads.iter().map(|load| load.servers.len()).sum();
-    let all = loads.iter();
-    let all = all.flat_map(|load| (0..load.servers.len()).map(move |server| (load, server)));
-    all.filter_map(|(load, server)| load.sample(server, servers))
-        .collect()
 }
 
 /// `NaN` of no values.

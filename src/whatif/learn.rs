@@ -2,7 +2,7 @@
 //! the Levenberg–Marquardt method, with a prior around the default engine. It is deterministic: the same rows give the same fit.
 
 use crate::sim::engine::Profile;
-use crate::stats::quantile;
+use crate::stats::{quantile, sorted};
 
 use super::figures::{Latency, PREFILL, TOTAL, TPOT, TTFT};
 use super::load::Load;
@@ -116,7 +116,9 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Estimate>) {
             break;
         }
     }
-    let inflation = variance_inflation(&errors, samples.len());
+    // Errors that are larger than assumed, and the correlation of all statistics of one sample.
+    let larger = (cost(&errors) / errors.len().max(1) as f64).max(1.0);
+    let inflation = larger * errors.len() as f64 / samples.len().max(1) as f64;
     let estimate = |n: usize| {
         let variance = solve(curvature, std::array::from_fn(|x| f64::from(x == n)))[n];
         let half = 1.96 * (variance.max(0.0) * inflation).sqrt();
@@ -127,12 +129,6 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Estimate>) {
         }
     };
     (with(&at), (0..COUNT).map(estimate).collect())
-}
-
-/// The factor on the variances: errors that are larger than assumed, and the correlation of all statistics of one sample.
-fn variance_inflation(errors: &[f64], samples: usize) -> f64 {
-    let mean = (cost(errors) / errors.len().max(1) as f64).max(1.0);
-    mean * errors.len() as f64 / samples.max(1) as f64
 }
 
 /// The model that the fit begins with: delays that the times of requests show directly, and else the default engine with its prefill
@@ -187,9 +183,7 @@ pub fn slow_down(profile: &mut Profile, slower: [f64; 2]) {
 
 /// A quantile of any values; 0 of none.
 fn quantile_of(values: impl Iterator<Item = f64>, q: f64) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    quantile(&values, q).unwrap_or(0.0)
+    quantile(&sorted(values), q).unwrap_or(0.0)
 }
 
 /// The share of a GPU that fits samples of servers that have one in common, each with the same share.
@@ -216,9 +210,9 @@ fn cost(errors: &[f64]) -> f64 {
 fn residuals(model: &Model, samples: &[Load]) -> Vec<f64> {
     let mut all = Vec::new();
     for sample in samples {
-        let made = Deployment::of(model, sample).replay(&sample.requests);
+        let made = Deployment::of(model, sample).serve(sample);
         let both = || {
-            let both = sample.requests.iter().zip(&made);
+            let both = sample.requests.iter().zip(&made.requests);
             both.filter_map(|(request, made)| Some((request, made.times?, request.times?)))
         };
         for (expected, of) in LATENCIES {
@@ -233,8 +227,7 @@ fn residuals(model: &Model, samples: &[Load]) -> Vec<f64> {
 
 /// The logarithms of the [`QUANTILES`] and the mean of some values.
 fn log_statistics(values: impl Iterator<Item = f64>) -> [f64; STATISTICS] {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
+    let values = sorted(values);
     let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
     let statistic = |n: usize| match QUANTILES.get(n) {
         Some(q) => quantile(&values, *q),

@@ -48,28 +48,11 @@ impl Deployment {
         }
     }
 
-    /// Replays a load: the same requests with predicted times.
+    /// Replays a load: the same requests with their predicted times and servers. Refused ones have no times.
     pub fn serve(&self, load: &Load) -> Load {
-        let servers = match self.slots.len() == load.servers.len() {
-            true => load.servers.clone(),
-            false => (1..=self.slots.len())
-                .map(|n| format!("server-{n}"))
-                .collect(),
-        };
-        Load {
-            name: load.name.clone(),
-            requests: self.replay(&load.requests),
-            servers,
-            slots: load.slots.clone(),
-            ..Load::default()
-        }
-    }
-
-    /// Replays requests, which are in the order of arrival: their predicted times, and servers. Refused ones have no times.
-    pub fn replay(&self, requests: &[Request]) -> Vec<Request> {
         let start = Stamp::from_nanos(0);
         let count = self.slots.len();
-        let first = requests.first().map_or(0.0, |first| first.arrival);
+        let first = load.requests.first().map_or(0.0, |first| first.arrival);
         let paced = |request: &Request| Request {
             arrival: first + (request.arrival - first) / self.pace,
             server: request.server % count,
@@ -87,7 +70,7 @@ impl Deployment {
         };
         let mut replay = Replay {
             model: &self.model,
-            requests: requests.iter().map(paced).collect(),
+            requests: load.requests.iter().map(paced).collect(),
             engines: self.slots.iter().map(engine).collect(),
             servers: (0..count).map(server).collect(),
         };
@@ -125,7 +108,17 @@ impl Deployment {
                 replay.run(server, next.plus_seconds(1.0));
             }
         }
-        replay.requests
+        let servers = match count == load.servers.len() {
+            true => load.servers.clone(),
+            false => (1..=count).map(|n| format!("server-{n}")).collect(),
+        };
+        Load {
+            name: load.name.clone(),
+            requests: replay.requests,
+            servers,
+            slots: load.slots.clone(),
+            ..Load::default()
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::Observer;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Side};
-use queuescope::telemetry::counted::CountedRequest;
+use queuescope::telemetry::CountedRequest;
 use queuescope::telemetry::otlp::sampling::KeepReason;
 use queuescope::telemetry::otlp::spans;
 use queuescope::telemetry::prometheus::Metrics;

@@ -10,7 +10,7 @@ use queuescope::config;
 use queuescope::config::args::Args;
 use queuescope::config::proxy;
 use queuescope::config::sections::SECTIONS;
-use queuescope::telemetry::metric::Metric;
+use queuescope::telemetry::family::Metric;
 use queuescope::telemetry::prometheus::METRICS;
 
 use crate::support::docs::{assert_file, has_table, markdown};

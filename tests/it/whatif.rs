@@ -185,7 +185,7 @@ fn a_policy_chooses_when_requests_arrive() {
             policy: Some(policy),
             ..Deployment::of(&model, &of_slots(&[1, 1]))
         };
-        let made = servers.replay(&load.requests);
+        let made = servers.serve(&load).requests;
         for pair in made.chunks(2) {
             assert_ne!(pair[0].server, pair[1].server, "{policy:?}");
             // Who comes first has the first turn.
@@ -194,7 +194,11 @@ fn a_policy_chooses_when_requests_arrive() {
         for server in 0..2 {
             let own = |made: &&Request| made.server == server;
             let own: Vec<Request> = made.iter().filter(own).copied().collect();
-            let alone = Deployment::of(&model, &of_slots(&[1])).replay(&own);
+            let alone = Load {
+                requests: own.clone(),
+                ..of_slots(&[1])
+            };
+            let alone = served(&model, &alone).requests;
             let seen = |all: &[Request]| all.iter().map(|of| of.times.unwrap()).collect::<Vec<_>>();
             assert_eq!(seen(&own), seen(&alone), "{policy:?} {server}");
         }

@@ -1,7 +1,7 @@
 //! Which report each waiting row gets.
 
 use super::*;
-use crate::engine::span::{Scheduler, SpanKind, Stage};
+use crate::engine::otlp::{Scheduler, SpanKind, Stage};
 use crate::request::attempt::{Attempt, SpanId};
 use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;

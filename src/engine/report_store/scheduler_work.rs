@@ -1,7 +1,7 @@
 //! One scheduler's work on a request, assembled from its spans.
 
 use crate::clock::Stamp;
-use crate::engine::span::{EngineSpan, Scheduler, SpanKind, Stage};
+use crate::engine::otlp::{EngineSpan, Scheduler, SpanKind, Stage};
 use crate::request::engine_report::EngineReport;
 
 /// One scheduler's work on a request.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::span::{Scheduler, Stage};
+use crate::engine::otlp::{Scheduler, Stage};
 
 const CAPACITY: usize = 40;
 

@@ -83,7 +83,7 @@ fn a_folder_created_after_the_start_is_read_from_its_beginning_and_reports_what_
         cached_tokens: Some(24),
         output_tokens: Some(8),
         num_retractions: Some(0),
-        ..EngineReport::of(crate::request::sequence::TimingSource::Log)
+        ..EngineReport::of(TimingSource::Log)
     };
     assert_eq!(all, [expected]);
 }

@@ -209,10 +209,10 @@ proptest! {
         shorter in 1..4_usize,
         seed in 0..1000_u64,
     ) {
-        let mut blocks = Blocks::new(&lengths, shorter);
+        let mut weights = vec![0; lengths.iter().sum()];
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         for _ in 0..3 {
-            let weights = blocks.draw(&mut rng);
+            draw(&lengths, shorter, &mut rng, &mut weights);
             let mut start = 0;
             for length in &lengths {
                 let sum: u32 = weights[start..start + length].iter().sum();

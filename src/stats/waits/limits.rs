@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use super::stay::{ServerFacts, Stay};
 use super::sweep::{Durations, Piece, Ran, Sweep, rounded};
+use super::{ServerFacts, Stay};
 
 /// The limits of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::stay::Stay;
+use super::Stay;
 
 /// A stretch of time in which the same sequences waited and ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

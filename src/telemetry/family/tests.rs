@@ -1,7 +1,5 @@
 use std::sync::OnceLock;
 
-use prometheus::proto;
-
 use super::*;
 
 const COUNTER: Metric = Metric {

@@ -1,28 +1,59 @@
 //! Makes the spans of an ended request from its rows. Pure, except for random ids of spans that no other process refers to.
+//!
+//! Attributes are the columns, under the names of the semantic conventions if there are any
+//! (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>; SGLang and vLLM use `gen_ai.latency.*`).
 
 use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
 
 use opentelemetry::trace::{
     SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
-use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry::{InstrumentationScope, Key, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
-use crate::clock::Stamp;
+use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::{self, Attempt};
-use crate::request::column::Scope;
+use crate::request::column::{self, Scope};
+use crate::request::columns::{COLUMNS, Column, ColumnId as Id};
+use crate::request::endpoint::Endpoint;
 use crate::request::internal::Sending;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::timeline::{Moment, STAGES, Side, Stage};
 
-use super::attributes;
 use super::sampling::KeepReason;
 
 /// The maximum number of sequences of a request that get spans.
 const MAX_SEQUENCES: usize = 16;
 /// The ends of the stages that belong to the request, not to a sequence.
 const REQUEST_STAGE_ENDS: [Moment; 2] = [Moment::Sent, Moment::RouterSend];
+
+/// The columns that a convention has a name for. Every other is `queuescope.` and the column's name.
+const CONVENTIONS: [(Id, &str); 12] = [
+    (Id::status, "http.response.status_code"),
+    (Id::endpoint, "http.route"),
+    (Id::model, "gen_ai.request.model"),
+    (Id::expected_output_length, "gen_ai.request.max_tokens"),
+    (Id::actual_prompt_tokens, "gen_ai.usage.input_tokens"),
+    (Id::actual_output_tokens, "gen_ai.usage.output_tokens"),
+    (Id::cached_tokens, "gen_ai.usage.cache_read.input_tokens"),
+    (Id::engine_id, "gen_ai.response.id"),
+    (Id::ttft, "gen_ai.latency.time_to_first_token"),
+    (Id::total_latency, "gen_ai.latency.e2e"),
+    (Id::pure_queue_time, "gen_ai.latency.time_in_queue"),
+    (Id::prefill_time, "gen_ai.latency.time_in_model_prefill"),
+];
+
+/// The attribute name of each column, in the order of [`COLUMNS`].
+pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let name = |column: &Column| Arc::<str>::from(format!("queuescope.{}", column.name));
+    let mut keys: Vec<Key> = COLUMNS.iter().map(|column| name(column).into()).collect();
+    for (column, convention) in CONVENTIONS {
+        keys[column as usize] = Key::from_static_str(convention);
+    }
+    keys
+});
 
 /// The spans of one request, as they are made.
 struct Tree<'a> {
@@ -82,11 +113,11 @@ impl Tree<'_> {
         let is_single = self.rows.len() == 1;
         let mut attributes = Vec::with_capacity(80);
         let endpoint = first.endpoint();
-        attributes.extend(attributes::of_http(endpoint));
+        attributes.extend(of_http(endpoint));
         attributes.push(KeyValue::new("gen_ai.operation.name", endpoint.operation()));
         attributes.push(KeyValue::new("gen_ai.provider.name", "sglang"));
         let host = first.host.as_deref().into_iter();
-        attributes.extend(host.flat_map(attributes::of_server));
+        attributes.extend(host.flat_map(of_server));
         attributes.push(KeyValue::new("queuescope.kept", reason.name()));
         if !is_single {
             // The sequences' spans have ids of their own; this one finds the request.
@@ -94,7 +125,7 @@ impl Tree<'_> {
             attributes.push(KeyValue::new("queuescope.req_id", id));
         }
         let scope = (!is_single).then_some(Scope::Request);
-        attributes::columns(first, scope, &mut attributes);
+        columns(first, scope, &mut attributes);
         let id = first.span_id.filter(|_| is_client);
         let id = id.map_or_else(new_id, otel_id);
         let parent = first.parent_span_id.map(otel_id);
@@ -187,8 +218,8 @@ impl Tree<'_> {
 
     /// Returns the common attributes of a span of a request to `address`.
     fn to_server(&self, address: &str) -> Vec<KeyValue> {
-        let http = attributes::of_http(self.first.endpoint()).into_iter();
-        http.chain(attributes::of_server(address)).collect()
+        let http = of_http(self.first.endpoint()).into_iter();
+        http.chain(of_server(address)).collect()
     }
 
     /// Whether this process makes the spans of stages. Otherwise a front before it does, in the same trace.
@@ -207,7 +238,7 @@ impl Tree<'_> {
             if self.rows.len() > 1 {
                 parent = new_id();
                 let mut span = self.span(parent, Some(last_sending), "sequence".into(), times);
-                attributes::columns(row, Some(Scope::Sequence), &mut span.attributes);
+                columns(row, Some(Scope::Sequence), &mut span.attributes);
                 self.spans.push(span);
             }
             for stage in &STAGES {
@@ -267,6 +298,45 @@ impl Tree<'_> {
             instrumentation_scope: self.scope.clone(),
         }
     }
+}
+
+/// Appends the columns of a row that have a value: all of them, or those of one scope.
+fn columns(row: &Row, scope: Option<Scope>, attributes: &mut Vec<KeyValue>) {
+    for (column, key) in COLUMNS.iter().zip(&*KEYS) {
+        if scope.is_none_or(|scope| scope == column.scope)
+            && let Some(value) = value((column.get)(row))
+        {
+            attributes.push(KeyValue::new(key.clone(), value));
+        }
+    }
+}
+
+fn value(cell: column::Value<'_>) -> Option<Value> {
+    Some(match cell {
+        column::Value::Empty => return None,
+        column::Value::Text(text) => Value::String(StringValue::from(text.into_owned())),
+        column::Value::Bool(bool) => Value::Bool(bool),
+        column::Value::Count(count) => Value::I64(i64::try_from(count).unwrap_or(i64::MAX)),
+        column::Value::Nanos(nanos) => Value::F64(nanos as f64 / NANOS as f64),
+        column::Value::Time(stamp) => Value::F64(stamp.seconds()),
+    })
+}
+
+/// Returns the attributes of every span of an HTTP request.
+fn of_http(endpoint: Endpoint) -> [KeyValue; 2] {
+    [
+        KeyValue::new("http.request.method", "POST"),
+        KeyValue::new("url.path", endpoint.path()),
+    ]
+}
+
+/// Returns `host:port` as two attributes.
+fn of_server(address: &str) -> impl Iterator<Item = KeyValue> + use<> {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    let host = (!host.is_empty()).then(|| KeyValue::new("server.address", host.to_owned()));
+    let port = port.parse::<i64>().ok();
+    let port = port.map(|port| KeyValue::new("server.port", port));
+    host.into_iter().chain(port)
 }
 
 fn response_status(status: i64) -> KeyValue {

@@ -25,11 +25,13 @@ pub(super) fn update(metrics: &Families) {
     // Listing the folder opens one more.
     let files = std::fs::read_dir("/proc/self/fd").map(|all| all.count().saturating_sub(1) as f64);
     let max_files = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft as f64);
-    metrics.process_resident.with(&[]).set(resident_bytes());
-    let files = files.unwrap_or(f64::NAN);
-    metrics.process_open_fds.with(&[]).set(files);
-    let max_files = max_files.unwrap_or(f64::NAN);
-    metrics.process_max_fds.with(&[]).set(max_files);
+    for (gauge, value) in [
+        (&metrics.process_resident, resident_bytes()),
+        (&metrics.process_open_fds, files.unwrap_or(f64::NAN)),
+        (&metrics.process_max_fds, max_files.unwrap_or(f64::NAN)),
+    ] {
+        gauge.with(&[]).set(value);
+    }
 }
 
 /// Returns the memory that the process holds; NaN if that is unknown.

@@ -12,8 +12,8 @@ use crate::request::sequence::MissingReason;
 use crate::request::stages::{Breakdown, StageSet};
 use crate::request::timeline::{Moment, Period};
 use crate::request::unseen::Unseen;
-use crate::telemetry::counted::CountedRequest;
-use crate::telemetry::family::Family;
+use crate::telemetry::CountedRequest;
+use crate::telemetry::family::{Family, OTHER};
 
 use super::Metrics;
 
@@ -109,19 +109,15 @@ impl Metrics {
     }
 
     fn set_clock_offsets(&self, row: &Row) {
-        let set = |offset, error, name: &Option<String>| {
-            if let (Some(offset), Some(error), Some(name)) = (offset, error, name) {
+        let of_engine = (row.clock_offset, row.clock_offset_error, &row.host);
+        let hop_error = row.hop_clock_offset_error;
+        for clock in [of_engine, (row.hop_clock_offset, hop_error, &row.worker)] {
+            if let (Some(offset), Some(error), Some(name)) = clock {
                 self.clock_offset.with(&[name]).set(clock::seconds(offset));
                 let errors = self.clock_offset_error.with(&[name]);
                 errors.set(clock::seconds(error));
             }
-        };
-        set(row.clock_offset, row.clock_offset_error, &row.host);
-        set(
-            row.hop_clock_offset,
-            row.hop_clock_offset_error,
-            &row.worker,
-        );
+        }
     }
 }
 
@@ -204,21 +200,22 @@ pub(super) fn seconds(nanos: i64) -> f64 {
     clock::seconds(nanos.max(0))
 }
 
-/// The reasons of [`missing_reason`] that are not a [`MissingReason`].
-const OTHER_REASONS: [&str; 7] = [
-    "metrics_off",
-    "too_old",
-    "retracted",
-    "openai_stream",
-    "openai_reply",
-    "unread",
-    "other",
+/// The reasons of [`missing_reason`] where no join says why; for all others, [`OTHER`].
+const REASONS: [(Unseen, &str); 7] = [
+    (Unseen::MetricsOff, "metrics_off"),
+    (Unseen::TooOld, "too_old"),
+    (Unseen::Retracted, "retracted"),
+    (Unseen::Stream, "openai_stream"),
+    (Unseen::ChatReply, "openai_reply"),
+    (Unseen::Reply, "openai_reply"),
+    (Unseen::Hidden, "unread"),
 ];
 
 /// Returns all reasons that [`missing_reason`] may return.
 pub(super) fn reasons() -> impl Iterator<Item = &'static str> {
     let of_join = MissingReason::ALL.map(MissingReason::name);
-    OTHER_REASONS.into_iter().chain(of_join)
+    let of_row = REASONS.map(|(_, reason)| reason);
+    of_row.into_iter().chain([OTHER]).chain(of_join)
 }
 
 /// Returns why the row of a successful request has no time in the server queue; `None` if it has one.
@@ -231,13 +228,7 @@ fn missing_reason(row: &Row) -> Option<&'static str> {
     if let Some(reason) = row.internal.missing_reason {
         return Some(reason.name());
     }
-    Some(match Unseen::of_engine(row) {
-        Unseen::Hidden => "unread",
-        Unseen::MetricsOff => "metrics_off",
-        Unseen::TooOld => "too_old",
-        Unseen::Retracted => "retracted",
-        Unseen::Stream => "openai_stream",
-        Unseen::ChatReply | Unseen::Reply => "openai_reply",
-        _ => "other",
-    })
+    let why = Unseen::of_engine(row);
+    let found = REASONS.iter().find(|(unseen, _)| *unseen == why);
+    Some(found.map_or(OTHER, |(_, reason)| reason))
 }

@@ -5,8 +5,7 @@ use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Resu
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::impossible::Impossible;
 use crate::request::response::Unread;
-use crate::telemetry::family::{BatchHistogram, Family, Series};
-use crate::telemetry::metric::Metric;
+use crate::telemetry::family::{BatchHistogram, Family, Metric, Series};
 
 use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Loss};
 

@@ -10,7 +10,7 @@ use crate::request::row::Row;
 use crate::request::sample::{Sample, ms, rows};
 use crate::request::timeline::Moment;
 use crate::stats::waits::Cause;
-use crate::telemetry::counted::CountedRequest;
+use crate::telemetry::CountedRequest;
 use crate::telemetry::upstreams::UpstreamFigures;
 
 use super::*;

@@ -1,7 +1,5 @@
-use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::outcome::Outcome;
 use crate::request::row::{Row, without_quotes};
 use crate::request::sample::{self, Sample};
 use crate::request::timeline::Side;

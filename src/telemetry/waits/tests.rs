@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::table::{Cell, Table};
-use crate::telemetry::counted::CountedRequest;
+use crate::telemetry::CountedRequest;
 use crate::telemetry::prometheus;
 
 /// A request at a server with two slots, whose clock is 100 s ahead of ours. Start of its wait, of its run, and end, seconds.

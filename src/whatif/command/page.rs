@@ -1,7 +1,8 @@
 //! The page of `--html`: that of an experiment whose runs are each load as it was measured and its predictions.
 
 use crate::clock::{NANOS, Stamp};
-use crate::experiment::plan::grid::Sweep;
+use crate::experiment::plan::grid::{self, Sweep};
+use crate::experiment::plan::read::Entry;
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
 use crate::report::load::goals_ms;
@@ -16,19 +17,12 @@ use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::whatif::figures::TPOT;
 use crate::whatif::load::{Load, Request, Times};
 
-use super::{Find, Prediction, Results};
+use super::{Find, Results};
 
 impl Results<'_> {
     /// Renders the page.
-    pub fn page(mut self, measured: Vec<Run>, sweeps: &[Sweep]) -> String {
-        let mut runs = Vec::new();
-        for run in measured {
-            let all = self.predictions.iter_mut();
-            let its = all.filter(|of| of.load == run.name);
-            let its: Vec<Run> = its.filter_map(|of| of.run.take()).collect();
-            runs.push(run);
-            runs.extend(its);
-        }
+    pub fn page(self, sweeps: &[Sweep]) -> String {
+        let mut runs = self.runs;
         if !self.args.goodput.is_empty() {
             let goals = goals_ms(&self.args.goodput);
             for run in &mut runs {
@@ -57,13 +51,12 @@ impl Results<'_> {
     }
 
     /// A prediction's requests as a run.
-    pub fn run_of(&self, of: &Prediction, made: &Load) -> Run {
-        let name = format!("predicted: {}", of.label);
-        let mut settings = of.settings.clone();
+    pub fn run_of(&self, label: &str, settings: &[Entry], made: &Load) -> Run {
+        let name = format!("predicted: {label}");
+        let mut settings = grid::json(settings);
         if self.are_several {
             settings.insert("load".to_owned(), made.name.as_str().into());
         }
-        let notes = ["predicted, not measured"].map(str::to_owned).into_iter();
         let mut run = Run {
             file: Some(RunFile {
                 label: name.clone(),
@@ -72,8 +65,7 @@ impl Results<'_> {
                 ..RunFile::default()
             }),
             name,
-            prediction_errors: of.error.clone(),
-            notes: notes.chain(of.note.clone()).collect(),
+            notes: vec!["predicted, not measured".to_owned()],
             ..Run::default()
         };
         for (number, (request, times)) in made.timed().enumerate() {

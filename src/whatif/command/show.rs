@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Measured, Results};
+use super::{Replayed, Results};
+use crate::experiment::plan::grid;
+use crate::report::figures::figures;
 use crate::report::grid::Grid;
+use crate::report::reader::Run;
 use crate::report::render;
 use crate::units::round_to_four_digits;
-use crate::whatif::figures::{COMPARED, by_name};
+use crate::whatif::figures::{COMPARED, Figures, by_name};
+use crate::whatif::load::Load;
 
 impl Results<'_> {
     /// The output of `--json`.
@@ -68,17 +72,18 @@ impl Results<'_> {
             heads: cells("replays off by", names, str::to_owned),
             rows: replayed.chain([error]).collect(),
         };
-        let (mut lines, mut notes) = (Vec::new(), String::new());
-        for of in &self.loads {
-            self.add_load(of, &mut lines, &mut notes);
-        }
-        let mut predicted = render::table("run", lines);
+        let mut predicted = render::table("run", self.lines.clone());
         if !self.args.goodput.is_empty() {
             predicted.heads.push("kept the goal".to_owned());
         }
         for row in &mut predicted.rows {
             row.resize(predicted.heads.len(), String::new());
         }
+        let notes: String = self
+            .notes
+            .iter()
+            .map(|note| format!("note: {note}\n"))
+            .collect();
         format!(
             "Learnt from {} requests:\n{}\n{}\nMeasured and predicted (±: the error of the replays, and what servers 5 % slower \
              would change):\n{}{notes}",
@@ -89,33 +94,65 @@ impl Results<'_> {
         )
     }
 
-    /// Adds a load and its predictions to the table of runs, and their notes.
-    fn add_load(&self, load: &Measured, lines: &mut Vec<Vec<String>>, notes: &mut String) {
-        let row = |line: &Vec<String>, share: Option<f64>| {
-            let share = share.map(percent);
-            line.iter().cloned().chain(share).collect()
-        };
-        let mut note = |text: &str| *notes += &format!("note: {text}\n");
-        lines.push(row(&load.line, load.measured.goodput_share));
-        load.notes.iter().for_each(|text| note(text));
-        let not_found = self.not_found.iter().filter(|of| of.load == load.name);
-        not_found.for_each(|of| note(&of.reason));
-        for of in self.predictions.iter().filter(|of| of.load == load.name) {
-            let (label, refused, all) = (&of.label, of.refused, load.requests);
-            lines.push(row(&of.line, of.figures.goodput_share));
-            let error = |figure| percent(of.error[figure]);
-            let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
-            let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
-            let off = ["  ±", "", "", &rate, &ttft_p50, &ttft_p99, &total];
-            lines.push(off.map(str::to_owned).into());
-            if refused > 0 {
-                note(&format!(
-                    "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
-                ));
-            }
-            if let Some(text) = &of.note {
-                note(&format!("{label}: {text}"));
-            }
+    /// Adds a load as it was measured.
+    pub fn add_measured(&mut self, run: Run, load: &Load, notes: Vec<String>) {
+        let of_run = figures(&run);
+        let measured = Figures::measured(&of_run, load, &self.args.goodput);
+        let name = format!("measured: {}", run.marked_name());
+        let line = render::line_of(name, &of_run.all, &of_run.run).into_iter();
+        let share = measured.goodput_share.map(percent);
+        self.lines.push(line.chain(share).collect());
+        self.loads.push(json!({
+            "name": load.name,
+            "mark": run.mark(),
+            "requests": load.requests.len(),
+            "servers": load.servers,
+            "max_running_requests": load.slots,
+            "measured": measured,
+            "notes": notes,
+        }));
+        self.notes.extend(notes);
+        self.runs.push(run);
+    }
+
+    /// Adds a prediction.
+    pub fn add(&mut self, load: &Load, (settings, servers, predicted, figures): Replayed) {
+        let errors = by_name(self.fit.expected_errors(&servers, load, &figures));
+        let label = self.label(&settings, load);
+        let line = figures.line(format!("predicted: {label}"), &predicted);
+        let share = figures.goodput_share.map(percent);
+        self.lines.push(line.into_iter().chain(share).collect());
+        let error = |figure| percent(errors[figure]);
+        let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
+        let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
+        let off = ["  ±", "", "", &rate, &ttft_p50, &ttft_p99, &total];
+        self.lines.push(off.map(str::to_owned).into());
+        let refused = predicted.requests.len() - predicted.timed().count();
+        if refused > 0 {
+            let all = load.requests.len();
+            self.notes.push(format!(
+                "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
+            ));
+        }
+        let note = self.extrapolation_note(&servers, &predicted);
+        let labelled = note.iter().map(|note| format!("{label}: {note}"));
+        self.notes.extend(labelled);
+        let mut shown = json!(figures);
+        for (member, value) in [
+            ("load", json!(load.name)),
+            ("settings", json!(grid::json(&settings))),
+            ("error", json!(errors)),
+            ("note", json!(note)),
+            ("refused", json!(refused)),
+        ] {
+            shown[member] = value;
+        }
+        self.predictions.push(shown);
+        if self.args.html.is_some() {
+            let mut run = self.run_of(&label, &settings, &predicted);
+            run.prediction_errors = errors;
+            run.notes.extend(note);
+            self.runs.push(run);
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use queuescope::engine::otlp;
-use queuescope::engine::span::{EngineSpan, SpanKind};
+use queuescope::engine::otlp::{self, EngineSpan, SpanKind};
 use queuescope::telemetry::prometheus::LeftOut;
 
 use crate::support::spans;
@@ -32,7 +31,6 @@ fn the_span_above_an_engines_root_names_the_routers_request() {
 #[test]
 fn a_span_that_is_none_of_an_engines_is_left_out() {
     let mut case = spans::named("direct/chat_stream_tp").spans;
-    let all = read(&spans::message(&case)).unwrap().len();
     let mut each = case.iter_mut();
     let root = each.find(|span| span["attrs"]["rid"].is_string()).unwrap();
     let read = |spans: &[serde_json::Value]| {
@@ -50,8 +48,6 @@ fn a_span_that_is_none_of_an_engines_is_left_out() {
         assert_eq!(read(std::slice::from_ref(root)), (0, why), "{key}");
         root[key] = right;
     }
-    root["attrs"]["long"] = "x".repeat(300_000).into();
-    assert_eq!(read(&case), (all - 1, vec![LeftOut::TooLarge]));
 }
 
 #[test]

@@ -2,7 +2,6 @@ use std::time::SystemTime;
 
 use super::*;
 use crate::request::attempt::ParentSpan;
-use crate::request::endpoint::Endpoint;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Relation};
 
