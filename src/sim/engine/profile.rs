@@ -1,12 +1,13 @@
 //! How long the engine's steps take, and its limits.
 
+use clap::Parser;
+
 use crate::clock::NANOS;
-use crate::sim::flags;
 use crate::units::{MS, NS, US, at_least, between, rate, share, time};
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
 /// docs/dev/CALIBRATION.md has the figures.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Debug, PartialEq, Parser)]
 #[command(next_help_heading = "How fast it is")]
 pub struct Profile {
     /// Requests that run at once; the others wait in order of arrival
@@ -182,7 +183,7 @@ pub(super) fn nanos(ms: f64) -> i64 {
 impl Default for Profile {
     /// One H200 with SGLang 0.5.23 and an 8B model in bf16.
     fn default() -> Profile {
-        flags::default()
+        Profile::parse_from(["sim"])
     }
 }
 
