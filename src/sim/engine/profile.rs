@@ -5,6 +5,9 @@ use clap::Parser;
 use crate::clock::NANOS;
 use crate::units::{MS, NS, US, at_least, between, rate, share, time};
 
+/// `SGLANG_INIT_NEW_TOKEN_RATIO`.
+const INITIAL_RATIO: f64 = 0.7;
+
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
 /// docs/dev/CALIBRATION.md has the figures.
 #[derive(Clone, Debug, PartialEq, Parser)]
@@ -125,6 +128,11 @@ impl Profile {
             decode_step_per_seq_ms: 0.0,
             ..Profile::bare()
         }
+    }
+
+    /// The share of running requests' remaining output for which memory is kept free, at first.
+    pub(super) fn initial_token_ratio(&self) -> f64 {
+        (INITIAL_RATIO * self.schedule_conservativeness).min(1.0)
     }
 
     /// Seconds from a request's arrival until the scheduler gets it.
