@@ -24,11 +24,11 @@ mod failure;
 mod ports;
 pub mod process;
 mod proxy_file;
-pub mod router;
 mod spec;
 
 pub use access::Access;
-pub use command::CommandLine;
+pub(super) use command::in_path;
+pub use command::{CommandLine, find_router};
 pub use proxy_file::check as check_proxy;
 pub use spec::{DeploymentSpec, EngineName, Router, ServerSpec};
 
@@ -171,7 +171,7 @@ impl Deployment {
             Router::None | Router::Builtin => (urls.collect(), None),
             Router::External => (spec.router_url.iter().cloned().collect(), None),
             Router::SglangRouter => {
-                let program = router::find(spec.router_program.as_deref())?;
+                let program = find_router(spec.router_program.as_deref())?;
                 let (addr, metrics) = (spec.port()?, spec.port()?);
                 let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
                 let own = ["--prometheus-host", &ip, "--prometheus-port", &port];

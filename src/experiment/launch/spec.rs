@@ -65,7 +65,7 @@ pub struct DeploymentSpec {
     pub router: Router,
     /// Its policy: the proxy's key `policy`, or the router's flag.
     pub policy: String,
-    /// The router's program; if `None`, see [`super::router::find`].
+    /// The router's program; if `None`, see [`super::find_router`].
     pub router_program: Option<PathBuf>,
     /// Further flags of a started router.
     pub router_flags: Vec<String>,
