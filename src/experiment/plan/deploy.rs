@@ -103,13 +103,10 @@ fn check_count(spec: &DeploymentSpec, router: Router) -> anyhow::Result<()> {
     let count = spec.servers.len();
     let is_started = spec.running().next().is_none();
     let port = spec.base_port.filter(|_| is_started).unwrap_or_default();
-    let (last, max) = (usize::from(port) + count, usize::from(u16::MAX) + 1);
+    let max = (usize::from(u16::MAX) + 1).saturating_sub(count);
     ensure!(
-        last <= max,
-        "base_port = {port}: {count} servers need ports up to {}, and {} is the last; give {} or lower",
-        last - 1,
-        u16::MAX,
-        max - count
+        usize::from(port) <= max,
+        "base_port = {port}: {count} servers need a port each from there on; give {max} or lower"
     );
     ensure!(
         count <= 1 || router != Router::None,
@@ -247,15 +244,12 @@ fn report_channel(settings: &Settings) -> Option<ReportChannel> {
         EngineName::External => return None,
     };
     let names: Vec<String> = settings.names().map(|key| key.replace('-', "_")).collect();
-    let has = |start: &str, end: &str| {
-        let is_wanted = |key: &String| key.starts_with(start) && key.ends_with(end);
-        names.iter().any(is_wanted)
-    };
+    let has = |part: &str| names.iter().any(|key| key.contains(part));
     let traces = settings.get(&format!("{own}.enable_trace"));
     let sends_traces = traces.map_or(own == "sim", |traces| traces.as_bool() == Some(true));
-    let has_logs = has("engine_logs", "") || has(&format!("{own}.export_metrics_to_file"), "");
+    let has_logs = has("engine_logs") || has(&format!("{own}.export_metrics_to_file"));
     let lacks_times = settings.load.backend != Backend::Sglang && keys.enable_metrics;
-    if has("proxy.engine", "") || has("", ".otlp_traces_endpoint") {
+    if has("proxy.engine") || has(".otlp_traces_endpoint") {
         None
     } else if keys.has_pairs() && sends_traces {
         Some(ReportChannel::Traces)
