@@ -187,11 +187,8 @@ impl<'a> Spans<'a> {
             Mode::Decode => ["DecodeTokenizer", "Decode Scheduler"],
         };
         let (label, id) = (labels[process as usize], self.threads[process as usize]);
-        let (pid, ranks) = match process {
-            Tokenizer => (0, ""),
-            Scheduler => (1, " [TP 0]  [PP 0] "),
-        };
-        let (host, pid) = (&self.tracer.host, self.tracer.pid + pid);
+        let ranks = ["", " [TP 0]  [PP 0] "][process as usize];
+        let (host, pid) = (&self.tracer.host, self.tracer.pid + process as i64);
         let name = format!("{label}{ranks}(host:{} | pid:{pid})", &host[..8]);
         let mut span = self.span(&name, id, self.root, from, to);
         if process == Scheduler {
