@@ -107,7 +107,7 @@ impl Deployment {
             let router = &deployment.others[0];
             router.start()?;
             let check = async || Access::default().has_workers(url, count).await;
-            router.ready(spec.start_timeout(), check).await?;
+            router.ready(spec.start_timeout, check).await?;
         }
         Ok(deployment)
     }
@@ -221,7 +221,7 @@ impl Deployment {
         process.start()?;
         let admin = format!("http://{admin}");
         let check = async || Access::default().is_ready(&admin, "/readyz").await;
-        let ready = process.ready(spec.start_timeout(), check).await;
+        let ready = process.ready(spec.start_timeout, check).await;
         self.others.push(process);
         ready.map(|()| format!("http://{front}"))
     }
@@ -271,7 +271,7 @@ fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<
             bootstrap,
             access: spec.access.clone(),
             admin: None,
-            start_timeout: spec.start_timeout(),
+            start_timeout: spec.start_timeout,
         })
     };
     spec.servers.iter().enumerate().map(server).collect()

@@ -83,20 +83,11 @@ pub struct DeploymentSpec {
     pub program: PathBuf,
     /// The run's folder, which exists.
     pub dir: PathBuf,
-    /// How long each process may take until it is ready; `None` for the engine's default.
-    pub start_timeout: Option<Duration>,
+    /// How long each process may take until it is ready.
+    pub start_timeout: Duration,
 }
 
 impl DeploymentSpec {
-    /// How long each process may take until it is ready. SGLang loads a model and may compile.
-    pub fn start_timeout(&self) -> Duration {
-        let default = match self.engine {
-            EngineName::Sim | EngineName::External => 30,
-            EngineName::Sglang => 600,
-        };
-        self.start_timeout.unwrap_or(Duration::from_secs(default))
-    }
-
     /// The router and its policy: `builtin round_robin`.
     pub fn router_name(&self) -> Option<String> {
         let detail = match self.router {

@@ -1,6 +1,7 @@
 //! Turns the settings of a run into what is started for it, and into the generator's arguments.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use toml::{Table, Value};
@@ -197,7 +198,11 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         },
         program: program.to_owned(),
         dir: dir.to_owned(),
-        start_timeout: keys.start_timeout_s,
+        // SGLang loads a model and may compile.
+        start_timeout: keys.start_timeout_s.unwrap_or(match keys.engine {
+            EngineName::Sglang => Duration::from_secs(600),
+            _ => Duration::from_secs(30),
+        }),
         ..DeploymentSpec::default()
     };
     let count = match keys.has_pairs() {

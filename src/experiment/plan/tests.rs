@@ -37,7 +37,7 @@ fn describe(kind: ExperimentKind, text: &str) -> String {
             found.front,
             found.hops,
             found.base_port,
-            found.start_timeout(),
+            found.start_timeout,
             servers.collect::<String>(),
             toml::Value::from(found.proxy),
             load.request_rate,
