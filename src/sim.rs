@@ -11,7 +11,6 @@ mod dialect;
 pub mod disaggregation;
 mod driver;
 pub mod engine;
-mod flags;
 mod generate;
 mod handover;
 mod info;

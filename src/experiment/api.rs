@@ -10,7 +10,7 @@ use serde_json::Value;
 use toml::Table;
 
 use super::command::{new_folder, run_and_report};
-use super::launch::router::in_path;
+use super::launch::in_path;
 use super::plan::Plan;
 use super::plan::keys::ExperimentKind;
 use super::run::Finished;

@@ -86,14 +86,13 @@ impl Args {
             return Ok((plan, headline.to_owned()));
         };
         let shown = path.display();
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|error| PlanError(format!("{shown}: {error}")))?;
-        let plan = read::file(&text).and_then(|given| {
-            let mut given: Table = given.into_iter().collect();
+        let plan = || -> anyhow::Result<Plan> {
+            let text = std::fs::read_to_string(path)?;
+            let mut given: Table = read::file(&text)?.into_iter().collect();
             given.extend(flags);
-            Plan::new(kind, Vec::new(), given)
-        });
-        let plan = plan.map_err(|error| PlanError(format!("{shown}: {error}")))?;
+            Ok(Plan::new(kind, Vec::new(), given)?)
+        };
+        let plan = plan().map_err(|error| PlanError(format!("{shown}: {error}")))?;
         let headline = format!("{shown}; other keys: defaults (`--print-plan` lists them)");
         Ok((plan, headline))
     }

@@ -24,11 +24,11 @@ mod failure;
 mod ports;
 pub mod process;
 mod proxy_file;
-pub mod router;
 mod spec;
 
 pub use access::Access;
-pub use command::CommandLine;
+pub(super) use command::in_path;
+pub use command::{CommandLine, find_router};
 pub use proxy_file::check as check_proxy;
 pub use spec::{DeploymentSpec, EngineName, Router, ServerSpec};
 
@@ -107,7 +107,7 @@ impl Deployment {
             let router = &deployment.others[0];
             router.start()?;
             let check = async || Access::default().has_workers(url, count).await;
-            router.ready(spec.start_timeout(), check).await?;
+            router.ready(spec.start_timeout, check).await?;
         }
         Ok(deployment)
     }
@@ -171,7 +171,7 @@ impl Deployment {
             Router::None | Router::Builtin => (urls.collect(), None),
             Router::External => (spec.router_url.iter().cloned().collect(), None),
             Router::SglangRouter => {
-                let program = router::find(spec.router_program.as_deref())?;
+                let program = find_router(spec.router_program.as_deref())?;
                 let (addr, metrics) = (spec.port()?, spec.port()?);
                 let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
                 let own = ["--prometheus-host", &ip, "--prometheus-port", &port];
@@ -221,7 +221,7 @@ impl Deployment {
         process.start()?;
         let admin = format!("http://{admin}");
         let check = async || Access::default().is_ready(&admin, "/readyz").await;
-        let ready = process.ready(spec.start_timeout(), check).await;
+        let ready = process.ready(spec.start_timeout, check).await;
         self.others.push(process);
         ready.map(|()| format!("http://{front}"))
     }
@@ -271,7 +271,7 @@ fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<
             bootstrap,
             access: spec.access.clone(),
             admin: None,
-            start_timeout: spec.start_timeout(),
+            start_timeout: spec.start_timeout,
         })
     };
     spec.servers.iter().enumerate().map(server).collect()

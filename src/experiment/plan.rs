@@ -12,7 +12,7 @@ pub mod read;
 pub mod settings;
 
 use grid::Sweep;
-use keys::{ExperimentKind, PRESETS, STARTED};
+use keys::{ExperimentKind, PRESETS};
 use read::Entry;
 use settings::{KEYS, SIM, Settings, flag_text};
 
@@ -112,8 +112,8 @@ impl Plan {
         let (is_search, is_external) = (has("find_max_rate", "true"), has("engine", "external"));
         // A search takes one setting, and the example's sweeps are of our own servers and balancer.
         keys.retain(|key, value| {
-            let heading = settings::key(key).and_then(|key| key.get_help_heading());
-            let is_idle = is_external && heading == Some(STARTED);
+            // That of `node` is of the server's own limit.
+            let is_idle = is_external && kind == ExperimentKind::Node;
             let drops_sweep = is_search || has_other_router || is_idle;
             let is_of_builtin = has_other_router && OF_BUILTIN.contains(&key);
             !(drops_sweep && value.is_array() || is_of_builtin)
@@ -171,14 +171,13 @@ impl Plan {
             self.runs.len() == 1,
             "repeats: a search tries each rate once; leave it out, or raise probe_s for longer trials"
         );
-        for (key, hint) in [
-            ("duration", "give probe_s in its place"),
-            ("rate_curve", "leave it out"),
-        ] {
-            let is_given = self.keys.contains_key(key);
-            ensure!(!is_given, "{key}: a search sets what is sent; {hint}");
+        let mut keys = self.keys.keys();
+        match keys.find(|key| ["duration", "rate_curve"].contains(&key.as_str())) {
+            Some(key) => bail!(
+                "{key}: a search sets what is sent; leave it out (probe_s is the length of a trial)"
+            ),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns the search's run at `rate` requests a second.
@@ -272,31 +271,29 @@ fn alternatives(key: &str, value: &Value) -> Vec<Value> {
 fn checked(
     kind: ExperimentKind,
     entries: impl IntoIterator<Item = Entry>,
-) -> Result<Table, PlanError> {
+) -> anyhow::Result<Table> {
     let mut all = Table::new();
     for (name, value) in entries {
         if name == EXPERIMENT {
             let name = kind.name();
-            if value.as_str() != Some(name) {
-                return Err(PlanError(format!(
-                    "{EXPERIMENT} = {value}: this is queuescope {name}; queuescope node and queuescope routing are two commands"
-                )));
-            }
+            ensure!(
+                value.as_str() == Some(name),
+                "{EXPERIMENT} = {value}: this is queuescope {name}; queuescope node and queuescope routing are two commands"
+            );
             continue;
         }
         check_entry(kind, &name, &value)?;
-        if is_masked(&name, &value) {
-            let problem = "is in place of a hidden value; give the value itself";
-            return Err(PlanError::of(&name, format!("{} {problem}", secret::MASK)));
-        }
-        if all.contains_key(&name) {
-            return Err(PlanError::of(&name, "is given twice"));
-        }
+        ensure!(
+            !is_masked(&name, &value),
+            "{name}: {} is in place of a hidden value; give the value itself",
+            secret::MASK
+        );
+        ensure!(!all.contains_key(&name), "{name}: is given twice");
         let values = alternatives(&name, &value).into_iter();
-        settings::distinct(values).map_err(|twice| {
-            let key = format!("{name} = {}", flag_text(&masked(&name, &twice)));
-            PlanError::of(&key, "is given twice; repeats = 2 does each setting again")
-        })?;
+        if let Err(twice) = settings::distinct(values) {
+            let value = flag_text(&masked(&name, &twice));
+            bail!("{name} = {value}: is given twice; repeats = 2 does each setting again");
+        }
         all.insert(name, value);
     }
     Ok(all)

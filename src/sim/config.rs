@@ -3,15 +3,18 @@
 use std::path::PathBuf;
 
 use clap::ArgAction::SetFalse;
+use clap::Parser;
 
 use super::dialect::Dialect;
 use super::disaggregation::Disaggregation;
 use super::engine::Profile;
-use super::flags;
 use crate::units::{between, time};
 
+/// A heading of the help.
+const RESPONSES: &str = "Responses and clock";
+
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Debug, PartialEq, Parser)]
 // Else a negative number is reported as an unknown flag, not by its name and range.
 #[command(allow_negative_numbers = true)]
 pub struct Config {
@@ -32,22 +35,14 @@ pub struct Config {
     #[arg(value_parser = between(2_u32, 4_000_000), help_heading = None)]
     pub context_len: u32,
     /// Speak as an older SGLang: its meta_info in replies of /generate
-    #[arg(
-        long,
-        value_enum,
-        default_value_t,
-        value_name = "VERSION",
-        help_heading = "Responses and clock"
-    )]
+    #[arg(long, value_enum, default_value_t, value_name = "VERSION")]
+    #[arg(help_heading = RESPONSES)]
     pub dialect: Dialect,
     /// Events carry only what is new, not the text so far
-    #[arg(
-        long = "incremental-streaming-output",
-        help_heading = "Responses and clock"
-    )]
+    #[arg(long = "incremental-streaming-output", help_heading = RESPONSES)]
     pub incremental: bool,
     /// As SGLang without --enable-metrics: no timings in meta_info, no /metrics
-    #[arg(long = "no-metrics", action = SetFalse, help_heading = "Responses and clock")]
+    #[arg(long = "no-metrics", action = SetFalse, help_heading = RESPONSES)]
     pub metrics: bool,
     /// Answer at once and in full: no queue, no model
     ///
@@ -56,11 +51,11 @@ pub struct Config {
     pub instant: bool,
     /// Set the engine's clock ahead by this, seconds (to test clock offsets)
     #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = time(1.0, -1e8, 1e8))]
-    #[arg(help_heading = "Responses and clock")]
+    #[arg(help_heading = RESPONSES)]
     pub clock_skew_s: f64,
     /// Close keep-alive connections that are idle for this long, seconds
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = time(1.0, 1e-3, 1e6))]
-    #[arg(help_heading = "Responses and clock")]
+    #[arg(help_heading = RESPONSES)]
     pub keep_alive_s: f64,
     /// The flags of a server of a pair.
     #[command(flatten)]
@@ -92,7 +87,7 @@ pub struct Telemetry {
 
 impl Default for Config {
     fn default() -> Config {
-        flags::default()
+        Config::parse_from(["sim"])
     }
 }
 

@@ -36,17 +36,11 @@ pub(super) struct Submission {
     pub request: Request,
     /// When the scheduler gets it, after tokenizing. At once if in the past.
     pub due: Stamp,
-    /// Receives its updates.
-    pub listener: Listener,
-}
-
-/// The receiver of a sequence's updates.
-#[derive(Debug)]
-pub(super) struct Listener {
     /// The request id that `/abort_request` matches.
     pub rid: Arc<str>,
     /// The sequence's index within its HTTP request.
     pub index: usize,
+    /// Receives its updates.
     pub updates: UnboundedSender<Update>,
 }
 
@@ -66,8 +60,8 @@ pub(super) struct Update {
 struct State {
     clock: Clock,
     engine: Engine,
-    /// By the request's id.
-    listeners: HashMap<u64, Listener>,
+    /// The sequences that have not ended, by the request's id.
+    open: HashMap<u64, Submission>,
     /// When the thread wakes up.
     next_wake: Stamp,
     is_stopped: bool,
@@ -88,7 +82,7 @@ impl Driver {
             state: Mutex::new(State {
                 clock,
                 engine,
-                listeners: HashMap::new(),
+                open: HashMap::new(),
                 next_wake: Stamp::MAX,
                 is_stopped: false,
             }),
@@ -105,8 +99,8 @@ impl Driver {
     pub(super) fn submit(&self, submissions: impl IntoIterator<Item = Submission>) {
         self.act(|state, _| {
             for one in submissions {
-                state.listeners.insert(one.request.id, one.listener);
-                state.engine.submit(one.request, one.due);
+                state.engine.submit(one.request.clone(), one.due);
+                state.open.insert(one.request.id, one);
             }
         });
     }
@@ -119,7 +113,7 @@ impl Driver {
     /// Aborts a sequence whose client has left, without updates.
     pub(super) fn abort(&self, id: u64) {
         self.act(|state, now| {
-            state.listeners.remove(&id);
+            state.open.remove(&id);
             state.engine.abort(id, now);
         });
     }
@@ -127,8 +121,8 @@ impl Driver {
     /// Aborts every sequence whose request id has this prefix, with an update.
     pub(super) fn abort_prefix(&self, prefix: &str) {
         self.act(|state, now| {
-            for (id, listener) in &state.listeners {
-                if listener.rid.starts_with(prefix) {
+            for (id, one) in &state.open {
+                if one.rid.starts_with(prefix) {
                     state.engine.abort(*id, now);
                 }
             }
@@ -188,17 +182,17 @@ impl State {
     fn report_due(&mut self) -> Stamp {
         let now = self.clock.now();
         for event in self.engine.advance(now) {
-            if let Some(listener) = self.listeners.get(&event.id) {
+            if let Some(one) = self.open.get(&event.id) {
                 // Fails if the client has just left; its abort follows.
-                let _ = listener.updates.send(Update {
-                    index: listener.index,
+                let _ = one.updates.send(Update {
+                    index: one.index,
                     at: event.at,
                     reported_at: now.max(event.at),
                     kind: event.kind,
                 });
             }
             if event.kind.is_end() {
-                self.listeners.remove(&event.id);
+                self.open.remove(&event.id);
             }
         }
         now

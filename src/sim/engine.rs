@@ -1,6 +1,6 @@
 //! A model of continuous batching, stepped by its caller: no IO, no clock.
 //!
-//! `scheduler` decides what each step does, as SGLang's scheduler; this file decides when. The scheduler loops once a step: it
+//! `scheduler` holds what each step does, as SGLang's scheduler; this file when. The scheduler loops once a step: it
 //! picks up new requests (until then they wait unseen), launches the next step, and processes the results of the step before,
 //! which the GPU ran meanwhile. So a request that ends takes part in one more step, which generates nothing for it; and the
 //! first of two prefills in a row returns its token only when the second was launched. Launching the prefill of a short prompt
@@ -14,22 +14,24 @@ mod memory;
 mod profile;
 mod radix;
 mod scheduler;
+mod task;
 
-use std::collections::VecDeque;
 use std::collections::vec_deque::Drain;
+use std::collections::{HashMap, VecDeque};
 
 use crate::clock::Stamp;
 
 pub use event::{Event, EventKind, Load, Prompt, Request};
 pub use profile::Profile;
 
+use memory::Memory;
 use profile::nanos;
-use scheduler::{Batch, BatchKind, Scheduler};
+use task::{Batch, Task};
 
 /// The model.
 #[derive(Debug)]
 pub struct Engine {
-    scheduler: Scheduler,
+    profile: Profile,
     now: Stamp,
     /// Requests that the scheduler has not picked up yet, in order of arrival, which may lie ahead.
     inbox: VecDeque<(Stamp, Request)>,
@@ -42,19 +44,45 @@ pub struct Engine {
     gpu_free: Stamp,
     /// The number of prefills launched so far.
     prefills: u64,
+    memory: Memory,
+    /// The requests that were picked up and have not ended.
+    tasks: HashMap<u64, Task, ahash::RandomState>,
+    /// The waiting queue; on a decode server of a pair, the queue for memory.
+    waiting: VecDeque<u64>,
+    running: Vec<u64>,
+    /// Decode server of a pair: how many requests may have memory beside those that run.
+    extra_slots: Option<usize>,
+    /// Decode server of a pair: requests with memory whose KV cache has not arrived yet.
+    in_transfer: Vec<u64>,
+    /// Decode server of a pair: requests that wait for a slot.
+    ready: VecDeque<u64>,
+    /// The running request whose prompt is prefilled in chunks.
+    chunked: Option<u64>,
+    new_token_ratio: f64,
+    /// Whether the first of the queue did not fit. None is tried until a running one has left.
+    is_full: bool,
+    /// [`Load::cache_hit_rate`].
+    cache_hit_rate: f64,
+    /// When the last decode step ended.
+    decoded_at: Option<Stamp>,
+    /// [`Load::gen_throughput`].
+    gen_throughput: f64,
+    /// Events that the caller has not taken yet, in order of time.
+    events: VecDeque<Event>,
+    /// Whether only the first and the last token of a request are reported.
+    is_brief: bool,
 }
 
-#[derive(Debug)]
-struct Step {
-    batch: Batch,
-    ends: Stamp,
-}
+/// A step of the GPU, and when it ends.
+type Step = (Batch, Stamp);
 
 impl Engine {
     /// An idle engine whose time is `now`.
     pub fn new(profile: Profile, now: Stamp) -> Engine {
         Engine {
-            scheduler: Scheduler::new(profile),
+            memory: Memory::new(profile.max_total_tokens, !profile.disable_radix_cache),
+            new_token_ratio: profile.initial_token_ratio(),
+            profile,
             now,
             inbox: VecDeque::new(),
             round: None,
@@ -62,26 +90,32 @@ impl Engine {
             launched: None,
             gpu_free: now,
             prefills: 0,
+            tasks: HashMap::default(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            extra_slots: None,
+            in_transfer: Vec::new(),
+            ready: VecDeque::new(),
+            chunked: None,
+            is_full: false,
+            cache_hit_rate: 0.0,
+            decoded_at: None,
+            gen_throughput: 0.0,
+            events: VecDeque::new(),
+            is_brief: false,
         }
     }
 
     /// The same engine, reporting only the first and the last token of each request.
     pub fn brief(mut self) -> Engine {
-        self.scheduler.is_brief = true;
+        self.is_brief = true;
         self
     }
 
     /// The same engine, decoding what another server prefills. It reserves memory for as many requests as may run, and `extra` more.
     pub fn decode_only(mut self, extra: usize) -> Engine {
-        self.scheduler.extra_slots = Some(extra);
+        self.extra_slots = Some(extra);
         self
-    }
-
-    /// Ends a request's wait for its KV cache on the decode server of a pair.
-    pub fn arrive(&mut self, id: u64, now: Stamp) {
-        self.run(now);
-        self.scheduler.arrive(id, self.now);
-        self.round.get_or_insert(self.now);
     }
 
     /// Adds a request that arrives at `at`, or at the engine's time if that is later. The scheduler picks it up in its next
@@ -99,22 +133,25 @@ impl Engine {
         let before = self.inbox.len();
         self.inbox.retain(|(_, new)| new.id != id);
         if self.inbox.len() == before {
-            if !self.scheduler.abort(id) {
+            self.waiting.retain(|waiting| *waiting != id);
+            self.in_transfer.retain(|waiting| *waiting != id);
+            self.ready.retain(|waiting| *waiting != id);
+            if !self.remove(id) {
                 return false;
             }
             // Its memory may be enough for one that waits for it.
             self.round.get_or_insert(self.now);
-            let events = &mut self.scheduler.events;
-            events.retain(|event| event.id != id || event.at <= self.now);
+            self.events
+                .retain(|event| event.id != id || event.at <= self.now);
         }
-        self.scheduler.emit(id, self.now, EventKind::Aborted);
+        self.emit(id, self.now, EventKind::Aborted);
         true
     }
 
     /// When the next event is due unless requests are added or aborted before; `None` when idle. Lies in the past if the
     /// caller has not advanced so far yet.
     pub fn next_event_at(&self) -> Option<Stamp> {
-        let emitted = self.scheduler.events.front().map(|event| event.at);
+        let emitted = self.events.front().map(|event| event.at);
         [self.next_round(), emitted].into_iter().flatten().min()
     }
 
@@ -122,25 +159,40 @@ impl Engine {
     /// A `now` before the last one changes nothing.
     pub fn advance(&mut self, now: Stamp) -> Drain<'_, Event> {
         self.run(now);
-        let events = &mut self.scheduler.events;
-        let until = events.partition_point(|event| event.at <= self.now);
-        events.drain(..until)
+        let until = self.events.partition_point(|event| event.at <= self.now);
+        self.events.drain(..until)
     }
 
     /// Empties the prefix cache, unless a request runs or waits. Returns whether it did.
     pub fn flush(&mut self, now: Stamp) -> bool {
         self.run(now);
-        self.inbox.is_empty() && self.scheduler.flush()
+        let is_idle = self.inbox.is_empty() && self.tasks.is_empty();
+        if is_idle {
+            self.memory.flush();
+        }
+        is_idle
     }
 
     /// The load at the time last advanced to.
     pub fn load(&self) -> Load {
-        let mut load = self.scheduler.load();
-        for (_, new) in &self.inbox {
-            load.waiting += 1;
-            load.waiting_tokens += new.prompt.tokens();
+        let (queue, unreserved) = match self.extra_slots {
+            Some(_) => (&self.ready, self.waiting.len()),
+            None => (&self.waiting, 0),
+        };
+        let waiting = queue.iter().filter_map(|id| self.tasks.get(id));
+        let queued: u64 = waiting.map(Task::tokens).sum();
+        let new = self.inbox.iter().map(|(_, new)| new.prompt.tokens());
+        Load {
+            running: self.running.len(),
+            waiting: queue.len() + self.inbox.len(),
+            unreserved,
+            in_transfer: self.in_transfer.len(),
+            waiting_tokens: queued + new.sum::<u64>(),
+            used_tokens: self.memory.used(),
+            evictable_tokens: self.memory.evictable(),
+            cache_hit_rate: self.cache_hit_rate,
+            gen_throughput: self.gen_throughput,
         }
-        load
     }
 
     fn next_round(&self) -> Option<Stamp> {
@@ -152,8 +204,8 @@ impl Engine {
     fn run(&mut self, until: Stamp) {
         while let Some(at) = self.next_round().filter(|at| *at <= until) {
             self.now = at;
-            if let Some(step) = self.due.take() {
-                self.scheduler.complete(step.batch, at);
+            if let Some((batch, _)) = self.due.take() {
+                self.complete(batch, at);
             }
             self.run_round(at);
         }
@@ -162,39 +214,38 @@ impl Engine {
 
     /// One round of the scheduler: picks requests up, decides the next step, launches it, and sets the time of the next round.
     fn run_round(&mut self, at: Stamp) {
-        let arrived = self.inbox.partition_point(|(arrived, _)| *arrived <= at);
-        for (_, request) in self.inbox.drain(..arrived) {
-            self.scheduler.enqueue(request, at);
+        let is_here = |(arrived, _): &(Stamp, Request)| *arrived <= at;
+        while self.inbox.front().is_some_and(is_here)
+            && let Some((_, request)) = self.inbox.pop_front()
+        {
+            self.enqueue(request, at);
         }
-        let starts = at.plus_nanos(nanos(self.scheduler.profile.schedule_ms));
-        let next = self.scheduler.next_batch(at, starts);
-        let profile = &self.scheduler.profile;
+        let starts = at.plus_nanos(nanos(self.profile.schedule_ms));
         let mut launched_at = at;
-        let mut next = next.map(|batch| {
-            let free = self.gpu_free.plus_nanos(nanos(profile.step_gap_ms));
+        let next = self.next_batch(at, starts).map(|batch| {
+            let free = self.gpu_free.plus_nanos(nanos(self.profile.step_gap_ms));
             // A decode step is one CUDA graph and starts when it is launched. A prefill's kernels run while the scheduler
             // launches them, and the GPU waits where it is the faster of the two.
-            let ends = match batch.kind {
-                BatchKind::Decode => {
-                    launched_at = starts.plus_nanos(nanos(profile.decode_launch_ms));
+            let ends = match batch.is_prefill {
+                false => {
+                    launched_at = starts.plus_nanos(nanos(self.profile.decode_launch_ms));
                     launched_at.max(free).plus_nanos(batch.nanos)
                 }
-                BatchKind::Prefill => {
-                    let launch = profile.prefill_launch_nanos(self.prefills);
+                true => {
+                    let launch = self.profile.prefill_launch_nanos(self.prefills);
                     self.prefills += 1;
                     launched_at = starts.plus_nanos(launch);
                     starts.max(free).plus_nanos(batch.nanos).max(launched_at)
                 }
             };
             self.gpu_free = ends;
-            Step { batch, ends }
+            (batch, ends)
         });
-        self.due = if profile.disable_overlap_schedule {
-            next.take()
-        } else {
-            std::mem::replace(&mut self.launched, next.take())
+        self.due = match self.profile.disable_overlap_schedule {
+            true => next,
+            false => std::mem::replace(&mut self.launched, next),
         };
-        let ends = self.due.as_ref().map(|due| due.ends.max(launched_at));
+        let ends = self.due.as_ref().map(|(_, ends)| launched_at.max(*ends));
         self.round = ends.or(self.launched.as_ref().map(|_| launched_at));
     }
 }

@@ -40,10 +40,9 @@ pub(super) fn event(accepted: &Accepted, sequence: &Sequence, now: Stamp) -> Byt
 
 /// Writes the body of a response that is no stream.
 pub(super) fn reply(out: &mut BytesMut, accepted: &Accepted, now: Stamp) {
-    let [open, close] = if accepted.request.is_list {
-        ["[", "]"]
-    } else {
-        ["", ""]
+    let [open, close] = match accepted.request.is_list {
+        true => ["[", "]"],
+        false => ["", ""],
     };
     out.extend_from_slice(open.as_bytes());
     for sequence in &accepted.request.sequences {

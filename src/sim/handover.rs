@@ -42,7 +42,7 @@ pub(super) async fn serve_decode(mut stream: TcpStream, shared: Arc<Shared>) {
 /// first token when the KV cache has been sent.
 pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, number: u64) {
     let (engine_updates, mut from_engine) = unbounded_channel();
-    let updates = std::mem::replace(&mut submission.listener.updates, engine_updates);
+    let updates = std::mem::replace(&mut submission.updates, engine_updates);
     let room = shared.rooms.enter(number);
     let (id, tokens) = (submission.request.id, submission.request.prompt.tokens());
     let prepared = submission.due.plus_nanos(PREPARE_NANOS);

@@ -170,8 +170,9 @@ impl Event<'_> {
         self.accepted.shared.mode() == Mode::Decode
     }
 
+    /// Seconds of Python's `perf_counter`, whose zero is arbitrary: here 1,000 s before the server's start.
     fn perf(&self, at: Option<Stamp>) -> Value {
-        optional(at.map(|at| self.accepted.shared.perf(at)))
+        optional(at.map(|at| 1_000.0 + at.since(self.accepted.shared.started)))
     }
 }
 
@@ -214,11 +215,7 @@ fn finish_reason(event: &Event<'_>) -> Value {
             Json(format!("{{\"type\":\"length\",\"length\":{length}}}"))
         }
         Some(EventKind::Lost) => {
-            let message = sequence
-                .bootstrap
-                .as_ref()
-                .map(|at| transfer_lost(sequence, at));
-            let message = serde_json::Value::from(message);
+            let message = serde_json::Value::from(transfer_lost(sequence));
             abort(&format!(
                 "\"message\":{message},\"status_code\":500,\"err_type\":null"
             ))
@@ -226,7 +223,7 @@ fn finish_reason(event: &Event<'_>) -> Value {
         Some(EventKind::Rejected) => {
             abort(&format!("\"status_code\":503,\"message\":\"{QUEUE_FULL}\""))
         }
-        Some(EventKind::Aborted) if event.sequence.never_ran() => {
+        Some(EventKind::Aborted) if sequence.never_ran() => {
             abort("\"message\":\"Abort in waiting queue\"")
         }
         Some(EventKind::Aborted) => {
@@ -237,12 +234,13 @@ fn finish_reason(event: &Event<'_>) -> Value {
 }
 
 /// SGLang's recorded message for a lost prefill server.
-fn transfer_lost(sequence: &Sequence, Bootstrap { host, port, room }: &Bootstrap) -> String {
+fn transfer_lost(sequence: &Sequence) -> Option<String> {
+    let Bootstrap { host, port, room } = sequence.bootstrap.as_ref()?;
     let rid = &sequence.rid;
-    format!(
+    Some(format!(
         "Decode transfer failed for request rank=0 decode_req.req.rid='{rid}' decode_req.req.bootstrap_room={room} with \
          exception KVTransferError(bootstrap_room={room}): Lost connection with prefill instance (bootstrap_addr: {host}:{port})"
-    )
+    ))
 }
 
 /// Missing on a decode server.

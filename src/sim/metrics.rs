@@ -30,8 +30,6 @@ pub(super) struct Metrics {
     queue: HistogramVec,
     /// The labels of each gauge.
     labels: String,
-    capacity: u64,
-    is_of_pair: bool,
 }
 
 const STREAMING: [&str; 1] = ["is_streaming"];
@@ -67,8 +65,6 @@ impl Metrics {
             first_token,
             queue,
             labels: format!("engine_type=\"{engine_type}\",model_name={model:?}{ranks}"),
-            capacity: config.profile.max_total_tokens,
-            is_of_pair: mode != Mode::Null,
         })
     }
 
@@ -91,9 +87,10 @@ impl Metrics {
     }
 
     /// Renders the response to a scrape.
-    pub(super) fn text(&self, load: &Load, rooms: &Rooms) -> String {
+    pub(super) fn text(&self, config: &Config, load: &Load, rooms: &Rooms) -> String {
         let requests = |of: &Arc<()>| Arc::strong_count(of) as f64 - 1.0;
-        let (used, capacity) = (load.used_tokens as f64, self.capacity as f64);
+        let capacity = config.profile.max_total_tokens as f64;
+        let used = load.used_tokens as f64;
         let gauges = [
             ("num_running_reqs", load.running as f64),
             ("num_queue_reqs", load.waiting as f64),
@@ -110,7 +107,8 @@ impl Metrics {
             ("num_decode_prealloc_queue_reqs", load.unreserved as f64),
             ("num_decode_transfer_queue_reqs", load.in_transfer as f64),
         ];
-        let of_pair = of_pair.into_iter().filter(|_| self.is_of_pair);
+        let is_of_pair = config.disaggregation.disaggregation_mode != Mode::Null;
+        let of_pair = of_pair.into_iter().filter(|_| is_of_pair);
         let mut out = String::new();
         for (name, value) in gauges.into_iter().chain(of_pair) {
             let (name, labels) = (format!("sglang:{name}"), &self.labels);

@@ -104,14 +104,11 @@ impl GenerationRequest {
         body: &[u8],
         config: &Config,
     ) -> Result<GenerationRequest, Refusal> {
-        let body = parse_body(body).map_err(|message| Refusal {
-            // Invalid JSON is refused before `stream` is known.
-            stream: false,
-            message,
-        })?;
-        let stream = body.stream.unwrap_or(false);
-        body.validate(endpoint, config)
-            .map_err(|message| Refusal { stream, message })
+        let refusal = |stream| move |message| Refusal { stream, message };
+        // Invalid JSON is refused before `stream` is known.
+        let body = parse_body(body).map_err(refusal(false))?;
+        let refusal = refusal(body.stream.unwrap_or(false));
+        body.validate(endpoint, config).map_err(refusal)
     }
 
     /// The number of tokens generated so far.

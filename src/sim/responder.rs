@@ -18,7 +18,7 @@ use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 
 use super::disaggregation::Mode;
-use super::driver::{Listener, Submission, Update};
+use super::driver::{Submission, Update};
 use super::engine::{EventKind, Prompt, Request};
 use super::generate::DONE;
 use super::handover;
@@ -68,21 +68,16 @@ impl Responder {
                     output_tokens: if is_prefill { 1 } else { sequence.max_tokens },
                 },
                 due: dispatched,
-                listener: Listener {
-                    rid: sequence.rid.clone(),
-                    index: sequence.index,
-                    updates: update_sender.clone(),
-                },
+                rid: sequence.rid.clone(),
+                index: sequence.index,
+                updates: update_sender.clone(),
             };
             match &sequence.bootstrap {
                 Some(bootstrap) if is_prefill => {
                     let from = dispatched.plus_nanos(handover::PREPARE_NANOS);
                     sequence.moments.bootstrap_start = Some(from);
-                    tokio::spawn(handover::prefill(
-                        shared.clone(),
-                        submission,
-                        bootstrap.room,
-                    ));
+                    let prefill = handover::prefill(shared.clone(), submission, bootstrap.room);
+                    tokio::spawn(prefill);
                 }
                 _ => submissions.push(submission),
             }

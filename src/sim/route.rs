@@ -43,7 +43,8 @@ pub(super) async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> R
         "/abort_request" => abort(&shared, request).await,
         "/flush_cache" => flush(&shared),
         "/metrics" if config.metrics => {
-            let text = shared.metrics.text(&shared.driver.load(), &shared.rooms);
+            let load = shared.driver.load();
+            let text = shared.metrics.text(config, &load, &shared.rooms);
             respond(StatusCode::OK, METRICS, text)
         }
         "/model_info" | "/get_model_info" => json(info::model_info(config)),
@@ -68,9 +69,7 @@ async fn generation(
     let body = match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
-            let message = format!("The request body cannot be read: {error}");
-            let body = error_body(&message, "Bad Request", 400);
-            return respond(StatusCode::BAD_REQUEST, JSON, body);
+            return bad_request(&format!("The request body cannot be read: {error}"));
         }
     };
     let received = shared.clock.now();
@@ -119,13 +118,18 @@ async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
     let body = body.map(|body| body.to_bytes()).unwrap_or_default();
     let Ok(Abort { rid, abort_all }) = serde_json::from_slice(&body) else {
-        let message = "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}";
-        let body = error_body(message, "Bad Request", 400);
-        return respond(StatusCode::BAD_REQUEST, JSON, body);
+        return bad_request(
+            "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}",
+        );
     };
     let prefix = rid.filter(|_| abort_all != Some(true));
     shared.driver.abort_prefix(&prefix.unwrap_or_default());
     respond(StatusCode::OK, "", "")
+}
+
+fn bad_request(message: &str) -> Response<Body> {
+    let body = error_body(message, "Bad Request", 400);
+    respond(StatusCode::BAD_REQUEST, JSON, body)
 }
 
 fn flush(shared: &Shared) -> Response<Body> {

@@ -105,10 +105,8 @@ impl Sequence {
 
     /// Whether it ended in the queue, before it ran or after a retraction.
     pub(super) fn never_ran(&self) -> bool {
-        let admitted = match self.retractions.last() {
-            Some(retraction) => retraction.readmitted,
-            None => self.moments.queue_end,
-        };
+        let last = self.retractions.last();
+        let admitted = last.map_or(self.moments.queue_end, |last| last.readmitted);
         let is_out = matches!(self.ending, Some(EventKind::Rejected | EventKind::Aborted));
         is_out && admitted.is_none()
     }

@@ -68,12 +68,9 @@ impl Sim {
         }
         let clock = clock.ahead_by((config.clock_skew_s * NANOS as f64) as i64);
         let pair = &config.disaggregation;
-        let (flag, port) = (
-            "--disaggregation-bootstrap-port",
-            pair.disaggregation_bootstrap_port,
-        );
+        let (flag, host) = ("--disaggregation-bootstrap-port", &config.host);
         let bootstrap = match pair.disaggregation_mode {
-            Mode::Prefill => Some(bind(&config.host, flag, port)?),
+            Mode::Prefill => Some(bind(host, flag, pair.disaggregation_bootstrap_port)?),
             _ => None,
         };
         let metrics = Metrics::new(&config).map_err(Error::start)?;

@@ -91,11 +91,6 @@ impl Shared {
     pub(super) fn mode(&self) -> Mode {
         self.config.disaggregation.disaggregation_mode
     }
-
-    /// Seconds of Python's `perf_counter`, whose zero is arbitrary: here 1,000 s before the server's start.
-    pub(super) fn perf(&self, at: Stamp) -> f64 {
-        1_000.0 + at.since(self.started)
-    }
 }
 
 impl Accepted {

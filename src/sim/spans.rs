@@ -7,7 +7,6 @@
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId,
-    TraceState,
 };
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_http::HeaderExtractor;
@@ -31,10 +30,9 @@ struct Spans<'a> {
     /// When it ended.
     finish: Stamp,
     mode: Mode,
+    /// That of the request's `traceparent`, the parent of the root; invalid if there is none.
+    remote: SpanContext,
     trace: TraceId,
-    state: TraceState,
-    /// The span in the request's `traceparent`, the parent of the root.
-    remote: Option<SpanId>,
     root: SpanId,
     /// The span of each [`Process`], by its number.
     threads: [SpanId; 2],
@@ -84,21 +82,20 @@ impl<'a> Spans<'a> {
         let headers = HeaderExtractor(&accepted.headers);
         let remote = TraceContextPropagator::new().extract(&headers);
         let remote = remote.span().span_context().clone();
-        let parent = Some(&remote).filter(|parent| parent.is_valid());
-        if parent.is_some_and(|parent| !parent.is_sampled()) {
-            return None;
-        }
-        // A trace id of SGLang's own has 64 bits.
-        let own = || TraceId::from(u128::from(rand::random::<u64>().max(1)));
+        let trace = match remote.is_valid() {
+            true if !remote.is_sampled() => return None,
+            true => remote.trace_id(),
+            // One of SGLang's own has 64 bits.
+            false => TraceId::from(u128::from(rand::random::<u64>().max(1))),
+        };
         Some(Spans {
             tracer,
             accepted,
             sequence,
             finish,
             mode: accepted.shared.mode(),
-            trace: parent.map_or_else(own, SpanContext::trace_id),
-            state: remote.trace_state().clone(),
-            remote: parent.map(SpanContext::span_id),
+            remote,
+            trace,
             root: SpanId::from_bytes(rand::random()),
             threads: rand::random::<[_; 2]>().map(SpanId::from_bytes),
         })
@@ -114,7 +111,7 @@ impl<'a> Spans<'a> {
             let process = if nth < 2 { Tokenizer } else { Scheduler };
             let id = SpanId::from_bytes(rand::random());
             let parent = self.threads[process as usize];
-            let mut span = self.span(name, id, Some(parent), from, end);
+            let mut span = self.span(name, id, parent, from, end);
             // Each is linked to the one before.
             let link = before.replace(id).map(|id| self.context(id));
             span.links.links.extend(link.map(Link::with_context));
@@ -176,7 +173,7 @@ impl<'a> Spans<'a> {
             let token = self.sequence.tokens.get(one.generated);
             if let Some((from, to)) = one.readmitted.zip(token.copied()) {
                 let id = SpanId::from_bytes(rand::random());
-                let span = self.span("prefill_forward", id, Some(decode), from, to);
+                let span = self.span("prefill_forward", id, decode, from, to);
                 self.tracer.send(Scheduler, span);
             }
         }
@@ -190,13 +187,10 @@ impl<'a> Spans<'a> {
             Mode::Decode => ["DecodeTokenizer", "Decode Scheduler"],
         };
         let (label, id) = (labels[process as usize], self.threads[process as usize]);
-        let (pid, ranks) = match process {
-            Tokenizer => (0, ""),
-            Scheduler => (1, " [TP 0]  [PP 0] "),
-        };
-        let (host, pid) = (&self.tracer.host, self.tracer.pid + pid);
+        let ranks = ["", " [TP 0]  [PP 0] "][process as usize];
+        let (host, pid) = (&self.tracer.host, self.tracer.pid + process as i64);
         let name = format!("{label}{ranks}(host:{} | pid:{pid})", &host[..8]);
-        let mut span = self.span(&name, id, Some(self.root), from, to);
+        let mut span = self.span(&name, id, self.root, from, to);
         if process == Scheduler {
             // It receives the root's context from the other process.
             span.parent_span_is_remote = true;
@@ -222,8 +216,9 @@ impl<'a> Spans<'a> {
             mode => mode.name(),
         };
         let name = format!("{mode} Req {name}");
-        let mut span = self.span(&name, self.root, self.remote, received, self.finish);
-        span.parent_span_is_remote = self.remote.is_some();
+        let parent = self.remote.span_id();
+        let mut span = self.span(&name, self.root, parent, received, self.finish);
+        span.parent_span_is_remote = self.remote.is_valid();
         span.attributes = vec![
             KeyValue::new("rid", rid.to_owned()),
             KeyValue::new("module", "sglang::request"),
@@ -252,17 +247,10 @@ impl<'a> Spans<'a> {
         span
     }
 
-    fn span(
-        &self,
-        name: &str,
-        id: SpanId,
-        parent: Option<SpanId>,
-        from: Stamp,
-        to: Stamp,
-    ) -> SpanData {
+    fn span(&self, name: &str, id: SpanId, parent: SpanId, from: Stamp, to: Stamp) -> SpanData {
         SpanData {
             span_context: self.context(id),
-            parent_span_id: parent.unwrap_or(SpanId::INVALID),
+            parent_span_id: parent,
             parent_span_is_remote: false,
             span_kind: SpanKind::Internal,
             name: name.to_owned().into(),
@@ -280,6 +268,7 @@ impl<'a> Spans<'a> {
     fn context(&self, id: SpanId) -> SpanContext {
         // SGLang's exporter omits the sampled flag.
         let flags = TraceFlags::default();
-        SpanContext::new(self.trace, id, flags, false, self.state.clone())
+        let state = self.remote.trace_state().clone();
+        SpanContext::new(self.trace, id, flags, false, state)
     }
 }

@@ -35,8 +35,7 @@ pub(super) fn free(reserved: &Range<u32>) -> anyhow::Result<SocketAddr> {
 /// # Errors
 /// It is not free.
 pub(super) fn server_port(base: u16, number: usize) -> anyhow::Result<SocketAddr> {
-    let port = u16::try_from(usize::from(base) + number)
-        .context("base_port: is too high; 65535 is the last port")?;
+    let port = base.saturating_add(number as u16);
     TcpListener::bind(local(port)).with_context(|| {
         format!(
             "base_port = {base}: port {port} cannot be opened; end what listens there (`ss -ltnp` shows it), or give another \

@@ -65,7 +65,7 @@ pub struct DeploymentSpec {
     pub router: Router,
     /// Its policy: the proxy's key `policy`, or the router's flag.
     pub policy: String,
-    /// The router's program; if `None`, see [`super::router::find`].
+    /// The router's program; if `None`, see [`super::find_router`].
     pub router_program: Option<PathBuf>,
     /// Further flags of a started router.
     pub router_flags: Vec<String>,
@@ -83,20 +83,11 @@ pub struct DeploymentSpec {
     pub program: PathBuf,
     /// The run's folder, which exists.
     pub dir: PathBuf,
-    /// How long each process may take until it is ready; `None` for the engine's default.
-    pub start_timeout: Option<Duration>,
+    /// How long each process may take until it is ready.
+    pub start_timeout: Duration,
 }
 
 impl DeploymentSpec {
-    /// How long each process may take until it is ready. SGLang loads a model and may compile.
-    pub fn start_timeout(&self) -> Duration {
-        let default = match self.engine {
-            EngineName::Sim | EngineName::External => 30,
-            EngineName::Sglang => 600,
-        };
-        self.start_timeout.unwrap_or(Duration::from_secs(default))
-    }
-
     /// The router and its policy: `builtin round_robin`.
     pub fn router_name(&self) -> Option<String> {
         let detail = match self.router {

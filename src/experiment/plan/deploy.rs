@@ -1,6 +1,7 @@
 //! Turns the settings of a run into what is started for it, and into the generator's arguments.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use toml::{Table, Value};
@@ -103,13 +104,10 @@ fn check_count(spec: &DeploymentSpec, router: Router) -> anyhow::Result<()> {
     let count = spec.servers.len();
     let is_started = spec.running().next().is_none();
     let port = spec.base_port.filter(|_| is_started).unwrap_or_default();
-    let (last, max) = (usize::from(port) + count, usize::from(u16::MAX) + 1);
+    let max = (usize::from(u16::MAX) + 1).saturating_sub(count);
     ensure!(
-        last <= max,
-        "base_port = {port}: {count} servers need ports up to {}, and {} is the last; give {} or lower",
-        last - 1,
-        u16::MAX,
-        max - count
+        usize::from(port) <= max,
+        "base_port = {port}: {count} servers need a port each from there on; give {max} or lower"
     );
     ensure!(
         count <= 1 || router != Router::None,
@@ -200,7 +198,11 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         },
         program: program.to_owned(),
         dir: dir.to_owned(),
-        start_timeout: keys.start_timeout_s,
+        // SGLang loads a model and may compile.
+        start_timeout: keys.start_timeout_s.unwrap_or(match keys.engine {
+            EngineName::Sglang => Duration::from_secs(600),
+            _ => Duration::from_secs(30),
+        }),
         ..DeploymentSpec::default()
     };
     let count = match keys.has_pairs() {
@@ -247,15 +249,12 @@ fn report_channel(settings: &Settings) -> Option<ReportChannel> {
         EngineName::External => return None,
     };
     let names: Vec<String> = settings.names().map(|key| key.replace('-', "_")).collect();
-    let has = |start: &str, end: &str| {
-        let is_wanted = |key: &String| key.starts_with(start) && key.ends_with(end);
-        names.iter().any(is_wanted)
-    };
+    let has = |part: &str| names.iter().any(|key| key.contains(part));
     let traces = settings.get(&format!("{own}.enable_trace"));
     let sends_traces = traces.map_or(own == "sim", |traces| traces.as_bool() == Some(true));
-    let has_logs = has("engine_logs", "") || has(&format!("{own}.export_metrics_to_file"), "");
+    let has_logs = has("engine_logs") || has(&format!("{own}.export_metrics_to_file"));
     let lacks_times = settings.load.backend != Backend::Sglang && keys.enable_metrics;
-    if has("proxy.engine", "") || has("", ".otlp_traces_endpoint") {
+    if has("proxy.engine") || has(".otlp_traces_endpoint") {
         None
     } else if keys.has_pairs() && sends_traces {
         Some(ReportChannel::Traces)

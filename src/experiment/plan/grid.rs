@@ -24,11 +24,10 @@ pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, P
     let count = lengths.fold(repeats as usize, usize::saturating_mul);
     if count > MAX_RUNS {
         let keys: Vec<&str> = sweeps.iter().map(|(key, _)| key.as_str()).collect();
-        let problem = format!("make {count} runs; {MAX_RUNS} are the most");
-        return Err(PlanError::of(
-            &format!("{} and repeats", keys.join(", ")),
-            problem,
-        ));
+        let keys = keys.join(", ");
+        return Err(PlanError(format!(
+            "{keys} and repeats: make {count} runs; {MAX_RUNS} are the most"
+        )));
     }
     let mut all = vec![Vec::new()];
     for (key, values) in sweeps {

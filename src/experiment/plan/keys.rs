@@ -7,18 +7,20 @@ use clap::ArgAction::Set;
 
 use crate::experiment::faults::{FaultKind, Schedule};
 use crate::experiment::launch::{EngineName, Router};
+use crate::request::names::names;
 use crate::traffic;
 use crate::traffic::client::Target;
 use crate::units::{at_least, between, share};
 use crate::upstream::Policy;
 
-/// What an experiment tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExperimentKind {
-    /// One server.
-    Node,
-    /// Several servers behind a router.
-    Routing,
+names! {
+    /// What an experiment tests. Its name is its subcommand.
+    pub enum ExperimentKind {
+        /// One server.
+        Node = "node",
+        /// Several servers behind a router.
+        Routing = "routing",
+    }
 }
 
 /// A heading of the help. Keys under it have no effect on servers that run already.
@@ -177,14 +179,6 @@ impl Keys {
 }
 
 impl ExperimentKind {
-    /// Its name, which is also its subcommand.
-    pub fn name(self) -> &'static str {
-        match self {
-            ExperimentKind::Node => "node",
-            ExperimentKind::Routing => "routing",
-        }
-    }
-
     /// The built-in plan, which is used if no file is given.
     pub fn example(self) -> &'static str {
         match self {

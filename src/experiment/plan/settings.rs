@@ -348,11 +348,6 @@ pub fn plan_error(error: &clap::Error, table: &str) -> PlanError {
         return PlanError(line.trim_start_matches("error: ").to_owned());
     };
     let key = key_of(&flag);
-    match error.kind() {
-        ErrorKind::TooManyValues => PlanError::of(&format!("{table}{key}"), hint),
-        _ => {
-            let value = secret::masked(&key, &value);
-            PlanError(format!("{table}{key} = {value}: {hint}"))
-        }
-    }
+    let value = secret::masked(&key, &value);
+    PlanError(format!("{table}{key} = {value}: {hint}"))
 }

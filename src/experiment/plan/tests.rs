@@ -37,7 +37,7 @@ fn describe(kind: ExperimentKind, text: &str) -> String {
             found.front,
             found.hops,
             found.base_port,
-            found.start_timeout(),
+            found.start_timeout,
             servers.collect::<String>(),
             toml::Value::from(found.proxy),
             load.request_rate,
@@ -59,11 +59,10 @@ fn golden(file: &str, describe: impl Fn(ExperimentKind, &str) -> String) {
     let plans = expected.lines().filter(|line| !line.starts_with(' '));
     let now = plans.map(|line| {
         let (kind, text) = line.split_once(": ").unwrap();
-        let kind = match kind {
-            "node" => Node,
-            _ => Routing,
-        };
-        let found = describe(kind, &text.replace("\\n", "\n"));
+        let found = describe(
+            ExperimentKind::named(kind).unwrap(),
+            &text.replace("\\n", "\n"),
+        );
         format!("{line}\n    {}\n", found.trim_end().replace('\n', "\n    "))
     });
     let now: String = now.collect();

@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::experiment::faults;
-use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
+use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, find_router, in_path};
 use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::Scraper;
@@ -162,7 +162,7 @@ impl ExperimentRunner {
             false => &[],
         };
         let has_gpus = !servers.is_empty() && spec.has_gpus_here();
-        let smi = has_gpus.then(|| router::in_path("nvidia-smi")).flatten();
+        let smi = has_gpus.then(|| in_path("nvidia-smi")).flatten();
         let mut scraper = Scraper::new(servers, spec.access.clone(), smi);
         let sent = {
             let tasks = self.side_tasks(settings, &deployment.servers, &live, run, &mut scraper);
@@ -265,7 +265,7 @@ pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyh
         }
         let spec = deploy::spec(settings, Path::new(""), program)?;
         if spec.router == Router::SglangRouter {
-            router::find(spec.router_program.as_deref())?;
+            find_router(spec.router_program.as_deref())?;
         }
         let known = spec.router_url.as_deref().or(spec.running().next());
         let url = known.unwrap_or(NOT_KNOWN);

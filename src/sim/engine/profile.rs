@@ -1,12 +1,16 @@
 //! How long the engine's steps take, and its limits.
 
+use clap::Parser;
+
 use crate::clock::NANOS;
-use crate::sim::flags;
 use crate::units::{MS, NS, US, at_least, between, rate, share, time};
+
+/// `SGLANG_INIT_NEW_TOKEN_RATIO`.
+const INITIAL_RATIO: f64 = 0.7;
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
 /// docs/dev/CALIBRATION.md has the figures.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Debug, PartialEq, Parser)]
 #[command(next_help_heading = "How fast it is")]
 pub struct Profile {
     /// Requests that run at once; the others wait in order of arrival
@@ -126,6 +130,11 @@ impl Profile {
         }
     }
 
+    /// The share of running requests' remaining output for which memory is kept free, at first.
+    pub(super) fn initial_token_ratio(&self) -> f64 {
+        (INITIAL_RATIO * self.schedule_conservativeness).min(1.0)
+    }
+
     /// Seconds from a request's arrival until the scheduler gets it.
     pub fn tokenize_s(&self, tokens: u64) -> f64 {
         self.tokenize_ms / 1e3 + self.tokenize_token_us * tokens as f64 / 1e6
@@ -182,7 +191,7 @@ pub(super) fn nanos(ms: f64) -> i64 {
 impl Default for Profile {
     /// One H200 with SGLang 0.5.23 and an 8B model in bf16.
     fn default() -> Profile {
-        flags::default()
+        Profile::parse_from(["sim"])
     }
 }
 

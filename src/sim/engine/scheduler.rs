@@ -1,134 +1,26 @@
-//! Which requests the next step takes, as SGLang's scheduler decides it. How long a step lasts is not decided here.
+//! The engine's decisions: which requests the next step takes, as SGLang's scheduler decides it.
 //!
 //! Prefill comes first: whenever waiting requests fit, they are the next batch, and nothing decodes meanwhile. A request fits if
 //! a slot is free and the KV cache has room for its prompt, for its longest output, and for a share (`new_token_ratio`) of the
 //! remaining output of the running requests. The share falls from step to step. If it was too small and decode runs out of
 //! memory, the requests with the fewest generated tokens are retracted, and the share jumps up.
 
-use std::collections::{HashMap, VecDeque};
-
 use crate::clock::Stamp;
 
-use super::event::{Event, EventKind, Load, Prompt, Request};
-use super::memory::{Allocation, Memory};
-use super::profile::Profile;
+use super::Engine;
+use super::event::{Event, EventKind, Request};
+use super::memory::Allocation;
+use super::task::{Batch, Member, PrefillBatch, Task};
 
 mod prefilled;
 
-/// The most output tokens of a request that count when memory is reserved (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`).
-const MAX_RESERVED_OUTPUT: u64 = 4_096;
-/// `SGLANG_INIT_NEW_TOKEN_RATIO`, `..._MIN_..._FACTOR` and `..._DECAY_STEPS`.
-const INITIAL_RATIO: f64 = 0.7;
+/// `SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR` and `SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS`.
 const MIN_RATIO_FACTOR: f64 = 0.14;
 const DECAY_STEPS: f64 = 600.0;
 /// Decode steps for which a retraction frees memory (`SGLANG_RETRACT_DECODE_STEPS`).
 const RETRACT_STEPS: u64 = 20;
 
-/// The queue, the running requests and the KV cache.
-#[derive(Debug)]
-pub(super) struct Scheduler {
-    pub(super) profile: Profile,
-    memory: Memory,
-    tasks: HashMap<u64, Task, ahash::RandomState>,
-    /// The waiting queue; on a decode server of a pair, the queue for memory.
-    waiting: VecDeque<u64>,
-    running: Vec<u64>,
-    /// Decode server of a pair: how many requests may have memory beside those that run.
-    pub(super) extra_slots: Option<usize>,
-    /// Decode server of a pair: requests with memory whose KV cache has not arrived yet.
-    in_transfer: Vec<u64>,
-    /// Decode server of a pair: requests that wait for a slot.
-    ready: VecDeque<u64>,
-    /// The running request whose prompt is prefilled in chunks.
-    chunked: Option<u64>,
-    new_token_ratio: f64,
-    /// Whether the first of the queue did not fit. None is tried until a running one has left.
-    is_full: bool,
-    /// [`Load::cache_hit_rate`].
-    cache_hit_rate: f64,
-    /// When the last decode step ended.
-    decoded_at: Option<Stamp>,
-    /// [`Load::gen_throughput`].
-    gen_throughput: f64,
-    /// Events that the caller has not taken yet, in order of time.
-    pub(super) events: VecDeque<Event>,
-    /// Whether only the first and the last token of a request are reported.
-    pub(super) is_brief: bool,
-}
-
-/// A request in the scheduler.
-#[derive(Debug)]
-struct Task {
-    prompt: Prompt,
-    output_tokens: u32,
-    generated: u32,
-    retractions: u32,
-    allocation: Allocation,
-    /// Tokens whose prefill has begun.
-    prefilled: u64,
-    /// Whether the prefill of all tokens has begun.
-    is_decoding: bool,
-}
-
-/// A step.
-#[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) kind: BatchKind,
-    members: Vec<Member>,
-    /// Its GPU time, nanoseconds.
-    pub(super) nanos: i64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BatchKind {
-    Prefill,
-    Decode,
-}
-
-/// A request in a step. Its result counts only if the request was not retracted since.
-#[derive(Clone, Copy, Debug)]
-struct Member {
-    id: u64,
-    retractions: u32,
-    /// False for every chunk of a prompt but the last.
-    generates_token: bool,
-}
-
-/// A prefill batch in the making.
-#[derive(Debug, Default)]
-struct PrefillBatch {
-    members: Vec<Member>,
-    /// `(from, to)` of each member.
-    chunks: Vec<(u64, u64)>,
-    tokens: u64,
-    hits: u64,
-    chunk_left: u64,
-    /// Memory reserved for the remaining output of requests.
-    reserved: f64,
-}
-
-impl Scheduler {
-    pub(super) fn new(profile: Profile) -> Scheduler {
-        Scheduler {
-            memory: Memory::new(profile.max_total_tokens, !profile.disable_radix_cache),
-            new_token_ratio: initial_ratio(&profile),
-            profile,
-            tasks: HashMap::default(),
-            waiting: VecDeque::new(),
-            running: Vec::new(),
-            extra_slots: None,
-            in_transfer: Vec::new(),
-            ready: VecDeque::new(),
-            chunked: None,
-            is_full: false,
-            cache_hit_rate: 0.0,
-            decoded_at: None,
-            gen_throughput: 0.0,
-            events: VecDeque::new(),
-            is_brief: false,
-        }
-    }
-
+impl Engine {
     /// Puts a request into the waiting queue, or rejects it.
     pub(super) fn enqueue(&mut self, request: Request, at: Stamp) {
         let id = request.id;
@@ -154,25 +46,16 @@ impl Scheduler {
     /// Returns the next step, decided at `at`, whose requests start at `starts`.
     pub(super) fn next_batch(&mut self, at: Stamp, starts: Stamp) -> Option<Batch> {
         if self.running.is_empty() {
-            self.new_token_ratio = initial_ratio(&self.profile);
+            self.new_token_ratio = self.profile.initial_token_ratio();
             self.is_full = false;
         }
         self.admit_prefilled(at, starts);
-        let batch = self.prefill(starts);
-        if batch.members.is_empty() {
-            return self.decode(starts);
-        }
-        self.cache_hit_rate = batch.hits as f64 / (batch.hits + batch.tokens) as f64;
-        Some(Batch {
-            kind: BatchKind::Prefill,
-            nanos: self.profile.prefill_nanos(batch.chunks.into_iter()),
-            members: batch.members,
-        })
+        self.prefill(starts).or_else(|| self.decode(starts))
     }
 
     /// Processes the results of a step.
     pub(super) fn complete(&mut self, batch: Batch, at: Stamp) {
-        if batch.kind == BatchKind::Decode
+        if !batch.is_prefill
             && let Some(before) = self.decoded_at.replace(at).filter(|before| *before < at)
         {
             self.gen_throughput = batch.members.len() as f64 / at.since(before);
@@ -184,7 +67,7 @@ impl Scheduler {
             if task.retractions != member.retractions {
                 continue;
             }
-            if batch.kind == BatchKind::Prefill {
+            if batch.is_prefill {
                 self.memory.cache(&mut task.allocation, &task.prompt);
             }
             task.generated += 1;
@@ -202,41 +85,6 @@ impl Scheduler {
         }
     }
 
-    /// Removes a request; returns whether it was still here.
-    pub(super) fn abort(&mut self, id: u64) -> bool {
-        self.waiting.retain(|waiting| *waiting != id);
-        self.in_transfer.retain(|waiting| *waiting != id);
-        self.ready.retain(|waiting| *waiting != id);
-        self.remove(id)
-    }
-
-    /// Empties the prefix cache, unless a request runs or waits. Returns whether it did.
-    pub(super) fn flush(&mut self) -> bool {
-        if self.tasks.is_empty() {
-            self.memory.flush();
-        }
-        self.tasks.is_empty()
-    }
-
-    pub(super) fn load(&self) -> Load {
-        let (queue, unreserved) = match self.extra_slots {
-            Some(_) => (&self.ready, self.waiting.len()),
-            None => (&self.waiting, 0),
-        };
-        let waiting = || queue.iter().filter_map(|id| self.tasks.get(id));
-        Load {
-            running: self.running.len(),
-            waiting: waiting().count(),
-            unreserved,
-            in_transfer: self.in_transfer.len(),
-            waiting_tokens: waiting().map(Task::tokens).sum(),
-            used_tokens: self.memory.used(),
-            evictable_tokens: self.memory.evictable(),
-            cache_hit_rate: self.cache_hit_rate,
-            gen_throughput: self.gen_throughput,
-        }
-    }
-
     pub(super) fn emit(&mut self, id: u64, at: Stamp, kind: EventKind) {
         // A round emits events ahead of time; an abort or an arrival may be earlier than those.
         let index = self.events.partition_point(|event| event.at <= at);
@@ -244,7 +92,7 @@ impl Scheduler {
     }
 
     /// Removes a request that does not wait and frees its memory. Returns whether it was there.
-    fn remove(&mut self, id: u64) -> bool {
+    pub(super) fn remove(&mut self, id: u64) -> bool {
         let Some(task) = self.tasks.remove(&id) else {
             return false;
         };
@@ -255,8 +103,8 @@ impl Scheduler {
         true
     }
 
-    /// Returns the next prefill batch: the rest of a chunked prompt, and waiting requests in their order.
-    fn prefill(&mut self, starts: Stamp) -> PrefillBatch {
+    /// Returns the next prefill, if there is one: of the rest of a chunked prompt, and of waiting requests in their order.
+    fn prefill(&mut self, starts: Stamp) -> Option<Batch> {
         let mut batch = PrefillBatch {
             chunk_left: match self.profile.chunked_prefill_size {
                 ..=0 => u64::MAX,
@@ -266,7 +114,7 @@ impl Scheduler {
         };
         let is_empty = self.waiting.is_empty() || self.extra_slots.is_some();
         if self.chunked.is_none() && (self.is_full || is_empty) {
-            return batch;
+            return None;
         }
         let running = self.running.iter().filter_map(|id| self.tasks.get(id));
         batch.reserved = running
@@ -286,7 +134,15 @@ impl Scheduler {
             && self.running.len() < self.profile.max_running_requests
             && self.admit(&mut batch, starts)
         {}
-        batch
+        if batch.members.is_empty() {
+            return None;
+        }
+        self.cache_hit_rate = batch.hits as f64 / (batch.hits + batch.tokens) as f64;
+        Some(Batch {
+            is_prefill: true,
+            nanos: self.profile.prefill_nanos(batch.chunks.into_iter()),
+            members: batch.members,
+        })
     }
 
     /// Admits the first of the queue, if it fits. Returns whether it did.
@@ -333,7 +189,7 @@ impl Scheduler {
         if self.memory.available() < self.running.len() as u64 {
             self.retract(at);
         } else {
-            let initial = initial_ratio(&self.profile);
+            let initial = self.profile.initial_token_ratio();
             let min = initial * MIN_RATIO_FACTOR;
             self.new_token_ratio = (self.new_token_ratio - (initial - min) / DECAY_STEPS).max(min);
         }
@@ -352,7 +208,7 @@ impl Scheduler {
             });
         }
         Some(Batch {
-            kind: BatchKind::Decode,
+            is_prefill: false,
             members,
             nanos: self.profile.decode_nanos(contexts.into_iter()),
         })
@@ -390,43 +246,4 @@ impl Scheduler {
         let output_tokens: u64 = left().map(|task| u64::from(task.output_tokens)).sum();
         self.new_token_ratio = (generated as f64 / output_tokens.max(1) as f64).min(1.0);
     }
-}
-
-impl PrefillBatch {
-    /// Adds as much of a prompt as the chunk size still allows.
-    fn add(&mut self, id: u64, task: &mut Task) {
-        let from = task.prefilled;
-        let to = task.tokens().min(from.saturating_add(self.chunk_left));
-        task.prefilled = to;
-        task.is_decoding = to == task.tokens();
-        self.chunk_left -= to - from;
-        self.tokens += to - from;
-        self.chunks.push((from, to));
-        self.members.push(Member {
-            id,
-            retractions: task.retractions,
-            generates_token: task.is_decoding,
-        });
-    }
-}
-
-impl Task {
-    /// Tokens to prefill: after a retraction, those generated before too.
-    fn tokens(&self) -> u64 {
-        self.prompt.tokens() + u64::from(self.generated)
-    }
-
-    /// All tokens of prompt and output.
-    fn max_tokens(&self) -> u64 {
-        self.prompt.tokens() + u64::from(self.output_tokens)
-    }
-
-    /// Tokens still to generate, as far as they count when memory is reserved.
-    fn remaining_output(&self) -> u64 {
-        u64::from(self.output_tokens - self.generated).min(MAX_RESERVED_OUTPUT)
-    }
-}
-
-fn initial_ratio(profile: &Profile) -> f64 {
-    (INITIAL_RATIO * profile.schedule_conservativeness).min(1.0)
 }

@@ -18,7 +18,7 @@ use crate::support::wire::PATIENCE;
 pub fn spec(dir: &Path) -> DeploymentSpec {
     DeploymentSpec {
         // A router is a Python that begins: on a busy machine that takes its time.
-        start_timeout: Some(PATIENCE),
+        start_timeout: PATIENCE,
         router: Router::Builtin,
         policy: "round_robin".into(),
         front: true,

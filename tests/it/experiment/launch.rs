@@ -122,7 +122,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     };
     let nobody = format!("http://{}", free_port());
     let too_soon = DeploymentSpec {
-        start_timeout: Some(std::time::Duration::from_secs(1)),
+        start_timeout: std::time::Duration::from_secs(1),
         ..serving(ServerSpec::Running(nobody))
     };
     let clock = Clock::system();

@@ -3,17 +3,21 @@
 
 use crate::clock::Stamp;
 
-use super::{EventKind, Scheduler, Task};
+use crate::sim::engine::Engine;
+use crate::sim::engine::event::EventKind;
+use crate::sim::engine::task::Task;
 
-impl Scheduler {
-    /// Notes that the KV cache of a request has arrived.
-    pub(in super::super) fn arrive(&mut self, id: u64, at: Stamp) {
+impl Engine {
+    /// Ends a request's wait for its KV cache on the decode server of a pair.
+    pub fn arrive(&mut self, id: u64, now: Stamp) {
+        self.run(now);
         let index = self.in_transfer.iter().position(|other| *other == id);
         if let Some(index) = index {
             self.in_transfer.remove(index);
             self.ready.push_back(id);
-            self.emit(id, at, EventKind::Arrived);
+            self.emit(id, self.now, EventKind::Arrived);
         }
+        self.round.get_or_insert(self.now);
     }
 
     /// Reserves memory for waiting requests, in their order, and admits those whose KV cache has arrived while slots are free.
