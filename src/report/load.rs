@@ -9,20 +9,18 @@ mod flow;
 mod goodput;
 mod json;
 mod latency;
-mod run;
 mod spent;
 mod summary;
 mod text;
 
 pub use counts::{Counts, FailedAttempt, Tally, Tokens, is_given_up, outcome_of};
-pub use failures::{FailureKind, Failures};
-pub use flow::{Flow, InServer, OverTime};
+pub use failures::FailureKind;
+pub use flow::{Flow, OverTime};
 pub use goodput::{Goal, Goodput};
 pub use json::{Figure, goals_ms};
 pub use latency::{Latencies, Latency, LatencyId};
-pub use run::RunFacts;
 pub use spent::{PartSpent, TimeSpent};
-pub use summary::{Group, Summary};
+pub use summary::{Group, RunFacts, Summary};
 
 #[cfg(test)]
 pub(super) mod tests;

@@ -1,9 +1,8 @@
-//! Failed requests: their outcomes, where they were last seen, how long they had waited; and lower bounds of the latencies of all requests.
+//! Failed requests: their outcomes, where they were last seen, and how long they had waited.
 
 use std::collections::BTreeMap;
 
 use crate::clock::seconds;
-use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, StageSet, place};
@@ -11,21 +10,7 @@ use crate::stats::Summary;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::counts::{Counts, Request, is_given_up, outcome_of};
-use super::latency::LatencyId;
-use super::spent::TimeSpent;
-
-/// Failed requests.
-#[derive(Clone, Debug)]
-pub struct Failures {
-    /// The number of requests.
-    pub requests: u64,
-    /// The kinds of failures, most frequent first.
-    pub kinds: Vec<FailureKind>,
-    /// Lower bounds of the latencies of all requests, seconds. Requests that were given up count with their time until then, other
-    /// failed ones as infinite. `None` if a successful request lacks the latency.
-    pub lower_bounds: Vec<(LatencyId, Option<Summary>)>,
-}
+use super::counts::{Request, is_given_up};
 
 /// Requests with the same outcome that were last seen at the same stage.
 #[derive(Clone, Debug)]
@@ -40,19 +25,12 @@ pub struct FailureKind {
     pub waited: Option<Summary>,
 }
 
-/// The latencies that have lower bounds.
-const BOUNDED: [LatencyId; 4] = [
-    LatencyId::TotalFromSend,
-    LatencyId::TotalFromSchedule,
-    LatencyId::TtftFromSend,
-    LatencyId::Of(ColumnId::ttft_from_schedule),
-];
-
 /// The most kinds that a sentence names.
 const MAX_NAMED: usize = 3;
 
-impl Failures {
-    pub(super) fn of(table: &Table, requests: &[Request]) -> Failures {
+impl FailureKind {
+    /// The kinds of failures of requests, most frequent first.
+    pub(super) fn all(table: &Table, requests: &[Request]) -> Vec<FailureKind> {
         let mut by_kind: BTreeMap<_, Vec<Row>> = BTreeMap::new();
         let is_failed = |of: &&Request| !of.is_ok && !is_given_up(table, of.row());
         for request in requests.iter().filter(is_failed) {
@@ -70,60 +48,20 @@ impl Failures {
         };
         let mut kinds: Vec<FailureKind> = by_kind.into_iter().filter_map(kind).collect();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
-        let lower_bounds = BOUNDED.map(|latency| {
-            let values = lower_bounds(table, requests, latency);
-            (latency, values.and_then(Summary::with_infinite))
-        });
-        Failures {
-            requests: kinds.iter().map(|kind| kind.requests).sum(),
-            lower_bounds: lower_bounds.into(),
-            kinds,
-        }
+        kinds
     }
 
-    /// The lower bounds of a latency.
-    pub fn lower_bound(&self, latency: LatencyId) -> Option<&Summary> {
-        let mut all = self.lower_bounds.iter();
-        all.find(|(id, _)| *id == latency)?.1.as_ref()
-    }
-
-    /// Where the time went, in sentences: of failed requests, then of the successful ones.
-    pub fn time_sentences(&self, spent: &TimeSpent, counts: &Counts) -> String {
-        let (all, ok, given_up) = (counts.requests, counts.ok(), counts.given_up);
-        let mut sentences = Vec::new();
-        if self.requests > 0 {
-            let (failed, kinds) = (self.requests, self.text());
-            let share = 100.0 * failed as f64 / all as f64;
-            sentences.push(format!(
-                "{failed} of {all} requests ({share:.1} %) failed: {kinds}."
-            ));
-        }
-        if given_up > 0 {
-            sentences.push(format!(
-                "{given_up} of {all} requests were given up when the run was stopped."
-            ));
-        }
-        let subject = match ok == all {
-            true => "a request took".to_owned(),
-            false => format!("the {ok} of {all} requests that went well took"),
-        };
-        sentences.extend((ok > 0 || all == 0).then(|| spent.sentence(&subject)));
-        sentences.join(" ")
-    }
-
-    /// The most frequent kinds, and the number of other failed requests.
-    pub fn text(&self) -> String {
-        let (named, others) = self.kinds.split_at(self.kinds.len().min(MAX_NAMED));
-        let mut kinds: Vec<String> = named.iter().map(FailureKind::text).collect();
+    /// The most frequent of these kinds, and the number of other failed requests.
+    pub fn list(kinds: &[FailureKind]) -> String {
+        let (named, others) = kinds.split_at(kinds.len().min(MAX_NAMED));
+        let mut shown: Vec<String> = named.iter().map(FailureKind::text).collect();
         if !others.is_empty() {
             let count: u64 = others.iter().map(|kind| kind.requests).sum();
-            kinds.push(format!("{count} in other ways"));
+            shown.push(format!("{count} in other ways"));
         }
-        kinds.join("; ")
+        shown.join("; ")
     }
-}
 
-impl FailureKind {
     fn text(&self) -> String {
         let mut text = format!("{} {}", self.requests, self.outcome.name());
         if let Some(last_seen) = self.last_seen {

@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::resume_unwind;
 
+use serde_json::Value;
+
 use crate::clock::{Stamp, seconds};
 use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
@@ -12,12 +14,30 @@ use crate::table::Table;
 use crate::table::window::Window;
 
 use super::counts::{Counts, Request, Tokens, most_frequent};
-use super::failures::Failures;
+use super::failures::FailureKind;
 use super::flow::Flow;
-use super::goodput::Goodput;
+use super::goodput::{Goal, Goodput};
 use super::latency::Latencies;
-use super::run::RunFacts;
 use super::spent::TimeSpent;
+
+/// What is known of a run without its rows.
+#[derive(Clone, Debug)]
+pub struct RunFacts {
+    /// When the run began, on the clock of its rows.
+    pub started: Stamp,
+    /// When its last request had ended.
+    pub ended: Stamp,
+    /// The configured requests per second; `None` if unlimited (`inf`) or unknown (a proxy).
+    pub offered_rate: Option<f64>,
+    /// The number of scheduled requests.
+    pub scheduled: usize,
+    /// The configuration of the run, as `summary.json` has it.
+    pub config: Value,
+    /// The goals that a good request meets.
+    pub goodput: Vec<Goal>,
+    /// The machine of the generator; null if unknown.
+    pub machine: Value,
+}
 
 /// The figures of a run.
 #[derive(Clone, Debug)]
@@ -59,12 +79,24 @@ pub struct Group {
     pub spent: TimeSpent,
     /// Their time until the first token, by stage, where the first token was seen.
     pub until_first: TimeSpent,
-    /// The failed requests.
-    pub failures: Failures,
+    /// The kinds of failures, most frequent first.
+    pub failures: Vec<FailureKind>,
     /// The requests that met all goals; `None` without goals.
     pub goodput: Option<Goodput>,
     /// The number of successful requests that are left out of durations measured with two clocks.
     pub left_out: u64,
+}
+
+impl RunFacts {
+    /// The length of the run, seconds; `None` if it is 0.
+    pub fn duration(&self) -> Option<f64> {
+        Some(self.ended.since(self.started)).filter(|seconds| *seconds > 0.0)
+    }
+
+    /// A count per second of the run.
+    pub fn per_second(&self, things: impl Into<f64>) -> Option<f64> {
+        Some(things.into() / self.duration()?)
+    }
 }
 
 /// Groups requests by the server that served them or was the last to fail them, the largest group first. Requests whose server is unknown
@@ -222,19 +254,39 @@ fn group(table: &Table, run: &RunFacts, all: &[Request], spent: &[Request]) -> G
         counts: Counts::of(table, &inside),
         tokens: Tokens::of(table, ended()),
         completed: ended().count() as u64,
-        latencies: Latencies::of(table, &ok),
+        latencies: Latencies::of(table, &inside, &ok),
         flow: Flow::of(table, all, run),
         spent,
         until_first,
-        failures: Failures::of(table, &inside),
+        failures: FailureKind::all(table, &inside),
         goodput: Goodput::of(table, &ok, &run.goodput),
         left_out: ok.iter().filter(is_left_out).count() as u64,
     }
 }
 
 impl Group {
-    /// Where the time went, in a few sentences.
+    /// Where the time went, in sentences: of failed requests, then of the successful ones.
     pub fn time_sentences(&self) -> String {
-        self.failures.time_sentences(&self.spent, &self.counts)
+        let (all, ok) = (self.counts.requests, self.counts.ok());
+        let (failed, given_up) = (self.counts.failed(), self.counts.given_up);
+        let mut sentences = Vec::new();
+        if failed > 0 {
+            let share = 100.0 * failed as f64 / all as f64;
+            let kinds = FailureKind::list(&self.failures);
+            sentences.push(format!(
+                "{failed} of {all} requests ({share:.1} %) failed: {kinds}."
+            ));
+        }
+        if given_up > 0 {
+            sentences.push(format!(
+                "{given_up} of {all} requests were given up when the run was stopped."
+            ));
+        }
+        let subject = match ok == all {
+            true => "a request took".to_owned(),
+            false => format!("the {ok} of {all} requests that went well took"),
+        };
+        sentences.extend((ok > 0 || all == 0).then(|| self.spent.sentence(&subject)));
+        sentences.join(" ")
     }
 }

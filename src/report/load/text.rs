@@ -3,7 +3,6 @@
 use crate::report::grid::Grid;
 use crate::report::render::{Block, servers_table, text};
 use crate::request::columns::ColumnId;
-use crate::request::outcome::Outcome;
 use crate::stats;
 use crate::units::{count, duration, milliseconds};
 
@@ -152,6 +151,7 @@ fn counts(summary: &Summary) -> String {
         _ => (outcome.name(), *count),
     });
     let ends = ends.chain([("given up when the run was stopped", counts.given_up)]);
+        failed.unwrap_or_default(),
     let ends = ends.filter(|(_, count)| *count > 0);
     let ends = ends.map(|(name, count)| format!(", {count} {name}"));
     let ends: String = ends.collect();
@@ -217,24 +217,16 @@ fn tokens(summary: &Summary) -> String {
 
 fn concurrency(summary: &Summary) -> Option<String> {
     let over_time = summary.all.flow.over_time.as_ref()?;
-    let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
-    let mut figures = vec![format!("in flight {mean:.1} (peak {peak})")];
-    let places = [
-        ("queued", &over_time.queued),
-        ("running", &over_time.running),
-    ];
-    for (name, place) in places {
-        figures.extend(place.as_ref().map(|InServer { known, unknown }| {
-            let (mean, peak) = (known.mean, known.peak);
-            match unknown {
-                0 => format!("{name} {mean:.1} (peak {peak})"),
-                _ => format!(
-                    "{name} at least {mean:.1} (peak {peak}; unknown of {unknown} requests)"
-                ),
-            }
-        }));
-    }
-    Some(line("at once", figures.join(", ")))
+    let places = ["in flight", "queued", "running"].into_iter();
+    let places = places.zip(over_time.series.iter().zip(over_time.missing));
+    let figures = places.filter_map(|(name, (known, missing))| {
+        let (mean, peak) = known.as_ref().map(|known| (known.mean, known.peak))?;
+        Some(match missing {
+            0 => format!("{name} {mean:.1} (peak {peak})"),
+            _ => format!("{name} at least {mean:.1} (peak {peak}; unknown of {missing} requests)"),
+        })
+    });
+    Some(line("at once", figures.collect::<Vec<_>>().join(", ")))
 }
 
 fn goodput(summary: &Summary) -> Option<String> {
