@@ -7,7 +7,7 @@ use crate::request::cell::shown_text;
 use super::compare::{Comparison, comparison};
 use super::figures::figures;
 use super::files::{Grade, RunState, plain};
-use super::findings::{Finding, findings};
+use super::findings::{Finding, add_findings};
 use super::load::Summary;
 use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
@@ -100,16 +100,15 @@ impl<'a> Report<'a> {
 impl<'a> RunReport<'a> {
     /// Makes the report on a run.
     pub fn of(run: &'a Run) -> RunReport<'a> {
-        let summary = figures(run);
-        let episodes = episodes(&run.table, &run.faults, run.servers());
-        let why = WaitReport::of(run);
-        RunReport {
-            findings: findings(run, &summary, &episodes, &why),
-            why,
+        let mut report = RunReport {
             run,
-            summary,
-            episodes,
-        }
+            summary: figures(run),
+            episodes: episodes(&run.table, &run.faults, run.servers()),
+            why: WaitReport::of(run),
+            findings: Vec::new(),
+        };
+        add_findings(&mut report);
+        report
     }
 
     /// The notes of the reader and the warnings of the summary.

@@ -1,17 +1,19 @@
 //! Failed and retracted requests.
 
+use crate::report::load::FailureKind;
+use crate::report::runs::RunReport;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::units::count;
 
-use super::{Facts, Finding, Level};
+use super::{Finding, Level};
 
 /// The share of failed requests from which the latencies of the others mislead: the slowest requests may be among those that failed.
 const FAILED_SHARE: f64 = 0.01;
 
 /// Failed requests, and where they were last seen.
-pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let all = &facts.figures.all;
+pub fn failures(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
+    let all = &report.summary.all;
     let failed = all.counts.failed();
     let requests = all.counts.requests - all.counts.given_up;
     if failed == 0 {
@@ -24,15 +26,15 @@ pub fn failures(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     }
     let percent = share * 100.0;
     finding.title = format!("{failed} of {requests} requests failed ({percent:.1} %)");
-    let first = all.failures.kinds.first();
-    let advice = match facts.run.faults.is_empty() {
+    let first = all.failures.first();
+    let advice = match report.run.faults.is_empty() {
         true => first.and_then(|kind| advice(kind.outcome)),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
     if let Some(advice) = advice {
         finding.advice = advice.to_owned();
     }
-    let text = all.failures.text();
+    let text = FailureKind::list(&all.failures);
     Some(match all.counts.ok() {
         0 => format!("{text}."),
         _ => format!("{text}. The latencies are those of the requests that went well{end}"),
@@ -58,11 +60,11 @@ fn advice(outcome: Outcome) -> Option<&'static str> {
 }
 
 /// Requests that servers took out of a batch again (retracted).
-pub fn retractions(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
-    let table = &facts.run.table;
+pub fn retractions(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
+    let table = &report.run.table;
     let times = |row| table.number(ColumnId::num_retractions, row).unwrap_or(0.0);
     let is_retracted = |row: &usize| table.rows_of(*row).any(|row| times(row) > 0.0);
-    let retracted = facts.run.counted().filter(is_retracted).count();
+    let retracted = report.run.counted().filter(is_retracted).count();
     (retracted > 0).then(|| {
         let requests = count(retracted, "request");
         format!("To make room for others, {requests} left a batch again and waited a second time.")

@@ -1,12 +1,13 @@
 //! The kinds of findings, each with its level, title, advice and rule.
 
-use super::{ENOUGH, Facts, Finding, Level, ends, pair, servers, waiting};
+use super::{ENOUGH, Finding, Level, ends, pair, servers, waiting};
+use crate::report::runs::RunReport;
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::units::duration;
 
 /// Returns the figures that show a finding, in sentences; `None` if it does not apply. May change its level, title and advice.
-type Rule = fn(&Facts<'_>, &mut Finding) -> Option<String>;
+type Rule = fn(&RunReport<'_>, &mut Finding) -> Option<String>;
 
 /// The share of a request's time from which prefill, which is normally small, is a finding.
 const PREFILL_SHARE: f64 = 0.4;
@@ -62,7 +63,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         Level::Limit,
         "The queue grew as long as the run lasted",
         "Lower the rate until the queue is steady; `--find-max-rate` searches the highest rate that meets an objective.",
-        |facts, _| servers::growth(facts.run),
+        |report, _| servers::growth(report.run),
     ),
     (
         "router_queue",
@@ -78,8 +79,8 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "The router holds first tokens back",
         "Try another router, or version of it. The time between tokens is measured behind the router: it is too short by what first \
          tokens are held back longer than last ones.",
-        |facts, _| {
-            let latencies = &facts.figures.all.latencies;
+        |report, _| {
+            let latencies = &report.summary.all.latencies;
             let held = latencies.get(ColumnId::router_return)?;
             let share = held.mean / latencies.ttft()?.mean;
             let is_long = held.mean >= MIN_RETURN_S && share >= RETURN_SHARE;
@@ -99,8 +100,8 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "Prefill takes much of the time",
         "Send requests that begin alike to the same server (`cache_aware`), so that its prefix cache serves them; shorten \
          prompts; try another `chunked_prefill_size`; add servers or a higher `tp_size`.",
-        |facts, _| {
-            let took = facts.stage(Period::PREFILL, PREFILL_SHARE)?;
+        |report, _| {
+            let took = report.stage(Period::PREFILL, PREFILL_SHARE)?;
             Some(format!("Reading the prompts took {took}."))
         },
     ),
@@ -118,9 +119,9 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "Decoding takes most of the time",
         "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server (lower \
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
-        |facts, _| {
-            let took = facts.stage(Period::DECODE, DECODE_SHARE)?;
-            let each = facts.figures.all.latencies.get(ColumnId::tpot);
+        |report, _| {
+            let took = report.stage(Period::DECODE, DECODE_SHARE)?;
+            let each = report.summary.all.latencies.get(ColumnId::tpot);
             let each = each.map_or(String::new(), |each| {
                 format!(" An output token took {} (median).", duration(each.p50))
             });

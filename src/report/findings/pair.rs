@@ -3,7 +3,8 @@
 //! A request that waits for memory of the decode server waits for those that hold it. They may be decoding, or wait themselves: for
 //! prefill, for the transfer or for a slot.
 
-use super::{Facts, Finding, QUEUE_SHARE};
+use super::{Finding, QUEUE_SHARE};
+use crate::report::runs::RunReport;
 use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
 
@@ -46,13 +47,14 @@ const SLOTS: Bottleneck = Bottleneck {
 };
 
 /// Names what requests of pairs waited for most, if the four waits are a large part of their time.
-pub fn bottleneck(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
+pub fn bottleneck(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
     let all = [MEMORY, PREFILL, LINK, SLOTS];
-    let nanos = |period: &Period| facts.part(*period).map_or(0, |part| part.nanos);
+    let nanos = |period: &Period| report.part(*period).map_or(0, |part| part.nanos);
     let longest = all.iter().max_by_key(|one| nanos(&one.wait.0))?;
-    let share_of = |one: &Bottleneck| facts.figures.all.spent.share(facts.part(one.wait.0)?);
+    let share_of = |one: &Bottleneck| report.summary.all.spent.share(report.part(one.wait.0)?);
     let shares = all.iter().filter_map(share_of);
-    let took = (shares.sum::<f64>() >= QUEUE_SHARE).then(|| facts.stage(longest.wait.0, 0.0))??;
+    let took =
+        (shares.sum::<f64>() >= QUEUE_SHARE).then(|| report.stage(longest.wait.0, 0.0))??;
     let mut what = format!("A request waited {took} {}", longest.wait.1);
     let mut bottleneck = longest;
     if longest.wait.0 == Period::DECODE_MEMORY {

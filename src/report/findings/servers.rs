@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 use crate::report::reader::Run;
+use crate::report::runs::RunReport;
 use crate::request::attempt::ServerRole;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::{Facts, Finding, Level};
+use super::{Finding, Level};
 
 /// The fewest requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
@@ -27,9 +28,9 @@ const UNEQUAL_WAIT: f64 = 2.0;
 const SIGMAS: f64 = 4.0;
 
 /// A server that was brought back and got no requests.
-pub fn not_served(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let servers = facts.run.file.as_ref()?.servers.len();
-    let mut faults = facts.episodes.iter().flat_map(|episode| &episode.faults);
+pub fn not_served(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
+    let servers = report.run.file.as_ref()?.servers.len();
+    let mut faults = report.episodes.iter().flat_map(|episode| &episode.faults);
     let fault = faults.find(|fault| fault.unserved > 0 && fault.unserved >= ENOUGH * servers)?;
     let server = &fault.server;
     finding.title = format!("{server} was not used again");
@@ -97,10 +98,10 @@ struct Load<'a> {
 type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
 
 /// Servers of the same models that had unequal shares of the requests, or unequal queues.
-pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let run = facts.run;
+pub fn imbalance(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
+    let run = report.run;
     // A server that was down got fewer requests.
-    let has_problem = facts.found.iter().any(|of| of.level == Level::Problem);
+    let has_problem = report.findings.iter().any(|of| of.level == Level::Problem);
     if has_problem || !run.faults.is_empty() {
         return None;
     }

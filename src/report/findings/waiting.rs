@@ -1,5 +1,6 @@
 //! Waiting in the generator, in the router, in server queues (its causes, and the requests that caused it), and for the client.
 
+use crate::report::runs::RunReport;
 use crate::report::why::dominant_group;
 use crate::request::columns::ColumnId;
 use crate::request::stages::StageSet;
@@ -7,7 +8,7 @@ use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
 use crate::units::{duration, percent};
 
-use super::{ENOUGH, Facts, Finding, MIN_MEAN_S, QUEUE_SHARE, capitalized};
+use super::{ENOUGH, Finding, MIN_MEAN_S, QUEUE_SHARE, capitalized};
 
 /// The share of a request's time from which its wait is a finding: in the router, for room in a server, or for few other requests.
 const WAIT_SHARE: f64 = 0.1;
@@ -25,14 +26,14 @@ const MIN_LATE_S: f64 = 0.020;
 const STALL_SHARE: f64 = 0.05;
 
 /// Waiting in server queues: its main cause and other large ones, and what helps against each.
-pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let why = facts.why;
+pub fn server_queue(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
+    let why = &report.why;
     let shares = why.shares();
     // Waiting for the batch under way is a part of serving.
     let main = shares.first().map(|of| of.0);
     let is_room = !matches!(main, None | Some(Cause::Prefill | Cause::Unknown));
     let min_share = if is_room { WAIT_SHARE } else { QUEUE_SHARE };
-    let took = facts.stage(Period::PURE_QUEUE, min_share)?;
+    let took = report.stage(Period::PURE_QUEUE, min_share)?;
     let mut what = format!("A request waited {took} for a place in a batch.");
     let Some(((main, share), others)) = shares.split_first() else {
         return Some(what);
@@ -51,11 +52,11 @@ pub fn server_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
 }
 
 /// Waiting in the router. A higher limit of the router does not help if the servers have no free slot either.
-pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let took = facts.stage(Period::QUEUE_IN_ROUTER, WAIT_SHARE)?;
+pub fn router_queue(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
+    let took = report.stage(Period::QUEUE_IN_ROUTER, WAIT_SHARE)?;
     let what = format!("The router held a request {took} before it sent it on.");
-    let waited = facts.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
-    let mut causes = facts.why.shares().into_iter().filter(|_| waited);
+    let waited = report.why.mean().is_some_and(|mean| mean >= MIN_MEAN_S);
+    let mut causes = report.why.shares().into_iter().filter(|_| waited);
     let full = causes.find(|(cause, share)| *cause == Cause::Slots && *share >= FULL);
     let Some((_, share)) = full else {
         return Some(what);
@@ -71,15 +72,15 @@ pub fn router_queue(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> 
 }
 
 /// Few requests that held up the others.
-pub fn held_up(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
-    facts.stage(Period::PURE_QUEUE, WAIT_SHARE)?;
-    dominant_group(&facts.why.groups)
+pub fn held_up(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
+    report.stage(Period::PURE_QUEUE, WAIT_SHARE)?;
+    dominant_group(&report.why.groups)
 }
 
 /// Requests that waited for one of `--max-concurrency` slots. The verdict reports other lateness.
-pub fn slots(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
-    facts.run.summary_as::<u64>("/config/max_concurrency")?;
-    let latencies = &facts.figures.all.latencies;
+pub fn slots(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
+    report.run.summary_as::<u64>("/config/max_concurrency")?;
+    let latencies = &report.summary.all.latencies;
     let lag = latencies.get(ColumnId::schedule_lag);
     let lag = lag.filter(|lag| lag.count >= ENOUGH)?.p99;
     let ttft = latencies.get(ColumnId::ttft_observed)?.p50;
@@ -93,8 +94,8 @@ pub fn slots(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
 }
 
 /// A client that did not read its responses in time.
-pub fn stall(facts: &Facts<'_>, _: &mut Finding) -> Option<String> {
-    let spent = &facts.figures.all.spent;
+pub fn stall(report: &RunReport<'_>, _: &mut Finding) -> Option<String> {
+    let spent = &report.summary.all.spent;
     let mut parts = spent.parts.iter();
     let part = parts.find(|part| part.spent == StageSet::CLIENT_STALL)?;
     let (mean, share) = (spent.mean(part)?, spent.share(part)?);
