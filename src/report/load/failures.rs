@@ -84,30 +84,6 @@ fn waited(row: &Row) -> Option<f64> {
     Breakdown::of(row).map(|breakdown| seconds(breakdown.total_nanos))
 }
 
-/// Lower bounds of a latency of all requests, seconds; see [`Failures::lower_bounds`].
-fn lower_bounds(table: &Table, requests: &[Request], latency: LatencyId) -> Option<Vec<f64>> {
-    let (from, to) = latency.ends()?;
-    let is_first_token = to == ColumnId::first_token_time;
-    let mut values = Vec::new();
-    for request in requests {
-        for row in latency.rows(request) {
-            let is_over = request.is_ok || is_first_token;
-            match table.between(from, to, row).filter(|_| is_over) {
-                Some(nanos) => values.push(seconds(nanos)),
-                None if request.is_ok => return None,
-                None => {
-                    let seen = table.between(from, ColumnId::end_time, row).map(seconds);
-                    values.extend(seen.map(|seen| match outcome_of(table, row) {
-                        Outcome::Timeout | Outcome::ClientAbort => seen,
-                        _ => f64::INFINITY,
-                    }));
-                }
-            }
-        }
-    }
-    Some(values)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,7 +136,7 @@ mod tests {
         let given_up = "/hosts/127.0.0.1:30000/given_up";
         assert_figures(&json, [("/failed", 2.0), (given_up, 3.0)]);
         let expected = [
-            "13 requests in 2.00 s: 8 ok (61.5 %), 2 timeout, 3 given up when the run was stopped\n",
+            "13 requests in 2.00 s: 8 ok (61.5 %), 2 failed\n",
             "2 of 13 requests (15.4 %) failed: 2 timeout, last seen in the server, before its first token, after 10.00 s \
             on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
             went well took",

@@ -352,7 +352,8 @@ fn of_many_errors_the_most_frequent_are_named() {
     }
     records[1].timeline.set(Moment::LastToken, at(0));
     let expected = [
-        "13 requests in 2.00 s: 3 ok (23.1 %), 9 server_error, 1 timeout\n",
+        "13 requests in 2.00 s: 3 ok (23.1 %), 10 failed\n",
+        "10 of 13 requests (76.9 %) failed: 9 server_error, ",
         "  1 × error 0\n",
         "  and 7 other errors\n",
         "warning: 1 of 13 rows hold what cannot be: moments out of order",

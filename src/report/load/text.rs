@@ -7,7 +7,6 @@ use crate::stats;
 use crate::units::{count, duration, milliseconds};
 
 use super::counts::most_frequent;
-use super::flow::InServer;
 use super::latency::{Latencies, Latency, LatencyId};
 use super::summary::Summary;
 
@@ -144,24 +143,15 @@ fn rate(rate: Option<f64>) -> String {
 
 fn counts(summary: &Summary) -> String {
     let counts = &summary.all.counts;
-    let ends = counts.outcomes.iter();
-    let ends = ends.map(|(outcome, count)| match outcome {
-        Outcome::Ok => (outcome.name(), 0),
-        Outcome::ClientAbort => (outcome.name(), count - counts.given_up),
-        _ => (outcome.name(), *count),
-    });
-    let ends = ends.chain([("given up when the run was stopped", counts.given_up)]);
-        failed.unwrap_or_default(),
-    let ends = ends.filter(|(_, count)| *count > 0);
-    let ends = ends.map(|(name, count)| format!(", {count} {name}"));
-    let ends: String = ends.collect();
+    let failed = if_any(counts.failed(), |failed| format!(", {failed} failed"));
     let share = counts.success_rate();
     let share = share.map_or(String::new(), |share| format!(" ({:.1} %)", share * 100.0));
     format!(
-        "{} in {:.2} s: {} ok{share}{ends}",
+        "{} in {:.2} s: {} ok{share}{}",
         count(counts.requests, "request"),
         summary.run.duration().unwrap_or(0.0),
         counts.ok(),
+        failed.unwrap_or_default(),
     )
 }
 
@@ -266,7 +256,10 @@ fn table(summary: &Summary) -> Option<Grid> {
     let mut rows: Vec<Vec<String>> = shown.collect();
     // If more than half got no response, all figures would be dashes.
     let is_known = |bound: &&stats::Summary| bound.p50.is_finite() && ok < requests;
-    let bound = |of| Some(row(of, all.failures.lower_bound(of).filter(is_known)?));
+    let bound = |id| {
+        let bound = all.latencies.latency(id)?.at_least.as_ref();
+        Some(row(id, bound.filter(is_known)?))
+    };
     let mut bounds = ROWS.into_iter().filter_map(bound).peekable();
     if bounds.peek().is_some() {
         rows.push(vec![format!(
