@@ -97,7 +97,7 @@ struct Load<'a> {
 
 type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
 
-/// Servers of the same models that had unequal shares of the requests, or unequal queues.
+/// Unequal shares of the requests, or unequal queues, where all servers have the same models.
 pub fn imbalance(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
     let run = report.run;
     // A server that was down got fewer requests.
@@ -125,27 +125,18 @@ pub fn imbalance(report: &RunReport<'_>, finding: &mut Finding) -> Option<String
     }
     // The server of a request without a response is unknown.
     hosts.remove("");
-    // Those that got no request could have got some if all others are of the same models.
-    let (idle, hosts): (Hosts<'_>, Hosts<'_>) =
-        hosts.into_iter().partition(|(_, load)| load.requests == 0);
-    let mut groups: BTreeMap<BTreeSet<&str>, Hosts<'_>> = BTreeMap::new();
-    for (host, load) in hosts {
-        let group = groups.entry(load.models.clone()).or_default();
-        group.insert(host, load);
+    let mut models = hosts.values().filter(|load| load.requests > 0);
+    let first = &models.next()?.models;
+    let is_of_one_kind = models.all(|load| load.models == *first);
+    let requests: u64 = hosts.values().map(|host| host.requests).sum();
+    let equal = requests as f64 / hosts.len() as f64;
+    if !is_of_one_kind || hosts.len() < 2 || equal < ENOUGH as f64 {
+        return None;
     }
-    if let (1, Some(mut all)) = (groups.len(), groups.first_entry()) {
-        all.get_mut().extend(idle);
-    }
-    groups.values().find_map(|hosts| {
-        let requests: u64 = hosts.values().map(|host| host.requests).sum();
-        let equal = requests as f64 / hosts.len() as f64;
-        let is_enough = hosts.len() > 1 && equal >= ENOUGH as f64;
-        let shares = is_enough.then(|| unequal_shares(hosts, equal))?;
-        shares.or_else(|| {
-            let queues = unequal_queues(hosts)?;
-            finding.title = "Servers had unequal queues".to_owned();
-            Some(queues)
-        })
+    unequal_shares(&hosts, equal).or_else(|| {
+        let queues = unequal_queues(&hosts)?;
+        finding.title = "Servers had unequal queues".to_owned();
+        Some(queues)
     })
 }
 
