@@ -38,7 +38,6 @@ const STATISTICS: [(Statistic, &str, u32); 2] = [
 ];
 /// Runs that differ in this key alone are repeats with another schedule.
 const SEED: &str = "seed";
-const RESAMPLING_SEED: u64 = 1;
 
 /// A setting and its runs, by repeat and seed.
 struct Setting<'a> {
@@ -252,7 +251,7 @@ fn compare_settings(
     let counts = known(&failed).map(|side| side.iter().filter(|failed| **failed > 0.0).count());
     if counts != [0, 0] {
         let mean = Statistic::Mean;
-        found.extend(compare(&failed, counts, None, mean, RESAMPLING_SEED));
+        found.extend(compare(&failed, counts, None, mean));
     }
     for &(column, is_infinite) in metrics {
         let values = of_column(pairs, column, is_infinite);
@@ -260,7 +259,7 @@ fn compare_settings(
             continue;
         }
         for (statistic, name, min) in STATISTICS {
-            let compared = compare(&values, counts, Some(column), statistic, RESAMPLING_SEED);
+            let compared = compare(&values, counts, Some(column), statistic);
             if compared.is_none() {
                 let note = format!(
                     "a {name} is not compared where fewer than {min} requests have a value in both settings"

@@ -92,7 +92,7 @@ fn setting(shift: f64, seed: u64) -> Vec<f64> {
 fn compared(a: &[f64], b: &[f64], failed: usize, statistic: Statistic) -> Difference {
     let pairs = a.iter().copied().zip(b.iter().copied());
     let strata = vec![pairs.collect()];
-    compare(&strata, [0, failed], Some(ColumnId::ttft), statistic, 1).unwrap()
+    compare(&strata, [0, failed], Some(ColumnId::ttft), statistic).unwrap()
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn pairs_without_a_value_are_left_out_and_counted() {
         assert!(found.high < 0.0, "{found:?}");
         assert!(!found.is_with_failed && !found.is_shown(), "{found:?}");
     }
-    let none = compare(&Vec::new(), [0, 30], Some(ColumnId::ttft), P99, 1);
+    let none = compare(&Vec::new(), [0, 30], Some(ColumnId::ttft), P99);
     assert_eq!(none, None);
 }
 
