@@ -104,12 +104,8 @@ fn with_and_without(table: &Table, at: usize, clocks: &[ClockOf]) -> (Row, Row) 
 /// one), and no small share of the mean latency.
 fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
     // A hop's own rows have no total latency.
-    let server = |row| table.integer(ColumnId::server_latency, row);
-    let total = |row| {
-        table
-            .integer(ColumnId::total_latency, row)
-            .or_else(|| server(row))
-    };
+    let wholes = [ColumnId::total_latency, ColumnId::server_latency];
+    let total = |row| wholes.iter().find_map(|of| table.integer(*of, row));
     let totals = (0..table.len()).filter(|row| table.is_ok(*row));
     let totals: Vec<f64> = totals.filter_map(total).map(|nanos| nanos as f64).collect();
     let minor = MIN_SHARE * totals.iter().sum::<f64>() / totals.len().max(1) as f64;

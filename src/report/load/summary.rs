@@ -222,17 +222,10 @@ impl Summary {
         if counts.requests == 0 {
             return Some("no request was sent".to_owned());
         }
-        let shown = most_frequent(&counts.errors).take(3);
-        let shown: Vec<String> = shown
-            .map(|(error, count)| format!("{error} ({count}×)"))
-            .collect();
-        (counts.ok() == 0).then(|| {
-            format!(
-                "none of {} requests succeeded: {}",
-                counts.requests,
-                shown.join("; ")
-            )
-        })
+        let errors = most_frequent(&counts.errors).take(3);
+        let errors = errors.map(|(error, count)| format!("{error} ({count}×)"));
+        let (all, errors) = (counts.requests, errors.collect::<Vec<_>>().join("; "));
+        (counts.ok() == 0).then(|| format!("none of {all} requests succeeded: {errors}"))
     }
 }
 
