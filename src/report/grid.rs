@@ -114,7 +114,7 @@ mod tests {
             assert_eq!(text.contains("31.5 ms"), width >= 28, "{width}:\n{text}");
         }
         let text = grid().to_text(Some(30));
-        assert!(text.contains("…shortest_queue"), "{text}");
+        assert!(text.contains("…hortest_queue"), "{text}");
     }
 
     #[test]

@@ -319,7 +319,7 @@ fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
     ] {
         let (text, over) = outcome(kind, whole);
         let from = format!("server-1 {kind} from 2.0 s until 4.0 s\n");
-        assert_says_all(&text, [&from, &format!("1.90 s after it began; {went_on}")]);
+        assert_says_all(&text, [&from, &format!("1.80 s after it began; {went_on}")]);
         assert_eq!(text.contains("served again"), kind == "reset", "{text}");
         assert_eq!(over, Some(4.0));
         let (text, over) = outcome(kind, "2 server-1 KIND down");
