@@ -1,15 +1,18 @@
 //! Findings: what limits a run by its figures, in sentences, and what to do about it. Nothing is concluded from what was not measured.
 
-mod ends;
 mod kinds;
 mod pair;
+mod requests;
 mod servers;
-mod waiting;
 
 use serde::Serialize;
 
 use super::capitalized;
-use super::runs::RunReport;
+use super::figures::figures;
+use super::load::Summary;
+use super::phases::{Episode, episodes};
+use super::reader::Run;
+use super::why::WaitReport;
 use crate::request::stages::StageSet;
 use crate::request::time_spent::PartSpent;
 use crate::request::timeline::Period;
@@ -50,8 +53,23 @@ const ENOUGH: u64 = 20;
 /// The share of a request's time from which its wait in a server queue is a finding.
 const QUEUE_SHARE: f64 = 1.0 / 3.0;
 
+/// The report on a run.
+#[derive(Clone, Debug)]
+pub struct RunReport<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// Its figures, from its rows.
+    pub summary: Summary,
+    /// The injected faults and their effects.
+    pub episodes: Vec<Episode>,
+    /// Why its requests waited.
+    pub why: WaitReport,
+    /// The findings, the most important first.
+    pub findings: Vec<Finding>,
+}
+
 /// Adds the findings to the report on a run, those that matter most first.
-pub fn add_findings(report: &mut RunReport<'_>) {
+fn add_findings(report: &mut RunReport<'_>) {
     for (kind, level, title, advice, rule) in kinds::KINDS {
         // No setting helps against a stage that a fault on purpose made long.
         let is_advised = !kind.ends_with("_bound") || report.run.faults.is_empty();
@@ -69,7 +87,20 @@ pub fn add_findings(report: &mut RunReport<'_>) {
     report.findings.sort_by_key(|finding| finding.level);
 }
 
-impl RunReport<'_> {
+impl<'a> RunReport<'a> {
+    /// Makes the report on a run.
+    pub fn of(run: &'a Run) -> RunReport<'a> {
+        let mut report = RunReport {
+            run,
+            summary: figures(run),
+            episodes: episodes(&run.table, &run.faults, run.servers()),
+            why: WaitReport::of(run),
+            findings: Vec::new(),
+        };
+        add_findings(&mut report);
+        report
+    }
+
     /// Returns how long a stage took (`0.61 s of 0.89 s on average (69 %)`); `None` if that is under `share` of the time, or the stage
     /// was measured by itself in under a tenth of the requests.
     fn stage(&self, period: Period, share: f64) -> Option<String> {
@@ -78,11 +109,10 @@ impl RunReport<'_> {
         let (mean, of_all) = (spent.mean(part)?, spent.share(part)?);
         let is_enough = part.requests >= ENOUGH && part.requests * 10 >= spent.requests;
         (is_enough && mean >= MIN_MEAN_S && of_all >= share).then(|| {
-            let total = spent.mean_where_measured(part).unwrap_or(0.0);
             format!(
                 "{} of {} on average ({:.0} %{})",
                 duration(mean),
-                duration(total),
+                duration(mean / of_all),
                 of_all * 100.0,
                 spent.of_requests(part)
             )

@@ -4,7 +4,6 @@
 //! request count once. What was not measured is null, never 0.
 
 mod counts;
-mod failures;
 mod flow;
 mod goodput;
 mod json;
@@ -13,14 +12,13 @@ mod spent;
 mod summary;
 mod text;
 
-pub use counts::{Counts, FailedAttempt, Tally, Tokens, is_given_up, outcome_of};
-pub use failures::FailureKind;
-pub use flow::{Flow, OverTime};
+pub use counts::{Counts, FailedAttempt, FailureKind, Tally, Tokens, is_given_up, outcome_of};
+pub use flow::{Flow, OverTime, RunFacts};
 pub use goodput::{Goal, Goodput};
 pub use json::{Figure, goals_ms};
 pub use latency::{Latencies, Latency, LatencyId};
 pub use spent::{PartSpent, TimeSpent};
-pub use summary::{Group, RunFacts, Summary};
+pub use summary::{Group, Summary};
 
 #[cfg(test)]
 pub(super) mod tests;

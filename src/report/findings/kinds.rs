@@ -1,7 +1,6 @@
 //! The kinds of findings, each with its level, title, advice and rule.
 
-use super::{ENOUGH, Finding, Level, ends, pair, servers, waiting};
-use crate::report::runs::RunReport;
+use super::{ENOUGH, Finding, Level, RunReport, pair, requests, servers};
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::units::duration;
@@ -25,7 +24,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "The generator's own limit held requests back",
         "`--max-concurrency` was reached, so the load was less than the schedule asked: raise it, or read the latencies that \
          count from the schedule.",
-        waiting::slots,
+        requests::slots,
     ),
     (
         "not_served",
@@ -40,14 +39,14 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         Level::Problem,
         "Requests failed",
         "Read the column `error` of these rows.",
-        ends::failures,
+        requests::failures,
     ),
     (
         "server_queue",
         Level::Limit,
         "Requests wait in the server queue",
         "Raise `max_running_requests` or add servers.",
-        waiting::server_queue,
+        requests::server_queue,
     ),
     ("pair", Level::Limit, "", "", pair::bottleneck),
     (
@@ -56,7 +55,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "Few requests cause most of the waiting",
         "Give them servers of their own; limit how long answers may get, or cut the prefill of long prompts into smaller pieces \
          (`chunked_prefill_size`).",
-        waiting::held_up,
+        requests::held_up,
     ),
     (
         "queue_growth",
@@ -71,7 +70,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "Requests wait in the router queue",
         "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: the servers \
          do not see these requests meanwhile.",
-        waiting::router_queue,
+        requests::router_queue,
     ),
     (
         "router_return",
@@ -133,13 +132,13 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         Level::Limit,
         "Clients read slower than the servers write",
         "Look at the client's CPU and network; the servers are not slow here.",
-        waiting::stall,
+        requests::stall,
     ),
     (
         "retractions",
         Level::Limit,
         "Servers ran out of memory for tokens",
         "Raise `mem_fraction_static` or `schedule_conservativeness`, lower `max_running_requests`, or add servers.",
-        ends::retractions,
+        requests::retractions,
     ),
 ];

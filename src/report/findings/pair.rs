@@ -3,8 +3,7 @@
 //! A request that waits for memory of the decode server waits for those that hold it. They may be decoding, or wait themselves: for
 //! prefill, for the transfer or for a slot.
 
-use super::{Finding, QUEUE_SHARE};
-use crate::report::runs::RunReport;
+use super::{Finding, QUEUE_SHARE, RunReport};
 use crate::request::timeline::Period;
 use crate::stats::waits::Cause;
 

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 use crate::report::reader::Run;
-use crate::report::runs::RunReport;
 use crate::request::attempt::ServerRole;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::{Finding, Level};
+use super::{Finding, Level, RunReport};
 
 /// The fewest requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;

@@ -1,12 +1,33 @@
-//! Rates, and the numbers of requests in flight, queued and running over time.
+//! A run without its rows; rates, and the numbers of requests in flight, queued and running over time.
 
-use crate::clock::seconds;
+use serde_json::Value;
+
+use crate::clock::{Stamp, seconds};
 use crate::request::columns::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
 use crate::table::Table;
 
 use super::counts::Request;
-use super::summary::RunFacts;
+use super::goodput::Goal;
+
+/// What is known of a run without its rows.
+#[derive(Clone, Debug)]
+pub struct RunFacts {
+    /// When the run began, on the clock of its rows.
+    pub started: Stamp,
+    /// When its last request had ended.
+    pub ended: Stamp,
+    /// The configured requests per second; `None` if unlimited (`inf`) or unknown (a proxy).
+    pub offered_rate: Option<f64>,
+    /// The number of scheduled requests.
+    pub scheduled: usize,
+    /// The configuration of the run, as `summary.json` has it.
+    pub config: Value,
+    /// The goals that a good request meets.
+    pub goodput: Vec<Goal>,
+    /// The machine of the generator; null if unknown.
+    pub machine: Value,
+}
 
 /// Rates and concurrency.
 #[derive(Clone, Debug)]
@@ -36,6 +57,18 @@ pub struct OverTime {
     pub missing: [u64; 4],
     /// Requests from their arrival to the router's send; `None` if that was never measured.
     pub in_router: Option<Concurrency>,
+}
+
+impl RunFacts {
+    /// The length of the run, seconds; `None` if it is 0.
+    pub fn duration(&self) -> Option<f64> {
+        Some(self.ended.since(self.started)).filter(|seconds| *seconds > 0.0)
+    }
+
+    /// A count per second of the run.
+    pub fn per_second(&self, things: impl Into<f64>) -> Option<f64> {
+        Some(things.into() / self.duration()?)
+    }
 }
 
 impl OverTime {
@@ -146,27 +179,4 @@ fn running(table: &Table, row: usize) -> Option<Interval> {
         end: engine_time(table, ColumnId::server_finish_time, row)
             .or_else(|| table.integer(ColumnId::finish_time, row))?,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::report::load::tests::*;
-
-    #[test]
-    fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
-        let silent = |start| Sample::starting(start).without(&AFTER_SENDING).open_row();
-        let window = Window {
-            from_s: 1.0,
-            to_s: 2.0,
-            left_out_first: 2,
-            ..Window::default()
-        };
-        // The first ends at 500 ms, the second at 1300 ms.
-        let table = table(&[silent(0), silent(800), Sample::starting(1200).open_row()]);
-        let summary = Summary::of_table(&table, &run(), Some(window));
-        let over_time = summary.all.flow.over_time.unwrap();
-        assert_eq!(over_time.missing, [0, 1, 1, 1]);
-        let [.., unknown] = over_time.series;
-        assert!((unknown.unwrap().mean - 0.3).abs() < 1e-9);
-    }
 }

@@ -8,10 +8,10 @@ use crate::request::columns::ColumnId;
 use crate::stats;
 
 use super::counts::most_frequent;
-use super::flow::OverTime;
+use super::flow::{OverTime, RunFacts};
 use super::goodput::Goal;
 use super::spent::TimeSpent;
-use super::summary::{Group, RunFacts, Summary};
+use super::summary::{Group, Summary};
 
 /// A figure of a sample.
 pub type Figure = fn(&stats::Summary) -> f64;

@@ -5,39 +5,17 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::resume_unwind;
 
-use serde_json::Value;
-
 use crate::clock::{Stamp, seconds};
 use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::table::window::Window;
 
-use super::counts::{Counts, Request, Tokens, most_frequent};
-use super::failures::FailureKind;
-use super::flow::Flow;
-use super::goodput::{Goal, Goodput};
+use super::counts::{Counts, FailureKind, Request, Tokens, most_frequent};
+use super::flow::{Flow, RunFacts};
+use super::goodput::Goodput;
 use super::latency::Latencies;
 use super::spent::TimeSpent;
-
-/// What is known of a run without its rows.
-#[derive(Clone, Debug)]
-pub struct RunFacts {
-    /// When the run began, on the clock of its rows.
-    pub started: Stamp,
-    /// When its last request had ended.
-    pub ended: Stamp,
-    /// The configured requests per second; `None` if unlimited (`inf`) or unknown (a proxy).
-    pub offered_rate: Option<f64>,
-    /// The number of scheduled requests.
-    pub scheduled: usize,
-    /// The configuration of the run, as `summary.json` has it.
-    pub config: Value,
-    /// The goals that a good request meets.
-    pub goodput: Vec<Goal>,
-    /// The machine of the generator; null if unknown.
-    pub machine: Value,
-}
 
 /// The figures of a run.
 #[derive(Clone, Debug)]
@@ -85,18 +63,6 @@ pub struct Group {
     pub goodput: Option<Goodput>,
     /// The number of successful requests that are left out of durations measured with two clocks.
     pub left_out: u64,
-}
-
-impl RunFacts {
-    /// The length of the run, seconds; `None` if it is 0.
-    pub fn duration(&self) -> Option<f64> {
-        Some(self.ended.since(self.started)).filter(|seconds| *seconds > 0.0)
-    }
-
-    /// A count per second of the run.
-    pub fn per_second(&self, things: impl Into<f64>) -> Option<f64> {
-        Some(things.into() / self.duration()?)
-    }
 }
 
 /// Groups requests by the server that served them or was the last to fail them, the largest group first. Requests whose server is unknown
