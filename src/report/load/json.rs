@@ -85,7 +85,13 @@ fn group(group: &Group, run: &RunFacts) -> Value {
     let bounds = bounds.map(|of| (of.id.name(), figures(of.at_least.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
-    let time = |spent: &TimeSpent| json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts(spent) });
+    let time = |spent: &TimeSpent| {
+        let parts = spent.parts.iter().map(|part| {
+            let (share, mean) = (spent.share(part), spent.mean(part));
+            json!({ "stage": part.spent.name(), "share": share, "mean": mean, "requests": part.requests })
+        });
+        json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts.collect::<Value>() })
+    };
     let more_of_time = json!({
         "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
         "sentence": group.time_sentences(),
@@ -245,16 +251,4 @@ fn over_time(group: &Group) -> Value {
         members["series"][name] = json!(known.map(|c| &c.series));
     }
     members
-}
-
-fn parts(spent: &TimeSpent) -> Value {
-    let parts = spent.parts.iter().map(|part| {
-        json!({
-            "stage": part.spent.name(),
-            "share": spent.share(part),
-            "mean": spent.mean(part),
-            "requests": part.requests,
-        })
-    });
-    parts.collect()
 }
