@@ -14,6 +14,8 @@ mod settings;
 pub use answer::MAX_ANSWERS;
 pub use settings::{Comparison, comparison};
 
+const RESAMPLING_SEED: u64 = 1;
+
 /// The values of both settings at each place in the schedule, run by run: `NaN` if missing, +∞ if the request failed.
 pub type Strata = Vec<Vec<(f64, f64)>>;
 
@@ -74,20 +76,18 @@ pub fn compare(
     failed: [usize; 2],
     metric: Option<ColumnId>,
     statistic: Statistic,
-    seed: u64,
 ) -> Option<Difference> {
     let all = strata.iter().map(Vec::len).sum::<usize>();
     let known = filter_pairs(strata, |value| !value.is_nan());
-    // A mean is infinite if any value is; a quantile is finite as long as few failed.
-    let with_failed = match statistic {
-        Statistic::Mean => None,
-        Statistic::Quantile(_) => paired_difference(&known, statistic, seed),
-    };
-    let (found, kept) = match with_failed {
+    // A quantile is finite as long as few failed.
+    let (found, kept) = match paired_difference(&known, statistic, RESAMPLING_SEED) {
         Some(found) => (found, known),
         None => {
             let ended = filter_pairs(strata, f64::is_finite);
-            (paired_difference(&ended, statistic, seed)?, ended)
+            (
+                paired_difference(&ended, statistic, RESAMPLING_SEED)?,
+                ended,
+            )
         }
     };
     let has_failed = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();

@@ -1,16 +1,16 @@
 //! Findings: what limits a run by its figures, in sentences, and what to do about it. Nothing is concluded from what was not measured.
 
-mod ends;
 mod kinds;
 mod pair;
+mod requests;
 mod servers;
-mod waiting;
 
 use serde::Serialize;
 
 use super::capitalized;
+use super::figures::figures;
 use super::load::Summary;
-use super::phases::Episode;
+use super::phases::{Episode, episodes};
 use super::reader::Run;
 use super::why::WaitReport;
 use crate::request::stages::StageSet;
@@ -53,33 +53,26 @@ const ENOUGH: u64 = 20;
 /// The share of a request's time from which its wait in a server queue is a finding.
 const QUEUE_SHARE: f64 = 1.0 / 3.0;
 
-/// What rules conclude from.
-struct Facts<'a> {
-    run: &'a Run,
-    figures: &'a Summary,
-    episodes: &'a [Episode],
-    why: &'a WaitReport,
-    /// The findings so far.
-    found: Vec<Finding>,
+/// The report on a run.
+#[derive(Clone, Debug)]
+pub struct RunReport<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// Its figures, from its rows.
+    pub summary: Summary,
+    /// The injected faults and their effects.
+    pub episodes: Vec<Episode>,
+    /// Why its requests waited.
+    pub why: WaitReport,
+    /// The findings, the most important first.
+    pub findings: Vec<Finding>,
 }
 
-/// Returns the findings of a run, those that matter most first.
-pub fn findings(
-    run: &Run,
-    figures: &Summary,
-    episodes: &[Episode],
-    why: &WaitReport,
-) -> Vec<Finding> {
-    let mut facts = Facts {
-        run,
-        figures,
-        episodes,
-        why,
-        found: Vec::new(),
-    };
+/// Adds the findings to the report on a run, those that matter most first.
+fn add_findings(report: &mut RunReport<'_>) {
     for (kind, level, title, advice, rule) in kinds::KINDS {
         // No setting helps against a stage that a fault on purpose made long.
-        let is_advised = !kind.ends_with("_bound") || run.faults.is_empty();
+        let is_advised = !kind.ends_with("_bound") || report.run.faults.is_empty();
         let mut finding = Finding {
             kind,
             level,
@@ -87,28 +80,39 @@ pub fn findings(
             what: String::new(),
             advice: advice.repeat(is_advised.into()),
         };
-        if let Some(what) = rule(&facts, &mut finding) {
-            facts.found.push(Finding { what, ..finding });
+        if let Some(what) = rule(report, &mut finding) {
+            report.findings.push(Finding { what, ..finding });
         }
     }
-    facts.found.sort_by_key(|finding| finding.level);
-    facts.found
+    report.findings.sort_by_key(|finding| finding.level);
 }
 
-impl Facts<'_> {
+impl<'a> RunReport<'a> {
+    /// Makes the report on a run.
+    pub fn of(run: &'a Run) -> RunReport<'a> {
+        let mut report = RunReport {
+            run,
+            summary: figures(run),
+            episodes: episodes(&run.table, &run.faults, run.servers()),
+            why: WaitReport::of(run),
+            findings: Vec::new(),
+        };
+        add_findings(&mut report);
+        report
+    }
+
     /// Returns how long a stage took (`0.61 s of 0.89 s on average (69 %)`); `None` if that is under `share` of the time, or the stage
     /// was measured by itself in under a tenth of the requests.
     fn stage(&self, period: Period, share: f64) -> Option<String> {
-        let spent = &self.figures.all.spent;
+        let spent = &self.summary.all.spent;
         let part = self.part(period)?;
         let (mean, of_all) = (spent.mean(part)?, spent.share(part)?);
         let is_enough = part.requests >= ENOUGH && part.requests * 10 >= spent.requests;
         (is_enough && mean >= MIN_MEAN_S && of_all >= share).then(|| {
-            let total = spent.mean_where_measured(part).unwrap_or(0.0);
             format!(
                 "{} of {} on average ({:.0} %{})",
                 duration(mean),
-                duration(total),
+                duration(mean / of_all),
                 of_all * 100.0,
                 spent.of_requests(part)
             )
@@ -117,7 +121,7 @@ impl Facts<'_> {
 
     /// The time of a stage, where it was measured by itself.
     fn part(&self, period: Period) -> Option<&PartSpent> {
-        let mut parts = self.figures.all.spent.parts.iter();
+        let mut parts = self.summary.all.spent.parts.iter();
         parts.find(|part| part.spent == StageSet::of(period))
     }
 }

@@ -4,23 +4,19 @@
 //! request count once. What was not measured is null, never 0.
 
 mod counts;
-mod failures;
 mod flow;
 mod goodput;
 mod json;
 mod latency;
-mod run;
 mod spent;
 mod summary;
 mod text;
 
-pub use counts::{Counts, FailedAttempt, Tally, Tokens, is_given_up, outcome_of};
-pub use failures::{FailureKind, Failures};
-pub use flow::{Flow, InServer, OverTime};
+pub use counts::{Counts, FailedAttempt, FailureKind, Tally, Tokens, is_given_up, outcome_of};
+pub use flow::{Flow, OverTime, RunFacts};
 pub use goodput::{Goal, Goodput};
 pub use json::{Figure, goals_ms};
 pub use latency::{Latencies, Latency, LatencyId};
-pub use run::RunFacts;
 pub use spent::{PartSpent, TimeSpent};
 pub use summary::{Group, Summary};
 

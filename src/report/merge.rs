@@ -67,13 +67,10 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<NewFile> 
     for shard in shards {
         let zero = shard.began - began;
         let table = &shard.run.table;
-        let arrival = |row| {
-            // A request that was never sent is placed at its scheduled time.
-            let arrival = table.integer(ColumnId::arrival_time, row);
-            arrival
-                .or_else(|| table.integer(ColumnId::scheduled_time, row))
-                .unwrap_or(0)
-        };
+        // A request that was never sent is placed at its scheduled time.
+        let times = [ColumnId::arrival_time, ColumnId::scheduled_time];
+        let time = |row| times.iter().find_map(|of| table.integer(*of, row));
+        let arrival = |row| time(row).unwrap_or(0);
         let all = 0..table.len();
         rows.extend(all.map(|row| (arrival(row).saturating_add(zero), table, zero, row)));
     }

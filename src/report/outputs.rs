@@ -32,11 +32,8 @@ pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(),
         let error = |message: &str| Err(Error::read(path, message));
         let io_error = |cause| Error::read(path, cause);
         let full = |path: &Path| std::path::absolute(path).ok();
-        if outputs
-            .iter()
-            .take(at)
-            .any(|other| full(other) == full(path))
-        {
+        let mut others = outputs.iter().take(at);
+        if others.any(|other| full(other) == full(path)) {
             return error("two outputs would go to this file; give each its own");
         }
         match std::fs::metadata(path) {

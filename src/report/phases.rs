@@ -1,5 +1,5 @@
-//! What faults did to requests: their figures before, during and after each fault, how soon traffic left the server, and how soon the
-//! server served again.
+//! What faults did to requests: their figures before, during and after each fault, when the last request was sent to the server, and how
+//! soon the server served again.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ pub struct Fault {
     pub ready: Option<f64>,
     /// When the server could serve again: `ready` of one that was killed or refused connections, else `up`.
     pub over: Option<f64>,
-    /// How soon traffic left the server, from the start of the fault.
+    /// When the last request was sent to the server during the fault, from its start.
     pub left: Effect,
     /// How soon the server served again, from when it could.
     pub recovery: Effect,

@@ -101,11 +101,11 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
     for run in found {
         let run = run.read(is_of_experiment)?;
         // A folder without rows still has a description of its run; a file without rows has nothing.
-        let mut files = run.files.iter().filter(|_| run.table.is_empty());
-        if let Some(file) = files.find(|file| given.contains(file)) {
-            let reason = run.notes.join("; ");
+        let file = run.files.iter().find(|file| given.contains(file));
+        if let Some(file) = file.filter(|_| run.table.is_empty()) {
             let message = format!(
-                "nothing to report on: it must hold a row a request below the names of its columns ({reason})"
+                "nothing to report on: it must hold a row a request below the names of its columns ({})",
+                run.notes.join("; ")
             );
             return Err(Error::read(file, message));
         }

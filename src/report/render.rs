@@ -64,23 +64,21 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
         runs => {
             // Advice that is the same for several runs is given once.
             let mut advised = BTreeSet::new();
-            let mut with_new_advice = |of: &Finding| {
-                let is_new = |advice: &&String| advised.insert((*advice).clone());
-                let advice = Some(&of.advice).filter(is_new).cloned().unwrap_or_default();
-                Finding {
-                    advice,
-                    ..of.clone()
-                }
-            };
             blocks.extend(text(&Block::Table(of_runs(runs)), None, width));
             blocks.extend(text(&Block::Sentences(answers(report)), None, None));
             for run in runs {
                 let found = run.findings.iter().take(MAX_FINDINGS);
+                let mut found: Vec<Finding> = found.cloned().collect();
+                for finding in &mut found {
+                    if !advised.insert(finding.advice.clone()) {
+                        finding.advice.clear();
+                    }
+                }
                 let more = (run.findings.len() > MAX_FINDINGS)
                     .then(|| "More findings: on the page, or by --format markdown.".to_owned());
                 let parts = [
                     heading(run, true),
-                    Block::Findings(found.map(&mut with_new_advice).collect()),
+                    Block::Findings(found),
                     Block::Sentences(more.into_iter().collect()),
                     Block::Figures(phases::lines(&run.episodes)),
                 ];
@@ -287,7 +285,9 @@ pub fn line(
 
 /// The row of measured requests of a run.
 pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
-    let rate = run.per_second(of.completed as f64);
+    // Within a window none may have ended, though some that arrived within it went well.
+    let ended = Some(of.completed as f64).filter(|ended| *ended > 0.0 || of.counts.ok() == 0);
+    let rate = ended.and_then(|ended| run.per_second(ended));
     let tokens = of.tokens.output;
     let tokens = tokens.and_then(|tokens| run.per_second(tokens as f64));
     let latencies = LATENCIES.map(|(_, column, get)| of.latencies.get(column).map(get));

@@ -5,13 +5,10 @@ use serde_json::{Value, json};
 use crate::request::cell::shown_text;
 
 use super::compare::{Comparison, comparison};
-use super::figures::figures;
 use super::files::{Grade, RunState, plain};
-use super::findings::{Finding, findings};
+pub use super::findings::RunReport;
 use super::load::Summary;
-use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
-use super::why::WaitReport;
 
 /// The first columns of the CSV output.
 pub const FIRST_COLUMNS: [&str; 4] = ["run", "dir", "state", "verdict"];
@@ -25,21 +22,6 @@ pub struct Report<'a> {
     pub runs: Vec<RunReport<'a>>,
     /// The comparison of their settings.
     pub comparison: Comparison,
-}
-
-/// The report on a run.
-#[derive(Clone, Debug)]
-pub struct RunReport<'a> {
-    /// The run.
-    pub run: &'a Run,
-    /// Its figures, from its rows.
-    pub summary: Summary,
-    /// The injected faults and their effects.
-    pub episodes: Vec<Episode>,
-    /// Why its requests waited.
-    pub why: WaitReport,
-    /// The findings, the most important first.
-    pub findings: Vec<Finding>,
 }
 
 impl<'a> Report<'a> {
@@ -97,21 +79,7 @@ impl<'a> Report<'a> {
     }
 }
 
-impl<'a> RunReport<'a> {
-    /// Makes the report on a run.
-    pub fn of(run: &'a Run) -> RunReport<'a> {
-        let summary = figures(run);
-        let episodes = episodes(&run.table, &run.faults, run.servers());
-        let why = WaitReport::of(run);
-        RunReport {
-            findings: findings(run, &summary, &episodes, &why),
-            why,
-            run,
-            summary,
-            episodes,
-        }
-    }
-
+impl RunReport<'_> {
     /// The notes of the reader and the warnings of the summary.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
         let notes = self.run.notes.iter().map(String::as_str);

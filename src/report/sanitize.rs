@@ -104,12 +104,8 @@ fn with_and_without(table: &Table, at: usize, clocks: &[ClockOf]) -> (Row, Row) 
 /// one), and no small share of the mean latency.
 fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
     // A hop's own rows have no total latency.
-    let server = |row| table.integer(ColumnId::server_latency, row);
-    let total = |row| {
-        table
-            .integer(ColumnId::total_latency, row)
-            .or_else(|| server(row))
-    };
+    let wholes = [ColumnId::total_latency, ColumnId::server_latency];
+    let total = |row| wholes.iter().find_map(|of| table.integer(*of, row));
     let totals = (0..table.len()).filter(|row| table.is_ok(*row));
     let totals: Vec<f64> = totals.filter_map(total).map(|nanos| nanos as f64).collect();
     let minor = MIN_SHARE * totals.iter().sum::<f64>() / totals.len().max(1) as f64;
@@ -180,12 +176,8 @@ mod tests {
         Summary::of_records(rows, &run)
     }
 
-    /// Delays of 1 ms, measured as 0.1 to 1.9 ms by clocks within 1 ms.
-    fn many() -> Vec<Row> {
-        many_within(1.0)
-    }
-
-    fn many_within(error: f64) -> Vec<Row> {
+    /// Delays of 1 ms, measured as 0.1 to 1.9 ms by clocks within so many ms.
+    fn many(error: f64) -> Vec<Row> {
         let way = |n: i64| 0.1 + 0.2 * (n % 10) as f64;
         (0..200).map(|n| row(n, way(n), error)).collect()
     }
@@ -205,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_delay_no_larger_than_its_error_enters_no_mean_and_is_counted() {
-        let mut rows = many();
+        let mut rows = many(1.0);
         // No row is left out because its delay is small.
         let whole = summary(&rows);
         let (count, mean) = network(&whole);
@@ -248,8 +240,8 @@ mod tests {
             (0..count).map(|n| row(300 + n, way, error)).collect()
         };
         // A thousandth of what requests take is minor, however small the usual error.
-        let minor = [many_within(0.05), alike(20, 1.0, 0.45)].concat();
-        let major = [many_within(0.05), alike(20, 1.0, 0.55)].concat();
+        let minor = [many(0.05), alike(20, 1.0, 0.45)].concat();
+        let major = [many(0.05), alike(20, 1.0, 0.55)].concat();
         for (what, rows, count) in [
             ("a minor error", minor, 220),
             ("a major error", major, 200),
@@ -348,7 +340,7 @@ mod tests {
     /// The source of a TTFT that fell back to what was read changes with it.
     #[test]
     fn the_source_of_a_removed_ttft_is_not_kept() {
-        let table = table(&[many(), vec![row(300, 180.0, 1000.0)]].concat());
+        let table = table(&[many(1.0), vec![row(300, 180.0, 1000.0)]].concat());
         let read = sanitize(table.clone());
         let [of_read, of_table] = [&read, &table].map(|of| of.integer(ColumnId::ttft, 200));
         assert_ne!(of_read, of_table);

@@ -94,7 +94,8 @@ impl WaitReport {
             .sort_by_key(|server| std::cmp::Reverse(server.causes.total()));
         for server in &why.servers {
             why.causes.add_all(&server.causes);
-            why.unattributed_s += server.unattributed_s();
+            let queues = server.queues.values();
+            why.unattributed_s += queues.map(|of| of.waits.unattributed_s).sum::<f64>();
         }
         let mut parts = BTreeMap::<usize, [f64; 2]>::new();
         for (queue, row, stay) in why.servers.iter().flat_map(Server::stays) {
@@ -155,7 +156,7 @@ impl WaitReport {
         let longest = waits.iter().max_by_key(|wait| wait.nanos)?;
         let queue_of = |wait: &Wait| {
             let server = self.server(table, row, wait.cause)?;
-            Some((server.queue(wait.cause)?, wait.stay?))
+            Some((server.queues.get(&wait.cause)?, wait.stay?))
         };
         let (cause, slots, holders) = match queue_of(longest) {
             Some((queue, stay)) => {
@@ -163,7 +164,9 @@ impl WaitReport {
                 let cause = queue.waits.causes(&stay).main();
                 let has_holders = cause.is_some_and(Cause::has_holders);
                 let max = if has_holders { MAX_HOLDERS } else { 0 };
-                (cause, slots, queue.holders(&stay, max))
+                let holders = queue.waits.holders(&queue.stays, &stay, max).into_iter();
+                let holders = holders.map(|(at, seconds)| (queue.rows[at], seconds));
+                (cause, slots, holders.collect())
             }
             // At an unknown time.
             None => (Some(longest.cause?), None, Vec::new()),

@@ -44,11 +44,9 @@ impl Comparison {
                 "No setting is shown to be the best by TTFT or total latency (comparisons: {count}): run longer, or with more repeats."
             )];
         }
-        let after_best = found.len().clamp(1, MAX_ANSWERS - 1);
+        let is_few = shown().any(|of| of.repeats < ENOUGH_REPEATS);
+        found.extend(is_few.then(|| FEW_REPEATS.to_owned()));
         found.extend(failed.map(Difference::sentence));
-        if shown().any(|of| of.repeats < ENOUGH_REPEATS) {
-            found.insert(after_best, FEW_REPEATS.to_owned());
-        }
         found
     }
 }
@@ -147,7 +145,7 @@ mod tests {
             metric: None,
             ..of_one_run[0].clone()
         };
-        assert_eq!(of("xyz", &[fails_more])[1], FEW_REPEATS);
+        assert_eq!(of("xyz", &[fails_more])[0], FEW_REPEATS);
         // A beaten setting is not the best, however many it beats.
         let all = [
             difference(ColumnId::total_latency, [0, 1], 0.5, true),

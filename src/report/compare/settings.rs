@@ -22,12 +22,12 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-/// The columns compared, and whether a failed request counts as infinite: the time of a stage that it never reached is unknown.
-const METRICS: [(ColumnId, bool); 4] = [
-    (ColumnId::ttft, true),
-    (ColumnId::total_latency, true),
-    (ColumnId::pure_queue_time, false),
-    (ColumnId::tpot, false),
+/// The columns compared, and what a failed request counts as: the time of a stage that it never reached is unknown.
+const METRICS: [(ColumnId, f64); 4] = [
+    (ColumnId::ttft, f64::INFINITY),
+    (ColumnId::total_latency, f64::INFINITY),
+    (ColumnId::pure_queue_time, f64::NAN),
+    (ColumnId::tpot, f64::NAN),
 ];
 /// Up to so many settings are compared each with each, in the first two of [`METRICS`].
 const FEW: usize = 6;
@@ -38,7 +38,6 @@ const STATISTICS: [(Statistic, &str, u32); 2] = [
 ];
 /// Runs that differ in this key alone are repeats with another schedule.
 const SEED: &str = "seed";
-const RESAMPLING_SEED: u64 = 1;
 
 /// A setting and its runs, by repeat and seed.
 struct Setting<'a> {
@@ -48,7 +47,7 @@ struct Setting<'a> {
     runs: BTreeMap<(u32, String), RunRows<'a>>,
 }
 
-/// A run and its rows by their places in the schedule.
+/// A run and its rows by their places in the schedule, without requests that were given up when it was stopped.
 type RunRows<'a> = (&'a Run, BTreeMap<usize, usize>);
 
 /// Two runs that were sent the same requests, and their rows at each place that either has.
@@ -144,12 +143,9 @@ fn add_run<'a>(settings: &mut Vec<Setting<'a>>, run: &'a Run, is_named_by_run: b
     let mut of_run = file.map(|file| file.settings.clone()).unwrap_or_default();
     let seed = of_run.remove(SEED).map(|seed| seed.to_string());
     let key = (file.map_or(0, |file| file.repeat), seed.unwrap_or_default());
-    let mut rows = BTreeMap::new();
-    for row in run.counted() {
-        if let Some(place) = run.table.schedule_index(row) {
-            rows.entry(place).or_insert(row);
-        }
-    }
+    let ended = run.counted().filter(|row| !is_given_up(&run.table, *row));
+    let rows = ended.filter_map(|row| Some((run.table.schedule_index(row)?, row)));
+    let rows = rows.collect();
     let is_same = |known: &&mut Setting<'_>| {
         let mut runs = known.runs.values();
         let is_of_one = runs.all(|(of, _)| of.dir.parent() == run.dir.parent());
@@ -212,27 +208,15 @@ fn names(all: &[Setting<'_>]) -> Vec<String> {
     all.iter().map(name).collect()
 }
 
-/// The values of both runs' requests by place and repeat; `NaN` if missing, or if the request was given up when the run was stopped.
+/// The values of both runs' requests by place and repeat; `NaN` if missing.
 fn strata(pairs: &[RunPair<'_>], of: impl Fn(&Table, usize) -> f64) -> Strata {
-    let value = |Run { table, .. }: &Run, row: Option<usize>| {
-        let row = row.filter(|row| !is_given_up(table, *row));
-        row.map_or(f64::NAN, |row| of(table, row))
-    };
+    let value = |run: &Run, row: Option<usize>| row.map_or(f64::NAN, |row| of(&run.table, row));
     let values = |([first, other], rows): &RunPair<'_>| {
         let rows = rows.iter();
         rows.map(|[a, b]| (value(first, *a), value(other, *b)))
             .collect()
     };
     pairs.iter().map(values).collect()
-}
-
-/// The values of a column; `is_infinite`: whether failed requests count as infinite.
-fn of_column(pairs: &[RunPair<'_>], column: ColumnId, is_infinite: bool) -> Strata {
-    let failed = if is_infinite { f64::INFINITY } else { f64::NAN };
-    strata(pairs, |table, row| match table.is_ok(row) {
-        true => table.number(column, row).unwrap_or(f64::NAN),
-        false => failed,
-    })
 }
 
 /// The finite values of both sides.
@@ -244,7 +228,7 @@ fn known(strata: &Strata) -> [Vec<f64>; 2] {
 /// Compares two settings by pairs of their runs.
 fn compare_settings(
     pairs: &[RunPair<'_>],
-    metrics: &[(ColumnId, bool)],
+    metrics: &[(ColumnId, f64)],
     notes: &mut Vec<String>,
 ) -> Vec<Difference> {
     let mut found = Vec::new();
@@ -252,15 +236,18 @@ fn compare_settings(
     let counts = known(&failed).map(|side| side.iter().filter(|failed| **failed > 0.0).count());
     if counts != [0, 0] {
         let mean = Statistic::Mean;
-        found.extend(compare(&failed, counts, None, mean, RESAMPLING_SEED));
+        found.extend(compare(&failed, counts, None, mean));
     }
-    for &(column, is_infinite) in metrics {
-        let values = of_column(pairs, column, is_infinite);
+    for &(column, failed) in metrics {
+        let values = strata(pairs, |table, row| match table.is_ok(row) {
+            true => table.number(column, row).unwrap_or(f64::NAN),
+            false => failed,
+        });
         if known(&values).iter().any(Vec::is_empty) {
             continue;
         }
         for (statistic, name, min) in STATISTICS {
-            let compared = compare(&values, counts, Some(column), statistic, RESAMPLING_SEED);
+            let compared = compare(&values, counts, Some(column), statistic);
             if compared.is_none() {
                 let note = format!(
                     "a {name} is not compared where fewer than {min} requests have a value in both settings"

@@ -1,12 +1,12 @@
 //! The kinds of findings, each with its level, title, advice and rule.
 
-use super::{ENOUGH, Facts, Finding, Level, ends, pair, servers, waiting};
+use super::{ENOUGH, Finding, Level, RunReport, pair, requests, servers};
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 use crate::units::duration;
 
 /// Returns the figures that show a finding, in sentences; `None` if it does not apply. May change its level, title and advice.
-type Rule = fn(&Facts<'_>, &mut Finding) -> Option<String>;
+type Rule = fn(&RunReport<'_>, &mut Finding) -> Option<String>;
 
 /// The share of a request's time from which prefill, which is normally small, is a finding.
 const PREFILL_SHARE: f64 = 0.4;
@@ -24,7 +24,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "The generator's own limit held requests back",
         "`--max-concurrency` was reached, so the load was less than the schedule asked: raise it, or read the latencies that \
          count from the schedule.",
-        waiting::slots,
+        requests::slots,
     ),
     (
         "not_served",
@@ -39,14 +39,14 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         Level::Problem,
         "Requests failed",
         "Read the column `error` of these rows.",
-        ends::failures,
+        requests::failures,
     ),
     (
         "server_queue",
         Level::Limit,
         "Requests wait in the server queue",
         "Raise `max_running_requests` or add servers.",
-        waiting::server_queue,
+        requests::server_queue,
     ),
     ("pair", Level::Limit, "", "", pair::bottleneck),
     (
@@ -55,14 +55,14 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "Few requests cause most of the waiting",
         "Give them servers of their own; limit how long answers may get, or cut the prefill of long prompts into smaller pieces \
          (`chunked_prefill_size`).",
-        waiting::held_up,
+        requests::held_up,
     ),
     (
         "queue_growth",
         Level::Limit,
         "The queue grew as long as the run lasted",
         "Lower the rate until the queue is steady; `--find-max-rate` searches the highest rate that meets an objective.",
-        |facts, _| servers::growth(facts.run),
+        |report, _| servers::growth(report.run),
     ),
     (
         "router_queue",
@@ -70,7 +70,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "Requests wait in the router queue",
         "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: the servers \
          do not see these requests meanwhile.",
-        waiting::router_queue,
+        requests::router_queue,
     ),
     (
         "router_return",
@@ -78,8 +78,8 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "The router holds first tokens back",
         "Try another router, or version of it. The time between tokens is measured behind the router: it is too short by what first \
          tokens are held back longer than last ones.",
-        |facts, _| {
-            let latencies = &facts.figures.all.latencies;
+        |report, _| {
+            let latencies = &report.summary.all.latencies;
             let held = latencies.get(ColumnId::router_return)?;
             let share = held.mean / latencies.ttft()?.mean;
             let is_long = held.mean >= MIN_RETURN_S && share >= RETURN_SHARE;
@@ -99,8 +99,8 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "Prefill takes much of the time",
         "Send requests that begin alike to the same server (`cache_aware`), so that its prefix cache serves them; shorten \
          prompts; try another `chunked_prefill_size`; add servers or a higher `tp_size`.",
-        |facts, _| {
-            let took = facts.stage(Period::PREFILL, PREFILL_SHARE)?;
+        |report, _| {
+            let took = report.stage(Period::PREFILL, PREFILL_SHARE)?;
             Some(format!("Reading the prompts took {took}."))
         },
     ),
@@ -118,9 +118,9 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         "Decoding takes most of the time",
         "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server (lower \
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
-        |facts, _| {
-            let took = facts.stage(Period::DECODE, DECODE_SHARE)?;
-            let each = facts.figures.all.latencies.get(ColumnId::tpot);
+        |report, _| {
+            let took = report.stage(Period::DECODE, DECODE_SHARE)?;
+            let each = report.summary.all.latencies.get(ColumnId::tpot);
             let each = each.map_or(String::new(), |each| {
                 format!(" An output token took {} (median).", duration(each.p50))
             });
@@ -132,13 +132,13 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 14] = [
         Level::Limit,
         "Clients read slower than the servers write",
         "Look at the client's CPU and network; the servers are not slow here.",
-        waiting::stall,
+        requests::stall,
     ),
     (
         "retractions",
         Level::Limit,
         "Servers ran out of memory for tokens",
         "Raise `mem_fraction_static` or `schedule_conservativeness`, lower `max_running_requests`, or add servers.",
-        ends::retractions,
+        requests::retractions,
     ),
 ];

@@ -9,7 +9,7 @@ use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::units::duration;
 
-use super::{Facts, Finding, Level};
+use super::{Finding, Level, RunReport};
 
 /// The fewest requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
@@ -27,9 +27,9 @@ const UNEQUAL_WAIT: f64 = 2.0;
 const SIGMAS: f64 = 4.0;
 
 /// A server that was brought back and got no requests.
-pub fn not_served(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let servers = facts.run.file.as_ref()?.servers.len();
-    let mut faults = facts.episodes.iter().flat_map(|episode| &episode.faults);
+pub fn not_served(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
+    let servers = report.run.file.as_ref()?.servers.len();
+    let mut faults = report.episodes.iter().flat_map(|episode| &episode.faults);
     let fault = faults.find(|fault| fault.unserved > 0 && fault.unserved >= ENOUGH * servers)?;
     let server = &fault.server;
     finding.title = format!("{server} was not used again");
@@ -96,11 +96,11 @@ struct Load<'a> {
 
 type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
 
-/// Servers of the same models that had unequal shares of the requests, or unequal queues.
-pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
-    let run = facts.run;
+/// Unequal shares of the requests, or unequal queues, where all servers have the same models.
+pub fn imbalance(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
+    let run = report.run;
     // A server that was down got fewer requests.
-    let has_problem = facts.found.iter().any(|of| of.level == Level::Problem);
+    let has_problem = report.findings.iter().any(|of| of.level == Level::Problem);
     if has_problem || !run.faults.is_empty() {
         return None;
     }
@@ -124,27 +124,18 @@ pub fn imbalance(facts: &Facts<'_>, finding: &mut Finding) -> Option<String> {
     }
     // The server of a request without a response is unknown.
     hosts.remove("");
-    // Those that got no request could have got some if all others are of the same models.
-    let (idle, hosts): (Hosts<'_>, Hosts<'_>) =
-        hosts.into_iter().partition(|(_, load)| load.requests == 0);
-    let mut groups: BTreeMap<BTreeSet<&str>, Hosts<'_>> = BTreeMap::new();
-    for (host, load) in hosts {
-        let group = groups.entry(load.models.clone()).or_default();
-        group.insert(host, load);
+    let mut models = hosts.values().filter(|load| load.requests > 0);
+    let first = &models.next()?.models;
+    let is_of_one_kind = models.all(|load| load.models == *first);
+    let requests: u64 = hosts.values().map(|host| host.requests).sum();
+    let equal = requests as f64 / hosts.len() as f64;
+    if !is_of_one_kind || hosts.len() < 2 || equal < ENOUGH as f64 {
+        return None;
     }
-    if let (1, Some(mut all)) = (groups.len(), groups.first_entry()) {
-        all.get_mut().extend(idle);
-    }
-    groups.values().find_map(|hosts| {
-        let requests: u64 = hosts.values().map(|host| host.requests).sum();
-        let equal = requests as f64 / hosts.len() as f64;
-        let is_enough = hosts.len() > 1 && equal >= ENOUGH as f64;
-        let shares = is_enough.then(|| unequal_shares(hosts, equal))?;
-        shares.or_else(|| {
-            let queues = unequal_queues(hosts)?;
-            finding.title = "Servers had unequal queues".to_owned();
-            Some(queues)
-        })
+    unequal_shares(&hosts, equal).or_else(|| {
+        let queues = unequal_queues(&hosts)?;
+        finding.title = "Servers had unequal queues".to_owned();
+        Some(queues)
     })
 }
 

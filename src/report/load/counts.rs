@@ -1,13 +1,19 @@
-//! The requests of a table, counts of them by outcome, and of their tokens.
+//! The requests of a table, counts of them by outcome and of their tokens; how those failed that did, where they were last seen, and how
+//! long they had waited.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::clock::seconds;
 use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
+use crate::request::row::Row;
+use crate::request::stages::{Breakdown, StageSet, place};
+use crate::stats::Summary;
 use crate::table::Table;
+use crate::units::duration;
 
 /// A request of a table.
 #[derive(Clone, Copy, Debug)]
@@ -186,4 +192,76 @@ impl Tokens {
 fn sum(total: Option<u64>, part: Option<u64>) -> Option<u64> {
     part.map(|part| total.unwrap_or(0).saturating_add(part))
         .or(total)
+}
+
+/// Requests with the same outcome that were last seen at the same stage.
+#[derive(Clone, Debug)]
+pub struct FailureKind {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// Where they were last seen.
+    pub last_seen: Option<StageSet>,
+    /// The number of requests.
+    pub requests: u64,
+    /// How long they had waited, seconds; see [`waited`].
+    pub waited: Option<Summary>,
+}
+
+/// The most kinds that a sentence names.
+const MAX_NAMED: usize = 3;
+
+impl FailureKind {
+    /// The kinds of failures of requests, most frequent first.
+    pub(super) fn all(table: &Table, requests: &[Request]) -> Vec<FailureKind> {
+        let mut by_kind: BTreeMap<_, Vec<Row>> = BTreeMap::new();
+        let is_failed = |of: &&Request| !of.is_ok && !is_given_up(table, of.row());
+        for request in requests.iter().filter(is_failed) {
+            let row = table.row(request.row());
+            let kind = (row.outcome().name(), row.last_seen());
+            by_kind.entry(kind).or_default().push(row);
+        }
+        let kind = |((_, last_seen), rows): ((_, Option<StageSet>), Vec<Row>)| {
+            Some(FailureKind {
+                outcome: rows.first()?.outcome(),
+                last_seen,
+                requests: rows.len() as u64,
+                waited: Summary::of(rows.iter().filter_map(waited)),
+            })
+        };
+        let mut kinds: Vec<FailureKind> = by_kind.into_iter().filter_map(kind).collect();
+        kinds.sort_by_key(|kind| Reverse(kind.requests));
+        kinds
+    }
+
+    /// The most frequent of these kinds, and the number of other failed requests.
+    pub fn list(kinds: &[FailureKind]) -> String {
+        let (named, others) = kinds.split_at(kinds.len().min(MAX_NAMED));
+        let mut shown: Vec<String> = named.iter().map(FailureKind::text).collect();
+        if !others.is_empty() {
+            let count: u64 = others.iter().map(|kind| kind.requests).sum();
+            shown.push(format!("{count} in other ways"));
+        }
+        shown.join("; ")
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{} {}", self.requests, self.outcome.name());
+        if let Some(last_seen) = self.last_seen {
+            text.push_str(&format!(", last seen {}", place(last_seen)));
+        }
+        if let Some(waited) = &self.waited {
+            text.push_str(&format!(", after {} on average", duration(waited.mean)));
+        }
+        text
+    }
+
+    /// Where they were last seen, by the names of the column `ended_in`.
+    pub fn ended_in(&self) -> Option<String> {
+        self.last_seen.map(|seen| seen.ended_in(|stage| stage.name))
+    }
+}
+
+/// The time that [`TimeSpent`] splits into stages, seconds: from the schedule to the end; in a proxy's rows from the send or arrival.
+fn waited(row: &Row) -> Option<f64> {
+    Breakdown::of(row).map(|breakdown| seconds(breakdown.total_nanos))
 }

@@ -1,12 +1,33 @@
-//! Rates, and the numbers of requests in flight, queued and running over time.
+//! A run without its rows; rates, and the numbers of requests in flight, queued and running over time.
 
-use crate::clock::seconds;
+use serde_json::Value;
+
+use crate::clock::{Stamp, seconds};
 use crate::request::columns::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
 use crate::table::Table;
 
 use super::counts::Request;
-use super::run::RunFacts;
+use super::goodput::Goal;
+
+/// What is known of a run without its rows.
+#[derive(Clone, Debug)]
+pub struct RunFacts {
+    /// When the run began, on the clock of its rows.
+    pub started: Stamp,
+    /// When its last request had ended.
+    pub ended: Stamp,
+    /// The configured requests per second; `None` if unlimited (`inf`) or unknown (a proxy).
+    pub offered_rate: Option<f64>,
+    /// The number of scheduled requests.
+    pub scheduled: usize,
+    /// The configuration of the run, as `summary.json` has it.
+    pub config: Value,
+    /// The goals that a good request meets.
+    pub goodput: Vec<Goal>,
+    /// The machine of the generator; null if unknown.
+    pub machine: Value,
+}
 
 /// Rates and concurrency.
 #[derive(Clone, Debug)]
@@ -28,38 +49,31 @@ pub struct OverTime {
     pub from_s: f64,
     /// Length of a bucket, seconds.
     pub bucket_s: f64,
-    /// Requests from their send to their end.
-    pub in_flight: Concurrency,
-    /// Sequences in the server queue; `None` if no row has the engine's moments on its clock.
-    pub queued: Option<InServer>,
-    /// Sequences from their first batch to the engine's end.
-    pub running: Option<InServer>,
-    /// Requests in flight that may have been queued or running, and their number.
-    pub unknown: (Concurrency, u64),
+    /// By [`OverTime::NAMES`]: requests from their send to their end; sequences in the server queue, and from their first batch to the
+    /// engine's end (`None` if no row has the engine's moments on its clock); requests in flight that may have been queued or running.
+    pub series: [Option<Concurrency>; 4],
+    /// The number of requests that were sent and are not queued, not running, or not either, as their times there are unknown; of those
+    /// in flight 0.
+    pub missing: [u64; 4],
     /// Requests from their arrival to the router's send; `None` if that was never measured.
     pub in_router: Option<Concurrency>,
+}
+
+impl RunFacts {
+    /// The length of the run, seconds; `None` if it is 0.
+    pub fn duration(&self) -> Option<f64> {
+        Some(self.ended.since(self.started)).filter(|seconds| *seconds > 0.0)
+    }
+
+    /// A count per second of the run.
+    pub fn per_second(&self, things: impl Into<f64>) -> Option<f64> {
+        Some(things.into() / self.duration()?)
+    }
 }
 
 impl OverTime {
     /// The names of the series.
     pub const NAMES: [&str; 4] = ["concurrency", "queued", "running", "unknown"];
-
-    /// The series, in the order of [`OverTime::NAMES`].
-    pub fn series(&self) -> [Option<&Concurrency>; 4] {
-        let [queued, running] =
-            [&self.queued, &self.running].map(|place| place.as_ref().map(|place| &place.known));
-        let (in_flight, unknown) = (Some(&self.in_flight), Some(&self.unknown.0));
-        [in_flight, queued, running, unknown]
-    }
-}
-
-/// Sequences at one stage in the server.
-#[derive(Clone, Debug)]
-pub struct InServer {
-    /// Sequences whose times there are known.
-    pub known: Concurrency,
-    /// The number of other requests that were sent, such as those that failed in the server.
-    pub unknown: u64,
 }
 
 impl Flow {
@@ -94,15 +108,16 @@ impl OverTime {
         let [start, end] = [run.started, run.ended].map(|at| at.nanos());
         let window = Span::new(Interval { start, end })?;
         let [mut in_flight, mut in_router, mut unknown] = [const { Vec::new() }; 3];
-        // Queued and running: intervals, and the number of requests that lack them.
-        let mut in_server = [const { (Vec::new(), 0) }; 2];
+        // Queued and running.
+        let mut in_server = [const { Vec::new() }; 2];
+        let mut missing = [0; 4];
         for request in all {
             let mut is_known = [true; 2];
             for row in request.rows() {
                 let of_row = [queued(table, row), running(table, row)];
                 for (at, interval) in of_row.into_iter().enumerate() {
                     is_known[at] &= interval.is_some();
-                    in_server[at].0.extend(interval);
+                    in_server[at].extend(interval);
                 }
             }
             let of_request = |column| table.integer(column, request.row());
@@ -121,23 +136,18 @@ impl OverTime {
             let is_here = whole.start <= window.whole.end && whole.end >= window.whole.start;
             if is_here && is_known != [true; 2] {
                 unknown.push(whole);
-                for (at, is_known) in is_known.into_iter().enumerate() {
-                    in_server[at].1 += u64::from(!is_known);
-                }
+                let [queued, running] = is_known.map(|is_known| u64::from(!is_known));
+                missing = [0, missing[1] + queued, missing[2] + running, missing[3] + 1];
             }
         }
         let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
         let some = |all: Vec<Interval>| (!all.is_empty()).then(|| of(all));
-        let [queued, running] =
-            in_server.map(|(all, unknown)| some(all).map(|known| InServer { known, unknown }));
-        let count = unknown.len() as u64;
+        let [queued, running] = in_server.map(some);
         Some(OverTime {
             from_s: seconds(start),
             bucket_s: seconds(window.bucket),
-            in_flight: of(in_flight),
-            queued,
-            running,
-            unknown: (of(unknown), count),
+            series: [Some(of(in_flight)), queued, running, Some(of(unknown))],
+            missing,
             in_router: some(in_router),
         })
     }
@@ -169,27 +179,4 @@ fn running(table: &Table, row: usize) -> Option<Interval> {
         end: engine_time(table, ColumnId::server_finish_time, row)
             .or_else(|| table.integer(ColumnId::finish_time, row))?,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::report::load::tests::*;
-
-    #[test]
-    fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
-        let silent = |start| Sample::starting(start).without(&AFTER_SENDING).open_row();
-        let window = Window {
-            from_s: 1.0,
-            to_s: 2.0,
-            left_out_first: 2,
-            ..Window::default()
-        };
-        // The first ends at 500 ms, the second at 1300 ms.
-        let table = table(&[silent(0), silent(800), Sample::starting(1200).open_row()]);
-        let summary = Summary::of_table(&table, &run(), Some(window));
-        let over_time = summary.all.flow.over_time.unwrap();
-        assert_eq!(over_time.queued.unwrap().unknown, 1);
-        assert_eq!(over_time.unknown.1, 1);
-        assert!((over_time.unknown.0.mean - 0.3).abs() < 1e-9);
-    }
 }

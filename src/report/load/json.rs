@@ -8,9 +8,8 @@ use crate::request::columns::ColumnId;
 use crate::stats;
 
 use super::counts::most_frequent;
-use super::flow::{InServer, OverTime};
+use super::flow::{OverTime, RunFacts};
 use super::goodput::Goal;
-use super::run::RunFacts;
 use super::spent::TimeSpent;
 use super::summary::{Group, Summary};
 
@@ -73,7 +72,7 @@ pub fn goals_ms(goals: &[Goal]) -> Value {
 
 /// The figures of all requests, or of a server's.
 fn group(group: &Group, run: &RunFacts) -> Value {
-    let failed = group.failures.kinds.iter().map(|kind| {
+    let failed = group.failures.iter().map(|kind| {
         json!({
             "outcome": kind.outcome.name(),
             "ended_in": kind.ended_in(),
@@ -81,11 +80,18 @@ fn group(group: &Group, run: &RunFacts) -> Value {
             "waited": figures(kind.waited.as_ref()),
         })
     });
-    let bounds = group.failures.lower_bounds.iter();
-    let bounds = bounds.map(|(latency, summary)| (latency.name(), figures(summary.as_ref())));
+    let bounds = group.latencies.all.iter();
+    let bounds = bounds.filter(|latency| latency.id.ends().is_some());
+    let bounds = bounds.map(|of| (of.id.name(), figures(of.at_least.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
-    let time = |spent: &TimeSpent| json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts(spent) });
+    let time = |spent: &TimeSpent| {
+        let parts = spent.parts.iter().map(|part| {
+            let (share, mean) = (spent.share(part), spent.mean(part));
+            json!({ "stage": part.spent.name(), "share": share, "mean": mean, "requests": part.requests })
+        });
+        json!({ "requests": spent.requests, "mean": spent.mean_total(), "parts": parts.collect::<Value>() })
+    };
     let more_of_time = json!({
         "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
         "sentence": group.time_sentences(),
@@ -228,33 +234,21 @@ fn bench_names(group: &Group) -> Value {
 
 fn over_time(group: &Group) -> Value {
     let over_time = group.flow.over_time.as_ref();
-    let unknown = |place: fn(&OverTime) -> &Option<InServer>| {
-        let place = over_time.and_then(|over_time| place(over_time).as_ref());
-        place.map(|place| place.unknown)
+    let missing = |at: usize| {
+        let known = over_time.filter(|of| of.series[at].is_some());
+        known.map(|of| of.missing[at])
     };
     let mut members = json!({
-        "queued_unknown_requests": unknown(|o| &o.queued),
-        "running_unknown_requests": unknown(|o| &o.running),
-        "state_unknown_requests": over_time.map(|o| o.unknown.1),
-        "series": { "bucket_s": over_time.map(|o| o.bucket_s) },
+        "queued_unknown_requests": missing(1),
+        "running_unknown_requests": missing(2),
+        "state_unknown_requests": missing(3),
+        "series": { "bucket_s": over_time.map(|of| of.bucket_s) },
     });
-    let series = over_time.map_or([None; 4], OverTime::series);
-    for (name, concurrency) in OverTime::NAMES.into_iter().zip(series) {
-        members[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
-        members[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
-        members["series"][name] = json!(concurrency.map(|c| &c.series));
+    for (at, name) in OverTime::NAMES.into_iter().enumerate() {
+        let known = over_time.and_then(|of| of.series[at].as_ref());
+        members[format!("mean_{name}")] = json!(known.map(|c| c.mean));
+        members[format!("peak_{name}")] = json!(known.map(|c| c.peak));
+        members["series"][name] = json!(known.map(|c| &c.series));
     }
     members
-}
-
-fn parts(spent: &TimeSpent) -> Value {
-    let parts = spent.parts.iter().map(|part| {
-        json!({
-            "stage": part.spent.name(),
-            "share": spent.share(part),
-            "mean": spent.mean(part),
-            "requests": part.requests,
-        })
-    });
-    parts.collect()
 }

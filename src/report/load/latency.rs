@@ -5,11 +5,12 @@ use std::ops::Range;
 use crate::clock::seconds;
 use crate::request::column::{Scope, Unit};
 use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::outcome::Outcome;
 use crate::stats::Summary;
 use crate::stats::interval::{Intervals, intervals};
 use crate::table::Table;
 
-use super::counts::Request;
+use super::counts::{Request, outcome_of};
 
 /// A latency: a column, or a difference of two times of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,9 @@ pub struct Latency {
     pub id: LatencyId,
     /// Its figures; `None` if no request had it.
     pub summary: Option<Summary>,
+    /// Lower bounds over all requests, if it is one of the generator's. Requests that were given up count with their time until then,
+    /// other failed ones as infinite. `None` if a successful request lacks the latency.
+    pub at_least: Option<Summary>,
     /// 95 % intervals of its quantiles, which allow for values that depend on each other.
     pub intervals: Intervals,
 }
@@ -143,8 +147,8 @@ impl LatencyId {
 }
 
 impl Latencies {
-    /// Computes the latencies of successful requests in the order of arrival.
-    pub(super) fn of(table: &Table, ok: &[Request]) -> Latencies {
+    /// Computes the latencies of requests in the order of arrival, of which these were successful.
+    pub(super) fn of(table: &Table, all: &[Request], ok: &[Request]) -> Latencies {
         let of = |id: LatencyId| {
             let rows = ok.iter().flat_map(|request| id.rows(request));
             let values = rows.filter_map(|row| id.nanos(table, row));
@@ -154,6 +158,7 @@ impl Latencies {
             Latency {
                 id,
                 summary: Summary::of_sorted(&sorted),
+                at_least: lower_bounds(table, all, id).and_then(Summary::with_infinite),
                 intervals: intervals(&values, &sorted),
             }
         };
@@ -194,6 +199,30 @@ impl Latencies {
     pub fn latency(&self, id: LatencyId) -> Option<&Latency> {
         self.all.iter().find(|latency| latency.id == id)
     }
+}
+
+/// Lower bounds of a latency of all requests, seconds; see [`Latency::at_least`].
+fn lower_bounds(table: &Table, requests: &[Request], latency: LatencyId) -> Option<Vec<f64>> {
+    let (from, to) = latency.ends()?;
+    let is_first_token = to == ColumnId::first_token_time;
+    let mut values = Vec::new();
+    for request in requests {
+        for row in latency.rows(request) {
+            let is_over = request.is_ok || is_first_token;
+            match table.between(from, to, row).filter(|_| is_over) {
+                Some(nanos) => values.push(seconds(nanos)),
+                None if request.is_ok => return None,
+                None => {
+                    let seen = table.between(from, ColumnId::end_time, row).map(seconds);
+                    values.extend(seen.map(|seen| match outcome_of(table, row) {
+                        Outcome::Timeout | Outcome::ClientAbort => seen,
+                        _ => f64::INFINITY,
+                    }));
+                }
+            }
+        }
+    }
+    Some(values)
 }
 
 /// The number of tokens after those of the first event.

@@ -67,12 +67,6 @@ impl TimeSpent {
         mean(part.nanos, self.measured(part).0)
     }
 
-    /// The mean time of the requests in which a part was measured, seconds.
-    pub fn mean_where_measured(&self, part: &PartSpent) -> Option<f64> {
-        let (requests, all) = self.measured(part);
-        mean(all, requests)
-    }
-
     /// The mean time of a request, seconds; `None` if there are none.
     pub fn mean_total(&self) -> Option<f64> {
         mean(self.total_nanos, self.requests)
@@ -88,12 +82,11 @@ impl TimeSpent {
 
     /// Where the time went, in a sentence, and what was not measured; `subject`: such as "a request took".
     pub fn sentence(&self, subject: &str) -> String {
-        let mut sentence = self.shares(subject);
-        for note in self.unseen_notes() {
-            sentence.push_str(&format!(". {note}"));
-        }
-        sentence.push('.');
-        sentence
+        let notes = self.unseen_notes().into_iter();
+        let all = std::iter::once(self.shares(subject)).chain(notes);
+        all.map(|sentence| sentence + ".")
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// Where the time went, in a sentence without its full stop.
@@ -105,28 +98,24 @@ impl TimeSpent {
             let mean = duration(self.mean(part).unwrap_or(0.0));
             mean + &self.of_requests(part)
         };
-        let is_large = |part: &&PartSpent| self.is_large(part);
-        let mut clauses: Vec<String> = Vec::new();
-        for part in self.parts.iter().filter(is_large).take(4) {
-            let was = if clauses.is_empty() { " was spent" } else { "" };
-            clauses.push(format!(
-                "{:.0} %{was} {} ({})",
-                self.share(part).unwrap_or(0.0) * 100.0,
-                part.spent.place(),
-                length(part)
-            ));
-        }
-        let others = self.parts.iter().filter(|part| !self.is_large(part));
-        let others = others.chain(self.parts.iter().filter(is_large).skip(4));
+        let large = self.parts.iter().filter(|part| self.is_large(part));
+        let large: Vec<&PartSpent> = large.take(4).collect();
+        let clause = |part: &&PartSpent| {
+            let percent = self.share(part).unwrap_or(0.0) * 100.0;
+            format!("{percent:.0} % {} ({})", part.spent.place(), length(part))
+        };
+        let clauses: Vec<String> = large.iter().map(clause).collect();
+        let clauses = clauses.join(", ").replacen(" %", " % was spent", 1);
         // The router is always named.
-        let router = others
-            .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER))
+        let is_named = |part: &PartSpent| large.iter().any(|of| of.spent == part.spent);
+        let routers = self
+            .parts
+            .iter()
+            .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER));
+        let router = routers
+            .filter(|part| !is_named(part))
             .max_by_key(|part| part.nanos);
-        let mut sentence = format!(
-            "Of {} {subject} on average, {}",
-            duration(mean),
-            clauses.join(", ")
-        );
+        let mut sentence = format!("Of {} {subject} on average, {clauses}", duration(mean));
         if let Some(part) = router {
             sentence.push_str(&format!("; {} {}", part.spent.place(), length(part)));
         }
@@ -177,35 +166,4 @@ impl TimeSpent {
 fn mean(nanos: i128, requests: u64) -> Option<f64> {
     let mean = nanos.checked_div(i128::from(requests))?;
     i64::try_from(mean).ok().map(seconds)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::report::load::tests::*;
-
-    #[test]
-    fn a_stage_is_averaged_over_the_requests_that_measured_it() {
-        let engine = &AFTER_SENDING[2..8];
-        let stall = |record: &mut Row| record.client_stall_until_finish = Some(ms(50));
-        let one = |n: i64| match n % 2 {
-            0 => Sample::starting(n * 50).with(stall).open_row(),
-            _ => Sample::starting(n * 50).without(engine).open_row(),
-        };
-        let records: Vec<Row> = (0..10).map(one).collect();
-        let summary = Summary::of_records(&records, &run());
-        let shares = "Of 0.50 s a request took on average, 53 % was spent in decoding (0.27 s), 41 % unseen in the server \
-            (0.20 s, of 5 of 10 requests), 20 % in prefill (0.10 s, of 5 of 10 requests), 16 % in the server queue \
-            (80.0 ms, of 5 of 10 requests); in the router queue 3.0 ms";
-        assert_eq!(summary.all.spent.shares("a request took"), shares);
-        let bars = summary.all.spent.bars();
-        let unseen = "unseen in the server      0.20 s   41 %  ░░░░░░░░, of 5 of 10 requests";
-        assert_eq!(bars[1], unseen);
-        let is_short = |line: &String| line.chars().count() <= 80;
-        assert!(bars.iter().all(is_short), "{bars:?}");
-        let json = summary.to_json();
-        let mut parts = json["time_spent"]["parts"].as_array().unwrap().iter();
-        // A client without stalls counts as measured.
-        let stall = parts.find(|part| part["stage"] == "client_stall");
-        assert_figures(stall.unwrap(), [("/share", 0.05), ("/mean", 0.025)]);
-    }
 }

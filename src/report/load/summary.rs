@@ -11,12 +11,10 @@ use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::table::window::Window;
 
-use super::counts::{Counts, Request, Tokens, most_frequent};
-use super::failures::Failures;
-use super::flow::Flow;
+use super::counts::{Counts, FailureKind, Request, Tokens, most_frequent};
+use super::flow::{Flow, RunFacts};
 use super::goodput::Goodput;
 use super::latency::Latencies;
-use super::run::RunFacts;
 use super::spent::TimeSpent;
 
 /// The figures of a run.
@@ -59,8 +57,8 @@ pub struct Group {
     pub spent: TimeSpent,
     /// Their time until the first token, by stage, where the first token was seen.
     pub until_first: TimeSpent,
-    /// The failed requests.
-    pub failures: Failures,
+    /// The kinds of failures, most frequent first.
+    pub failures: Vec<FailureKind>,
     /// The requests that met all goals; `None` without goals.
     pub goodput: Option<Goodput>,
     /// The number of successful requests that are left out of durations measured with two clocks.
@@ -190,17 +188,10 @@ impl Summary {
         if counts.requests == 0 {
             return Some("no request was sent".to_owned());
         }
-        let shown = most_frequent(&counts.errors).take(3);
-        let shown: Vec<String> = shown
-            .map(|(error, count)| format!("{error} ({count}×)"))
-            .collect();
-        (counts.ok() == 0).then(|| {
-            format!(
-                "none of {} requests succeeded: {}",
-                counts.requests,
-                shown.join("; ")
-            )
-        })
+        let errors = most_frequent(&counts.errors).take(3);
+        let errors = errors.map(|(error, count)| format!("{error} ({count}×)"));
+        let (all, errors) = (counts.requests, errors.collect::<Vec<_>>().join("; "));
+        (counts.ok() == 0).then(|| format!("none of {all} requests succeeded: {errors}"))
     }
 }
 
@@ -222,19 +213,39 @@ fn group(table: &Table, run: &RunFacts, all: &[Request], spent: &[Request]) -> G
         counts: Counts::of(table, &inside),
         tokens: Tokens::of(table, ended()),
         completed: ended().count() as u64,
-        latencies: Latencies::of(table, &ok),
+        latencies: Latencies::of(table, &inside, &ok),
         flow: Flow::of(table, all, run),
         spent,
         until_first,
-        failures: Failures::of(table, &inside),
+        failures: FailureKind::all(table, &inside),
         goodput: Goodput::of(table, &ok, &run.goodput),
         left_out: ok.iter().filter(is_left_out).count() as u64,
     }
 }
 
 impl Group {
-    /// Where the time went, in a few sentences.
+    /// Where the time went, in sentences: of failed requests, then of the successful ones.
     pub fn time_sentences(&self) -> String {
-        self.failures.time_sentences(&self.spent, &self.counts)
+        let (all, ok) = (self.counts.requests, self.counts.ok());
+        let (failed, given_up) = (self.counts.failed(), self.counts.given_up);
+        let mut sentences = Vec::new();
+        if failed > 0 {
+            let share = 100.0 * failed as f64 / all as f64;
+            let kinds = FailureKind::list(&self.failures);
+            sentences.push(format!(
+                "{failed} of {all} requests ({share:.1} %) failed: {kinds}."
+            ));
+        }
+        if given_up > 0 {
+            sentences.push(format!(
+                "{given_up} of {all} requests were given up when the run was stopped."
+            ));
+        }
+        let subject = match ok == all {
+            true => "a request took".to_owned(),
+            false => format!("the {ok} of {all} requests that went well took"),
+        };
+        sentences.extend((ok > 0 || all == 0).then(|| self.spent.sentence(&subject)));
+        sentences.join(" ")
     }
 }

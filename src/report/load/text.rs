@@ -3,12 +3,10 @@
 use crate::report::grid::Grid;
 use crate::report::render::{Block, servers_table, text};
 use crate::request::columns::ColumnId;
-use crate::request::outcome::Outcome;
 use crate::stats;
 use crate::units::{count, duration, milliseconds};
 
 use super::counts::most_frequent;
-use super::flow::InServer;
 use super::latency::{Latencies, Latency, LatencyId};
 use super::summary::Summary;
 
@@ -145,23 +143,15 @@ fn rate(rate: Option<f64>) -> String {
 
 fn counts(summary: &Summary) -> String {
     let counts = &summary.all.counts;
-    let ends = counts.outcomes.iter();
-    let ends = ends.map(|(outcome, count)| match outcome {
-        Outcome::Ok => (outcome.name(), 0),
-        Outcome::ClientAbort => (outcome.name(), count - counts.given_up),
-        _ => (outcome.name(), *count),
-    });
-    let ends = ends.chain([("given up when the run was stopped", counts.given_up)]);
-    let ends = ends.filter(|(_, count)| *count > 0);
-    let ends = ends.map(|(name, count)| format!(", {count} {name}"));
-    let ends: String = ends.collect();
+    let failed = if_any(counts.failed(), |failed| format!(", {failed} failed"));
     let share = counts.success_rate();
     let share = share.map_or(String::new(), |share| format!(" ({:.1} %)", share * 100.0));
     format!(
-        "{} in {:.2} s: {} ok{share}{ends}",
+        "{} in {:.2} s: {} ok{share}{}",
         count(counts.requests, "request"),
         summary.run.duration().unwrap_or(0.0),
         counts.ok(),
+        failed.unwrap_or_default(),
     )
 }
 
@@ -217,24 +207,16 @@ fn tokens(summary: &Summary) -> String {
 
 fn concurrency(summary: &Summary) -> Option<String> {
     let over_time = summary.all.flow.over_time.as_ref()?;
-    let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
-    let mut figures = vec![format!("in flight {mean:.1} (peak {peak})")];
-    let places = [
-        ("queued", &over_time.queued),
-        ("running", &over_time.running),
-    ];
-    for (name, place) in places {
-        figures.extend(place.as_ref().map(|InServer { known, unknown }| {
-            let (mean, peak) = (known.mean, known.peak);
-            match unknown {
-                0 => format!("{name} {mean:.1} (peak {peak})"),
-                _ => format!(
-                    "{name} at least {mean:.1} (peak {peak}; unknown of {unknown} requests)"
-                ),
-            }
-        }));
-    }
-    Some(line("at once", figures.join(", ")))
+    let places = ["in flight", "queued", "running"].into_iter();
+    let places = places.zip(over_time.series.iter().zip(over_time.missing));
+    let figures = places.filter_map(|(name, (known, missing))| {
+        let (mean, peak) = known.as_ref().map(|known| (known.mean, known.peak))?;
+        Some(match missing {
+            0 => format!("{name} {mean:.1} (peak {peak})"),
+            _ => format!("{name} at least {mean:.1} (peak {peak}; unknown of {missing} requests)"),
+        })
+    });
+    Some(line("at once", figures.collect::<Vec<_>>().join(", ")))
 }
 
 fn goodput(summary: &Summary) -> Option<String> {
@@ -274,7 +256,10 @@ fn table(summary: &Summary) -> Option<Grid> {
     let mut rows: Vec<Vec<String>> = shown.collect();
     // If more than half got no response, all figures would be dashes.
     let is_known = |bound: &&stats::Summary| bound.p50.is_finite() && ok < requests;
-    let bound = |of| Some(row(of, all.failures.lower_bound(of).filter(is_known)?));
+    let bound = |id| {
+        let bound = all.latencies.latency(id)?.at_least.as_ref();
+        Some(row(id, bound.filter(is_known)?))
+    };
     let mut bounds = ROWS.into_iter().filter_map(bound).peekable();
     if bounds.peek().is_some() {
         rows.push(vec![format!(

@@ -31,9 +31,9 @@ pub fn series(report: &RunReport<'_>) -> Value {
         let Some(counted) = &group.flow.over_time else {
             continue;
         };
-        let known = OverTime::NAMES.into_iter().zip(counted.series());
-        for (metric, counts) in known.chain([("waiting", counted.in_router.as_ref())]) {
-            let Some(counts) = counts.filter(|counts| counts.peak > 0) else {
+        let known = OverTime::NAMES.into_iter().zip(&counted.series);
+        for (metric, counts) in known.chain([("waiting", &counted.in_router)]) {
+            let Some(counts) = counts.as_ref().filter(|counts| counts.peak > 0) else {
                 continue;
             };
             // At the middle of each bucket.

@@ -22,7 +22,7 @@ pub struct Server {
     host: String,
     rank: Option<i64>,
     /// By the cause of waiting, if rows have it (servers of pairs).
-    queues: BTreeMap<Option<Cause>, Queue>,
+    pub(super) queues: BTreeMap<Option<Cause>, Queue>,
     /// The source of its slots, if the run's files name them.
     slots_source: Option<&'static str>,
     /// The tokens that its KV cache holds.
@@ -35,8 +35,8 @@ pub(super) struct Queue {
     pub(super) waits: Waits,
     /// The shift from the run's times to those of the stays, nanoseconds; `None` if the clocks cannot be compared.
     pub(super) shift: Option<i64>,
-    rows: Vec<usize>,
-    stays: Vec<Stay>,
+    pub(super) rows: Vec<usize>,
+    pub(super) stays: Vec<Stay>,
 }
 
 /// The address of a server, and the rank.
@@ -58,15 +58,6 @@ pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
     }
 }
 
-impl Queue {
-    /// The rows of the `max` sequences that held up a stay longest, and the seconds.
-    pub(super) fn holders(&self, stay: &Stay, max: usize) -> Vec<(usize, f64)> {
-        let holders = self.waits.holders(&self.stays, stay, max).into_iter();
-        let of_row = |(index, seconds)| (self.rows[index], seconds);
-        holders.map(of_row).collect()
-    }
-}
-
 impl Server {
     /// Adds a wait of a row.
     pub(super) fn push(&mut self, row: usize, wait: &Wait, stay: Stay) {
@@ -80,16 +71,6 @@ impl Server {
         (&self.host, self.rank)
     }
 
-    pub(super) fn queue(&self, of: Option<Cause>) -> Option<&Queue> {
-        self.queues.get(&of)
-    }
-
-    /// Seconds of waiting that are attributed to no sequence.
-    pub(super) fn unattributed_s(&self) -> f64 {
-        let queues = self.queues.values();
-        queues.map(|queue| queue.waits.unattributed_s).sum()
-    }
-
     /// Its stays with their queues and rows.
     pub(super) fn stays(&self) -> impl Iterator<Item = (&Queue, usize, &Stay)> + '_ {
         self.queues.values().flat_map(|queue| {
@@ -100,7 +81,8 @@ impl Server {
 
     /// The most requests that it runs at once, and the source of that.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
-        let queue = self.queue(None).or(self.queue(Some(Cause::DecodeSlots)))?;
+        let causes = [None, Some(Cause::DecodeSlots)];
+        let queue = causes.iter().find_map(|of| self.queues.get(of))?;
         Some((
             queue.waits.limits.slots?,
             self.slots_source.unwrap_or(FOUND),

@@ -217,9 +217,10 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     let during: usize = during;
     assert!(before == 0 && during > 0, "{found:?}");
     let said = &found.faults[0].left.said;
-    // So few requests may have gone elsewhere by chance.
-    let mut known = ["traffic left it within", "traffic did not leave it"].iter();
-    assert!(known.any(|known| said.starts_with(known)), "{found:?}");
+    assert!(
+        said.starts_with("the last request was sent there "),
+        "{found:?}"
+    );
 }
 
 #[test]

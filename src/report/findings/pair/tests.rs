@@ -74,7 +74,7 @@ fn assert_causes(run: &Run, cause: &str) {
         assert!((sum - waited.iter().sum::<f64>()).abs() < 1e-6, "{json}");
     }
     let over_time = RunReport::of(run).summary.all.flow.over_time.unwrap();
-    assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
+    assert_eq!(over_time.missing[3], 0, "all were in a queue, then ran");
     let first = why.of_row(&run.table, 0).unwrap();
     assert_says(first["words"].as_str().unwrap(), main.description());
     // No request holds the link: what passes there is not split by request.

@@ -9,10 +9,16 @@ use super::*;
 fn a_second_large_cause_of_waiting_is_named_too() {
     let run = run_of(100, |sample, _, start| queued(sample, start));
     let with_prefill = |share| {
-        let mut why = WaitReport::default();
+        let mut why = crate::report::why::WaitReport::default();
         why.causes.add(Cause::Slots, 100 - share);
         why.causes.add(Cause::Prefill, share);
-        let mut all = findings(&run, &RunReport::of(&run).summary, &[], &why).into_iter();
+        let mut report = RunReport {
+            why,
+            findings: Vec::new(),
+            ..RunReport::of(&run)
+        };
+        add_findings(&mut report);
+        let mut all = report.findings.into_iter();
         let found = all.find(|of| of.kind == "server_queue").unwrap();
         (found.what, found.advice)
     };

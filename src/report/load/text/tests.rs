@@ -17,7 +17,7 @@ fn a_run_without_a_response_shows_errors_and_no_table() {
     });
     let text = shown(&failed);
     let expected = [
-        "3 requests in 2.00 s: 0 ok (0.0 %), 3 timeout\n",
+        "3 requests in 2.00 s: 0 ok (0.0 %), 3 failed\n",
         "  2 × no answer\n",
         "  1 × refused\n",
         "3 of 3 requests (100.0 %) failed: ",
