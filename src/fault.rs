@@ -49,10 +49,9 @@ names! {
 }
 
 impl Fault {
-    /// Returns the delay of a piece of the response's body.
-    pub fn delay(&self) -> Option<Duration> {
-        let ms = self.ms.filter(|_| self.kind == Kind::Slow);
-        ms.map(|ms| Duration::from_millis(ms.into()))
+    /// Returns [`Fault::ms`].
+    pub fn time(&self) -> Option<Duration> {
+        self.ms.map(|ms| Duration::from_millis(ms.into()))
     }
 
     /// Parses a fault from JSON.

@@ -79,14 +79,13 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     let (response, end) = failure.response_and_end(&request.context.upstream);
     if !request.response.has_begun {
         request.read_room(&mut client).await;
-    }
-    if let Some(response) = response.filter(|_| !request.response.has_begun) {
-        request.answer(response, end.clone(), &mut client).await;
+        if let Some(response) = response {
+            request.answer(response, end.clone(), &mut client).await;
+        }
     }
     request.context.end(end);
     let is_cut = request.response.has_begun && request.response.ends_by_close;
     let resets = match failure {
-        Failure::ClientGone => false,
         // Else the kernel would hold what the client does not read.
         Failure::ClientStalled => true,
         Failure::Injected if !request.response.has_begun => true,
@@ -137,10 +136,6 @@ impl<'a> Request<'a> {
     }
 
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let idle = self.limits.client_idle_timeout_s.get();
-        client
-            .session
-            .set_keepalive(self.keeps_alive.then_some(idle));
         self.begin(client);
         self.check(client)?;
         self.inject(client).await?;
@@ -156,11 +151,7 @@ impl<'a> Request<'a> {
         };
         match injected.fault.kind {
             Kind::Refuse | Kind::Reset => return Err(Failure::Injected),
-            Kind::Stall => {
-                let time = injected.fault.ms;
-                let time = time.map(|ms| Duration::from_millis(ms.into()));
-                hold(&mut injected, time, client).await?;
-            }
+            Kind::Stall => hold(&mut injected, client).await?,
             Kind::Slow | Kind::Cut => self.fault = Some(injected),
         }
         Ok(())
@@ -257,7 +248,6 @@ impl<'a> Request<'a> {
             let Err(mut failure) = self.relay(client, (up, &chosen.peer), head).await else {
                 return Ok(());
             };
-            self.context.sending_failed();
             if !self.can_resend(&mut failure, is_reused, client.head()) {
                 return Err(failure);
             }
@@ -324,8 +314,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether a request whose connection failed is sent again: an idempotent one without a body, if none of a response arrived and
-    /// Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
+    /// Whether a request whose connection failed is sent again: an idempotent one without a body that generates nothing, if none of a
+    /// response arrived and Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
     fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
         use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {
@@ -334,7 +324,7 @@ impl<'a> Request<'a> {
         error.retry.decide_reuse(is_reused);
         let is_broken = *error.esource() == ErrorSource::Upstream
             && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
-        let may = head.method.is_idempotent() && error.retry();
+        let may = self.endpoint.is_none() && head.method.is_idempotent() && error.retry();
         is_broken && may && !self.response.has_arrived && self.upload.bytes == 0
     }
 
@@ -386,11 +376,12 @@ impl<'a> Request<'a> {
     /// How long the client may hold up the next write.
     fn write_limit(&self, client: &Exchange) -> Duration {
         // An upgraded connection may live for days: no sum counts there.
-        let sums = !client.session.was_upgraded();
-        let waited = sums.then_some(self.context.timing.write_wait);
-        let waited = waited.and_then(|nanos| u64::try_from(nanos).ok());
+        let waited = match client.session.was_upgraded() {
+            true => 0,
+            false => self.context.timing.write_wait,
+        };
         let stall_limit = self.limits.client_stall_timeout_s.get();
-        stall_limit.saturating_sub(Duration::from_nanos(waited.unwrap_or(0)))
+        stall_limit.saturating_sub(nanoseconds(waited))
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.
@@ -411,14 +402,10 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Waits for a fault: for `time`, or until it is removed.
-async fn hold(
-    fault: &mut Injected,
-    time: Option<Duration>,
-    client: &mut Exchange,
-) -> Result<(), Failure> {
+/// Waits for a fault: for its time, or until it is removed.
+async fn hold(fault: &mut Injected, client: &mut Exchange) -> Result<(), Failure> {
     tokio::select! {
-        () = sleep(time) => Ok(()),
+        () = sleep(fault.fault.time()) => Ok(()),
         () = fault.removed() => Ok(()),
         () = client.gone() => Err(Failure::ClientGone),
     }
@@ -430,6 +417,11 @@ async fn sleep(time: Option<Duration>) {
         Some(time) => tokio::time::sleep(time).await,
         None => pending().await,
     }
+}
+
+/// Returns a time that has passed.
+fn nanoseconds(nanos: i64) -> Duration {
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
 }
 
 /// Returns the endpoint of a generation request.

@@ -66,7 +66,7 @@ impl Context {
         let row = observer.row_mut();
         // A response with a hop's stamps, or one that names a server, is from a server.
         let may_be_routers =
-            head.is_some() && self.hop_stamps.is_none() && self.named_host.is_none();
+            head.is_some() && self.so_far.hop.is_none() && self.named_host.is_none();
         let status = row.status.and_then(|status| u16::try_from(status).ok());
         let error = status.filter(|status| *status >= 400 && may_be_routers);
         row.internal.is_routers_error = error
@@ -81,8 +81,8 @@ impl Context {
             row.client_stall = Some(self.timing.write_wait_at(now));
         }
         row.overhead = Some(self.timing.overhead(self.arrival, now));
-        if row.host.is_none() && (self.times_sent > 0 || !self.unconnected.is_empty()) {
-            // No response came, but the server was tried.
+        if row.host.is_none() && self.has_tried_upstream() {
+            // No response came.
             row.host = self.own_host();
         }
         let ended = self.response_end.unwrap_or(now);
@@ -107,7 +107,7 @@ impl Context {
             if let Some(why) = first.unread {
                 metrics.responses_unread.with(&[why.name()]).inc();
             }
-            if self.is_sent_to_server() && self.times_sent > 0 {
+            if self.is_sent_to_server() && self.so_far.forwarded.is_some() {
                 let outcome = first.outcome().name();
                 metrics.attempts.with(&[&self.upstream, outcome]).inc();
             }
@@ -123,7 +123,7 @@ impl Context {
                 body_timing = last.body_timing;
             }
             // The stamps on the response may be those of its other leg.
-            let by = self.hop_stamps.as_ref().and_then(|hop| hop.span);
+            let by = self.so_far.hop.as_ref().and_then(|hop| hop.span);
             if by != Some(last.span) {
                 let stamps = Stamps {
                     clock: self.shared.clock_name.clone(),
@@ -154,13 +154,12 @@ impl Context {
     fn relate_clocks(&self, rows: &mut [Row], response_head: Option<Stamp>, now: Stamp) {
         let mut clocks = self.shared.clocks.lock();
         let own_clock = &self.shared.clock_name;
-        let hop = self.hop_stamps.as_ref();
+        let (hop, forwarded) = (self.so_far.hop.as_deref(), self.so_far.forwarded);
         let hop = hop.filter(|hop| hop.clock != *own_clock);
         if let Some(hop) = hop {
-            let bounds =
-                OffsetBound::of_exchange(self.forwarded, hop.arrival, hop.now, response_head);
+            let bounds = OffsetBound::of_exchange(forwarded, hop.arrival, hop.now, response_head);
             clocks.add(&hop.clock, &bounds);
-            let at_hop = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
+            let at_hop = (forwarded.unwrap_or(now), response_head.unwrap_or(now));
             if let Some(offset) = clocks.get_over(&hop.clock, at_hop) {
                 relate(rows, ClockOf::Hop, Relation::Apart(offset));
             }

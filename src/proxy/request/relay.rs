@@ -16,6 +16,7 @@ use pingora::{Error, ErrorType};
 use crate::client::error_response::Refusal;
 use crate::client::exchange::{Exchange, NotWritten, Part};
 use crate::clock::Stamp;
+use crate::fault::Kind;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
 use crate::proxy::identity::{self, REQUEST_ID};
@@ -23,7 +24,7 @@ use crate::proxy::shared::Role;
 use crate::request::stamps::{HOP_HEADER, Stamps};
 
 use super::upload::body_or_close;
-use super::{Request, hold};
+use super::{Request, hold, nanoseconds};
 
 /// A response, as far as it was read and written.
 #[derive(Default)]
@@ -90,6 +91,10 @@ impl Response {
         if !up.get_status().is_some_and(is_final)
             && let HttpTask::Header(head, is_end) = up.read_response_task().await?
         {
+            if head.status == StatusCode::SWITCHING_PROTOCOLS && !up.was_upgraded() {
+                // Nobody asked for it: client and upstream would not agree on what follows.
+                return Err(Error::new_up(ErrorType::InvalidHTTPHeader));
+            }
             return Ok((Some(head), is_end));
         }
         self.buffer.clear();
@@ -149,9 +154,13 @@ impl Request<'_> {
             let done = tokio::select! {
                 biased;
                 read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
-                    self.delay(client).await?;
+                    if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
+                        && !self.response.buffer.is_empty()
+                    {
+                        hold(fault, client).await?;
+                    }
                     let at = self.shared.clock.now();
-                    let part = self.take_response(read, up.was_upgraded(), at)?;
+                    let part = self.take_response(read, at)?;
                     if self.response.is_read && self.upload.is_over {
                         // Before the client has all of it, so that its next request finds the connection.
                         self.release(up, peer).await;
@@ -201,10 +210,8 @@ impl Request<'_> {
         let client_limit = self.limits.client_read_timeout_s.get();
         let now = self.shared.clock.now();
         let left = |since: Stamp, limit: Duration| {
-            let silent = u64::try_from(now.nanos_since(since)).unwrap_or(0);
-            limit
-                .checked_sub(Duration::from_nanos(silent))
-                .filter(|left| !left.is_zero())
+            let left = limit.saturating_sub(nanoseconds(now.nanos_since(since)));
+            Some(left).filter(|left| !left.is_zero())
         };
         // From now on another limit may hold.
         let mut next = max_silence.min(client_limit);
@@ -220,26 +227,10 @@ impl Request<'_> {
         Ok(next)
     }
 
-    /// Holds back the piece of a body that was read, if a fault slows the response.
-    async fn delay(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let Some(fault) = &mut self.fault else {
-            return Ok(());
-        };
-        match fault
-            .fault
-            .delay()
-            .filter(|_| !self.response.buffer.is_empty())
-        {
-            Some(delay) => hold(fault, Some(delay), client).await,
-            None => Ok(()),
-        }
-    }
-
     /// Takes what was read from upstream at `at`.
     fn take_response(
         &mut self,
         read: pingora::Result<(Option<Box<ResponseHeader>>, bool)>,
-        is_upgraded: bool,
         at: Stamp,
     ) -> Result<Part, Failure> {
         let (head, mut is_end) = read.map_err(|error| {
@@ -248,7 +239,7 @@ impl Request<'_> {
         })?;
         self.last_activity = at;
         if let Some(mut head) = head {
-            self.take_head(&mut head, is_end, is_upgraded, at)?;
+            self.take_head(&mut head, is_end, at)?;
             return Ok(Part::Head(head, is_end));
         }
         let mut piece = std::mem::take(&mut self.response.buffer);
@@ -267,7 +258,6 @@ impl Request<'_> {
         &mut self,
         head: &mut ResponseHeader,
         is_end: bool,
-        is_upgraded: bool,
         at: Stamp,
     ) -> Result<(), Failure> {
         self.response.has_arrived = true;
@@ -275,12 +265,6 @@ impl Request<'_> {
             Role::Front => self.take_stamps(head),
             Role::Hop(_) => None,
         };
-        let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        if is_switch && !is_upgraded {
-            // Nobody asked for it: client and upstream would not agree on what follows.
-            let error = Error::new_up(ErrorType::InvalidHTTPHeader);
-            return Err(Failure::Upstream(error));
-        }
         if head.status.is_informational() {
             return Ok(());
         }
@@ -377,10 +361,13 @@ impl Request<'_> {
         let limit = self.write_limit(client);
         let read_ahead = self.read_ahead(up);
         let written = client.write(part, limit, read_ahead).await;
-        if self.context.timing.write_pending_since.is_some() {
-            self.context.timing.write_over(self.shared.clock.now());
+        if let Some(since) = self.context.timing.write_pending_since {
+            let now = self.shared.clock.now();
+            self.context.timing.write_over(now);
             // Nothing of the request's body was read meanwhile.
-            self.note_activity();
+            let pending = now.nanos_since(since);
+            self.upload_waits_since = self.upload_waits_since.plus_nanos(pending);
+            self.last_activity = now;
         }
         written.map_err(|error| match error {
             NotWritten::Stalled => Failure::ClientStalled,
@@ -406,7 +393,7 @@ impl Request<'_> {
             }
             let read = self.response.read(up, true).await;
             let at = clock.now();
-            let part = match self.take_response(read, up.was_upgraded(), at) {
+            let part = match self.take_response(read, at) {
                 Ok(part) => part,
                 // What was read before is passed on first.
                 Err(Failure::Upstream(error)) => {

@@ -12,7 +12,7 @@ use crate::client::exchange::Exchange;
 use crate::proxy::failure::Failure;
 use crate::request::prompt_blocks::PromptBlocks;
 
-use super::Request;
+use super::{Request, nanoseconds};
 
 /// The body of a request, as far as it was read.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ impl Request<'_> {
             Ok::<(), Failure>(())
         };
         let _ = tokio::time::timeout(ROOM_TIMEOUT, all).await;
-        self.context.room_wait_ended(began);
+        self.context.exclude_since(began);
     }
 
     /// Takes a piece of the body that was read, `None` at its end, and holds it to the limits.
@@ -101,8 +101,8 @@ impl Request<'_> {
         if upload.bytes > self.limits.request_body_max_bytes.get() {
             return Err(Failure::Refused(Refusal::BodyTooLarge));
         }
-        let waited = u64::try_from(upload.wait_nanos).unwrap_or(0);
-        if !is_end && Duration::from_nanos(waited) > self.limits.client_body_timeout_s.get() {
+        let waited = nanoseconds(upload.wait_nanos);
+        if !is_end && waited > self.limits.client_body_timeout_s.get() {
             return Err(Failure::Refused(Refusal::BodyTooSlow));
         }
         Ok(piece)
