@@ -118,17 +118,18 @@ async fn handshake(
 ) -> Option<(Stream, bool)> {
     let mut phase = service.listener.phase.clone();
     let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
-    let accepted = tokio::select! {
-        accepted = tokio::time::timeout(limits.client_head_timeout_s.get(), tls::accept(tls, socket.clone())) => accepted,
-        _ = closing => return None,
-    };
-    match accepted {
-        Ok(Ok(accepted)) => return Some(accepted),
-        // Not logged: whoever only tries whether the port is open fails too.
-        Ok(Err(_)) => service.shared.metrics.broken_heads.with(&[]).inc(),
-        Err(_) => count_refusal(service, peer, Refusal::HeadTooSlow),
+    let handshake = tls::accept(tls, socket.clone());
+    tokio::select! {
+        accepted = tokio::time::timeout(limits.client_head_timeout_s.get(), handshake) => match accepted {
+            // Not logged: whoever only tries whether the port is open fails too.
+            Ok(accepted) => accepted.inspect_err(|_| service.shared.metrics.broken_heads.with(&[]).inc()).ok(),
+            Err(_) => {
+                count_refusal(service, peer, Refusal::HeadTooSlow);
+                None
+            }
+        },
+        _ = closing => None,
     }
-    None
 }
 
 /// Serves the streams of a connection of HTTP/2.

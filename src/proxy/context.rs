@@ -286,7 +286,6 @@ impl Context {
             observer.response_end(at);
             self.response_end = Some(at);
             self.timing.upstream_ended(at);
-            self.end_leg(at);
         }
     }
 

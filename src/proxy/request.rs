@@ -105,38 +105,47 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
 /// Refuses a stream of HTTP/2 beyond the limit on connections: its client may send the request again.
 pub fn refuse(service: &Service, mut client: Exchange) {
     let mut request = Request::new(service, &client);
-    if request.endpoint.is_some() {
-        request.begin(&client);
-        let failure = Failure::Refused(Refusal::TooManyConnections);
-        request.context.end(failure.response_and_end("").1);
-    }
+    let failure = Failure::Refused(Refusal::TooManyConnections);
+    request.context.end(failure.response_and_end("").1);
     client.refuse();
 }
 
 impl<'a> Request<'a> {
+    /// Takes id, trace and endpoint from the head, and starts recording.
     fn new(service: &'a Service, client: &Exchange) -> Request<'a> {
-        let shared = &*service.shared;
-        let context = Context::new(service.shared.clone(), service.role.clone(), client.arrival);
+        let (shared, head, role) = (&*service.shared, client.head(), &service.role);
+        let endpoint = generation_endpoint(head);
+        let sent_id = identity::request_id(&head.headers);
+        let has_made_id = sent_id.is_none() && *role == Role::Front;
+        let id = sent_id.or_else(|| has_made_id.then(identity::new_request_id));
+        let mut context = Context::new(service.shared.clone(), role.clone(), client.arrival);
+        context.begin_trace(&head.headers, endpoint.is_some());
+        match endpoint {
+            Some(endpoint) => context.start_recording(endpoint, id.as_deref(), &head.headers),
+            None => context.expect_server_info(head.uri.path()),
+        }
         Request {
             service,
             shared,
-            limits: shared.limits(&service.role),
+            limits: shared.limits(role),
             context,
-            endpoint: generation_endpoint(client.head()),
-            id: identity::request_id(&client.head().headers),
-            has_made_id: false,
-            sends_stamps: false,
+            endpoint,
+            id,
+            has_made_id,
+            sends_stamps: *role == Role::Front && may_have_stamps(shared, client),
             keeps_alive: client.session.get_keepalive().is_some() && !service.listener.is_closing(),
             fault: None,
             upload: Upload::default(),
-            response: Response::of(client.head()),
+            response: Response::of(head),
             upload_waits_since: client.arrival,
             last_activity: client.arrival,
         }
     }
 
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        self.begin(client);
+        if self.endpoint.is_none() && self.service.role == Role::Front {
+            self.shared.metrics.passed_through.with(&[]).inc();
+        }
         self.check(client)?;
         self.inject(client).await?;
         self.exchange(client).await
@@ -155,43 +164,6 @@ impl<'a> Request<'a> {
             Kind::Slow | Kind::Cut => self.fault = Some(injected),
         }
         Ok(())
-    }
-
-    /// Takes id, trace and endpoint from the head, and starts recording.
-    fn begin(&mut self, client: &Exchange) {
-        let head = client.head();
-        let generates = self.endpoint.is_some();
-        self.context.begin_trace(&head.headers, generates);
-        if self.service.role == Role::Front {
-            self.has_made_id = self.id.is_none();
-            self.id.get_or_insert_with(identity::new_request_id);
-            self.sends_stamps = self.may_have_stamps(client);
-            if !generates {
-                self.shared.metrics.passed_through.with(&[]).inc();
-            }
-        }
-        match self.endpoint {
-            Some(endpoint) => {
-                let id = self.id.as_deref();
-                self.context.start_recording(endpoint, id, &head.headers);
-            }
-            None => self.context.expect_server_info(head.uri.path()),
-        }
-    }
-
-    fn may_have_stamps(&self, client: &Exchange) -> bool {
-        let headers = &client.head().headers;
-        let header = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
-        if header(&heads::STAMPS) != Some(b"1") {
-            return false;
-        }
-        let config = self.shared.config.load();
-        let token = config.stamps_token.as_ref().zip(header(&heads::TOKEN));
-        match config.stamps {
-            StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
-            StampsPolicy::Token => token.is_some_and(|(token, given)| token.matches(given)),
-            StampsPolicy::Never => false,
-        }
     }
 
     /// Holds the head, and the length that it announces, to the limits and to what can be passed on safely.
@@ -307,9 +279,9 @@ impl<'a> Request<'a> {
                 return Err(Failure::Internal(why));
             }
             if !upstreams.connect_failed(chosen) {
-                let (_, outcome, _) = failure::of_connection(&error, false);
+                let (_, outcome, _) = failure::of_connection(&error);
                 self.context.upstream_unreachable(began, outcome);
-                return Err(Failure::NoConnection(error));
+                return Err(Failure::Upstream(error));
             }
         }
     }
@@ -399,6 +371,22 @@ impl<'a> Request<'a> {
         };
         // Stamps that are not valid in a header are left out: they fail no request.
         let _ = head.insert_header(name, value);
+    }
+}
+
+/// Whether a client asks for our stamps and may have them.
+fn may_have_stamps(shared: &Shared, client: &Exchange) -> bool {
+    let headers = &client.head().headers;
+    let header = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+    if header(&heads::STAMPS) != Some(b"1") {
+        return false;
+    }
+    let config = shared.config.load();
+    let token = config.stamps_token.as_ref().zip(header(&heads::TOKEN));
+    match config.stamps {
+        StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
+        StampsPolicy::Token => token.is_some_and(|(token, given)| token.matches(given)),
+        StampsPolicy::Never => false,
     }
 }
 

@@ -5,11 +5,9 @@ use serde_json::Value;
 
 use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
-use crate::proxy::legs;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
 use crate::request::internal::Sending;
-use crate::request::observer::End;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::telemetry::prometheus::RequestPhase;
@@ -127,15 +125,15 @@ impl Context {
             return;
         };
         let sendings = &mut observer.row_mut().internal.trace.sendings;
-        if failed.is_some() && sendings.len() >= MAX_FAILED {
-            return;
+        if failed.is_none() || sendings.len() < MAX_FAILED {
+            let upstream = self.upstream.clone();
+            sendings.push(Sending {
+                span,
+                upstream,
+                at,
+                failed,
+            });
         }
-        sendings.push(Sending {
-            span,
-            upstream: self.upstream.clone(),
-            at,
-            failed,
-        });
     }
 
     /// The request's body named a room, so that this is one of two legs; `None` if all of it was read and named none.
@@ -164,16 +162,6 @@ impl Context {
         let may = |worker: &str| self.observer.is_some() && self.shared.role(worker) != Some(None);
         self.attempt_data()
             .is_some_and(|attempt| attempt.room.is_none() && may(&attempt.worker))
-    }
-
-    /// Ends the recording of a leg that has no row here.
-    pub(super) fn end_leg(&mut self, at: Stamp) {
-        if let Some(attempt) = &self.attempt
-            && let Some(leg) = self.observer.take_if(|_| self.is_leg)
-        {
-            let response = leg.finish(End::Complete, at);
-            legs::note_response(&mut attempt.data.lock(), &response);
-        }
     }
 
     /// At a hop: reads the response if `path` asks the server what it is.

@@ -18,7 +18,6 @@ use super::{Context, outcome_of};
 impl Context {
     /// Ends the request and hands on its rows. Does nothing when called again.
     pub fn end(&mut self, end: End) {
-        self.end_leg(self.shared.clock.now());
         let (observer, attempt) = (self.observer.take(), self.attempt.take());
         if observer.is_none() && attempt.is_none() {
             return;
@@ -29,7 +28,10 @@ impl Context {
         let request = self.request.take();
         let attempts = request.map(|request| self.shared.joins.close(&request, now));
         let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
-        let mut rows = observer.map(|observer| self.rows(*observer, attempts, &end, now));
+        let mut rows = observer.map(|observer| match self.is_leg {
+            true => observer.finish(End::Complete, now),
+            false => self.rows(*observer, attempts, &end, now),
+        });
         if let Some(leg) = leg {
             rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
         }
@@ -38,6 +40,8 @@ impl Context {
             if let Some(response) = &rows {
                 legs::note_response(&mut attempt.data.lock(), response);
             }
+            // The front here has the row of a leg.
+            rows = rows.filter(|_| !self.is_leg);
             let recorded = rows.iter().flatten().next().map(Row::outcome);
             let mut data = attempt.data.lock();
             let outcome = recorded.unwrap_or_else(|| outcome_of(end, data.status));

@@ -63,7 +63,9 @@ impl Tables {
     /// Returns the sizes of all tables, so that a leak shows.
     fn sizes(&self) -> [usize; 3] {
         let table = self.joins.table.lock();
-        [table.by_span.len(), table.by_id.len(), table.ended.len()]
+        let by_span = &table.by_span;
+        let spans = [by_span.entries.len(), by_span.since.len()];
+        [spans[0], table.by_id.len(), spans[1]]
     }
 }
 

@@ -60,6 +60,11 @@ const MAX_CAPACITY: usize = 8 * 1024;
 /// A piece of more bytes waits for no other to be written with.
 const MAX_GATHERED: usize = MAX_CAPACITY / 2;
 
+/// Whether a head of this status is the last of its response.
+fn is_final(status: StatusCode) -> bool {
+    !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS
+}
+
 impl Response {
     pub(super) fn of(request: &RequestHeader) -> Response {
         Response {
@@ -86,8 +91,6 @@ impl Response {
         if let Some(error) = self.read_error.take() {
             return Err(error);
         }
-        let is_final =
-            |head: StatusCode| !head.is_informational() || head == StatusCode::SWITCHING_PROTOCOLS;
         if !up.get_status().is_some_and(is_final)
             && let HttpTask::Header(head, is_end) = up.read_response_task().await?
         {
@@ -316,7 +319,7 @@ impl Request<'_> {
         match &part {
             Part::Head(head, _) => {
                 is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-                let is_final = is_switch || !head.status.is_informational();
+                let is_final = is_final(head.status);
                 if !is_final && self.response.version < Version::HTTP_11 {
                     // RFC 9110, section 15.2.
                     return Ok(());
