@@ -256,8 +256,9 @@ impl Context {
                 true => self.body_timing,
                 false => self.body_timing.so_far(),
             };
-            let in_flight = self.attempt_in_flight.iter_mut();
-            in_flight.for_each(|one| one.enter(RequestPhase::Streaming));
+        }
+        if let Some(in_flight) = self.attempt_in_flight.as_mut().filter(|_| is_first) {
+            in_flight.enter(RequestPhase::Streaming);
         }
         let Some(observer) = &mut self.observer else {
             return;
@@ -274,12 +275,9 @@ impl Context {
                     (None, None) => {}
                 }
             }
-            if observer.is_streaming() {
-                self.is_streaming = true;
-                let at_server = self.attempt_in_flight.iter_mut();
-                let at_server = at_server.filter(|_| self.role == Role::Front);
-                let in_flight = self.in_flight.iter_mut().chain(at_server);
-                in_flight.for_each(|one| one.enter(RequestPhase::Streaming));
+            self.is_streaming = observer.is_streaming();
+            if let Some(in_flight) = self.in_flight.as_mut().filter(|_| self.is_streaming) {
+                in_flight.enter(RequestPhase::Streaming);
             }
         }
         if is_end {

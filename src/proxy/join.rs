@@ -82,7 +82,7 @@ struct WaitingRows {
 }
 
 /// The open requests of one id. Once there were several, an attempt with that id is joined to none, not even to the last one left.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OpenRequests {
     count: usize,
     only: Option<SharedRequest>,
@@ -125,14 +125,9 @@ impl Joins {
         let request = SharedRequest::default();
         id.clone_into(&mut request.0.lock().id);
         let mut table = self.table.lock();
-        match table.by_id.get_mut(id) {
-            Some(same) => (same.count, same.only) = (same.count + 1, None),
-            None => {
-                let only = Some(request.clone());
-                let same = OpenRequests { count: 1, only };
-                table.by_id.insert(id.to_owned(), same);
-            }
-        }
+        let same = table.by_id.entry(id.to_owned()).or_default();
+        same.count += 1;
+        same.only = (same.count == 1).then(|| request.clone());
         request
     }
 
@@ -330,10 +325,9 @@ impl Table {
         id: Option<&str>,
     ) -> (Option<SharedRequest>, Option<&'static str>) {
         if let Some(request) = parent.and_then(|span| self.by_span.entries.get(&span.number())) {
-            let by = if request.0.lock().is_closed {
-                "late"
-            } else {
-                "span"
+            let by = match request.0.lock().is_closed {
+                true => "late",
+                false => "span",
             };
             return (Some(request.clone()), Some(by));
         }

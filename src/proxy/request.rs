@@ -332,10 +332,9 @@ impl<'a> Request<'a> {
             return;
         };
         // An id that we made stands for an empty one that was sent. One that arrived in a header is valid in one.
+        let made = self.id.as_deref().filter(|_| self.has_made_id);
         let sent = client.head().headers.get(&identity::ID);
-        let sent = sent.filter(|_| !self.has_made_id);
-        let id = sent.map(HeaderValue::as_bytes);
-        if let Some(id) = id.or(self.id.as_deref().map(str::as_bytes)) {
+        if let Some(id) = made.map(str::as_bytes).or(sent.map(HeaderValue::as_bytes)) {
             let _ = head.insert_header(REQUEST_ID, id);
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());

@@ -36,10 +36,8 @@ impl Context {
             _ => metrics.begin_attempt(&worker),
         });
         let mut attempt = Attempt::new(span, worker, host, self.arrival);
-        attempt.parent = self.trace.as_ref().and_then(|trace| {
-            let (trace, span) = (trace.id, trace.parent?);
-            Some(ParentSpan { trace, span })
-        });
+        let parent = self.trace.and_then(|trace| trace.parent.zip(Some(trace.id)));
+        attempt.parent = parent.map(|(span, trace)| ParentSpan { trace, span });
         self.attempt = Some(self.shared.joins.join(attempt, id));
     }
 

@@ -50,6 +50,9 @@ pub(super) struct Response {
     pub(super) upload_error: Option<Box<Error>>,
 }
 
+/// A head or, in the buffer, a piece of a body that was read; and whether it is the end.
+type Read = pingora::Result<(Option<Box<ResponseHeader>>, bool)>;
+
 /// The most parts of a response that are read while a write to the client is pending, and the most bytes.
 const MAX_READ_AHEAD: usize = 4;
 const MAX_READ_AHEAD_BYTES: usize = 64 * 1024;
@@ -83,11 +86,7 @@ impl Response {
 
     /// Reads a head, or a piece of the body into `buffer`; and whether it is the end. If it `gathers`, a piece is all that has
     /// arrived by now: many events become one write.
-    async fn read(
-        &mut self,
-        up: &mut HttpSession,
-        gathers: bool,
-    ) -> pingora::Result<(Option<Box<ResponseHeader>>, bool)> {
+    async fn read(&mut self, up: &mut HttpSession, gathers: bool) -> Read {
         if let Some(error) = self.read_error.take() {
             return Err(error);
         }
@@ -162,8 +161,7 @@ impl Request<'_> {
                     {
                         hold(fault, client).await?;
                     }
-                    let at = self.shared.clock.now();
-                    let part = self.take_response(read, at)?;
+                    let part = self.take_response(read)?;
                     if self.response.is_read && self.upload.is_over {
                         // Before the client has all of it, so that its next request finds the connection.
                         self.release(up, peer).await;
@@ -230,12 +228,9 @@ impl Request<'_> {
         Ok(next)
     }
 
-    /// Takes what was read from upstream at `at`.
-    fn take_response(
-        &mut self,
-        read: pingora::Result<(Option<Box<ResponseHeader>>, bool)>,
-        at: Stamp,
-    ) -> Result<Part, Failure> {
+    /// Takes what was just read from upstream.
+    fn take_response(&mut self, read: Read) -> Result<Part, Failure> {
+        let at = self.shared.clock.now();
         let (head, mut is_end) = read.map_err(|error| {
             let error = self.response.upload_error.take().unwrap_or(error);
             Failure::Upstream(error.into_up())
@@ -308,7 +303,8 @@ impl Request<'_> {
         stamps
     }
 
-    /// Passes a part of the response on to the client, with what an injected fault does to it.
+    /// Passes a part of the response on to the client, with what an injected fault does to it. Reads ahead from `up` while the write
+    /// is pending.
     async fn pass(
         &mut self,
         part: Part,
@@ -336,7 +332,22 @@ impl Request<'_> {
             }
             Part::Body(_, is_last) => is_end = *is_last,
         }
-        let buffer = self.write(part, client, up).await?;
+        let limit = self.write_limit(client);
+        let read_ahead = self.read_ahead(up);
+        let written = client.write(part, limit, read_ahead).await;
+        if let Some(since) = self.context.timing.write_pending_since {
+            let now = self.shared.clock.now();
+            self.context.timing.write_over(now);
+            // Nothing of the request's body was read meanwhile.
+            let pending = now.nanos_since(since);
+            self.upload_waits_since = self.upload_waits_since.plus_nanos(pending);
+            self.last_activity = now;
+        }
+        let buffer = written.map_err(|error| match error {
+            NotWritten::Stalled => Failure::ClientStalled,
+            NotWritten::Interrupted(failure) => failure,
+            NotWritten::ClientGone => Failure::ClientGone,
+        })?;
         if (1..=MAX_CAPACITY).contains(&buffer.capacity()) {
             self.response.buffer = buffer;
         }
@@ -352,31 +363,6 @@ impl Request<'_> {
         // The upstream's end of an upgraded connection is the end of both.
         self.upload.is_over |= is_end && client.session.was_upgraded();
         Ok(())
-    }
-
-    /// Writes a part to the client, and reads ahead from `up` while the write is pending.
-    async fn write(
-        &mut self,
-        part: Part,
-        client: &mut Exchange,
-        up: Option<&mut HttpSession>,
-    ) -> Result<Vec<u8>, Failure> {
-        let limit = self.write_limit(client);
-        let read_ahead = self.read_ahead(up);
-        let written = client.write(part, limit, read_ahead).await;
-        if let Some(since) = self.context.timing.write_pending_since {
-            let now = self.shared.clock.now();
-            self.context.timing.write_over(now);
-            // Nothing of the request's body was read meanwhile.
-            let pending = now.nanos_since(since);
-            self.upload_waits_since = self.upload_waits_since.plus_nanos(pending);
-            self.last_activity = now;
-        }
-        written.map_err(|error| match error {
-            NotWritten::Stalled => Failure::ClientStalled,
-            NotWritten::Interrupted(failure) => failure,
-            NotWritten::ClientGone => Failure::ClientGone,
-        })
     }
 
     /// Reads on while a write to the client is pending, up to what may be kept. Ends only by a failure.
@@ -395,8 +381,7 @@ impl Request<'_> {
                 break;
             }
             let read = self.response.read(up, true).await;
-            let at = clock.now();
-            let part = match self.take_response(read, at) {
+            let part = match self.take_response(read) {
                 Ok(part) => part,
                 // What was read before is passed on first.
                 Err(Failure::Upstream(error)) => {
