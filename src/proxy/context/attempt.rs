@@ -36,7 +36,9 @@ impl Context {
             _ => metrics.begin_attempt(&worker),
         });
         let mut attempt = Attempt::new(span, worker, host, self.arrival);
-        let parent = self.trace.and_then(|trace| trace.parent.zip(Some(trace.id)));
+        let parent = self
+            .trace
+            .and_then(|trace| trace.parent.zip(Some(trace.id)));
         attempt.parent = parent.map(|(span, trace)| ParentSpan { trace, span });
         self.attempt = Some(self.shared.joins.join(attempt, id));
     }

@@ -3,7 +3,6 @@
 use crate::clock::Stamp;
 use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
-use crate::proxy::legs;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{append_lost_server, failed_text};
 use crate::request::body_timing::BodyTiming;
@@ -36,14 +35,17 @@ impl Context {
             rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
         }
         if let Some(attempt) = attempt {
-            // Before the attempt ends: whoever waits for this leg then has all of it.
-            if let Some(response) = &rows {
-                legs::note_response(&mut attempt.data.lock(), response);
+            let mut data = attempt.data.lock();
+            if let Some(response) = rows
+                .as_ref()
+                .filter(|_| data.role != Some(ServerRole::Decode))
+            {
+                let times = response.iter().map(|row| row.timeline.as_prefill());
+                data.prefill = times.collect();
             }
             // The front here has the row of a leg.
             rows = rows.filter(|_| !self.is_leg);
             let recorded = rows.iter().flatten().next().map(Row::outcome);
-            let mut data = attempt.data.lock();
             let outcome = recorded.unwrap_or_else(|| outcome_of(end, data.status));
             data.outcome = Some(outcome);
             data.ended.get_or_insert(now);
