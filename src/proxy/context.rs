@@ -60,8 +60,8 @@ pub struct Context {
     observer: Option<Box<Observer>>,
     /// At a hop whose front writes the row: only the body's room is read and, of a prefill server, the response.
     is_leg: bool,
-    /// Body bytes of the request.
-    request_bytes: u64,
+    /// Body bytes of the request that were read.
+    pub request_bytes: u64,
     /// Body bytes of the response.
     response_bytes: u64,
     /// When the last of the response was read, or we answered ourselves; the client may still be sending.
@@ -158,6 +158,7 @@ impl Context {
 
     /// Takes a piece of the request's body.
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
+        self.request_bytes += bytes.len() as u64;
         let end = &mut self.so_far.request_end;
         if is_end && end.is_none() {
             *end = Some(self.shared.clock.now());
@@ -167,7 +168,6 @@ impl Context {
         };
         observer.request_body(bytes);
         let room = observer.room().filter(|_| self.role != Role::Front);
-        self.request_bytes += bytes.len() as u64;
         if self.role == Role::Front {
             let timeline = observer.timeline_mut();
             timeline.set(Moment::RequestEnd, self.so_far.request_end);

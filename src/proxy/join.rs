@@ -283,14 +283,15 @@ impl Joins {
         ] {
             self.metrics.join_entries.with(&[name]).set(entries as i64);
         }
-        table.by_span.sweep(now, MEMORY);
-        table.by_response_id.sweep(now, MEMORY);
-        table.by_room.sweep(now, ROOM_MEMORY);
         let mut rows = Vec::new();
         let has_waited = |one: &WaitingRows| now.nanos_since(one.since) > MAX_WAIT;
         while table.waiting.front().is_some_and(has_waited) {
             rows.extend(table.release_oldest(self));
         }
+        // Only now: at the end everything is old, and rows found their other legs by their rooms.
+        table.by_span.sweep(now, MEMORY);
+        table.by_response_id.sweep(now, MEMORY);
+        table.by_room.sweep(now, ROOM_MEMORY);
         rows
     }
 }

@@ -297,7 +297,7 @@ impl<'a> Request<'a> {
         let is_broken = *error.esource() == ErrorSource::Upstream
             && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
         let may = self.endpoint.is_none() && head.method.is_idempotent() && error.retry();
-        is_broken && may && !self.response.has_arrived && self.upload.bytes == 0
+        is_broken && may && !self.response.has_arrived && self.context.request_bytes == 0
     }
 
     /// Returns the head of this attempt, with our id and our span in it.

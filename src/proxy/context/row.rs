@@ -73,8 +73,7 @@ impl Context {
         // A response with a hop's stamps, or one that names a server, is from a server.
         let may_be_routers =
             head.is_some() && self.so_far.hop.is_none() && self.named_host.is_none();
-        let status = row.status.and_then(|status| u16::try_from(status).ok());
-        let error = status.filter(|status| *status >= 400 && may_be_routers);
+        let error = row.status.filter(|status| *status >= 400 && may_be_routers);
         row.internal.is_routers_error = error
             .zip(attempts.as_ref())
             .is_some_and(|(status, attempts)| attempts.leave_to_router(status));

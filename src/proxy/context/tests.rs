@@ -251,17 +251,10 @@ fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
 #[test]
 fn a_servers_role_is_in_its_server_info() {
     let nested = "\"a\":{\"disaggregation_mode\":\"decode\"}";
+    let is = |role| Some(Some(role));
     for (path, mode, role) in [
-        (
-            "/server_info",
-            "\"prefill\"",
-            Some(Some(ServerRole::Prefill)),
-        ),
-        (
-            "/get_server_info",
-            "\"decode\"",
-            Some(Some(ServerRole::Decode)),
-        ),
+        ("/server_info", "\"prefill\"", is(ServerRole::Prefill)),
+        ("/get_server_info", "\"decode\"", is(ServerRole::Decode)),
         ("/server_info", "\"null\"", Some(None)),
         ("/server_info", "null", None),
         ("/model_info", "\"decode\"", None),

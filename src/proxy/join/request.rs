@@ -32,10 +32,10 @@ pub struct RequestAttempts {
 
 impl RequestAttempts {
     /// Whether an error response of this status is the router's own: no server had the request, or all failed otherwise.
-    pub fn leave_to_router(&self, status: u16) -> bool {
+    pub fn leave_to_router(&self, status: u64) -> bool {
         let prefill = self.prefill_leg.as_ref().map(|leg| leg.lock().clone());
         let legs = || self.last.iter().chain(&prefill);
-        let is_servers = |attempt: &Attempt| attempt.status == Some(status);
+        let is_servers = |attempt: &Attempt| attempt.status.map(u64::from) == Some(status);
         let is_servers = legs().chain(&self.others).any(is_servers);
         let has_failed = || legs().any(Attempt::has_failed);
         match self.count {

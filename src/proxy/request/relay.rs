@@ -78,12 +78,6 @@ impl Response {
         }
     }
 
-    /// Whether the upstream did not take the request in time, and has not answered it either.
-    fn is_request_untaken(&self) -> bool {
-        let error = self.upload_error.as_ref();
-        !self.has_begun && error.is_some_and(|error| *error.etype() == ErrorType::WriteTimedout)
-    }
-
     /// Reads a head, or a piece of the body into `buffer`; and whether it is the end. If it `gathers`, a piece is all that has
     /// arrived by now: many events become one write.
     async fn read(&mut self, up: &mut HttpSession, gathers: bool) -> Read {
@@ -152,7 +146,10 @@ impl Request<'_> {
                 self.release(up, peer).await;
                 return Ok(());
             }
-            let is_untaken = self.response.is_request_untaken();
+            // The upstream did not take the request in time, and has not answered it either.
+            let has_timed_out = |error: &Box<Error>| *error.etype() == ErrorType::WriteTimedout;
+            let upload_error = self.response.upload_error.as_ref();
+            let is_untaken = !self.response.has_begun && upload_error.is_some_and(has_timed_out);
             let done = tokio::select! {
                 biased;
                 read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
