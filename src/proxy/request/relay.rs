@@ -147,8 +147,8 @@ impl Request<'_> {
                 return Ok(());
             }
             // The upstream did not take the request in time, and has not answered it either.
-            let has_timed_out = |error: &Box<Error>| *error.etype() == ErrorType::WriteTimedout;
-            let upload_error = self.response.upload_error.as_ref();
+            let has_timed_out = |error: &Error| *error.etype() == ErrorType::WriteTimedout;
+            let upload_error = self.response.upload_error.as_deref();
             let is_untaken = !self.response.has_begun && upload_error.is_some_and(has_timed_out);
             let done = tokio::select! {
                 biased;
