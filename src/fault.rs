@@ -49,10 +49,9 @@ names! {
 }
 
 impl Fault {
-    /// Returns the delay of a piece of the response's body.
-    pub fn delay(&self) -> Option<Duration> {
-        let ms = self.ms.filter(|_| self.kind == Kind::Slow);
-        ms.map(|ms| Duration::from_millis(ms.into()))
+    /// Returns [`Fault::ms`].
+    pub fn time(&self) -> Option<Duration> {
+        self.ms.map(|ms| Duration::from_millis(ms.into()))
     }
 
     /// Parses a fault from JSON.
@@ -60,15 +59,11 @@ impl Fault {
     /// # Errors
     /// The field, what is wrong with it, and a hint.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
-        let read: Result<Map<String, Value>, _> = serde_json::from_slice(json);
-        let problem = match read {
-            Ok(fields) if fields.contains_key("kind") => return Fault::from_fields(fields),
-            Ok(_) => "kind: is missing".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        Err(format!(
-            "{problem}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}"
-        ))
+        let fields: Result<Map<String, Value>, _> = serde_json::from_slice(json);
+        let fields = fields.map_err(|error| error.to_string());
+        fields.and_then(Fault::from_fields).map_err(|problem| {
+            format!("{problem}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
+        })
     }
 
     /// Reads a fault from its fields, of which numbers may be texts with a unit.
@@ -143,7 +138,7 @@ mod tests {
     const INVALID: &str = r#" | EOF | as in {"kind"
 [1] | expected | as in {"kind"
 {"kind":"reset"} 1 | trailing
-{} | kind: is missing; give an object
+{} | missing field `kind`; give an object
 {"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
 {"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295
 {"kind":"stall","ms":5000000000} | ms = 5000000000: must be

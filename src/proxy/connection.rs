@@ -73,16 +73,16 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
-    let tls = match service.tls() {
-        None => None,
-        Some(tls) => match handshake(service, tls, (&socket, peer), &limits).await {
+    let mut tls = None;
+    if let Some(certificate) = service.tls() {
+        match handshake(service, certificate, (&socket, peer), &limits).await {
             None => return,
             Some((stream, true)) => {
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
-            Some((stream, false)) => Some(stream),
-        },
-    };
+            Some((stream, false)) => tls = Some(stream),
+        }
+    }
     // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
     let takes_http2 = tls.is_none() && service.role == Role::Front;
     let clock = service.shared.clock.clone();
@@ -118,17 +118,19 @@ async fn handshake(
 ) -> Option<(Stream, bool)> {
     let mut phase = service.listener.phase.clone();
     let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
+    let handshake = tls::accept(tls, socket.clone());
+    let handshake = tokio::time::timeout(limits.client_head_timeout_s.get(), handshake);
     let accepted = tokio::select! {
-        accepted = tokio::time::timeout(limits.client_head_timeout_s.get(), tls::accept(tls, socket.clone())) => accepted,
+        accepted = handshake => accepted,
         _ = closing => return None,
     };
-    match accepted {
-        Ok(Ok(accepted)) => return Some(accepted),
-        // Not logged: whoever only tries whether the port is open fails too.
-        Ok(Err(_)) => service.shared.metrics.broken_heads.with(&[]).inc(),
-        Err(_) => count_refusal(service, peer, Refusal::HeadTooSlow),
-    }
-    None
+    let Ok(accepted) = accepted else {
+        count_refusal(service, peer, Refusal::HeadTooSlow);
+        return None;
+    };
+    // Not logged: whoever only tries whether the port is open fails too.
+    let broken_heads = &service.shared.metrics.broken_heads;
+    accepted.inspect_err(|_| broken_heads.with(&[]).inc()).ok()
 }
 
 /// Serves the streams of a connection of HTTP/2.

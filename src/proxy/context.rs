@@ -7,7 +7,7 @@ use pingora::http::ResponseHeader;
 
 use crate::client::phase::Phase;
 use crate::clock::Stamp;
-use crate::request::attempt::{FailedAttempt, MAX_FAILED, SpanId};
+use crate::request::attempt::{FailedAttempt, MAX_FAILED};
 use crate::request::body_timing::BodyTiming;
 use crate::request::endpoint::Endpoint;
 use crate::request::headers::{content_type, is_encoded, labels, reported_outcome, smg_worker};
@@ -29,18 +29,15 @@ pub struct Context {
     shared: Arc<Shared>,
     role: Role,
     arrival: Stamp,
-    request_end: Option<Stamp>,
-    forwarded: Option<Stamp>,
-    /// How many times its head was sent upstream.
-    times_sent: u32,
+    /// What the header of our stamps says of it so far: the ends of its body, its last sending with our span, the stamps that a hop
+    /// wrote on the response.
+    so_far: Stamps,
     /// The upstreams that could not be connected to, if these are servers or hops of ours.
     unconnected: Vec<FailedAttempt>,
     /// Counts it as in flight.
     in_flight: Option<InFlight>,
     /// Counts the current attempt at a server as in flight.
     attempt_in_flight: Option<InFlight>,
-    /// The stamps that a hop wrote on the response.
-    hop_stamps: Option<Stamps>,
     /// The server that the response's head named.
     named_host: Option<String>,
     /// The upstream of the current attempt, `host:port`.
@@ -51,8 +48,6 @@ pub struct Context {
     pub timing: Timing,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
-    /// Our own span of the current attempt.
-    span: Option<SpanId>,
     /// At a front with hops in this process: what their attempts are joined to.
     request: Option<SharedRequest>,
     /// At a hop: its attempt.
@@ -65,8 +60,8 @@ pub struct Context {
     observer: Option<Box<Observer>>,
     /// At a hop whose front writes the row: only the body's room is read and, of a prefill server, the response.
     is_leg: bool,
-    /// Body bytes of the request.
-    request_bytes: u64,
+    /// Body bytes of the request that were read.
+    pub request_bytes: u64,
     /// Body bytes of the response.
     response_bytes: u64,
     /// When the last of the response was read, or we answered ourselves; the client may still be sending.
@@ -81,19 +76,15 @@ impl Context {
             shared,
             role,
             arrival,
-            request_end: None,
-            forwarded: None,
-            times_sent: 0,
+            so_far: Stamps::default(),
             unconnected: Vec::new(),
             in_flight: None,
             attempt_in_flight: None,
-            hop_stamps: None,
             named_host: None,
             upstream: String::new(),
             is_at_own_hop: false,
             timing: Timing::default(),
             trace: None,
-            span: None,
             request: None,
             attempt: None,
             server_info: None,
@@ -129,9 +120,8 @@ impl Context {
         };
         self.join_attempt(id);
         if self.attempt.as_ref().is_some_and(|one| !one.needs_row) {
-            if let Role::Hop(worker) = &self.role
-                && self.shared.role(worker) != Some(None)
-            {
+            let worker = self.role.worker();
+            if worker.is_some_and(|worker| self.shared.role(worker) != Some(None)) {
                 self.is_leg = true;
                 self.observer = Some(Box::new(Observer::new(Side::Hop, endpoint, String::new())));
             }
@@ -151,11 +141,9 @@ impl Context {
         let row = observer.row_mut();
         row.labels = labels(headers, &config.label_headers);
         row.process = Some(self.shared.clock_name.clone());
-        if let Role::Hop(worker) = &self.role {
-            row.worker = Some(worker.to_string());
-            row.span_id = self.span;
-            row.attempts = Some(1);
-        }
+        row.worker = self.role.worker().map(str::to_owned);
+        row.span_id = self.so_far.span;
+        row.attempts = Some(1);
         if let Some(trace) = &self.trace {
             row.trace_id = Some(trace.id_text());
             row.parent_span_id = trace.parent;
@@ -170,18 +158,19 @@ impl Context {
 
     /// Takes a piece of the request's body.
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
-        if is_end && self.request_end.is_none() {
-            self.request_end = Some(self.shared.clock.now());
+        self.request_bytes += bytes.len() as u64;
+        let end = &mut self.so_far.request_end;
+        if is_end && end.is_none() {
+            *end = Some(self.shared.clock.now());
         }
         let Some(observer) = &mut self.observer else {
             return;
         };
         observer.request_body(bytes);
         let room = observer.room().filter(|_| self.role != Role::Front);
-        self.request_bytes += bytes.len() as u64;
-        if let (Some(at), Role::Front) = (self.request_end, &self.role) {
+        if self.role == Role::Front {
             let timeline = observer.timeline_mut();
-            timeline.set_if_unknown(Moment::RequestEnd, at);
+            timeline.set(Moment::RequestEnd, self.so_far.request_end);
         }
         if room.is_some() || (is_end && self.is_leg) {
             self.room_read(room);
@@ -206,6 +195,7 @@ impl Context {
 
     /// Leaves the time since `began`, when nothing was sent, out of the proxy's own. Returns its nanoseconds.
     pub fn exclude_since(&mut self, began: Stamp) -> i64 {
+        self.timing.upstream_ended(began);
         let nanos = self.shared.clock.now().nanos_since(began);
         self.timing.exclude(nanos);
         nanos
@@ -224,13 +214,13 @@ impl Context {
             Role::Front => smg_worker(&head.headers),
             Role::Hop(_) => None,
         });
-        self.hop_stamps = hop;
+        self.so_far.hop = hop.map(Box::new);
         let host = self.host();
         let Some(observer) = &mut self.observer else {
             return;
         };
         observer.row_mut().host = host;
-        if let Some(hop) = &self.hop_stamps {
+        if let Some(hop) = &self.so_far.hop {
             observer.set_reported_outcome(reported_outcome(&head.headers));
             observer.stamps(hop, &self.shared.clock_name);
         }
@@ -266,8 +256,9 @@ impl Context {
                 true => self.body_timing,
                 false => self.body_timing.so_far(),
             };
-            let in_flight = self.attempt_in_flight.iter_mut();
-            in_flight.for_each(|one| one.enter(RequestPhase::Streaming));
+        }
+        if let Some(in_flight) = self.attempt_in_flight.as_mut().filter(|_| is_first) {
+            in_flight.enter(RequestPhase::Streaming);
         }
         let Some(observer) = &mut self.observer else {
             return;
@@ -284,19 +275,15 @@ impl Context {
                     (None, None) => {}
                 }
             }
-            if observer.is_streaming() {
-                self.is_streaming = true;
-                let at_server = self.attempt_in_flight.iter_mut();
-                let at_server = at_server.filter(|_| self.role == Role::Front);
-                let in_flight = self.in_flight.iter_mut().chain(at_server);
-                in_flight.for_each(|one| one.enter(RequestPhase::Streaming));
+            self.is_streaming = observer.is_streaming();
+            if let Some(in_flight) = self.in_flight.as_mut().filter(|_| self.is_streaming) {
+                in_flight.enter(RequestPhase::Streaming);
             }
         }
         if is_end {
             observer.response_end(at);
             self.response_end = Some(at);
             self.timing.upstream_ended(at);
-            self.end_leg(at);
         }
     }
 
@@ -317,11 +304,6 @@ impl Context {
         self.role == Role::Front || !self.shared.joins.has_front
     }
 
-    /// The request was sent upstream, and that failed.
-    pub fn sending_failed(&mut self) {
-        self.timing.upstream_ended(self.shared.clock.now());
-    }
-
     /// Whether this is a front whose upstreams are servers, or hops of its own before them.
     fn is_before_servers(&self) -> bool {
         self.role == Role::Front && self.shared.is_before_servers()
@@ -338,43 +320,44 @@ impl Context {
         let seen = self.attempt.as_ref().map(HopAttempt::so_far);
         let seen = seen.or_else(of_request).unwrap_or_default();
         let (attempts, failed) = self.attempts_of(seen.count, seen.failed);
-        let worker = match &self.role {
-            Role::Front => None,
-            Role::Hop(worker) => Some(worker.to_string()),
-        };
+        let worker = self.role.worker();
         Stamps {
             clock: self.shared.clock_name.clone(),
             now: Some(self.shared.clock.now()),
             arrival: Some(self.arrival),
-            request_end: self.request_end,
-            forwarded: self.forwarded,
             host: self.host(),
             attempts: Some(attempts),
             joins_engine: self.shared.engine.is_some(),
             is_direct: worker.is_some() || self.shared.is_before_servers(),
-            worker,
-            span: self.span,
+            worker: worker.map(str::to_owned),
             room: self.attempt_data().and_then(|attempt| attempt.room),
             failed,
-            hop: self.hop_stamps.clone().map(Box::new),
+            ..self.so_far.clone()
         }
     }
 
     /// Returns the number of attempts and the failed ones: from what hops of this process saw, what a hop elsewhere reported, and
     /// how often we tried ourselves.
     fn attempts_of(&self, seen: u32, mut failed: Vec<FailedAttempt>) -> (u32, Vec<FailedAttempt>) {
-        let own = self.times_sent + self.unconnected.len() as u32;
-        let hop = self.hop_stamps.as_ref();
+        let is_sent = self.so_far.forwarded.is_some();
+        let own = self.unconnected.len() as u32 + u32::from(is_sent);
+        let hop = self.so_far.hop.as_ref();
         let at_hop = hop.map_or(0, |hop| hop.attempts.unwrap_or(1));
         if failed.is_empty() {
-            // If it was sent to none, its row is of the last one.
-            let is_of_last = usize::from(self.times_sent == 0);
-            let others = self.unconnected.len().saturating_sub(is_of_last);
-            let others = self.unconnected.iter().take(others);
+            // If it was sent to none, its row may be of the last one.
+            let is_of_last = usize::from(!is_sent && self.has_tried_upstream());
+            let others = self.unconnected.iter();
+            let others = others.take(self.unconnected.len().saturating_sub(is_of_last));
             let others = others.chain(hop.iter().flat_map(|hop| &hop.failed));
             failed.extend(others.take(MAX_FAILED).cloned());
         }
         (seen.max(own).max(at_hop), failed)
+    }
+
+    /// Whether the current upstream got the request, or took no connection for it.
+    fn has_tried_upstream(&self) -> bool {
+        let last = self.unconnected.last();
+        self.so_far.forwarded.is_some() || last.is_some_and(|one| one.host == self.upstream)
     }
 
     fn host(&self) -> Option<String> {
@@ -383,16 +366,16 @@ impl Context {
 
     /// Returns the server that we send to ourselves, as records name it.
     fn own_host(&self) -> Option<String> {
-        let configured = match &self.role {
-            Role::Hop(worker) => {
-                let config = self.shared.config.load();
-                config.worker(worker).and_then(|worker| worker.host.clone())
-            }
-            Role::Front if self.shared.is_before_servers() => None,
-            Role::Front => return None,
-        };
-        let address = || (!self.upstream.is_empty()).then(|| self.upstream.clone());
-        configured.or_else(address)
+        let worker = self.role.worker();
+        if worker.is_none() && !self.shared.is_before_servers() {
+            return None;
+        }
+        let config = self.shared.config.load();
+        let worker = worker.and_then(|worker| config.worker(worker));
+        let address = || Some(self.upstream.clone()).filter(|address| !address.is_empty());
+        worker
+            .and_then(|worker| worker.host.clone())
+            .or_else(address)
     }
 }
 

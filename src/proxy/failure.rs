@@ -19,9 +19,7 @@ pub enum Failure {
     ClientGone,
     /// Writes to the client took too long in sum.
     ClientStalled,
-    /// An upstream could not be connected to: nothing was sent.
-    NoConnection(Box<Error>),
-    /// The connection to the upstream broke, its response is not valid, or it did nothing for too long.
+    /// An upstream could not be connected to, the connection broke, its response is not valid, or it did nothing for too long.
     Upstream(Box<Error>),
     /// A fault was injected.
     Injected,
@@ -57,18 +55,15 @@ impl Failure {
             }
             Failure::ClientGone => return (None, End::ClientGone),
             Failure::ClientStalled => (None, client("held up the response for too long")),
-            Failure::NoConnection(error) | Failure::Upstream(error) => {
-                let is_connected = matches!(self, Failure::Upstream(_));
-                let (status, outcome, what) = of_connection(error, is_connected);
+            Failure::Upstream(error) => {
+                let (status, outcome, what) = of_connection(error);
                 let mut text = format!("{upstream}: {what}");
                 // Of TLS, Pingora keeps only the text of the library's error.
                 if let Some(context) = error.context.as_ref().filter(|_| what == NO_TLS) {
                     text += &format!(": {}", context.as_str());
                 }
-                (
-                    response(status, format!("upstream: {what}")),
-                    (outcome, text),
-                )
+                let response = response(status, format!("upstream: {what}"));
+                (response, (outcome, text))
             }
             Failure::Injected => (None, (ProxyError, "an injected fault".to_owned())),
             Failure::Internal(reason) => {
@@ -81,14 +76,21 @@ impl Failure {
 }
 
 const NO_TLS: &str = "the TLS connection failed";
+/// Errors of what was received, as Pingora names them.
+const INVALID: [&str; 4] = [
+    "InvalidHTTPHeader",
+    "H1Error",
+    "InvalidChunk",
+    "InvalidTrailerEnd",
+];
 
 fn response(status: u16, message: impl Into<Cow<'static, str>>) -> Option<ErrorResponse> {
     let message = message.into();
     Some(ErrorResponse { status, message })
 }
 
-/// Returns status, outcome and text for an error of a connection, which was made or was not.
-pub fn of_connection(error: &Error, is_connected: bool) -> (u16, Outcome, &'static str) {
+/// Returns status, outcome and text for an error of connecting or of a connection.
+pub fn of_connection(error: &Error) -> (u16, Outcome, &'static str) {
     match error.etype() {
         ErrorType::ConnectTimedout => (504, Timeout, "connecting took too long"),
         ErrorType::ReadTimedout => (504, Timeout, "silent for too long"),
@@ -98,18 +100,14 @@ pub fn of_connection(error: &Error, is_connected: bool) -> (u16, Outcome, &'stat
         ErrorType::TLSHandshakeFailure
         | ErrorType::TLSHandshakeTimedout
         | ErrorType::InvalidCert => (502, ProxyError, NO_TLS),
-        _ if !is_connected => (502, ProxyError, "the connection failed"),
+        ErrorType::ConnectError | ErrorType::HandshakeError => {
+            (502, ProxyError, "the connection failed")
+        }
         ErrorType::ConnectionClosed => {
             let text = "connection closed before the end of the response";
             (502, UpstreamDied, text)
         }
-        etype if is_invalid(etype) => (502, UpstreamDied, "not valid HTTP/1.1"),
+        etype if INVALID.contains(&etype.as_str()) => (502, UpstreamDied, "not valid HTTP/1.1"),
         _ => (502, UpstreamDied, "connection broke"),
     }
-}
-
-/// Whether what was received is not valid HTTP.
-fn is_invalid(etype: &ErrorType) -> bool {
-    let of_body = ["InvalidChunk", "InvalidTrailerEnd"].contains(&etype.as_str());
-    of_body || matches!(etype, ErrorType::InvalidHTTPHeader | ErrorType::H1Error)
 }

@@ -8,6 +8,7 @@
 //! All tables are bounded and forget with time; what is dropped is counted. Pure: time is passed in.
 
 use std::collections::VecDeque;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use ahash::AHashMap as HashMap;
@@ -20,7 +21,6 @@ use crate::telemetry::prometheus::Metrics;
 
 use super::legs;
 
-use self::by_key::AttemptsBy;
 use self::request::Request;
 
 pub use self::request::{RequestAttempts, SharedAttempt};
@@ -53,16 +53,22 @@ pub struct HopAttempt {
 struct Table {
     by_id: HashMap<String, OpenRequests>,
     /// Requests by the spans that they were sent upstream with, for a while after their end too.
-    by_span: HashMap<SpanId, SharedRequest>,
-    /// Spans that are to be forgotten, by the end of their requests.
-    ended: VecDeque<(Stamp, SpanId)>,
+    by_span: Forgetful<u64, SharedRequest>,
     /// Rows that wait, by when they ended.
     waiting: VecDeque<WaitingRows>,
     /// Attempts that belong to no request here, by their room and by the id in their response.
-    by_room: AttemptsBy<u64>,
-    by_response_id: AttemptsBy<String>,
+    by_room: Forgetful<u64, Vec<SharedAttempt>>,
+    by_response_id: Forgetful<String, Vec<SharedAttempt>>,
     /// Attempts that ended until then may belong to the front of the process before or after this one.
     shared_until: Option<Stamp>,
+}
+
+/// Entries that are forgotten some time after they were told to be, or when there are too many.
+#[derive(Debug, Default)]
+struct Forgetful<K, V> {
+    entries: HashMap<K, V>,
+    /// Keys that are to be forgotten, and since when.
+    since: VecDeque<(Stamp, K)>,
 }
 
 /// Rows that wait for more to be known of an attempt.
@@ -76,7 +82,7 @@ struct WaitingRows {
 }
 
 /// The open requests of one id. Once there were several, an attempt with that id is joined to none, not even to the last one left.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OpenRequests {
     count: usize,
     only: Option<SharedRequest>,
@@ -84,8 +90,10 @@ struct OpenRequests {
 
 /// What an attempt was joined by, or why it was not: the label of the metric.
 const JOINED_BY: &str = "span request_id reply late ambiguous nothing elsewhere";
-/// The most spans of ended requests, attempts by a key, and waiting rows, each.
+/// The most spans of ended requests, rooms, ids of responses and waiting rows, each.
 const CAPACITY: usize = 65_536;
+/// The most attempts of a room or id: the two legs of one request, and some more if a client reuses it.
+const MAX_BY_KEY: usize = 8;
 /// How long the spans of an ended request and the id of a response are kept, in nanoseconds: longer than routers wait between
 /// retries.
 const MEMORY: i64 = 60 * NANOS;
@@ -117,20 +125,16 @@ impl Joins {
         let request = SharedRequest::default();
         id.clone_into(&mut request.0.lock().id);
         let mut table = self.table.lock();
-        match table.by_id.get_mut(id) {
-            Some(same) => (same.count, same.only) = (same.count + 1, None),
-            None => {
-                let only = Some(request.clone());
-                let same = OpenRequests { count: 1, only };
-                table.by_id.insert(id.to_owned(), same);
-            }
-        }
+        let same = table.by_id.entry(id.to_owned()).or_default();
+        same.count += 1;
+        same.only = (same.count == 1).then(|| request.clone());
         request
     }
 
     /// The front is about to send a request upstream with `span` as the parent.
     pub fn add_span(&self, request: &SharedRequest, span: SpanId) {
-        self.table.lock().by_span.insert(span, request.clone());
+        let by_span = &mut self.table.lock().by_span.entries;
+        by_span.insert(span.number(), request.clone());
         request.0.lock().spans.push(span);
     }
 
@@ -141,7 +145,8 @@ impl Joins {
             return;
         }
         let mut table = self.table.lock();
-        let named = table.by_response_id.take(id);
+        let named = table.by_response_id.entries.remove(id);
+        let named = named.unwrap_or_default();
         let room = named.first().and_then(|one| one.lock().room);
         let is_one = match room {
             None => named.len() == 1,
@@ -158,7 +163,8 @@ impl Joins {
             [answer] => Some(answer.span),
             _ => None,
         };
-        for attempt in room.map_or(named, |room| table.by_room.take(&room)) {
+        let in_room = room.map(|room| table.by_room.entries.remove(&room));
+        for attempt in in_room.map_or(named, Option::unwrap_or_default) {
             attempt.lock().is_joined = true;
             request.insert(&attempt);
             self.metrics.joins.with(&["reply"]).inc();
@@ -177,7 +183,7 @@ impl Joins {
             }
         }
         for span in std::mem::take(&mut request.spans) {
-            table.forget_later(span, now);
+            table.by_span.forget_later(span.number(), now);
         }
         let attempts = request.attempts(request.answered_by);
         request.attempts.clear();
@@ -224,8 +230,8 @@ impl Joins {
             let is_only = request.0.lock().attempts.len() == 1;
             // A first attempt that answered has no retries.
             match has_answered && is_only {
-                true => drop(table.by_span.remove(&span)),
-                false => table.forget_later(span, now),
+                true => drop(table.by_span.entries.remove(&span.number())),
+                false => table.by_span.forget_later(span.number(), now),
             }
         }
         if !self.has_front && room.is_none() {
@@ -255,7 +261,7 @@ impl Joins {
     pub fn add_room(&self, attempt: &HopAttempt, room: u64, now: Stamp) {
         if attempt.needs_row {
             let by_room = &mut self.table.lock().by_room;
-            by_room.add(room, &attempt.data, now, ROOM_MEMORY);
+            by_room.add(room, &attempt.data, now);
         }
     }
 
@@ -263,7 +269,7 @@ impl Joins {
     pub fn add_response_id(&self, attempt: &HopAttempt, id: &str, now: Stamp) {
         if attempt.needs_row && self.has_front {
             let by_id = &mut self.table.lock().by_response_id;
-            by_id.add(id.to_owned(), &attempt.data, now, MEMORY);
+            by_id.add(id.to_owned(), &attempt.data, now);
         }
     }
 
@@ -273,19 +279,19 @@ impl Joins {
         let mut table = self.table.lock();
         for (name, entries) in [
             ("requests", table.by_id.len()),
-            ("spans", table.by_span.len()),
+            ("spans", table.by_span.entries.len()),
         ] {
             self.metrics.join_entries.with(&[name]).set(entries as i64);
-        }
-        let is_old = |(at, _): &(Stamp, _)| now.nanos_since(*at) > MEMORY;
-        while table.ended.front().is_some_and(is_old) {
-            table.forget_oldest();
         }
         let mut rows = Vec::new();
         let has_waited = |one: &WaitingRows| now.nanos_since(one.since) > MAX_WAIT;
         while table.waiting.front().is_some_and(has_waited) {
             rows.extend(table.release_oldest(self));
         }
+        // Only now: at the end everything is old, and rows found their other legs by their rooms.
+        table.by_span.sweep(now, MEMORY);
+        table.by_response_id.sweep(now, MEMORY);
+        table.by_room.sweep(now, ROOM_MEMORY);
         rows
     }
 }
@@ -319,11 +325,10 @@ impl Table {
         parent: Option<SpanId>,
         id: Option<&str>,
     ) -> (Option<SharedRequest>, Option<&'static str>) {
-        if let Some(request) = parent.and_then(|span| self.by_span.get(&span)) {
-            let by = if request.0.lock().is_closed {
-                "late"
-            } else {
-                "span"
+        if let Some(request) = parent.and_then(|span| self.by_span.entries.get(&span.number())) {
+            let by = match request.0.lock().is_closed {
+                true => "late",
+                false => "span",
             };
             return (Some(request.clone()), Some(by));
         }
@@ -336,16 +341,22 @@ impl Table {
 
     /// Returns the request of another process that was sent with `span`.
     fn request_elsewhere(&mut self, span: SpanId) -> SharedRequest {
-        if self.by_span.len() >= CAPACITY {
-            self.forget_oldest();
+        if self.by_span.entries.len() >= CAPACITY {
+            self.by_span.forget_oldest();
         }
-        self.by_span.entry(span).or_default().clone()
+        self.by_span
+            .entries
+            .entry(span.number())
+            .or_default()
+            .clone()
     }
 
     /// Whether the other leg of a prefill server's attempt has arrived.
     fn has_decode_leg(&self, attempt: &Attempt) -> bool {
-        let mut legs = attempt.room.iter().flat_map(|room| self.by_room.get(room));
-        legs.any(|leg| leg.lock().role == Some(ServerRole::Decode))
+        let rooms = attempt.room.iter();
+        let legs = rooms.filter_map(|room| self.by_room.entries.get(room));
+        legs.flatten()
+            .any(|leg| leg.lock().role == Some(ServerRole::Decode))
     }
 
     /// Lets rows wait. Returns the oldest that do, if they are too many.
@@ -379,9 +390,9 @@ impl Table {
         }
         let room = attempt.room;
         let room = room.filter(|_| attempt.role == Some(ServerRole::Decode));
-        let pair = room.map_or_else(Vec::new, |room| self.by_room.take(&room));
+        let pair = room.and_then(|room| self.by_room.entries.remove(&room));
         let is_other = |leg: &&SharedAttempt| !Arc::ptr_eq(leg, &oldest.attempt);
-        if let Some(prefill) = pair.iter().find(is_other) {
+        if let Some(prefill) = pair.iter().flatten().find(is_other) {
             prefill.lock().is_joined = true;
             legs::put_prefill(&prefill.lock(), &mut oldest.rows);
         }
@@ -393,22 +404,46 @@ impl Table {
         }
         (!is_elsewhere).then_some(oldest.rows)
     }
+}
 
-    fn forget_later(&mut self, span: SpanId, now: Stamp) {
-        self.ended.push_back((now, span));
-        if self.ended.len() > CAPACITY {
+impl<K: Clone + Eq + Hash, V> Forgetful<K, V> {
+    fn forget_later(&mut self, key: K, now: Stamp) {
+        self.since.push_back((now, key));
+        if self.since.len() > CAPACITY {
             self.forget_oldest();
         }
     }
 
     fn forget_oldest(&mut self) {
-        if let Some((_, span)) = self.ended.pop_front() {
-            self.by_span.remove(&span);
+        if let Some((_, key)) = self.since.pop_front() {
+            self.entries.remove(&key);
+        }
+    }
+
+    /// Forgets what is to be forgotten since more than `memory` nanoseconds.
+    fn sweep(&mut self, now: Stamp, memory: i64) {
+        let is_old = |(at, _): &(Stamp, K)| now.nanos_since(*at) > memory;
+        while self.since.front().is_some_and(is_old) {
+            self.forget_oldest();
         }
     }
 }
 
-mod by_key;
+impl<K: Clone + Eq + Hash> Forgetful<K, Vec<SharedAttempt>> {
+    /// Adds an attempt, once however often it is added.
+    fn add(&mut self, key: K, attempt: &SharedAttempt, now: Stamp) {
+        let attempts = self.entries.entry(key.clone()).or_default();
+        let is_first = attempts.is_empty();
+        let is_new = !attempts.iter().any(|one| Arc::ptr_eq(one, attempt));
+        if is_new && attempts.len() < MAX_BY_KEY {
+            attempts.push(attempt.clone());
+        }
+        if is_first {
+            self.forget_later(key, now);
+        }
+    }
+}
+
 mod request;
 #[cfg(test)]
 mod tests;

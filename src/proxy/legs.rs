@@ -6,25 +6,12 @@ use crate::request::attempt::{Attempt, ServerRole, append_lost_server};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
-/// Notes the times that the response to a hop's attempt reported, if that may be the prefill leg of a pair.
-pub fn note_response(attempt: &mut Attempt, response: &[Row]) {
-    let may_prefill = match attempt.role {
-        None => attempt.room.is_some(),
-        Some(role) => role == ServerRole::Prefill,
-    };
-    if may_prefill {
-        let times = response.iter().map(|row| row.timeline.as_prefill());
-        attempt.prefill = times.collect();
-    }
-}
-
 /// Puts the prefill leg of a request into the request's rows.
 pub fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
     for row in rows.iter_mut() {
         row.internal.room = row.internal.room.or(leg.room);
         row.prefilled_by(leg);
-        let times = usize::try_from(row.index).ok();
-        let times = times.and_then(|index| leg.prefill.get(index));
+        let times = leg.prefill.get(row.index as usize);
         row.timeline.set_pair(times.copied().unwrap_or_default());
         put_prefill_replied(leg, row);
         if let Some(error) = &mut row.error {
@@ -41,11 +28,10 @@ pub fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
 /// Sets `prefill_replied` if the router held the response until prefill's was complete: the front saw none of it before.
 fn put_prefill_replied(leg: &Attempt, row: &mut Row) {
     let timeline = &mut row.timeline;
-    let is_one_clock = timeline.side() == Side::Front
-        && timeline.mark(Moment::WorkerFirstToken).is_some()
-        && timeline.relation(ClockOf::Hop) == Relation::Same;
+    let is_one_clock =
+        timeline.side() == Side::Front && timeline.relation(ClockOf::Hop) == Relation::Same;
     let [at_hop, head] =
-        [Moment::WorkerFirstToken, Moment::ResponseHead].map(|moment| timeline.raw(moment));
+        [Moment::WorkerFirstToken, Moment::ResponseHead].map(|moment| timeline.mark(moment));
     let replied = leg.body_timing.last.filter(|_| is_one_clock);
     if let (Some(at_hop), Some(replied), Some(head)) = (at_hop, replied, head)
         && at_hop < replied

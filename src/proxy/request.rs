@@ -79,14 +79,13 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     let (response, end) = failure.response_and_end(&request.context.upstream);
     if !request.response.has_begun {
         request.read_room(&mut client).await;
-    }
-    if let Some(response) = response.filter(|_| !request.response.has_begun) {
-        request.answer(response, end.clone(), &mut client).await;
+        if let Some(response) = response {
+            request.answer(response, end.clone(), &mut client).await;
+        }
     }
     request.context.end(end);
     let is_cut = request.response.has_begun && request.response.ends_by_close;
     let resets = match failure {
-        Failure::ClientGone => false,
         // Else the kernel would hold what the client does not read.
         Failure::ClientStalled => true,
         Failure::Injected if !request.response.has_begun => true,
@@ -106,42 +105,47 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
 /// Refuses a stream of HTTP/2 beyond the limit on connections: its client may send the request again.
 pub fn refuse(service: &Service, mut client: Exchange) {
     let mut request = Request::new(service, &client);
-    if request.endpoint.is_some() {
-        request.begin(&client);
-        let failure = Failure::Refused(Refusal::TooManyConnections);
-        request.context.end(failure.response_and_end("").1);
-    }
+    let failure = Failure::Refused(Refusal::TooManyConnections);
+    request.context.end(failure.response_and_end("").1);
     client.refuse();
 }
 
 impl<'a> Request<'a> {
+    /// Takes id, trace and endpoint from the head, and starts recording.
     fn new(service: &'a Service, client: &Exchange) -> Request<'a> {
-        let shared = &*service.shared;
-        let context = Context::new(service.shared.clone(), service.role.clone(), client.arrival);
+        let (shared, head, role) = (&*service.shared, client.head(), &service.role);
+        let endpoint = generation_endpoint(head);
+        let sent_id = identity::request_id(&head.headers);
+        let has_made_id = sent_id.is_none() && *role == Role::Front;
+        let id = sent_id.or_else(|| has_made_id.then(identity::new_request_id));
+        let mut context = Context::new(service.shared.clone(), role.clone(), client.arrival);
+        context.begin_trace(&head.headers, endpoint.is_some());
+        match endpoint {
+            Some(endpoint) => context.start_recording(endpoint, id.as_deref(), &head.headers),
+            None => context.expect_server_info(head.uri.path()),
+        }
         Request {
             service,
             shared,
-            limits: shared.limits(&service.role),
+            limits: shared.limits(role),
             context,
-            endpoint: generation_endpoint(client.head()),
-            id: identity::request_id(&client.head().headers),
-            has_made_id: false,
-            sends_stamps: false,
+            endpoint,
+            id,
+            has_made_id,
+            sends_stamps: *role == Role::Front && may_have_stamps(shared, client),
             keeps_alive: client.session.get_keepalive().is_some() && !service.listener.is_closing(),
             fault: None,
             upload: Upload::default(),
-            response: Response::of(client.head()),
+            response: Response::of(head),
             upload_waits_since: client.arrival,
             last_activity: client.arrival,
         }
     }
 
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let idle = self.limits.client_idle_timeout_s.get();
-        client
-            .session
-            .set_keepalive(self.keeps_alive.then_some(idle));
-        self.begin(client);
+        if self.endpoint.is_none() && self.service.role == Role::Front {
+            self.shared.metrics.passed_through.with(&[]).inc();
+        }
         self.check(client)?;
         self.inject(client).await?;
         self.exchange(client).await
@@ -156,51 +160,10 @@ impl<'a> Request<'a> {
         };
         match injected.fault.kind {
             Kind::Refuse | Kind::Reset => return Err(Failure::Injected),
-            Kind::Stall => {
-                let time = injected.fault.ms;
-                let time = time.map(|ms| Duration::from_millis(ms.into()));
-                hold(&mut injected, time, client).await?;
-            }
+            Kind::Stall => hold(&mut injected, client).await?,
             Kind::Slow | Kind::Cut => self.fault = Some(injected),
         }
         Ok(())
-    }
-
-    /// Takes id, trace and endpoint from the head, and starts recording.
-    fn begin(&mut self, client: &Exchange) {
-        let head = client.head();
-        let generates = self.endpoint.is_some();
-        self.context.begin_trace(&head.headers, generates);
-        if self.service.role == Role::Front {
-            self.has_made_id = self.id.is_none();
-            self.id.get_or_insert_with(identity::new_request_id);
-            self.sends_stamps = self.may_have_stamps(client);
-            if !generates {
-                self.shared.metrics.passed_through.with(&[]).inc();
-            }
-        }
-        match self.endpoint {
-            Some(endpoint) => {
-                let id = self.id.as_deref();
-                self.context.start_recording(endpoint, id, &head.headers);
-            }
-            None => self.context.expect_server_info(head.uri.path()),
-        }
-    }
-
-    fn may_have_stamps(&self, client: &Exchange) -> bool {
-        let headers = &client.head().headers;
-        let header = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
-        if header(&heads::STAMPS) != Some(b"1") {
-            return false;
-        }
-        let config = self.shared.config.load();
-        let token = config.stamps_token.as_ref().zip(header(&heads::TOKEN));
-        match config.stamps {
-            StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
-            StampsPolicy::Token => token.is_some_and(|(token, given)| token.matches(given)),
-            StampsPolicy::Never => false,
-        }
     }
 
     /// Holds the head, and the length that it announces, to the limits and to what can be passed on safely.
@@ -257,7 +220,6 @@ impl<'a> Request<'a> {
             let Err(mut failure) = self.relay(client, (up, &chosen.peer), head).await else {
                 return Ok(());
             };
-            self.context.sending_failed();
             if !self.can_resend(&mut failure, is_reused, client.head()) {
                 return Err(failure);
             }
@@ -317,15 +279,15 @@ impl<'a> Request<'a> {
                 return Err(Failure::Internal(why));
             }
             if !upstreams.connect_failed(chosen) {
-                let (_, outcome, _) = failure::of_connection(&error, false);
+                let (_, outcome, _) = failure::of_connection(&error);
                 self.context.upstream_unreachable(began, outcome);
-                return Err(Failure::NoConnection(error));
+                return Err(Failure::Upstream(error));
             }
         }
     }
 
-    /// Whether a request whose connection failed is sent again: an idempotent one without a body, if none of a response arrived and
-    /// Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
+    /// Whether a request whose connection failed is sent again: an idempotent one without a body that generates nothing, if none of a
+    /// response arrived and Pingora finds that the kept connection was closed before the request arrived. Any other may have run.
     fn can_resend(&self, failure: &mut Failure, is_reused: bool, head: &RequestHeader) -> bool {
         use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {
@@ -334,8 +296,8 @@ impl<'a> Request<'a> {
         error.retry.decide_reuse(is_reused);
         let is_broken = *error.esource() == ErrorSource::Upstream
             && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
-        let may = head.method.is_idempotent() && error.retry();
-        is_broken && may && !self.response.has_arrived && self.upload.bytes == 0
+        let may = self.endpoint.is_none() && head.method.is_idempotent() && error.retry();
+        is_broken && may && !self.response.has_arrived && self.context.request_bytes == 0
     }
 
     /// Returns the head of this attempt, with our id and our span in it.
@@ -370,10 +332,9 @@ impl<'a> Request<'a> {
             return;
         };
         // An id that we made stands for an empty one that was sent. One that arrived in a header is valid in one.
+        let made = self.id.as_deref().filter(|_| self.has_made_id);
         let sent = client.head().headers.get(&identity::ID);
-        let sent = sent.filter(|_| !self.has_made_id);
-        let id = sent.map(HeaderValue::as_bytes);
-        if let Some(id) = id.or(self.id.as_deref().map(str::as_bytes)) {
+        if let Some(id) = made.map(str::as_bytes).or(sent.map(HeaderValue::as_bytes)) {
             let _ = head.insert_header(REQUEST_ID, id);
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
@@ -386,11 +347,12 @@ impl<'a> Request<'a> {
     /// How long the client may hold up the next write.
     fn write_limit(&self, client: &Exchange) -> Duration {
         // An upgraded connection may live for days: no sum counts there.
-        let sums = !client.session.was_upgraded();
-        let waited = sums.then_some(self.context.timing.write_wait);
-        let waited = waited.and_then(|nanos| u64::try_from(nanos).ok());
+        let waited = match client.session.was_upgraded() {
+            true => 0,
+            false => self.context.timing.write_wait,
+        };
         let stall_limit = self.limits.client_stall_timeout_s.get();
-        stall_limit.saturating_sub(Duration::from_nanos(waited.unwrap_or(0)))
+        stall_limit.saturating_sub(nanoseconds(waited))
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.
@@ -411,14 +373,26 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Waits for a fault: for `time`, or until it is removed.
-async fn hold(
-    fault: &mut Injected,
-    time: Option<Duration>,
-    client: &mut Exchange,
-) -> Result<(), Failure> {
+/// Whether a client asks for our stamps and may have them.
+fn may_have_stamps(shared: &Shared, client: &Exchange) -> bool {
+    let headers = &client.head().headers;
+    let header = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+    if header(&heads::STAMPS) != Some(b"1") {
+        return false;
+    }
+    let config = shared.config.load();
+    let token = config.stamps_token.as_ref().zip(header(&heads::TOKEN));
+    match config.stamps {
+        StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
+        StampsPolicy::Token => token.is_some_and(|(token, given)| token.matches(given)),
+        StampsPolicy::Never => false,
+    }
+}
+
+/// Waits for a fault: for its time, or until it is removed.
+async fn hold(fault: &mut Injected, client: &mut Exchange) -> Result<(), Failure> {
     tokio::select! {
-        () = sleep(time) => Ok(()),
+        () = sleep(fault.fault.time()) => Ok(()),
         () = fault.removed() => Ok(()),
         () = client.gone() => Err(Failure::ClientGone),
     }
@@ -430,6 +404,11 @@ async fn sleep(time: Option<Duration>) {
         Some(time) => tokio::time::sleep(time).await,
         None => pending().await,
     }
+}
+
+/// Returns a time that has passed.
+fn nanoseconds(nanos: i64) -> Duration {
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
 }
 
 /// Returns the endpoint of a generation request.

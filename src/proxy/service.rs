@@ -62,10 +62,7 @@ impl Service {
 
     /// Returns the faults that can be injected here, and the worker's name.
     pub fn faults(&self) -> Option<(&Faults, &str)> {
-        match &self.role {
-            Role::Hop(worker) => Some((self.shared.faults.as_ref()?, worker)),
-            Role::Front => None,
-        }
+        Some((self.shared.faults.as_ref()?, self.role.worker()?))
     }
 
     /// Returns the certificate, if clients speak TLS.

@@ -70,6 +70,16 @@ pub enum Role {
     Hop(Arc<str>),
 }
 
+impl Role {
+    /// Returns the worker's name at its hop.
+    pub fn worker(&self) -> Option<&str> {
+        match self {
+            Role::Front => None,
+            Role::Hop(worker) => Some(worker),
+        }
+    }
+}
+
 impl Shared {
     /// Hands on the rows of a request that has ended; they may wait for what its engine reports.
     pub fn record(&self, rows: Vec<Row>) {

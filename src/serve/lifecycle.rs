@@ -268,7 +268,8 @@ impl Proxy {
             predecessor.ended().await;
             // Fronts may read the end of its last responses a little later.
             let end = shared.clock.now().plus_nanos(NANOS);
-            if *shared.phase.borrow() < Phase::HandedOver {
+            // Where this process was taken over itself, its successor's front may have them.
+            if !matches!(*shared.phase.borrow(), Phase::HandedOver | Phase::Aborting) {
                 shared.joins.share_until(end);
             }
             drop(waiting);

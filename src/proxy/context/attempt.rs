@@ -5,11 +5,9 @@ use serde_json::Value;
 
 use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
-use crate::proxy::legs;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
 use crate::request::internal::Sending;
-use crate::request::observer::End;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::telemetry::prometheus::RequestPhase;
@@ -23,12 +21,12 @@ const MAX_INFO_BYTES: usize = 1 << 20;
 impl Context {
     /// At a hop: begins its attempt, and joins it to a request of the front by span or by the request id `id`.
     pub(super) fn join_attempt(&mut self, id: Option<&str>) {
-        let Role::Hop(worker) = &self.role else {
+        let Some(worker) = self.role.worker() else {
             return;
         };
-        let (span, worker) = (new_span_id(), worker.to_string());
+        let (span, worker) = (new_span_id(), worker.to_owned());
         let host = self.own_host().unwrap_or_default();
-        self.span = Some(span);
+        self.so_far.span = Some(span);
         if self.shared.engine.is_some() {
             self.shared.roles.lock().expect_role(span, &worker);
         }
@@ -38,10 +36,10 @@ impl Context {
             _ => metrics.begin_attempt(&worker),
         });
         let mut attempt = Attempt::new(span, worker, host, self.arrival);
-        attempt.parent = self.trace.as_ref().and_then(|trace| {
-            let (trace, span) = (trace.id, trace.parent?);
-            Some(ParentSpan { trace, span })
-        });
+        let parent = self
+            .trace
+            .and_then(|trace| trace.parent.zip(Some(trace.id)));
+        attempt.parent = parent.map(|(span, trace)| ParentSpan { trace, span });
         self.attempt = Some(self.shared.joins.join(attempt, id));
     }
 
@@ -88,8 +86,7 @@ impl Context {
     /// The head is about to be sent upstream. Returns the `traceparent` to send, if any.
     pub fn begin_sending(&mut self) -> Option<String> {
         let now = self.shared.clock.now();
-        self.forwarded = Some(now);
-        self.times_sent += 1;
+        self.so_far.forwarded = Some(now);
         self.timing.upstream_began(now);
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.enter(RequestPhase::Waiting);
@@ -100,11 +97,8 @@ impl Context {
         if let Some(mut attempt) = self.attempt_data() {
             attempt.forwarded = Some(now);
         }
-        let span = match (&self.role, self.span) {
-            (Role::Hop(_), Some(span)) => span,
-            _ => new_span_id(),
-        };
-        self.span = Some(span);
+        // A hop has one since its attempt arrived.
+        let span = *self.so_far.span.get_or_insert_with(new_span_id);
         if let Some(request) = &self.request {
             self.shared.joins.add_span(request, span);
         }
@@ -131,15 +125,15 @@ impl Context {
             return;
         };
         let sendings = &mut observer.row_mut().internal.trace.sendings;
-        if failed.is_some() && sendings.len() >= MAX_FAILED {
-            return;
+        if failed.is_none() || sendings.len() < MAX_FAILED {
+            let upstream = self.upstream.clone();
+            sendings.push(Sending {
+                span,
+                upstream,
+                at,
+                failed,
+            });
         }
-        sendings.push(Sending {
-            span,
-            upstream: self.upstream.clone(),
-            at,
-            failed,
-        });
     }
 
     /// The request's body named a room, so that this is one of two legs; `None` if all of it was read and named none.
@@ -170,26 +164,6 @@ impl Context {
             .is_some_and(|attempt| attempt.room.is_none() && may(&attempt.worker))
     }
 
-    /// The server had failed, and the rest of the body was read since `began` for its room: that time is not the attempt's.
-    pub fn room_wait_ended(&mut self, began: Stamp) {
-        self.timing.upstream_ended(began);
-        self.exclude_since(began);
-        if let Some(mut attempt) = self.attempt_data() {
-            attempt.ended.get_or_insert(began);
-        }
-        self.response_end.get_or_insert(began);
-    }
-
-    /// Ends the recording of a leg that has no row here.
-    pub(super) fn end_leg(&mut self, at: Stamp) {
-        if let Some(attempt) = &self.attempt
-            && let Some(leg) = self.observer.take_if(|_| self.is_leg)
-        {
-            let response = leg.finish(End::Complete, at);
-            legs::note_response(&mut attempt.data.lock(), &response);
-        }
-    }
-
     /// At a hop: reads the response if `path` asks the server what it is.
     pub fn expect_server_info(&mut self, path: &str) {
         let asks = matches!(path, "/server_info" | "/get_server_info");
@@ -197,7 +171,7 @@ impl Context {
     }
 
     pub(super) fn read_server_info(&mut self, bytes: &[u8], is_end: bool) {
-        let (Some(info), Role::Hop(worker)) = (&mut self.server_info, &self.role) else {
+        let (Some(info), Some(worker)) = (&mut self.server_info, self.role.worker()) else {
             return;
         };
         let room = MAX_INFO_BYTES - info.len();

@@ -3,7 +3,6 @@
 use crate::clock::Stamp;
 use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
-use crate::proxy::legs;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{append_lost_server, failed_text};
 use crate::request::body_timing::BodyTiming;
@@ -18,7 +17,6 @@ use super::{Context, outcome_of};
 impl Context {
     /// Ends the request and hands on its rows. Does nothing when called again.
     pub fn end(&mut self, end: End) {
-        self.end_leg(self.shared.clock.now());
         let (observer, attempt) = (self.observer.take(), self.attempt.take());
         if observer.is_none() && attempt.is_none() {
             return;
@@ -29,17 +27,25 @@ impl Context {
         let request = self.request.take();
         let attempts = request.map(|request| self.shared.joins.close(&request, now));
         let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
-        let mut rows = observer.map(|observer| self.rows(*observer, attempts, &end, now));
+        let mut rows = observer.map(|observer| match self.is_leg {
+            true => observer.finish(End::Complete, now),
+            false => self.rows(*observer, attempts, &end, now),
+        });
         if let Some(leg) = leg {
             rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
         }
         if let Some(attempt) = attempt {
-            // Before the attempt ends: whoever waits for this leg then has all of it.
-            if let Some(response) = &rows {
-                legs::note_response(&mut attempt.data.lock(), response);
-            }
-            let recorded = rows.iter().flatten().next().map(Row::outcome);
             let mut data = attempt.data.lock();
+            if let Some(response) = rows
+                .as_ref()
+                .filter(|_| data.role != Some(ServerRole::Decode))
+            {
+                let times = response.iter().map(|row| row.timeline.as_prefill());
+                data.prefill = times.collect();
+            }
+            // The front here has the row of a leg.
+            rows = rows.filter(|_| !self.is_leg);
+            let recorded = rows.iter().flatten().next().map(Row::outcome);
             let outcome = recorded.unwrap_or_else(|| outcome_of(end, data.status));
             data.outcome = Some(outcome);
             data.ended.get_or_insert(now);
@@ -66,9 +72,8 @@ impl Context {
         let row = observer.row_mut();
         // A response with a hop's stamps, or one that names a server, is from a server.
         let may_be_routers =
-            head.is_some() && self.hop_stamps.is_none() && self.named_host.is_none();
-        let status = row.status.and_then(|status| u16::try_from(status).ok());
-        let error = status.filter(|status| *status >= 400 && may_be_routers);
+            head.is_some() && self.so_far.hop.is_none() && self.named_host.is_none();
+        let error = row.status.filter(|status| *status >= 400 && may_be_routers);
         row.internal.is_routers_error = error
             .zip(attempts.as_ref())
             .is_some_and(|(status, attempts)| attempts.leave_to_router(status));
@@ -81,8 +86,8 @@ impl Context {
             row.client_stall = Some(self.timing.write_wait_at(now));
         }
         row.overhead = Some(self.timing.overhead(self.arrival, now));
-        if row.host.is_none() && (self.times_sent > 0 || !self.unconnected.is_empty()) {
-            // No response came, but the server was tried.
+        if row.host.is_none() && self.has_tried_upstream() {
+            // No response came.
             row.host = self.own_host();
         }
         let ended = self.response_end.unwrap_or(now);
@@ -107,7 +112,7 @@ impl Context {
             if let Some(why) = first.unread {
                 metrics.responses_unread.with(&[why.name()]).inc();
             }
-            if self.is_sent_to_server() && self.times_sent > 0 {
+            if self.is_sent_to_server() && self.so_far.forwarded.is_some() {
                 let outcome = first.outcome().name();
                 metrics.attempts.with(&[&self.upstream, outcome]).inc();
             }
@@ -123,7 +128,7 @@ impl Context {
                 body_timing = last.body_timing;
             }
             // The stamps on the response may be those of its other leg.
-            let by = self.hop_stamps.as_ref().and_then(|hop| hop.span);
+            let by = self.so_far.hop.as_ref().and_then(|hop| hop.span);
             if by != Some(last.span) {
                 let stamps = Stamps {
                     clock: self.shared.clock_name.clone(),
@@ -154,13 +159,12 @@ impl Context {
     fn relate_clocks(&self, rows: &mut [Row], response_head: Option<Stamp>, now: Stamp) {
         let mut clocks = self.shared.clocks.lock();
         let own_clock = &self.shared.clock_name;
-        let hop = self.hop_stamps.as_ref();
+        let (hop, forwarded) = (self.so_far.hop.as_deref(), self.so_far.forwarded);
         let hop = hop.filter(|hop| hop.clock != *own_clock);
         if let Some(hop) = hop {
-            let bounds =
-                OffsetBound::of_exchange(self.forwarded, hop.arrival, hop.now, response_head);
+            let bounds = OffsetBound::of_exchange(forwarded, hop.arrival, hop.now, response_head);
             clocks.add(&hop.clock, &bounds);
-            let at_hop = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
+            let at_hop = (forwarded.unwrap_or(now), response_head.unwrap_or(now));
             if let Some(offset) = clocks.get_over(&hop.clock, at_hop) {
                 relate(rows, ClockOf::Hop, Relation::Apart(offset));
             }

@@ -58,11 +58,12 @@ pub(super) fn ok() -> ResponseHeader {
 }
 
 /// A name, the events with their microseconds (arrival is at 1), the end, and the proxy's own time in its parts. Events: reading
-/// the prompt begins and ends; a sending begins or fails; the response is read; a write to the client is pending and over.
+/// the prompt begins and ends; a sending begins; the body of a request whose server failed is read for its room from then until then;
+/// the response is read; a write to the client is pending and over.
 const OVERHEAD: &str = "\
 before and after the upstream | 31 send, 500 read | 507 | 30 + 7
 not the wait for a prompt | 3 prompt, 903 prompt_read, 910 send, 2000 read | 2000 | 2 + 7
-between two sendings | 11 send, 111 fail, 151 send, 400 read | 405 | 10 + 40 + 5
+not the wait for a room | 3 send, 9 prompt, 509 room_read | 510 | 2 + 1
 it reached no upstream | | 701 | 700
 an upstream has it at the end | 21 send | 9000 | 20
 not what the client delays | 2 send, 10 pending, 60 over, 100 read, 104 pending, 304 over | 306 | 1 + 4 + 2";
@@ -100,7 +101,7 @@ fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
                 "prompt" => prompt = now,
                 "prompt_read" => context.prompt_read(prompt),
                 "send" => drop(context.begin_sending()),
-                "fail" => context.sending_failed(),
+                "room_read" => drop(context.exclude_since(prompt)),
                 "pending" => context.timing.write_pending(now),
                 "over" => context.timing.write_over(now),
                 _ => {
@@ -113,7 +114,7 @@ fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
         let overhead = context.timing.overhead(context.arrival, at(end));
         let parts = parts.split(" + ").map(|part| at(part).nanos());
         assert_eq!(overhead, parts.sum::<i64>(), "{name}");
-        if events.contains("prompt") {
+        if events.contains("prompt_read") {
             let row = context.observer.as_mut().unwrap().row_mut();
             assert_eq!(row.prompt_wait, Some(900_000));
         }
@@ -213,34 +214,16 @@ fn only_a_first_token_in_the_first_event_has_a_time_at_the_hop() {
     }
 }
 
-/// A leg's server refused it before its body had arrived: the time in which the hop reads that for its room is neither the
-/// attempt's nor the proxy's own.
-#[test]
-fn the_wait_for_a_legs_room_is_not_the_attempts() {
-    let (shared, manual) = shared();
-    let at = |ms: i64| Stamp::from_nanos(ms * MS);
-    manual.set(at(1));
-    let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), at(1));
-    hop.start_recording(Endpoint::Generate, None, &HeaderMap::new());
-    manual.set(at(501));
-    hop.request_body(b"{\"bootstrap_room\":7}", true);
-    hop.room_wait_ended(at(3));
-    let end = End::Failed(Outcome::ProxyError, "refused".to_owned());
-    hop.answer(502, end.clone());
-    let attempt = hop.attempt_data().unwrap().clone();
-    assert_eq!((attempt.room, attempt.ended), (Some(7), Some(at(3))));
-    assert_eq!(attempt.failed().nanos, Some(2 * MS));
-    let observer = *hop.observer.take().unwrap();
-    let row = Row::ended(hop.rows(observer, None, &end, at(501))).remove(0);
-    assert_eq!((row.elapsed, row.overhead), (Some(2 * MS), Some(2 * MS)));
-}
-
-/// An upstream that refuses, and another.
+/// An upstream that refuses, and another, to which the client leaves before it is connected or which gets the request.
 #[test]
 fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
     const REFUSED: &str = "127.0.0.1:1 proxy_error after 0.000000 s";
-    // Whether the other gets the request.
-    for (is_sent, failed) in [(false, None), (true, Some(REFUSED))] {
+    let [refuses, other] = ["127.0.0.1:1", "127.0.0.1:2"];
+    for (others, failed, host) in [
+        ("", None, Some(refuses)),
+        ("chosen", Some(REFUSED), None),
+        ("chosen, sent", Some(REFUSED), Some(other)),
+    ] {
         let (shared, _) = shared();
         let mut config = Config::clone(&shared.config.load());
         config.upstream_kind = UpstreamKind::Server;
@@ -248,33 +231,30 @@ fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
         let now = shared.clock.now();
         let mut front = Context::new(shared.clone(), Role::Front, now);
         front.start_recording(Endpoint::Generate, None, &HeaderMap::new());
-        front.set_upstream(&Address::parse("127.0.0.1:1").unwrap());
+        front.set_upstream(&Address::parse(refuses).unwrap());
         front.upstream_unreachable(now, Outcome::ProxyError);
+        let is_sent = others.contains("sent");
+        if others.contains("chosen") {
+            front.set_upstream(&Address::parse(other).unwrap());
+        }
         if is_sent {
-            front.set_upstream(&Address::parse("127.0.0.1:2").unwrap());
             front.begin_sending();
         }
         let observer = *front.observer.take().unwrap();
         let row = front.rows(observer, None, &End::ClientGone, now).remove(0);
         assert_eq!(row.attempts, Some(1 + u64::from(is_sent)));
-        assert_eq!(row.failed_attempts.as_deref(), failed);
+        let cells = (row.failed_attempts.as_deref(), row.host.as_deref());
+        assert_eq!(cells, (failed, host), "{others}");
     }
 }
 
 #[test]
 fn a_servers_role_is_in_its_server_info() {
     let nested = "\"a\":{\"disaggregation_mode\":\"decode\"}";
+    let is = |role| Some(Some(role));
     for (path, mode, role) in [
-        (
-            "/server_info",
-            "\"prefill\"",
-            Some(Some(ServerRole::Prefill)),
-        ),
-        (
-            "/get_server_info",
-            "\"decode\"",
-            Some(Some(ServerRole::Decode)),
-        ),
+        ("/server_info", "\"prefill\"", is(ServerRole::Prefill)),
+        ("/get_server_info", "\"decode\"", is(ServerRole::Decode)),
         ("/server_info", "\"null\"", Some(None)),
         ("/server_info", "null", None),
         ("/model_info", "\"decode\"", None),

@@ -32,10 +32,10 @@ pub struct RequestAttempts {
 
 impl RequestAttempts {
     /// Whether an error response of this status is the router's own: no server had the request, or all failed otherwise.
-    pub fn leave_to_router(&self, status: u16) -> bool {
+    pub fn leave_to_router(&self, status: u64) -> bool {
         let prefill = self.prefill_leg.as_ref().map(|leg| leg.lock().clone());
         let legs = || self.last.iter().chain(&prefill);
-        let is_servers = |attempt: &Attempt| attempt.status == Some(status);
+        let is_servers = |attempt: &Attempt| attempt.status.map(u64::from) == Some(status);
         let is_servers = legs().chain(&self.others).any(is_servers);
         let has_failed = || legs().any(Attempt::has_failed);
         match self.count {
@@ -83,8 +83,8 @@ impl Request {
             Some(by) => leg.span == by,
             None => leg.may_answer(),
         };
-        let mut sent = all.iter();
-        let place = sent.rposition(|legs| legs.iter().any(|leg| is_answer(leg)));
+        let answers = |legs: &Vec<&Attempt>| legs.iter().any(|leg| is_answer(leg));
+        let place = all.iter().rposition(answers);
         // The one that answered is at a hop of another process.
         let is_elsewhere = place.is_none() && answered_by.is_some();
         let count = u32::try_from(all.len()).unwrap_or(u32::MAX) + u32::from(is_elsewhere);
@@ -94,22 +94,20 @@ impl Request {
             legs.clear();
         }
         // A router may pass on the error of a prefill server's leg; the decode leg is the last one all the same.
-        let last = legs
-            .iter()
-            .max_by_key(|leg| (leg.may_answer(), is_answer(leg)))
-            .copied();
+        let by_rank = |leg: &&&Attempt| (leg.may_answer(), is_answer(leg));
+        let last = legs.iter().max_by_key(by_rank).copied();
         let last_span = last.map(|last| last.span);
         let is_prefill =
             |leg: &&Attempt| leg.role != Some(ServerRole::Decode) && Some(leg.span) != last_span;
         let prefill = legs.into_iter().find(is_prefill).map(|leg| leg.span);
         let named = [prefill, last_span];
         let is_shared = |one: &&SharedAttempt| Some(one.lock().span) == prefill;
-        let others = attempts.iter();
-        let others = others.filter(|one| !named.contains(&Some(one.span)));
-        let failed_sendings = all.iter().filter_map(|legs| failed(legs));
+        let is_other = |one: &&Attempt| !named.contains(&Some(one.span));
+        let others = attempts.iter().filter(is_other).take(MAX_FAILED);
+        let failed = all.iter().filter_map(|legs| failed(legs));
         RequestAttempts {
-            others: others.take(MAX_FAILED).cloned().collect(),
-            failed: failed_sendings.take(MAX_FAILED).collect(),
+            others: others.cloned().collect(),
+            failed: failed.take(MAX_FAILED).collect(),
             prefill_leg: self.attempts.iter().find(is_shared).cloned(),
             is_named: last.is_some() && answered_by == last_span,
             last: last.cloned(),

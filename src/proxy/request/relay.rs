@@ -16,6 +16,7 @@ use pingora::{Error, ErrorType};
 use crate::client::error_response::Refusal;
 use crate::client::exchange::{Exchange, NotWritten, Part};
 use crate::clock::Stamp;
+use crate::fault::Kind;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
 use crate::proxy::identity::{self, REQUEST_ID};
@@ -23,7 +24,7 @@ use crate::proxy::shared::Role;
 use crate::request::stamps::{HOP_HEADER, Stamps};
 
 use super::upload::body_or_close;
-use super::{Request, hold};
+use super::{Request, hold, nanoseconds};
 
 /// A response, as far as it was read and written.
 #[derive(Default)]
@@ -49,6 +50,9 @@ pub(super) struct Response {
     pub(super) upload_error: Option<Box<Error>>,
 }
 
+/// A head or, in the buffer, a piece of a body that was read; and whether it is the end.
+type Read = pingora::Result<(Option<Box<ResponseHeader>>, bool)>;
+
 /// The most parts of a response that are read while a write to the client is pending, and the most bytes.
 const MAX_READ_AHEAD: usize = 4;
 const MAX_READ_AHEAD_BYTES: usize = 64 * 1024;
@@ -58,6 +62,11 @@ const FIRST_CAPACITY: usize = 1024;
 const MAX_CAPACITY: usize = 8 * 1024;
 /// A piece of more bytes waits for no other to be written with.
 const MAX_GATHERED: usize = MAX_CAPACITY / 2;
+
+/// Whether a head of this status is the last of its response.
+fn is_final(status: StatusCode) -> bool {
+    !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS
+}
 
 impl Response {
     pub(super) fn of(request: &RequestHeader) -> Response {
@@ -69,27 +78,19 @@ impl Response {
         }
     }
 
-    /// Whether the upstream did not take the request in time, and has not answered it either.
-    fn is_request_untaken(&self) -> bool {
-        let error = self.upload_error.as_ref();
-        !self.has_begun && error.is_some_and(|error| *error.etype() == ErrorType::WriteTimedout)
-    }
-
     /// Reads a head, or a piece of the body into `buffer`; and whether it is the end. If it `gathers`, a piece is all that has
     /// arrived by now: many events become one write.
-    async fn read(
-        &mut self,
-        up: &mut HttpSession,
-        gathers: bool,
-    ) -> pingora::Result<(Option<Box<ResponseHeader>>, bool)> {
+    async fn read(&mut self, up: &mut HttpSession, gathers: bool) -> Read {
         if let Some(error) = self.read_error.take() {
             return Err(error);
         }
-        let is_final =
-            |head: StatusCode| !head.is_informational() || head == StatusCode::SWITCHING_PROTOCOLS;
         if !up.get_status().is_some_and(is_final)
             && let HttpTask::Header(head, is_end) = up.read_response_task().await?
         {
+            if head.status == StatusCode::SWITCHING_PROTOCOLS && !up.was_upgraded() {
+                // Nobody asked for it: client and upstream would not agree on what follows.
+                return Err(Error::new_up(ErrorType::InvalidHTTPHeader));
+            }
             return Ok((Some(head), is_end));
         }
         self.buffer.clear();
@@ -145,13 +146,19 @@ impl Request<'_> {
                 self.release(up, peer).await;
                 return Ok(());
             }
-            let is_untaken = self.response.is_request_untaken();
+            // The upstream did not take the request in time, and has not answered it either.
+            let has_timed_out = |error: &Error| *error.etype() == ErrorType::WriteTimedout;
+            let upload_error = self.response.upload_error.as_deref();
+            let is_untaken = !self.response.has_begun && upload_error.is_some_and(has_timed_out);
             let done = tokio::select! {
                 biased;
                 read = self.response.read(&mut up, self.fault.is_none()), if !is_answered => {
-                    self.delay(client).await?;
-                    let at = self.shared.clock.now();
-                    let part = self.take_response(read, up.was_upgraded(), at)?;
+                    if let Some(fault) = self.fault.as_mut().filter(|one| one.fault.kind == Kind::Slow)
+                        && !self.response.buffer.is_empty()
+                    {
+                        hold(fault, client).await?;
+                    }
+                    let part = self.take_response(read)?;
                     if self.response.is_read && self.upload.is_over {
                         // Before the client has all of it, so that its next request finds the connection.
                         self.release(up, peer).await;
@@ -201,10 +208,8 @@ impl Request<'_> {
         let client_limit = self.limits.client_read_timeout_s.get();
         let now = self.shared.clock.now();
         let left = |since: Stamp, limit: Duration| {
-            let silent = u64::try_from(now.nanos_since(since)).unwrap_or(0);
-            limit
-                .checked_sub(Duration::from_nanos(silent))
-                .filter(|left| !left.is_zero())
+            let left = limit.saturating_sub(nanoseconds(now.nanos_since(since)));
+            Some(left).filter(|left| !left.is_zero())
         };
         // From now on another limit may hold.
         let mut next = max_silence.min(client_limit);
@@ -220,35 +225,16 @@ impl Request<'_> {
         Ok(next)
     }
 
-    /// Holds back the piece of a body that was read, if a fault slows the response.
-    async fn delay(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let Some(fault) = &mut self.fault else {
-            return Ok(());
-        };
-        match fault
-            .fault
-            .delay()
-            .filter(|_| !self.response.buffer.is_empty())
-        {
-            Some(delay) => hold(fault, Some(delay), client).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Takes what was read from upstream at `at`.
-    fn take_response(
-        &mut self,
-        read: pingora::Result<(Option<Box<ResponseHeader>>, bool)>,
-        is_upgraded: bool,
-        at: Stamp,
-    ) -> Result<Part, Failure> {
+    /// Takes what was just read from upstream.
+    fn take_response(&mut self, read: Read) -> Result<Part, Failure> {
+        let at = self.shared.clock.now();
         let (head, mut is_end) = read.map_err(|error| {
             let error = self.response.upload_error.take().unwrap_or(error);
             Failure::Upstream(error.into_up())
         })?;
         self.last_activity = at;
         if let Some(mut head) = head {
-            self.take_head(&mut head, is_end, is_upgraded, at)?;
+            self.take_head(&mut head, is_end, at)?;
             return Ok(Part::Head(head, is_end));
         }
         let mut piece = std::mem::take(&mut self.response.buffer);
@@ -267,7 +253,6 @@ impl Request<'_> {
         &mut self,
         head: &mut ResponseHeader,
         is_end: bool,
-        is_upgraded: bool,
         at: Stamp,
     ) -> Result<(), Failure> {
         self.response.has_arrived = true;
@@ -275,12 +260,6 @@ impl Request<'_> {
             Role::Front => self.take_stamps(head),
             Role::Hop(_) => None,
         };
-        let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        if is_switch && !is_upgraded {
-            // Nobody asked for it: client and upstream would not agree on what follows.
-            let error = Error::new_up(ErrorType::InvalidHTTPHeader);
-            return Err(Failure::Upstream(error));
-        }
         if head.status.is_informational() {
             return Ok(());
         }
@@ -321,7 +300,8 @@ impl Request<'_> {
         stamps
     }
 
-    /// Passes a part of the response on to the client, with what an injected fault does to it.
+    /// Passes a part of the response on to the client, with what an injected fault does to it. Reads ahead from `up` while the write
+    /// is pending.
     async fn pass(
         &mut self,
         part: Part,
@@ -332,7 +312,7 @@ impl Request<'_> {
         match &part {
             Part::Head(head, _) => {
                 is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-                let is_final = is_switch || !head.status.is_informational();
+                let is_final = is_final(head.status);
                 if !is_final && self.response.version < Version::HTTP_11 {
                     // RFC 9110, section 15.2.
                     return Ok(());
@@ -349,7 +329,22 @@ impl Request<'_> {
             }
             Part::Body(_, is_last) => is_end = *is_last,
         }
-        let buffer = self.write(part, client, up).await?;
+        let limit = self.write_limit(client);
+        let read_ahead = self.read_ahead(up);
+        let written = client.write(part, limit, read_ahead).await;
+        if let Some(since) = self.context.timing.write_pending_since {
+            let now = self.shared.clock.now();
+            self.context.timing.write_over(now);
+            // Nothing of the request's body was read meanwhile.
+            let pending = now.nanos_since(since);
+            self.upload_waits_since = self.upload_waits_since.plus_nanos(pending);
+            self.last_activity = now;
+        }
+        let buffer = written.map_err(|error| match error {
+            NotWritten::Stalled => Failure::ClientStalled,
+            NotWritten::Interrupted(failure) => failure,
+            NotWritten::ClientGone => Failure::ClientGone,
+        })?;
         if (1..=MAX_CAPACITY).contains(&buffer.capacity()) {
             self.response.buffer = buffer;
         }
@@ -365,28 +360,6 @@ impl Request<'_> {
         // The upstream's end of an upgraded connection is the end of both.
         self.upload.is_over |= is_end && client.session.was_upgraded();
         Ok(())
-    }
-
-    /// Writes a part to the client, and reads ahead from `up` while the write is pending.
-    async fn write(
-        &mut self,
-        part: Part,
-        client: &mut Exchange,
-        up: Option<&mut HttpSession>,
-    ) -> Result<Vec<u8>, Failure> {
-        let limit = self.write_limit(client);
-        let read_ahead = self.read_ahead(up);
-        let written = client.write(part, limit, read_ahead).await;
-        if self.context.timing.write_pending_since.is_some() {
-            self.context.timing.write_over(self.shared.clock.now());
-            // Nothing of the request's body was read meanwhile.
-            self.note_activity();
-        }
-        written.map_err(|error| match error {
-            NotWritten::Stalled => Failure::ClientStalled,
-            NotWritten::Interrupted(failure) => failure,
-            NotWritten::ClientGone => Failure::ClientGone,
-        })
     }
 
     /// Reads on while a write to the client is pending, up to what may be kept. Ends only by a failure.
@@ -405,8 +378,7 @@ impl Request<'_> {
                 break;
             }
             let read = self.response.read(up, true).await;
-            let at = clock.now();
-            let part = match self.take_response(read, up.was_upgraded(), at) {
+            let part = match self.take_response(read) {
                 Ok(part) => part,
                 // What was read before is passed on first.
                 Err(Failure::Upstream(error)) => {

@@ -12,17 +12,15 @@ use crate::client::exchange::Exchange;
 use crate::proxy::failure::Failure;
 use crate::request::prompt_blocks::PromptBlocks;
 
-use super::Request;
+use super::{Request, nanoseconds};
 
 /// The body of a request, as far as it was read.
 #[derive(Debug, Default)]
 pub(super) struct Upload {
     /// What was read of it before an upstream was chosen.
     pub(super) unsent: Vec<u8>,
-    /// The number of bytes so far.
-    pub(super) bytes: u64,
     /// How long pieces were waited for, in sum.
-    wait_nanos: i64,
+    waited: Duration,
     /// Whether all of it was read.
     pub(super) is_over: bool,
 }
@@ -79,7 +77,7 @@ impl Request<'_> {
             Ok::<(), Failure>(())
         };
         let _ = tokio::time::timeout(ROOM_TIMEOUT, all).await;
-        self.context.room_wait_ended(began);
+        self.context.exclude_since(began);
     }
 
     /// Takes a piece of the body that was read, `None` at its end, and holds it to the limits.
@@ -92,17 +90,14 @@ impl Request<'_> {
         let piece = piece.unwrap_or_default();
         self.context.request_body(&piece, is_end);
         let now = self.shared.clock.now();
-        let waited = now.nanos_since(self.upload_waits_since).max(0);
-        self.upload_waits_since = now;
         let upload = &mut self.upload;
-        upload.wait_nanos += waited;
-        upload.bytes += piece.len() as u64;
+        upload.waited += nanoseconds(now.nanos_since(self.upload_waits_since));
+        self.upload_waits_since = now;
         upload.is_over = is_end;
-        if upload.bytes > self.limits.request_body_max_bytes.get() {
+        if self.context.request_bytes > self.limits.request_body_max_bytes.get() {
             return Err(Failure::Refused(Refusal::BodyTooLarge));
         }
-        let waited = u64::try_from(upload.wait_nanos).unwrap_or(0);
-        if !is_end && Duration::from_nanos(waited) > self.limits.client_body_timeout_s.get() {
+        if !is_end && upload.waited > self.limits.client_body_timeout_s.get() {
             return Err(Failure::Refused(Refusal::BodyTooSlow));
         }
         Ok(piece)

@@ -49,21 +49,27 @@ async fn a_server_that_takes_a_body_steadily_gets_all() {
 
 /// The limits on bodies count what the client does not send, not what we do not read of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_is_not_late_that_is_not_read_as_the_client_reads_nothing() {
+async fn a_body_is_late_by_its_own_pauses_and_not_as_the_client_reads_nothing() {
     const BYTES: usize = 12 << 20;
-    let gate = Gate::new();
-    gate.open();
-    let answer = [stream_head(), chunk(vec![b'x'; BYTES])].concat();
-    let server = hasty(&gate, answer, false).await;
-    let front = Front::keyed(&[server], "client_body_timeout_s = 2.0").await;
-    let mut client = Client::with_buffer(front.addr(), 65_536).await;
-    client.send(HALF).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let read = client.read_until(|reader| reader.body.len() >= BYTES).await;
-    assert_eq!(read.body.len(), BYTES);
-    client.send([b' '; 500]).await;
-    // It is ended by its client, and not before.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    drop(client);
-    assert_outcome(&front.only_row().await, "client_abort", "");
+    let sleep = async |ms| tokio::time::sleep(Duration::from_millis(ms)).await;
+    // How long it pauses before the response.
+    for (pause, outcome) in [(0, "client_abort"), (1_900, "timeout")] {
+        let gate = Gate::new();
+        let answer = [stream_head(), chunk(vec![b'x'; BYTES])].concat();
+        let server = hasty(&gate, answer, false).await;
+        let front = Front::keyed(&[server], "client_body_timeout_s = 2.0").await;
+        let mut client = Client::with_buffer(front.addr(), 65_536).await;
+        client.send(HALF).await;
+        sleep(pause).await;
+        gate.open();
+        sleep(3_000).await;
+        let read = client.read_until(|reader| reader.body.len() >= BYTES).await;
+        assert_eq!(read.body.len(), BYTES);
+        sleep(300).await;
+        client.send([b' '; 500]).await;
+        // It is ended by its client, unless it was before.
+        sleep(300).await;
+        drop(client);
+        assert_outcome(&front.only_row().await, outcome, "");
+    }
 }
