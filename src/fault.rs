@@ -30,6 +30,16 @@ pub struct Fault {
     pub after_bytes: Option<u64>,
 }
 
+/// The fields of a fault, each given at most once: of a map, the last one would be taken.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    kind: Option<Value>,
+    count: Option<Value>,
+    ms: Option<Value>,
+    after_bytes: Option<Value>,
+}
+
 names! {
     /// What a fault does to a request, or for [`Kind::Refuse`] to a connection.
     #[serde(rename_all = "lowercase")]
@@ -60,9 +70,12 @@ impl Fault {
     /// # Errors
     /// The field, what is wrong with it, and a hint.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
-        let read: Result<Map<String, Value>, _> = serde_json::from_slice(json);
+        let read =
+            serde_json::from_slice(json).and_then(|given: Given| serde_json::to_value(given));
         let problem = match read {
-            Ok(fields) if fields.contains_key("kind") => return Fault::from_fields(fields),
+            Ok(Value::Object(fields)) if !fields["kind"].is_null() => {
+                return Fault::from_fields(fields);
+            }
             Ok(_) => "kind: is missing".to_owned(),
             Err(error) => error.to_string(),
         };
@@ -144,6 +157,7 @@ mod tests {
 [1] | expected | as in {"kind"
 {"kind":"reset"} 1 | trailing
 {} | kind: is missing; give an object
+{"kind":"stall","ms":"1s","ms":2} | duplicate field `ms`
 {"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
 {"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295
 {"kind":"stall","ms":5000000000} | ms = 5000000000: must be
