@@ -51,11 +51,10 @@ static LARGE_RESPONSE: Semaphore = Semaphore::const_new(1);
 type AdminResponse = Response<Full<Bytes>>;
 
 /// Serves the admin listener until this process is replaced, or the future is dropped.
-pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
+pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Arc<Listeners>) {
     let mut tasks = JoinSet::new();
     let mut connections = VecDeque::new();
     let mut phase = listeners.shared.phase.subscribe();
-    let listeners = Arc::new(listeners);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
