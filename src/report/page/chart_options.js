@@ -3,12 +3,10 @@ const maxOf = values => values.reduce((max, value) => Math.max(max, value ?? 0),
 const sumOf = values => values.reduce((sum, value) => sum + (value ?? 0), 0);
 /** An axis of seconds. */
 const SECONDS = { axisLabel: { formatter: s => s >= 1 ? number(s) + " s" : s >= 1e-3 ? number(s * 1e3) + " ms" : s > 0 ? number(s * 1e6) + " µs" : "0" } };
-/** A period, as a band of a chart over time with a name in the legend. */
-const band = (name, from, to) => ({ type: "line", name, symbol: "rect", lineStyle: { opacity: 0 }, itemStyle: { color: BAD }, data: [],
-  markArea: { silent: true, itemStyle: { color: BAD, opacity: .12 }, data: [[{ xAxis: from }, { xAxis: to }]] } });
-/** The bands of injected faults; one that was not removed lasts to the end. */
-const bands = (run, end) => run.faults.flatMap(episode => episode.faults).map(fault =>
-  band(`${fault.server}: ${fault.kind} at ${number(fault.down, 1)} s`, fault.down, fault.over ?? end));
+/** The bands of injected faults, with names in the legend; one that was not removed lasts to the end. */
+const bands = (run, end) => run.faults.flatMap(episode => episode.faults).map(({ server, kind, down, over }) => ({
+  type: "line", name: `${server}: ${kind} at ${number(down, 1)} s`, symbol: "rect", lineStyle: { opacity: 0 }, itemStyle: { color: BAD }, data: [],
+  markArea: { silent: true, itemStyle: { color: BAD, opacity: .12 }, data: [[{ xAxis: down }, { xAxis: over ?? end }]] } }));
 
 /** The distribution of a latency, a line for each run. */
 const cdfOption = (runs, { name, label }) => () => {

@@ -44,8 +44,7 @@ const barSeries = (stage, name, data, more) => ({ type: "bar", stack: "all", nam
 /** Makes a tooltip: a heading, and rows of a color, a name and a value. */
 function tip(head, lines) {
   const rows = lines.map(([color, name, value]) => {
-    const dot = make("span", "", "swatch");
-    dot.style.background = color;
+    const dot = make("span", "", "swatch", { style: `background: ${color}` });
     return box("tr", "", box("td", "", dot, name), make("td", value));
   });
   return box("div", "tip", make("b", head), box("table", "", ...rows));
@@ -59,10 +58,7 @@ function picture(of) {
   of.chart = make("div", null, "chart");
   of.height = of.height ?? (() => SMALL.matches ? 260 : 300);
   of.chart.style.height = of.height() + "px";
-  const save = make("button", "SVG", "save");
-  save.type = "button";
-  save.setAttribute("aria-label", `Save the chart “${of.title}” as SVG`);
-  save.onclick = () => saveChart(of);
+  const save = make("button", "SVG", "save", { title: "Save this chart", onclick: () => saveChart(of) });
   of.chart.picture = of;
   OBSERVER.observe(of.chart);
   return box("figure", "", box("header", "", make("h3", of.title), markOf(of.mark), save), of.tools, of.chart, words("figcaption", of.caption));
@@ -101,11 +97,9 @@ function saveChart(of) {
   made.legend.top += 38;
   const drawn = echarts.init(null, null, { renderer: "svg", ssr: true, width, height: Math.max(480, of.height() + more + 60) });
   drawn.setOption(made);
-  const link = make("a");
-  link.href = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(drawn.renderToSVGString());
+  const href = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(drawn.renderToSVGString());
   drawn.dispose();
-  link.download = of.title.toLowerCase().replace(/[^a-z0-9]+/g, "-") + ".svg";
-  link.click();
+  make("a", "", "", { href, download: of.title.toLowerCase().replace(/[^a-z0-9]+/g, "-") + ".svg" }).click();
 }
 let resized = 0;
 const redraw = () => picturesIn(document).filter(of => of.made).forEach(draw);

@@ -1,12 +1,12 @@
 "use strict";
 const $ = id => document.getElementById(id);
 
-/** Makes an element with text. Text from data is put into the page only by this, never as HTML. */
-function make(tag, words, name) {
+/** Makes an element with text, a class and other properties. Text from data is put into the page only by this, never as HTML. */
+function make(tag, words, name, properties) {
   const element = document.createElement(tag);
   if (words !== undefined && words !== null) element.textContent = words;
   if (name) element.className = name;
-  return element;
+  return Object.assign(element, properties);
 }
 /** Makes an element with child nodes. */
 function box(tag, name, ...inner) {
@@ -44,8 +44,7 @@ const upper = text => text.charAt(0).toUpperCase() + text.slice(1);
 function row(cells, isHead) {
   return box("tr", "", ...cells.map((cell, at) => {
     const [inner, small] = [cell].flat(), isLabel = isHead || !at;
-    const element = make(isLabel ? "th" : "td", null, at && !(cell instanceof Node) ? "n" : "");
-    if (isLabel) element.scope = isHead ? "col" : "row";
+    const element = make(isLabel ? "th" : "td", null, at && !(cell instanceof Node) ? "n" : "", isLabel ? { scope: isHead ? "col" : "row" } : {});
     element.append(inner ?? "–", ...(small ? [" ", make("small", small)] : []));
     return element;
   }));
@@ -93,13 +92,10 @@ let isFirst = false;
 const spentOf = of => isFirst ? of.until_first_token : of.all;
 /** Makes the checkbox for that. The page's own `redrawStages` then shows all stages anew. */
 function firstBox() {
-  const input = make("input", null, "first");
-  input.type = "checkbox";
-  input.checked = isFirst;
-  input.onchange = () => {
-    isFirst = input.checked;
-    for (const other of document.querySelectorAll("input.first")) other.checked = isFirst;
+  const onchange = ({ target }) => {
+    isFirst = target.checked;
+    for (const input of document.querySelectorAll("input.first")) input.checked = isFirst;
     redrawStages();
   };
-  return box("label", "", input, " until the first token only");
+  return box("label", "", make("input", null, "first", { type: "checkbox", checked: isFirst, onchange }), " until the first token only");
 }

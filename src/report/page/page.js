@@ -75,9 +75,7 @@ function runsTable() {
   if (RUNS.length < 2) return null;
   const cells = (run, name) => ["p50", "p99"].map(part => [duration(figuresOf(run, name)?.[part]), errorOf(run, `${name}_ms.${part}`)]);
   const rows = RUNS.map(run => {
-    const link = make("a", briefOf(run));
-    link.href = "#detail";
-    link.onclick = () => choose(run);
+    const link = make("a", briefOf(run), "", { href: "#detail", onclick: () => choose(run) });
     return [box("span", "", link, " ", markOf(run.mark)), number(run.summary.requests), number(run.summary.failed), [number(run.summary.completed_rate), errorOf(run, "request_throughput")], ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
   });
   const heads = ["run", "requests", "failed", "finished a second", "first token p50", "p99", "server queue p50", "p99", "total p50", "p99"];
@@ -121,7 +119,7 @@ function sweep() {
       return picture({ title, mark: worst(RUNS), caption: caption + notes, option: sweepOption(lines, values, key, unit) });
     };
     const latency = (name, title, caption) => one(title, `${caption}, ${FIGURES[figure]}.`, `${name}_ms.${figure}`, run => figuresOf(run, name)?.[figure]);
-    refill(place, [box("div", "trio",
+    refill(place, [box("div", "pair",
       RUNS.some(run => figuresOf(run, "pure_queue_time")) ? latency("pure_queue_time", "Server queue", "How long a request waited for a place in a batch") : null,
       latency("ttft", "Time to first token", "From arrival to the first token"),
       one("Finished", "Requests that went well, a second.", "request_throughput", run => run.summary.completed_rate, "requests a second"))]);
@@ -164,12 +162,8 @@ const NAV = { compare: "Comparison", "by-run": "By run", findings: "Findings", s
   "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
 
 function contents() {
-  const links = [...document.querySelectorAll("main section[id]")].map(of => {
-    const link = make("a", NAV[of.id] ?? of.querySelector("h2").textContent);
-    link.href = "#" + of.id;
-    return link;
-  });
-  $("nav").replaceChildren(...links);
+  const sections = [...document.querySelectorAll("main section[id]")];
+  $("nav").replaceChildren(...sections.map(({ id }) => make("a", NAV[id], "", { href: "#" + id })));
 }
 
 headline();

@@ -1,9 +1,5 @@
 /** Makes a section of the page. */
-function section(id, title, ...inner) {
-  const element = box("section", "", make("h2", title), ...inner);
-  element.id = id;
-  return element;
-}
+const section = (id, title, ...inner) => Object.assign(box("section", "", make("h2", title), ...inner), { id });
 
 const LEVELS = ["problem", "limit", "note"];
 
@@ -21,9 +17,7 @@ function whereTheTimeWent(run) {
   const of = { title: "Stages over the run", mark: run.mark, option: overOption(run, state),
     caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that were not measured separately.${partialNote(run)}` };
   of.tools = box("div", "tools", firstBox(), choice("Show", [[true, "shares"], [false, "seconds"]], share => { state.share = share; draw(of); }));
-  const text = box("div", "", ...stagesText(run));
-  text.id = "stages-text";
-  return section("stages", "Where the time went", text, picture(of));
+  return section("stages", "Where the time went", Object.assign(box("div", "", ...stagesText(run)), { id: "stages-text" }), picture(of));
 }
 
 /** The stages as text: a sentence, and the stages with their shares. */
@@ -96,7 +90,7 @@ function overTime(run) {
   return section("over-time", "Concurrency and queues over time",
     chart("Requests in the system", counts.filter(of => of.source === "records" && !of.server),
       `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}${run.faults.length ? " Red bands: a server was disturbed on purpose." : ""}`),
-    box("div", servers.length > 1 ? "pair" : "", ...shown.map(server => chart(`At ${server}`, ofServers.filter(of => of.server === server),
+    box("div", "pair", ...shown.map(server => chart(`At ${server}`, ofServers.filter(of => of.server === server),
       "Requests that run on this server, and in its server queue: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale.", { max }))),
     servers.length > shown.length ? make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft") : null);
 }

@@ -10,8 +10,8 @@ function table(heads, rows, about) {
 }
 /** Makes a box to choose one of several `[value, words]` by; the first is chosen. */
 function choice(label, options, pick) {
-  const select = box("select", "", ...options.map(([, words]) => make("option", words)));
-  select.onchange = () => pick(options[select.selectedIndex][0]);
+  const select = make("select", null, "", { onchange: () => pick(options[select.selectedIndex][0]) });
+  select.append(...options.map(([, words]) => make("option", words)));
   return box("label", "", `${label} `, select);
 }
 /** What the marks of runs mean, the worst first. */
