@@ -16,16 +16,16 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   // A script that does not run leaves nothing to look at.
   if (wrong.length) return wrong;
   // Charts are drawn when they come into sight.
-  await page.evaluate(() => PICTURES.forEach(draw));
+  await page.evaluate(() => picturesIn(document).forEach(draw));
   const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
   if (wide > 0) wrong.push(`is ${wide} pixels too wide`);
-  const empty = await page.evaluate(() => PICTURES.filter(of => !of.chart.querySelector("canvas")).map(of => of.title));
+  const empty = await page.evaluate(() => picturesIn(document).filter(of => !of.chart.querySelector("canvas")).map(of => of.title));
   if (empty.length) wrong.push(`draws nothing: ${empty.join(", ")}`);
   const made = await page.evaluate(() => document.querySelectorAll("main img, main script, main iframe, main [onerror]").length);
   if (made) wrong.push(`has ${made} elements that text of rows has made`);
   const json = file.replace(/\.html$/, ".json");
   if (fs.existsSync(json)) wrong.push(...await page.evaluate(apart, JSON.parse(fs.readFileSync(json)).runs));
-  await page.evaluate(() => { if (RUNS.length) choose(RUNS[0]); PICTURES.forEach(draw); });
+  await page.evaluate(() => { if (RUNS.length) choose(RUNS[0]); picturesIn(document).forEach(draw); });
   if (name === "wide") wrong.push(...await use(page));
   if (fs.existsSync(json)) wrong.push(...await first(page, JSON.parse(fs.readFileSync(json)).runs[0]));
   await page.evaluate(() => scrollTo(0, 0));
@@ -58,7 +58,7 @@ async function first(page, run) {
     await box.focus();
     if (await box.isChecked() !== isFirst) await page.keyboard.press("Space");
     wrong.push(...await page.evaluate(([wanted, isFirst]) => {
-      PICTURES.forEach(draw);
+      picturesIn(document).forEach(draw);
       const text = $("stages-text").textContent, { stages } = spentOf(RUNS[0]);
       return wanted.flatMap(part => {
         const stage = stages.find(stage => stage.name === part.stage);

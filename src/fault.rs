@@ -30,6 +30,16 @@ pub struct Fault {
     pub after_bytes: Option<u64>,
 }
 
+/// The fields of a fault, each given at most once: of a map, the last one would be taken.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    kind: Option<Value>,
+    count: Option<Value>,
+    ms: Option<Value>,
+    after_bytes: Option<Value>,
+}
+
 names! {
     /// What a fault does to a request, or for [`Kind::Refuse`] to a connection.
     #[serde(rename_all = "lowercase")]
@@ -59,7 +69,9 @@ impl Fault {
     /// # Errors
     /// The field, what is wrong with it, and a hint.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
-        let fields: Result<Map<String, Value>, _> = serde_json::from_slice(json);
+        let given: Result<Given, _> = serde_json::from_slice(json);
+        let fields = given.and_then(serde_json::to_value);
+        let fields = fields.and_then(serde_json::from_value);
         let fields = fields.map_err(|error| error.to_string());
         fields.and_then(Fault::from_fields).map_err(|problem| {
             format!("{problem}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
@@ -138,7 +150,8 @@ mod tests {
     const INVALID: &str = r#" | EOF | as in {"kind"
 [1] | expected | as in {"kind"
 {"kind":"reset"} 1 | trailing
-{} | missing field `kind`; give an object
+{} | kind = null: must be one of refuse
+{"kind":"stall","ms":"1s","ms":2} | duplicate field `ms`
 {"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
 {"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295
 {"kind":"stall","ms":5000000000} | ms = 5000000000: must be

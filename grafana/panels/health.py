@@ -203,7 +203,7 @@ PANELS = [
     ),
     lines(
         "Join tables",
-        "Entries in the tables of requests and attempts under way. Always rising: something is not forgotten.",
+        "Entries of the tables by which attempts at hops find their request. Always rising: something is not forgotten.",
         (f"sum by (table) (queuescope_join_table_entries{{{HERE}}})", "{{table}}"),
         size=(8, 8),
     ),

@@ -6,9 +6,9 @@ mod downsample;
 mod over_time;
 mod waterfall;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-pub use waterfall::stages;
+pub use waterfall::{stage, stages};
 
 use super::runs::Report;
 use crate::request::timeline::STAGES;
@@ -51,11 +51,11 @@ pub fn nonce() -> String {
 
 /// Returns the script that this page and the live page share: how text is put into them, the colours of stages.
 pub fn dom() -> String {
-    let colors = [0, 1].map(|theme| -> Value {
-        let colors = STAGES.map(|stage| (stage.name, stage.colors[theme]));
-        colors.into_iter().collect()
-    });
-    fill(DOM, &[("colors", &json!(colors).to_string())])
+    let colors: Value = STAGES
+        .map(|stage| (stage.name, stage.color))
+        .into_iter()
+        .collect();
+    fill(DOM, &[("colors", &colors.to_string())])
 }
 
 /// Fills the placeholders of a frame (`{{data}}`) with the named parts, which are not searched for placeholders themselves.

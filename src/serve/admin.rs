@@ -30,7 +30,6 @@ use crate::client::shortage;
 use crate::clock::NANOS;
 use crate::fault::Fault;
 use crate::fault::registry::Faults;
-use crate::proxy::shared::Shared;
 use crate::secret::Secret;
 use crate::terminal::escaped_in_json;
 
@@ -52,11 +51,10 @@ static LARGE_RESPONSE: Semaphore = Semaphore::const_new(1);
 type AdminResponse = Response<Full<Bytes>>;
 
 /// Serves the admin listener until this process is replaced, or the future is dropped.
-pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
+pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Arc<Listeners>) {
     let mut tasks = JoinSet::new();
     let mut connections = VecDeque::new();
     let mut phase = listeners.shared.phase.subscribe();
-    let listeners = Arc::new(listeners);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -82,18 +80,11 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
 
 async fn serve_connection(stream: TcpStream, listeners: Arc<Listeners>) {
     let service = service_fn(|request| async {
-        let mut response = respond(request, &listeners).await;
-        let headers = [
-            (CACHE_CONTROL, "no-store"),
-            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-            (REFERRER_POLICY, "no-referrer"),
-        ];
-        let closes = *listeners.shared.phase.borrow() == Phase::HandedOver;
-        let close = closes.then_some((CONNECTION, "close"));
-        for (name, value) in headers.into_iter().chain(close) {
-            response = with_header(response, name, value);
-        }
-        Ok::<_, Infallible>(response)
+        let response = respond(request, &listeners).await;
+        Ok::<_, Infallible>(match *listeners.shared.phase.borrow() {
+            Phase::HandedOver => with_header(response, CONNECTION, "close"),
+            _ => response,
+        })
     });
     // An error means that the client disconnected.
     let _ = http1::Builder::new()
@@ -105,21 +96,17 @@ async fn serve_connection(stream: TcpStream, listeners: Arc<Listeners>) {
 
 async fn respond(request: Request<Incoming>, listeners: &Listeners) -> AdminResponse {
     let path = request.uri().path().to_owned();
-    let shared = &listeners.shared;
+    let shared = listeners.shared.clone();
     if let Some(refusal) = refusal(&path, request.headers(), listeners) {
         return refusal;
     }
-    let faults = path.strip_prefix("/faults");
-    if let Some(path) = faults.filter(|path| path.is_empty() || path.starts_with('/')) {
-        return match &shared.faults {
-            Some(faults) => self::faults(request, path.trim_start_matches('/'), faults).await,
-            None => text(
-                StatusCode::FORBIDDEN,
-                "faults are off; fault_injection = true in the config file, or --fault-injection, turns them on\n",
-            ),
-        };
+    let worker = path
+        .strip_prefix("/faults/")
+        .filter(|name| !name.is_empty());
+    if let Some((worker, faults)) = worker.zip(shared.faults.as_ref()) {
+        return change_fault(request, worker, faults).await;
     }
-    if !is_get_or_head(&request) {
+    if worker.is_none() && !matches!(*request.method(), Method::GET | Method::HEAD) {
         return not_allowed("GET, HEAD");
     }
     let number = path.strip_prefix("/requests/");
@@ -137,13 +124,21 @@ async fn respond(request: Request<Incoming>, listeners: &Listeners) -> AdminResp
     }
     match path.as_str() {
         "/" => page(),
-        "/live.json" => live_snapshot(&request, shared).await,
+        "/live.json" => {
+            let after = request.uri().query();
+            let after = after.and_then(|query| query.strip_prefix("after=")?.parse().ok());
+            large(move || json(&live::snapshot(&shared, after.unwrap_or(0)))).await
+        }
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => ready(listeners).await,
-        "/metrics" => {
-            let metrics = shared.metrics.clone();
-            large(move || text(StatusCode::OK, metrics.text())).await
-        }
+        "/metrics" => large(move || text(StatusCode::OK, shared.metrics.text())).await,
+        path if path == "/faults" || path.starts_with("/faults/") => match &shared.faults {
+            Some(faults) => json(&faults.to_json()),
+            None => text(
+                StatusCode::FORBIDDEN,
+                "faults are off; fault_injection = true in the config file, or --fault-injection, turns them on\n",
+            ),
+        },
         _ => text(
             StatusCode::NOT_FOUND,
             "there are / (the live page), /live.json, /requests/NUMBER.json, /healthz, /readyz, /metrics and /faults\n",
@@ -196,15 +191,6 @@ fn refusal(path: &str, headers: &HeaderMap, listeners: &Listeners) -> Option<Adm
     }
 }
 
-/// Responds with what is new for the live page; with all that is kept if no number is given.
-async fn live_snapshot(request: &Request<Incoming>, shared: &Arc<Shared>) -> AdminResponse {
-    let query = request.uri().query();
-    let after = query.and_then(|query| query.strip_prefix("after=")?.parse().ok());
-    let after = after.unwrap_or(0);
-    let shared = shared.clone();
-    large(move || json(&live::snapshot(&shared, after))).await
-}
-
 /// Makes a large response on a blocking thread, one at a time: many clients must not take the cores from proxied requests, nor much
 /// memory.
 async fn large(make: impl FnOnce() -> AdminResponse + Send + 'static) -> AdminResponse {
@@ -216,23 +202,12 @@ async fn large(make: impl FnOnce() -> AdminResponse + Send + 'static) -> AdminRe
 
 fn page() -> AdminResponse {
     let (page, policy) = live::page();
-    let response = AdminResponse::new(page.into());
-    let response = with_header(response, CONTENT_TYPE, "text/html; charset=utf-8");
+    let response = answer(StatusCode::OK, "text/html; charset=utf-8", page);
     with_header(response, CONTENT_SECURITY_POLICY, &policy)
 }
 
-fn is_get_or_head(request: &Request<Incoming>) -> bool {
-    matches!(*request.method(), Method::GET | Method::HEAD)
-}
-
-/// Shows the faults, or sets or removes the fault of one worker.
-async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> AdminResponse {
-    if worker.is_empty() {
-        return match is_get_or_head(&request) {
-            true => json(&faults.to_json()),
-            false => not_allowed("GET, HEAD"),
-        };
-    }
+/// Sets or removes the fault of a worker.
+async fn change_fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> AdminResponse {
     let names = faults.names();
     if !names.iter().any(|name| name == worker) {
         let names = names.join(", ");
@@ -248,8 +223,7 @@ async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ad
             };
             match Fault::parse(&body.to_bytes()) {
                 Ok(fault) => {
-                    let set = serde_json::json!(fault);
-                    log::warn!("worker {worker}: fault {set}");
+                    log::warn!("worker {worker}: fault {}", serde_json::json!(fault));
                     faults.set(worker, Some(fault));
                     json(&faults.to_json())
                 }
@@ -271,8 +245,11 @@ fn unauthorized() -> AdminResponse {
                  the password\n";
     let response = text(StatusCode::UNAUTHORIZED, problem);
     let response = with_header(response, WWW_AUTHENTICATE, "Bearer");
-    let basic = "Basic realm=\"queuescope\", charset=\"UTF-8\"";
-    with_header(response, WWW_AUTHENTICATE, basic)
+    with_header(
+        response,
+        WWW_AUTHENTICATE,
+        "Basic realm=\"queuescope\", charset=\"UTF-8\"",
+    )
 }
 
 fn misdirected() -> AdminResponse {
@@ -282,26 +259,29 @@ fn misdirected() -> AdminResponse {
 }
 
 fn not_allowed(methods: &str) -> AdminResponse {
-    let problem = format!("only {methods}\n");
-    with_header(
-        text(StatusCode::METHOD_NOT_ALLOWED, problem),
-        ALLOW,
-        methods,
-    )
+    let response = text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}\n"));
+    with_header(response, ALLOW, methods)
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> AdminResponse {
-    let mut response = AdminResponse::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    let kind = "text/plain; version=0.0.4; charset=utf-8";
-    with_header(response, CONTENT_TYPE, kind)
+    answer(status, "text/plain; version=0.0.4; charset=utf-8", body)
 }
 
 fn json(value: &serde_json::Value) -> AdminResponse {
     // The page shows texts of clients and servers unchanged.
     let text = escaped_in_json(&value.to_string()).into_owned() + "\n";
-    let response = AdminResponse::new(text.into());
-    with_header(response, CONTENT_TYPE, "application/json")
+    answer(StatusCode::OK, "application/json", text)
+}
+
+fn answer(status: StatusCode, kind: &str, body: impl Into<Bytes>) -> AdminResponse {
+    let response = Response::builder()
+        .status(status)
+        .header(CONTENT_TYPE, kind)
+        .header(CACHE_CONTROL, "no-store")
+        .header(X_CONTENT_TYPE_OPTIONS, "nosniff")
+        .header(REFERRER_POLICY, "no-referrer");
+    // Never fails, as all of its headers are valid.
+    response.body(Full::new(body.into())).unwrap_or_default()
 }
 
 /// Adds a header to a response.
@@ -319,17 +299,14 @@ fn is_allowed(headers: &HeaderMap, token: &Secret) -> bool {
     let Some((scheme, given)) = given.and_then(|given| given.split_once(' ')) else {
         return false;
     };
-    match scheme.to_ascii_lowercase().as_str() {
-        "bearer" => token.matches(given.as_bytes()),
-        "basic" => {
-            let pair = BASE64_STANDARD.decode(given).unwrap_or_default();
-            let pair = String::from_utf8(pair).unwrap_or_default();
-            // Any user name is accepted.
-            let password = pair.split_once(':').map(|(_, password)| password);
-            password.is_some_and(|password| token.matches(password.as_bytes()))
-        }
-        _ => false,
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return token.matches(given.as_bytes());
     }
+    let pair = BASE64_STANDARD.decode(given).unwrap_or_default();
+    // Any user name is accepted.
+    let password = pair.splitn(2, |byte| *byte == b':').nth(1);
+    let is_basic = scheme.eq_ignore_ascii_case("basic");
+    is_basic && password.is_some_and(|password| token.matches(password))
 }
 
 /// Whether a request's host is localhost, an IP address, or one of `names`. By any other name a page of another site may send it, whose

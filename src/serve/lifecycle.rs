@@ -29,7 +29,7 @@ use super::start::{Listeners, bind, listen, shared};
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it cuts off open requests.
 pub struct Proxy {
     pub(super) shared: Arc<Shared>,
-    pub(super) listeners: Listeners,
+    pub(super) listeners: Arc<Listeners>,
     /// The admin listener and that of servers' spans, until they are handed over.
     others: Mutex<Vec<ListenSocket>>,
     /// Has a receiver for each thing besides connections that must end before this process does after a hand-over: the admin listener, and
@@ -80,12 +80,12 @@ impl Proxy {
             inherited.hop_secret.take(),
             traces.as_ref(),
         )?);
-        let listeners = Listeners {
+        let listeners = Arc::new(Listeners {
             shared: shared.clone(),
             connections: Arc::new(watch::channel(()).0),
-            running: Arc::default(),
-            had_upstream: Arc::default(),
-        };
+            running: Mutex::default(),
+            had_upstream: tokio::sync::Mutex::default(),
+        });
         // Connections that wait in a socket shared with another process are accepted only now, as nothing can fail any more.
         for line in listeners.apply(&config, bound) {
             log::info!("{line}");

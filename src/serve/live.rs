@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::clock::{Stamp, seconds};
 use crate::proxy::shared::Shared;
-use crate::report::page::{BASE, dom, fill, nonce, stages};
+use crate::report::page::{BASE, dom, fill, nonce, stage, stages};
 use crate::report::timeline::{clock_error, clock_lines, unseen};
 use crate::report::why::{sentence, wait_sentence};
 use crate::request::column::Unit;
@@ -15,7 +15,7 @@ use crate::request::impossible::without_impossible;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, place};
 use crate::request::time_spent::TimeSpent;
-use crate::request::timeline::{Moment, Side};
+use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 use crate::telemetry::prometheus::RequestPhase;
 use crate::telemetry::recent::{Recent, RecentRequest, SLOT_SECONDS, Slot, WINDOW_SECONDS};
@@ -121,11 +121,9 @@ fn bar(ended: &RecentRequest) -> Option<Value> {
     let plausible = without_impossible(ended.rows.get(..1)?);
     let row = plausible.first()?;
     let timeline = &row.timeline;
-    let begin = match timeline.side() {
-        Side::Traffic | Side::Front => Moment::Arrival,
-        Side::Hop => Moment::RouterSend,
-    };
-    let arrival = timeline.on_own_clock(begin);
+    let begin = |moment| timeline.on_own_clock(moment);
+    // At a hop the request arrives from the router.
+    let arrival = begin(Moment::Arrival).or_else(|| begin(Moment::RouterSend));
     let worker = row.worker.as_ref().or(row.host.as_ref());
     Some(json!({
         "number": ended.number,
@@ -167,14 +165,13 @@ pub fn request(recent: &Recent, waits: &WaitLog, number: u64) -> Option<Value> {
     };
     let several = row.sequences > 1;
     let whose = if several { "Its first sequence" } else { "It" };
-    let rows = ended.rows.iter().map(columns);
     Some(json!({
         "bar": bar(ended),
         "trace_id": row.trace_id,
         "unseen": unseen(row),
         "clocks": clock_lines(row),
         "waited": waited.map(|waited| format!("{whose} {waited}.")),
-        "rows": rows.collect::<Vec<Value>>(),
+        "columns": columns(&ended.rows),
     }))
 }
 
@@ -186,39 +183,39 @@ fn parts(row: &Row) -> Vec<Value> {
     };
     let mut at = 0_i64;
     let parts = breakdown.parts.iter().map(|part| {
-        let start = at;
+        let mut json = stage(part.spent);
+        json["start"] = seconds(at).into();
         at = at.saturating_add(part.nanos);
-        json!({
-            "name": part.spent.name(),
-            "label": part.spent.label(),
-            "place": part.spent.place(),
-            "is_after": part.spent.is_after_first_token(),
-            "start": seconds(start),
-            "end": seconds(at),
-            "error": seconds(clock_error(row, part.spent)),
-        })
+        json["end"] = seconds(at).into();
+        json["error"] = seconds(clock_error(row, part.spent)).into();
+        json
     });
     parts.collect()
 }
 
-fn columns(row: &Row) -> Value {
-    let cells = COLUMNS.iter().map(|column| {
-        let value = (column.get)(row).to_json();
+/// The columns that have a value in any of a request's rows.
+fn columns(rows: &[Row]) -> Value {
+    let columns = COLUMNS.iter().filter_map(|column| {
+        let values = rows.iter().map(|row| (column.get)(row).to_json());
+        let values: Vec<Value> = values.collect();
         let unit = match column.unit {
             Unit::Latency | Unit::Seconds => "s",
             Unit::Time => "time",
             Unit::Text | Unit::Bool | Unit::Count => "",
         };
-        json!({"name": column.name, "value": value, "unit": unit, "help": column.help})
+        let is_known = !values.iter().all(Value::is_null);
+        is_known.then(
+            || json!({"name": column.name, "unit": unit, "help": column.help, "values": values}),
+        )
     });
-    cells.collect()
+    columns.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::sample::{Sample, at};
-    use crate::request::timeline::{ENGINE, STAGES};
+    use crate::request::timeline::ENGINE;
     use crate::telemetry::CountedRequest;
 
     fn recent(requests: impl IntoIterator<Item = Vec<Row>>) -> Recent {
@@ -256,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dialog_says_whose_wait_it_tells_and_has_all_members_when_the_request_is_gone() {
+    fn the_dialog_says_whose_wait_it_tells() {
         let mut two = vec![Sample::whole().row(); 2];
         two.iter_mut().for_each(|row| row.sequences = 2);
         let recent = recent([vec![Sample::whole().row()], two]);
@@ -266,28 +263,15 @@ mod tests {
             let (waited, words) = (json["waited"].as_str().unwrap(), " waited 80.0 ms: ");
             assert!(waited.starts_with(&(whose.to_owned() + words)), "{waited}");
             assert!(waited.ends_with('.'), "{waited}");
-            let (_, gone) = PAGE.split_once("detail({").unwrap();
-            let (gone, _) = gone.split_once("});").unwrap();
-            // Null if it did not wait.
-            let read = json.as_object().unwrap().keys();
-            for member in read.filter(|member| *member != "waited") {
-                assert!(gone.contains(&format!("{member}: ")), "{member}");
-            }
         }
         assert_eq!(request(&recent, &waits, 3), None);
     }
 
+    /// Those of stages are in their table.
     #[test]
-    fn every_stage_has_a_colour() {
-        let dom = dom();
-        let (_, colours) = dom.split_once("const STAGE_COLORS = ").unwrap();
-        let (colours, _) = colours.split_once("\n};").unwrap();
-        let others = ["proxy", "connecting", "client_stall", "prompt_wait"];
-        for name in STAGES.iter().map(|stage| stage.name).chain(others) {
-            let plain = colours.matches(&format!(" {name}: \"#")).count();
-            let quoted = colours.matches(&format!("\"{name}\":\"#")).count();
-            // In the light and the dark theme.
-            assert_eq!(plain + quoted, 2, "{name}");
+    fn time_that_is_no_stage_has_a_colour() {
+        for name in ["proxy", "connecting", "client_stall", "prompt_wait"] {
+            assert_eq!(dom().matches(&format!(" {name}: \"#")).count(), 1, "{name}");
         }
     }
 }

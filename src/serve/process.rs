@@ -145,20 +145,18 @@ async fn serve(
                     let id = successor.id;
                     log::warn!("SIGUSR2: process {id} is starting already");
                 }
-                None => successor = start_successor(proxy, program),
+                // If it fails, this process goes on.
+                None => match proxy.start_successor(program) {
+                    Ok(started) => {
+                        let (program, id) = (program.display(), started.id);
+                        log::info!("SIGUSR2: started {program} as process {id}");
+                        successor = Some(started);
+                    }
+                    Err(error) => log::error!("SIGUSR2: {error}"),
+                },
             },
         }
     }
-}
-
-/// Starts the successor. If it fails, this process goes on.
-fn start_successor(proxy: &Proxy, program: &Path) -> Option<Successor> {
-    let started = proxy.start_successor(program);
-    let started = started.inspect_err(|error| log::error!("SIGUSR2: {error}"));
-    let successor = started.ok()?;
-    let (program, id) = (program.display(), successor.id);
-    log::info!("SIGUSR2: started {program} as process {id}");
-    Some(successor)
 }
 
 /// Reloads the config, or logs why not.

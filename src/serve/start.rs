@@ -37,14 +37,13 @@ use crate::telemetry::rotation::Rotation;
 use crate::upstream::{self, Address, Connectivity, Policy, Rules, Trust, Upstreams};
 
 /// The listeners for requests: the front first, then the hops.
-#[derive(Clone)]
 pub(super) struct Listeners {
     pub(super) shared: Arc<Shared>,
     /// Has one receiver per connection.
     pub(super) connections: Arc<watch::Sender<()>>,
-    pub(super) running: Arc<Mutex<Vec<Arc<RunningListener>>>>,
+    pub(super) running: Mutex<Vec<Arc<RunningListener>>>,
     /// When an upstream was last tried, and whether one could be connected to.
-    pub(super) had_upstream: Arc<tokio::sync::Mutex<Option<(Stamp, bool)>>>,
+    pub(super) had_upstream: tokio::sync::Mutex<Option<(Stamp, bool)>>,
 }
 
 /// A listener that accepts, and its service. It stops accepting when dropped.

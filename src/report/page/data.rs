@@ -79,10 +79,8 @@ fn add_chart_data(json: &mut Value, report: &RunReport<'_>, each: usize) {
         "fault_lines": lines(&report.episodes).join("\n"),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "series": series(report),
+        "off": (!run.prediction_errors.is_empty()).then_some(&run.prediction_errors),
     });
-    if !run.prediction_errors.is_empty() {
-        json["off"] = json!(run.prediction_errors);
-    }
     if let (Value::Object(json), Value::Object(more)) = (json, more) {
         json.extend(more);
     }

@@ -1,12 +1,12 @@
 "use strict";
 const $ = id => document.getElementById(id);
 
-/** Makes an element with text. Text from data is put into the page only by this, never as HTML. */
-function make(tag, words, name) {
+/** Makes an element with text, a class and other properties. Text from data is put into the page only by this, never as HTML. */
+function make(tag, words, name, properties) {
   const element = document.createElement(tag);
   if (words !== undefined && words !== null) element.textContent = words;
   if (name) element.className = name;
-  return element;
+  return Object.assign(element, properties);
 }
 /** Makes an element with child nodes. */
 function box(tag, name, ...inner) {
@@ -14,11 +14,10 @@ function box(tag, name, ...inner) {
   element.append(...inner.filter(part => part !== null && part !== undefined));
   return element;
 }
-/** Puts text with `code` into a new or existing element; Markdown links become their text. */
+/** Puts text with `code` into a new or existing element. */
 function words(into, text, name) {
   const element = into instanceof Node ? into : make(into, null, name);
-  const pieces = text.replace(/\[([^\]]+)\]\([^)]+\)/g, "$1").split("`");
-  element.replaceChildren(...pieces.map((piece, at) => at % 2 ? make("code", piece) : document.createTextNode(piece)));
+  element.replaceChildren(...text.split("`").map((piece, at) => at % 2 ? make("code", piece) : document.createTextNode(piece)));
   return element;
 }
 const known = value => value !== null && value !== undefined;
@@ -41,33 +40,25 @@ function niceMax(value) {
 }
 const upper = text => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** Makes a row of a table. A cell is text, an element, or a formatted number (`{ n: "1.5 ms" }`, `{ n: …, small: … }`). */
+/** Makes a row of a table: a label, then numbers. A cell is formatted text, that with a small addition (`[text, small]`), or an element of any text. */
 function row(cells, isHead) {
   return box("tr", "", ...cells.map((cell, at) => {
-    const isNumber = known(cell?.n);
-    const element = make(isHead || !at ? "th" : "td", null, isNumber ? "n" : "");
-    if (isHead || !at) element.scope = isHead ? "col" : "row";
-    element.append(isNumber ? cell.n : cell ?? "–");
-    if (isNumber && cell.small) element.append(" ", make("small", cell.small));
+    const [inner, small] = [cell].flat(), isLabel = isHead || !at;
+    const element = make(isLabel ? "th" : "td", null, at && !(cell instanceof Node) ? "n" : "", isLabel ? { scope: isHead ? "col" : "row" } : {});
+    element.append(inner ?? "–", ...(small ? [" ", make("small", small)] : []));
     return element;
   }));
 }
+/** Makes a table's cell of text, which is no number. */
+const plain = text => make("span", text ?? "–");
 
-const DARK = matchMedia("(prefers-color-scheme: dark)");
 /** The colors of stages, and of time that is no stage. */
-const STAGE_COLORS = {{colors}};
-const STAGES = {
-  light: { ...STAGE_COLORS[0], client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
-  dark: { ...STAGE_COLORS[1], client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
-};
+const STAGES = { ...{{colors}}, client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#2f86d1", connecting: "#2f86d1" };
 /** Paints an element in the color of a stage, or hatched for several stages that are not known separately, with readable text. */
 function paint(element, name) {
-  if (name.includes("+")) {
-    element.classList.add("hatch");
-    return element;
-  }
-  const color = STAGES[DARK.matches ? "dark" : "light"][name];
-  element.style.background = color ?? "var(--soft)";
+  const color = STAGES[name];
+  if (!color) element.classList.add("hatch");
+  else element.style.background = color;
   const [red, green, blue] = [1, 3, 5].map(at => parseInt(color?.slice(at, at + 2), 16));
   // The perceived brightness.
   if (0.3 * red + 0.6 * green + 0.1 * blue < 100) element.style.color = "#fff";
@@ -101,13 +92,10 @@ let isFirst = false;
 const spentOf = of => isFirst ? of.until_first_token : of.all;
 /** Makes the checkbox for that. The page's own `redrawStages` then shows all stages anew. */
 function firstBox() {
-  const input = make("input", null, "first");
-  input.type = "checkbox";
-  input.checked = isFirst;
-  input.onchange = () => {
-    isFirst = input.checked;
-    for (const other of document.querySelectorAll("input.first")) other.checked = isFirst;
+  const onchange = ({ target }) => {
+    isFirst = target.checked;
+    for (const input of document.querySelectorAll("input.first")) input.checked = isFirst;
     redrawStages();
   };
-  return box("label", "", input, " until the first token only");
+  return box("label", "", make("input", null, "first", { type: "checkbox", checked: isFirst, onchange }), " until the first token only");
 }

@@ -1,16 +1,11 @@
 /** Makes a section of the page. */
-function section(id, title, ...inner) {
-  const element = box("section", "", make("h2", title), ...inner);
-  element.id = id;
-  element.setAttribute("aria-label", title);
-  return element;
-}
+const section = (id, title, ...inner) => Object.assign(box("section", "", make("h2", title), ...inner), { id });
 
 const LEVELS = ["problem", "limit", "note"];
 
 function findingOf(of, where) {
   const title = box("h3", "", make("small", of.level), of.title);
-  return box("li", of.level, title, words("p", of.what), of.advice ? words("p", of.advice, "do") : null, where ?? null);
+  return box("li", of.level, title, words("p", of.what), of.advice ? words("p", of.advice, "do") : null, where);
 }
 
 /** A note on bars in which not every request has every stage. */
@@ -19,12 +14,10 @@ const partialNote = run => run.all.stages.some(stage => stage.of) ? " A stage th
 function whereTheTimeWent(run) {
   if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Unknown: no request succeeded.", "soft"));
   const state = { share: true };
-  const of = { title: "Stages over the run", mark: run.mark, option: (c, width) => overOption(run, state)(c, width),
+  const of = { title: "Stages over the run", mark: run.mark, option: overOption(run, state),
     caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that were not measured separately.${partialNote(run)}` };
   of.tools = box("div", "tools", firstBox(), choice("Show", [[true, "shares"], [false, "seconds"]], share => { state.share = share; draw(of); }));
-  const text = box("div", "", ...stagesText(run));
-  text.id = "stages-text";
-  return section("stages", "Where the time went", text, picture(of));
+  return section("stages", "Where the time went", Object.assign(box("div", "", ...stagesText(run)), { id: "stages-text" }), picture(of));
 }
 
 /** The stages as text: a sentence, and the stages with their shares. */
@@ -42,17 +35,18 @@ function whyTheyWaited(run) {
   const [causes, groups] = run.tables.waiting;
   if (!causes) return null;
   const whatFor = ({ causes }) => causes.filter(of => of.share >= 0.0005).map(of => `${percent(of.share)} while ${of.words}`).join("; ");
-  const where = [inServers && `${duration(inServers)} in the server queue`, inProxy && `${duration(inProxy)} in the proxy`, inRouter && `${duration(inRouter)} in the router queue`, atPairs && `${duration(atPairs)} at servers of pairs`].filter(Boolean).join(" and ");
+  const where = [[inServers, "in the server queue"], [inProxy, "in the proxy"], [inRouter, "in the router queue"], [atPairs, "at servers of pairs"]]
+    .filter(([seconds]) => seconds).map(([seconds, place]) => `${duration(seconds)} ${place}`).join(" and ");
   const sentence = `${several(sequences, "sequence")} waited ${where} all together: ${whatFor(waiting)}.`;
-  const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody known"]);
-  const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
+  const longest = waiting.waited_longest.map(of => [of.req_id, plain(of.words), plain(of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody known")]);
+  const holders = waiting.held_up_others.map(of => [of.req_id, number(of.prompt_tokens), duration(of.seconds)]);
   return section("waiting", "Why they waited", words("p", sentence),
     over.causes.length ? picture({ title: "What requests waited for", mark: run.mark, option: waitingOption(over),
       caption: "Waiting by the moment at which it began, in a router or proxy by the request's arrival: all requests of a stretch of time together, by what was full meanwhile." }) : null,
-    gridTable(causes, "Slots: how many requests a server runs at once, as it says, or as the rows show. Shares of its waiting, by what was full meanwhile."),
-    groups ? gridTable(groups, `Shares of all requests, of their tokens, and of all waiting: what they caused of it (it is laid equally on those that ran meanwhile), and what they waited. Of ${duration(inServers + atPairs)} the requests seen here caused ${duration(heldUp)}.`) : null,
+    table(causes.heads, causes.rows, "Slots: how many requests a server runs at once, as it says, or as the rows show. Shares of its waiting, by what was full meanwhile."),
+    groups ? table(groups.heads, groups.rows, `Shares of all requests, of their tokens, and of all waiting: what they caused of it (it is laid equally on those that ran meanwhile), and what they waited. Of ${duration(inServers + atPairs)} the requests seen here caused ${duration(heldUp)}.`) : null,
     longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),
-      table(["request", "why", "held up longest by"], longest), table(["request", { n: "prompt tokens" }, { n: "held up others" }], holders)) : null);
+      table(["request", plain("why"), plain("held up longest by")], longest), table(["request", "prompt tokens", "held up others"], holders)) : null);
 }
 
 function waterfall(run) {
@@ -63,13 +57,13 @@ function waterfall(run) {
   const slowest = () => {
     const length = of => isFirst ? of.until_first_token : of.total;
     const shown = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a)).slice(0, each);
-    rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }], shown.slice(0, 25).map(of =>
-      [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }])));
+    rows.replaceChildren(table(["request", upTo, plain("server"), plain("ended"), "total", "first token"], shown.slice(0, 25).map(of =>
+      [of.id, `${number(of.start)} s`, plain(of.host), plain(of.outcome), duration(of.total), duration(of.ttft)])));
     return shown;
   };
   slowest();
   const bars = picture({ title: "Single requests", mark: run.mark, height: () => (SMALL.matches ? 18 : 30) * 15 + 120, tools: box("div", "tools", firstBox()),
-    option: (c, width) => waterfallOption(slowest(), stages, run.is_scheduled)(c, width),
+    option: width => waterfallOption(slowest(), stages, run.is_scheduled)(width),
     caption: "A bar is a request, its colours show where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time." });
   const which = all <= each ? `All ${number(all)} requests.` : `Of ${number(all)} requests: the slowest ${number(each)}.`;
   return section("waterfall", "Single requests, stage by stage", make("p", which, "soft"), bars, box("details", "", make("summary", "The first 25 as a table"), rows));
@@ -80,33 +74,25 @@ function list(facts) {
   return box("dl", "", ...shown.flatMap(([name, value]) => [make("dt", name), make("dd", valueText(value))]));
 }
 
-const PLACES = { concurrency: "in the system", running: "running in a server", queued: "server queue", waiting: "router queue", unknown: "state unknown" };
-const COLORS = { concurrency: 0, running: 2, queued: 1, waiting: 4, unknown: 7 };
+/** The states of requests that are counted over time: their names, and the style of their lines. */
+const STATES = { concurrency: ["in the system", 0], running: ["running", 2], queued: ["server queue", 1], waiting: ["router queue", 4], unknown: ["state unknown", 7] };
 
 function overTime(run) {
-  const counts = run.series.filter(of => of.metric in PLACES);
+  const counts = Object.keys(STATES).flatMap(metric => run.series.filter(of => of.metric === metric));
   if (!counts.length) return null;
-  const order = Object.keys(PLACES);
-  const all = counts.filter(of => of.source === "records" && !of.server && (of.metric !== "unknown" || maxOf(of.values) > 0)).sort((a, b) => order.indexOf(a.metric) - order.indexOf(b.metric));
-  const lines = all.map(of => ({ name: PLACES[of.metric], times: of.times, values: of.values, color: COLORS[of.metric], dashed: of.metric === "unknown" }));
+  const line = ({ metric, source, times, values }) => ({ name: STATES[metric][0] + (source === "records" ? "" : ", as the server says"), times, values,
+    color: STATES[metric][1], dashed: source !== "records" || metric === "unknown" });
+  const chart = (title, of, caption, axis) => picture({ title, mark: run.mark, option: timesOption(run, of.map(line), "requests", axis), caption });
   const unknown = run.summary.state_unknown_requests;
-  const state = unknown ? `For ${several(unknown, "request")} it is not known when they were queued or running (“state unknown”): they may be waiting, or running.`
-    : all.some(of => of.metric === "running") ? "The distance between “in the system” and “running” is waiting." : "";
-  const inner = [picture({ title: "Requests in the system", mark: run.mark, option: timesOption(run, lines, "requests"),
-    caption: `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}` + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
-  const servers = [...new Set(counts.map(of => of.server).filter(Boolean))];
-  const shown = servers.slice(0, 8);
-  if (shown.length) {
-    const limit = maxOf(counts.filter(of => of.server && ["running", "queued"].includes(of.metric)).flatMap(of => of.values));
-    inner.push(box("div", servers.length > 1 ? "pair" : "", ...shown.map(server => {
-      const of = counts.filter(of => of.server === server && ["running", "queued"].includes(of.metric));
-      const lines = of.map(of => ({ name: `${of.metric === "queued" ? PLACES.queued : "running"}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, color: COLORS[of.metric], dashed: of.source !== "records" }));
-      return picture({ title: `At ${server}`, mark: run.mark, option: timesOption(run, lines, "requests", { max: niceMax(limit) }),
-        caption: "Requests that run on this server, and in its server queue: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
-    })));
-    if (servers.length > shown.length) inner.push(make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft"));
-  }
-  return section("over-time", "Concurrency and queues over time", ...inner);
+  const state = unknown ? `For ${several(unknown, "request")} it is not known when they were queued or running (“state unknown”): they may be waiting, or running.` : "The distance between “in the system” and “running” is waiting.";
+  const ofServers = counts.filter(of => of.server && ["running", "queued"].includes(of.metric)), max = niceMax(maxOf(ofServers.flatMap(of => of.values)));
+  const servers = [...new Set(ofServers.map(of => of.server))], shown = servers.slice(0, 8);
+  return section("over-time", "Concurrency and queues over time",
+    chart("Requests in the system", counts.filter(of => of.source === "records" && !of.server),
+      `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}${run.faults.length ? " Red bands: a server was disturbed on purpose." : ""}`),
+    box("div", "pair", ...shown.map(server => chart(`At ${server}`, ofServers.filter(of => of.server === server),
+      "Requests that run on this server, and in its server queue: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale.", { max }))),
+    servers.length > shown.length ? make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft") : null);
 }
 
 /** The injected faults and their effects on requests. */
@@ -119,7 +105,7 @@ const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)", 1
   gpu_use: ["GPU in use", "share of the time", 1], gpu_memory: ["GPU memory in use", "GiB", null, 2 ** 30] };
 
 function gauges(run) {
-  const others = run.series.filter(of => of.source !== "records" && !(of.metric in PLACES));
+  const others = run.series.filter(of => of.source !== "records" && !(of.metric in STATES));
   const names = [...new Set(others.map(of => of.metric))].slice(0, 8);
   if (!names.length) return null;
   const pictures = names.map(name => {
@@ -134,22 +120,22 @@ function gauges(run) {
 
 function servers(run) {
   const { servers: others, requests } = run.summary.other_hosts ?? { servers: 0 };
-  if (!run.tables.servers.rows.length) return null;
-  return section("servers", "Servers", markOf(run.mark), gridTable(run.tables.servers, others ? `${others} more servers, with ${requests} requests, are not shown.` : ""));
+  const { heads, rows } = run.tables.servers;
+  if (!rows.length) return null;
+  return section("servers", "Servers", markOf(run.mark), table(heads, rows, others ? `${others} more servers, with ${requests} requests, are not shown.` : ""));
 }
 
 function figuresTable(run) {
-  const known = DATA.listed.map(({ name, label }) => [label, figuresOf(run, name)]).filter(([, of]) => of);
-  const rows = known.map(([label, of]) =>
-    [upper(label), { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
-  return section("figures", "All latencies", markOf(run.mark), make("p", `Of the requests that went well. What was not measured has no row.${known.length ? " Brackets: 95 % confidence interval; “too few”: not enough requests for one." : ""}`, "soft"),
-    table(["latency", { n: "count" }, { n: "mean" }, { n: "p50" }, { n: "p90" }, { n: "p99" }, { n: "max" }], rows));
+  const rows = DATA.listed.map(({ name, label }) => [label, figuresOf(run, name)]).filter(([, of]) => of).map(([label, of]) =>
+    [upper(label), number(of.count), duration(of.mean), ...["p50", "p90", "p99"].map(name => ranged(of, name)), duration(of.max)]);
+  return section("figures", "All latencies", markOf(run.mark), make("p", "Of the requests that went well. What was not measured has no row. Brackets: 95 % confidence interval; “too few”: not enough requests for one.", "soft"),
+    table(["latency", "count", "mean", "p50", "p90", "p99", "max"], rows));
 }
 /** A quantile with its confidence interval, or that there are too few requests for one. */
 function ranged(of, name) {
   const bounds = of.ci95?.[name];
   const end = value => known(value) ? duration(value) : "?";
-  return { n: duration(of[name]), small: bounds ? `[${end(bounds[0])}, ${end(bounds[1])}]` : bounds === null ? "(too few)" : null };
+  return [duration(of[name]), bounds ? `[${end(bounds[0])}, ${end(bounds[1])}]` : bounds === null ? "(too few)" : null];
 }
 
 function settings(run) {

@@ -123,8 +123,8 @@ fn a_page_is_bounded_whatever_the_run() {
 fn the_stages_of_a_request_add_up() {
     let data = data_of_run(run_of(300));
     let request = &data["waterfall"]["requests"][0];
-    let parts = request["parts"].as_array().unwrap().iter();
-    let sum: f64 = parts.map(|part| part[1].as_f64().unwrap()).sum();
+    let parts = request["seconds"].as_object().unwrap().values();
+    let sum: f64 = parts.map(|seconds| seconds.as_f64().unwrap()).sum();
     let apart = sum - request["total"].as_f64().unwrap();
     assert!(apart.abs() < 1e-4, "{request}");
 }
@@ -192,7 +192,7 @@ SCRIPTS
 delete globalThis.document;
 function overlaps(option, height) {
   const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width: 700, height });
-  chart.setOption(option(INKS.light, 700));
+  chart.setOption(option(700));
   const texts = chart.getZr().storage.getDisplayList(true).filter(of => of.style.text && of.style.text !== "1/1").map(of => {
     const rect = of.getBoundingRect().clone();
     if (of.transform) rect.applyTransform(of.transform);
@@ -202,7 +202,7 @@ function overlaps(option, height) {
   chart.dispose();
 }
 const tables = [1, 2, 3, 4, 5].map(n => ({ "server-1": { kill: `${n} s after the begin`, ready: 20 + n }, "server-2": { kill: "never" } }));
-overlaps(sweepOption([{ name: "all", figures: [1, 2, 3, 4, 5], off: [] }], tables, "failure_schedule", "requests a second", true), 300);
+overlaps(sweepOption([{ name: "all", figures: [1, 2, 3, 4, 5], off: [] }], tables, "failure_schedule", "requests a second"), 300);
 const stage = { name: "queue", label: "queue", order: 1, mean: 1 };
 const runs = tables.map(of => ({ run: `failure_schedule=${JSON.stringify(of).repeat(2)}`, all: { mean: 1, stages: [stage] } }));
 overlaps(whereOption(runs), 110 + 34 * runs.length);

@@ -31,23 +31,19 @@ pub struct Requests {
 type Request = (usize, [i128; 2]);
 
 /// Stages without duplicates, in the order in which a request passes them.
-fn in_order(sets: impl Iterator<Item = StageSet>) -> Vec<StageSet> {
-    let mut all: Vec<StageSet> = sets.collect();
-    all.sort_by_key(|set| (set.order(), *set));
-    all.dedup();
-    all
+fn in_order(sets: impl Iterator<Item = StageSet>) -> Value {
+    let all: BTreeSet<(u32, StageSet)> = sets.map(|set| (set.order(), set)).collect();
+    all.into_iter().map(|(_, set)| stage(set)).collect()
 }
 
 impl Requests {
     /// Reads the requests of a table.
     pub fn of(table: &Table) -> Requests {
-        let starts = table.first_rows().filter_map(|row| table.began(row));
-        let last = starts.max().map_or(0.0, |at| seconds(at).max(0.0));
-        let mut requests = Requests {
-            slot: slot_of(last, SLOTS as f64 - 1.0),
-            slots: vec![<[TimeSpent; 2]>::default(); SLOTS],
-            all: Vec::new(),
-        };
+        let began = |row| table.began(row).map_or(0.0, seconds).max(0.0);
+        let last = table.first_rows().map(began).fold(0.0, f64::max);
+        let slot = slot_of(last, SLOTS as f64 - 1.0);
+        let mut slots = vec![<[TimeSpent; 2]>::default(); (last / slot) as usize + 1];
+        let mut all = Vec::new();
         for row in table.first_rows() {
             let record = table.row(row);
             let mut spent = <[TimeSpent; 2]>::default();
@@ -55,45 +51,40 @@ impl Requests {
             if spent[0].requests == 0 {
                 continue;
             }
-            let total = spent.each_ref().map(|spent| spent.total_nanos);
-            let start = table.began(row).map_or(0.0, seconds).max(0.0);
-            let slot = ((start / requests.slot) as usize).min(SLOTS - 1);
-            if let Some(slot) = requests.slots.get_mut(slot).filter(|_| record.is_ok()) {
+            all.push((row, spent.each_ref().map(|spent| spent.total_nanos)));
+            let slot = slots.get_mut((began(row) / slot) as usize);
+            if let Some(slot) = slot.filter(|_| record.is_ok()) {
                 TimeSpent::add_both(slot, spent);
             }
-            requests.all.push((row, total));
         }
-        requests
+        Requests { slot, slots, all }
     }
 
     /// The mean seconds of each stage by the time of arrival; null if a stage was not measured.
     pub fn over_time(&self, of: fn(&[TimeSpent; 2]) -> &TimeSpent) -> Value {
-        let mut slots: Vec<&TimeSpent> = self.slots.iter().map(of).collect();
-        let last = slots.iter().rposition(|slot| slot.requests > 0);
-        slots.truncate(last.map_or(0, |last| last + 1));
-        let parts = slots.iter().flat_map(|slot| &slot.parts);
-        let order = in_order(parts.map(|part| part.spent));
-        let mean = |slot: &TimeSpent, set: StageSet| {
-            let part = slot.parts.iter().find(|part| part.spent == set)?;
-            slot.mean(part).map(|mean| short(mean.max(0.0)))
-        };
-        let means =
-            |set: &StageSet| -> Value { slots.iter().map(|slot| mean(slot, *set)).collect() };
+        let slots = || self.slots.iter().map(of);
+        let means = slots().map(|slot| {
+            let mean = |part| slot.mean(part).map(|mean| short(mean.max(0.0)));
+            let parts = slot.parts.iter();
+            let parts = parts.map(|part| (part.spent.name(), json!(mean(part))));
+            json!({
+                "requests": slot.requests,
+                "mean": slot.mean_total().map(short),
+                "seconds": parts.collect::<Value>(),
+            })
+        });
+        let parts = slots().flat_map(|slot| &slot.parts);
         json!({
             "slot": short(self.slot),
-            "requests": slots.iter().map(|slot| slot.requests).collect::<Value>(),
-            "mean": slots.iter().map(|slot| slot.mean_total().map(short)).collect::<Value>(),
-            "stages": order.iter().copied().map(stage).collect::<Value>(),
-            "seconds": order.iter().map(means).collect::<Value>(),
+            "slots": means.collect::<Value>(),
+            "stages": in_order(parts.map(|part| part.spent)),
         })
     }
 
     /// The seconds of waiting by the time at which it began, for each cause of any importance.
     pub fn waiting(&self, table: &Table, why: &WaitReport) -> Value {
-        let sums = why.over_time(table, self.slot, SLOTS);
-        let last = sums.iter().rposition(|sums| sums.total() > 0);
-        let sums = sums.get(..last.map_or(0, |last| last + 1));
-        let sums = sums.unwrap_or_default();
+        let mut sums = why.over_time(table, self.slot, SLOTS);
+        while sums.pop_if(|last| last.total() == 0).is_some() {}
         let causes = Cause::ALL.into_iter().filter_map(|cause| {
             let of = || sums.iter().map(|sums| seconds(sums.of(cause)));
             let is_visible = of().sum::<f64>() >= 0.0005 * seconds(why.causes.total());
@@ -114,13 +105,9 @@ impl Requests {
         }
         let breakdown = |row: &usize| Some((*row, Breakdown::of(&table.row(*row))?));
         let shown: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
-        let parts = shown.iter().flat_map(|(_, breakdown)| &breakdown.parts);
-        let order = in_order(parts.map(|part| part.spent));
         let requests = shown.iter().map(|(row, breakdown)| {
-            let parts = breakdown.parts.iter().filter_map(|part| {
-                let at = order.iter().position(|set| *set == part.spent)?;
-                Some(json!([at, short(seconds(part.nanos))]))
-            });
+            let parts = breakdown.parts.iter();
+            let parts = parts.map(|part| (part.spent.name(), short(seconds(part.nanos))));
             json!({
                 "id": table.text(ColumnId::req_id, *row),
                 "start": table.began(*row).map(|at| short(seconds(at))),
@@ -129,11 +116,12 @@ impl Requests {
                 "host": table.text(ColumnId::host, *row),
                 "outcome": table.text(ColumnId::outcome, *row),
                 "ttft": table.number(ColumnId::ttft, *row).map(short),
-                "parts": parts.collect::<Value>(),
+                "seconds": parts.collect::<Value>(),
             })
         });
+        let parts = shown.iter().flat_map(|(_, breakdown)| &breakdown.parts);
         json!({
-            "stages": order.iter().copied().map(stage).collect::<Value>(),
+            "stages": in_order(parts.map(|part| part.spent)),
             "of": self.all.len(),
             "each": each,
             "requests": requests.collect::<Value>(),
@@ -154,6 +142,7 @@ pub fn stages(all: &TimeSpent) -> Value {
     parts.collect()
 }
 
-fn stage(set: StageSet) -> Value {
+/// What pages say of a stage, or of several.
+pub fn stage(set: StageSet) -> Value {
     json!({ "name": set.name(), "label": set.label(), "place": set.place(), "order": set.order(), "is_after": set.is_after_first_token() })
 }

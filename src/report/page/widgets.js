@@ -1,32 +1,26 @@
 /** The data of the page. */
 const DATA = JSON.parse($("data").textContent);
-/** The unit of an axis up to `max` seconds: its name, and the factor from seconds. */
-const unitFor = max => max >= 2 ? { name: "s", times: 1 } : max >= 0.002 ? { name: "ms", times: 1e3 } : { name: "µs", times: 1e6 };
 /** The text of a setting's value. */
 const valueText = value => typeof value === "string" ? value : JSON.stringify(value);
 
 /** Makes a table. */
-function table(heads, rows, about, name) {
+function table(heads, rows, about) {
   const caption = about ? make("caption", about) : null;
-  return box("div", "scroll", box("table", name ?? "", caption, box("thead", "", row(heads, true)), box("tbody", "", ...rows.map(cells => row(cells)))));
-}
-/** Makes a table as the report's text has it: a column of labels, and others of numbers. */
-function gridTable({ heads, rows }, about) {
-  const numbers = ([label, ...others]) => [label || "unknown", ...others.map(n => ({ n }))];
-  return table(numbers(heads), rows.map(numbers), about);
+  return box("div", "scroll", box("table", "", caption, box("thead", "", row(heads, true)), box("tbody", "", ...rows.map(([label, ...cells]) => row([label || "unknown", ...cells])))));
 }
 /** Makes a box to choose one of several `[value, words]` by; the first is chosen. */
 function choice(label, options, pick) {
-  const select = box("select", "", ...options.map(([, words]) => make("option", words)));
-  select.onchange = () => pick(options[select.selectedIndex][0]);
+  const select = make("select", null, "", { onchange: () => pick(options[select.selectedIndex][0]) });
+  select.append(...options.map(([, words]) => make("option", words)));
   return box("label", "", `${label} `, select);
 }
-/** Makes the element of a mark such as `INVALID`; null without one. */
-function markOf(mark) {
-  return mark ? make("span", mark, `mark ${mark === "INVALID" ? "" : "DEGRADED"}`) : null;
-}
+/** What the marks of runs mean, the worst first. */
+const MARKS = { INVALID: "the load was not what was asked, so the figures do not describe the servers.", UNFINISHED: "cut short; the figures are of the requests that had ended by then.",
+  DEGRADED: "something disturbed the measurement: take the figures with care." };
+/** Makes the element of a mark; null without one. */
+const markOf = mark => mark ? make("span", mark, `mark ${mark}`) : null;
 /** The worst mark of several runs. */
-const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(mark => runs.some(run => run.mark === mark)) ?? null;
+const worst = runs => Object.keys(MARKS).find(mark => runs.some(run => run.mark === mark)) ?? null;
 /** A label of settings with spaces around `=`. */
 const spaced = name => (DATA.experiment?.keys ?? []).reduce((name, key) => name.replaceAll(`${key}=`, `${key} = `), name);
 /** The name of a run. */

@@ -125,13 +125,13 @@ pub struct Stage {
     pub is_of_pair: Option<bool>,
     /// Its text after "was spent": "in the router queue".
     pub place: &'static str,
-    /// Its colours on pages: in the light theme and in the dark one.
-    pub colors: [&'static str; 2],
+    /// Its colour on pages, light or dark.
+    pub color: &'static str,
 }
 
-/// Makes [`STAGES`] from a table: name, label, name in metrics, period with its ends, `is_of_pair`, place, colours.
+/// Makes [`STAGES`] from a table: name, label, name in metrics, period with its ends, `is_of_pair`, place, colour.
 macro_rules! stages {
-    ($($name:literal $label:literal $metric:literal $period:ident [$from:ident to $to:ident] $is_of_pair:expr, $place:literal, $colors:expr;)+) => {
+    ($($name:literal $label:literal $metric:literal $period:ident [$from:ident to $to:ident] $is_of_pair:expr, $place:literal, $color:literal;)+) => {
         impl Period {
             $(#[doc = concat!("The stage that is spent ", $place, ".")]
             pub const $period: Period = Period::new(Moment::$from, Moment::$to);)+
@@ -146,27 +146,27 @@ macro_rules! stages {
             period: Period::$period,
             is_of_pair: $is_of_pair,
             place: $place,
-            colors: $colors,
+            color: $color,
         }),+];
     };
 }
 
 stages! {
-    "client lag" "client lag" "client_lag" SCHEDULE_LAG [Scheduled to Sent] None, "in the client, before it was sent", ["#a39382", "#a39382"];
-    "to proxy" "to proxy" "to_proxy" TO_PROXY [Sent to Arrival] None, "on the way to the proxy", ["#d3c7b6", "#d3c7b6"];
-    "router" "router queue" "router_queue" QUEUE_IN_ROUTER [Arrival to RouterSend] None, "in the router queue", ["#8b5fbf", "#a884d9"];
-    "network" "network" "network" NETWORK [RouterSend to ServerCreated] None, "on the way into the server", ["#8c959f", "#9aa4af"];
-    "tokenize" "tokenize" "tokenize" TOKENIZE [ServerCreated to QueueStart] None, "in tokenizing and the hand-over to the scheduler", ["#56b4e9", "#56b4e9"];
-    "decode memory" "decode memory" "decode_memory" DECODE_MEMORY [QueueStart to KvReserved] Some(true), "waiting for memory of the decode server", ["#b03a2e", "#c8503f"];
-    "prefill queue" "prefill queue" "prefill_queue" PREFILL_QUEUE [KvReserved to QueueEnd] Some(true), "in the prefill queue", ["#e67e22", "#e67e22"];
-    "queue" "server queue" "server_queue" PURE_QUEUE [QueueStart to QueueEnd] Some(false), "in the server queue", ["#d55e00", "#e0702a"];
-    "prefill" "prefill" "prefill" PREFILL [QueueEnd to ServerFirstToken] None, "in prefill", ["#f0e442", "#e6d93c"];
-    "KV transfer" "KV transfer" "kv_transfer" KV_TRANSFER [PrefillEnd to KvArrived] Some(true), "in the transfer of its KV cache", ["#1f60c4", "#4f86e8"];
-    "decode slot" "decode slot" "decode_slot" DECODE_SLOT [KvArrived to DecodeStart] Some(true), "waiting for a slot of the decode server's batch", ["#c2185b", "#d84a80"];
-    "return" "return" "return" RETURN [ServerFirstToken to WorkerFirstToken] None, "on the way back", ["#6e7781", "#7d8590"];
-    "router hold" "router hold" "router_hold" ROUTER_HOLD [WorkerFirstToken to PrefillReplied] Some(true), "in the router, held until prefill's reply was whole", ["#5b3f8c", "#7d5fc0"];
-    "router return" "router return" "router_return" ROUTER_RETURN [WorkerFirstToken to FirstToken] None, "in the router on the way back", ["#b79bd9", "#8f7ab0"];
-    "decode" "decode" "decode" DECODE [FirstToken to Finish] None, "in decoding", ["#009e73", "#12a57c"];
+    "client lag" "client lag" "client_lag" SCHEDULE_LAG [Scheduled to Sent] None, "in the client, before it was sent", "#a39382";
+    "to proxy" "to proxy" "to_proxy" TO_PROXY [Sent to Arrival] None, "on the way to the proxy", "#d3c7b6";
+    "router" "router queue" "router_queue" QUEUE_IN_ROUTER [Arrival to RouterSend] None, "in the router queue", "#9670cc";
+    "network" "network" "network" NETWORK [RouterSend to ServerCreated] None, "on the way into the server", "#8c959f";
+    "tokenize" "tokenize" "tokenize" TOKENIZE [ServerCreated to QueueStart] None, "in tokenizing and the hand-over to the scheduler", "#56b4e9";
+    "decode memory" "decode memory" "decode_memory" DECODE_MEMORY [QueueStart to KvReserved] Some(true), "waiting for memory of the decode server", "#c0483a";
+    "prefill queue" "prefill queue" "prefill_queue" PREFILL_QUEUE [KvReserved to QueueEnd] Some(true), "in the prefill queue", "#e67e22";
+    "queue" "server queue" "server_queue" PURE_QUEUE [QueueStart to QueueEnd] Some(false), "in the server queue", "#dc6414";
+    "prefill" "prefill" "prefill" PREFILL [QueueEnd to ServerFirstToken] None, "in prefill", "#ebdf40";
+    "KV transfer" "KV transfer" "kv_transfer" KV_TRANSFER [PrefillEnd to KvArrived] Some(true), "in the transfer of its KV cache", "#3b74d8";
+    "decode slot" "decode slot" "decode_slot" DECODE_SLOT [KvArrived to DecodeStart] Some(true), "waiting for a slot of the decode server's batch", "#d03a70";
+    "return" "return" "return" RETURN [ServerFirstToken to WorkerFirstToken] None, "on the way back", "#757e88";
+    "router hold" "router hold" "router_hold" ROUTER_HOLD [WorkerFirstToken to PrefillReplied] Some(true), "in the router, held until prefill's reply was whole", "#6b4fa8";
+    "router return" "router return" "router_return" ROUTER_RETURN [WorkerFirstToken to FirstToken] None, "in the router on the way back", "#a58fc8";
+    "decode" "decode" "decode" DECODE [FirstToken to Finish] None, "in decoding", "#0aa178";
 }
 
 impl Stage {
