@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
@@ -170,9 +172,10 @@ impl Upstreams {
             Some(same) => same.slots.clone(),
             None => (limit.get() > 0).then(|| Arc::new(Semaphore::new(limit.get() as usize))),
         };
+        let rng = ChaCha8Rng::from_rng(&mut rand::rng());
         Ok(Upstreams {
             choosing: Mutex::new(Choosing {
-                chooser: Chooser::seeded(rules.policy, all.len()),
+                chooser: Chooser::new(rules.policy, rng),
                 peers: vec![None; all.len()],
             }),
             all,
