@@ -6,7 +6,6 @@ use self::args::Args;
 use self::check::Credentials;
 use self::proxy::Config;
 use self::read::Reading;
-use crate::config_error::ConfigError;
 
 pub mod args;
 pub mod check;
@@ -31,25 +30,30 @@ fn load_text(
     path: Option<&Path>,
     flags: &Args,
 ) -> Result<(Config, Credentials), Vec<String>> {
-    let at = |line| path.map(|path| format!("{}, line {line}: ", path.display()));
-    let mut reading = Reading::new(text);
-    reading.apply(flags);
-    let of_check = |error: &ConfigError| {
-        let line = reading.lines.get(&error.key);
-        line.and_then(|line| at(*line)).unwrap_or_default() + &error.to_string()
+    let placed = |(line, problem): (Option<usize>, String)| match (path, line) {
+        (Some(path), Some(line)) => format!("{}, line {line}: {problem}", path.display()),
+        _ => problem,
     };
-    let of_file = reading.file_problems.into_iter();
-    let of_file = of_file.map(|(line, problem)| at(line).unwrap_or_default() + &problem);
-    let mut problems: Vec<String> = of_file.chain(reading.flag_problems).collect();
-    match reading.config.check() {
-        Ok(credentials) if problems.is_empty() => return Ok((reading.config, credentials)),
-        Err(mut errors) if reading.is_toml => {
-            errors.retain(|error| !reading.invalid_keys.contains(&error.key));
-            problems.extend(errors.iter().map(of_check));
-        }
-        _ => {}
+    let mut reading = Reading::new(text).map_err(|(line, why)| vec![placed((Some(line), why))])?;
+    reading.apply(flags);
+    let checked = reading.config.check();
+    let of_check = |(key, problem): &(String, String)| {
+        let (line, given) = reading
+            .given
+            .get(key)
+            .cloned()
+            .unwrap_or((None, key.clone()));
+        let is_new = !reading.invalid_keys.contains(key);
+        is_new.then(|| (line, format!("{given}: {problem}")))
+    };
+    let found = checked.as_ref().err().into_iter().flatten();
+    let problems = reading.problems.iter().cloned();
+    let problems = problems.chain(found.filter_map(of_check));
+    let problems: Vec<String> = problems.map(placed).collect();
+    match checked {
+        Ok(credentials) if problems.is_empty() => Ok((reading.config, credentials)),
+        _ => Err(problems),
     }
-    Err(problems)
 }
 
 /// Returns all problems of a config file's text.

@@ -22,7 +22,6 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
-pub mod config_error;
 pub mod disk;
 pub mod engine;
 pub mod experiment;

@@ -3,23 +3,21 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
-use tokio::net::{TcpSocket, TcpStream};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use tokio::net::TcpSocket;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::JoinHandle;
 
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
 use crate::telemetry::prometheus::{ChosenBy, Metrics};
-use crate::telemetry::upstreams::UpstreamFigures;
 
 pub mod address;
-mod addresses;
 mod health;
 pub mod idle;
 pub mod policy;
@@ -30,11 +28,10 @@ pub mod trust;
 mod tests;
 
 pub use address::Address;
-pub use addresses::{Resolver, system_resolver};
+pub use health::{Resolver, Upstream, system_resolver};
 pub use policy::Policy;
 pub use trust::Trust;
 
-use addresses::Addresses;
 use policy::{Candidate, Chooser};
 use prefixes::Prefixes;
 
@@ -78,15 +75,6 @@ Rules {
     upstream_idle_timeout_s: Seconds = Seconds::of::<4>(), Reload "--upstream-idle-timeout-s S" in "Upstreams";
 }}
 
-/// What upstreams need besides the config's keys.
-#[derive(Clone, Debug)]
-pub struct Connectivity {
-    /// Root certificates; present if an upstream speaks TLS.
-    pub trust: Option<Trust>,
-    /// Looks names up.
-    pub resolver: Resolver,
-}
-
 /// The upstreams of one listener. A reload replaces them as a whole.
 #[derive(Debug)]
 pub struct Upstreams {
@@ -94,7 +82,8 @@ pub struct Upstreams {
     pub all: Vec<Arc<Upstream>>,
     /// Their settings.
     pub rules: Rules,
-    connectivity: Connectivity,
+    /// Root certificates; present if an upstream speaks TLS.
+    trust: Option<Trust>,
     /// One permit for each of `max_concurrent_requests`; `None` without a limit.
     slots: Option<Arc<Semaphore>>,
     choosing: Mutex<Choosing>,
@@ -105,19 +94,6 @@ struct Choosing {
     chooser: Chooser,
     /// How each upstream was last connected to.
     peers: Vec<Option<Arc<HttpPeer>>>,
-}
-
-/// One upstream. Entries of the same address share it, in one list and in the lists before and after a reload.
-#[derive(Debug)]
-pub struct Upstream {
-    address: Address,
-    addresses: Addresses,
-    is_being_looked_up: AtomicBool,
-    counts: Arc<UpstreamFigures>,
-    /// Whether a task probes it.
-    is_probed: AtomicBool,
-    /// Which prompts it got by [`Policy::CacheAware`].
-    prefixes: Mutex<Prefixes>,
 }
 
 /// The upstream of a request. The request is in flight there until this is dropped.
@@ -145,39 +121,39 @@ impl Upstreams {
     pub fn resolve(
         addresses: &[Address],
         rules: Rules,
-        connectivity: Connectivity,
+        trust: Option<Trust>,
+        resolver: Resolver,
         previous: Option<&Upstreams>,
         metrics: &Metrics,
     ) -> Result<Upstreams, String> {
-        let (mut all, mut new): (Vec<Arc<Upstream>>, Vec<_>) = Default::default();
+        let mut all: Vec<Arc<Upstream>> = Vec::new();
         for address in addresses {
             let mut known = all.iter().chain(previous.iter().flat_map(|old| &old.all));
             let upstream = match known.find(|known| known.address == *address) {
                 Some(known) => known.clone(),
                 None => {
-                    let upstream = Arc::new(Upstream::resolve(address, connectivity.resolver)?);
-                    new.push(upstream.counts.clone());
+                    let upstream = Arc::new(Upstream::resolve(address, resolver)?);
+                    metrics.upstreams.add(upstream.counts.clone());
                     upstream
                 }
             };
             all.push(upstream);
         }
-        // Only now: if an address fails, no metric is left behind.
-        new.into_iter().for_each(|new| metrics.upstreams.add(new));
         // Under the same limit, requests keep their slots.
         let limit = rules.max_concurrent_requests;
         let slots = match previous.filter(|old| old.rules.max_concurrent_requests == limit) {
             Some(same) => same.slots.clone(),
             None => (limit.get() > 0).then(|| Arc::new(Semaphore::new(limit.get() as usize))),
         };
+        let rng = ChaCha8Rng::from_rng(&mut rand::rng());
         Ok(Upstreams {
             choosing: Mutex::new(Choosing {
-                chooser: Chooser::seeded(rules.policy, all.len()),
+                chooser: Chooser::new(rules.policy, rng),
                 peers: vec![None; all.len()],
             }),
             all,
             rules,
-            connectivity,
+            trust,
             slots,
         })
     }
@@ -208,7 +184,7 @@ impl Upstreams {
         let by = is_by_prompt.then(|| self.rules.narrow(&mut candidates, prompt.len()));
         let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
-        let mut left = upstream.addresses.in_order().into_iter();
+        let mut left = upstream.in_order().into_iter();
         let at = left.next()?;
         let last_peer = choosing.peers.get_mut(index)?;
         let peer = match last_peer.take_if(|peer| *peer.address() == at.into()) {
@@ -253,30 +229,20 @@ impl Upstreams {
     }
 
     /// A request could not be connected to `chosen`. Moves it on to the next address and returns `true`; without one, the upstream
-    /// is out and probed. A name is looked up again meanwhile: its addresses may have changed.
+    /// is out and probed.
     pub fn connect_failed(&self, chosen: &mut Chosen) -> bool {
         let upstream = &chosen.upstream;
         upstream.counts.connect_failures.fetch_add(1, Relaxed);
-        upstream.addresses.tried(chosen.at, false);
+        upstream.tried(chosen.at, false);
         // If it was restarted, its cache is empty.
         *upstream.prefixes.lock() = Prefixes::default();
-        upstream.look_up_again();
         if let Some(next) = chosen.left.next() {
             chosen.at = next;
             chosen.peer = self.peer(&upstream.address, next);
             return true;
         }
         let limit = self.rules.upstream_connect_timeout_s.get();
-        upstream.mark_out(
-            self.rules.upstream_out_s.get(),
-            move |upstream| async move {
-                if let Some(look_up) = upstream.look_up_again() {
-                    // It fails only if the runtime ends.
-                    let _ = look_up.await;
-                }
-                upstream.can_connect(limit).await
-            },
-        );
+        upstream.mark_out(self.rules.upstream_out_s.get(), limit);
         false
     }
 
@@ -295,7 +261,7 @@ impl Upstreams {
             limit_unsent(socket);
             Ok(())
         }));
-        if let Some(trust) = self.connectivity.trust.as_ref().filter(|_| is_tls) {
+        if let Some(trust) = self.trust.as_ref().filter(|_| is_tls) {
             options.ca = Some(trust.roots.clone());
             // Pingora's hash for reusing connections leaves the roots out.
             peer.group_key = trust.key;
@@ -304,55 +270,10 @@ impl Upstreams {
     }
 }
 
-impl Upstream {
-    fn resolve(address: &Address, resolver: Resolver) -> Result<Upstream, String> {
-        Ok(Upstream {
-            address: address.clone(),
-            addresses: Addresses::look_up(address, resolver)?,
-            is_being_looked_up: AtomicBool::default(),
-            counts: Arc::new(UpstreamFigures {
-                name: address.name(),
-                ..UpstreamFigures::default()
-            }),
-            is_probed: AtomicBool::default(),
-            prefixes: Mutex::default(),
-        })
-    }
-
-    /// `host:port` as configured.
-    pub fn name(&self) -> &str {
-        &self.counts.name
-    }
-
-    /// Whether one of its addresses takes a connection, each within the limit.
-    pub async fn can_connect(&self, limit: Duration) -> bool {
-        for at in self.addresses.in_order() {
-            let connecting = tokio::time::timeout(limit, TcpStream::connect(at));
-            if let Ok(Ok(_)) = connecting.await {
-                self.addresses.tried(at, true);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Looks the name up again, on a thread that may block; `None` if it is being looked up or is no name.
-    fn look_up_again(self: &Arc<Self>) -> Option<JoinHandle<()>> {
-        if !self.address.is_name() || self.is_being_looked_up.swap(true, Relaxed) {
-            return None;
-        }
-        let upstream = self.clone();
-        Some(tokio::task::spawn_blocking(move || {
-            upstream.addresses.look_up_again(&upstream.address);
-            upstream.is_being_looked_up.store(false, Relaxed);
-        }))
-    }
-}
-
 impl Chosen {
     /// The request has a new connection to it.
     pub fn connected(&self) {
-        self.upstream.addresses.tried(self.at, true);
+        self.upstream.tried(self.at, true);
         self.upstream.restore("a request has connected");
     }
 

@@ -28,8 +28,6 @@ pub struct Http2Client {
     pub peer: SocketAddr,
     streams: JoinSet<()>,
     phase: watch::Receiver<Phase>,
-    /// The last phase that was seen.
-    seen_phase: Phase,
     idle_timeout: Duration,
     /// How many requests were not acceptable.
     rejected: u32,
@@ -70,7 +68,6 @@ impl Http2Client {
             peer,
             streams: JoinSet::new(),
             phase,
-            seen_phase: Phase::Serving,
             idle_timeout: Duration::from_secs(limits.client_idle_timeout_s.get()),
             rejected: 0,
             clock,
@@ -83,14 +80,14 @@ impl Http2Client {
     /// A request is not acceptable; others may follow.
     pub async fn next(&mut self) -> Result<Option<Exchange>, Refusal> {
         while self.rejected < MAX_REJECTED {
-            let is_closing = self.seen_phase >= Phase::Closing;
+            let is_closing = *self.phase.borrow() >= Phase::Closing;
             let accepted = tokio::select! {
                 biased;
-                next = self.phase.wait_for(|phase| *phase > self.seen_phase) => {
+                changed = self.phase.changed() => {
                     // Without a sender, the proxy is gone.
-                    self.seen_phase = next.map_or(Phase::Aborting, |next| *next);
-                    let is_over = self.seen_phase == Phase::Closing && self.streams.is_empty();
-                    if is_over || self.seen_phase == Phase::Aborting {
+                    let phase = changed.map_or(Phase::Aborting, |()| *self.phase.borrow_and_update());
+                    let is_over = phase == Phase::Closing && self.streams.is_empty();
+                    if is_over || phase == Phase::Aborting {
                         return Ok(None);
                     }
                     // Streams that the client has begun go on.

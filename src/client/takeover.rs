@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
-use tokio::time::{Sleep, sleep};
+use tokio::time::sleep;
 
 use crate::secret::Secret;
 
@@ -43,23 +43,17 @@ pub struct Inherited {
     sockets: Vec<(String, TcpListener)>,
     /// The secret that its hops, which drain, sign with.
     pub hop_secret: Option<Secret>,
-    /// The connection to it, for [`Line::over`].
+    /// The connection to it.
     pub predecessor: Option<StdUnixStream>,
 }
 
-/// The connection to the other process.
-#[derive(Debug)]
-pub struct Line(UnixStream);
-
-/// A process that was started to take over and is not ready yet.
-#[derive(Debug)]
+/// A process that was started to take over and does not accept yet.
 pub struct Successor {
-    process: Child,
     /// The process id.
     pub id: u32,
-    line: Line,
-    /// When it has taken too long.
-    limit: Pin<Box<Sleep>>,
+    /// Waits until it accepts, and returns the line to it, to be kept as long as this process lives. Fails if it ended before, or took
+    /// too long and was killed.
+    pub accepting: Pin<Box<dyn Future<Output = Result<UnixStream, String>>>>,
 }
 
 /// The environment variable that is set for a process that takes over.
@@ -107,6 +101,21 @@ impl Inherited {
         })
     }
 
+    /// Closes the sockets that nobody has claimed, and reports to the predecessor, if there is one, that this process accepts. Returns
+    /// the line to it.
+    ///
+    /// # Errors
+    /// The runtime cannot take the line.
+    pub async fn report_accepting(self) -> io::Result<Option<UnixStream>> {
+        drop(self.sockets);
+        let mut line = self.predecessor.map(registered).transpose()?;
+        if let Some(line) = &mut line {
+            // The other one may have ended.
+            let _ = line.write_u8(b'\n').await;
+        }
+        Ok(line)
+    }
+
     /// Takes the socket that listens at this address; for port 0, the one with this name.
     pub fn claim(&mut self, name: &str, configured: SocketAddr) -> Option<TcpListener> {
         let is_it = |(of, socket): &(String, TcpListener)| {
@@ -116,27 +125,6 @@ impl Inherited {
         };
         let at = self.sockets.iter().position(is_it)?;
         Some(self.sockets.swap_remove(at).1)
-    }
-}
-
-impl Line {
-    /// Registers the connection with the runtime.
-    ///
-    /// # Errors
-    /// The runtime cannot take it.
-    pub fn over(stream: StdUnixStream) -> io::Result<Line> {
-        stream.set_nonblocking(true)?;
-        Ok(Line(UnixStream::from_std(stream)?))
-    }
-
-    /// Reports that this process accepts. The other one may have ended.
-    pub async fn ready(&mut self) {
-        let _ = self.0.write_u8(b'\n').await;
-    }
-
-    /// Waits until the other process has ended.
-    pub async fn ended(mut self) {
-        while self.0.read_u8().await.is_ok() {}
     }
 }
 
@@ -180,39 +168,8 @@ impl Successor {
         let process = command.spawn()?;
         Ok(Successor {
             id: process.id().unwrap_or_default(),
-            process,
-            line: Line::over(line)?,
-            limit: Box::pin(sleep(START_TIMEOUT)),
+            accepting: Box::pin(accepting(process, registered(line)?)),
         })
-    }
-
-    /// Waits until it accepts. May be dropped and called again. One that takes too long is killed.
-    ///
-    /// # Errors
-    /// It ended before, and how.
-    pub async fn ready(&mut self) -> Result<(), String> {
-        // A child of it may hold the line after it has ended.
-        let ended = tokio::select! {
-            biased;
-            Ok(_) = self.line.0.read_u8() => self.process.try_wait().transpose(),
-            ended = self.process.wait() => Some(ended),
-            () = &mut self.limit => {
-                // It may not even see a SIGTERM. This fails if it has ended.
-                let _ = self.process.kill().await;
-                let limit = START_TIMEOUT.as_secs();
-                return Err(format!("the successor was not ready after {limit} s: killed"));
-            }
-        };
-        match ended {
-            None => Ok(()),
-            Some(Ok(status)) => Err(format!("the successor ended: {status}")),
-            Some(Err(error)) => Err(format!("the successor: {error}")),
-        }
-    }
-
-    /// Returns the line to it, to be kept as long as this process lives.
-    pub fn into_line(self) -> Line {
-        self.line
     }
 
     /// Has it drain: it serves what it accepted meanwhile.
@@ -224,10 +181,39 @@ impl Successor {
     }
 }
 
+async fn accepting(mut process: Child, mut line: UnixStream) -> Result<UnixStream, String> {
+    // A child of it may hold the line after it has ended.
+    let ended = tokio::select! {
+        biased;
+        Ok(_) = line.read_u8() => process.try_wait().transpose(),
+        ended = process.wait() => Some(ended),
+        () = sleep(START_TIMEOUT) => {
+            // It may not even see a SIGTERM. This fails if it has ended.
+            let _ = process.kill().await;
+            let limit = START_TIMEOUT.as_secs();
+            return Err(format!("the successor was not ready after {limit} s: killed"));
+        }
+    };
+    match ended {
+        None => Ok(line),
+        Some(Ok(status)) => Err(format!("the successor ended: {status}")),
+        Some(Err(error)) => Err(format!("the successor: {error}")),
+    }
+}
+
+/// Registers a line with the runtime.
+fn registered(line: StdUnixStream) -> io::Result<UnixStream> {
+    line.set_nonblocking(true)?;
+    UnixStream::from_std(line)
+}
+
+/// Waits until the process at the other end of a line has ended.
+pub async fn ended(mut line: UnixStream) {
+    while line.read_u8().await.is_ok() {}
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt as _;
-
     use super::*;
 
     fn start(script: &str) -> Successor {
@@ -240,42 +226,41 @@ mod tests {
 
     #[tokio::test]
     async fn a_successor_has_every_socket_and_is_ready_when_it_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let end = folder.path().join("end");
         // The script reads and writes its standard input. Its last socket is open, and nothing after it.
-        let mut successor = start(
-            r#"read -r line
+        let script = r#"read -r line
                case $line in *'["worker 0","worker 1"]'*'"sixteen bytes of it"'*) ;; *) exit 1 ;; esac
                [ "$LISTEN_FDS" = 2 ] && [ -S /proc/$$/fd/4 ] && [ ! -S /proc/$$/fd/5 ] || exit 2
                echo >&0
-               read -r line"#,
-        );
-        assert_eq!(successor.ready().await, Ok(()));
-        // It sees the line's end, and ends.
-        let Successor {
-            mut process, line, ..
-        } = successor;
+               read -r line; : >"$END""#;
+        let successor = start(&script.replace("$END", end.to_str().unwrap()));
+        let line = successor.accepting.await.unwrap();
+        assert!(!end.exists());
+        // It sees the line's end.
         drop(line);
-        let ended = tokio::time::timeout(Duration::from_secs(60), process.wait());
-        assert!(ended.await.is_ok());
+        while !end.exists() {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]
     async fn a_successor_that_ends_before_it_is_ready_is_an_error() {
         // The second one leaves a child that holds the line, until this process closes it.
         for script in ["exit 3", "exec 3<&0; cat <&3 >/dev/null & exit 3"] {
-            let mut successor = start(script);
-            let ended = tokio::time::timeout(Duration::from_secs(60), successor.ready());
-            let error = Err("the successor ended: exit status: 3".into());
-            assert_eq!(ended.await, Ok(error), "{script}");
+            let ended = start(script).accepting;
+            let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+            let error = ended.unwrap().unwrap_err();
+            assert_eq!(error, "the successor ended: exit status: 3", "{script}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_successor_that_hangs_is_killed() {
         // It would not end by itself, nor by SIGTERM.
-        let mut successor = start("trap '' TERM; exec sleep 1000");
-        let error = successor.ready().await.unwrap_err();
+        let successor = start("trap '' TERM; exec sleep 1000");
+        let error = successor.accepting.await.unwrap_err();
         assert!(error.contains("not ready after 60 s"), "{error}");
-        let ended = successor.process.try_wait().unwrap();
-        assert_eq!(ended.map(|status| status.signal()), Some(Some(9)));
+        assert!(!Path::new(&format!("/proc/{}", successor.id)).exists());
     }
 }

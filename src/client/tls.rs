@@ -6,12 +6,11 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use pingora::listeners::tls::Acceptor;
 use pingora::protocols::{ALPN, Ssl, Stream};
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
-use tokio_rustls::rustls::{self, ServerConfig};
 
-use crate::config_error::ConfigError;
 use crate::trust;
 
 use super::socket::Socket;
@@ -36,14 +35,14 @@ pub async fn accept(tls: &Tls, socket: Socket) -> pingora::Result<(Stream, bool)
 /// Reads the PEM files `tls_cert`, the server's certificate with those up to its root, and `tls_key`, the private key of the first.
 ///
 /// # Errors
-/// All problems of the files, with hints.
-pub fn load(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, Vec<ConfigError>> {
-    let key_error = |problem| ConfigError::text("tls_key", key.display(), problem);
+/// All problems of the files, each with its key.
+pub fn load(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, Vec<(&'static str, String)>> {
     let certs = trust::certificates(cert).map_err(|problem| {
         let hint = "give a PEM file that this process may read, with a -----BEGIN CERTIFICATE-----";
-        ConfigError::text("tls_cert", cert.display(), format!("{problem}; {hint}"))
+        ("tls_cert", format!("{problem}; {hint}"))
     });
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| key_error(pem_problem(error)));
+    let secret = PrivateKeyDer::from_pem_file(key);
+    let secret = secret.map_err(|error| ("tls_key", pem_problem(error)));
     let (certs, secret) = match (certs, secret) {
         (Ok(certs), Ok(secret)) => (certs, secret),
         (certs, secret) => return Err(certs.err().into_iter().chain(secret.err()).collect()),
@@ -53,12 +52,10 @@ pub fn load(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, Vec<ConfigErro
         .and_then(|config| config.with_no_client_auth().with_single_cert(certs, secret));
     let mut config = config.map_err(|error| {
         let cert = cert.display();
-        vec![key_error(match error {
-            rustls::Error::InconsistentKeys(_) => format!(
-                "the key is not that of the certificate, tls_cert = \"{cert}\"; give the two that were made together"
-            ),
-            error => format!("{error}, with tls_cert = \"{cert}\""),
-        })]
+        let problem = format!(
+            "cannot be used with tls_cert = \"{cert}\" ({error}); give a certificate and the key that was made with it"
+        );
+        vec![("tls_key", problem)]
     })?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     Ok(Arc::new(config))

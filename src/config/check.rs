@@ -1,19 +1,18 @@
 //! Checks keys of the config against each other, and reads the files that they name.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::client::tls;
-use crate::config_error::ConfigError;
 use crate::engine::keys::Traces;
 use crate::secret::Secret;
 use crate::telemetry::otlp::settings::{InvalidSetting, Otlp, Settings};
 use crate::upstream::{Address, Trust};
 
-use super::proxy::{Config, StampsPolicy};
+use super::proxy::{Config, StampsPolicy, Worker};
 
 /// What a config refers to: contents of files and variables.
 #[derive(Clone, Debug)]
@@ -39,106 +38,171 @@ const NO_UPSTREAM: &str = "no upstream given; add the router's or server's addre
 const FAULTS_FOR_ALL: &str = "anyone who reaches the admin listener could inject faults; give admin_token, or an admin address \
                               on this machine, as in 127.0.0.1:8801";
 
+/// Keys, as errors name them (`worker w: listen`), each with its problem: what is wrong and would be right.
+pub type Problems = Vec<(String, String)>;
+
 impl Config {
     /// Checks the values against each other, and reads what they refer to.
     ///
     /// # Errors
     /// All invalid values.
-    pub fn check(&self) -> Result<Credentials, Vec<ConfigError>> {
+    pub fn check(&self) -> Result<Credentials, Problems> {
         let mut found = Vec::new();
         if self.upstream.is_empty() && self.workers.is_empty() {
-            found.push(ConfigError::new("upstream", "[]", NO_UPSTREAM));
+            push(&mut found, "upstream", NO_UPSTREAM);
         }
         if self.stamps == StampsPolicy::Token && self.stamps_token.is_none() {
             let problem = "needs stamps_token, the secret that such clients send";
-            found.push(ConfigError::text("stamps", "token", problem));
+            push(&mut found, "stamps", problem);
         }
-        found.extend(self.check_workers());
-        let traces = or_default(&mut found, exporting(&self.otlp));
-        let tls = self.tls();
-        let tls = tls
-            .map_err(|errors| found.extend(errors))
-            .unwrap_or_default();
-        let stamps_token = self.stamps_token.as_ref();
-        found.extend(secret("stamps_token", stamps_token, None).err());
-        let (given, file) = (self.admin_token.as_ref(), self.admin_token_file.as_deref());
         let is_local = self.admin.ip().to_canonical().is_loopback();
-        if self.fault_injection && given.is_none() && file.is_none() && !is_local {
-            found.push(ConfigError::new("fault_injection", true, FAULTS_FOR_ALL));
+        let has_token = self.admin_token.is_some() || self.admin_token_file.is_some();
+        if self.fault_injection && !has_token && !is_local {
+            push(&mut found, "fault_injection", FAULTS_FOR_ALL);
         }
-        let admin_token = secret("admin_token", given, file);
-        let (given, file) = (self.hop_secret.as_ref(), self.hop_secret_file.as_deref());
-        let hop_secret = secret("hop_secret", given, file);
-        let mut credentials = Credentials {
-            admin_token: or_default(&mut found, admin_token),
-            hop_secret: or_default(&mut found, hop_secret),
-            tls,
-            forward: or_default(&mut found, forward(&self.engine.traces, &traces)),
+        secret(&mut found, "stamps_token", &self.stamps_token, &None);
+        let (token_file, secret_file) = (&self.admin_token_file, &self.hop_secret_file);
+        let traces = exporting(&self.otlp, &mut found);
+        let credentials = Credentials {
+            admin_token: secret(&mut found, "admin_token", &self.admin_token, token_file),
+            hop_secret: secret(&mut found, "hop_secret", &self.hop_secret, secret_file),
+            tls: self.tls(&mut found),
+            forward: or_default(
+                &mut found,
+                "engine.traces: forward_to",
+                forward(&self.engine.traces, &traces),
+            ),
             traces,
-            trust: None,
+            trust: or_default(&mut found, "upstream_ca", self.trust()),
         };
-        found.extend(own_addresses(self, credentials.forward.as_ref()));
-        found.extend(paths(self));
-        credentials.trust = or_default(&mut found, self.trust());
+        self.check_workers(&mut found);
+        self.check_addresses(credentials.forward.as_ref(), &mut found);
+        self.check_paths(&mut found);
         match found.is_empty() {
             true => Ok(credentials),
             false => Err(found),
         }
     }
 
-    fn tls(&self) -> Result<Option<Arc<ServerConfig>>, Vec<ConfigError>> {
-        let (key, path, [other, content]) = match (&self.tls_cert, &self.tls_key) {
-            (None, None) => return Ok(None),
-            (Some(cert), Some(key)) => return tls::load(cert, key).map(Some),
-            (Some(cert), None) => ("tls_cert", cert, ["tls_key", "private key"]),
-            (None, Some(key)) => ("tls_key", key, ["tls_cert", "certificate"]),
-        };
-        let problem = format!("needs {other}, the PEM file with its {content}");
-        Err(vec![ConfigError::text(key, path.display(), problem)])
+    fn tls(&self, found: &mut Problems) -> Option<Arc<ServerConfig>> {
+        match (&self.tls_cert, &self.tls_key) {
+            (None, None) => {}
+            (Some(cert), Some(key)) => match tls::load(cert, key) {
+                Ok(tls) => return Some(tls),
+                Err(all) => all.iter().for_each(|(key, why)| push(found, *key, why)),
+            },
+            (Some(_), None) => {
+                let problem = "needs tls_key, the PEM file with its private key";
+                push(found, "tls_cert", problem);
+            }
+            (None, Some(_)) => {
+                let problem = "needs tls_cert, the PEM file with its certificate";
+                push(found, "tls_key", problem);
+            }
+        }
+        None
     }
 
     /// Checks that names and hosts are unique.
-    fn check_workers(&self) -> Vec<ConfigError> {
-        let mut found = Vec::new();
+    fn check_workers(&self, found: &mut Problems) {
         for (index, worker) in self.workers.iter().enumerate() {
             let mut earlier = self.workers.iter().take(index);
             if earlier.clone().any(|other| other.name == worker.name) {
                 let problem = "two workers have this name; give each its own";
-                let key = worker.key("name");
-                found.push(ConfigError::text(&key, &worker.name, problem));
+                push(found, worker.key("name"), problem);
             }
-            let (key, host) = (worker.key("host"), worker.server_name());
+            let host = worker.server_name();
             let other = earlier
                 .find(|other| other.server_name() == host && other.upstream != worker.upstream);
-            if let Some(other) = other.map(|other| &other.name) {
-                let problem =
-                    format!("worker {other} has this name for another server; give each its own");
-                found.push(ConfigError::text(&key, host, problem));
+            if let Some(Worker { name, .. }) = other {
+                let problem = format!(
+                    "worker {name} has the name {host} too, for another server; give each its own"
+                );
+                push(found, worker.key("host"), problem);
             }
         }
-        found
     }
 
-    fn trust(&self) -> Result<Option<Trust>, ConfigError> {
+    fn trust(&self) -> Result<Option<Trust>, String> {
         if let Some(path) = &self.rules.upstream_ca {
-            let error = |problem| ConfigError::text("upstream_ca", path.display(), problem);
-            return Trust::from_file(path).map(Some).map_err(error);
+            return Trust::from_file(path).map(Some);
         }
         let servers = self.workers.iter().map(|worker| &worker.upstream);
-        let mut all = self.upstream.iter().chain(servers);
-        let Some(tls) = all.find(|upstream| upstream.is_tls()) else {
-            return Ok(None);
+        let is_needed = self.upstream.iter().chain(servers).any(Address::is_tls);
+        is_needed.then(Trust::system).transpose()
+    }
+
+    /// Finds listeners whose address another one has, and upstreams and collectors that are listeners of this process: what is sent
+    /// there would go round for ever.
+    fn check_addresses(&self, forward: Option<&Settings>, found: &mut Problems) {
+        let mut listeners = Vec::new();
+        // A process that only has hops has no front.
+        if !self.upstream.is_empty() {
+            listeners.push(("listen".to_owned(), self.listen));
+        }
+        listeners.push(("admin".to_owned(), self.admin));
+        let hops = self.workers.iter();
+        listeners.extend(hops.map(|hop| (hop.key("listen"), hop.listen)));
+        let traces = self.engine.traces.listen;
+        listeners.extend(traces.map(|at| ("engine.traces: listen".to_owned(), at)));
+        for (index, (key, at)) in listeners.iter().enumerate() {
+            let mut earlier = listeners.iter().take(index);
+            if let Some((other, its)) = earlier.find(|(_, its)| overlap(*its, *at)) {
+                let problem = format!("`{other}` has this address too, {its}; give each its own");
+                push(found, key, problem);
+            }
+        }
+        let upstream = self.upstream.iter();
+        let upstream = upstream.map(|to| ("upstream".to_owned(), to.clone()));
+        let servers = self.workers.iter();
+        let servers = servers.map(|hop| (hop.key("upstream"), hop.upstream.clone()));
+        let collector = forward.and_then(|to| {
+            let url: http::Uri = to.endpoint.parse().ok()?;
+            let address = Address::parse(url.authority()?.as_str()).ok()?;
+            Some(("engine.traces: forward_to".to_owned(), address))
+        });
+        for (key, to) in upstream.chain(servers).chain(collector) {
+            // The front may send to our own hops directly, without a router.
+            let may_be = |of: &str| key == "upstream" && of.starts_with("worker ");
+            if listeners
+                .iter()
+                .any(|(of, at)| to.is_at(*at) && !may_be(of))
+            {
+                let problem = format!(
+                    "{} is this proxy's own listener; give the address of the router, server or collector",
+                    to.name()
+                );
+                push(found, key, problem);
+            }
+        }
+    }
+
+    /// Finds unusable paths.
+    fn check_paths(&self, found: &mut Problems) {
+        let is_file = |path: &Path| {
+            let folder = path.parent().map(|folder| Path::new(".").join(folder));
+            folder.is_some_and(|folder| folder.is_dir()) && !path.is_dir()
         };
-        let error = |problem| {
-            ConfigError::text("upstream", format_args!("https://{}", tls.name()), problem)
-        };
-        Trust::system().map(Some).map_err(error)
+        if self.records.as_deref().is_some_and(|path| !is_file(path)) {
+            let problem = "must be a file in a folder that is there, as in records.csv";
+            push(found, "records", problem);
+        }
+        let is_no_folder = |path: &Path| path == "" || (path.exists() && !path.is_dir());
+        if self.engine.logs.path.as_deref().is_some_and(is_no_folder) {
+            let problem = "is no folder; give that of the servers' --export-metrics-to-file-dir";
+            push(found, "engine.logs: path", problem);
+        }
     }
 }
 
-/// Returns the value; or its default, and adds the error to `found`.
-fn or_default<T: Default>(found: &mut Vec<ConfigError>, read: Result<T, ConfigError>) -> T {
-    read.map_err(|error| found.push(error)).unwrap_or_default()
+fn push(found: &mut Problems, key: impl Into<String>, problem: impl Into<String>) {
+    found.push((key.into(), problem.into()));
+}
+
+/// Returns the value; or its default, and adds the problem of its key to `found`.
+fn or_default<T: Default>(found: &mut Problems, key: &str, read: Result<T, String>) -> T {
+    read.map_err(|problem| push(found, key, problem))
+        .unwrap_or_default()
 }
 
 /// Whether two listeners clash. One on an unspecified address has its port on the others too.
@@ -147,127 +211,67 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.port() != 0 && (is_any || one.ip() == other.ip())
 }
 
-/// Finds listeners whose address another one has, and upstreams and collectors that are listeners of this process: what is sent there
-/// would go round for ever.
-fn own_addresses(config: &Config, forward: Option<&Settings>) -> Vec<ConfigError> {
-    let workers = || config.workers.iter();
-    // A process that only has hops has no front.
-    let front = (!config.upstream.is_empty()).then_some(("listen".to_owned(), config.listen));
-    let hops = workers().map(|worker| (worker.key("listen"), worker.listen));
-    let traces = config.engine.traces.listen;
-    let traces = traces.map(|at| ("engine.traces: listen".to_owned(), at));
-    let others = std::iter::once(("admin".to_owned(), config.admin)).chain(hops);
-    let listeners: Vec<_> = front.into_iter().chain(others).chain(traces).collect();
-    let clashes = listeners
-        .iter()
-        .enumerate()
-        .filter_map(|(index, (key, at))| {
-            let mut earlier = listeners.iter().take(index);
-            let (other, its) = earlier.find(|(_, its)| overlap(*its, *at))?;
-            let problem = format!("`{other}` has this address too, {its}; give each its own");
-            Some(ConfigError::text(key, at, problem))
-        });
-    let upstream = config.upstream.iter();
-    let upstream = upstream.map(|to| ("upstream".to_owned(), to.clone()));
-    let servers = workers().map(|worker| (worker.key("upstream"), worker.upstream.clone()));
-    let collector = forward.and_then(|to| {
-        let url: http::Uri = to.endpoint.parse().ok()?;
-        let address = Address::parse(url.authority()?.as_str()).ok()?;
-        Some(("engine.traces: forward_to".to_owned(), address))
-    });
-    let round = upstream
-        .chain(servers)
-        .chain(collector)
-        .filter_map(|(key, to)| {
-            // The front may send to our own hops directly, without a router.
-            let may_be = |of: &str| key == "upstream" && of.starts_with("worker ");
-            let is_own = |(of, at): &(String, SocketAddr)| to.is_at(*at) && !may_be(of);
-            let problem =
-                "is this proxy's own listener; give the address of the router, server or collector";
-            let error = || ConfigError::text(&key, to.name(), problem);
-            listeners.iter().any(is_own).then(error)
-        });
-    round.chain(clashes).collect()
-}
-
-/// Finds unusable paths.
-fn paths(config: &Config) -> Vec<ConfigError> {
-    let mut found = Vec::new();
-    let is_file = |path: &Path| {
-        let folder = path.parent().map(|folder| Path::new(".").join(folder));
-        folder.is_some_and(|folder| folder.is_dir()) && !path.is_dir()
-    };
-    if let Some(path) = config.records.as_deref().filter(|path| !is_file(path)) {
-        let problem = "must be a file in a folder that is there, as in records.csv";
-        found.push(ConfigError::text("records", path.display(), problem));
-    }
-    let logs = config.engine.logs.path.as_deref();
-    if let Some(logs) = logs.filter(|logs| *logs == "" || (logs.exists() && !logs.is_dir())) {
-        let problem = "is no folder; give that of the servers' --export-metrics-to-file-dir";
-        let path = logs.display();
-        found.push(ConfigError::text("engine.logs: path", path, problem));
-    }
-    found
-}
-
 /// The shortest secret. Shorter ones could be found by brute force, as an attacker can try them against signed timestamps or the
 /// admin listener.
 const MIN_SECRET_BYTES: usize = 16;
 
 /// Returns the secret of `key`, or the one in the file of the key `{key}_file`.
 fn secret(
+    found: &mut Problems,
     key: &str,
-    given: Option<&Secret>,
-    file: Option<&Path>,
-) -> Result<Option<Secret>, ConfigError> {
+    given: &Option<Secret>,
+    file: &Option<PathBuf>,
+) -> Option<Secret> {
     const HINT: &str = "give a file that holds the secret alone";
-    let error = |problem| match file {
-        Some(file) => ConfigError::text(&format!("{key}_file"), file.display(), problem),
-        None => ConfigError::new(key, "***", problem),
+    let read = |file: &PathBuf| {
+        if given.is_some() {
+            return Err(format!("{key} is given too; give one of the two"));
+        }
+        let text = std::fs::read_to_string(file).map_err(|cause| format!("{cause}; {HINT}"))?;
+        match text.trim() {
+            text if text.contains('\n') => Err(format!("has several lines; {HINT}")),
+            text => Ok(Secret::from(text)),
+        }
     };
-    if given.is_some() && file.is_some() {
-        return Err(error(format!("{key} is given too; give one of the two")));
-    }
-    let text = file.map(std::fs::read_to_string).transpose();
-    let text = text.map_err(|cause| error(format!("{cause}; {HINT}")))?;
-    let text = text.as_deref().map(str::trim);
-    if text.is_some_and(|text| text.contains('\n')) {
-        return Err(error(format!("has several lines; {HINT}")));
-    }
-    let secret = text.map(Secret::from).or_else(|| given.cloned());
-    match secret.as_ref().map(|secret| secret.bytes().len()) {
-        Some(length @ ..MIN_SECRET_BYTES) => Err(error(format!(
-            "has {length} characters; give at least {MIN_SECRET_BYTES}, as from `openssl rand -hex 32`"
-        ))),
+    let secret = file.as_ref().map(read).or_else(|| given.clone().map(Ok));
+    let secret = secret.transpose().and_then(|secret| match &secret {
+        Some(short) if short.bytes().len() < MIN_SECRET_BYTES => Err(format!(
+            "has {} characters; give at least {MIN_SECRET_BYTES}, as from `openssl rand -hex 32`",
+            short.bytes().len()
+        )),
         _ => Ok(secret),
-    }
+    });
+    let file_key = format!("{key}_file");
+    or_default(found, if file.is_some() { &file_key } else { key }, secret)
 }
 
-/// Returns the settings of the export of traces, which also depend on environment variables.
-///
-/// # Errors
-/// The first invalid key or variable.
-fn exporting(given: &Otlp) -> Result<Option<Settings>, ConfigError> {
+/// Returns the settings of the export of traces, which also depend on environment variables. The rest is tried without a wrong file of
+/// headers, too, so that all problems are found.
+fn exporting(given: &Otlp, found: &mut Problems) -> Option<Settings> {
     let resolved = Settings::resolve(given, "queuescope", &|name| std::env::var(name).ok());
-    resolved.map_err(|InvalidSetting { name, problem }| {
-        let key = match name.starts_with("OTEL_") {
-            true => name.clone(),
-            false => format!("telemetry.otlp: {name}"),
-        };
-        match (&*name, &given.headers_file) {
-            ("endpoint", _) => of_endpoint(&key, given.endpoint.as_deref(), problem),
-            ("headers_file", Some(file)) => ConfigError::text(&key, file.display(), problem),
-            // Any other value is in the problem, or in the environment, where it may be secret.
-            _ => ConfigError::new(&key, "…", problem),
-        }
-    })
+    let InvalidSetting { name, problem } = match resolved {
+        Ok(settings) => return settings,
+        Err(invalid) => invalid,
+    };
+    let rest = Otlp {
+        headers_file: None,
+        ..given.clone()
+    };
+    match &*name {
+        name if name.starts_with("OTEL_") => push(found, name, problem),
+        name => push(found, format!("telemetry.otlp: {name}"), problem),
+    }
+    if name == "headers_file" {
+        exporting(&rest, found);
+    }
+    None
 }
 
 /// Returns the collector to which servers' spans are forwarded: that of `forward_to`, or `own`, that of our traces.
 ///
 /// # Errors
 /// `forward_to` is invalid.
-fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, ConfigError> {
+fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, String> {
     let named = match traces.forward_to.as_deref() {
         _ if traces.listen.is_none() => return Ok(None),
         None => return Ok(own.clone()),
@@ -280,17 +284,5 @@ fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, 
         protocol: traces.forward_protocol,
         ..Otlp::default()
     };
-    let resolved = Settings::resolve(&given, "queuescope", &|_| None);
-    let error = |InvalidSetting { problem, .. }| {
-        of_endpoint("engine.traces: forward_to", Some(named), problem)
-    };
-    resolved.map_err(error)
-}
-
-/// The error of a collector's URL. The URL is not shown if it may contain a secret, in its user or query.
-fn of_endpoint(key: &str, url: Option<&str>, problem: String) -> ConfigError {
-    match url.filter(|url| !url.contains(['@', '?', '#'])) {
-        Some(url) => ConfigError::text(key, url, problem),
-        None => ConfigError::new(key, "…", problem),
-    }
+    Settings::resolve(&given, "queuescope", &|_| None).map_err(|invalid| invalid.problem)
 }

@@ -1,6 +1,6 @@
 //! Reads a config file and the flags key by key, so that all problems are reported and not only the first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
@@ -15,139 +15,123 @@ use super::sections::{FileSection, SECTIONS, header, shown};
 pub(super) struct Reading<'i> {
     text: &'i str,
     pub(super) config: Config,
-    /// Problems of the file, with the line, from 1.
-    pub(super) file_problems: BTreeSet<(usize, String)>,
-    pub(super) flag_problems: Vec<String>,
-    /// The lines of the keys, named as in the errors of a check.
-    pub(super) lines: BTreeMap<String, usize>,
+    /// Problems of the file in its order, with the line, from 1; then those of flags.
+    pub(super) problems: Vec<(Option<usize>, String)>,
+    /// Where keys, named as in the errors of a check, were given: the line, if it was in the file, and how they are shown.
+    pub(super) given: BTreeMap<String, (Option<usize>, String)>,
     /// Keys of `[proxy]` with a problem. No further one is reported of them.
     pub(super) invalid_keys: Vec<String>,
-    /// Whether the file is TOML. Otherwise nothing of it was read.
-    pub(super) is_toml: bool,
 }
 
 impl<'i> Reading<'i> {
     /// Reads the text of a file.
-    pub(super) fn new(text: &'i str) -> Reading<'i> {
+    ///
+    /// # Errors
+    /// The first line that is not TOML, its key, and why. Nothing else of it is shown, as it may contain a secret.
+    pub(super) fn new(text: &'i str) -> Result<Reading<'i>, (usize, String)> {
+        let (document, errors) = DeTable::parse_recoverable(text);
+        let line = |error: &toml::de::Error| line_of(text, error.span().map_or(0, |at| at.start));
+        if let Some(error) = errors.iter().min_by_key(|error| line(error)) {
+            let key = text.lines().nth(line(error) - 1);
+            let key = key
+                .and_then(|line| line.split_once('='))
+                .map(|(key, _)| key.trim());
+            let is_known = |key: &&str| SECTIONS.iter().any(|section| section.key(key).is_some());
+            let problem = format!(
+                "{}is no TOML: {}; write each key once and as KEY = VALUE, as in threads = 2, text in quotes, commas between the values \
+                 of a list, and [proxy] or [[worker]] above the keys of a section",
+                key.filter(is_known)
+                    .map_or_else(String::new, |key| format!("{key}: ")),
+                error.message()
+            );
+            return Err((line(error), problem));
+        }
         let mut reading = Reading {
             text,
-            is_toml: true,
             ..Reading::default()
         };
-        let (document, errors) = DeTable::parse_recoverable(text);
-        let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
-        let errors = errors.iter();
-        match errors.min_by_key(|error| line_of(text, start(error))) {
-            None => reading.table("", document.get_ref()),
-            Some(error) => reading.push_syntax(start(error), error.message()),
-        }
-        reading
+        reading.table("", document.get_ref());
+        reading.problems.sort();
+        reading.problems.dedup();
+        Ok(reading)
     }
 
-    /// Reports the first line that is not TOML.
-    fn push_syntax(&mut self, at: usize, message: &str) {
-        self.is_toml = false;
-        let mut lines = self.text.lines();
-        let line = lines.nth(line_of(self.text, at) - 1).unwrap_or_default();
-        let (key, value) = line.split_once('=').unwrap_or((line, ""));
-        let key = key.trim();
-        let section = SECTIONS.iter().find(|section| section.key(key).is_some());
-        let problem = match (message, section) {
-            ("duplicate key", _) => format!(
-                "{key}: is in the file twice; remove one of the two, and write `[[worker]]` above the keys of each worker"
-            ),
-            (_, Some(section)) if !message.contains(" array") => {
-                format!("{}: {}", shown(key, value), section.expected(key))
-            }
-            // The line is not shown, as it may contain a secret.
-            _ => format!(
-                "is no TOML: {message}; write KEY = VALUE, as in threads = 2, text in quotes, commas between the values of a list, and \
-                 [proxy] or [[worker]] above the keys of a section"
-            ),
-        };
-        self.push(at, problem);
-    }
-
-    /// Reads the table of this name: a section, the whole file (`""`), or a table that only contains sections.
+    /// Reads the table of this name: the whole file (`""`), a section, or one that only contains sections. A misplaced key is read all
+    /// the same, so that its own problems are reported, too.
     fn table(&mut self, name: &str, table: &DeTable<'i>) {
-        let section = SECTIONS.iter().find(|section| section.name == name);
-        let prefix = match name {
-            "" => String::new(),
-            name => format!("{name}."),
-        };
-        let has_subsections = SECTIONS.iter().any(|other| other.name.starts_with(&prefix));
-        for (name, value) in table {
-            let (at, name) = (name.span().start, name.get_ref().as_ref());
-            match section {
-                Some(section) if !has_subsections || tables(value).is_empty() => {
-                    self.key(section, at, name, value);
-                }
-                _ => self.section(at, &format!("{prefix}{name}"), value),
-            }
-        }
-    }
-
-    /// Reads a section, or whatever stands in its place. A misplaced key or section is read all the same, so that its own problems are
-    /// reported, too, but none that only follow from its place.
-    fn section(&mut self, at: usize, path: &str, value: &Spanned<DeValue<'i>>) {
-        let tables = tables(value);
-        let is_list = value.get_ref().is_array();
         let [proxy, ..] = &SECTIONS;
-        let problem = match FileSection::nearest(path) {
-            Some(section) if !tables.is_empty() => {
-                let is_named = path == section.name;
-                for (at, table) in tables {
-                    self.section_keys(section, is_named.then_some(at), table);
+        let section = SECTIONS.iter().find(|section| section.name == name);
+        for (key, value) in table {
+            let (at, key) = (key.span().start, key.get_ref().as_ref());
+            let path = match name {
+                "" => key.to_owned(),
+                _ => format!("{name}.{key}"),
+            };
+            match section {
+                _ if !tables(value).is_empty() => self.section(at, &path, value),
+                Some(section) => self.key(section, at, key, value),
+                None => {
+                    self.key(proxy, at, &path, value);
+                    if proxy.key(&path).is_some() {
+                        let problem = "belongs under `[proxy]`; write that line above it";
+                        self.push(at, format!("{path}: {problem}"));
+                    }
                 }
-                if is_named && is_list == section.is_list() {
-                    return;
-                }
-                format!("{}: write `{}`", header(path, is_list), section.header())
             }
-            _ if path == "telemetry" && !is_list && !tables.is_empty() => {
-                return tables.iter().for_each(|(_, all)| self.table(path, all));
-            }
-            _ if tables.is_empty() && proxy.key(path).is_some() => {
-                self.key(proxy, at, path, value);
-                format!("{path}: belongs under `[proxy]`; write that line above it")
-            }
-            _ if tables.is_empty() => proxy.unknown_key(path),
-            _ => {
-                let all = SECTIONS.each_ref().map(FileSection::header).join("`, `");
-                format!("unknown section `[{path}]`; there are `{all}`")
-            }
-        };
-        self.push(at, problem);
+        }
     }
 
-    /// Reads the keys of a section. A worker's missing keys get placeholders, so that the rest of it can be checked; they are a problem
-    /// if the section, at `named_at`, is surely a worker's.
-    fn section_keys(
-        &mut self,
-        section: &'static FileSection,
-        named_at: Option<usize>,
-        table: &DeTable<'i>,
-    ) {
-        if !section.is_list() {
-            return self.table(section.name, table);
+    /// Reads a section, or one of a similar name.
+    fn section(&mut self, at: usize, path: &str, value: &Spanned<DeValue<'i>>) {
+        let (tables, is_list) = (tables(value), value.get_ref().is_array());
+        if path == "telemetry" {
+            return tables.iter().for_each(|(_, all)| self.table(path, all));
         }
-        let name = format!("number-{}", self.config.workers.len() + 1);
+        let Some(section) = FileSection::nearest(path) else {
+            let all = SECTIONS.each_ref().map(FileSection::header).join("`, `");
+            let path = header(path, is_list);
+            return self.push(at, format!("unknown section `{path}`; there are `{all}`"));
+        };
+        let is_named = path == section.name;
+        if !is_named || is_list != section.is_list() {
+            let (path, right) = (header(path, is_list), section.header());
+            self.push(at, format!("{path}: write `{right}`"));
+        }
+        for (at, table) in tables {
+            match section.is_list() {
+                true => self.worker(section, is_named.then_some(at), table),
+                false => self.table(section.name, table),
+            }
+        }
+    }
+
+    /// Reads a worker. Its missing keys get placeholders, so that the rest of it can be checked; they are a problem if the section, at
+    /// `named_at`, is surely a worker's.
+    fn worker(&mut self, section: &FileSection, named_at: Option<usize>, table: &DeTable<'i>) {
+        let name = table.get("name").and_then(|name| name.get_ref().as_str());
+        let name = name.filter(|name| section.problem("name", (*name).into()).is_none());
+        let number = || format!("number-{}", self.config.workers.len() + 1);
+        let name = name.map_or_else(number, str::to_owned);
         self.config.workers.push(Worker {
             name,
             ..Worker::default()
         });
         self.table(section.name, table);
-        if let Some(worker) = self.config.workers.last() {
-            let line = |key: &Spanned<_>| line_of(self.text, key.span().start);
-            let keys = table.keys();
-            let keys = keys.map(|key| (worker.key(key.get_ref()), line(key)));
-            self.lines.extend(keys);
-        }
-        let required = ["name", "listen", "upstream"].into_iter();
         let Some(at) = named_at else { return };
-        for key in required.filter(|key| !table.contains_key(*key)) {
-            let expected = section.expected(key);
-            self.push(at, format!("this `[[worker]]` has no {key}; it {expected}"));
+        for key in ["name", "listen", "upstream"] {
+            if !table.contains_key(key) {
+                let expected = section.expected(key);
+                self.push(at, format!("this `[[worker]]` has no {key}; it {expected}"));
+            }
+        }
+    }
+
+    /// A key as the errors of a check name it.
+    fn full_key(&self, section: &FileSection, key: &str) -> String {
+        match (section.name, self.config.workers.last()) {
+            ("proxy", _) => key.to_owned(),
+            ("worker", Some(worker)) => worker.key(key),
+            (name, _) => format!("{name}: {key}"),
         }
     }
 
@@ -156,35 +140,35 @@ impl<'i> Reading<'i> {
         if section.key(key).is_none() {
             return self.push(at, section.unknown_key(key));
         }
+        let full_key = self.full_key(section, key);
+        // Of two workers with one name, either may be meant.
+        let given = match section.is_list() {
+            true => full_key.clone(),
+            false => shown(&full_key, self.text.get(value.span()).unwrap_or_default()),
+        };
         let line = line_of(self.text, at);
-        self.lines.insert(section.full_key(key), line);
+        self.given.insert(full_key, (Some(line), given));
         // A number that is too large becomes NaN, which no key accepts.
         let read = Value::deserialize(ValueDeserializer::from(value.clone()));
         let read = read.unwrap_or(Value::Float(f64::NAN));
-        if let Err((index, problem)) = self.set(section, key, read) {
+        for (index, problem) in self.set(section, key, read) {
             let items = value.get_ref().as_array();
             let item = index.and_then(|index| items?.get(index));
             let (at, value) = item.map_or((at, value), |item| (item.span().start, item));
-            // A table may have many lines.
-            let text = self.text.get(value.span());
-            let text = text.filter(|_| !value.get_ref().is_table());
-            let shown = shown(key, text.unwrap_or_default());
-            self.push(at, format!("{shown}: {problem}"));
+            let text = self.text.get(value.span()).unwrap_or_default();
+            self.push(at, format!("{}: {problem}", shown(key, text)));
         }
     }
 
-    /// Sets a key.
-    ///
-    /// # Errors
-    /// The problem of the value; of a list, that of its first invalid item, with the item's index.
+    /// Sets a key. Returns its problems: of a list, those of its items, each with the item's index.
     fn set(
         &mut self,
         section: &FileSection,
         key: &str,
         value: Value,
-    ) -> Result<(), (Option<usize>, String)> {
+    ) -> Vec<(Option<usize>, String)> {
         let Err(problem) = section.set(&mut self.config, key, value.clone()) else {
-            return Ok(());
+            return Vec::new();
         };
         if section.name == "proxy" {
             self.invalid_keys.push(key.to_owned());
@@ -193,42 +177,49 @@ impl<'i> Reading<'i> {
             let _ = example.map(|example| section.set(&mut self.config, key, example));
         }
         let items = value.as_array().filter(|_| section.takes_list(key));
-        let mut items = items.into_iter().flatten().enumerate();
-        let of_item = items.find_map(|(index, item)| {
-            let problem = section.problem(key, vec![item.clone()].into())?;
-            Some((Some(index), problem))
-        });
-        Err(of_item.unwrap_or((None, problem)))
+        let of_item = |(index, item): (usize, &Value)| {
+            Some((
+                Some(index),
+                section.problem(key, vec![item.clone()].into())?,
+            ))
+        };
+        let items = items.into_iter().flatten().enumerate();
+        let of_items: Vec<_> = items.filter_map(of_item).collect();
+        match of_items.is_empty() {
+            true => vec![(None, problem)],
+            false => of_items,
+        }
     }
 
     fn push(&mut self, at: usize, problem: String) {
-        self.file_problems.insert((line_of(self.text, at), problem));
+        let line = line_of(self.text, at);
+        self.problems.push((Some(line), problem));
     }
 
     /// Applies flags. Workers replace those of the file.
     pub(super) fn apply(&mut self, flags: &Args) {
         for ((flag, section, key), texts) in &flags.keys.0 {
             let key = key.name;
-            self.lines.remove(&section.full_key(key));
+            let given = (None, shown_flag(flag, &texts.join(", ")));
+            self.given.insert(self.full_key(section, key), given);
             match key {
                 "hop_secret_file" => self.config.hop_secret = None,
                 "admin_token_file" => self.config.admin_token = None,
                 _ => {}
             }
-            let mut values = texts.iter().map(|text| section.parse(key, text));
+            let values = texts.iter().map(|text| section.parse(key, text));
             let value = match section.takes_list(key) {
-                true => Some(Value::Array(values.collect())),
-                false => values.next(),
+                true => Value::Array(values.collect()),
+                false => section.parse(key, &texts.concat()),
             };
-            let set = value.map_or(Ok(()), |value| self.set(section, key, value));
-            if let Err((index, problem)) = set {
+            for (index, problem) in self.set(section, key, value) {
                 let text = texts.get(index.unwrap_or(0));
                 self.push_flag(flag, text.map_or("", String::as_str), &problem);
             }
         }
         if !flags.worker.is_empty() {
             self.config.workers.clear();
-            self.lines.retain(|key, _| !key.starts_with("worker "));
+            self.given.retain(|key, _| !key.starts_with("worker "));
         }
         for text in &flags.worker {
             match text.parse() {
@@ -243,13 +234,16 @@ impl<'i> Reading<'i> {
     }
 
     fn push_flag(&mut self, flag: &str, text: &str, problem: &str) {
-        // The user or query of a URL may contain a secret.
-        let text = match text.contains(['@', '?']) || text.is_empty() {
-            true => String::new(),
-            false => format!(" {text}"),
-        };
-        self.flag_problems
-            .push(format!("--{flag}{text}: {problem}"));
+        let problem = format!("{}: {problem}", shown_flag(flag, text));
+        self.problems.push((None, problem));
+    }
+}
+
+/// Returns a flag with its value. The user or query of a URL may contain a secret.
+fn shown_flag(flag: &str, text: &str) -> String {
+    match text.contains(['@', '?', '#']) || text.is_empty() {
+        true => format!("--{flag}"),
+        false => format!("--{flag} {text}"),
     }
 }
 

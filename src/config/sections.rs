@@ -40,14 +40,6 @@ impl FileSection {
         header(self.name, self.is_list())
     }
 
-    /// A key of it as errors name it.
-    pub(super) fn full_key(&self, key: &str) -> String {
-        match self.name {
-            "proxy" => key.to_owned(),
-            name => format!("{name}: {key}"),
-        }
-    }
-
     /// Whether a file may have several of it.
     pub(super) fn is_list(&self) -> bool {
         self.name == "worker"
@@ -133,18 +125,12 @@ impl FileSection {
 
     /// Says what a key takes, with an example.
     pub(super) fn expected(&self, key: &str) -> String {
-        let Some(example) = self.example(key) else {
-            return "has a value that cannot be used".to_owned();
-        };
+        let example = self.example(key).unwrap_or_else(|| "".into());
         let kind = match &example {
             Value::Array(_) => "a list of texts in quotes",
-            Value::String(_) => "text in quotes",
             Value::Boolean(_) => "true or false",
-            // The error of a text that is no number says what would be.
-            _ => {
-                let problem = self.problem(key, "".into()).unwrap_or_default();
-                return format!("{problem}; text goes in quotes");
-            }
+            // The errors of numbers are their types' own.
+            _ => "text in quotes",
         };
         format!("must be {kind}, as in {key} = {example}")
     }
@@ -152,18 +138,18 @@ impl FileSection {
     /// Returns the problem of a key that this section does not have.
     pub(super) fn unknown_key(&self, key: &str) -> String {
         let plain = key.replace('-', "_");
-        let mut others = SECTIONS.iter().filter(|other| other.name != self.name);
         let near = nearest(&plain, self.keys().map(|key| key.name));
-        if near != Some(plain.as_str())
-            && let Some(other) = others.find(|other| other.key(&plain).is_some())
-        {
-            return format!("{key}: belongs under `{}`", other.header());
-        }
+        let mut others = SECTIONS.iter().filter(|other| other.name != self.name);
         // It may contain a line break.
         let shown = key.escape_debug();
-        match near {
-            Some(near) => format!("unknown key `{shown}`; did you mean `{near}`?"),
-            None => format!("unknown key `{shown}`; config.toml in the repository shows every key"),
+        match (near, others.find(|other| other.key(&plain).is_some())) {
+            (near, Some(other)) if near != Some(&plain) => {
+                format!("{shown}: belongs under `{}`", other.header())
+            }
+            (Some(near), _) => format!("unknown key `{shown}`; did you mean `{near}`?"),
+            (None, _) => {
+                format!("unknown key `{shown}`; config.toml in the repository shows every key")
+            }
         }
     }
 }
@@ -184,22 +170,20 @@ fn defaults() -> Config {
     }
 }
 
-/// Returns `key = value` on one line, without secrets.
+/// Returns `key = value` on one line, without secrets. Of a key whose value is not set, the key alone.
 pub(super) fn shown(key: &str, value: &str) -> String {
-    let line = value.lines().next().unwrap_or_default().trim();
-    let key: String = key.chars().take(MAX_SHOWN_CHARS).collect();
-    let words = ["token", "secret", "header"];
-    let may_be_secret = |text: &str| words.iter().any(|word| text.contains(word));
-    if (may_be_secret(&key) && key != "label_headers") || line.is_empty() {
-        return key;
+    let is_secret = key.contains("token") || key.contains("secret") || key.ends_with("headers");
+    let line = value.lines().next().unwrap_or_default();
+    if (is_secret && key != "label_headers" && !key.ends_with("_file")) || line.is_empty() {
+        return key.to_owned();
     }
-    // The user or query of a URL may contain a secret; and another key may be on the same line.
-    if line.contains(['@', '?']) || may_be_secret(line) {
+    // The user or query of a URL may contain a secret.
+    if line.contains(['@', '?', '#']) {
         return format!("{key} = …");
     }
-    let is_long = line.len() < value.trim().len() || line.chars().count() > MAX_SHOWN_CHARS;
-    let line: String = line.chars().take(MAX_SHOWN_CHARS).collect();
-    format!("{key} = {line}{}", if is_long { "…" } else { "" })
+    let shown: String = line.chars().take(MAX_SHOWN_CHARS).collect();
+    let rest = if shown.len() < value.len() { "…" } else { "" };
+    format!("{key} = {shown}{rest}")
 }
 
 /// Finds the word that was probably meant.

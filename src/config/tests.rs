@@ -1,7 +1,5 @@
 //! What one line of `keys!` defines.
 
-use std::collections::BTreeSet;
-
 use clap::Parser;
 use toml::Value;
 
@@ -59,8 +57,8 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
         for key in section.keys() {
             let value = other(section, key.name).unwrap_or_else(|| panic!("{}", key.name));
             let text = format!("[{}]\n{} = {value}\n", section.name, key.name);
-            let mut read = Reading::new(&text);
-            assert_eq!(read.file_problems, BTreeSet::new(), "{text}");
+            let mut read = Reading::new(&text).unwrap();
+            assert_eq!(read.problems, [], "{text}");
             let changes = Config::default().changes(&read.config);
             assert_eq!(changes.len(), 1, "{text}: {changes:?}");
             let shown = section.get(&mut read.config, key.name).unwrap();
@@ -84,7 +82,7 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
             let mut given = Reading::default();
             given.apply(&line.args);
             assert!(
-                given.flag_problems.is_empty() && given.config == read.config,
+                given.problems.is_empty() && given.config == read.config,
                 "{flag}"
             );
         }

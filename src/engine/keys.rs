@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use serde::Deserializer;
+use toml::Value;
+use toml::de::Error;
 
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
@@ -56,6 +57,6 @@ impl Keys {
     }
 }
 
-fn listen<'de, D: Deserializer<'de>>(value: D) -> Result<Option<SocketAddr>, D::Error> {
+fn listen(value: Value) -> Result<Option<SocketAddr>, Error> {
     values::listen_address(value).map(Some)
 }

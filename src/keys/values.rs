@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::de::Error;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Value;
+use toml::de::Error;
 
 use crate::units;
 
@@ -113,82 +114,77 @@ fn number<'de, D: Deserializer<'de>, T>(
 }
 
 /// Deserializes a value and checks it.
-fn checked<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    value: D,
+fn checked<T: DeserializeOwned>(
+    value: Value,
     is_valid: impl FnOnce(&T) -> bool,
     problem: &str,
-) -> Result<T, D::Error> {
+) -> Result<T, Error> {
     let value = T::deserialize(value)?;
-    match is_valid(&value) {
-        true => Ok(value),
-        false => Err(D::Error::custom(problem)),
-    }
+    let valid = is_valid(&value).then_some(value);
+    valid.ok_or_else(|| Error::custom(problem))
 }
 
 /// Deserializes a whole number of bytes.
-pub fn bytes<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
-    value: D,
-) -> Result<Whole<MIN, MAX>, D::Error> {
+pub fn bytes<const MIN: u64, const MAX: u64>(value: Value) -> Result<Whole<MIN, MAX>, Error> {
     let hint = ", or one with its unit, such as 64KiB";
     number(value, |text| Whole::parse(text, units::bytes, hint))
 }
 
 /// Deserializes a whole number of seconds.
-pub fn whole_seconds<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
-    value: D,
-) -> Result<Whole<MIN, MAX>, D::Error> {
+pub fn whole_seconds<const MIN: u64, const MAX: u64>(
+    value: Value,
+) -> Result<Whole<MIN, MAX>, Error> {
     let hint = ", or one with its unit, such as 2min";
     number(value, |text| Whole::parse(text, units::seconds, hint))
 }
 
 /// Deserializes a share.
-pub fn share<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+pub fn share(value: Value) -> Result<f64, Error> {
     number(value, units::share(0.0, 1.0))
 }
 
 /// Deserializes a factor of at least 1.
-pub fn ratio<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+pub fn ratio(value: Value) -> Result<f64, Error> {
     number(value, units::between(1.0, 1e6))
 }
 
 /// Deserializes megabytes, or 0 for no limit.
-pub fn megabytes<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+pub fn megabytes(value: Value) -> Result<f64, Error> {
     number(value, units::size(1e6, 0.0, 1e6))
 }
 
 /// Deserializes hours, or 0 for no limit.
-pub fn hours<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+pub fn hours(value: Value) -> Result<f64, Error> {
     number(value, units::time(3600.0, 0.0, 87_600.0))
 }
 
 /// Deserializes an address to listen on, `IP:PORT`, or `localhost:PORT` for 127.0.0.1.
-pub fn listen_address<'de, D: Deserializer<'de>>(value: D) -> Result<SocketAddr, D::Error> {
+pub fn listen_address(value: Value) -> Result<SocketAddr, Error> {
     let text = String::deserialize(value)?;
     let local = text.strip_prefix("localhost:");
     let local = local.map(|port| format!("127.0.0.1:{port}"));
-    local.unwrap_or(text).parse().map_err(|_| {
-        D::Error::custom(
-            "not an address to listen on; give IP:PORT, as in 127.0.0.1:8800, or localhost:PORT",
-        )
-    })
+    let problem =
+        "not an address to listen on; give IP:PORT, as in 127.0.0.1:8800, or localhost:PORT";
+    let parsed = local.unwrap_or(text).parse();
+    parsed.map_err(|_| Error::custom(problem))
 }
 
 /// Deserializes the name of a worker, which is used unescaped in a header, a metric's label and a path.
-pub fn worker_name<'de, D: Deserializer<'de>>(value: D) -> Result<String, D::Error> {
+pub fn worker_name(value: Value) -> Result<String, Error> {
     let is_word = |name: &String| is_word(name, MAX_NAME_BYTES, b"._:-");
     let problem = "must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -, as in w0";
     checked(value, is_word, problem)
 }
 
 /// Deserializes the name of a server in records, which is used unescaped in a header.
-pub fn host<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+pub fn host(value: Value) -> Result<Option<String>, Error> {
     let is_word = |host: &String| is_word(host, MAX_HOST_BYTES, b"._:-[]");
     let problem = "must be 1 to 128 of A-Z a-z 0-9 . _ : - [ ], as in gpu1:30000";
     checked(value, is_word, problem).map(Some)
 }
 
 /// Deserializes names of hosts, as in a URL.
-pub fn names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
+pub fn names(value: Value) -> Result<Vec<String>, Error> {
     let are_words =
         |all: &Vec<String>| all.iter().all(|name| is_word(name, MAX_HOST_BYTES, b"._-"));
     let problem = "must be names of hosts without scheme and port, as in [\"gpu1.example\"]";
@@ -196,7 +192,7 @@ pub fn names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Erro
 }
 
 /// Deserializes names of request headers whose values are not secret.
-pub fn header_names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
+pub fn header_names(value: Value) -> Result<Vec<String>, Error> {
     let is_public = |name: &String| {
         let name = name.to_ascii_lowercase();
         let has = |part: &&str| name.contains(part);

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
 use crate::client::shortage;
-use crate::client::takeover::{Inherited, Line, Successor};
+use crate::client::takeover::{self, Inherited, Successor};
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::config::check::Credentials;
 use crate::config::proxy::Config;
@@ -260,12 +261,12 @@ impl Proxy {
 
     /// Follows a predecessor, whose listeners this process has taken over: until it has ended, attempts that arrive here may belong to
     /// requests of its front.
-    pub fn follow(&self, predecessor: Line) {
+    pub fn follow(&self, predecessor: UnixStream) {
         let shared = self.shared.clone();
         shared.joins.share_until(Stamp::MAX);
         let waiting = self.also_open.subscribe();
         tokio::spawn(async move {
-            predecessor.ended().await;
+            takeover::ended(predecessor).await;
             // Fronts may read the end of its last responses a little later.
             let end = shared.clock.now().plus_nanos(NANOS);
             // Where this process was taken over itself, its successor's front may have them.

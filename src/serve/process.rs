@@ -7,10 +7,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use futures_util::TryFutureExt as _;
 use futures_util::future::OptionFuture;
+use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::takeover::{Inherited, Line, Successor};
+use crate::client::takeover::{Inherited, Successor};
 use crate::clock::Clock;
 use crate::config::check::Credentials;
 use crate::config::proxy::Config;
@@ -67,19 +69,14 @@ pub fn run(load: Load<'_>, loaded: (Config, Credentials), clock: Clock) -> anyho
                 return Ok(());
             }
         };
-        let predecessor = inherited.predecessor.take();
-        // Closes inherited sockets that this process does not use.
-        drop(inherited);
-        if let Some(predecessor) = predecessor {
-            let mut predecessor = Line::over(predecessor).context(START)?;
-            predecessor.ready().await;
+        if let Some(predecessor) = inherited.report_accepting().await.context(START)? {
             log::info!("took over; the other process drains");
             proxy.follow(predecessor);
         }
         // Also after a takeover.
         notify(&format!("MAINPID={}\nREADY=1", std::process::id()));
         match serve(load, &proxy, &mut signals, &program).await {
-            Some(successor) => finish(&proxy, successor, &mut signals).await,
+            Some((id, _line)) => finish(&proxy, id, &mut signals).await,
             None => {
                 notify("STOPPING=1");
                 drain(&proxy, &mut signals).await;
@@ -102,21 +99,24 @@ fn program() -> io::Result<PathBuf> {
     }
 }
 
-/// Serves until a signal to end (`None`), or until a successor accepts.
+/// Serves until a signal to end (`None`), or until a successor accepts: its process id, and the line by which it sees this process end.
 async fn serve(
     load: Load<'_>,
     proxy: &Proxy,
     signals: &mut Signals,
     program: &Path,
-) -> Option<Successor> {
+) -> Option<(u32, UnixStream)> {
     let mut successor: Option<Successor> = None;
     loop {
-        let ready = OptionFuture::from(successor.as_mut().map(Successor::ready));
+        let starting = successor.as_mut();
+        let accepting = OptionFuture::from(
+            starting.map(|one| (&mut one.accepting).map_ok(|line| (one.id, line))),
+        );
         tokio::select! {
             // A successor that is ready has taken over, whatever signal arrives at the same time.
             biased;
-            Some(ready) = ready => match ready {
-                Ok(()) => return successor,
+            Some(accepting) = accepting => match accepting {
+                Ok(taken_over) => return Some(taken_over),
                 Err(error) => {
                     log::warn!("{error}; this process goes on");
                     successor = None;
@@ -186,10 +186,7 @@ async fn drain(proxy: &Proxy, signals: &mut Signals) {
 }
 
 /// Stops accepting, and waits for open requests and connections. A signal to end starts a drain; other signals are for the successor.
-async fn finish(proxy: &Proxy, successor: Successor, signals: &mut Signals) {
-    let id = successor.id;
-    // Closed when this process ends, which the successor waits for.
-    let _line = successor.into_line();
+async fn finish(proxy: &Proxy, id: u32, signals: &mut Signals) {
     log::info!("process {id} has taken over");
     // The successor notifies too; but if this process ends before, the service manager takes the service to have ended.
     notify(&format!("MAINPID={id}"));

@@ -34,7 +34,7 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
-use crate::upstream::{self, Address, Connectivity, Policy, Rules, Trust, Upstreams};
+use crate::upstream::{Address, Policy, Rules, Trust, Upstreams, system_resolver};
 
 /// The listeners for requests: the front first, then the hops.
 pub(super) struct Listeners {
@@ -106,14 +106,11 @@ pub(super) async fn bind(
             None => listen(&name, address, inherited)?,
         };
         let before = kept.map(|kept| kept.service.upstreams.load_full());
-        let metrics = metrics.clone();
-        let connectivity = Connectivity {
-            trust: trust.clone(),
-            resolver: upstream::system_resolver,
-        };
+        let (metrics, trust) = (metrics.clone(), trust.clone());
         // The system's resolver blocks.
         let resolve = move || {
-            Upstreams::resolve(&upstreams, rules, connectivity, before.as_deref(), &metrics)
+            let before = before.as_deref();
+            Upstreams::resolve(&upstreams, rules, trust, system_resolver, before, &metrics)
         };
         let resolved = tokio::task::spawn_blocking(resolve).await;
         let upstreams = resolved?.map_err(|error| anyhow!("{key}: cannot resolve {error}"))?;

@@ -18,8 +18,15 @@ impl Address {
     /// Parses `host:port`, `http://host:port` or `https://host[:port]`; a `/` may follow.
     ///
     /// # Errors
-    /// What is wrong, with an example.
+    /// What would be right, with an example.
     pub fn parse(text: &str) -> Result<Address, String> {
+        Address::read(text).ok_or_else(|| {
+            "must be HOST:PORT, http://HOST:PORT or https://HOST[:PORT] with a port from 1 to 65535, as in http://127.0.0.1:30000"
+                .to_owned()
+        })
+    }
+
+    fn read(text: &str) -> Option<Address> {
         let after = |scheme: &str| {
             let (found, rest) = text.split_at_checked(scheme.len())?;
             found.eq_ignore_ascii_case(scheme).then_some(rest)
@@ -29,24 +36,20 @@ impl Address {
             None => (false, after("http://").unwrap_or(text)),
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let example = "as in http://127.0.0.1:30000";
-        if rest.contains(['/', '@', '?', '#', ' ']) {
-            return Err(format!("only a host and a port can be given, {example}"));
-        }
         let has_port = !rest.ends_with(']') && rest.contains(':');
         let (host, port) = match rest.rsplit_once(':').filter(|_| has_port) {
             Some(parts) => parts,
-            None if is_tls => (rest, "443"),
-            None => return Err(format!("the port is missing; give HOST:PORT, {example}")),
+            None => (rest, is_tls.then_some("443")?),
         };
-        let port = port.parse().ok().filter(|port| *port != 0);
-        let port =
-            port.ok_or_else(|| format!("the port must be a number from 1 to 65535, {example}"))?;
+        let port = port.parse().ok().filter(|port| *port != 0)?;
         let ipv6 = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-        if host.is_empty() || (ipv6.is_none() && host.contains(':')) {
-            return Err(format!("the host is missing or not valid; {example}"));
+        if host.is_empty()
+            || host.contains(['/', '@', '?', '#', ' '])
+            || (ipv6.is_none() && host.contains(':'))
+        {
+            return None;
         }
-        Ok(Address {
+        Some(Address {
             host: ipv6.unwrap_or(host).into(),
             port,
             is_tls,
@@ -75,11 +78,6 @@ impl Address {
     /// Whether it speaks TLS.
     pub fn is_tls(&self) -> bool {
         self.is_tls
-    }
-
-    /// Whether the host is a name, whose addresses may change.
-    pub fn is_name(&self) -> bool {
-        self.host.parse::<IpAddr>().is_err()
     }
 
     /// Whether this is the address of `listener`, as far as is known without looking a name up.

@@ -18,15 +18,8 @@ use tokio::time::Instant;
 /// Idle connections.
 pub struct Idle {
     capacity: usize,
-    list: Arc<Mutex<List>>,
-}
-
-#[derive(Default)]
-struct List {
     /// The most recently used last.
-    all: VecDeque<IdleConnection>,
-    /// Whether a task closes those whose time is over.
-    is_swept: bool,
+    all: Arc<Mutex<VecDeque<IdleConnection>>>,
 }
 
 struct IdleConnection {
@@ -36,16 +29,20 @@ struct IdleConnection {
     until: Instant,
 }
 
+/// How often unusable connections are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
 impl Idle {
-    /// Creates an empty list for at most `capacity` connections.
+    /// Creates an empty list for at most `capacity` connections, and a task that closes unusable ones.
     pub fn new(capacity: usize) -> Idle {
-        let list = Arc::default();
-        Idle { capacity, list }
+        let all = Arc::default();
+        tokio::spawn(sweep(Arc::downgrade(&all)));
+        Idle { capacity, all }
     }
 
     /// Takes the most recently used connection of a peer that is still open.
     pub fn take(&self, peer: u64) -> Option<Stream> {
-        let all = &mut self.list.lock().all;
+        let mut all = self.all.lock();
         let now = Instant::now();
         while let Some(latest) = all.iter().rposition(|one| one.peer == peer) {
             let mut latest = all.remove(latest)?;
@@ -59,18 +56,15 @@ impl Idle {
     /// Adds a connection, which is closed after `idle`. Beyond the capacity the oldest is closed.
     pub fn put(&self, peer: u64, stream: Stream, idle: Duration) {
         let until = Instant::now() + idle;
-        let mut list = self.list.lock();
-        if list.all.len() >= self.capacity {
-            list.all.pop_front();
+        let mut all = self.all.lock();
+        if all.len() >= self.capacity {
+            all.pop_front();
         }
-        list.all.push_back(IdleConnection {
+        all.push_back(IdleConnection {
             peer,
             stream,
             until,
         });
-        if !std::mem::replace(&mut list.is_swept, true) {
-            tokio::spawn(sweep(Arc::downgrade(&self.list), until));
-        }
     }
 }
 
@@ -83,24 +77,13 @@ impl IdleConnection {
     }
 }
 
-impl List {
-    /// Closes the unusable ones. Returns when to sweep next.
-    fn sweep(&mut self, now: Instant) -> Option<Instant> {
-        self.all.retain_mut(|one| one.is_usable(now));
-        let next = self.all.front().map(|one| one.until);
-        self.is_swept = next.is_some();
-        next
-    }
-}
-
-/// Sweeps until the list is empty.
-async fn sweep(list: Weak<Mutex<List>>, first: Instant) {
-    let mut next = Some(first);
-    while let Some(at) = next {
-        tokio::time::sleep_until(at).await;
-        next = list
-            .upgrade()
-            .and_then(|list| list.lock().sweep(Instant::now()));
+/// Closes unusable connections, as long as the list is used.
+async fn sweep(all: Weak<Mutex<VecDeque<IdleConnection>>>) {
+    while let Some(all) = all.upgrade() {
+        let now = Instant::now();
+        all.lock().retain_mut(|one| one.is_usable(now));
+        drop(all);
+        tokio::time::sleep(SWEEP_INTERVAL).await;
     }
 }
 
@@ -138,7 +121,7 @@ mod tests {
         assert_eq!(&byte, b"y");
         assert!(idle.take(3).is_none() && idle.take(2).is_some() && idle.take(1).is_some());
         assert!(idle.take(1).is_none());
-        assert_eq!(idle.list.lock().all.len(), 0);
+        assert_eq!(idle.all.lock().len(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,5 @@
 //! Which upstream gets the next request. Pure: randomness is passed in.
 
-use rand::SeedableRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand_chacha::ChaCha8Rng;
 
@@ -13,7 +12,7 @@ names! {
     /// How requests are distributed over the upstreams.
     #[serde(rename_all = "snake_case")]
     pub enum Policy {
-        /// The one whose last turn is longest ago.
+        /// One after the other.
         RoundRobin = "round_robin",
         /// Any, with the same chance.
         Random = "random",
@@ -65,34 +64,24 @@ pub struct Candidate {
 pub struct Chooser {
     policy: Policy,
     rng: ChaCha8Rng,
-    turn: u64,
-    /// The last turn of each upstream; 0 if it had none.
-    turns: Vec<u64>,
+    turn: usize,
 }
 
 impl Chooser {
-    /// Creates a chooser for `count` upstreams, with randomness from `rng`.
-    pub fn new(policy: Policy, count: usize, rng: ChaCha8Rng) -> Chooser {
-        Chooser {
-            policy,
-            rng,
-            turn: 0,
-            turns: vec![0; count],
-        }
-    }
-
-    /// The same with randomness from the system.
-    pub fn seeded(policy: Policy, count: usize) -> Chooser {
-        Chooser::new(policy, count, ChaCha8Rng::from_rng(&mut rand::rng()))
+    /// Creates a chooser with randomness from `rng`.
+    pub fn new(policy: Policy, rng: ChaCha8Rng) -> Chooser {
+        let turn = 0;
+        Chooser { policy, rng, turn }
     }
 
     /// Chooses one of `candidates`; `None` if there are none.
     pub fn choose(&mut self, candidates: &[Candidate]) -> Option<usize> {
         let chosen = match self.policy {
-            // By the last turn, not by a running index: if one is out, its neighbor would get its share.
+            // If one is out, the others have its turns in turn.
             Policy::RoundRobin => {
-                let turn = |c: &&Candidate| self.turns.get(c.index).copied().unwrap_or(0);
-                *candidates.iter().min_by_key(turn)?
+                let at = self.turn.checked_rem(candidates.len())?;
+                self.turn = self.turn.wrapping_add(1);
+                candidates[at]
             }
             Policy::Random => *candidates.choose(&mut self.rng)?,
             // The pair is in random order, and the first of equals is taken: ties are fair.
@@ -108,10 +97,6 @@ impl Chooser {
                 *least.choose(&mut self.rng)?
             }
         };
-        self.turn += 1;
-        if let Some(turn) = self.turns.get_mut(chosen.index) {
-            *turn = self.turn;
-        }
         Some(chosen.index)
     }
 }
@@ -142,11 +127,13 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng;
+
     use super::*;
     use crate::keys::values::Whole;
 
-    fn chooser(policy: Policy, count: usize) -> Chooser {
-        Chooser::new(policy, count, ChaCha8Rng::seed_from_u64(7))
+    fn chooser(policy: Policy) -> Chooser {
+        Chooser::new(policy, ChaCha8Rng::seed_from_u64(7))
     }
 
     fn candidates(in_flight: &[usize]) -> Vec<Candidate> {
@@ -163,7 +150,7 @@ mod tests {
 
     /// Returns how often each was chosen of 30 000 times.
     fn shares(policy: Policy, in_flight: &[usize]) -> Vec<usize> {
-        let mut chooser = chooser(policy, in_flight.len());
+        let mut chooser = chooser(policy);
         let mut shares = vec![0; in_flight.len()];
         for _ in 0..30_000 {
             shares[chooser.choose(&candidates(in_flight)).unwrap()] += 1;
@@ -180,24 +167,24 @@ mod tests {
 
     #[test]
     fn turns_are_even_if_one_is_out() {
-        let mut chooser = chooser(Policy::RoundRobin, 4);
+        let mut chooser = chooser(Policy::RoundRobin);
         let all = candidates(&[9, 0, 3, 0]);
         let without_1: Vec<_> = all.iter().filter(|c| c.index != 1).copied().collect();
         let mut turns = |from: &[Candidate], times: usize| -> Vec<usize> {
             (0..times).map(|_| chooser.choose(from).unwrap()).collect()
         };
         assert_eq!(turns(&all, 6), [0, 1, 2, 3, 0, 1]);
-        assert_eq!(turns(&without_1, 7), [2, 3, 0, 2, 3, 0, 2]);
-        // It gets one turn, not one for each that it missed.
-        assert_eq!(turns(&all, 6), [1, 3, 0, 2, 1, 3]);
+        assert_eq!(turns(&without_1, 7), [0, 2, 3, 0, 2, 3, 0]);
+        // It gets one turn in four, not all those that it missed.
+        assert_eq!(turns(&all, 6), [1, 2, 3, 0, 1, 2]);
     }
 
     #[test]
     fn without_candidates_there_is_no_choice() {
         use Policy::{CacheAware, PowerOfTwo, Random, RoundRobin, ShortestQueue};
         for policy in [RoundRobin, Random, ShortestQueue, PowerOfTwo, CacheAware] {
-            assert_eq!(chooser(policy, 0).choose(&[]), None);
-            assert_eq!(chooser(policy, 1).choose(&candidates(&[5])), Some(0));
+            assert_eq!(chooser(policy).choose(&[]), None);
+            assert_eq!(chooser(policy).choose(&candidates(&[5])), Some(0));
         }
     }
 

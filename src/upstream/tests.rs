@@ -24,9 +24,7 @@ fn resolved(
     metrics: &Metrics,
 ) -> Upstreams {
     let to: Vec<Address> = names.iter().map(|n| Address::parse(n).unwrap()).collect();
-    let trust = None;
-    let connectivity = Connectivity { trust, resolver };
-    Upstreams::resolve(&to, rules, connectivity, previous, metrics).unwrap()
+    Upstreams::resolve(&to, rules, None, resolver, previous, metrics).unwrap()
 }
 
 fn set(names: &[&str], previous: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {
@@ -117,11 +115,11 @@ fn a_connection_that_other_roots_verified_is_not_reused() {
         let path = folder.path().join("ca.pem");
         std::fs::write(&path, ca).unwrap();
         let trust = Some(Trust::from_file(&path).unwrap());
-        let (rules, resolver) = (rules(Policy::RoundRobin), system_resolver as Resolver);
-        let connectivity = Connectivity { trust, resolver };
+        let rules = rules(Policy::RoundRobin);
         let to = [Address::parse("https://127.0.0.1:1").unwrap()];
         let metrics = Metrics::new().unwrap();
-        let set = Upstreams::resolve(&to, rules, connectivity, None, &metrics).unwrap();
+        let set = Upstreams::resolve(&to, rules, trust, system_resolver, None, &metrics);
+        let set = set.unwrap();
         set.choose(&[], &[]).unwrap().peer.reuse_hash()
     };
     let ca = || {
@@ -213,7 +211,7 @@ async fn a_name_is_looked_up_again_when_it_failed() {
     while set.choose(&[], &[]).unwrap().at != V4 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(set.all[0].addresses.in_order(), [V4]);
+    assert_eq!(set.all[0].in_order(), [V4]);
 }
 
 #[test]
@@ -226,16 +224,16 @@ fn addresses_that_a_name_still_has_keep_their_order() {
         2 => Ok(Vec::new()),
         _ => Err(std::io::Error::other("no such name")),
     };
-    let addresses = Addresses::look_up(&address, resolver).unwrap();
-    addresses.tried(V6, false);
+    let upstream = Upstream::resolve(&address, resolver).unwrap();
+    upstream.tried(V6, false);
     for now in 1..4 {
         FOUND.store(now, Relaxed);
-        addresses.look_up_again(&address);
-        assert_eq!(addresses.in_order(), [V4_TOO, V4, V6]);
+        upstream.look_up_again();
+        assert_eq!(upstream.in_order(), [V4_TOO, V4, V6]);
     }
-    let nothing = Addresses::look_up(&address, |_, _| Ok(Vec::new()));
+    let nothing = Upstream::resolve(&address, |_, _| Ok(Vec::new()));
     assert_eq!(nothing.unwrap_err(), "name:1: no address found");
-    let unknown = Addresses::look_up(&address, resolver);
+    let unknown = Upstream::resolve(&address, resolver);
     assert_eq!(unknown.unwrap_err(), "name:1: no such name");
 }
 

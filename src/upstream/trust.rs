@@ -25,16 +25,12 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Reads the certificates of a PEM file, all of which must be usable.
+    /// Reads the certificates of a PEM file.
     ///
     /// # Errors
     /// What is wrong with the file, with a hint.
     pub fn from_file(path: &Path) -> Result<Trust, String> {
-        let roots = Roots::file(path)?;
-        let unusable = "has a certificate that Pingora cannot read; give another of the same CA";
-        let trust = Trust::of(&roots);
-        let all = Some(trust).filter(|trust| trust.roots.len() == roots.certificates().len());
-        all.ok_or_else(|| unusable.to_owned())
+        Roots::file(path).map(|roots| Trust::of(&roots))
     }
 
     /// Reads the system's roots; unusable ones are left out.
@@ -42,7 +38,9 @@ impl Trust {
     /// # Errors
     /// The system has none.
     pub fn system() -> Result<Trust, String> {
-        let roots = Roots::system().map_err(|problem| format!("{problem}; give upstream_ca"))?;
+        let roots = Roots::system();
+        let roots =
+            roots.map_err(|problem| format!("is needed for an https:// upstream, as {problem}"))?;
         Ok(Trust::of(&roots))
     }
 

@@ -84,7 +84,7 @@ impl Deployment {
         submissions.sort();
         let mut submissions = submissions.into_iter().peekable();
         if let Some(policy) = self.policy {
-            let mut chooser = Chooser::new(policy, count, ChaCha8Rng::seed_from_u64(1));
+            let mut chooser = Chooser::new(policy, ChaCha8Rng::seed_from_u64(1));
             for id in 0..replay.requests.len() {
                 // A router knows of an end only after the return path, and a request that it sent may not have arrived yet.
                 let known_at = replay.requests[id].arrival - self.model.return_s;

@@ -99,8 +99,8 @@ https://a.b/x | https://a.b:443/x /x/generate
 a:1 | must be like
 127.0.0.1:30000 | must be like http://127.0.0.1:30000
 ftp://a | must be like
-http://a:0 | the port must be a number from 1 to 65535
-http://a:99999 | the port must be a number from 1 to 65535
+http://a:0 | with a port from 1 to 65535
+http://a:99999 | with a port from 1 to 65535
 http://u@a | without user
 http://a?x=1 | without user and query
 http:// | must be like

@@ -258,6 +258,6 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     let other = rcgen::KeyPair::generate().unwrap().serialize_pem();
     std::fs::write(certificate.key(), other).unwrap();
     let wrong = front.reload(new).await.unwrap_err().concat();
-    assert_says(&wrong, "the key is not that of the certificate");
+    assert_says(&wrong, "cannot be used with tls_cert");
     assert_eq!(asked(&front, after, "old").await, (413, true));
 }
