@@ -103,19 +103,19 @@ pub async fn run_with_progress(
         () = stop.stopped() => return Err(Error::Interrupted(stop.signal())),
         prepared = prepare(args, &clock, &stop) => prepared?,
     };
-    let (plan, schedule) = (&prepared.plan, &prepared.schedule);
-    let dir = output::begin(&folder, plan, schedule, clock.now())?;
+    let plan = &prepared.plan;
+    let dir = output::begin(&folder, plan, clock.now())?;
     let start = prepared.start()?;
     let mut facts = RunFacts {
         started: start,
         ended: start,
         offered_rate: plan.shard_rate(),
-        scheduled: plan.count(schedule),
+        scheduled: plan.count(),
         config: plan.config(),
         goodput: args.goodput.clone(),
         machine: json!(Machine::read()),
     };
-    let announcement = plan.announcement(schedule);
+    let announcement = plan.announcement();
     print_line(&format!("{announcement}; rows go to {}", dir.display()));
     let outputs = Outputs {
         file: Some(RowFile::new(&dir, &facts, args.time_base)?),
@@ -202,7 +202,7 @@ fn finish(
     json["warnings"] = json!(warnings);
     json["verdict"] = json!(verdict);
     json["client"] = json!(evidence);
-    json["config"]["workload_sha256"] = plan.workload_sha256().ok().into();
+    json["config"]["workload_sha256"] = plan.workload_sha256().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
     let summarized = output::write_summary(&dir, &json).map_err(|error| error.to_string());

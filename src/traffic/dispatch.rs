@@ -12,7 +12,7 @@ use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 
 use super::client::{Client, Exchange, Job, Reply};
-use super::plan::{Planned, RunPlan};
+use super::plan::RunPlan;
 use super::progress::LiveProgress;
 use super::stop::Stop;
 
@@ -20,15 +20,14 @@ use super::stop::Stop;
 const MIN_BUILD_NANOS: i64 = 2_000_000;
 /// The pacing thread checks at least this often whether the run was stopped.
 const STOP_CHECK_PERIOD_NANOS: i64 = 50_000_000;
-/// Bodies are built ahead of time, so that building one does not delay a send, up to this many.
-const MAX_PREBUILT: usize = 256;
+/// Bodies are built ahead of time, so that building one does not delay a send, until they have this many bytes.
+const MAX_PREBUILT_BYTES: usize = 64 << 20;
 
 /// A run about to begin: the target is reachable, the cache is flushed, the model is known.
 #[derive(Clone, Debug)]
 pub struct PreparedRun {
     pub(super) plan: Arc<RunPlan>,
     pub(super) client: Arc<Client>,
-    pub(super) schedule: Arc<Vec<Planned>>,
     pub(super) clock: Clock,
 }
 
@@ -37,22 +36,28 @@ pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, start: Stamp) {
     // By default the kernel may wake this thread 50 µs late to save wake-ups. A refusal only makes sends less exact.
     let _ = nix::sys::prctl::set_timerslack(1);
     let (run, mut bodies) = (&dispatch.run, VecDeque::new());
-    for (index, planned) in run.schedule.iter().enumerate() {
-        let at = start.plus_nanos(planned.offset_nanos);
-        while let Some(next) = run.schedule.get(index + bodies.len())
-            && bodies.len() < MAX_PREBUILT
+    // The requests whose bodies are not built yet, and the bytes of those that are.
+    let (mut ahead, mut bytes) = (run.plan.schedule(), 0);
+    for (number, offset) in run.plan.schedule() {
+        let at = start.plus_nanos(offset);
+        while bytes < MAX_PREBUILT_BYTES
             && at.nanos_since(run.clock.now()) > MIN_BUILD_NANOS
             && dispatch.slots.available_permits() > 0
+            && let Some((next, _)) = ahead.next()
         {
-            bodies.push_back(run.plan.request(next.number));
+            let body = run.plan.request(next);
+            bytes += body.len();
+            bodies.push_back(body);
         }
         if !dispatch.wait_until(at) {
             return;
         }
-        let task = dispatch
-            .clone()
-            .serve(planned.number, at, bodies.pop_front());
-        runtime.spawn(task);
+        let body = bodies.pop_front();
+        match &body {
+            Some(body) => bytes -= body.len(),
+            None => drop(ahead.next()),
+        }
+        runtime.spawn(dispatch.clone().serve(number, at, body));
     }
 }
 

@@ -16,10 +16,10 @@ use super::client::{Client, Job};
 use super::dispatch::{Dispatch, PreparedRun, pace};
 use super::error::Error;
 use super::lag::Lag;
-use super::plan::{Planned, RunPlan};
+use super::plan::RunPlan;
 use super::progress::LiveProgress;
 use super::rows::{Outputs, Recorder};
-use super::stop::{Stop, on_own_thread};
+use super::stop::Stop;
 use super::workload::Backend;
 
 /// A run that is over.
@@ -32,14 +32,13 @@ pub struct Run {
     /// A row for each request that was due (several where it generates several sequences), in order of sending; empty if they
     /// were written to a file.
     pub rows: Vec<Row>,
-    /// The whole schedule, also of requests that were not sent.
-    pub schedule: Arc<Vec<Planned>>,
     /// How late the generator sent.
     pub lag: Lag,
     /// Whether the run was stopped before its end.
     pub stopped: bool,
     pub(super) recorder: Recorder,
-    pub(super) plan: Arc<RunPlan>,
+    /// What was planned, also of requests that were not sent.
+    pub plan: Arc<RunPlan>,
     /// Requests that got no connection because this machine had no file descriptors or ports left.
     pub(super) dropped: u64,
 }
@@ -50,7 +49,7 @@ const START_DELAY_NANOS: i64 = 100_000_000;
 /// Runs a plan on the current runtime. Dropping the future ends the run.
 ///
 /// # Errors
-/// The plan is invalid, the target cannot be reached, or a warm-up request fails. A failed request of the run is a row, not an
+/// The target cannot be reached, or a warm-up request fails. A failed request of the run is a row, not an
 /// error.
 pub async fn drive(
     plan: RunPlan,
@@ -65,14 +64,11 @@ pub async fn drive(
 }
 
 impl PreparedRun {
-    /// Computes the schedule, checks that the target can be reached, flushes its cache if asked to, and looks up the model's name.
+    /// Checks that the target can be reached, flushes its cache if asked to, and looks up the model's name.
     ///
     /// # Errors
     /// As [`drive`].
-    pub async fn new(plan: RunPlan, clock: Clock) -> Result<PreparedRun, Error> {
-        let scheduled = on_own_thread(move || Ok::<_, Error>((plan.schedule()?, plan)));
-        let (schedule, mut plan) = scheduled.await??;
-        let schedule = Arc::new(schedule);
+    pub async fn new(mut plan: RunPlan, clock: Clock) -> Result<PreparedRun, Error> {
         let target = plan.client.target.clone();
         let unreachable = |cause: String| Error::Failed(format!("cannot reach {target}: {cause}"));
         let client = Client::new(plan.client.clone(), clock.clone()).await;
@@ -100,7 +96,6 @@ impl PreparedRun {
         Ok(PreparedRun {
             plan: Arc::new(plan),
             client,
-            schedule,
             clock,
         })
     }
@@ -169,7 +164,6 @@ impl PreparedRun {
             rows,
             lag: std::mem::take(&mut recorder.lag),
             recorder,
-            schedule: self.schedule,
             plan: self.plan,
             dropped: self.client.dropped(),
             stopped,

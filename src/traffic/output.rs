@@ -17,7 +17,7 @@ use crate::table::cells::RowWriter;
 
 use super::error::Error;
 use super::folder::Folder;
-use super::plan::{Planned, RunPlan};
+use super::plan::RunPlan;
 
 /// The file of rows during a run. After the first write error it is left as it is, and the run goes on without it.
 #[derive(Debug)]
@@ -42,12 +42,7 @@ const SCHEDULE_COLUMNS: [&str; 6] = [
 ///
 /// # Errors
 /// The folder holds a run already, or cannot be written.
-pub(super) fn begin(
-    folder: &Folder,
-    plan: &RunPlan,
-    schedule: &[Planned],
-    now: Stamp,
-) -> Result<PathBuf, Error> {
+pub(super) fn begin(folder: &Folder, plan: &RunPlan, now: Stamp) -> Result<PathBuf, Error> {
     let dir = folder.create(&FILES, now)?;
     let path = dir.join(SCHEDULE);
     let written = File::create_new(&path).and_then(|file| {
@@ -55,7 +50,7 @@ pub(super) fn begin(
         rows.write_record(SCHEDULE_COLUMNS)?;
         // Escaped as in `requests.csv`, so that the two files can be joined.
         let escaped = |text: &str| shown_text(text.into()).into_owned();
-        for (index, due, lengths) in plan.requests(schedule) {
+        for (index, due, lengths) in plan.requests() {
             let offset = due.map(|due| format!("{}.{:09}", due / NANOS, due % NANOS));
             rows.write_record([
                 index.to_string(),
@@ -153,10 +148,8 @@ mod tests {
     /// The files of a run in `dir` that has begun.
     fn begun(dir: &Path, line: &str) -> RowFile {
         let folder = Folder::new(Some(dir), true, "unused");
-        let plan = planned(line);
-        let schedule = plan.schedule().unwrap();
         let start = Stamp::from_nanos(NANOS);
-        begin(&folder, &plan, &schedule, start).unwrap();
+        begin(&folder, &planned(line), start).unwrap();
         let facts = RunFacts {
             started: start,
             ended: start,

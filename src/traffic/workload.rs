@@ -144,14 +144,11 @@ impl RunPlan {
     /// Computes the SHA-256 of the load of all shards, hexadecimal. Of each request it covers the offset in nanoseconds, the length of
     /// the body, and the body; of each later turn the think time, the requested tokens, the length of the text, and the text (all
     /// numbers in eight bytes, little endian). The model's name is left out: it is no property of the load.
-    ///
-    /// # Errors
-    /// As [`RunPlan::schedule`].
-    pub fn workload_sha256(&self) -> Result<String, Error> {
+    pub fn workload_sha256(&self) -> String {
         let mut plan = self.clone();
         plan.args.model = None;
         let mut sum = digest::Context::new(&digest::SHA256);
-        for (number, offset) in (0..).zip(self.all_offsets()?) {
+        for (number, offset) in (0..).zip(&*self.offsets) {
             let body = plan.request(number);
             sum.update(&offset.to_le_bytes());
             sum.update(&(body.len() as u64).to_le_bytes());
@@ -163,7 +160,7 @@ impl RunPlan {
                 sum.update(next.text.as_bytes());
             }
         }
-        Ok(hex(sum.finish().as_ref()))
+        hex(sum.finish().as_ref())
     }
 
     /// The random stream `stream` of the run's seed.
@@ -210,12 +207,9 @@ impl RunPlan {
                     left -= count;
                 }
                 if *has_own_paragraph {
-                    let mut own = String::new();
-                    words::append(&mut own, left, &mut rng);
-                    text = format!("{text}\n\n{own}");
-                } else {
-                    words::append(&mut text, left, &mut rng);
+                    text.push_str("\n\n");
                 }
+                words::append(&mut text, left, &mut rng);
                 text
             }
             Content::Ids(vocabulary) => {

@@ -6,7 +6,7 @@ use crate::clock::Stamp;
 use crate::traffic::args::{ArrivalSource, DatasetName, value_name};
 use crate::traffic::arrival::curve::Curve;
 
-use super::{Planned, RunPlan};
+use super::RunPlan;
 
 impl RunPlan {
     /// The settings as in `summary.json`, without the API key.
@@ -79,9 +79,9 @@ impl RunPlan {
     }
 
     /// The line that is printed at the start of a run.
-    pub(in crate::traffic) fn announcement(&self, schedule: &[Planned]) -> String {
-        let first = schedule.first().map_or(0, |planned| planned.number);
+    pub(in crate::traffic) fn announcement(&self) -> String {
+        let first = self.schedule().next().map_or(0, |(number, _)| number);
         let first = self.req_id(self.request_index(first, 0));
-        format!("{} requests, ids from {first} on", self.count(schedule))
+        format!("{} requests, ids from {first} on", self.count())
     }
 }

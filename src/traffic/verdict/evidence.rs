@@ -7,7 +7,6 @@ use crate::report::load::Summary;
 use crate::stats::Histogram;
 use crate::traffic::driver::Run;
 use crate::traffic::lag::Lag;
-use crate::traffic::plan::Planned;
 
 /// The limits above which a send, or the event loop, is late; in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -117,8 +116,8 @@ impl Delay {
 impl Evidence {
     /// What a run leaves: `delays` are those of its event loop.
     pub(in crate::traffic) fn of(run: &Run, summary: &Summary, delays: &Histogram) -> Evidence {
-        let at = |planned: Option<&Planned>| planned.map(|planned| planned.offset_nanos);
-        let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
+        let offsets = &run.plan.offsets;
+        let is_at_once = offsets.first() == offsets.last();
         let bounds = Bounds::of(summary.typical_wait());
         let measured = Evidence::measured(&run.lag, delays, bounds, is_at_once);
         let scheduled = summary.run.scheduled as u64;

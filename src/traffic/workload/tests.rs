@@ -30,6 +30,16 @@ fn body(sent: &Bytes) -> Value {
     serde_json::from_slice(sent).unwrap()
 }
 
+/// A whole trace, sent at this speed.
+fn trace(is_csv: bool, speed: f64) -> Trace {
+    let limits = Limits {
+        count: usize::MAX,
+        end: i64::MAX,
+        speed: Some(speed),
+    };
+    Trace::new(is_csv, limits)
+}
+
 fn prompts(text: &str) -> Dataset {
     records::read(text.as_bytes(), Custom::default()).unwrap()
 }
@@ -186,10 +196,6 @@ mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a 
 fn an_error_names_line_and_field_or_column_and_the_expected_format() {
     let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
     let any = planned("").args.data.sharegpt;
-    let whole = Limits {
-        speed: Some(1.0),
-        ..Limits::default()
-    };
     for line in WRONG.trim_start().lines() {
         let (format, text) = line.split_once(" |").unwrap();
         let (text, part) = text.split_once(" | ").unwrap();
@@ -203,7 +209,7 @@ fn an_error_names_line_and_field_or_column_and_the_expected_format() {
         let read = match format {
             "custom" => records::read(text.as_bytes(), Custom::default()),
             "sharegpt" => records::read(text.as_bytes(), Sample::new(&any, 2, 1, 1)),
-            _ => records::read(text.as_bytes(), Trace::new(format != "mooncake", whole)),
+            _ => records::read(text.as_bytes(), trace(format != "mooncake", 1.0)),
         };
         let error = read.unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
@@ -264,16 +270,11 @@ fn only_prompts_of_a_group_share_a_prefix() {
 #[test]
 fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
-    let trace = |text: &str| {
-        let limits = Limits {
-            speed: Some(2.0),
-            ..Limits::default()
-        };
-        let trace = Trace::new(false, limits);
-        let read = records::read(text.as_bytes(), trace);
+    let read = |text: &str| {
+        let read = records::read(text.as_bytes(), trace(false, 2.0));
         workload(Backend::Sglang, read.unwrap())
     };
-    let load = trace(file);
+    let load = read(file);
     let sent = |index| prompt(&load.request(index));
     // By time, and again: blocks 7 8 9, 7 11, none, 7 8 12.
     let all @ [one, two, _, four, again] = &[0, 1, 2, 3, 4].map(sent);
@@ -291,5 +292,5 @@ fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     assert!(common(&warm[..512], &one[..512]) < 20);
     // A cut block is the beginning of the whole one.
     let cut = "{\"timestamp\":0,\"input_length\":100,\"output_length\":1,\"hash_ids\":[7]}";
-    assert_eq!(prompt(&trace(cut).request(0)), one[..100]);
+    assert_eq!(prompt(&read(cut).request(0)), one[..100]);
 }

@@ -14,19 +14,19 @@ use super::dataset::{Content, Dataset, Entry};
 use super::records::Format;
 
 /// How much of a trace is read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The number of requests.
-    pub count: Option<usize>,
+    pub count: usize,
     /// Nanoseconds from the first request, in the trace's own time.
-    pub end: Option<i64>,
+    pub end: i64,
     /// By which factor its requests are sent faster; `None`: its times are not used.
     pub speed: Option<f64>,
 }
 
 /// A trace that is being read: JSON lines of Mooncake, or CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024
 /// (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT, with or without sessions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Trace {
     is_csv: bool,
     limits: Limits,
@@ -80,7 +80,8 @@ impl Trace {
         Trace {
             is_csv,
             limits,
-            ..Trace::default()
+            requests: Vec::new(),
+            earliest: None,
         }
     }
 }
@@ -118,15 +119,14 @@ impl Format for Trace {
                 "a length of {longest} tokens; must be up to {MAX_TOKENS}"
             ));
         }
-        let limits = self.limits;
-        let from_earliest = at.saturating_sub(self.earliest.unwrap_or(at));
-        let beyond = limits
-            .end
-            .map_or(-1, |end| from_earliest.saturating_sub(end));
-        let is_over = limits.count == Some(self.requests.len()) || beyond > DISORDER_NANOS;
-        let has_tokens = input > 0 && output > 0;
-        if is_over || beyond >= 0 || !has_tokens {
-            return Ok(!is_over);
+        let earliest = self.earliest.map_or(at, |earliest| earliest.min(at));
+        let (passed, limits) = (at.saturating_sub(earliest), self.limits);
+        let is_late = passed.saturating_sub(limits.end) > DISORDER_NANOS;
+        if is_late || self.requests.len() == limits.count {
+            return Ok(false);
+        }
+        if passed >= limits.end || input == 0 || output == 0 {
+            return Ok(true);
         }
         if self.requests.len() == MAX_KEPT {
             return Err(format!(
@@ -134,7 +134,7 @@ impl Format for Trace {
                  --duration"
             ));
         }
-        self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
+        self.earliest = Some(earliest);
         let content = Content::Words {
             shared_parts: line.hash_ids,
             words_per_part: BLOCK_TOKENS,
@@ -157,7 +157,7 @@ impl Format for Trace {
         for (at, _) in &mut requests {
             *at = at.saturating_sub(first);
         }
-        requests.retain(|(at, _)| limits.end.is_none_or(|end| *at < end));
+        requests.retain(|(at, _)| *at < limits.end);
         requests.sort_by_key(|(at, _)| *at);
         let times = limits.speed.map(|speed| {
             let times = requests.iter().map(|(at, _)| *at as f64 / speed);

@@ -10,10 +10,10 @@ const WORDS: &str = include_str!("words.txt");
 
 static LIST: LazyLock<Vec<&str>> = LazyLock::new(|| WORDS.split_ascii_whitespace().collect());
 
-/// Appends `count` words to a text, separated by blanks.
+/// Appends `count` words to a text, each after a blank but at the beginning of a paragraph.
 pub(super) fn append(text: &mut String, count: u64, rng: &mut ChaCha8Rng) {
     for _ in 0..count {
-        if !text.is_empty() {
+        if !text.is_empty() && !text.ends_with('\n') {
             text.push(' ');
         }
         text.push_str(LIST[rng.random_range(0..LIST.len())]);

@@ -11,8 +11,12 @@ const MS: i64 = 1_000_000;
 
 /// A trace at its own speed: the first `count` requests, or those before `end` nanoseconds.
 fn trace(is_csv: bool, count: Option<usize>, end: Option<i64>) -> Trace {
-    let speed = Some(1.0);
-    Trace::new(is_csv, Limits { count, end, speed })
+    let limits = Limits {
+        count: count.unwrap_or(usize::MAX),
+        end: end.unwrap_or(i64::MAX),
+        speed: Some(1.0),
+    };
+    Trace::new(is_csv, limits)
 }
 
 fn read(text: &str, count: Option<usize>, end: Option<i64>) -> Dataset {
