@@ -18,9 +18,8 @@ use super::client::{ClientOptions, api_key};
 use super::download;
 use super::error::Error;
 use super::workload::dataset::{Content, Dataset, Lengths};
-use super::workload::sharegpt::Sample;
-use super::workload::trace::{Limits, Trace};
-use super::workload::{custom, source};
+use super::workload::trace::{Limits, MAX_KEPT};
+use super::workload::{custom, sharegpt, source, trace};
 
 /// Everything that a run needs.
 #[derive(Clone, Debug)]
@@ -160,19 +159,25 @@ impl Args {
         let limits = Limits {
             count: self.num_prompts.unwrap_or(usize::MAX),
             end: speed.zip(self.duration).map_or(i64::MAX, end),
+            kept: MAX_KEPT,
             speed,
         };
         // Clap has checked that those which need a file have one.
         let path = data.dataset_path.as_deref();
         let file = path.unwrap_or(Path::new(""));
         let generated = match data.dataset_name {
-            Custom => return source::read(file, custom::Custom::default()),
+            Custom => return source::read(file, |file| custom::read(file)),
             Sharegpt => {
                 let count = self.offsets(arrival, turns, None)?.len();
-                return source::read(file, Sample::new(&data.sharegpt, count, turns, seed));
+                let lengths = &data.sharegpt;
+                return source::read(file, |file| {
+                    sharegpt::read(file, lengths, count, turns, seed)
+                });
             }
-            Mooncake => return source::read(file, Trace::new(false, limits)),
-            Azure | Burstgpt => return source::read(file, Trace::new(true, limits)),
+            Mooncake | Azure | Burstgpt => {
+                let is_csv = data.dataset_name != Mooncake;
+                return source::read(file, |file| trace::read(file, is_csv, limits));
+            }
             Random | Conversations => Dataset::endless(Content::words()),
             RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),
             GeneratedSharedPrefix => data.shared_prefix.dataset(seed)?,

@@ -6,10 +6,9 @@ use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::timeline::Side;
 use crate::traffic::tests::planned;
-use custom::Custom;
 use dataset::Dataset;
-use sharegpt::Sample;
-use trace::{Limits, Trace};
+use trace::Limits;
+use trace::tests::WHOLE;
 
 /// The plan of these flags, with 20 words or ids and 8 tokens where the data set does not set lengths.
 fn load(line: &str) -> RunPlan {
@@ -30,18 +29,8 @@ fn body(sent: &Bytes) -> Value {
     serde_json::from_slice(sent).unwrap()
 }
 
-/// A whole trace, sent at this speed.
-fn trace(is_csv: bool, speed: f64) -> Trace {
-    let limits = Limits {
-        count: usize::MAX,
-        end: i64::MAX,
-        speed: Some(speed),
-    };
-    Trace::new(is_csv, limits)
-}
-
 fn prompts(text: &str) -> Dataset {
-    records::read(text.as_bytes(), Custom::default()).unwrap()
+    custom::read(text.as_bytes()).unwrap()
 }
 
 #[test]
@@ -207,9 +196,9 @@ fn an_error_names_line_and_field_or_column_and_the_expected_format() {
             text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
         }
         let read = match format {
-            "custom" => records::read(text.as_bytes(), Custom::default()),
-            "sharegpt" => records::read(text.as_bytes(), Sample::new(&any, 2, 1, 1)),
-            _ => records::read(text.as_bytes(), trace(format != "mooncake", 1.0)),
+            "custom" => custom::read(text.as_bytes()),
+            "sharegpt" => sharegpt::read(text.as_bytes(), &any, 2, 1, 1),
+            _ => trace::read(text.as_bytes(), format != "mooncake", WHOLE),
         };
         let error = read.unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
@@ -271,7 +260,8 @@ fn only_prompts_of_a_group_share_a_prefix() {
 fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
     let read = |text: &str| {
-        let read = records::read(text.as_bytes(), trace(false, 2.0));
+        let speed = Some(2.0);
+        let read = trace::read(text.as_bytes(), false, Limits { speed, ..WHOLE });
         workload(Backend::Sglang, read.unwrap())
     };
     let load = read(file);
