@@ -1,6 +1,7 @@
 //! Runs a plan: prepares the target, sends the warm-up requests, drives the schedule and collects the rows.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
 use bytes::Bytes;
@@ -165,7 +166,7 @@ impl PreparedRun {
             lag: std::mem::take(&mut recorder.lag),
             recorder,
             plan: self.plan,
-            dropped: self.client.dropped(),
+            dropped: self.client.dropped.load(Ordering::Relaxed),
             stopped,
         })
     }

@@ -46,7 +46,7 @@ fn record(delays: &mut Histogram, mut nanos: i64) {
 mod tests {
     use super::*;
     use crate::traffic::lag::Lag;
-    use crate::traffic::verdict::evidence::{Bounds, Evidence};
+    use crate::traffic::verdict::{Bounds, Evidence};
 
     #[test]
     fn a_blocked_loop_is_late_for_as_long_as_it_is_blocked() {

@@ -83,8 +83,7 @@ mod tests {
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
-    use crate::traffic::verdict::evidence::{Bounds, Evidence};
-    use crate::traffic::verdict::judge;
+    use crate::traffic::verdict::{Bounds, Evidence, judge};
 
     const MS: i64 = 1_000_000;
 

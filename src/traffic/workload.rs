@@ -48,14 +48,14 @@ impl RunPlan {
     /// # Errors
     /// [`Error::Usage`] names what it cannot send, and the backends that can.
     pub fn check(&self) -> Result<(), Error> {
-        use Backend::{OpenaiChat, Sglang, SglangOai, SglangOaiChat};
         let backend = self.args.backend;
-        let refused = |(index, entry): (usize, &Arc<Entry>)| match (&entry.content, backend) {
-            (Content::Ids(_), SglangOaiChat | OpenaiChat) => Some((
+        let is_chat = backend.endpoint() == Endpoint::Chat;
+        let refused = |(index, entry): (usize, &Arc<Entry>)| match entry.content {
+            Content::Ids(_) if is_chat => Some((
                 "--dataset-name random-ids (a chat has no token ids)".to_owned(),
                 "--backend sglang or sglang-oai, or --dataset-name random",
             )),
-            (Content::Messages(_), Sglang | SglangOai) => Some((
+            Content::Messages(_) if !is_chat => Some((
                 format!("the `messages` of data set entry {}", index + 1),
                 "--backend sglang-oai-chat or openai-chat",
             )),
@@ -230,26 +230,18 @@ impl RunPlan {
     pub fn body(&self, prompt: Value, output: u64) -> Bytes {
         let args = &self.args;
         let (stream, ignore_eos) = (!args.disable_stream, !args.disable_ignore_eos);
-        let mut body = Map::new();
-        let mut set = |key: &str, value| body.insert(key.to_owned(), value);
-        match args.backend {
-            Backend::Sglang => {
-                let sampling = json!({
-                    "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
-                });
-                set("sampling_params", sampling);
-            }
-            Backend::SglangOai | Backend::SglangOaiChat | Backend::OpenaiChat => {
-                set("temperature", json!(0.0));
-                set("max_tokens", json!(output));
-                if args.backend != Backend::OpenaiChat {
-                    set("ignore_eos", json!(ignore_eos));
-                }
-                if stream {
-                    // Without it a stream does not report its number of tokens.
-                    set("stream_options", json!({"include_usage": true}));
-                }
-            }
+        let mut body = match args.backend {
+            Backend::Sglang => json!({"sampling_params": {
+                "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
+            }}),
+            _ => json!({"temperature": 0.0, "max_tokens": output}),
+        };
+        if let Backend::SglangOai | Backend::SglangOaiChat = args.backend {
+            body["ignore_eos"] = json!(ignore_eos);
+        }
+        if stream && args.backend != Backend::Sglang {
+            // Without it a stream does not report its number of tokens.
+            body["stream_options"] = json!({"include_usage": true});
         }
         let field = match args.backend {
             Backend::Sglang if prompt.is_string() => "text",
@@ -257,15 +249,15 @@ impl RunPlan {
             Backend::SglangOai => "prompt",
             Backend::SglangOaiChat | Backend::OpenaiChat => "messages",
         };
-        set(field, prompt);
-        set("stream", Value::Bool(stream));
+        body[field] = prompt;
+        body["stream"] = json!(stream);
         if let Some(model) = &args.model {
-            set("model", json!(model));
+            body["model"] = json!(model);
         }
-        if let Some(extra) = &args.extra_request_body {
-            merge(&mut body, extra);
+        if let Some((body, extra)) = body.as_object_mut().zip(args.extra_request_body.as_ref()) {
+            merge(body, extra);
         }
-        Bytes::from(Value::Object(body).to_string())
+        Bytes::from(body.to_string())
     }
 }
 

@@ -157,7 +157,7 @@ fn an_invalid_curve_is_refused_with_its_wrong_point() {
         ("0:5,60:-1", "point 60:-1: must be"),
         ("0:5,60:inf", "point 60:inf: must be"),
         ("0:5,-6:1", "point -6:1: must be"),
-        ("0:5,nan:1", "point NaN:1: must be"),
+        ("0:5,nan:1", "point nan:1: must be"),
         ("0:5", "must be SECONDS:RATE points"),
         ("0:0,9:0", "no request is due: a rate must be above 0"),
     ] {

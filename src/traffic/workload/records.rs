@@ -4,9 +4,7 @@ use std::fmt;
 use std::io::BufRead;
 
 use csv::{ErrorKind, Position, ReaderBuilder, StringRecord, Terminator, Trim};
-use serde::de::{
-    Deserialize as _, DeserializeOwned, Deserializer as _, Error as _, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeOwned, Deserializer as _, Error as _, SeqAccess, Visitor};
 use serde_path_to_error::{Path, Track};
 
 /// Takes the next record; returns whether to read on, or what is wrong with it.
