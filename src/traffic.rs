@@ -20,7 +20,6 @@ mod dispatch;
 mod download;
 pub mod driver;
 mod error;
-mod event_loop;
 mod finished;
 pub mod folder;
 pub mod lag;
@@ -119,7 +118,7 @@ pub async fn run_with_progress(
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
-    let delays = event_loop::measure(clock.clone(), live.clone());
+    let delays = lag::of_event_loop(clock.clone(), live.clone());
     let drain = args.drain_timeout_s;
     let shown = progress::show(live.clone(), facts.scheduled, clock, &stop, drain);
     let run = tokio::select! {
@@ -148,8 +147,13 @@ pub async fn run_with_progress(
 /// # Errors
 /// It cannot be downloaded or read.
 pub async fn fetch_dataset(args: &Args) -> Result<(), Error> {
+    plan(args).await.map(drop)
+}
+
+/// Makes the plan, which may take long.
+async fn plan(args: &Args) -> Result<RunPlan, Error> {
     let args = args.with_downloads().await?;
-    on_own_thread(move || args.plan().map(drop)).await?
+    on_own_thread(move || args.plan()).await?
 }
 
 /// Prepares a run up to its first scheduled request: reads the data set, starts the exporter of spans, sends the warm-up requests.
@@ -158,8 +162,7 @@ async fn prepare(
     clock: &Clock,
     stop: &Stop,
 ) -> Result<(PreparedRun, Option<Spans>), Error> {
-    let args = args.with_downloads().await?;
-    let plan = on_own_thread(move || args.plan()).await??;
+    let plan = plan(args).await?;
     // Checked before anything is sent to the server or written.
     if let Some(at) = plan.args.start_at {
         Error::if_past(at, clock.now())?;

@@ -48,15 +48,6 @@ pub enum Gaps {
 pub(super) const SCHEDULE_STREAM: u64 = 0;
 
 impl Gaps {
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Gaps::Exponential => "poisson",
-            Gaps::Gamma(_) => "gamma",
-            Gaps::Constant => "constant",
-        }
-    }
-
     /// The endless arrival times of a process of one request per second.
     fn arrivals(self, seed: u64) -> impl Iterator<Item = f64> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -91,7 +82,11 @@ impl Arrival {
     /// The name in `summary.json`.
     pub fn name(&self) -> &'static str {
         match self {
-            Arrival::Process { gaps, .. } => gaps.name(),
+            Arrival::Process { gaps, .. } => match gaps {
+                Gaps::Exponential => "poisson",
+                Gaps::Gamma(_) => "gamma",
+                Gaps::Constant => "constant",
+            },
             Arrival::AtOnce => "at_once",
             Arrival::At(_) => "trace",
         }

@@ -91,7 +91,6 @@ impl Dispatch {
             plan,
             client,
             clock,
-            ..
         } = &self.run;
         let mut prompt = None;
         for turn in 0..plan.turns(number) {

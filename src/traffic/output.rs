@@ -29,14 +29,8 @@ pub(super) struct RowFile {
 
 /// All files that a run may leave in its folder, however it ends.
 pub(super) const FILES: [&str; 5] = [ROWS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
-const SCHEDULE_COLUMNS: [&str; 6] = [
-    "index",
-    "scheduled_offset",
-    "input_length",
-    "output_length",
-    "request_id",
-    "data_id",
-];
+const SCHEDULE_COLUMNS: &str =
+    "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
 /// Creates the folder of a run that begins `now`, and writes `schedule.csv`, with offsets in seconds from the start of the run.
 ///
@@ -47,7 +41,7 @@ pub(super) fn begin(folder: &Folder, plan: &RunPlan, now: Stamp) -> Result<PathB
     let path = dir.join(SCHEDULE);
     let written = File::create_new(&path).and_then(|file| {
         let mut rows = csv::Writer::from_writer(file);
-        rows.write_record(SCHEDULE_COLUMNS)?;
+        rows.write_record(SCHEDULE_COLUMNS.split(','))?;
         // Escaped as in `requests.csv`, so that the two files can be joined.
         let escaped = |text: &str| shown_text(text.into()).into_owned();
         for (index, due, lengths) in plan.requests() {
@@ -174,8 +168,7 @@ mod tests {
         );
         begun(root.path(), &line);
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
-        let heads = SCHEDULE_COLUMNS.join(",");
-        let rows = format!("{heads}\n1,7.500000000,3,4,t-1,\"'=a,b\"\n");
+        let rows = format!("{SCHEDULE_COLUMNS}\n1,7.500000000,3,4,t-1,\"'=a,b\"\n");
         assert_eq!(text, rows);
     }
 

@@ -39,9 +39,6 @@ pub(super) struct Recorder {
     pub(super) lag: Lag,
 }
 
-/// The longest wait for the next exchange while no row waits for a log.
-const IDLE_WAIT: Duration = Duration::from_secs(3600);
-
 impl Recorder {
     /// Has recorded nothing yet.
     pub(super) fn new(clock: Clock, outputs: Outputs) -> Recorder {
@@ -56,18 +53,15 @@ impl Recorder {
 
     /// Records all exchanges until their senders are gone. Blocks.
     pub(super) fn record_all(mut self, ended: &Receiver<Exchange>) -> Recorder {
+        let period = Duration::from_nanos(EngineLogs::READ_PERIOD_NANOS.unsigned_abs());
         loop {
-            let wait = match self.has_waiting() {
-                true => Duration::from_nanos(EngineLogs::READ_PERIOD_NANOS.unsigned_abs()),
-                false => IDLE_WAIT,
-            };
             let exchange = match ended.try_recv() {
                 Err(TryRecvError::Empty) => {
                     // Nothing else to do: flush, so that the rows survive this process.
                     if let Some(file) = &mut self.outputs.file {
                         file.flush();
                     }
-                    ended.recv_timeout(wait)
+                    ended.recv_timeout(period)
                 }
                 received => received.map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -100,13 +94,6 @@ impl Recorder {
         }
     }
 
-    fn has_waiting(&self) -> bool {
-        self.outputs
-            .logs
-            .as_ref()
-            .is_some_and(EngineLogs::has_waiting)
-    }
-
     fn write(&mut self, rows: Vec<Row>) {
         let rows = Row::ended(rows);
         if let Some(spans) = &self.outputs.spans {
@@ -120,7 +107,9 @@ impl Recorder {
 
     /// Completes the file. Returns its path, the error if it is incomplete, and a warning about lost spans. Blocks.
     pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
-        while self.has_waiting() {
+        let has_waiting =
+            |outputs: &Outputs| outputs.logs.as_ref().is_some_and(EngineLogs::has_waiting);
+        while has_waiting(&self.outputs) {
             let next = self.clock.now().plus_nanos(EngineLogs::READ_PERIOD_NANOS);
             self.clock.sleep_until(next);
             self.write_joined();

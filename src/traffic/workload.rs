@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Exp1};
 use ring::digest;
 use serde_json::{Map, Value, json};
 
@@ -25,6 +26,7 @@ pub mod words;
 use super::args::value_name;
 use super::error::Error;
 use super::plan::RunPlan;
+use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
 pub use backend::Backend;
 use conversation::FollowUp;
@@ -113,7 +115,8 @@ impl RunPlan {
         let index = turn.checked_sub(1)?;
         let later = &self.dataset.entry(number).later;
         let mut rng = self.rng(TURN_STREAMS | number << TURN_BITS | turn as u64);
-        let think_ns = self.args.conversation.think_nanos(&mut rng);
+        let factor: f64 = Exp1.sample(&mut rng);
+        let think = self.args.conversation.think_time_s.as_secs_f64() * factor;
         let (text, output_length) = match later {
             LaterTurns::Given(texts) => texts.get(index)?.clone(),
             LaterTurns::Random => {
@@ -125,7 +128,7 @@ impl RunPlan {
             }
         };
         Some(FollowUp {
-            think_ns,
+            think_ns: (think * NANOS as f64).round() as i64,
             text,
             output_length,
         })

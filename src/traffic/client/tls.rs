@@ -77,21 +77,20 @@ impl TlsArgs {
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
-        let roots = match &self.ca {
-            _ if self.insecure => None,
-            Some(path) => Some(
-                Roots::file(path).map_err(|error| format!("--ca {}: {error}", path.display()))?,
-            ),
-            None => {
-                let hint = "give the CA that signed the server's certificate with --ca FILE";
-                Some(Roots::system().map_err(|error| format!("{error}; {hint}"))?)
-            }
-        };
-        let builder = match roots {
-            Some(roots) => builder.with_root_certificates(roots.store()),
-            None => builder
+        let builder = match &self.ca {
+            _ if self.insecure => builder
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(Unverified(provider))),
+            Some(path) => {
+                let of_file = |error| format!("--ca {}: {error}", path.display());
+                let roots = Roots::file(path).map_err(of_file)?;
+                builder.with_root_certificates(roots.store())
+            }
+            None => {
+                let hint = "give the CA that signed the server's certificate with --ca FILE";
+                let roots = Roots::system().map_err(|error| format!("{error}; {hint}"))?;
+                builder.with_root_certificates(roots.store())
+            }
         };
         let mut config = builder.with_no_client_auth();
         config.alpn_protocols = vec![ALPN.to_vec()];
