@@ -16,7 +16,6 @@ mod args;
 pub mod arrival;
 pub mod client;
 mod clocks;
-mod dispatch;
 mod download;
 pub mod driver;
 mod error;
@@ -38,8 +37,7 @@ use client::INSECURE_WARNING;
 
 pub use args::values::{rate, seconds};
 pub use args::{Args, value_name};
-pub use dispatch::PreparedRun;
-pub use driver::{Run, drive};
+pub use driver::{PreparedRun, Run, drive};
 pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
 use folder::Folder;

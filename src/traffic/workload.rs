@@ -3,7 +3,8 @@
 //! Pure and seeded: request `i` is a function of the seed, `i` and the workload's settings, so a longer run begins with the requests
 //! of a shorter one, and neither rate nor schedule changes them.
 
-use std::sync::Arc;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
@@ -21,7 +22,6 @@ pub mod shared_prefix;
 pub mod sharegpt;
 pub mod source;
 pub mod trace;
-pub mod words;
 
 use super::args::value_name;
 use super::error::Error;
@@ -32,6 +32,11 @@ pub use backend::Backend;
 use conversation::FollowUp;
 use dataset::{Content, Entry, LaterTurns, Lengths};
 use source::hex;
+
+/// Short common words, each of which is one token for most tokenizers.
+const WORDS: &str = include_str!("workload/words.txt");
+
+static WORD_LIST: LazyLock<Vec<&str>> = LazyLock::new(|| WORDS.split_ascii_whitespace().collect());
 
 /// The first random stream of the parts that prompts share: the words of a group, or of a trace's block.
 const PART_STREAMS: u64 = 1 << 62;
@@ -123,7 +128,7 @@ impl RunPlan {
                 let words = self.draw_length(self.args.conversation.follow_up_len, &mut rng);
                 let output = self.draw_length(self.args.random_output_len, &mut rng);
                 let mut text = String::new();
-                words::append(&mut text, words, &mut rng);
+                append_words(&mut text, words, &mut rng);
                 (text, output)
             }
         };
@@ -175,7 +180,7 @@ impl RunPlan {
 
     /// Draws a length of at most `max`; `--random-range-ratio` gives the minimum.
     fn draw_length(&self, max: u64, rng: &mut ChaCha8Rng) -> u64 {
-        rng.random_range(words::length_range(max, self.args.random_range_ratio))
+        rng.random_range(length_range(max, self.args.random_range_ratio))
     }
 
     /// Returns the entry of request `number`, and its lengths; those that the entry does not set are drawn, before anything else.
@@ -206,13 +211,13 @@ impl RunPlan {
                 for part in shared_parts {
                     let count = left.min(*words_per_part);
                     let mut part_rng = self.rng(part_streams | (part & PART_MASK));
-                    words::append(&mut text, count, &mut part_rng);
+                    append_words(&mut text, count, &mut part_rng);
                     left -= count;
                 }
                 if *has_own_paragraph {
                     text.push_str("\n\n");
                 }
-                words::append(&mut text, left, &mut rng);
+                append_words(&mut text, left, &mut rng);
                 text
             }
             Content::Ids(vocabulary) => {
@@ -262,6 +267,24 @@ impl RunPlan {
         }
         Bytes::from(body.to_string())
     }
+}
+
+/// Appends `count` words to a text, each after a blank but at the beginning of a paragraph.
+fn append_words(text: &mut String, count: u64, rng: &mut ChaCha8Rng) {
+    for _ in 0..count {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push(' ');
+        }
+        text.push_str(WORD_LIST[rng.random_range(0..WORD_LIST.len())]);
+    }
+}
+
+/// Returns the range of uniformly drawn lengths, as in SGLang's bench_serving: from `ratio` × `max` (rounded down, at least 1) to
+/// `max`. A `max` of 0 counts as 1; a ratio outside of 0 to 1 as the nearer of them.
+fn length_range(max: u64, ratio: f64) -> RangeInclusive<u64> {
+    let high = max.max(1);
+    let low = (max as f64 * ratio) as u64;
+    low.clamp(1, high)..=high
 }
 
 /// Draws token ids below `vocabulary`, without the first ones, which are mostly bytes and special tokens.

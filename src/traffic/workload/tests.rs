@@ -45,7 +45,7 @@ fn lengths_are_uniform_from_the_ratio_of_the_maximum_to_the_maximum() {
         (0, 1.0, (1, 1)),
         (5, f64::NAN, (1, 5)),
     ] {
-        let (low, high) = words::length_range(max, ratio).into_inner();
+        let (low, high) = length_range(max, ratio).into_inner();
         assert_eq!((low, high), ends, "{max} {ratio}");
     }
     // All of them are drawn, and no others.
