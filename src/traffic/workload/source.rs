@@ -9,7 +9,7 @@ use ring::digest;
 
 use crate::traffic::error::Error;
 
-use super::dataset::{Dataset, Source};
+use super::dataset::Dataset;
 
 /// A byte order mark, which some programs write before a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
@@ -61,10 +61,7 @@ pub(in crate::traffic) fn read(
         file.consume(BYTE_ORDER_MARK.len());
     }
     let mut dataset = parse(&mut file).map_err(|problem| usage(&problem))?;
-    dataset.source = Some(Source {
-        path: path.to_owned(),
-        sha256: file.into_inner().sum().map_err(read_error)?,
-    });
+    dataset.sha256 = Some(file.into_inner().sum().map_err(read_error)?);
     Ok(dataset)
 }
 
