@@ -98,6 +98,8 @@ pub async fn run_with_progress(
         prepared = prepare(args, &clock, &stop) => prepared?,
     };
     let plan = &prepared.plan;
+    // Checked again, so that nothing is left of a run that comes too late.
+    prepared.start()?;
     let dir = output::begin(&folder, plan, clock.now())?;
     let start = prepared.start()?;
     let mut facts = RunFacts {

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::{
@@ -16,7 +17,6 @@ use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, SignatureS
 use crate::trust::Roots;
 
 use super::Target;
-use super::connection::Socket;
 
 /// How the certificate of an `https://` server is verified.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -103,7 +103,10 @@ impl Tls {
     ///
     /// # Errors
     /// What rustls says of the server or its certificate, with a hint.
-    pub(super) async fn connect(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
+    pub(super) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        socket: S,
+    ) -> io::Result<TlsStream<S>> {
         let connector = TlsConnector::from(self.config.clone());
         let stream = connector.connect(self.name.clone(), socket).await;
         stream.map_err(|error| {
