@@ -16,12 +16,9 @@ mod args;
 pub mod arrival;
 pub mod client;
 mod clocks;
-mod dispatch;
 mod download;
 pub mod driver;
-mod engine_logs;
 mod error;
-mod event_loop;
 mod finished;
 pub mod folder;
 pub mod lag;
@@ -40,9 +37,7 @@ use client::INSECURE_WARNING;
 
 pub use args::values::{rate, seconds};
 pub use args::{Args, value_name};
-pub use dispatch::PreparedRun;
-pub use driver::{Run, drive};
-use engine_logs::EngineLogs;
+pub use driver::{PreparedRun, Run, drive};
 pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
 use folder::Folder;
@@ -51,12 +46,11 @@ use output::{FILES, RowFile};
 pub use plan::RunPlan;
 use progress::print_line;
 pub use progress::{LiveProgress, Progress};
-use rows::Outputs;
+use rows::{EngineLogs, Outputs};
 use spans::Spans;
 use stop::on_own_thread;
 pub use stop::{Stop, unless_signalled};
-use verdict::evidence::Evidence;
-use verdict::judge;
+use verdict::{Evidence, judge};
 
 /// The parent of a run's folder where `--output-dir` is not given.
 const RESULTS: &str = "results/traffic";
@@ -103,26 +97,28 @@ pub async fn run_with_progress(
         () = stop.stopped() => return Err(Error::Interrupted(stop.signal())),
         prepared = prepare(args, &clock, &stop) => prepared?,
     };
-    let (plan, schedule) = (&prepared.plan, &prepared.schedule);
-    let dir = output::begin(&folder, plan, schedule, clock.now())?;
+    let plan = &prepared.plan;
+    // Checked again, so that nothing is left of a run that comes too late.
+    prepared.start()?;
+    let dir = output::begin(&folder, plan, clock.now())?;
     let start = prepared.start()?;
     let mut facts = RunFacts {
         started: start,
         ended: start,
         offered_rate: plan.shard_rate(),
-        scheduled: plan.count(schedule),
+        scheduled: plan.count(),
         config: plan.config(),
         goodput: args.goodput.clone(),
         machine: json!(Machine::read()),
     };
-    let announcement = plan.announcement(schedule);
+    let announcement = plan.announcement();
     print_line(&format!("{announcement}; rows go to {}", dir.display()));
     let outputs = Outputs {
         file: Some(RowFile::new(&dir, &facts, args.time_base)?),
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
-    let delays = event_loop::measure(clock.clone(), live.clone());
+    let delays = lag::of_event_loop(clock.clone(), live.clone());
     let drain = args.drain_timeout_s;
     let shown = progress::show(live.clone(), facts.scheduled, clock, &stop, drain);
     let run = tokio::select! {
@@ -151,8 +147,13 @@ pub async fn run_with_progress(
 /// # Errors
 /// It cannot be downloaded or read.
 pub async fn fetch_dataset(args: &Args) -> Result<(), Error> {
+    plan(args).await.map(drop)
+}
+
+/// Makes the plan, which may take long.
+async fn plan(args: &Args) -> Result<RunPlan, Error> {
     let args = args.with_downloads().await?;
-    on_own_thread(move || args.plan().map(drop)).await?
+    on_own_thread(move || args.plan()).await?
 }
 
 /// Prepares a run up to its first scheduled request: reads the data set, starts the exporter of spans, sends the warm-up requests.
@@ -161,8 +162,7 @@ async fn prepare(
     clock: &Clock,
     stop: &Stop,
 ) -> Result<(PreparedRun, Option<Spans>), Error> {
-    let args = args.with_downloads().await?;
-    let plan = on_own_thread(move || args.plan()).await??;
+    let plan = plan(args).await?;
     // Checked before anything is sent to the server or written.
     if let Some(at) = plan.args.start_at {
         Error::if_past(at, clock.now())?;
@@ -202,7 +202,7 @@ fn finish(
     json["warnings"] = json!(warnings);
     json["verdict"] = json!(verdict);
     json["client"] = json!(evidence);
-    json["config"]["workload_sha256"] = plan.workload_sha256().ok().into();
+    json["config"]["workload_sha256"] = plan.workload_sha256().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
     let summarized = output::write_summary(&dir, &json).map_err(|error| error.to_string());

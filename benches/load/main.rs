@@ -131,9 +131,10 @@ fn round(url: &str, rate: &str, seconds: f64, tokens: &str, seed: u64) -> Round 
 
 /// The schedule's own rate from its first to its last request, and the rate that they were sent at.
 fn both_rates(run: &Run) -> (f64, f64) {
-    let gaps = (run.schedule.len() - 1) as f64;
-    let offsets = run.schedule.first().zip(run.schedule.last()).unwrap();
-    let asked = (offsets.1.offset_nanos - offsets.0.offset_nanos) as f64 / NANOS as f64;
+    let gaps = (run.plan.offsets.len() - 1) as f64;
+    let offsets = run.plan.offsets.first().zip(run.plan.offsets.last());
+    let (first, last) = offsets.unwrap();
+    let asked = (last - first) as f64 / NANOS as f64;
     let sent = run
         .rows
         .iter()

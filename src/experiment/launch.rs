@@ -265,7 +265,7 @@ fn servers(spec: &DeploymentSpec, traces: Option<SocketAddr>) -> anyhow::Result<
                 role,
                 name,
                 url,
-                host: target.host_and_port(),
+                host: target.address.name(),
             },
             hop: free_if(spec.hops)?,
             bootstrap,

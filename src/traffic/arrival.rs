@@ -37,9 +37,9 @@ pub enum Arrival {
 pub enum Gaps {
     /// Independent exponential gaps: a Poisson process.
     Exponential,
-    /// Independent gamma gaps of this shape, which is finite and above 0: burstier than Poisson below 1, more even above 1
-    /// (`--burstiness` of SGLang's and vLLM's benchmarks).
-    Gamma(f64),
+    /// Independent gamma gaps of mean 1: burstier than Poisson if the shape is below 1, more even above 1 (`--burstiness` of SGLang's
+    /// and vLLM's benchmarks).
+    Gamma(Gamma<f64>),
     /// Equal gaps; the first is half as long, so that a run of any length has as many requests as its rate says.
     Constant,
 }
@@ -48,32 +48,20 @@ pub enum Gaps {
 pub(super) const SCHEDULE_STREAM: u64 = 0;
 
 impl Gaps {
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Gaps::Exponential => "poisson",
-            Gaps::Gamma(_) => "gamma",
-            Gaps::Constant => "constant",
-        }
-    }
-
     /// The endless arrival times of a process of one request per second.
-    fn arrivals(self, seed: u64) -> impl Iterator<Item = f64> + use<> {
+    fn arrivals(self, seed: u64) -> impl Iterator<Item = f64> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(SCHEDULE_STREAM);
-        let gamma = match self {
-            // Cannot fail, as shape and scale are above 0, unless the scale overflows; then all gaps are 0.
-            Gaps::Gamma(shape) => Gamma::new(shape, 1.0 / shape).ok(),
-            Gaps::Exponential | Gaps::Constant => None,
-        };
         let mut at = 0.0;
-        (0_u64..).map(move |index| {
-            match self {
-                Gaps::Exponential => at += Distribution::<f64>::sample(&Exp1, &mut rng),
-                Gaps::Gamma(_) => at += gamma.map_or(0.0, |gamma| gamma.sample(&mut rng)),
-                // Computed from the index, as a sum would gather rounding errors.
-                Gaps::Constant => at = index as f64 + 0.5,
-            }
+        std::iter::repeat_with(move || {
+            let gap: f64 = match self {
+                Gaps::Exponential => Exp1.sample(&mut rng),
+                Gaps::Gamma(gamma) => gamma.sample(&mut rng),
+                // Sums of these are exact.
+                Gaps::Constant if at == 0.0 => 0.5,
+                Gaps::Constant => 1.0,
+            };
+            at += gap;
             at
         })
     }
@@ -94,7 +82,11 @@ impl Arrival {
     /// The name in `summary.json`.
     pub fn name(&self) -> &'static str {
         match self {
-            Arrival::Process { gaps, .. } => gaps.name(),
+            Arrival::Process { gaps, .. } => match gaps {
+                Gaps::Exponential => "poisson",
+                Gaps::Gamma(_) => "gamma",
+                Gaps::Constant => "constant",
+            },
             Arrival::AtOnce => "at_once",
             Arrival::At(_) => "trace",
         }
@@ -115,21 +107,16 @@ impl Arrival {
 
     /// The offsets of the schedule of `seed`, in nanoseconds. A process starts with a gap. Given times end, and so does a process
     /// whose rate falls to 0.
-    pub fn offsets(&self, seed: u64) -> impl Iterator<Item = i64> + use<> {
-        let arrival = self.clone();
-        let mut arrivals = match self {
-            Arrival::Process { gaps, .. } => Some(gaps.arrivals(seed)),
-            _ => None,
-        };
-        (0..).map_while(move |index| {
-            let seconds = match &arrival {
-                Arrival::Process { rate, .. } => rate.time_of(arrivals.as_mut()?.next()?)?,
-                Arrival::AtOnce => 0.0,
-                Arrival::At(times) => return times.get::<usize>(index).copied(),
-            };
-            // The cast saturates if the rate is absurdly low.
-            Some((seconds * NANOS as f64).round() as i64)
-        })
+    pub fn offsets(&self, seed: u64) -> Box<dyn Iterator<Item = i64> + '_> {
+        match self {
+            Arrival::Process { gaps, rate } => {
+                let seconds = gaps.arrivals(seed).map_while(|due| rate.time_of(due));
+                // The cast saturates if the rate is absurdly low.
+                Box::new(seconds.map(|at| (at * NANOS as f64).round() as i64))
+            }
+            Arrival::AtOnce => Box::new(std::iter::repeat(0)),
+            Arrival::At(times) => Box::new(times.iter().copied()),
+        }
     }
 }
 

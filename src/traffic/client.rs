@@ -1,5 +1,6 @@
 //! The HTTP client: sends requests over keep-alive connections and takes timestamps of what happens.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +10,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header
 use http_body_util::Full;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
-use rand::RngCore;
 use tokio::time::timeout;
 
 use crate::clock::{Clock, NANOS, Stamp};
@@ -26,7 +26,6 @@ use crate::telemetry::otlp::collector::error_with_causes;
 mod connection;
 mod reply;
 mod secret;
-mod socket;
 mod target;
 mod tls;
 
@@ -81,10 +80,8 @@ pub struct Client {
     headers: HeaderMap,
     clock: Clock,
     clock_name: String,
-    /// The first half of all trace ids.
-    trace_prefix: u64,
-    /// Connections that failed with an error of [`OWN_SHORTAGES`].
-    dropped: AtomicU64,
+    /// Connections that failed because this machine had no file descriptors or ports left.
+    pub(super) dropped: AtomicU64,
     /// Idle connections and since when, the most recent last.
     idle: Mutex<Vec<(Stamp, Connection)>>,
 }
@@ -129,19 +126,24 @@ impl Client {
     ///
     /// # Errors
     /// The target's host has no address.
-    pub async fn new(options: ClientOptions, clock: Clock) -> std::io::Result<Client> {
-        let addresses = options.target.resolve().await?;
-        let mut headers = HeaderMap::new();
+    pub async fn new(options: ClientOptions, clock: Clock) -> io::Result<Client> {
+        let address = &options.target.address;
+        let found = tokio::net::lookup_host((address.host(), address.port())).await?;
+        let addresses = found.collect();
         let agent = concat!("queuescope/", env!("CARGO_PKG_VERSION"));
-        headers.insert(header::HOST, options.target.authority().clone());
-        headers.insert(header::USER_AGENT, HeaderValue::from_static(agent));
         let json = HeaderValue::from_static("application/json");
-        headers.insert(header::CONTENT_TYPE, json);
-        if let Some(key) = &options.api_key {
-            headers.insert(header::AUTHORIZATION, key.clone());
-        }
-        for (name, value) in &options.headers {
-            headers.insert(name.clone(), value.clone());
+        let own = [
+            (header::HOST, options.target.authority.clone()),
+            (header::USER_AGENT, HeaderValue::from_static(agent)),
+            (header::CONTENT_TYPE, json),
+        ];
+        let key = options.api_key.clone();
+        let key = key.map(|key| (header::AUTHORIZATION, key));
+        let given = options.headers.iter().cloned();
+        let mut headers = HeaderMap::new();
+        // Of two of a name the later one counts.
+        for (name, value) in own.into_iter().chain(key).chain(given) {
+            headers.insert(name, value);
         }
         Ok(Client {
             options,
@@ -149,8 +151,6 @@ impl Client {
             headers,
             clock_name: clock.name(),
             clock,
-            // Ids that are all zeros are invalid.
-            trace_prefix: rand::rng().next_u64() | 1,
             dropped: AtomicU64::new(0),
             idle: Mutex::default(),
         })
@@ -246,8 +246,9 @@ impl Client {
 
     /// Sends the request; once more on a new connection if an idle one was closed by the server before the response's head.
     async fn attempts(&self, in_flight: &mut InFlight<'_>, job: &Job) -> End {
-        let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
-        let trace_id = format!("{:016x}{low:016x}", self.trace_prefix);
+        // Ids that are all zeros are invalid.
+        let (trace, span) = (rand::random::<u128>() | 1, rand::random::<u64>() | 1);
+        let trace_id = format!("{trace:032x}");
         let traceparent = format!("00-{trace_id}-{span:016x}-01");
         let row = in_flight.observer.row_mut();
         row.trace_id = Some(trace_id);
@@ -326,7 +327,7 @@ impl Client {
             return;
         }
         let host = match self.options.upstream {
-            UpstreamKind::Server => Some(self.options.target.host_and_port()),
+            UpstreamKind::Server => Some(self.options.target.address.name()),
             UpstreamKind::Router => smg_worker(&head.headers),
         };
         observer.row_mut().host = host;
@@ -362,28 +363,20 @@ impl Client {
 
     async fn connect(&self) -> Result<Connection, String> {
         let limit = CONNECT_TIMEOUT.min(self.options.request_timeout);
-        let host = self.options.target.host_and_port();
+        let host = self.options.target.address.name();
         let tls = self.options.tls.as_ref();
         let opened = Connection::connect(&self.addresses, tls, &self.clock);
-        match timeout(limit, opened).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => {
-                let is_own = |number| OWN_SHORTAGES.contains(&number);
-                if error.raw_os_error().is_some_and(is_own) {
-                    self.dropped.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(format!("connect to {host}: {error}"))
+        let opened = timeout(limit, opened).await.unwrap_or_else(|_| {
+            let cause = format!("no answer after {} s", limit.as_secs_f64());
+            Err(io::Error::other(cause))
+        });
+        opened.map_err(|error| {
+            let is_own = |number| OWN_SHORTAGES.contains(&number);
+            if error.raw_os_error().is_some_and(is_own) {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
             }
-            Err(_) => Err(format!(
-                "connect to {host}: no answer after {} s",
-                limit.as_secs_f64()
-            )),
-        }
-    }
-
-    /// The number of connections that failed because this machine had no file descriptors or ports left.
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+            format!("connect to {host}: {error}")
+        })
     }
 
     /// Takes the idle connection that was used last, of those that are still open.

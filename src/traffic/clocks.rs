@@ -1,6 +1,5 @@
 //! Relates the clocks of proxies and engines to the generator's, from the exchanges that have ended so far.
 
-use crate::clock::Stamp;
 use crate::engine::join_table::Joined;
 use crate::offset::{OffsetBound, OffsetTable};
 use crate::request::observer::{engine_bounds, engine_window, relate};
@@ -37,16 +36,17 @@ impl Clocks {
         // The time in which front and hop took their stamps.
         let window = sent.or(head).map(|from| (from, head.unwrap_or(from)));
         if let (Some(front), Some(at)) = (&stamps, window) {
-            let bounds = OffsetBound::of_exchange(sent, front.arrival, front.now, head);
-            self.processes.add(&front.clock, &bounds);
-            if let Some(hop) = hop.filter(|hop| hop.clock != front.clock) {
-                // The hop read the request after our send, and wrote its stamps before we read the response.
-                let bounds = OffsetBound::of_exchange(sent, hop.arrival, hop.now, head);
-                self.processes.add(&hop.clock, &bounds);
-            }
-            relate(&mut rows, ClockOf::Front, self.relation(&front.clock, at));
-            if let Some(hop) = hop {
-                relate(&mut rows, ClockOf::Hop, self.relation(&hop.clock, at));
+            for (clock, stamps) in [(ClockOf::Front, Some(front)), (ClockOf::Hop, hop)] {
+                let Some(stamps) = stamps else { continue };
+                // The hop, too, read the request after our send, and wrote its stamps before we read the response.
+                let bounds = OffsetBound::of_exchange(sent, stamps.arrival, stamps.now, head);
+                self.processes.add(&stamps.clock, &bounds);
+                let relation = match self.processes.get_over(&stamps.clock, at) {
+                    _ if stamps.clock == self.own => Relation::Same,
+                    Some(offset) => Relation::Apart(offset),
+                    None => Relation::Unknown,
+                };
+                relate(&mut rows, clock, relation);
             }
         }
         // The name of the engine's clock is its host as seen by the process nearest to it.
@@ -70,15 +70,6 @@ impl Clocks {
     /// Learns from a request whose rows waited for the server's log, and returns them.
     pub(super) fn relate_joined(&mut self, joined: Joined) -> Vec<Row> {
         joined.into_rows(&mut self.engines)
-    }
-
-    /// The relation of the clock of a front or hop to the generator's, over a time.
-    fn relation(&self, clock: &str, at: (Stamp, Stamp)) -> Relation {
-        match self.processes.get_over(clock, at) {
-            _ if clock == self.own => Relation::Same,
-            Some(offset) => Relation::Apart(offset),
-            None => Relation::Unknown,
-        }
     }
 }
 

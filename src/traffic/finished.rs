@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::report::files::{Grade, Verdict};
 use crate::report::load::Summary;
 
-use super::verdict::evidence::Evidence;
+use super::verdict::Evidence;
 
 /// Why a completed run must not be used as it is; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,16 +10,12 @@ use crate::report::outputs;
 
 /// Where a run's files go.
 #[derive(Clone, Debug)]
-pub enum Folder {
-    /// The folder that the user named.
-    Given {
-        /// The folder.
-        dir: PathBuf,
-        /// Whether an earlier run's files in it may be replaced.
-        force: bool,
-    },
-    /// A new folder in this one, named after the run's start, and a link `latest` beside it.
-    Own(PathBuf),
+pub struct Folder {
+    /// The folder that the user named. Without one it is a new one in `parent`, named after the run's start, with a link `latest` beside it.
+    given: Option<PathBuf>,
+    parent: PathBuf,
+    /// Whether an earlier run's files in a given one may be replaced.
+    force: bool,
 }
 
 /// The name of the link to the folder of the most recent run.
@@ -28,12 +24,10 @@ const LATEST: &str = "latest";
 impl Folder {
     /// The folder `given`, or a new one in `parent` if `None`.
     pub fn new(given: Option<&Path>, force: bool, parent: &str) -> Folder {
-        match given {
-            Some(dir) => Folder::Given {
-                dir: dir.to_owned(),
-                force,
-            },
-            None => Folder::Own(parent.into()),
+        Folder {
+            given: given.map(Path::to_owned),
+            parent: parent.into(),
+            force,
         }
     }
 
@@ -43,17 +37,14 @@ impl Folder {
     /// # Errors
     /// One of these is not so, and the files may not be replaced.
     pub fn check(&self, files: &[&str]) -> Result<(), Error> {
-        let (dir, force) = match self {
-            Folder::Given { dir, force } => (dir, force),
-            Folder::Own(parent) => {
-                let latest = parent.join(LATEST);
-                if latest.exists() && !latest.is_symlink() {
-                    return Err(create_error(&latest, "it is no link"));
-                }
-                return Ok(());
-            }
+        let Some(dir) = &self.given else {
+            let latest = self.parent.join(LATEST);
+            return match latest.exists() && !latest.is_symlink() {
+                true => Err(create_error(&latest, "it is no link")),
+                false => Ok(()),
+            };
         };
-        let files = if *force { &[] } else { files };
+        let files = if self.force { &[] } else { files };
         outputs::check_folder(dir, files).map_err(|problem| {
             Error::Usage(format!(
                 "--output-dir {problem}, or leave the flag out (traffic replaces its own run with --force; node and routing go \
@@ -68,21 +59,19 @@ impl Folder {
     /// As [`Folder::check`], or the folder or the link to it cannot be created.
     pub fn create(&self, files: &[&str], now: Stamp) -> Result<PathBuf, Error> {
         self.check(files)?;
-        match self {
-            Folder::Given { dir, .. } => {
-                std::fs::create_dir_all(dir).map_err(|cause| create_error(dir, cause))?;
-                for file in files.iter().map(|file| dir.join(file)) {
-                    match std::fs::remove_file(&file) {
-                        Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                            return Err(create_error(&file, cause));
-                        }
-                        _ => {}
-                    }
+        let Some(dir) = &self.given else {
+            return create_in(&self.parent, now);
+        };
+        std::fs::create_dir_all(dir).map_err(|cause| create_error(dir, cause))?;
+        for file in files.iter().map(|file| dir.join(file)) {
+            match std::fs::remove_file(&file) {
+                Err(cause) if cause.kind() != ErrorKind::NotFound => {
+                    return Err(create_error(&file, cause));
                 }
-                Ok(dir.clone())
+                _ => {}
             }
-            Folder::Own(parent) => create_in(parent, now),
         }
+        Ok(dir.clone())
     }
 }
 
@@ -133,7 +122,7 @@ mod tests {
     fn runs_of_one_second_have_folders_of_their_own_and_latest_leads_to_the_last() {
         let root = tempfile::tempdir().unwrap();
         let parent = root.path().join("results/traffic");
-        let folder = Folder::Own(parent.clone());
+        let folder = Folder::new(None, false, parent.to_str().unwrap());
         let create = || folder.create(&FILES, NOW).unwrap();
         std::thread::scope(|scope| {
             (0..8).for_each(|_| {
@@ -152,8 +141,8 @@ mod tests {
     fn a_file_named_latest_that_is_no_link_stays() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join(LATEST), "mine").unwrap();
-        let error = Folder::Own(root.path().into()).create(&FILES, NOW);
-        let error = error.unwrap_err().to_string();
+        let folder = Folder::new(None, false, root.path().to_str().unwrap());
+        let error = folder.create(&FILES, NOW).unwrap_err().to_string();
         let said = "latest: cannot be made: it is no link";
         assert!(error.contains(said), "{error}");
         let kept = std::fs::read_to_string(root.path().join(LATEST)).unwrap();

@@ -1,12 +1,18 @@
-//! How late the generator itself sent: a saturated client must not be taken for a slow server.
+//! How late the generator itself sent, and its event loop woke up: a saturated client must not be taken for a slow server.
 
-use crate::clock::seconds;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::clock::{Clock, seconds};
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 use crate::units::duration;
 
 use super::client::Exchange;
+use super::progress::LiveProgress;
 
 /// How late the requests of a run were sent, and what they waited for.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +81,38 @@ impl Lag {
     }
 }
 
+/// How long the measuring task sleeps between two wake-ups. A hundred wake-ups a second have no measurable cost.
+const TICK: Duration = Duration::from_millis(10);
+const TICK_NANOS: i64 = 10_000_000;
+
+/// Starts to measure on the caller's runtime; returns the delays of the ticks, one each 10 ms. Measures from the start of the run of
+/// `live` (the generator is idle before) until the histogram is dropped.
+pub(super) fn of_event_loop(clock: Clock, live: Arc<LiveProgress>) -> Arc<Mutex<Histogram>> {
+    let delays = Arc::<Mutex<Histogram>>::default();
+    let weak = Arc::downgrade(&delays);
+    tokio::spawn(async move {
+        // The start is announced ahead of time.
+        clock.wait_until(live.began().await).await;
+        loop {
+            let due = clock.now().plus_nanos(TICK_NANOS);
+            tokio::time::sleep(TICK).await;
+            let Some(delays) = weak.upgrade() else { return };
+            record(&mut delays.lock(), clock.now().nanos_since(due));
+        }
+    });
+    delays
+}
+
+/// Records a wake-up, and the ticks that it missed, each with its own delay: a loop that is blocked for a second must not count as
+/// one late tick of many.
+fn record(delays: &mut Histogram, mut nanos: i64) {
+    delays.record(nanos.max(0), 1);
+    while nanos > TICK_NANOS {
+        nanos -= TICK_NANOS;
+        delays.record(nanos, 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,8 +121,7 @@ mod tests {
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
-    use crate::traffic::verdict::evidence::{Bounds, Evidence};
-    use crate::traffic::verdict::judge;
+    use crate::traffic::verdict::{Bounds, Evidence, judge};
 
     const MS: i64 = 1_000_000;
 
@@ -167,5 +204,35 @@ mod tests {
         let counts = (evidence.sent, evidence.late, evidence.waited_for_slot);
         assert_eq!((counts, lag.unsent, lag.given_up), ((1, 1, 1), 1, 0));
         assert!(lag.warnings()[0].contains("at most 9.00 s"));
+    }
+
+    #[test]
+    fn a_blocked_loop_is_late_for_as_long_as_it_is_blocked() {
+        let mut delays = Histogram::default();
+        // Nine seconds in time, one blocked.
+        (0..900).for_each(|_| record(&mut delays, 100_000));
+        record(&mut delays, 990_000_000);
+        let evidence = Evidence::measured(&Lag::default(), &delays, Bounds::default(), false);
+        // Of a thousand ticks: those more than 10 ms late, and more than 50 ms.
+        let near = |share: f64, wanted: f64| (share - wanted).abs() < 0.0025;
+        assert!(near(evidence.loop_late, 0.098), "{evidence:?}");
+        assert!(near(evidence.loop_very_late, 0.094), "{evidence:?}");
+        let delay = evidence.event_loop.unwrap();
+        assert_eq!(delay.max, 0.99);
+        assert!(delay.p50 < 0.001 && delay.p99 > 0.8, "{delay:?}");
+    }
+
+    #[tokio::test]
+    async fn it_ticks_from_the_start_of_the_run() {
+        let (clock, live) = (Clock::system(), Arc::<LiveProgress>::default());
+        let delays = of_event_loop(clock.clone(), live.clone());
+        let started = clock.now().plus_nanos(5 * TICK_NANOS);
+        live.began.set(started).unwrap();
+        while delays.lock().count() < 3 {
+            tokio::task::yield_now().await;
+            let is_early = clock.now() < started;
+            let has_begun = delays.lock().count() > 0 && is_early;
+            assert!(!has_begun, "it ticked before the run");
+        }
     }
 }

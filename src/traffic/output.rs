@@ -17,7 +17,7 @@ use crate::table::cells::RowWriter;
 
 use super::error::Error;
 use super::folder::Folder;
-use super::plan::{Planned, RunPlan};
+use super::plan::RunPlan;
 
 /// The file of rows during a run. After the first write error it is left as it is, and the run goes on without it.
 #[derive(Debug)]
@@ -29,33 +29,22 @@ pub(super) struct RowFile {
 
 /// All files that a run may leave in its folder, however it ends.
 pub(super) const FILES: [&str; 5] = [ROWS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
-const SCHEDULE_COLUMNS: [&str; 6] = [
-    "index",
-    "scheduled_offset",
-    "input_length",
-    "output_length",
-    "request_id",
-    "data_id",
-];
+const SCHEDULE_COLUMNS: &str =
+    "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
 /// Creates the folder of a run that begins `now`, and writes `schedule.csv`, with offsets in seconds from the start of the run.
 ///
 /// # Errors
 /// The folder holds a run already, or cannot be written.
-pub(super) fn begin(
-    folder: &Folder,
-    plan: &RunPlan,
-    schedule: &[Planned],
-    now: Stamp,
-) -> Result<PathBuf, Error> {
+pub(super) fn begin(folder: &Folder, plan: &RunPlan, now: Stamp) -> Result<PathBuf, Error> {
     let dir = folder.create(&FILES, now)?;
     let path = dir.join(SCHEDULE);
     let written = File::create_new(&path).and_then(|file| {
         let mut rows = csv::Writer::from_writer(file);
-        rows.write_record(SCHEDULE_COLUMNS)?;
+        rows.write_record(SCHEDULE_COLUMNS.split(','))?;
         // Escaped as in `requests.csv`, so that the two files can be joined.
         let escaped = |text: &str| shown_text(text.into()).into_owned();
-        for (index, due, lengths) in plan.requests(schedule) {
+        for (index, due, lengths) in plan.requests() {
             let offset = due.map(|due| format!("{}.{:09}", due / NANOS, due % NANOS));
             rows.write_record([
                 index.to_string(),
@@ -153,10 +142,8 @@ mod tests {
     /// The files of a run in `dir` that has begun.
     fn begun(dir: &Path, line: &str) -> RowFile {
         let folder = Folder::new(Some(dir), true, "unused");
-        let plan = planned(line);
-        let schedule = plan.schedule().unwrap();
         let start = Stamp::from_nanos(NANOS);
-        begin(&folder, &plan, &schedule, start).unwrap();
+        begin(&folder, &planned(line), start).unwrap();
         let facts = RunFacts {
             started: start,
             ended: start,
@@ -181,8 +168,7 @@ mod tests {
         );
         begun(root.path(), &line);
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
-        let heads = SCHEDULE_COLUMNS.join(",");
-        let rows = format!("{heads}\n1,7.500000000,3,4,t-1,\"'=a,b\"\n");
+        let rows = format!("{SCHEDULE_COLUMNS}\n1,7.500000000,3,4,t-1,\"'=a,b\"\n");
         assert_eq!(text, rows);
     }
 

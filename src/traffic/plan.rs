@@ -1,19 +1,25 @@
-//! The plan of a run: what is sent, when and how.
+//! The plan of a run: what is sent, when and how. Made from the flags.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand_distr::Gamma;
+
 use crate::clock::NANOS;
+use crate::report::load::Goal;
 
 mod describe;
-mod from_args;
 
-use super::args::Args;
+use super::args::{Args, ArrivalSource, DatasetName, value_name};
+use super::arrival::curve::Curve;
 use super::arrival::{Arrival, Gaps};
-use super::client::ClientOptions;
+use super::client::{ClientOptions, api_key};
+use super::download;
 use super::error::Error;
-use super::shard::Shard;
-use super::workload::dataset::{Dataset, Lengths};
+use super::workload::dataset::{Content, Dataset, Lengths};
+use super::workload::trace::{Limits, MAX_KEPT};
+use super::workload::{custom, sharegpt, source, trace};
 
 /// Everything that a run needs.
 #[derive(Clone, Debug)]
@@ -26,6 +32,8 @@ pub struct RunPlan {
     pub dataset: Arc<Dataset>,
     /// When to send.
     pub arrival: Arrival,
+    /// When the requests (or conversations) of all shards begin, in nanoseconds from the start of the run.
+    pub offsets: Arc<[i64]>,
     /// The turns of a conversation, at most; 1 without conversations.
     pub max_turns: usize,
     /// The id of request `i` is `PREFIX-i`. Characters of a header value, without blanks.
@@ -34,118 +42,224 @@ pub struct RunPlan {
     pub check_target: bool,
 }
 
-/// One request of the schedule, or the first turn of a conversation.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Planned {
-    /// Its index in the schedule of all shards.
-    pub number: u64,
-    /// Nanoseconds from the start of the run.
-    pub offset_nanos: i64,
-}
-
 /// More requests in one run are taken for a typing error.
 const MAX_REQUESTS: usize = 10_000_000;
 
 /// Converts a duration to nanoseconds; saturates.
-pub(super) fn nanos(duration: Duration) -> i64 {
+fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// The number of requests where neither number nor duration is given, as in SGLang's benchmark.
-pub(super) const DEFAULT_REQUESTS: usize = 1000;
+const DEFAULT_REQUESTS: usize = 1000;
 
 impl Args {
-    /// Returns how many requests the flags ask for; `None` leaves it to the data set.
+    /// Makes the plan.
     ///
     /// # Errors
-    /// [`Error::Usage`]: the run would have no end.
-    pub(super) fn requested_count(&self, arrival: &Arrival) -> Result<Option<usize>, Error> {
-        match (self.num_prompts, self.duration) {
-            (None, Some(_)) if *arrival == Arrival::AtOnce => {
-                let message = "with --request-rate inf all requests are due at once, so --duration \
-                    cannot end them: add --num-prompts or a rate";
-                Err(Error::Usage(message.to_owned()))
-            }
-            (None, None) => Ok(None),
-            (count, _) => {
-                let limit = count.unwrap_or(usize::MAX).min(MAX_REQUESTS + 1);
-                Ok(Some(self.offsets(arrival).take(limit).count()))
-            }
-        }
-    }
-
-    /// The offsets of the requests that are due before the duration ends, in nanoseconds.
-    fn offsets(&self, arrival: &Arrival) -> impl Iterator<Item = i64> + use<> {
-        let end = self.duration.map_or(i64::MAX, nanos);
-        let offsets = arrival.offsets(self.seed);
-        offsets.take_while(move |offset| *offset < end)
-    }
-}
-
-impl RunPlan {
-    /// Computes the schedule of this shard.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if it has no end, too many requests, fewer than asked for, or none.
-    pub fn schedule(&self) -> Result<Vec<Planned>, Error> {
-        let offsets = self.all_offsets()?;
-        let (count, shard) = (offsets.len(), self.args.shard);
-        let planned = (0..).zip(offsets).map(|(number, offset_nanos)| Planned {
-            number,
-            offset_nanos,
-        });
-        let is_own = |one: &Planned| shard.is_none_or(|shard| shard.holds(one.number as usize));
-        let own: Vec<Planned> = planned.filter(is_own).collect();
-        match shard {
-            Some(shard) if own.is_empty() => Err(Error::Usage(format!(
-                "--shard {shard}: has none of the {count} requests; use fewer shards"
+    /// [`Error::Usage`]: values that do not go together, a data set that cannot be read, a schedule that has no end, too many requests,
+    /// fewer than asked for, or none.
+    pub fn plan(&self) -> Result<RunPlan, Error> {
+        let mut args = self.clone();
+        let end = self.rate_curve.as_ref().map(Curve::end);
+        let end = end.filter(|_| self.num_prompts.is_none());
+        args.duration = self.duration.or(end.map(Duration::from_secs_f64));
+        Goal::each_once(&args.goodput).map_err(Error::Usage)?;
+        let arrival = args.arrival()?;
+        let max_turns = args.data.turns(args.conversation.turns)?;
+        let mut dataset = args.dataset(&arrival, max_turns)?;
+        let arrival = dataset.times.take().map_or(arrival, Arrival::At);
+        let offsets = args.offsets(&arrival, max_turns, dataset.count)?;
+        let plan = RunPlan {
+            client: self.client()?,
+            max_turns,
+            arrival,
+            offsets: offsets.into(),
+            dataset: Arc::new(dataset),
+            request_id_prefix: self.id_prefix(),
+            check_target: true,
+            args,
+        };
+        plan.check()?;
+        match self.shard {
+            Some(shard) if plan.schedule().next().is_none() => Err(Error::Usage(format!(
+                "--shard {shard}: has none of the {} requests; use fewer shards",
+                plan.offsets.len()
             ))),
-            _ => Ok(own),
+            _ => Ok(plan),
         }
     }
 
-    /// Computes when the requests (or conversations) of all shards begin, in nanoseconds from the start of the run.
+    /// Returns the flags with `--dataset-path` filled in for a data set that can be downloaded.
     ///
     /// # Errors
-    /// As [`RunPlan::schedule`].
-    pub(super) fn all_offsets(&self) -> Result<Vec<i64>, Error> {
-        let args = &self.args;
-        let count = args.requested_count(&self.arrival)?.or(self.dataset.count);
-        let count = count.unwrap_or(DEFAULT_REQUESTS);
-        if count.saturating_mul(self.max_turns) > MAX_REQUESTS {
+    /// The download failed.
+    pub(in crate::traffic) async fn with_downloads(&self) -> Result<Args, Error> {
+        let mut args = self.clone();
+        if self.data.dataset_name == DatasetName::Sharegpt && self.data.dataset_path.is_none() {
+            // The variable of Hugging Face's own client.
+            let mirror = std::env::var("HF_ENDPOINT").ok();
+            let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
+            args.data.dataset_path = Some(download::sharegpt(&download::cache(), mirror).await?);
+        }
+        Ok(args)
+    }
+
+    /// The arrival process that the flags of rate and burstiness describe.
+    fn arrival(&self) -> Result<Arrival, Error> {
+        let usage = |message: &str| Error::Usage(message.to_owned());
+        let gaps = match self.data.arrival {
+            Some(ArrivalSource::Constant) if self.burstiness == 1.0 => Gaps::Constant,
+            _ if self.burstiness == 1.0 => Gaps::Exponential,
+            None | Some(ArrivalSource::Gamma) => {
+                let gamma = Gamma::new(self.burstiness, 1.0 / self.burstiness);
+                Gaps::Gamma(gamma.map_err(|error| usage(&format!("--burstiness: {error}")))?)
+            }
+            _ => return Err(usage("--burstiness: goes with --arrival gamma")),
+        };
+        match &self.rate_curve {
+            None => Ok(Arrival::new(self.request_rate, gaps)),
+            Some(curve) => Ok(Arrival::Process {
+                gaps,
+                rate: curve.clone(),
+            }),
+        }
+    }
+
+    fn client(&self) -> Result<ClientOptions, Error> {
+        Ok(ClientOptions {
+            tls: self.tls.tls(&self.base_url).map_err(Error::Usage)?,
+            target: self.base_url.clone(),
+            upstream: self.upstream_kind,
+            api_key: api_key(self.api_key.as_deref()).map_err(Error::Usage)?,
+            headers: self.header.clone(),
+            reuse: !self.disable_connection_reuse,
+            request_timeout: self.request_timeout_s,
+        })
+    }
+
+    /// The prefix of the requests' ids. By default it is random, as ids of two runs must differ even if their seeds do not; but all
+    /// shards of a run must have the same.
+    fn id_prefix(&self) -> String {
+        match (&self.request_id_prefix, self.shard, self.start_at) {
+            (Some(prefix), ..) => prefix.clone(),
+            (None, None, _) => format!("qs-{:08x}", rand::random::<u32>()),
+            (None, Some(_), Some(at)) => format!("qs-{}-{}", self.seed, at.compact_utc()),
+            (None, Some(_), None) => format!("qs-{}", self.seed),
+        }
+    }
+
+    /// Reads or generates the data set, with conversations of at most `turns`. `arrival` is the process that the flags describe.
+    fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<Dataset, Error> {
+        use DatasetName::*;
+        let (data, seed) = (&self.data, self.seed);
+        let speed = data.speed(arrival)?;
+        // A cast saturates.
+        let end = |(speed, duration)| (nanos(duration) as f64 * speed) as i64;
+        let limits = Limits {
+            count: self.num_prompts.unwrap_or(usize::MAX),
+            end: speed.zip(self.duration).map_or(i64::MAX, end),
+            kept: MAX_KEPT,
+            speed,
+        };
+        // Clap has checked that those which need a file have one.
+        let path = data.dataset_path.as_deref();
+        let file = path.unwrap_or(Path::new(""));
+        let generated = match data.dataset_name {
+            Custom => return source::read(file, |file| custom::read(file)),
+            Sharegpt => {
+                let count = self.offsets(arrival, turns, None)?.len();
+                let lengths = &data.sharegpt;
+                return source::read(file, |file| {
+                    sharegpt::read(file, lengths, count, turns, seed)
+                });
+            }
+            Mooncake | Azure | Burstgpt => {
+                let is_csv = data.dataset_name != Mooncake;
+                return source::read(file, |file| trace::read(file, is_csv, limits));
+            }
+            Random | Conversations => Dataset::endless(Content::words()),
+            RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),
+            GeneratedSharedPrefix => data.shared_prefix.dataset(seed)?,
+        };
+        match path {
+            Some(_) => Err(Error::Usage(format!(
+                "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
+                file.display(),
+                value_name(data.dataset_name)
+            ))),
+            None => Ok(generated),
+        }
+    }
+
+    /// Computes when the requests (or conversations) of all shards begin, in nanoseconds from the start of the run: as many as the flags
+    /// say, or as the data set has.
+    fn offsets(
+        &self,
+        arrival: &Arrival,
+        max_turns: usize,
+        in_dataset: Option<usize>,
+    ) -> Result<Vec<i64>, Error> {
+        let (duration, count) = (self.duration.map(nanos), self.num_prompts);
+        if *arrival == Arrival::AtOnce && duration.is_some() && count.is_none() {
+            let message = "with --request-rate inf all requests are due at once, so --duration \
+                cannot end them: add --num-prompts or a rate";
+            return Err(Error::Usage(message.to_owned()));
+        }
+        let most = match duration {
+            Some(_) => MAX_REQUESTS + 1,
+            None => in_dataset.unwrap_or(DEFAULT_REQUESTS),
+        };
+        let end = duration.unwrap_or(i64::MAX);
+        let offsets = arrival.offsets(self.seed).take_while(|at| *at < end);
+        let offsets = offsets.take(count.unwrap_or(most).min(MAX_REQUESTS + 1));
+        let mut offsets: Vec<i64> = offsets.collect();
+        if offsets.len().saturating_mul(max_turns) > MAX_REQUESTS {
             return Err(Error::Usage(format!(
                 "the run would have more than {MAX_REQUESTS} requests: lower --num-prompts, \
                  --request-rate, --duration or --turns"
             )));
         }
-        let mut offsets: Vec<i64> = args.offsets(&self.arrival).take(count).collect();
-        let wanted = args.num_prompts.filter(|_| args.duration.is_none());
+        let wanted = count.filter(|_| duration.is_none());
         if offsets.len() < wanted.unwrap_or(1) {
             return Err(Error::Usage(format!(
                 "the schedule has {} requests: lower --num-prompts, or raise --duration, --request-rate or --rate-curve",
                 offsets.len()
             )));
         }
-        if args.exact_rate {
-            self.scale_to_rate(&mut offsets);
+        if self.exact_rate {
+            scale_to_rate(&mut offsets, arrival);
         }
         Ok(offsets)
     }
+}
 
-    /// Scales the gaps of a process of constant rate so that their mean is exactly that rate's. A Poisson process becomes one with a
-    /// given number of requests in the same time.
-    fn scale_to_rate(&self, offsets: &mut [i64]) {
-        if let Arrival::Process { gaps, rate } = &self.arrival
-            && *gaps != Gaps::Constant
-            && let (Some(rate), [first, .., last]) = (rate.mean(0.0), &*offsets)
-            && first < last
-        {
-            let wanted = (offsets.len() - 1) as f64 / rate * NANOS as f64;
-            let factor = wanted / (last - first) as f64;
-            for offset in offsets {
-                *offset = (*offset as f64 * factor).round() as i64;
-            }
+/// Scales the gaps of a process of constant rate so that their mean is exactly that rate's. A Poisson process becomes one with a given
+/// number of requests in the same time.
+fn scale_to_rate(offsets: &mut [i64], arrival: &Arrival) {
+    if let Arrival::Process { gaps, rate } = arrival
+        && *gaps != Gaps::Constant
+        && let (Some(rate), [first, .., last]) = (rate.mean(0.0), &*offsets)
+        && first < last
+    {
+        let wanted = (offsets.len() - 1) as f64 / rate * NANOS as f64;
+        let factor = wanted / (last - first) as f64;
+        for offset in offsets {
+            *offset = (*offset as f64 * factor).round() as i64;
         }
+    }
+}
+
+impl RunPlan {
+    /// The requests (or conversations) of this shard: each with its number in the schedule of all shards, and when it begins, in
+    /// nanoseconds from the start of the run.
+    pub fn schedule(&self) -> impl Iterator<Item = (u64, i64)> {
+        let all = (0..).zip(self.offsets.iter().copied());
+        let (first, step) = self
+            .args
+            .shard
+            .map_or((0, 1), |shard| (shard.index, shard.count));
+        all.skip(first).step_by(step)
     }
 
     /// Returns the index, among all requests of all shards, of a turn (from 0) of a request or conversation. The same index is the
@@ -154,43 +268,34 @@ impl RunPlan {
         number as usize * self.max_turns + turn
     }
 
-    /// Returns all requests of a schedule: index, offset in nanoseconds (`None` for a later turn of a conversation, which depends on
+    /// Returns all requests of this shard: index, offset in nanoseconds (`None` for a later turn of a conversation, which depends on
     /// the replies before it), and lengths.
-    pub fn requests<'a>(
-        &'a self,
-        schedule: &'a [Planned],
-    ) -> impl Iterator<Item = (usize, Option<i64>, Lengths)> + 'a {
-        schedule.iter().flat_map(move |planned| {
-            let number = planned.number;
+    pub fn requests(&self) -> impl Iterator<Item = (usize, Option<i64>, Lengths)> {
+        self.schedule().flat_map(move |(number, offset)| {
             (0..self.turns(number)).map(move |turn| {
-                let due = (turn == 0).then_some(planned.offset_nanos);
+                let due = (turn == 0).then_some(offset);
                 let lengths = self.turn_lengths(number, turn);
                 (self.request_index(number, turn), due, lengths)
             })
         })
     }
 
-    /// The number of requests of a schedule, counting every turn.
-    pub fn count(&self, schedule: &[Planned]) -> usize {
-        let turns = schedule.iter().map(|planned| self.turns(planned.number));
-        turns.sum()
+    /// The number of requests of this shard, counting every turn.
+    pub fn count(&self) -> usize {
+        self.schedule().map(|(number, _)| self.turns(number)).sum()
     }
 
     /// The rate of the schedule of all shards, in requests (or conversations) per second; the mean where it changes. `None`: all at
     /// once.
     pub fn offered_rate(&self) -> Option<f64> {
-        let duration = self.args.duration.map(nanos);
-        let last = || {
-            let count = self.args.num_prompts?.checked_sub(1)?;
-            self.arrival.offsets(self.args.seed).nth(count)
-        };
-        self.arrival
-            .rate(duration.or_else(last).unwrap_or_default())
+        let end = self.args.duration.map(nanos);
+        let end = end.or(self.offsets.last().copied());
+        self.arrival.rate(end.unwrap_or_default())
     }
 
     /// The rate of this shard's schedule.
     pub fn shard_rate(&self) -> Option<f64> {
-        let parts = self.args.shard.map_or(1, Shard::count);
+        let parts = self.args.shard.map_or(1, |shard| shard.count);
         self.offered_rate().map(|rate| rate / parts as f64)
     }
 

@@ -1,15 +1,19 @@
-//! Records the rows of a run. A row is final when its request has ended.
+//! Records the rows of a run. A row is final when its request has ended, or with `--engine-logs` when its server has logged it: the logs
+//! hold the times of streamed chats that the responses lack.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, NANOS, Stamp};
+use crate::engine::join::EndedRequest;
+use crate::engine::join_table::{JoinTable, Joined};
+use crate::engine::request_log::LogFolder;
 use crate::request::row::Row;
+use crate::request::sequence::TimingSource;
 
 use super::client::Exchange;
 use super::clocks::Clocks;
-use super::engine_logs::EngineLogs;
 use super::error::Error;
 use super::lag::Lag;
 use super::output::RowFile;
@@ -35,9 +39,6 @@ pub(super) struct Recorder {
     pub(super) lag: Lag,
 }
 
-/// The longest wait for the next exchange while no row waits for a log.
-const IDLE_WAIT: Duration = Duration::from_secs(3600);
-
 impl Recorder {
     /// Has recorded nothing yet.
     pub(super) fn new(clock: Clock, outputs: Outputs) -> Recorder {
@@ -52,18 +53,15 @@ impl Recorder {
 
     /// Records all exchanges until their senders are gone. Blocks.
     pub(super) fn record_all(mut self, ended: &Receiver<Exchange>) -> Recorder {
+        let period = Duration::from_nanos(EngineLogs::READ_PERIOD_NANOS.unsigned_abs());
         loop {
-            let wait = match self.has_waiting() {
-                true => Duration::from_nanos(EngineLogs::READ_PERIOD_NANOS.unsigned_abs()),
-                false => IDLE_WAIT,
-            };
             let exchange = match ended.try_recv() {
                 Err(TryRecvError::Empty) => {
                     // Nothing else to do: flush, so that the rows survive this process.
                     if let Some(file) = &mut self.outputs.file {
                         file.flush();
                     }
-                    ended.recv_timeout(wait)
+                    ended.recv_timeout(period)
                 }
                 received => received.map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -96,13 +94,6 @@ impl Recorder {
         }
     }
 
-    fn has_waiting(&self) -> bool {
-        self.outputs
-            .logs
-            .as_ref()
-            .is_some_and(EngineLogs::has_waiting)
-    }
-
     fn write(&mut self, rows: Vec<Row>) {
         let rows = Row::ended(rows);
         if let Some(spans) = &self.outputs.spans {
@@ -116,7 +107,9 @@ impl Recorder {
 
     /// Completes the file. Returns its path, the error if it is incomplete, and a warning about lost spans. Blocks.
     pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
-        while self.has_waiting() {
+        let has_waiting =
+            |outputs: &Outputs| outputs.logs.as_ref().is_some_and(EngineLogs::has_waiting);
+        while has_waiting(&self.outputs) {
             let next = self.clock.now().plus_nanos(EngineLogs::READ_PERIOD_NANOS);
             self.clock.sleep_until(next);
             self.write_joined();
@@ -127,5 +120,72 @@ impl Recorder {
             None => (PathBuf::new(), Ok(())),
         };
         (path, written, spans)
+    }
+}
+
+/// The logs of a folder since the beginning of a run, and the requests that wait for their lines.
+#[derive(Debug)]
+pub(super) struct EngineLogs {
+    folder: LogFolder,
+    table: JoinTable,
+    last_read: Stamp,
+    /// Requests that do not wait, or no longer.
+    ready: Vec<Joined>,
+}
+
+/// How long a request waits for its line. A server writes it when the response has ended, and never if the client left.
+const LINE_TIMEOUT_NANOS: i64 = 2 * NANOS;
+/// How many requests may wait at once.
+const MAX_WAITING: usize = 16_384;
+
+impl EngineLogs {
+    /// How often the logs are read.
+    pub(super) const READ_PERIOD_NANOS: i64 = NANOS / 5;
+
+    /// Begins with the lines that are written from now on: earlier ones are not of this run.
+    pub(super) fn begin(folder: &Path) -> EngineLogs {
+        let mut folder = LogFolder::new(folder.to_owned());
+        folder.poll();
+        EngineLogs {
+            folder,
+            table: JoinTable::new(MAX_WAITING),
+            last_read: Stamp::from_nanos(0),
+            ready: Vec::new(),
+        }
+    }
+
+    /// Takes the rows of a request that ended `now`. They wait for its line, unless there can be none or nothing is missing.
+    pub(super) fn wait(&mut self, rows: Vec<Row>, now: Stamp) {
+        let has_id = rows.iter().any(|row| row.engine_id.is_some());
+        let ended = EndedRequest {
+            rows,
+            expected_source: TimingSource::Log,
+            at: now,
+            deadline: now.plus_nanos(LINE_TIMEOUT_NANOS),
+        };
+        let ready = match has_id {
+            true => self.table.add_request(ended).err(),
+            false => Some(ended),
+        };
+        self.ready.extend(ready.map(Joined::without));
+    }
+
+    /// Whether any request waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.table.waiting() > 0
+    }
+
+    /// Returns the requests that no longer wait, with what their lines report.
+    pub(super) fn ready(&mut self, now: Stamp) -> Vec<Joined> {
+        if self.has_waiting() && now.nanos_since(self.last_read) >= EngineLogs::READ_PERIOD_NANOS {
+            self.last_read = now;
+            let table = &mut self.table;
+            for line in self.folder.poll() {
+                table.add_log_line(line, now);
+            }
+            self.ready.extend(table.take_ready(now));
+            drop(table.forget(now));
+        }
+        std::mem::take(&mut self.ready)
     }
 }

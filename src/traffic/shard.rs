@@ -6,20 +6,10 @@ use std::str::FromStr;
 /// One of `count` generators that share a schedule; it sends every `count`-th request (or conversation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    index: usize,
-    count: usize,
-}
-
-impl Shard {
+    /// Its number, from 0.
+    pub index: usize,
     /// The number of shards.
-    pub fn count(self) -> usize {
-        self.count
-    }
-
-    /// Whether this shard sends request (or conversation) `number` of the whole schedule.
-    pub fn holds(self, number: usize) -> bool {
-        number % self.count == self.index
-    }
+    pub count: usize,
 }
 
 impl FromStr for Shard {

@@ -3,14 +3,16 @@
 //!
 //! Pure. It judges effects (late sends, a late event loop, a load other than the one asked for), not their causes.
 
-pub mod evidence;
-#[cfg(test)]
-mod tests;
+use serde::Serialize;
 
-use evidence::Evidence;
-
+use crate::clock::{NANOS, seconds};
 use crate::report::files::{Grade, Verdict};
+use crate::report::load::Summary;
+use crate::stats::Histogram;
 use crate::units::{duration, percent};
+
+use super::driver::Run;
+use super::lag::Lag;
 
 /// A figure with two limits: above the first the run is degraded, above the second invalid; `None`: it never is by this figure alone.
 type Limit = (fn(&Evidence) -> f64, f64, Option<f64>);
@@ -160,3 +162,160 @@ fn event_loop_reason(evidence: &Evidence) -> String {
          (p99 {p99}, at most {max}): what arrived then has times that are too late"
     )
 }
+
+/// The limits above which a send, or the event loop, is late; in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bounds {
+    /// Late enough to show in the figures.
+    pub slight: f64,
+    /// Late enough to spoil them.
+    pub gross: f64,
+}
+
+/// The slight limit as a share of the median time to the first token (or of the response, if there are no tokens): a client that is
+/// a tenth of it late adds a tenth to what it measures.
+const SLIGHT_SHARE: f64 = 0.1;
+/// The gross limit as a share of the same: with half of it added, the figure is the client's as much as the server's.
+const GROSS_SHARE: f64 = 0.5;
+/// The range of the slight limit. The system's scheduler gives other processes some milliseconds at a time, which is not the
+/// generator's fault.
+const SLIGHT_RANGE: (f64, f64) = (0.010, 0.100);
+/// The range of the gross limit. However slow the server, half a second late is another load; and a starved client measures long
+/// times, which must not excuse it.
+const GROSS_RANGE: (f64, f64) = (0.050, 0.500);
+
+/// How late something was over a run, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Delay {
+    /// The median, over time or over requests.
+    pub p50: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+    /// The maximum.
+    pub max: f64,
+}
+
+/// What a run is judged by. What was not measured is `None`, and not judged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Evidence {
+    /// Requests of the whole schedule.
+    pub scheduled: u64,
+    /// Requests that were due.
+    pub due: u64,
+    /// Requests that were sent.
+    pub sent: u64,
+    /// Requests that were not sent because the run was stopped: they were not due yet, or waited for a slot or connection.
+    pub unsent: u64,
+    /// Requests in flight that were given up when the run was stopped.
+    pub given_up: u64,
+    /// Requests that failed, without those given up.
+    pub failed: u64,
+    /// Requests that got no connection because this machine had no file descriptors or ports left.
+    pub dropped: u64,
+    /// Requests that waited for a `--max-concurrency` slot; not the generator's fault.
+    pub waited_for_slot: u64,
+    /// How late requests were sent (sent − scheduled), without waits for slots and connections.
+    pub lag: Option<Delay>,
+    /// Requests sent later than [`Bounds::slight`].
+    pub late: u64,
+    /// Requests sent later than [`Bounds::gross`].
+    pub very_late: u64,
+    /// How late the event loop woke up, over time.
+    pub event_loop: Option<Delay>,
+    /// The share of time in which the event loop was later than [`Bounds::slight`].
+    pub loop_late: f64,
+    /// The share of time in which it was later than [`Bounds::gross`].
+    pub loop_very_late: f64,
+    /// Above which delays it is late.
+    pub bounds: Bounds,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds::of(None)
+    }
+}
+
+impl Bounds {
+    /// The limits for a median time to the first token (or of the response) of `typical` seconds.
+    pub fn of(typical: Option<f64>) -> Bounds {
+        let limit =
+            |share: f64, (min, max): (f64, f64)| (share * typical.unwrap_or(0.0)).clamp(min, max);
+        Bounds {
+            slight: limit(SLIGHT_SHARE, SLIGHT_RANGE),
+            gross: limit(GROSS_SHARE, GROSS_RANGE),
+        }
+    }
+
+    /// Counts the delays above each of the two.
+    fn count_above(self, delays: &Histogram) -> [u64; 2] {
+        let bounds = [self.slight, self.gross].map(|bound| (bound * NANOS as f64) as i64);
+        let counts = delays.counts(&bounds);
+        let from = |index: usize| counts.iter().skip(index).map(|count| u64::from(*count));
+        [from(1).sum(), from(2).sum()]
+    }
+}
+
+impl Delay {
+    /// The quantiles of these delays, within 3.2 %; `None` if there are none.
+    fn of(delays: &Histogram) -> Option<Delay> {
+        let at = |q| delays.quantile(q).map(seconds);
+        Some(Delay {
+            p50: at(0.5)?,
+            p99: at(0.99)?,
+            max: at(1.0)?,
+        })
+    }
+}
+
+impl Evidence {
+    /// What a run leaves: `delays` are those of its event loop.
+    pub(in crate::traffic) fn of(run: &Run, summary: &Summary, delays: &Histogram) -> Evidence {
+        let offsets = &run.plan.offsets;
+        let is_at_once = offsets.first() == offsets.last();
+        let bounds = Bounds::of(summary.typical_wait());
+        let measured = Evidence::measured(&run.lag, delays, bounds, is_at_once);
+        let scheduled = summary.run.scheduled as u64;
+        let not_due = scheduled.saturating_sub(summary.requests());
+        Evidence {
+            scheduled,
+            // Requests that were due and waited for a slot until the stop have rows, but were not sent either.
+            unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
+            given_up: run.lag.given_up,
+            due: summary.requests(),
+            failed: summary.failed(),
+            dropped: run.dropped,
+            ..measured
+        }
+    }
+
+    /// How late sends and event loop were. No machine can send all requests at the same moment: `is_at_once`, none is late.
+    pub(in crate::traffic) fn measured(
+        lag: &Lag,
+        event_loop: &Histogram,
+        bounds: Bounds,
+        is_at_once: bool,
+    ) -> Evidence {
+        let [late, very_late] = match is_at_once {
+            true => [0, 0],
+            false => bounds.count_above(&lag.delays),
+        };
+        let share = |count: u64| count as f64 / event_loop.count().max(1) as f64;
+        let [loop_late, loop_very_late] = bounds.count_above(event_loop).map(share);
+        Evidence {
+            sent: lag.delays.count(),
+            waited_for_slot: lag.waited_for_slot,
+            lag: Delay::of(&lag.delays),
+            late,
+            very_late,
+            event_loop: Delay::of(event_loop),
+            loop_late,
+            loop_very_late,
+            bounds,
+            ..Evidence::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,11 +3,13 @@
 //! Pure and seeded: request `i` is a function of the seed, `i` and the workload's settings, so a longer run begins with the requests
 //! of a shorter one, and neither rate nor schedule changes them.
 
-use std::sync::Arc;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Exp1};
 use ring::digest;
 use serde_json::{Map, Value, json};
 
@@ -20,16 +22,21 @@ pub mod shared_prefix;
 pub mod sharegpt;
 pub mod source;
 pub mod trace;
-pub mod words;
 
 use super::args::value_name;
 use super::error::Error;
 use super::plan::RunPlan;
+use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
 pub use backend::Backend;
 use conversation::FollowUp;
 use dataset::{Content, Entry, LaterTurns, Lengths};
 use source::hex;
+
+/// Short common words, each of which is one token for most tokenizers.
+const WORDS: &str = include_str!("workload/words.txt");
+
+static WORD_LIST: LazyLock<Vec<&str>> = LazyLock::new(|| WORDS.split_ascii_whitespace().collect());
 
 /// The first random stream of the parts that prompts share: the words of a group, or of a trace's block.
 const PART_STREAMS: u64 = 1 << 62;
@@ -48,14 +55,14 @@ impl RunPlan {
     /// # Errors
     /// [`Error::Usage`] names what it cannot send, and the backends that can.
     pub fn check(&self) -> Result<(), Error> {
-        use Backend::{OpenaiChat, Sglang, SglangOai, SglangOaiChat};
         let backend = self.args.backend;
-        let refused = |(index, entry): (usize, &Arc<Entry>)| match (&entry.content, backend) {
-            (Content::Ids(_), SglangOaiChat | OpenaiChat) => Some((
+        let is_chat = backend.endpoint() == Endpoint::Chat;
+        let refused = |(index, entry): (usize, &Arc<Entry>)| match entry.content {
+            Content::Ids(_) if is_chat => Some((
                 "--dataset-name random-ids (a chat has no token ids)".to_owned(),
                 "--backend sglang or sglang-oai, or --dataset-name random",
             )),
-            (Content::Messages(_), Sglang | SglangOai) => Some((
+            Content::Messages(_) if !is_chat => Some((
                 format!("the `messages` of data set entry {}", index + 1),
                 "--backend sglang-oai-chat or openai-chat",
             )),
@@ -113,19 +120,20 @@ impl RunPlan {
         let index = turn.checked_sub(1)?;
         let later = &self.dataset.entry(number).later;
         let mut rng = self.rng(TURN_STREAMS | number << TURN_BITS | turn as u64);
-        let think_ns = self.args.conversation.think_nanos(&mut rng);
+        let factor: f64 = Exp1.sample(&mut rng);
+        let think = self.args.conversation.think_time_s.as_secs_f64() * factor;
         let (text, output_length) = match later {
             LaterTurns::Given(texts) => texts.get(index)?.clone(),
             LaterTurns::Random => {
                 let words = self.draw_length(self.args.conversation.follow_up_len, &mut rng);
                 let output = self.draw_length(self.args.random_output_len, &mut rng);
                 let mut text = String::new();
-                words::append(&mut text, words, &mut rng);
+                append_words(&mut text, words, &mut rng);
                 (text, output)
             }
         };
         Some(FollowUp {
-            think_ns,
+            think_ns: (think * NANOS as f64).round() as i64,
             text,
             output_length,
         })
@@ -144,14 +152,11 @@ impl RunPlan {
     /// Computes the SHA-256 of the load of all shards, hexadecimal. Of each request it covers the offset in nanoseconds, the length of
     /// the body, and the body; of each later turn the think time, the requested tokens, the length of the text, and the text (all
     /// numbers in eight bytes, little endian). The model's name is left out: it is no property of the load.
-    ///
-    /// # Errors
-    /// As [`RunPlan::schedule`].
-    pub fn workload_sha256(&self) -> Result<String, Error> {
+    pub fn workload_sha256(&self) -> String {
         let mut plan = self.clone();
         plan.args.model = None;
         let mut sum = digest::Context::new(&digest::SHA256);
-        for (number, offset) in (0..).zip(self.all_offsets()?) {
+        for (number, offset) in (0..).zip(&*self.offsets) {
             let body = plan.request(number);
             sum.update(&offset.to_le_bytes());
             sum.update(&(body.len() as u64).to_le_bytes());
@@ -163,7 +168,7 @@ impl RunPlan {
                 sum.update(next.text.as_bytes());
             }
         }
-        Ok(hex(sum.finish().as_ref()))
+        hex(sum.finish().as_ref())
     }
 
     /// The random stream `stream` of the run's seed.
@@ -175,7 +180,7 @@ impl RunPlan {
 
     /// Draws a length of at most `max`; `--random-range-ratio` gives the minimum.
     fn draw_length(&self, max: u64, rng: &mut ChaCha8Rng) -> u64 {
-        rng.random_range(words::length_range(max, self.args.random_range_ratio))
+        rng.random_range(length_range(max, self.args.random_range_ratio))
     }
 
     /// Returns the entry of request `number`, and its lengths; those that the entry does not set are drawn, before anything else.
@@ -206,16 +211,13 @@ impl RunPlan {
                 for part in shared_parts {
                     let count = left.min(*words_per_part);
                     let mut part_rng = self.rng(part_streams | (part & PART_MASK));
-                    words::append(&mut text, count, &mut part_rng);
+                    append_words(&mut text, count, &mut part_rng);
                     left -= count;
                 }
                 if *has_own_paragraph {
-                    let mut own = String::new();
-                    words::append(&mut own, left, &mut rng);
-                    text = format!("{text}\n\n{own}");
-                } else {
-                    words::append(&mut text, left, &mut rng);
+                    text.push_str("\n\n");
                 }
+                append_words(&mut text, left, &mut rng);
                 text
             }
             Content::Ids(vocabulary) => {
@@ -236,26 +238,18 @@ impl RunPlan {
     pub fn body(&self, prompt: Value, output: u64) -> Bytes {
         let args = &self.args;
         let (stream, ignore_eos) = (!args.disable_stream, !args.disable_ignore_eos);
-        let mut body = Map::new();
-        let mut set = |key: &str, value| body.insert(key.to_owned(), value);
-        match args.backend {
-            Backend::Sglang => {
-                let sampling = json!({
-                    "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
-                });
-                set("sampling_params", sampling);
-            }
-            Backend::SglangOai | Backend::SglangOaiChat | Backend::OpenaiChat => {
-                set("temperature", json!(0.0));
-                set("max_tokens", json!(output));
-                if args.backend != Backend::OpenaiChat {
-                    set("ignore_eos", json!(ignore_eos));
-                }
-                if stream {
-                    // Without it a stream does not report its number of tokens.
-                    set("stream_options", json!({"include_usage": true}));
-                }
-            }
+        let mut body = match args.backend {
+            Backend::Sglang => json!({"sampling_params": {
+                "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
+            }}),
+            _ => json!({"temperature": 0.0, "max_tokens": output}),
+        };
+        if let Backend::SglangOai | Backend::SglangOaiChat = args.backend {
+            body["ignore_eos"] = json!(ignore_eos);
+        }
+        if stream && args.backend != Backend::Sglang {
+            // Without it a stream does not report its number of tokens.
+            body["stream_options"] = json!({"include_usage": true});
         }
         let field = match args.backend {
             Backend::Sglang if prompt.is_string() => "text",
@@ -263,16 +257,34 @@ impl RunPlan {
             Backend::SglangOai => "prompt",
             Backend::SglangOaiChat | Backend::OpenaiChat => "messages",
         };
-        set(field, prompt);
-        set("stream", Value::Bool(stream));
+        body[field] = prompt;
+        body["stream"] = json!(stream);
         if let Some(model) = &args.model {
-            set("model", json!(model));
+            body["model"] = json!(model);
         }
-        if let Some(extra) = &args.extra_request_body {
-            merge(&mut body, extra);
+        if let Some((body, extra)) = body.as_object_mut().zip(args.extra_request_body.as_ref()) {
+            merge(body, extra);
         }
-        Bytes::from(Value::Object(body).to_string())
+        Bytes::from(body.to_string())
     }
+}
+
+/// Appends `count` words to a text, each after a blank but at the beginning of a paragraph.
+fn append_words(text: &mut String, count: u64, rng: &mut ChaCha8Rng) {
+    for _ in 0..count {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push(' ');
+        }
+        text.push_str(WORD_LIST[rng.random_range(0..WORD_LIST.len())]);
+    }
+}
+
+/// Returns the range of uniformly drawn lengths, as in SGLang's bench_serving: from `ratio` × `max` (rounded down, at least 1) to
+/// `max`. A `max` of 0 counts as 1; a ratio outside of 0 to 1 as the nearer of them.
+fn length_range(max: u64, ratio: f64) -> RangeInclusive<u64> {
+    let high = max.max(1);
+    let low = (max as f64 * ratio) as u64;
+    low.clamp(1, high)..=high
 }
 
 /// Draws token ids below `vocabulary`, without the first ones, which are mostly bytes and special tokens.

@@ -1,19 +1,14 @@
 //! The data sets: their names and flags, what goes with each; when requests are sent.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 
 use crate::traffic::arrival::Arrival;
 use crate::traffic::error::Error;
-use crate::traffic::workload::dataset::{Content, Dataset};
 use crate::traffic::workload::shared_prefix::SharedPrefixArgs;
-use crate::traffic::workload::sharegpt::{Sample, SharegptArgs};
-use crate::traffic::workload::trace::{Limits, Trace};
-use crate::traffic::workload::{custom, source};
+use crate::traffic::workload::sharegpt::SharegptArgs;
 use crate::units::between;
-
-use super::value_name;
 
 /// Where prompts come from.
 #[derive(Clone, Debug, clap::Args)]
@@ -121,45 +116,6 @@ impl DataArgs {
             (_, Some(turns)) => Err(Error::Usage(format!(
                 "--turns {turns}: goes with --dataset-name conversations or sharegpt"
             ))),
-        }
-    }
-
-    /// Reads or generates the data set: `count` requests with conversations of at most `turns`, or so much of a trace. Token ids
-    /// are below `vocab_size`.
-    ///
-    /// # Errors
-    /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
-    pub(in crate::traffic) fn dataset(
-        &self,
-        seed: u64,
-        vocab_size: u32,
-        turns: usize,
-        count: Result<usize, Error>,
-        limits: Limits,
-    ) -> Result<Dataset, Error> {
-        use DatasetName::*;
-        // Clap has checked that those which need a file have one.
-        let path = self.dataset_path.as_deref();
-        let file = path.unwrap_or(Path::new(""));
-        let generated = match self.dataset_name {
-            Custom => return source::read(file, custom::Custom::default()),
-            Sharegpt => {
-                let sample = Sample::new(&self.sharegpt, count?, turns, seed);
-                return source::read(file, sample);
-            }
-            Mooncake => return source::read(file, Trace::new(false, limits)),
-            Azure | Burstgpt => return source::read(file, Trace::new(true, limits)),
-            Random | Conversations => Dataset::endless(Content::words()),
-            RandomIds => Dataset::endless(Content::Ids(vocab_size)),
-            GeneratedSharedPrefix => self.shared_prefix.dataset(seed)?,
-        };
-        match path {
-            Some(_) => Err(Error::Usage(format!(
-                "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
-                file.display(),
-                value_name(self.dataset_name)
-            ))),
-            None => Ok(generated),
         }
     }
 }

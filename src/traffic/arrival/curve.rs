@@ -45,30 +45,6 @@ impl Curve {
         }
     }
 
-    /// The curve through these points of seconds and requests per second.
-    ///
-    /// # Errors
-    /// Names the wrong point and what is expected.
-    pub fn new(points: &[(f64, f64)]) -> Result<Curve, String> {
-        let mut curve: Vec<Point> = Vec::with_capacity(points.len());
-        for &(at, rate) in points {
-            let is_valid = (0.0..=MAX_SECONDS).contains(&at) && (0.0..=MAX_RATE).contains(&rate);
-            let due = match curve.last() {
-                None if is_valid && at == 0.0 => 0.0,
-                Some(before) if is_valid && at >= before.at => {
-                    before.due + (at - before.at) * (before.rate + rate) / 2.0
-                }
-                _ => return Err(format!("point {at}:{rate}: {EXPECTED}")),
-            };
-            curve.push(Point { at, rate, due });
-        }
-        match curve.last() {
-            Some(last) if last.at > 0.0 && last.due > 0.0 => Ok(Curve(curve.into())),
-            Some(last) if last.at > 0.0 => Err("no request is due: a rate must be above 0".into()),
-            _ => Err(EXPECTED.to_owned()),
-        }
-    }
-
     /// The time of the last point, in seconds.
     pub fn end(&self) -> f64 {
         self.0.last().map_or(0.0, |last| last.at)
@@ -115,14 +91,28 @@ impl FromStr for Curve {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Curve, String> {
-        let point = |text: &str| {
-            let (at, rate) = text.trim().split_once(':')?;
-            Some((units::seconds(at.trim())?, units::per_second(rate.trim())?))
-        };
-        let points = text
-            .split(',')
-            .map(|text| point(text).ok_or_else(|| format!("point {}: {EXPECTED}", text.trim())));
-        Curve::new(&points.collect::<Result<Vec<_>, _>>()?)
+        let mut curve: Vec<Point> = Vec::new();
+        for text in text.split(',').map(str::trim) {
+            let wrong = || format!("point {text}: {EXPECTED}");
+            let (at, rate) = text.split_once(':').ok_or_else(wrong)?;
+            let at = units::seconds(at.trim()).filter(|at| (0.0..=MAX_SECONDS).contains(at));
+            let rate =
+                units::per_second(rate.trim()).filter(|rate| (0.0..=MAX_RATE).contains(rate));
+            let (at, rate) = at.zip(rate).ok_or_else(wrong)?;
+            let due = match curve.last() {
+                None if at == 0.0 => 0.0,
+                Some(before) if at >= before.at => {
+                    before.due + (at - before.at) * (before.rate + rate) / 2.0
+                }
+                _ => return Err(wrong()),
+            };
+            curve.push(Point { at, rate, due });
+        }
+        match curve.last() {
+            Some(last) if last.at > 0.0 && last.due > 0.0 => Ok(Curve(curve.into())),
+            Some(last) if last.at > 0.0 => Err("no request is due: a rate must be above 0".into()),
+            _ => Err(EXPECTED.to_owned()),
+        }
     }
 }
 

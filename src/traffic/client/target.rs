@@ -1,7 +1,6 @@
 //! The base URL that requests are sent to.
 
 use std::fmt;
-use std::net::SocketAddr;
 
 use http::{HeaderValue, Uri};
 
@@ -10,9 +9,11 @@ use crate::upstream::Address;
 /// A base URL: `http://host:port` or `https://host:port`, optionally with a path before that of the API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    address: Address,
+    /// Host, port, and whether the scheme is `https`.
+    pub address: Address,
     prefix: String,
-    authority: HeaderValue,
+    /// The `Host` header.
+    pub(super) authority: HeaderValue,
 }
 
 impl Target {
@@ -44,38 +45,9 @@ impl Target {
         })
     }
 
-    /// Whether the scheme is `https`.
-    pub fn is_tls(&self) -> bool {
-        self.address.is_tls()
-    }
-
-    /// The host's name or IP address, without brackets.
-    pub fn host(&self) -> &str {
-        self.address.host()
-    }
-
-    /// The `Host` header.
-    pub fn authority(&self) -> &HeaderValue {
-        &self.authority
-    }
-
-    /// `host:port`, as in the column `host`.
-    pub fn host_and_port(&self) -> String {
-        self.address.name()
-    }
-
     /// The request target for an API path.
     pub fn path(&self, api: &str) -> String {
         format!("{}{api}", self.prefix)
-    }
-
-    /// Resolves the host's addresses.
-    ///
-    /// # Errors
-    /// The resolver's error.
-    pub async fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
-        let found = tokio::net::lookup_host((self.host(), self.address.port())).await?;
-        Ok(found.collect())
     }
 }
 
@@ -116,6 +88,9 @@ http:// | must be like
             );
             assert!(result.contains(expected), "{url}: {result}");
         }
-        assert_eq!(Target::parse("http://[::1]:8000").unwrap().host(), "::1");
+        assert_eq!(
+            Target::parse("http://[::1]:8000").unwrap().address.host(),
+            "::1"
+        );
     }
 }

@@ -4,21 +4,19 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
-use tokio_rustls::rustls::crypto::{
-    CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
-};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, SignatureScheme};
 
 use crate::trust::Roots;
 
 use super::Target;
-use super::socket::Socket;
 
 /// How the certificate of an `https://` server is verified.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -59,14 +57,14 @@ impl TlsArgs {
     /// # Errors
     /// Names the flag, the problem, and what is expected.
     pub fn tls(&self, target: &Target) -> Result<Option<Tls>, String> {
-        if !target.is_tls() {
+        if !target.address.is_tls() {
             let expected = "--ca and --insecure go with an https:// URL, which";
             return match self.ca.is_some() || self.insecure {
                 true => Err(format!("{expected} {target} is not")),
                 false => Ok(None),
             };
         }
-        let name = ServerName::try_from(target.host().to_owned())
+        let name = ServerName::try_from(target.address.host().to_owned())
             .map_err(|_| format!("{target}: the host is no name that a certificate can be for"))?;
         Ok(Some(Tls {
             config: Arc::new(self.config()?),
@@ -79,21 +77,20 @@ impl TlsArgs {
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
-        let roots = match &self.ca {
-            _ if self.insecure => None,
-            Some(path) => Some(
-                Roots::file(path).map_err(|error| format!("--ca {}: {error}", path.display()))?,
-            ),
-            None => {
-                let hint = "give the CA that signed the server's certificate with --ca FILE";
-                Some(Roots::system().map_err(|error| format!("{error}; {hint}"))?)
-            }
-        };
-        let builder = match roots {
-            Some(roots) => builder.with_root_certificates(roots.store()),
-            None => builder
+        let builder = match &self.ca {
+            _ if self.insecure => builder
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(Unverified(provider))),
+            Some(path) => {
+                let of_file = |error| format!("--ca {}: {error}", path.display());
+                let roots = Roots::file(path).map_err(of_file)?;
+                builder.with_root_certificates(roots.store())
+            }
+            None => {
+                let hint = "give the CA that signed the server's certificate with --ca FILE";
+                let roots = Roots::system().map_err(|error| format!("{error}; {hint}"))?;
+                builder.with_root_certificates(roots.store())
+            }
         };
         let mut config = builder.with_no_client_auth();
         config.alpn_protocols = vec![ALPN.to_vec()];
@@ -106,7 +103,10 @@ impl Tls {
     ///
     /// # Errors
     /// What rustls says of the server or its certificate, with a hint.
-    pub(super) async fn connect(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
+    pub(super) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        socket: S,
+    ) -> io::Result<TlsStream<S>> {
         let connector = TlsConnector::from(self.config.clone());
         let stream = connector.connect(self.name.clone(), socket).await;
         stream.map_err(|error| {
@@ -115,7 +115,7 @@ impl Tls {
     }
 }
 
-/// Accepts every certificate (`--insecure`); the signatures of the handshake are verified all the same.
+/// Accepts every certificate and every signature (`--insecure`).
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 
@@ -133,22 +133,20 @@ impl ServerCertVerifier for Unverified {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn verify_tls13_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::NANOS;
+use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::stamps::Stamps;

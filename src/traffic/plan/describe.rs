@@ -6,7 +6,7 @@ use crate::clock::Stamp;
 use crate::traffic::args::{ArrivalSource, DatasetName, value_name};
 use crate::traffic::arrival::curve::Curve;
 
-use super::{Planned, RunPlan};
+use super::RunPlan;
 
 impl RunPlan {
     /// The settings as in `summary.json`, without the API key.
@@ -18,7 +18,7 @@ impl RunPlan {
         let headers: Vec<&str> = args.header.iter().map(|(name, _)| name.as_str()).collect();
         let body = args.extra_request_body.as_ref();
         let body = body.map(crate::secret::masked_members);
-        let (data, source) = (&args.data, self.dataset.source.as_ref());
+        let data = &args.data;
         let is_shared = data.dataset_name == DatasetName::GeneratedSharedPrefix;
         let shared = Some(&data.shared_prefix).filter(|_| is_shared);
         let unit = match data.dataset_name {
@@ -65,8 +65,8 @@ impl RunPlan {
             "leave_out_last": args.leave_out_last.as_secs_f64().to_string(),
             "request_timeout_s": args.request_timeout_s.as_secs_f64(),
             "dataset_name": value_name(data.dataset_name),
-            "dataset_path": source.map(|source| &source.path),
-            "dataset_sha256": source.map(|source| &source.sha256),
+            "dataset_path": data.dataset_path,
+            "dataset_sha256": self.dataset.sha256,
             "trace_speed": has_times.then(|| data.trace_speed.unwrap_or(1.0)),
             "sharegpt_output_len": data.sharegpt.sharegpt_output_len,
             "sharegpt_context_len": data.sharegpt.sharegpt_context_len,
@@ -79,9 +79,9 @@ impl RunPlan {
     }
 
     /// The line that is printed at the start of a run.
-    pub(in crate::traffic) fn announcement(&self, schedule: &[Planned]) -> String {
-        let first = schedule.first().map_or(0, |planned| planned.number);
+    pub(in crate::traffic) fn announcement(&self) -> String {
+        let first = self.schedule().next().map_or(0, |(number, _)| number);
         let first = self.req_id(self.request_index(first, 0));
-        format!("{} requests, ids from {first} on", self.count(schedule))
+        format!("{} requests, ids from {first} on", self.count())
     }
 }

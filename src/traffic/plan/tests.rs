@@ -1,17 +1,16 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::traffic::tests::planned;
+use crate::traffic::shard::Shard;
+use crate::traffic::tests::{planned, refused};
 
 /// Index, offset, id and body of all requests whose offset is known, in order.
 fn sent(plan: &RunPlan) -> Vec<(usize, i64, String, bytes::Bytes)> {
-    let schedule = plan.schedule().unwrap();
-    let request = |planned: &Planned| {
-        let index = plan.request_index(planned.number, 0);
-        let body = plan.request(planned.number);
-        (index, planned.offset_nanos, plan.req_id(index), body)
+    let request = |(number, at)| {
+        let index = plan.request_index(number, 0);
+        (index, at, plan.req_id(index), plan.request(number))
     };
-    schedule.iter().map(request).collect()
+    plan.schedule().map(request).collect()
 }
 
 #[test]
@@ -29,16 +28,13 @@ fn shards_together_send_what_one_generator_sends() {
         let mut together: Vec<_> = parts.iter().flat_map(sent).collect();
         together.sort();
         assert_eq!(together, sent(&whole), "{load}");
-        let all = |plan: &RunPlan| -> Vec<_> {
-            let schedule = plan.schedule().unwrap();
-            plan.requests(&schedule).map(|(index, ..)| index).collect()
-        };
+        let all = |plan: &RunPlan| -> Vec<_> { plan.requests().map(|(index, ..)| index).collect() };
         let mut indices: Vec<usize> = parts.iter().flat_map(all).collect();
         indices.sort_unstable();
         assert_eq!(indices, all(&whole));
         let (rate, share) = (whole.offered_rate(), parts[1].shard_rate());
         assert_eq!(rate, share.map(|share| share * 3.0));
-        let sum = |plan: &RunPlan| plan.workload_sha256().unwrap();
+        let sum = |plan: &RunPlan| plan.workload_sha256();
         assert_eq!(sum(&parts[0]), sum(&whole));
     }
 }
@@ -52,9 +48,8 @@ fn a_trial_sends_at_exactly_the_requested_rate() {
         ("--rate-curve 0:5,10:50,20:18", false),
     ] {
         let mut plan = planned(&format!("{load} --num-prompts 200"));
-        let drawn = plan.all_offsets().unwrap();
         plan.args.exact_rate = true;
-        let sent = plan.all_offsets().unwrap();
+        let (drawn, sent) = (plan.offsets, plan.args.plan().unwrap().offsets);
         assert_eq!(drawn != sent, is_scaled, "{load}");
         if is_scaled {
             let rate = |all: &[i64]| 199.0 * NANOS as f64 / (all[199] - all[0]) as f64;
@@ -63,19 +58,19 @@ fn a_trial_sends_at_exactly_the_requested_rate() {
             let factor = sent[199] as f64 / drawn[199] as f64;
             let is_scaled =
                 |(drawn, sent): (&i64, &i64)| (*drawn as f64 * factor - *sent as f64).abs() < 2.0;
-            assert!(drawn.iter().zip(&sent).all(is_scaled));
+            assert!(drawn.iter().zip(&*sent).all(is_scaled));
         }
     }
     let mut one = planned("--request-rate 18 --num-prompts 1");
     one.args.exact_rate = true;
-    assert_eq!(one.all_offsets().unwrap().len(), 1);
+    assert_eq!(one.args.plan().unwrap().offsets.len(), 1);
 }
 
 #[test]
 fn the_schedule_depends_on_seed_and_rate_alone() {
     let offsets = |more: &str| {
         let plan = planned(&format!("--request-rate 50 {more}"));
-        plan.all_offsets().unwrap()
+        plan.offsets.to_vec()
     };
     let hundred = offsets("--seed 9 --num-prompts 100");
     assert_ne!(offsets("--seed 8 --num-prompts 100"), hundred);
@@ -96,9 +91,9 @@ fn a_shard_must_exist_and_have_requests() {
         let error = wrong.parse::<Shard>().unwrap_err();
         assert!(error.starts_with("must be I/N"), "{wrong}");
     }
-    let none = planned("--num-prompts 2 --shard 2/4").schedule();
+    let none = refused("--num-prompts 2 --shard 2/4");
     let expected = "--shard 2/4: has none of the 2 requests; use fewer shards";
-    assert_eq!(none.unwrap_err().to_string(), expected);
+    assert_eq!(none, expected);
 }
 
 #[test]
@@ -107,15 +102,14 @@ fn the_end_of_a_curve_ends_the_run_unless_count_or_duration_does() {
     // The last rate continues.
     let long = "--num-prompts 300";
     for (more, count) in [("", 100), ("--duration 12", 140), (long, 300)] {
-        let schedule = planned(&format!("{curve} {more}")).schedule();
-        assert_eq!(schedule.unwrap().len(), count, "{more}");
+        let plan = planned(&format!("{curve} {more}"));
+        assert_eq!(plan.offsets.len(), count, "{more}");
     }
     let rate = |line: &str| planned(line).offered_rate();
     assert_eq!(rate("--request-rate 480/min"), Some(8.0));
     let per_minute = "--rate-curve 0:600/min,10:10,10:1200/min --duration 20";
     assert_eq!(rate(per_minute), Some(15.0));
-    let ends = planned("--arrival constant --rate-curve 0:10,10:0 --num-prompts 51");
-    let error = ends.schedule().unwrap_err().to_string();
+    let error = refused("--arrival constant --rate-curve 0:10,10:0 --num-prompts 51");
     assert!(
         error.starts_with("the schedule has 50 requests: lower --num-prompts"),
         "{error}"
@@ -144,7 +138,7 @@ fn think_times_depend_on_the_seed_and_have_the_given_mean() {
 fn the_checksum_depends_on_the_load_and_not_on_the_model() {
     let sum = |line: &str| {
         let line = format!("--backend sglang-oai --num-prompts 5 --random-input-len 9 {line}");
-        planned(&line).workload_sha256().unwrap()
+        planned(&line).workload_sha256()
     };
     let one = sum("--request-rate 9 --model a");
     assert_eq!(sum("--request-rate 9 --model b --max-concurrency 3"), one);

@@ -1,4 +1,3 @@
-use super::evidence::{Bounds, Delay};
 use super::*;
 
 /// A minute at 20 requests per second, without problems.

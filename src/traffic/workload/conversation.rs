@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use rand_chacha::ChaCha8Rng;
-use rand_distr::{Distribution, Exp1};
 use serde_json::{Value, json};
 
-use crate::clock::NANOS;
 use crate::traffic::args::values;
 use crate::units::between;
 
@@ -42,14 +39,6 @@ pub struct FollowUp {
 
 /// More turns are taken for a typing error.
 pub const MAX_TURNS: usize = 1000;
-
-impl ConversationArgs {
-    /// Draws a think time in nanoseconds.
-    pub(super) fn think_nanos(&self, rng: &mut ChaCha8Rng) -> i64 {
-        let factor: f64 = Exp1.sample(rng);
-        (self.think_time_s.as_secs_f64() * factor * NANOS as f64).round() as i64
-    }
-}
 
 impl FollowUp {
     /// Appends a reply and this turn to a prompt: to the messages of a chat, or to a text.

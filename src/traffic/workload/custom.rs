@@ -1,21 +1,18 @@
 //! The user's own data sets: a JSON array or JSON lines of `{"prompt": "…", "completion": "…", "id": "…"}` or
 //! `{"messages": […]}`.
 
+use std::io::BufRead;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::dataset::{Content, Dataset, Entry, LaterTurns, id};
-use super::records::Format;
-
-/// The entries read so far.
-#[derive(Debug, Default)]
-pub struct Custom(Vec<Arc<Entry>>);
+use super::records;
 
 /// An entry of the file.
 #[derive(Debug, Deserialize)]
-pub struct Line {
+struct Line {
     prompt: Option<String>,
     messages: Option<Vec<Value>>,
     completion: Option<String>,
@@ -23,14 +20,17 @@ pub struct Line {
     id: Value,
 }
 
-impl Format for Custom {
-    type Record = Line;
+/// What a file must be.
+const EXPECTED: &str =
+    "must be a JSON array or JSON lines of {\"prompt\", \"completion\", \"id\"} or {\"messages\"}";
 
-    fn expected(&self) -> &'static str {
-        "must be a JSON array or JSON lines of {\"prompt\", \"completion\", \"id\"} or {\"messages\"}"
-    }
-
-    fn add(&mut self, line: Line) -> Result<bool, String> {
+/// Reads the entries of a file.
+///
+/// # Errors
+/// What is wrong with it, and where; to be appended to its name.
+pub fn read(file: impl BufRead) -> Result<Dataset, String> {
+    let mut entries = Vec::new();
+    records::read(file, &[], EXPECTED, |line: Line| {
         let messages = line.messages.filter(|messages| !messages.is_empty());
         let (input, content) = match (line.prompt, messages) {
             (None, None) => return Err("has neither `prompt` nor `messages`".to_owned()),
@@ -44,7 +44,7 @@ impl Format for Custom {
             }
             (Some(prompt), _) => (count_words(&prompt), Content::Text(prompt)),
         };
-        self.0.push(Arc::new(Entry {
+        entries.push(Arc::new(Entry {
             input: Some(input),
             output: line.completion.map(|text| count_words(&text).max(1)),
             data_id: id(line.id),
@@ -52,13 +52,10 @@ impl Format for Custom {
             later: LaterTurns::Given(Vec::new()),
         }));
         Ok(true)
-    }
-
-    fn finish(self) -> Result<Dataset, String> {
-        match self.0.is_empty() {
-            true => Err(format!("holds no entries; {}", self.expected())),
-            false => Ok(Dataset::of(self.0)),
-        }
+    })?;
+    match entries.is_empty() {
+        true => Err(format!(": holds no entries; {EXPECTED}")),
+        false => Ok(Dataset::of(entries)),
     }
 }
 

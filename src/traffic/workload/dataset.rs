@@ -1,6 +1,5 @@
 //! Data sets: entries with their lengths and contents.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -14,17 +13,8 @@ pub struct Dataset {
     pub count: Option<usize>,
     /// The offsets of its requests in nanoseconds, in order; `None` if their times are not used.
     pub times: Option<Arc<[i64]>>,
-    /// The file that it was read from; `None` if it is generated.
-    pub source: Option<Source>,
-}
-
-/// The file that a data set was read from.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Source {
-    /// Its path.
-    pub path: PathBuf,
-    /// The SHA-256 of the whole file, hexadecimal.
-    pub sha256: String,
+    /// The SHA-256, hexadecimal, of the whole file that it was read from; `None` if it is generated.
+    pub sha256: Option<String>,
 }
 
 /// An entry of a data set: a request, or a conversation.
@@ -123,7 +113,7 @@ impl Dataset {
             count: Some(entries.len()),
             entries,
             times: None,
-            source: None,
+            sha256: None,
         }
     }
 

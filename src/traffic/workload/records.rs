@@ -4,61 +4,42 @@ use std::fmt;
 use std::io::BufRead;
 
 use csv::{ErrorKind, Position, ReaderBuilder, StringRecord, Terminator, Trim};
-use serde::de::{
-    Deserialize as _, DeserializeOwned, Deserializer as _, Error as _, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeOwned, Deserializer as _, Error as _, SeqAccess, Visitor};
 use serde_path_to_error::{Path, Track};
 
-use super::dataset::Dataset;
+/// Takes the next record; returns whether to read on, or what is wrong with it.
+type Add<'a, R> = &'a mut dyn FnMut(R) -> Result<bool, String>;
 
-/// A file format of a data set.
-pub trait Format {
-    /// A record of the file.
-    type Record: DeserializeOwned;
-    /// The columns that a CSV file must have, each with its two possible names; `None` for JSON.
-    fn columns(&self) -> Option<&'static [[&'static str; 2]]> {
-        None
-    }
-
-    /// Describes the format, for error messages.
-    fn expected(&self) -> &'static str;
-
-    /// Adds the next record; returns whether to read on.
-    ///
-    /// # Errors
-    /// What is wrong with the record.
-    fn add(&mut self, record: Self::Record) -> Result<bool, String>;
-
-    /// Returns the data set.
-    ///
-    /// # Errors
-    /// Why the records are not a data set.
-    fn finish(self) -> Result<Dataset, String>;
-}
-
-/// Reads a data set.
+/// Gives the records of a file to `add`, one after the other.
+///
+/// `columns` are those that a file of CSV must have, each with its two possible names; without any, the file is JSON. `expected` describes
+/// the format for error messages.
 ///
 /// # Errors
 /// The number of the line and what is wrong there; to be appended to the file's name.
-pub fn read<F: Format>(file: impl BufRead, mut format: F) -> Result<Dataset, String> {
-    let read = match format.columns() {
-        Some(columns) => read_csv(file, columns, &mut format),
-        None => read_json(file, &mut format),
+pub fn read<R: DeserializeOwned>(
+    file: impl BufRead,
+    columns: &[[&str; 2]],
+    expected: &str,
+    mut add: impl FnMut(R) -> Result<bool, String>,
+) -> Result<(), String> {
+    let read = match columns {
+        [] => read_json(file, &mut add),
+        columns => read_csv(file, columns, &mut add),
     };
-    read.map_err(|(line, problem)| format!(", line {line}: {problem}; {}", format.expected()))?;
-    format.finish().map_err(|problem| format!(": {problem}"))
+    read.map_err(|(line, problem)| format!(", line {line}: {problem}; {expected}"))
 }
 
 /// The number of a line, and what is wrong there.
 type LineError = (u64, String);
 
-fn read_json<F: Format>(mut file: impl BufRead, format: &mut F) -> Result<(), LineError> {
+fn read_json<R: DeserializeOwned>(mut file: impl BufRead, add: Add<R>) -> Result<(), LineError> {
     let start = file.fill_buf().map_err(|error| (1, error.to_string()))?;
     if start.trim_ascii_start().starts_with(b"[") {
         let mut json = serde_json::Deserializer::from_reader(file);
         let mut track = Track::new();
         let list = serde_path_to_error::Deserializer::new(&mut json, &mut track);
-        let read = list.deserialize_seq(Records(format));
+        let read = list.deserialize_seq(Records(add));
         let read = read.and_then(|()| json.end());
         return read.map_err(|error| (error.line() as u64, problem(&track.path(), &error)));
     }
@@ -70,19 +51,19 @@ fn read_json<F: Format>(mut file: impl BufRead, format: &mut F) -> Result<(), Li
         let mut json = serde_json::Deserializer::from_str(&text);
         let mut track = Track::new();
         let record = serde_path_to_error::Deserializer::new(&mut json, &mut track);
-        let record = F::Record::deserialize(record).and_then(|record| json.end().map(|()| record));
+        let record = R::deserialize(record).and_then(|record| json.end().map(|()| record));
         let record = record.map_err(|error| (line, problem(&track.path(), &error)))?;
-        if !format.add(record).map_err(|problem| (line, problem))? {
+        if !add(record).map_err(|problem| (line, problem))? {
             break;
         }
     }
     Ok(())
 }
 
-/// Adds the records of a JSON array to a format as they are read.
-struct Records<'f, F>(&'f mut F);
+/// Takes the records of a JSON array as they are read.
+struct Records<'a, R>(Add<'a, R>);
 
-impl<'de, F: Format> Visitor<'de> for Records<'_, F> {
+impl<'de, R: DeserializeOwned> Visitor<'de> for Records<'_, R> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,7 +73,7 @@ impl<'de, F: Format> Visitor<'de> for Records<'_, F> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut records: A) -> Result<(), A::Error> {
         let mut is_enough = false;
         while let Some(record) = records.next_element()? {
-            is_enough = is_enough || !self.0.add(record).map_err(A::Error::custom)?;
+            is_enough = is_enough || !(self.0)(record).map_err(A::Error::custom)?;
         }
         Ok(())
     }
@@ -109,10 +90,10 @@ fn problem(path: &Path, error: &serde_json::Error) -> String {
     }
 }
 
-fn read_csv<F: Format>(
+fn read_csv<R: DeserializeOwned>(
     file: impl BufRead,
     columns: &[[&str; 2]],
-    format: &mut F,
+    add: Add<R>,
 ) -> Result<(), LineError> {
     let mut rows = ReaderBuilder::new();
     // With the terminator `\r\n` its count of lines would lag behind.
@@ -135,7 +116,7 @@ fn read_csv<F: Format>(
         }
         let record = row.deserialize(Some(&names));
         let record = record.map_err(|error| (line, wrong_cell(&error, &names, &row)))?;
-        if !format.add(record).map_err(|problem| (line, problem))? {
+        if !add(record).map_err(|problem| (line, problem))? {
             break;
         }
     }

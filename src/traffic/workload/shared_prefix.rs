@@ -57,27 +57,23 @@ impl SharedPrefixArgs {
             )));
         }
         let all = (0..u64::from(groups)).flat_map(|group| {
-            let entry = Arc::new(self.entry(group));
-            std::iter::repeat_n(entry, prompts as usize)
+            let content = Content::Words {
+                shared_parts: [group].into(),
+                words_per_part: self.gsp_system_prompt_len,
+                has_own_paragraph: true,
+            };
+            let entry = Entry {
+                input: Some(self.gsp_system_prompt_len + self.gsp_question_len),
+                output: Some(self.gsp_output_len),
+                data_id: Some(format!("group-{group}")),
+                ..Entry::random(content)
+            };
+            std::iter::repeat_n(Arc::new(entry), prompts as usize)
         });
         let mut order: Vec<Arc<Entry>> = all.collect();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(ORDER_STREAM);
         order.shuffle(&mut rng);
         Ok(Dataset::of(order))
-    }
-
-    fn entry(&self, group: u64) -> Entry {
-        let content = Content::Words {
-            shared_parts: [group].into(),
-            words_per_part: self.gsp_system_prompt_len,
-            has_own_paragraph: true,
-        };
-        Entry {
-            input: Some(self.gsp_system_prompt_len + self.gsp_question_len),
-            output: Some(self.gsp_output_len),
-            data_id: Some(format!("group-{group}")),
-            ..Entry::random(content)
-        }
     }
 }

@@ -4,6 +4,7 @@
 //! The file of 670 MB is read once, one entry at a time; only the sample is kept in memory.
 
 use std::collections::BTreeMap;
+use std::io::BufRead;
 use std::sync::Arc;
 
 use rand::{RngCore, SeedableRng};
@@ -14,7 +15,7 @@ use crate::traffic::args::values;
 
 use super::custom::count_words;
 use super::dataset::{Content, Dataset, Entry, LaterTurns, id};
-use super::records::Format;
+use super::records;
 
 /// How ShareGPT is sampled.
 #[derive(Clone, Debug, clap::Args)]
@@ -40,25 +41,9 @@ pub fn estimated_tokens(text: &str) -> u64 {
     (text.len() as u64).div_ceil(4)
 }
 
-/// A random sample: the conversations with the lowest random numbers, in that order. So a larger sample of the same seed begins with a
-/// smaller one.
-#[derive(Debug)]
-pub struct Sample {
-    lengths: SharegptArgs,
-    /// The number of conversations to draw.
-    count: usize,
-    /// The user's turns to send per conversation, at most; at least 1.
-    max_turns: usize,
-    rng: ChaCha8Rng,
-    /// Conversations read so far.
-    read: u64,
-    /// The sample, by random number and index in the file.
-    drawn: BTreeMap<(u64, u64), Entry>,
-}
-
 /// A conversation of the file.
 #[derive(Debug, serde::Deserialize)]
-pub struct Conversation {
+struct Conversation {
     #[serde(default)]
     id: Value,
     #[serde(default, alias = "conversation")]
@@ -71,35 +56,59 @@ struct Turn {
     value: Value,
 }
 
-impl Sample {
-    /// A sample of `count` conversations with up to `max_turns` turns of the user.
-    pub fn new(lengths: &SharegptArgs, count: usize, max_turns: usize, seed: u64) -> Sample {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        rng.set_stream(SAMPLE_STREAM);
-        Sample {
-            lengths: lengths.clone(),
-            count,
-            max_turns,
-            rng,
-            read: 0,
-            drawn: BTreeMap::new(),
+/// Reads a random sample of a file: the `count` conversations with the lowest random numbers, in that order, with up to `max_turns` turns
+/// of the user. So a larger sample of the same seed begins with a smaller one.
+///
+/// # Errors
+/// What is wrong with the file, and where; to be appended to its name.
+pub fn read(
+    file: impl BufRead,
+    lengths: &SharegptArgs,
+    count: usize,
+    max_turns: usize,
+    seed: u64,
+) -> Result<Dataset, String> {
+    const EXPECTED: &str =
+        "must be a JSON list of {\"id\", \"conversations\": [{\"from\", \"value\"}, …]}";
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(SAMPLE_STREAM);
+    // The sample, by random number and index in the file.
+    let (mut drawn, mut index) = (BTreeMap::new(), 0_u64);
+    records::read(file, &[], EXPECTED, |conversation| {
+        // Every conversation gets a number, so that those left out do not change the others' numbers.
+        let rank = (rng.next_u64(), index);
+        index += 1;
+        if let Some(entry) = lengths.entry(conversation, max_turns) {
+            drawn.insert(rank, Arc::new(entry));
         }
+        if drawn.len() > count {
+            drawn.pop_last();
+        }
+        Ok(true)
+    })?;
+    match drawn.is_empty() {
+        true => Err(format!(
+            ": none of its {index} conversations can be sent: one must have two turns, each of {MIN_TOKENS} tokens or \
+             more, and fit --sharegpt-context-len"
+        )),
+        false => Ok(Dataset::of(drawn.into_values())),
     }
+}
 
+impl SharegptArgs {
     /// Returns the turns of a conversation up to the first that cannot be sent; `None` if that is the first turn.
-    fn entry(&self, conversation: Conversation) -> Option<Entry> {
+    fn entry(&self, conversation: Conversation, max_turns: usize) -> Option<Entry> {
         let mut context = 0;
-        let lengths = &self.lengths;
         let (pairs, _) = conversation.conversations.as_chunks();
-        let turns = pairs.iter().take(self.max_turns);
+        let turns = pairs.iter().take(max_turns);
         let mut turns = turns.map_while(|[prompt, reply]| {
             let (prompt, reply) = (prompt.value.as_str()?, reply.value.as_str()?);
             let input = estimated_tokens(prompt);
-            let output = lengths.sharegpt_output_len;
+            let output = self.sharegpt_output_len;
             let output = output.unwrap_or(estimated_tokens(reply));
             context += input + output;
             let is_long_enough = input >= MIN_TOKENS && output >= MIN_TOKENS;
-            let max = lengths.sharegpt_context_len;
+            let max = self.sharegpt_context_len;
             (is_long_enough && max.is_none_or(|max| context <= max))
                 .then(|| (prompt.to_owned(), output))
         });
@@ -111,38 +120,6 @@ impl Sample {
             content: Content::Text(text),
             later: LaterTurns::Given(turns.collect()),
         })
-    }
-}
-
-impl Format for Sample {
-    type Record = Conversation;
-
-    fn expected(&self) -> &'static str {
-        "must be a JSON list of {\"id\", \"conversations\": [{\"from\", \"value\"}, …]}"
-    }
-
-    fn add(&mut self, conversation: Conversation) -> Result<bool, String> {
-        // Every conversation gets a number, so that those left out do not change the others' numbers.
-        let rank = (self.rng.next_u64(), self.read);
-        self.read += 1;
-        if let Some(entry) = self.entry(conversation) {
-            self.drawn.insert(rank, entry);
-        }
-        if self.drawn.len() > self.count {
-            self.drawn.pop_last();
-        }
-        Ok(true)
-    }
-
-    fn finish(self) -> Result<Dataset, String> {
-        if self.drawn.is_empty() {
-            return Err(format!(
-                "none of its {} conversations can be sent: one must have two turns, each of {MIN_TOKENS} tokens or \
-                 more, and fit --sharegpt-context-len",
-                self.read
-            ));
-        }
-        Ok(Dataset::of(self.drawn.into_values().map(Arc::new)))
     }
 }
 

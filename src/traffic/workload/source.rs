@@ -9,14 +9,13 @@ use ring::digest;
 
 use crate::traffic::error::Error;
 
-use super::dataset::{Dataset, Source};
-use super::records::{self, Format};
+use super::dataset::Dataset;
 
 /// A byte order mark, which some programs write before a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// A file whose SHA-256 is computed as it is read.
-struct HashedFile {
+pub(in crate::traffic) struct HashedFile {
     inner: File,
     sum: digest::Context,
 }
@@ -42,11 +41,14 @@ pub(in crate::traffic) fn sha256(path: &Path) -> io::Result<String> {
     HashedFile::open(path)?.sum()
 }
 
-/// Reads the data set in the file at `path`.
+/// Reads the data set in the file at `path` by `parse`, whose error is appended to the file's name.
 ///
 /// # Errors
 /// [`Error::Usage`] names the file, the line, the member or column, and what is expected.
-pub(in crate::traffic) fn read(path: &Path, format: impl Format) -> Result<Dataset, Error> {
+pub(in crate::traffic) fn read(
+    path: &Path,
+    parse: impl FnOnce(&mut BufReader<HashedFile>) -> Result<Dataset, String>,
+) -> Result<Dataset, Error> {
     let usage = |problem: &dyn Display| {
         let path = path.display();
         Error::Usage(format!("--dataset-path {path}{problem}"))
@@ -58,11 +60,8 @@ pub(in crate::traffic) fn read(path: &Path, format: impl Format) -> Result<Datas
     if start.starts_with(BYTE_ORDER_MARK) {
         file.consume(BYTE_ORDER_MARK.len());
     }
-    let mut dataset = records::read(&mut file, format).map_err(|problem| usage(&problem))?;
-    dataset.source = Some(Source {
-        path: path.to_owned(),
-        sha256: file.into_inner().sum().map_err(read_error)?,
-    });
+    let mut dataset = parse(&mut file).map_err(|problem| usage(&problem))?;
+    dataset.sha256 = Some(file.into_inner().sum().map_err(read_error)?);
     Ok(dataset)
 }
 

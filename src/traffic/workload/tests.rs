@@ -6,10 +6,9 @@ use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::timeline::Side;
 use crate::traffic::tests::planned;
-use custom::Custom;
 use dataset::Dataset;
-use sharegpt::Sample;
-use trace::{Limits, Trace};
+use trace::Limits;
+use trace::tests::WHOLE;
 
 /// The plan of these flags, with 20 words or ids and 8 tokens where the data set does not set lengths.
 fn load(line: &str) -> RunPlan {
@@ -31,7 +30,7 @@ fn body(sent: &Bytes) -> Value {
 }
 
 fn prompts(text: &str) -> Dataset {
-    records::read(text.as_bytes(), Custom::default()).unwrap()
+    custom::read(text.as_bytes()).unwrap()
 }
 
 #[test]
@@ -46,7 +45,7 @@ fn lengths_are_uniform_from_the_ratio_of_the_maximum_to_the_maximum() {
         (0, 1.0, (1, 1)),
         (5, f64::NAN, (1, 5)),
     ] {
-        let (low, high) = words::length_range(max, ratio).into_inner();
+        let (low, high) = length_range(max, ratio).into_inner();
         assert_eq!((low, high), ends, "{max} {ratio}");
     }
     // All of them are drawn, and no others.
@@ -186,10 +185,6 @@ mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a 
 fn an_error_names_line_and_field_or_column_and_the_expected_format() {
     let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
     let any = planned("").args.data.sharegpt;
-    let whole = Limits {
-        speed: Some(1.0),
-        ..Limits::default()
-    };
     for line in WRONG.trim_start().lines() {
         let (format, text) = line.split_once(" |").unwrap();
         let (text, part) = text.split_once(" | ").unwrap();
@@ -201,9 +196,9 @@ fn an_error_names_line_and_field_or_column_and_the_expected_format() {
             text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
         }
         let read = match format {
-            "custom" => records::read(text.as_bytes(), Custom::default()),
-            "sharegpt" => records::read(text.as_bytes(), Sample::new(&any, 2, 1, 1)),
-            _ => records::read(text.as_bytes(), Trace::new(format != "mooncake", whole)),
+            "custom" => custom::read(text.as_bytes()),
+            "sharegpt" => sharegpt::read(text.as_bytes(), &any, 2, 1, 1),
+            _ => trace::read(text.as_bytes(), format != "mooncake", WHOLE),
         };
         let error = read.unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
@@ -264,16 +259,12 @@ fn only_prompts_of_a_group_share_a_prefix() {
 #[test]
 fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
-    let trace = |text: &str| {
-        let limits = Limits {
-            speed: Some(2.0),
-            ..Limits::default()
-        };
-        let trace = Trace::new(false, limits);
-        let read = records::read(text.as_bytes(), trace);
+    let read = |text: &str| {
+        let speed = Some(2.0);
+        let read = trace::read(text.as_bytes(), false, Limits { speed, ..WHOLE });
         workload(Backend::Sglang, read.unwrap())
     };
-    let load = trace(file);
+    let load = read(file);
     let sent = |index| prompt(&load.request(index));
     // By time, and again: blocks 7 8 9, 7 11, none, 7 8 12.
     let all @ [one, two, _, four, again] = &[0, 1, 2, 3, 4].map(sent);
@@ -291,5 +282,5 @@ fn the_same_block_of_a_trace_has_the_same_words_also_if_it_is_cut() {
     assert!(common(&warm[..512], &one[..512]) < 20);
     // A cut block is the beginning of the whole one.
     let cut = "{\"timestamp\":0,\"input_length\":100,\"output_length\":1,\"hash_ids\":[7]}";
-    assert_eq!(prompt(&trace(cut).request(0)), one[..100]);
+    assert_eq!(prompt(&read(cut).request(0)), one[..100]);
 }

@@ -1,5 +1,6 @@
 //! Published traces of real services: times and lengths of requests.
 
+use std::io::BufRead;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,34 +12,24 @@ use serde::Deserialize;
 use crate::clock::NANOS;
 
 use super::dataset::{Content, Dataset, Entry};
-use super::records::Format;
+use super::records;
 
 /// How much of a trace is read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The number of requests.
-    pub count: Option<usize>,
+    pub count: usize,
     /// Nanoseconds from the first request, in the trace's own time.
-    pub end: Option<i64>,
+    pub end: i64,
+    /// The most requests that are kept in memory; more are an error.
+    pub kept: usize,
     /// By which factor its requests are sent faster; `None`: its times are not used.
     pub speed: Option<f64>,
 }
 
-/// A trace that is being read: JSON lines of Mooncake, or CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024
-/// (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT, with or without sessions.
-#[derive(Debug, Default)]
-pub struct Trace {
-    is_csv: bool,
-    limits: Limits,
-    /// Each with its time, nanoseconds from the first; while the trace is read, as in the file.
-    requests: Vec<(i64, Arc<Entry>)>,
-    /// The time of the earliest request so far. Lines may be out of order, so times are made relative to it at the end.
-    earliest: Option<i64>,
-}
-
 /// A line of a trace.
 #[derive(Debug, Deserialize)]
-pub struct Line {
+struct Line {
     #[serde(alias = "TIMESTAMP", alias = "Timestamp")]
     timestamp: Time,
     #[serde(alias = "ContextTokens", alias = "Request tokens")]
@@ -70,101 +61,94 @@ const BLOCK_TOKENS: u64 = 512;
 /// How far lines may be out of order. Reading ends at a line that is later than the limit by more than this.
 const DISORDER_NANOS: i64 = 60 * NANOS;
 /// The limit of requests, which are kept in memory.
-const MAX_KEPT: usize = 5_000_000;
+pub const MAX_KEPT: usize = 5_000_000;
 /// The longest prompt or response, in tokens. A prompt is held in memory.
 const MAX_TOKENS: u32 = 10_000_000;
 
-impl Trace {
-    /// A trace to be read.
-    pub fn new(is_csv: bool, limits: Limits) -> Trace {
-        Trace {
-            is_csv,
-            limits,
-            ..Trace::default()
+/// Reads a trace: JSON lines of Mooncake, or CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024
+/// (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT, with or without sessions.
+///
+/// # Errors
+/// What is wrong with the file, and where; to be appended to its name.
+pub fn read(file: impl BufRead, is_csv: bool, limits: Limits) -> Result<Dataset, String> {
+    let (columns, expected): (&[_], _) = match is_csv {
+        true => (
+            &COLUMNS,
+            "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens and \
+             GeneratedTokens, or Timestamp (seconds), Request tokens and Response tokens",
+        ),
+        false => (
+            &[],
+            "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}",
+        ),
+    };
+    let mut requests = Vec::new();
+    // Lines may be out of order, so times are made relative to the earliest at the end.
+    let mut earliest = None;
+    records::read(file, columns, expected, |line: Line| {
+        let at = line.checked_time(is_csv)?;
+        let first = at.min(earliest.unwrap_or(at));
+        let passed = at.saturating_sub(first);
+        let is_over = passed.saturating_sub(limits.end) > DISORDER_NANOS;
+        if is_over || requests.len() == limits.count {
+            return Ok(false);
         }
+        if passed >= limits.end || line.input_length == 0 || line.output_length == 0 {
+            return Ok(true);
+        }
+        if requests.len() == limits.kept {
+            return Err(format!(
+                "holds more than {} requests: say how many with --num-prompts, or with --arrival trace how long with \
+                 --duration",
+                limits.kept
+            ));
+        }
+        earliest = Some(first);
+        requests.push((at, Arc::new(line.entry())));
+        Ok(true)
+    })?;
+    let first = earliest.ok_or(": holds no request with a prompt and an answer")?;
+    for (at, _) in &mut requests {
+        *at = at.saturating_sub(first);
     }
+    requests.retain(|(at, _)| *at < limits.end);
+    requests.sort_by_key(|(at, _)| *at);
+    let times = limits.speed.map(|speed| {
+        let times = requests.iter().map(|(at, _)| *at as f64 / speed);
+        times.map(|at| at.round() as i64).collect()
+    });
+    let dataset = Dataset::of(requests.into_iter().map(|(_, entry)| entry));
+    Ok(Dataset { times, ..dataset })
 }
 
-impl Format for Trace {
-    type Record = Line;
-
-    fn columns(&self) -> Option<&'static [[&'static str; 2]]> {
-        self.is_csv.then_some(&COLUMNS)
-    }
-
-    fn expected(&self) -> &'static str {
-        match self.is_csv {
-            true => {
-                "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens and \
-                 GeneratedTokens, or Timestamp (seconds), Request tokens and Response tokens"
-            }
-            false => {
-                "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}"
-            }
-        }
-    }
-
-    fn add(&mut self, line: Line) -> Result<bool, String> {
-        let unit = if self.is_csv { 1.0 } else { 1e3 };
-        let (at, text) = match &line.timestamp {
-            Time::Date(date) => (parse_date(date).filter(|_| self.is_csv), date.clone()),
+impl Line {
+    /// Its time in nanoseconds, if its lengths are possible too.
+    fn checked_time(&self, is_csv: bool) -> Result<i64, String> {
+        let unit = if is_csv { 1.0 } else { 1e3 };
+        let (at, text) = match &self.timestamp {
+            Time::Date(date) => (parse_date(date).filter(|_| is_csv), date.clone()),
             Time::Number(number) => (nanos(number / unit), format!("{number:?}")),
         };
         let at = at.ok_or_else(|| format!("`{text}` is no time"))?;
-        let (input, output) = (line.input_length, line.output_length);
-        let longest = input.max(output);
-        if longest > MAX_TOKENS {
-            return Err(format!(
+        match self.input_length.max(self.output_length) {
+            0..=MAX_TOKENS => Ok(at),
+            longest => Err(format!(
                 "a length of {longest} tokens; must be up to {MAX_TOKENS}"
-            ));
+            )),
         }
-        let limits = self.limits;
-        let from_earliest = at.saturating_sub(self.earliest.unwrap_or(at));
-        let beyond = limits
-            .end
-            .map_or(-1, |end| from_earliest.saturating_sub(end));
-        let is_over = limits.count == Some(self.requests.len()) || beyond > DISORDER_NANOS;
-        let has_tokens = input > 0 && output > 0;
-        if is_over || beyond >= 0 || !has_tokens {
-            return Ok(!is_over);
-        }
-        if self.requests.len() == MAX_KEPT {
-            return Err(format!(
-                "holds more than {MAX_KEPT} requests: say how many with --num-prompts, or with --arrival trace how long with \
-                 --duration"
-            ));
-        }
-        self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
+    }
+
+    fn entry(self) -> Entry {
         let content = Content::Words {
-            shared_parts: line.hash_ids,
+            shared_parts: self.hash_ids,
             words_per_part: BLOCK_TOKENS,
             has_own_paragraph: false,
         };
-        let entry = Entry {
-            input: Some(input.into()),
-            output: Some(output.into()),
+        Entry {
+            input: Some(self.input_length.into()),
+            output: Some(self.output_length.into()),
             ..Entry::random(content)
-        };
-        self.requests.push((at, Arc::new(entry)));
-        Ok(true)
-    }
-
-    /// Sorts the requests by time.
-    fn finish(self) -> Result<Dataset, String> {
-        let empty = "holds no request with a prompt and an answer";
-        let (first, limits) = (self.earliest.ok_or(empty)?, self.limits);
-        let mut requests = self.requests;
-        for (at, _) in &mut requests {
-            *at = at.saturating_sub(first);
         }
-        requests.retain(|(at, _)| limits.end.is_none_or(|end| *at < end));
-        requests.sort_by_key(|(at, _)| *at);
-        let times = limits.speed.map(|speed| {
-            let times = requests.iter().map(|(at, _)| *at as f64 / speed);
-            times.map(|at| at.round() as i64).collect()
-        });
-        let dataset = Dataset::of(requests.into_iter().map(|(_, entry)| entry));
-        Ok(Dataset { times, ..dataset })
     }
 }
 
@@ -185,4 +169,4 @@ fn parse_date(text: &str) -> Option<i64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -9,7 +9,7 @@ async fn every_request_becomes_a_row_of_its_schedule_in_order_of_arrival() {
     let run = sent(server.addr, line).await;
     assert_eq!(outcomes(&run), [Outcome::Ok; 40]);
     for row in &run.rows {
-        let planned = run.schedule[place(row.request_id())].offset_nanos;
+        let planned = run.plan.offsets[place(row.request_id())];
         assert_eq!(at(row, Moment::Scheduled), run.started.plus_nanos(planned));
         use Moment::{Finish, FirstToken, LastToken, ResponseHead, Scheduled, Sent};
         let order = [Scheduled, Sent, ResponseHead, FirstToken, LastToken, Finish];

@@ -17,9 +17,8 @@ fn is_pinned(name: &str, found: &str) {
 
 /// The sum that a run's summary has, and one of what it leaves out: the rows of `schedule.csv`, warm-ups, the model.
 fn sums(plan: &RunPlan) -> String {
-    let schedule = plan.schedule().unwrap();
     let mut more = String::new();
-    for (place, due, lengths) in plan.requests(&schedule) {
+    for (place, due, lengths) in plan.requests() {
         let (input, output, id) = (lengths.input, lengths.output, lengths.data_id);
         writeln!(more, "{place} {due:?} {input} {output} {id:?}").unwrap();
     }
@@ -28,9 +27,9 @@ fn sums(plan: &RunPlan) -> String {
         more += &body(&plan.warmup(number));
         more += &body(&plan.request(number));
     }
-    let (rate, count) = (plan.offered_rate(), plan.count(&schedule));
+    let (rate, count) = (plan.offered_rate(), plan.count());
     writeln!(more, "{} {rate:?} {count}", plan.arrival.name()).unwrap();
-    let sent = plan.workload_sha256().unwrap();
+    let sent = plan.workload_sha256();
     let more = digest(&SHA256, more.as_bytes());
     let more = more.as_ref()[..8].iter().map(|byte| format!("{byte:02x}"));
     format!("{sent} {}", more.collect::<String>())

@@ -1,5 +1,12 @@
-use super::super::records;
 use super::*;
+
+/// All of a trace, at its own speed.
+pub(in crate::traffic::workload) const WHOLE: Limits = Limits {
+    count: usize::MAX,
+    end: i64::MAX,
+    kept: MAX_KEPT,
+    speed: Some(1.0),
+};
 
 const MOONCAKE_LINES: &str = include_str!("../../../../tests/data/datasets/mooncake.jsonl");
 const AZURE_2023: &str = include_str!("../../../../tests/data/datasets/azure-2023.csv");
@@ -9,14 +16,14 @@ const SESSIONS: &str = include_str!("../../../../tests/data/datasets/burstgpt-se
 
 const MS: i64 = 1_000_000;
 
-/// A trace at its own speed: the first `count` requests, or those before `end` nanoseconds.
-fn trace(is_csv: bool, count: Option<usize>, end: Option<i64>) -> Trace {
-    let speed = Some(1.0);
-    Trace::new(is_csv, Limits { count, end, speed })
-}
-
+/// A trace of CSV at its own speed: the first `count` requests, or those before `end` nanoseconds.
 fn read(text: &str, count: Option<usize>, end: Option<i64>) -> Dataset {
-    records::read(text.as_bytes(), trace(true, count, end)).unwrap()
+    let limits = Limits {
+        count: count.unwrap_or(usize::MAX),
+        end: end.unwrap_or(i64::MAX),
+        ..WHOLE
+    };
+    super::read(text.as_bytes(), true, limits).unwrap()
 }
 
 /// Seconds, and lengths of prompt and response, of each request.
@@ -76,13 +83,12 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
 
 #[test]
 fn a_trace_that_does_not_fit_into_memory_is_refused() {
-    let dataset = records::read(MOONCAKE_LINES.as_bytes(), trace(false, None, None)).unwrap();
-    let kept = (0, dataset.entries[0].clone());
-    let full = Trace {
-        requests: vec![kept; MAX_KEPT],
-        ..trace(false, None, None)
+    let read = |kept| {
+        let limits = Limits { kept, ..WHOLE };
+        super::read(MOONCAKE_LINES.as_bytes(), false, limits)
     };
-    let error = records::read(MOONCAKE_LINES.as_bytes(), full).unwrap_err();
-    let part = ", line 1: holds more than 5000000 requests: say how many with --num-prompts";
+    assert_eq!(read(4).unwrap().entries.len(), 4);
+    let error = read(2).unwrap_err();
+    let part = ", line 3: holds more than 2 requests: say how many with --num-prompts";
     assert!(error.starts_with(part), "{error}");
 }

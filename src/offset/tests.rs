@@ -288,3 +288,20 @@ fn memory_is_bounded_and_extremes_do_no_harm() {
         let _ = filter.offset(Stamp::from_nanos(0));
     }
 }
+
+#[test]
+fn there_are_no_more_clocks_than_that_and_the_newest_is_one_of_them() {
+    let mut table = OffsetTable::default();
+    let at = Stamp::from_nanos(10);
+    let known = [
+        OffsetBound::of_sent(at, at),
+        OffsetBound::of_received(at, at),
+    ];
+    (0..CAPACITY).for_each(|key| table.add(&key.to_string(), &known));
+    table.add("nothing is known of it", &[]);
+    for key in ["0", "new"] {
+        table.add(key, &known);
+        assert!(table.get_over(key, (at, at)).is_some(), "{key}");
+        assert_eq!(table.clocks.len(), CAPACITY);
+    }
+}
