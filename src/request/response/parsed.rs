@@ -240,6 +240,15 @@ fn is_call(kind: Scalar<'_>) -> bool {
     matches!(kind, Scalar::Quoted(kind) if kind == b"tool_use" || kind.ends_with(b"_call"))
 }
 
+/// Returns the status that an error's code or type means. `/v1/messages` gives a type only, and some servers write codes as strings.
+fn status_of(code: Scalar<'_>) -> Option<u64> {
+    match code {
+        Scalar::Quoted(b"rate_limit_error" | b"rate_limit_exceeded") => Some(429),
+        Scalar::Quoted(b"overloaded_error") => Some(503),
+        Scalar::Quoted(digits) | Scalar::Bare(digits) => Scalar::Bare(digits).count(),
+    }
+}
+
 fn copy_id(id: &mut Vec<u8>, value: Scalar<'_>) {
     if let Scalar::Quoted(bytes) = value {
         id.clear();
@@ -283,7 +292,7 @@ impl Sink for ParsedBody {
                     self.has_flat_error = true;
                 }
             }
-            Field::ErrorCode => self.error.code = value.count(),
+            Field::ErrorCode => self.error.code = status_of(value).or(self.error.code),
             Field::ObjectKind => self.has_flat_error |= value == Scalar::Quoted(b"error"),
             Field::Meta(member) => self.meta.keep(member, value),
             _ => {}
