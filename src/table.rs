@@ -20,7 +20,7 @@ pub mod rows;
 mod store;
 pub mod window;
 
-use store::{Store, Texts};
+use store::Store;
 
 /// Rows of requests, by column. An empty column takes no memory.
 #[derive(Clone, Debug, Default)]
@@ -46,14 +46,8 @@ pub struct Error {
     pub is_written: bool,
 }
 
-/// Columns that stages are computed from, besides all of the units `Time`, `Seconds` and `Bool`.
-const STAGE_COLUMNS: [ColumnId; 20] = [
-    ColumnId::actual_output_tokens,
-    ColumnId::total_latency,
-    ColumnId::queue_time_in_router,
-    ColumnId::tpot,
-    ColumnId::client_stall,
-    ColumnId::num_retractions,
+/// Texts that stages are computed from; to read the others would take memory for each row.
+const STAGE_TEXTS: [ColumnId; 9] = [
     ColumnId::endpoint,
     ColumnId::outcome,
     ColumnId::clock_state,
@@ -165,13 +159,6 @@ impl Table {
         store.is_some_and(|store| !store.is_empty())
     }
 
-    fn texts(&self, column: ColumnId) -> Option<&Texts> {
-        match self.columns.get(column as usize)? {
-            Store::Texts(texts) => Some(texts),
-            Store::Numbers(_) => None,
-        }
-    }
-
     /// A column of numbers, times (seconds since the run's start) or durations (seconds): `NaN` for an empty cell, and no values
     /// at all for an empty column.
     pub fn numbers(&self, column: ColumnId) -> Vec<f64> {
@@ -204,7 +191,10 @@ impl Table {
 
     /// A text; empty if the cell is. Booleans are the texts `True` and `False`.
     pub fn text(&self, column: ColumnId, row: usize) -> &str {
-        self.texts(column).map_or("", |texts| texts.get(row))
+        match self.columns.get(column as usize) {
+            Some(Store::Texts(texts)) => texts.get(row),
+            _ => "",
+        }
     }
 
     /// Any cell.
