@@ -275,16 +275,18 @@ impl Context {
         observer.response_body(bytes, at, paused);
         self.response_bytes += bytes.len() as u64;
         // Once it streams, an event costs this one comparison.
-        if !self.is_streaming {
+        if !self.is_streaming
+            && let Some(response) = observer.response()
+        {
             let joins = &self.shared.joins;
-            for id in observer.server_ids() {
+            for id in response.engine_ids() {
                 match (&self.request, &self.attempt) {
                     (Some(request), _) => joins.response_read(request, id),
                     (None, Some(attempt)) => joins.add_response_id(attempt, id, at),
                     (None, None) => {}
                 }
             }
-            if observer.is_streaming() {
+            if response.is_streaming() {
                 self.is_streaming = true;
                 let at_server = self.attempt_in_flight.iter_mut();
                 let at_server = at_server.filter(|_| self.role == Role::Front);

@@ -1,6 +1,5 @@
 //! A row: what is known of a generated sequence and of its request, from the request's beginning on; final when that has ended.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::clock::Stamp;
@@ -33,8 +32,8 @@ pub fn without_quotes(rows: &Rows) -> Rows {
     }
     let mut own = Vec::clone(rows);
     for row in &mut own {
-        let error = row.own_error().into_owned();
-        row.error = Some(error).filter(|error| !error.is_empty());
+        let unquoted = row.internal.unquoted_error.clone();
+        row.error = unquoted.or(row.error.take());
     }
     own.into()
 }
@@ -167,13 +166,9 @@ impl Row {
     }
 
     /// Returns `error` without a message of the server.
-    pub fn own_error(&self) -> Cow<'_, str> {
-        let hint = "the server's message is in the records file only, as it may quote the prompt";
-        match self.internal.unquoted_error.as_deref() {
-            None => Cow::Borrowed(self.error.as_deref().unwrap_or_default()),
-            Some("") => Cow::Borrowed(hint),
-            Some(code) => Cow::Owned(format!("{code}; {hint}")),
-        }
+    pub fn own_error(&self) -> &str {
+        let unquoted = self.internal.unquoted_error.as_ref();
+        unquoted.or(self.error.as_ref()).map_or("", String::as_str)
     }
 
     /// How far below zero a duration may be measured without being wrong, nanoseconds: clock offsets have errors.

@@ -9,6 +9,8 @@ use crate::request::scan::Sink;
 use crate::request::sequence::SequenceObserver;
 use crate::request::sequence::TokenCountSource;
 
+use super::Unread;
+
 /// The maximum number of sequences of one request that are recorded.
 pub const MAX_SEQUENCES: usize = 1024;
 
@@ -28,14 +30,16 @@ pub struct ParsedBody {
     pub done: bool,
     /// The first error that the body reported.
     pub failure: Option<Failure>,
-    /// The reply says that its generation goes on in the background.
-    pub(super) in_background: bool,
+    /// Why the body was not read; a reply may say that its generation goes on in the background.
+    pub unread: Option<Unread>,
+    /// At its end: whether it showed the generation's end; `None` if it cannot be read.
+    pub generation_whole: Option<bool>,
     /// The body had more sequences than [`MAX_SEQUENCES`].
     pub has_unrecorded_sequences: bool,
     /// `usage.prompt_tokens`.
     pub usage_prompt_tokens: Option<u64>,
-    /// `usage_prompt_tokens` lacks the tokens that came from the cache.
-    is_prompt_uncached: bool,
+    /// `usage.input_tokens` of `/v1/messages`: those that did not come from the cache.
+    usage_uncached_tokens: Option<u64>,
     /// `usage.completion_tokens`.
     pub usage_completion_tokens: Option<u64>,
     /// `usage.prompt_tokens_details.cached_tokens`.
@@ -177,11 +181,12 @@ impl ParsedBody {
         }
     }
 
-    /// Adds the cached tokens to the prompt's, if it was reported without them.
-    pub(super) fn add_cached_to_prompt(&mut self) {
-        if std::mem::take(&mut self.is_prompt_uncached) {
+    /// Ends the body. A prompt's tokens may have been reported without those that came from the cache.
+    pub(super) fn end(&mut self) {
+        self.record_flat_error();
+        if let Some(uncached) = self.usage_uncached_tokens {
             let cached = self.usage_cached_tokens.unwrap_or(0);
-            self.usage_prompt_tokens = self.usage_prompt_tokens.map(|n| n.saturating_add(cached));
+            self.usage_prompt_tokens = Some(uncached.saturating_add(cached));
         }
     }
 
@@ -203,7 +208,9 @@ impl ParsedBody {
     /// Takes the status of a reply of `/v1/responses`.
     fn response_status(&mut self, status: Scalar<'_>) {
         match status {
-            Scalar::Quoted(b"queued" | b"in_progress") => self.in_background = true,
+            Scalar::Quoted(b"queued" | b"in_progress") if self.is_reply => {
+                self.unread = Some(Unread::Background);
+            }
             Scalar::Quoted(b"failed") => self.has_failed = true,
             Scalar::Quoted(b"cancelled") => self.record_cancel(),
             _ => {}
@@ -218,7 +225,7 @@ impl ParsedBody {
     }
 
     /// Ends the document: a message at its top is an error, unless a sequence stands beside it.
-    pub(super) fn record_flat_error(&mut self) {
+    fn record_flat_error(&mut self) {
         if std::mem::take(&mut self.has_flat_error) && self.document_sequences.0 == 0 {
             self.record_error();
         }
@@ -279,8 +286,7 @@ impl Sink for ParsedBody {
             Field::UsageCompletionTokens => self.event_tokens = value.count(),
             Field::UsageCachedTokens => self.usage_cached_tokens = value.count(),
             Field::UsageUncachedTokens => {
-                self.is_prompt_uncached = true;
-                self.usage_prompt_tokens = value.count().or(self.usage_prompt_tokens);
+                self.usage_uncached_tokens = value.count().or(self.usage_uncached_tokens);
             }
             Field::BlockType => self.item.is_call |= is_call(value),
             Field::EventType => self.event_type(value),
