@@ -110,7 +110,7 @@ impl Row {
     /// Sets the columns that follow from all others.
     fn conclude(&mut self, found: &Impossible) {
         self.within_clock_error = Some(found.within.join(";")).filter(|names| !names.is_empty());
-        let last_seen = self.last_seen();
+        let last_seen = self.find_last_seen();
         let ended_in = last_seen.map(|seen| seen.ended_in(|stage| stage.name));
         self.ended_in = ended_in.or(self.is_ok().then(|| "done".to_owned()));
         self.unseen = Some(Unseens::found(self)).filter(|unseen| *unseen != Unseens::default());

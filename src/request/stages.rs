@@ -163,9 +163,17 @@ fn split_off(spent: StageSet, nanos: Option<i64>, period: Period, parts: &mut Ve
 }
 
 impl Row {
-    /// Returns where a failed request was when it ended: after its last known moment, and before the next that the observer would
-    /// have seen. `None` if none of its moments is known.
+    /// Returns where a failed request was when it ended: as the row says, else by its moments.
     pub fn last_seen(&self) -> Option<StageSet> {
+        let is_pair = self.timeline.prefill().is_some();
+        let named = self.ended_in.as_deref();
+        let named = named.and_then(|name| StageSet::named(name, is_pair));
+        named.or_else(|| self.find_last_seen())
+    }
+
+    /// The same by its moments: after the last that is known, and before the next that the observer would have seen. `None` if none
+    /// is known.
+    pub(super) fn find_last_seen(&self) -> Option<StageSet> {
         if self.is_ok() {
             return None;
         }
@@ -430,7 +438,12 @@ client lag 1, to proxy 1, router+network+tokenize+queue+prefill+return 903
 client lag 1, to proxy 1, proxy 903
 client lag 7
 connecting 7";
-        let parts = samples.map(|sample| parts(&sample.row()));
+        let parts = samples.map(|sample| {
+            let row = sample.row();
+            // What the row says of it is what its moments say, which a file may lack.
+            assert_eq!(row.last_seen(), row.find_last_seen(), "{:?}", row.ended_in);
+            parts(&row)
+        });
         assert_eq!(parts.join("\n"), expected);
         let last_seen = refused.row().last_seen().unwrap();
         assert_eq!(last_seen, StageSet::CONNECTING);

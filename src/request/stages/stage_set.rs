@@ -156,6 +156,24 @@ impl StageSet {
         self.0 & StageSet::of(period).0 != 0 || is_own_router
     }
 
+    /// Returns the stages of a name in the column `ended_in`.
+    pub(super) fn named(name: &str, is_pair: bool) -> Option<StageSet> {
+        let of = |name: &str| match name {
+            "connecting" => Some(StageSet::CONNECTING),
+            "proxy" => Some(StageSet::PROXY),
+            "server" => {
+                let all = StageSet::range(index(Period::NETWORK), index(Period::RETURN) + 1);
+                let own = all.stages().filter(|stage| stage.is_in(is_pair));
+                Some(own.map(|stage| StageSet::of(stage.period)).collect())
+            }
+            name => {
+                let at = STAGES.iter().position(|stage| stage.name == name);
+                at.map(StageSet::one)
+            }
+        };
+        name.split('+').map(of).collect()
+    }
+
     /// Returns where a request was last seen, by the stages' names; `server` stands for all stages between the send to the server
     /// and the first token.
     pub fn ended_in(self, name: impl Fn(&Stage) -> &'static str) -> String {
