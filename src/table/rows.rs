@@ -18,6 +18,7 @@ use crate::request::csv::Base;
 use crate::request::outcome::Outcome;
 
 use super::cells::Cells;
+use super::store::IDS;
 use super::{Error, Table};
 
 /// What was read from files of rows, and what could not be.
@@ -47,12 +48,7 @@ pub struct TimeOrigin {
 }
 
 /// Columns that no report uses. They would take a third of the memory.
-pub const SKIPPED_COLUMNS: [ColumnId; 4] = [
-    ColumnId::trace_id,
-    ColumnId::engine_id,
-    ColumnId::span_id,
-    ColumnId::parent_span_id,
-];
+pub const SKIPPED_COLUMNS: &[ColumnId] = IDS.split_at(1).1;
 /// The most broken rows that are reported.
 const MAX_EXAMPLES: usize = 3;
 /// Bytes that a thread parses at a time.
@@ -69,7 +65,7 @@ impl Table {
     /// # Errors
     /// As [`read`].
     pub fn read(path: &Path) -> Result<Table, Error> {
-        read(&[path.to_owned()], None, &SKIPPED_COLUMNS).map(|(table, _)| table)
+        read(&[path.to_owned()], None, SKIPPED_COLUMNS).map(|(table, _)| table)
     }
 }
 

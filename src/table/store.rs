@@ -15,8 +15,8 @@ pub enum Store {
     Texts(Texts),
 }
 
-/// Columns whose texts differ in every row.
-const IDS: [ColumnId; 5] = [
+/// Columns whose texts differ in every row: the request's id, and others.
+pub(super) const IDS: [ColumnId; 5] = [
     ColumnId::req_id,
     ColumnId::trace_id,
     ColumnId::engine_id,
