@@ -38,8 +38,8 @@ pub struct ParsedBody {
     pub has_unrecorded_sequences: bool,
     /// `usage.prompt_tokens`.
     pub usage_prompt_tokens: Option<u64>,
-    /// `usage.input_tokens` of `/v1/messages`: those that did not come from the cache.
-    usage_uncached_tokens: Option<u64>,
+    /// `usage_prompt_tokens` lacks the tokens that came from the cache.
+    is_prompt_uncached: bool,
     /// `usage.completion_tokens`.
     pub usage_completion_tokens: Option<u64>,
     /// `usage.prompt_tokens_details.cached_tokens`.
@@ -58,8 +58,6 @@ pub struct ParsedBody {
     error: Failure,
     /// The document has an error's message at its top.
     has_flat_error: bool,
-    /// The document says that the generation failed, perhaps without a reason.
-    has_failed: bool,
     /// `usage.completion_tokens` of the current event.
     event_tokens: Option<u64>,
     /// The number of sequences in the document or event, and the index of the last of them.
@@ -184,10 +182,9 @@ impl ParsedBody {
     /// Ends the body. A prompt's tokens may have been reported without those that came from the cache.
     pub(super) fn end(&mut self) {
         self.record_flat_error();
-        if let Some(uncached) = self.usage_uncached_tokens {
-            let cached = self.usage_cached_tokens.unwrap_or(0);
-            self.usage_prompt_tokens = Some(uncached.saturating_add(cached));
-        }
+        let cached = self.usage_cached_tokens.filter(|_| self.is_prompt_uncached);
+        let prompt = self.usage_prompt_tokens;
+        self.usage_prompt_tokens = prompt.map(|prompt| prompt.saturating_add(cached.unwrap_or(0)));
     }
 
     /// Takes the type of an event of `/v1/responses` or `/v1/messages`.
@@ -195,7 +192,10 @@ impl ParsedBody {
         let Scalar::Quoted(kind) = kind else { return };
         match kind {
             b"message_stop" | b"response.completed" | b"response.incomplete" => self.done = true,
-            b"response.failed" => (self.done, self.has_failed) = (true, true),
+            b"response.failed" => {
+                self.done = true;
+                self.failure.get_or_insert_default();
+            }
             b"response.cancelled" => {
                 self.done = true;
                 self.record_cancel();
@@ -211,7 +211,9 @@ impl ParsedBody {
             Scalar::Quoted(b"queued" | b"in_progress") if self.is_reply => {
                 self.unread = Some(Unread::Background);
             }
-            Scalar::Quoted(b"failed") => self.has_failed = true,
+            Scalar::Quoted(b"failed") => {
+                self.failure.get_or_insert_default();
+            }
             Scalar::Quoted(b"cancelled") => self.record_cancel(),
             _ => {}
         }
@@ -229,16 +231,14 @@ impl ParsedBody {
         if std::mem::take(&mut self.has_flat_error) && self.document_sequences.0 == 0 {
             self.record_error();
         }
-        if std::mem::take(&mut self.has_failed) {
-            self.failure.get_or_insert_default();
-        }
     }
 
-    /// Records the error that has been read, unless there is one already.
+    /// Records the error that has been read, unless one with a reason is known.
     fn record_error(&mut self) {
         let error = std::mem::take(&mut self.error);
         self.has_flat_error = false;
-        self.failure.get_or_insert(error);
+        let known = self.failure.take_if(|known| *known != Failure::default());
+        self.failure = known.or(Some(error));
     }
 }
 
@@ -286,7 +286,8 @@ impl Sink for ParsedBody {
             Field::UsageCompletionTokens => self.event_tokens = value.count(),
             Field::UsageCachedTokens => self.usage_cached_tokens = value.count(),
             Field::UsageUncachedTokens => {
-                self.usage_uncached_tokens = value.count().or(self.usage_uncached_tokens);
+                self.is_prompt_uncached = true;
+                self.usage_prompt_tokens = value.count().or(self.usage_prompt_tokens);
             }
             Field::BlockType => self.item.is_call |= is_call(value),
             Field::EventType => self.event_type(value),
