@@ -295,5 +295,3 @@ impl Table {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) use tests::Cell;

@@ -15,10 +15,9 @@ fn params(body: &str) -> RequestParams {
 }
 
 /// The words of a prompt, the tokens and samples asked for, whether as a stream, and the model.
-fn told(params: &RequestParams) -> (Option<u64>, [Option<u64>; 2], Option<bool>, Option<&str>) {
-    let numbers = [params.output_length(), params.n];
-    let model = params.model.as_deref();
-    (params.input_length(), numbers, params.stream, model)
+fn told(params: &RequestParams) -> ([Option<u64>; 3], Option<bool>, Option<&str>) {
+    let numbers = [params.input_length(), params.output_length(), params.n];
+    (numbers, params.stream, params.model.as_deref())
 }
 
 #[test]
@@ -29,10 +28,10 @@ fn the_parameters_of_each_api_are_read() {
         {"role":"user","content":[{"type":"text","text":"what is this"},
         {"type":"image_url","image_url":{"url":"a b c"}}]}],
         "max_completion_tokens":9,"max_tokens":50,"n":3}"#;
-    let nothing = (None, [None; 2], None, None);
+    let nothing = ([None; 3], None, None);
     for (body, expected) in [
-        (generate, (Some(4), [Some(7), Some(2)], Some(true), None)),
-        (chat, (Some(5), [Some(9), Some(3)], None, Some("mé"))),
+        (generate, ([Some(4), Some(7), Some(2)], Some(true), None)),
+        (chat, ([Some(5), Some(9), Some(3)], None, Some("mé"))),
         // Token ids are no words.
         (r#"{"input_ids":[[1,2],[3]]}"#, nothing),
         (r#"{"prompt":[[1,2],[3]]}"#, nothing),
