@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
@@ -20,7 +19,7 @@ pub mod rows;
 mod store;
 pub mod window;
 
-use store::{Store, Texts};
+use store::Store;
 
 /// Rows of requests, by column. An empty column takes no memory.
 #[derive(Clone, Debug, Default)]
@@ -46,14 +45,8 @@ pub struct Error {
     pub is_written: bool,
 }
 
-/// Columns that stages are computed from, besides all of the units `Time`, `Seconds` and `Bool`.
-const STAGE_COLUMNS: [ColumnId; 20] = [
-    ColumnId::actual_output_tokens,
-    ColumnId::total_latency,
-    ColumnId::queue_time_in_router,
-    ColumnId::tpot,
-    ColumnId::client_stall,
-    ColumnId::num_retractions,
+/// Texts that stages are computed from; to read the others would take memory for each row.
+const STAGE_TEXTS: [ColumnId; 9] = [
     ColumnId::endpoint,
     ColumnId::outcome,
     ColumnId::clock_state,
@@ -61,23 +54,9 @@ const STAGE_COLUMNS: [ColumnId; 20] = [
     ColumnId::seen_by,
     ColumnId::worker,
     ColumnId::unread,
-    ColumnId::token_chunks,
-    ColumnId::return_time,
-    ColumnId::first_event_tokens,
+    ColumnId::ended_in,
     ColumnId::unseen,
-    ColumnId::prefill_time,
-    ColumnId::prefill_queue_time,
-    ColumnId::kv_send_time,
 ];
-
-/// All columns that stages are computed from.
-static ALL_STAGE_COLUMNS: LazyLock<Vec<ColumnId>> = LazyLock::new(|| {
-    let columns = COLUMNS.iter().filter(|column| match column.unit {
-        Unit::Time | Unit::Seconds | Unit::Bool => true,
-        _ => STAGE_COLUMNS.contains(&column.id),
-    });
-    columns.map(|column| column.id).collect()
-});
 
 impl Error {
     /// The error of a file that cannot be read.
@@ -165,13 +144,6 @@ impl Table {
         store.is_some_and(|store| !store.is_empty())
     }
 
-    fn texts(&self, column: ColumnId) -> Option<&Texts> {
-        match self.columns.get(column as usize)? {
-            Store::Texts(texts) => Some(texts),
-            Store::Numbers(_) => None,
-        }
-    }
-
     /// A column of numbers, times (seconds since the run's start) or durations (seconds): `NaN` for an empty cell, and no values
     /// at all for an empty column.
     pub fn numbers(&self, column: ColumnId) -> Vec<f64> {
@@ -204,7 +176,10 @@ impl Table {
 
     /// A text; empty if the cell is. Booleans are the texts `True` and `False`.
     pub fn text(&self, column: ColumnId, row: usize) -> &str {
-        self.texts(column).map_or("", |texts| texts.get(row))
+        match self.columns.get(column as usize) {
+            Some(Store::Texts(texts)) => texts.get(row),
+            _ => "",
+        }
     }
 
     /// Any cell.
@@ -224,7 +199,8 @@ impl Table {
     /// Returns a row with the columns that stages are computed from, as if it were its request's only one. Its timestamps count
     /// from the run's start, as the table's do.
     pub fn row(&self, at: usize) -> Row {
-        let mut rows = [self.read_row(at, ALL_STAGE_COLUMNS.iter().copied())];
+        let is_used = |of: &Column| of.unit != Unit::Text || STAGE_TEXTS.contains(&of.id);
+        let mut rows = [self.read_row(at, is_used)];
         Row::finish_reading(&mut rows);
         let [mut row] = rows;
         row.index = u32::from(!self.is_first(at));
@@ -236,19 +212,17 @@ impl Table {
     /// Returns the whole rows of a request, given its first row.
     pub fn request(&self, first: usize) -> Vec<Row> {
         let rows = self.rows_of(first);
-        let mut rows: Vec<Row> = rows
-            .map(|at| self.read_row(at, COLUMNS.iter().map(|column| column.id)))
-            .collect();
+        let mut rows: Vec<Row> = rows.map(|at| self.read_row(at, |_| true)).collect();
         Row::finish_reading(&mut rows);
         rows
     }
 
-    fn read_row(&self, at: usize, columns: impl Iterator<Item = ColumnId>) -> Row {
+    fn read_row(&self, at: usize, is_read: impl Fn(&Column) -> bool) -> Row {
         let mut row = Row::default();
-        for column in columns {
-            let value = self.value(column, at);
+        for column in COLUMNS.iter().filter(|column| is_read(column)) {
+            let value = self.value(column.id, at);
             if value != Value::Empty {
-                (column.column().put)(&mut row, value);
+                (column.put)(&mut row, value);
             }
         }
         row
@@ -321,5 +295,3 @@ impl Table {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) use tests::Cell;

@@ -266,16 +266,18 @@ impl Context {
         observer.response_body(bytes, at, paused);
         self.response_bytes += bytes.len() as u64;
         // Once it streams, an event costs this one comparison.
-        if !self.is_streaming {
+        if !self.is_streaming
+            && let Some(response) = observer.response()
+        {
             let joins = &self.shared.joins;
-            for id in observer.server_ids() {
+            for id in response.engine_ids() {
                 match (&self.request, &self.attempt) {
                     (Some(request), _) => joins.response_read(request, id),
                     (None, Some(attempt)) => joins.add_response_id(attempt, id, at),
                     (None, None) => {}
                 }
             }
-            self.is_streaming = observer.is_streaming();
+            self.is_streaming = response.is_streaming();
             if let Some(in_flight) = self.in_flight.as_mut().filter(|_| self.is_streaming) {
                 in_flight.enter(RequestPhase::Streaming);
             }

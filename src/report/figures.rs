@@ -29,7 +29,7 @@ pub fn figures(run: &Run) -> Summary {
 /// The rows cannot be read.
 pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result<Summary, Error> {
     let began = Some(facts.started.seconds());
-    let (table, _) = rows::read(&[rows.to_owned()], began, &rows::SKIPPED_COLUMNS)?;
+    let (table, _) = rows::read(&[rows.to_owned()], began, rows::SKIPPED_COLUMNS)?;
     let table = sanitize(table);
     // Times of a table count from the beginning of the run.
     let zero = Stamp::from_nanos(0);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::clock::{Stamp, seconds};
 use crate::disk::{self, NewFile};
 use crate::request::cell::Value as Cell;
-use crate::request::columns::{COLUMNS, Column, ColumnId};
+use crate::request::columns::{COLUMNS, ColumnId};
 use crate::table::Error;
 use crate::table::cells::RowWriter;
 use crate::table::rows;
@@ -71,18 +71,20 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<NewFile> 
         let times = [ColumnId::arrival_time, ColumnId::scheduled_time];
         let time = |row| times.iter().find_map(|of| table.integer(*of, row));
         let arrival = |row| time(row).unwrap_or(0);
-        let all = 0..table.len();
+        let all = table.first_rows();
         rows.extend(all.map(|row| (arrival(row).saturating_add(zero), table, zero, row)));
     }
-    // A stable sort, so that the rows of a request stay together.
     rows.sort_by_key(|(arrival, ..)| *arrival);
     let mut out = RowWriter::new(NewFile::create_new(path)?, Stamp::EPOCH)?;
-    for (_, table, zero, row) in rows {
-        let cell = |column: &Column| match table.value(column.id, row) {
-            Cell::Time(at) => Cell::Time(at.plus_nanos(zero)),
-            other => other,
-        };
-        out.write_cells(COLUMNS.iter().map(cell))?;
+    for (_, table, zero, first) in rows {
+        for mut row in table.request(first) {
+            for column in &COLUMNS {
+                if let Cell::Time(at) = (column.get)(&row) {
+                    (column.put)(&mut row, Cell::Time(at.plus_nanos(zero)));
+                }
+            }
+            out.write(&row)?;
+        }
     }
     out.finish()
 }

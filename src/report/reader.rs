@@ -336,7 +336,7 @@ impl Run {
 
     /// Reads its rows. With `is_lenient` an error becomes a note, and there are no rows.
     fn read(mut self, is_lenient: bool) -> Result<Run, Error> {
-        match rows::read(&self.files, self.began(), &SKIPPED_COLUMNS) {
+        match rows::read(&self.files, self.began(), SKIPPED_COLUMNS) {
             Ok((table, read)) => {
                 self.table = sanitize(table);
                 let is_epoch = read.origin.is_some_and(|zero| zero.base == Base::Epoch);

@@ -220,10 +220,9 @@ impl Attempt {
 
     /// The attempt as a failed one.
     pub fn failed(&self) -> FailedAttempt {
-        let places = [&self.host, &self.worker];
-        let place = places.into_iter().find(|place| !place.is_empty());
+        let is_sent = !self.host.is_empty();
         FailedAttempt {
-            host: place.cloned().unwrap_or_default(),
+            host: if is_sent { &self.host } else { &self.worker }.clone(),
             outcome: self.outcome,
             status: self.status,
             nanos: self.ended.map(|ended| ended.nanos_since(self.arrival)),
@@ -231,27 +230,18 @@ impl Attempt {
     }
 }
 
-/// Adds to a request's error which server of its pair was lost, if `outcome` says that this one was.
+/// Adds to a request's error which server of its pair was lost, if `outcome` or the error says that this one was.
 pub fn append_lost_server(
     error: &mut String,
     role: ServerRole,
     host: &str,
     outcome: Option<Outcome>,
 ) {
-    if error.is_empty() || host.is_empty() {
-        return;
-    }
     let is_named = role == ServerRole::Prefill && error.contains(PREFILL_LOST);
-    match outcome {
-        _ if is_named => error.push_str(&format!(" ({host})")),
-        Some(died @ (Outcome::UpstreamDied | Outcome::ProxyError)) => {
-            error.push_str(&format!(
-                " ({} server {host}: {})",
-                role.name(),
-                died.name()
-            ));
-        }
-        _ => {}
+    let died = outcome.filter(|of| matches!(of, Outcome::UpstreamDied | Outcome::ProxyError));
+    if (is_named || died.is_some()) && !error.is_empty() && !host.is_empty() {
+        let how = died.map_or_else(String::new, |died| format!(": {}", died.name()));
+        error.push_str(&format!(" ({} server {host}{how})", role.name()));
     }
 }
 

@@ -47,17 +47,6 @@ pub fn row(row: &Row, base: Stamp, block: &mut Vec<u8>) {
     block.push(b'\n');
 }
 
-/// Appends a line of these cells, which must be in the order of the columns, to `block`.
-pub fn line<'a>(cells: impl Iterator<Item = Value<'a>>, base: Stamp, block: &mut Vec<u8>) {
-    for (index, value) in cells.enumerate() {
-        if index > 0 {
-            block.push(b',');
-        }
-        cell(value, base, block);
-    }
-    block.push(b'\n');
-}
-
 fn cell(value: Value<'_>, base: Stamp, block: &mut Vec<u8>) {
     match value {
         Value::Empty => {}

@@ -67,7 +67,7 @@ pub enum Field {
     Error,
     /// An error's message.
     ErrorMessage,
-    /// An error's own status code.
+    /// An error's own status code, or its type.
     ErrorCode,
     /// Top-level `object`: `error` in SGLang's flat errors.
     ObjectKind,

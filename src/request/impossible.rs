@@ -24,18 +24,11 @@ pub struct Impossible {
 }
 
 /// Moments of our own processes that must be in this order if they are of one clock.
-const OURS: [&[Moment]; 4] = {
+const OURS: [&[Moment]; 5] = {
     use Moment::*;
     [
-        &[
-            Scheduled,
-            Sent,
-            ResponseHead,
-            FirstEvent,
-            FirstToken,
-            LastToken,
-            Finish,
-        ],
+        &[Scheduled, Sent, ResponseHead, FirstEvent],
+        &[FirstEvent, FirstToken, LastToken, Finish],
         &[Arrival, Forwarded, ResponseHead],
         &[Arrival, RequestEnd],
         &[Forwarded, WorkerArrival, WorkerForwarded],

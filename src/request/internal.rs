@@ -10,7 +10,7 @@ use super::sequence::MissingReason;
 /// Facts of a row that no column shows.
 #[derive(Clone, Debug, Default)]
 pub struct Internal {
-    /// What is left of `error` without the server's message, which may quote the request; `None` if it contains none.
+    /// `error` without the server's message, which may quote the request; `None` if it contains none.
     pub unquoted_error: Option<String>,
     /// The router made the error: no server sent it.
     pub is_routers_error: bool,

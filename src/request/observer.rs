@@ -11,7 +11,7 @@ pub use super::outcome::End;
 use super::attempt::failed_text;
 use super::columns::Row;
 use super::endpoint::Endpoint;
-use super::outcome::{Outcome, ResponseFacts, judge};
+use super::outcome::{Outcome, ResponseFacts, error_text, judge, without_quote};
 use super::request_body::RequestBody;
 use super::response::{ParsedBody, ResponseBody};
 use super::sequence::SequenceObserver;
@@ -74,9 +74,9 @@ impl Observer {
         self.row.internal.room.or(in_body)
     }
 
-    /// Returns the server's ids of the sequences seen so far.
-    pub fn server_ids(&self) -> impl Iterator<Item = &str> {
-        self.response.iter().flat_map(ResponseBody::engine_ids)
+    /// Returns what has been read of the response's body.
+    pub fn response(&self) -> Option<&ResponseBody> {
+        self.response.as_ref()
     }
 
     /// Takes the head of the final response (not 1xx). `is_encoded`: a `Content-Encoding` other than `identity` hides the body,
@@ -110,12 +110,6 @@ impl Observer {
         if let Some(response) = &mut self.response {
             response.feed(bytes, at, stall_nanos);
         }
-    }
-
-    /// Whether a generated token has arrived; for a stream that cannot be read, any byte of it.
-    pub fn is_streaming(&self) -> bool {
-        let response = self.response.as_ref();
-        response.is_some_and(ResponseBody::is_streaming)
     }
 
     /// Records that the end of the response's framing was read at `at`: its last chunk, its length, or the end of the connection if
@@ -169,7 +163,7 @@ impl Observer {
     pub fn finish(mut self, end: End, at: Stamp) -> Vec<Row> {
         let is_whole = self.is_whole || end == End::Complete;
         self.take_request_params();
-        let (parsed, generation_whole) = self.take_response(is_whole);
+        let parsed = self.take_response(is_whole);
         let is_complete = end == End::Complete;
         let finish = self.last_read.or(is_complete.then_some(at));
         let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
@@ -182,33 +176,35 @@ impl Observer {
             status: row.status.and_then(|status| u16::try_from(status).ok()),
             reported_outcome: self.reported_outcome,
             // Who asked for no stream may get nothing.
-            generation_whole: generation_whole.filter(|_| is_stream || !parsed.is_absent()),
+            generation_whole: parsed
+                .generation_whole
+                .filter(|_| is_stream || !parsed.is_absent()),
             failure: parsed.failure.as_ref(),
         };
-        let (outcome, error) = judge(end, &facts);
+        let (outcome, error, quote) = judge(end, &facts);
         row.outcome = Some(outcome);
-        row.internal.unquoted_error = facts.unquoted(&error);
-        row.error = Some(error).filter(|error| !error.is_empty());
+        row.error = (outcome != Outcome::Ok).then(|| error_text(&error, quote));
+        row.internal.unquoted_error = (!quote.is_empty()).then(|| without_quote(&error));
         row.internal.has_unrecorded_sequences = parsed.has_unrecorded_sequences;
         row.internal.usage_prompt_tokens = parsed.usage_prompt_tokens;
         row.internal.usage_completion_tokens = parsed.usage_completion_tokens;
         Observer::rows(self.row, parsed)
     }
 
-    /// Returns what was read from the response, and whether it showed the generation's end.
-    fn take_response(&mut self, is_whole: bool) -> (ParsedBody, Option<bool>) {
+    /// Returns what was read from the response.
+    fn take_response(&mut self, is_whole: bool) -> ParsedBody {
         let Some(response) = self.response.take() else {
-            return (ParsedBody::default(), None);
+            return ParsedBody::default();
         };
-        let (parsed, generation_whole, unread) = response.finish();
+        let parsed = response.finish();
         self.row.message_whole = Some(is_whole);
         // An error's body is no generation.
         if matches!(self.row.status, Some(200..=299)) {
-            self.row.unread = unread;
+            self.row.unread = parsed.unread;
             let has_failed = parsed.failure.is_some();
-            self.row.generation_whole = generation_whole.map(|whole| whole && !has_failed);
+            self.row.generation_whole = parsed.generation_whole.map(|whole| whole && !has_failed);
         }
-        (parsed, generation_whole)
+        parsed
     }
 
     fn take_request_params(&mut self) {

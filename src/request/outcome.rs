@@ -63,6 +63,8 @@ pub enum End {
 
 /// The error of a response that lacks its end, or all of it.
 const NO_END: &str = "the response ended without its end";
+/// The error of a request that the engine was told to drop.
+const ABORTED: &str = "the engine aborted it";
 /// The error of a request that the generator gave up because its run was stopped.
 pub const GIVEN_UP: &str = "given up: the run was stopped";
 
@@ -97,54 +99,49 @@ pub struct Failure {
     pub is_abort: bool,
 }
 
-impl ResponseFacts<'_> {
-    /// Returns what is left of an error, as [`judge`] returned it, without the body's own message; `None` if it contains none.
-    pub fn unquoted(&self, error: &str) -> Option<String> {
-        let message = &self
-            .failure
-            .filter(|failure| !failure.message.is_empty())?
-            .message;
-        let own = error.strip_suffix(&short_message("", message))?;
-        Some(own.trim_end().to_owned())
-    }
-}
-
-/// Judges how a request ended: returns its outcome and, unless it succeeded, a short error.
-pub fn judge(end: End, facts: &ResponseFacts<'_>) -> (Outcome, String) {
+/// Judges how a request ended: returns its outcome and, unless it succeeded, a short error, and the message of the body that
+/// belongs to it ([`error_text`]).
+pub fn judge<'f>(end: End, facts: &ResponseFacts<'f>) -> (Outcome, String, &'f str) {
     let has_ended = facts.generation_whole == Some(true);
-    match end {
-        End::Complete => of_response(facts),
+    let (outcome, error) = match end {
+        End::Complete => return of_response(facts),
         // A client that leaves after the last event has the whole response.
-        End::ClientGone | End::GivenUp if has_ended => of_response(facts),
+        End::ClientGone | End::GivenUp if has_ended => return of_response(facts),
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
         End::GivenUp => (Outcome::ClientAbort, GIVEN_UP.to_owned()),
         End::Failed(outcome, reason) if has_ended => {
             (outcome, format!("{reason}, after the generation's end"))
         }
         End::Failed(outcome, reason) => (outcome, reason),
-    }
+    };
+    (outcome, error, "")
 }
 
-fn of_response(facts: &ResponseFacts<'_>) -> (Outcome, String) {
+fn of_response<'f>(facts: &ResponseFacts<'f>) -> (Outcome, String, &'f str) {
     let Some(status) = facts.status else {
-        return (Outcome::UpstreamDied, "no response came".to_owned());
+        return (Outcome::UpstreamDied, "no response came".to_owned(), "");
     };
+    let quote = facts.failure.map_or("", |failure| &failure.message);
     if let Some(outcome) = of_status(status) {
-        let message = facts.failure.map_or("", |failure| &failure.message);
-        let message = match status {
-            ..200 => "is not a final response",
-            300..=399 => "redirects are not followed",
-            _ => message,
+        let outcome = facts.reported_outcome.unwrap_or(outcome);
+        return match status {
+            ..200 => (outcome, format!("{status} is not a final response"), ""),
+            300..=399 => (outcome, format!("{status} redirects are not followed"), ""),
+            _ => (outcome, status.to_string(), quote),
         };
-        let error = short_message(&status.to_string(), message);
-        return (facts.reported_outcome.unwrap_or(outcome), error);
     }
     if let Some(failure) = facts.failure {
-        return (of_failure(failure), failure.text());
+        let code = failure
+            .code
+            .map_or_else(String::new, |code| code.to_string());
+        return match failure.is_abort && quote.is_empty() {
+            true => (of_failure(failure), error_text(&code, ABORTED), ""),
+            false => (of_failure(failure), code, quote),
+        };
     }
     match facts.generation_whole {
-        Some(false) => (Outcome::UpstreamDied, NO_END.to_owned()),
-        Some(true) | None => (Outcome::Ok, String::new()),
+        Some(false) => (Outcome::UpstreamDied, NO_END.to_owned(), ""),
+        Some(true) | None => (Outcome::Ok, String::new(), ""),
     }
 }
 
@@ -176,16 +173,6 @@ fn of_failure(failure: &Failure) -> Outcome {
     }
 }
 
-impl Failure {
-    fn text(&self) -> String {
-        let code = self.code.map_or_else(String::new, |code| code.to_string());
-        match self.is_abort && self.message.is_empty() {
-            true => short_message(&code, "the engine aborted it"),
-            false => short_message(&code, &self.message),
-        }
-    }
-}
-
 /// Shortens SGLang's message of a failed KV transfer to its reason, without the request's ids, which stand before that.
 fn without_ids(line: &str) -> Cow<'_, str> {
     const FAILED: &str = "Decode transfer failed";
@@ -206,8 +193,15 @@ fn validation_detail(lines: &str) -> Option<&str> {
     Some(&detail[..detail.find(", 'input': ")?])
 }
 
-/// Joins a code and the first line of a message, of at most 200 characters.
-fn short_message(code: &str, message: &str) -> String {
+/// Returns an error without the message of its body.
+pub fn without_quote(error: &str) -> String {
+    let hint = "the server's message is in the records file only, as it may quote the prompt";
+    let text = format!("{error}; {hint}");
+    text.trim_start_matches("; ").to_owned()
+}
+
+/// Joins an error and the first line of the body's message, of at most 200 characters.
+pub fn error_text(code: &str, message: &str) -> String {
     let (line, rest) = message.split_once('\n').unwrap_or((message, ""));
     let line = line.trim();
     let line = match validation_detail(rest).filter(|_| line.ends_with("validation error:")) {

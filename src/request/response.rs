@@ -100,31 +100,6 @@ impl ResponseBody {
         sequences.filter_map(|sequence| sequence.engine_id.as_deref())
     }
 
-    /// Whether the body showed the generation's end; `None` if it cannot be read. A router that was cut off passes on what it has as if
-    /// it were whole: only the body tells.
-    fn is_generation_whole(&self) -> Option<bool> {
-        let parsed = &self.document.parsed;
-        match &self.framing {
-            Framing::Events(_) => Some(parsed.done && parsed.has_event),
-            Framing::Opaque(_) => parsed.first_event.is_none().then_some(false),
-            Framing::Json => match self.document.scanner.progress() {
-                Progress::Part => Some(false),
-                Progress::Whole => (!parsed.in_background).then_some(true),
-                Progress::Broken => None,
-            },
-        }
-    }
-
-    /// Returns why the body was not read, if so.
-    fn unread(&self) -> Option<Unread> {
-        self.document.parsed.first_event?;
-        match &self.framing {
-            Framing::Json if self.document.parsed.in_background => Some(Unread::Background),
-            Framing::Opaque(reason) => Some(*reason),
-            Framing::Events(_) | Framing::Json => None,
-        }
-    }
-
     /// Reads the next piece, which arrived at `at`. `stall_nanos`: how long writes to the client had been held up by then in all.
     pub fn feed(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         if bytes.is_empty() {
@@ -145,18 +120,30 @@ impl ResponseBody {
         }
     }
 
-    /// Ends the body: an event without its blank line ends here. Returns what was read of it, whether it showed the generation's end, and
-    /// why it was not read, if so.
-    pub fn finish(mut self) -> (ParsedBody, Option<bool>, Option<Unread>) {
+    /// Ends the body: an event without its blank line ends here. Returns what was read of it.
+    pub fn finish(mut self) -> ParsedBody {
         match &mut self.framing {
             Framing::Events(events) => events.finish(&mut self.document),
             Framing::Json => self.document.scanner.finish(),
             Framing::Opaque(_) => {}
         }
-        self.document.parsed.record_flat_error();
-        self.document.parsed.add_cached_to_prompt();
-        let (is_whole, unread) = (self.is_generation_whole(), self.unread());
-        (self.document.parsed, is_whole, unread)
+        let mut parsed = self.document.parsed;
+        parsed.end();
+        // A router that was cut off passes on what it has as if it were whole: only the body tells.
+        parsed.generation_whole = match self.framing {
+            Framing::Events(_) => Some(parsed.done && parsed.has_event),
+            Framing::Opaque(_) if parsed.first_event.is_none() => Some(false),
+            Framing::Opaque(reason) => {
+                parsed.unread = Some(reason);
+                None
+            }
+            Framing::Json => match self.document.scanner.progress() {
+                Progress::Part => Some(false),
+                Progress::Whole if parsed.unread.is_none() => Some(true),
+                Progress::Whole | Progress::Broken => None,
+            },
+        };
+        parsed
     }
 }
 

@@ -1,12 +1,11 @@
 //! Where one request's time went: the stages of [`STAGES`], joined where the moment between them is missing.
 
-mod last_seen;
 mod stage_set;
 
+use crate::request::outcome::Outcome;
 use crate::request::row::Row;
-use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
+use crate::request::timeline::{Moment, Period, STAGES, Side, Stage, Timeline};
 
-pub use last_seen::place;
 pub use stage_set::{StageSet, UNSEEN};
 
 /// A part of a request's time.
@@ -163,6 +162,73 @@ fn split_off(spent: StageSet, nanos: Option<i64>, period: Period, parts: &mut Ve
     }
 }
 
+impl Row {
+    /// Returns where a failed request was when it ended: as the row says, else by its moments.
+    pub fn last_seen(&self) -> Option<StageSet> {
+        let is_pair = self.timeline.prefill().is_some();
+        let named = self.ended_in.as_deref();
+        let named = named.and_then(|name| StageSet::named(name, is_pair));
+        named.or_else(|| self.find_last_seen())
+    }
+
+    /// The same by its moments: after the last that is known, and before the next that the observer would have seen. `None` if none
+    /// is known.
+    pub(super) fn find_last_seen(&self) -> Option<StageSet> {
+        if self.is_ok() {
+            return None;
+        }
+        if self.outcome == Some(Outcome::ConnectError) {
+            return Some(StageSet::CONNECTING);
+        }
+        if self.internal.is_routers_error {
+            return Some(StageSet::of(Period::QUEUE_IN_ROUTER));
+        }
+        let (timeline, side) = (&self.timeline, self.timeline.side());
+        let lacks = |moment| timeline.raw(moment).is_none();
+        let is_held = match side {
+            Side::Hop => lacks(Moment::WorkerForwarded),
+            Side::Front | Side::Traffic => {
+                timeline.mark(Moment::Arrival).is_some() && lacks(Moment::Forwarded)
+            }
+        };
+        if is_held {
+            // A proxy without a hop behind it tried a server, which took no connection.
+            let is_tried = side != Side::Hop && self.attempts > Some(0);
+            return Some(match is_tried {
+                true => StageSet::of(Period::NETWORK),
+                false => StageSet::PROXY,
+            });
+        }
+        // A body that had not been read whole by then was still on its way to us.
+        if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {
+            return Some(StageSet::of(Period::TO_PROXY));
+        }
+        // The hop had it and did not send it on: the server refused the connection, or the hop held it.
+        if timeline.mark(Moment::WorkerArrival).is_some() && lacks(Moment::WorkerForwarded) {
+            return Some(StageSet::of(Period::NETWORK));
+        }
+        let begun = |stage: &Stage| timeline.period_of(stage).is_some_and(|of| !lacks(of.from));
+        let first = STAGES.iter().rposition(begun)?;
+        let is_observed = |stage: &&Stage| stage.period.to.clock(side) == side.clock();
+        let later = STAGES[first..]
+            .iter()
+            .take_while(|stage| !is_observed(stage))
+            .count();
+        let stages = STAGES[first..=first + later].iter();
+        let own = stages.filter(|stage| timeline.period_of(stage).is_some());
+        Some(own.map(|stage| StageSet::of(stage.period)).collect())
+    }
+}
+
+/// Returns where a request was last seen, for people: "last seen in the router".
+pub fn place(last_seen: StageSet) -> String {
+    match last_seen.ended_in(|stage| stage.name).as_str() {
+        "server" => "in the server, before its first token".to_owned(),
+        "router+server" => "in the router or the server, before the first token".to_owned(),
+        _ => last_seen.place(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -171,10 +237,9 @@ mod tests {
     use crate::request::body_timing::BodyTiming;
     use crate::request::cell::Value;
     use crate::request::columns::COLUMNS;
-    use crate::request::outcome::Outcome;
     use crate::request::sample::{Sample, at, ms};
     use crate::request::timeline::Moment::*;
-    use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes, Side};
+    use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes};
     use crate::request::unseen::Unseens;
 
     /// A request with the moments of the bits `seen`, each these milliseconds after the one before, and the times of a pair if it
@@ -373,7 +438,12 @@ client lag 1, to proxy 1, router+network+tokenize+queue+prefill+return 903
 client lag 1, to proxy 1, proxy 903
 client lag 7
 connecting 7";
-        let parts = samples.map(|sample| parts(&sample.row()));
+        let parts = samples.map(|sample| {
+            let row = sample.row();
+            // What the row says of it is what its moments say, which a file may lack.
+            assert_eq!(row.last_seen(), row.find_last_seen(), "{:?}", row.ended_in);
+            parts(&row)
+        });
         assert_eq!(parts.join("\n"), expected);
         let last_seen = refused.row().last_seen().unwrap();
         assert_eq!(last_seen, StageSet::CONNECTING);

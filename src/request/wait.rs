@@ -24,13 +24,6 @@ pub struct Wait {
 
 /// A router that holds a request for less than this only passes it on, nanoseconds.
 const MIN_ROUTER_WAIT_NANOS: i64 = 10_000_000;
-/// The columns of the waits of a request of a pair, in their order.
-pub const OF_PAIR: [ColumnId; 4] = [
-    ColumnId::decode_bootstrap_time,
-    ColumnId::prefill_queue_time,
-    ColumnId::kv_transfer_time,
-    ColumnId::decode_queue_time,
-];
 /// When a request was sent to a server: the first of these that is known.
 const SEND_COLUMNS: [ColumnId; 5] = [
     ColumnId::worker_forwarded_time,
@@ -96,13 +89,7 @@ impl Wait {
         let is_raw = text(cell(ColumnId::clock_state)) == "raw";
         let ended = ended(cell, (!is_raw).then_some(0));
         let queued = time(ColumnId::queue_time_start);
-        let all = [
-            (Cause::DecodeMemory, queued, ended),
-            (Cause::PrefillQueue, reserved, prefilled),
-            (Cause::Transfer, prefilled, None),
-            (Cause::DecodeSlots, arrived, ended),
-        ];
-        let wait = |((cause, queued, ended), column): ((Cause, Option<i64>, Option<i64>), _)| {
+        let wait = |column, cause, queued: Option<i64>, ended: Option<i64>| {
             let nanos = time(column).filter(|nanos| *nanos >= 0)?;
             let stay = queued.map(|queued| Stay {
                 queued,
@@ -118,7 +105,16 @@ impl Wait {
                 cause: Some(cause),
             })
         };
-        all.into_iter().zip(OF_PAIR).filter_map(wait).collect()
+        use ColumnId::{
+            decode_bootstrap_time, decode_queue_time, kv_transfer_time, prefill_queue_time,
+        };
+        let all = [
+            wait(decode_bootstrap_time, Cause::DecodeMemory, queued, ended),
+            wait(prefill_queue_time, Cause::PrefillQueue, reserved, prefilled),
+            wait(kv_transfer_time, Cause::Transfer, prefilled, None),
+            wait(decode_queue_time, Cause::DecodeSlots, arrived, ended),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// Returns when a request may have been at a server that did not report when it waited and ran, on the row's clock: from its

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use crate::clock::Stamp;
-use crate::request::cell::Value;
 use crate::request::csv;
 use crate::request::row::Row;
 
@@ -41,15 +40,6 @@ impl<W: Write> RowWriter<W> {
     /// Those of `out`; the rows of the block are then lost.
     pub fn write(&mut self, row: &Row) -> io::Result<()> {
         csv::row(row, self.base, &mut self.block);
-        self.write_block(BLOCK_BYTES)
-    }
-
-    /// Adds a row by its cells, in the order of the columns.
-    ///
-    /// # Errors
-    /// As [`RowWriter::write`].
-    pub fn write_cells<'a>(&mut self, cells: impl Iterator<Item = Value<'a>>) -> io::Result<()> {
-        csv::line(cells, self.base, &mut self.block);
         self.write_block(BLOCK_BYTES)
     }
 

@@ -10,18 +10,19 @@ use std::path::{Path, PathBuf};
 use crate::clock::Stamp;
 use crate::disk::NewFile;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
+use crate::request::attempt::{ServerRole, append_lost_server};
 use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
 use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Moment, Relation};
+use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, Moment, PrefillTimes, Relation};
+use crate::request::unseen::Unseens;
 
 use super::cells::RowWriter;
 use super::rows::{self, ReadStats};
 use super::{Error, Table, rotated};
 
 mod attempts;
-mod server_pair;
 
 use attempts::JoinedAttempts;
 
@@ -101,7 +102,7 @@ pub fn add_front_reports(
     let with_report = |mut row: Row| {
         match row.req_id.as_ref().and_then(|id| reports.get(id)) {
             Some(front) if front.disaggregated == Some(true) => {
-                server_pair::add_front(&mut row, front);
+                add_front(&mut row, front);
             }
             Some(front) => row.worker.clone_from(&front.worker),
             None => {}
@@ -205,9 +206,9 @@ impl<'a> Joining<'a> {
                 }
             }
             if let Some(leg) = leg_rows.next() {
-                server_pair::add_lost(row, &leg);
+                add_lost(row, &leg);
                 let room = leg.bootstrap_room;
-                server_pair::add_leg(row, leg.host, room, leg.timeline.as_prefill());
+                add_leg(row, leg.host, room, leg.timeline.as_prefill());
             }
             row.derive_anew();
         }
@@ -275,6 +276,61 @@ fn add_hop(row: &mut Row, hop: &Row, offset: Option<Offset>) {
     }
     // Without a relation to the engine's clock, the front's row has the engine's timestamps unconverted, and so has the hop's timeline.
     if ours.relation(ClockOf::Engine) == Relation::Unknown {
-        server_pair::add_engine(row, hop, offset);
+        add_engine(row, hop, offset);
     }
+}
+
+/// Adds what the front's row reports about the pair to a generator's row.
+fn add_front(row: &mut Row, front: &Row) {
+    let (host, room) = (front.prefill_host.clone(), front.bootstrap_room.clone());
+    let times = front.timeline.prefill().unwrap_or_default();
+    add_leg(row, host, room, times);
+    row.host = front.host.clone().or(row.host.take());
+    add_engine(row, front, row.timeline.offset(ClockOf::Front));
+    if front.unseen.and_then(Unseens::engine).is_none() {
+        // No timestamps of the servers are missing now.
+        row.unseen = None;
+    }
+    row.derive_anew();
+}
+
+/// Adds to a row's error which server of the pair was lost, if it was that of this leg.
+fn add_lost(row: &mut Row, leg: &Row) {
+    let (Some(error), Some(host)) = (&mut row.error, &leg.host) else {
+        return;
+    };
+    // The front may have added it already.
+    if !error.contains(host.as_str()) {
+        append_lost_server(error, ServerRole::Prefill, host, leg.outcome);
+    }
+}
+
+/// Adds the leg of the prefill server to a row.
+fn add_leg(row: &mut Row, host: Option<String>, room: Option<String>, times: PrefillTimes) {
+    row.prefill_host = row.prefill_host.take().or(host);
+    row.bootstrap_room = row.bootstrap_room.take().or(room);
+    row.timeline.set_pair(times);
+}
+
+/// Adds the engine's timestamps that this row lacks from another process's row; none if the engine's clock does not compare with this
+/// row's. `clock`: the offset of the other process's clock.
+fn add_engine(row: &mut Row, other: &Row, clock: Option<Offset>) {
+    let (ours, theirs) = (&mut row.timeline, &other.timeline);
+    if ours.relation(ClockOf::Engine) == Relation::Unknown {
+        let engine = match (theirs.relation(ClockOf::Engine), clock) {
+            (Relation::Apart(engine), Some(clock)) => Offset {
+                nanos: engine.nanos.saturating_add(clock.nanos),
+                error_nanos: engine.error_nanos.saturating_add(clock.error_nanos),
+            },
+            (Relation::Same, Some(clock)) => clock,
+            _ => return,
+        };
+        ours.relate(ClockOf::Engine, Relation::Apart(engine));
+    }
+    for moment in ENGINE.into_iter().chain(ENGINE_OF_PAIR) {
+        if let Some(at) = theirs.raw(moment) {
+            ours.set_if_unknown(moment, at);
+        }
+    }
+    row.timing_source = row.timing_source.or(other.timing_source);
 }

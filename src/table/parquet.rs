@@ -79,16 +79,11 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<ReadStats>, Error> {
 /// The columns `run` and `began`, then [`COLUMNS`].
 fn schema() -> String {
     let columns = COLUMNS.iter().map(|column| {
-        let kind = match column.unit {
-            Unit::Text => "BYTE_ARRAY",
-            Unit::Bool => "BOOLEAN",
-            Unit::Count => "INT64",
-            Unit::Latency | Unit::Seconds | Unit::Time => "DOUBLE",
-        };
-        let logical_type = if column.unit == Unit::Text {
-            " (UTF8)"
-        } else {
-            ""
+        let (kind, logical_type) = match column.unit {
+            Unit::Text => ("BYTE_ARRAY", " (UTF8)"),
+            Unit::Bool => ("BOOLEAN", ""),
+            Unit::Count => ("INT64", ""),
+            Unit::Latency | Unit::Seconds | Unit::Time => ("DOUBLE", ""),
         };
         format!("OPTIONAL {kind} {}{logical_type};", column.name)
     });

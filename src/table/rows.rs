@@ -18,6 +18,7 @@ use crate::request::csv::Base;
 use crate::request::outcome::Outcome;
 
 use super::cells::Cells;
+use super::store::IDS;
 use super::{Error, Table};
 
 /// What was read from files of rows, and what could not be.
@@ -47,12 +48,7 @@ pub struct TimeOrigin {
 }
 
 /// Columns that no report uses. They would take a third of the memory.
-pub const SKIPPED_COLUMNS: [ColumnId; 4] = [
-    ColumnId::trace_id,
-    ColumnId::engine_id,
-    ColumnId::span_id,
-    ColumnId::parent_span_id,
-];
+pub const SKIPPED_COLUMNS: &[ColumnId] = IDS.split_at(1).1;
 /// The most broken rows that are reported.
 const MAX_EXAMPLES: usize = 3;
 /// Bytes that a thread parses at a time.
@@ -69,7 +65,7 @@ impl Table {
     /// # Errors
     /// As [`read`].
     pub fn read(path: &Path) -> Result<Table, Error> {
-        read(&[path.to_owned()], None, &SKIPPED_COLUMNS).map(|(table, _)| table)
+        read(&[path.to_owned()], None, SKIPPED_COLUMNS).map(|(table, _)| table)
     }
 }
 
@@ -90,13 +86,6 @@ impl ReadStats {
 }
 
 impl Base {
-    fn label(self) -> &'static str {
-        match self {
-            Base::Epoch => "the Unix epoch",
-            Base::Run => "the beginning of its run",
-        }
-    }
-
     fn of(nanos: i64) -> Base {
         match nanos / NANOS {
             ..MIN_EPOCH_S => Base::Run,
@@ -149,8 +138,7 @@ pub fn read_parts(
         ..ReadStats::default()
     };
     for path in paths {
-        let mut file = RowFile::open(path, skipped, &mut stats.unknown_columns)?;
-        file.read_all(&mut stats, began, sink)?;
+        read_file(path, skipped, &mut stats, sink)?;
     }
     stats.unknown_columns.sort();
     stats.unknown_columns.dedup();
@@ -160,121 +148,98 @@ pub fn read_parts(
 /// The first bytes of a gzip file.
 const GZIP_MAGIC: &[u8] = b"\x1f\x8b";
 
-/// An open file of rows.
-struct RowFile<'a> {
-    path: &'a Path,
-    lines: BufReader<Box<dyn Read>>,
-    header: Header,
-}
-
 /// The columns of a file in their order; `None` for a column that is not read.
 type Header = Vec<Option<&'static Column>>;
 
-impl<'a> RowFile<'a> {
-    fn open(
-        path: &'a Path,
-        skipped: &[ColumnId],
-        unknown: &mut Vec<String>,
-    ) -> Result<RowFile<'a>, Error> {
-        let error = |cause| Error::read(path, cause);
-        let file = disk::open(path).map_err(error)?;
-        let mut file = BufReader::new(file);
-        let is_gzip = file.fill_buf().map_err(error)?.starts_with(GZIP_MAGIC);
-        let contents: Box<dyn Read> = match is_gzip {
-            true => Box::new(MultiGzDecoder::new(file)),
-            false => Box::new(file),
-        };
-        let mut lines = BufReader::with_capacity(1 << 18, contents);
-        let mut line = Vec::new();
-        let read = (&mut lines)
-            .take(MAX_LINE_BYTES)
-            .read_until(b'\n', &mut line);
-        let read = read.map_err(error)?;
-        if read == 0 {
-            let message = "the file is empty: a file of rows begins with the names of its columns (req_id,success,…)";
-            return Err(Error::read(path, message));
-        }
-        let header = parse_header(&line, skipped, unknown).map_err(|reason| {
-            let hint = "it must name the columns req_id, arrival_time and outcome (or success)";
-            let message = format!("no file of rows: its first line {reason}; {hint}");
-            Error::read(path, message)
-        })?;
-        Ok(RowFile {
-            path,
-            lines,
-            header,
-        })
-    }
+/// The lines of a file, which may be compressed.
+type Lines = BufReader<Box<dyn Read>>;
 
-    /// Passes all rows to `sink`. Chunks of lines are parsed by a thread per processor.
-    fn read_all(
-        &mut self,
-        stats: &mut ReadStats,
-        began: Option<f64>,
-        sink: &mut dyn FnMut(Table, Option<f64>),
-    ) -> Result<(), Error> {
-        let threads = available_parallelism().map_or(1, usize::from).min(8);
-        let name = self.path.file_name().unwrap_or_default().display();
-        let (mut base, mut next_line) = (None, 2);
-        loop {
-            let mut chunks = Vec::new();
-            while chunks.len() < threads {
-                let text = self
-                    .read_chunk()
-                    .map_err(|cause| Error::read(self.path, cause))?;
-                if text.is_empty() {
-                    break;
-                }
-                let first_line = next_line;
-                next_line += memchr_iter(b'\n', &text).count() as u64;
-                chunks.push((first_line, text));
+/// Passes all rows of a file to `sink`. Chunks of lines are parsed by a thread per processor.
+fn read_file(
+    path: &Path,
+    skipped: &[ColumnId],
+    stats: &mut ReadStats,
+    sink: &mut dyn FnMut(Table, Option<f64>),
+) -> Result<(), Error> {
+    let error = |cause| Error::read(path, cause);
+    let mut lines = open(path).map_err(error)?;
+    let mut line = Vec::new();
+    let mut head = (&mut lines).take(MAX_LINE_BYTES);
+    head.read_until(b'\n', &mut line).map_err(error)?;
+    let header = parse_header(&line, skipped, &mut stats.unknown_columns).map_err(|reason| {
+        let hint = "it must name the columns req_id, arrival_time and outcome (or success)";
+        Error::read(path, format!("no file of rows: {reason}; {hint}"))
+    })?;
+    let threads = available_parallelism().map_or(1, usize::from).min(8);
+    let name = path.file_name().unwrap_or_default().display();
+    let (mut has_times, mut next_line) = (false, 2);
+    loop {
+        let mut chunks = Vec::new();
+        while chunks.len() < threads {
+            let text = read_chunk(&mut lines).map_err(error)?;
+            if text.is_empty() {
+                break;
             }
-            if chunks.is_empty() {
-                return Ok(());
+            let first_line = next_line;
+            next_line += memchr_iter(b'\n', &text).count() as u64;
+            chunks.push((first_line, text));
+        }
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let mut times = chunks
+            .iter()
+            .filter_map(|(_, text)| first_time(text, &header));
+        if !has_times && let Some(time) = times.next() {
+            has_times = true;
+            let origin = stats.origin;
+            let origin = origin.unwrap_or_else(|| TimeOrigin::new(time, stats.began));
+            stats.origin = Some(origin);
+            let base = Base::of(time);
+            if base != origin.base {
+                let since = match base {
+                    Base::Epoch => "the Unix epoch",
+                    Base::Run => "the beginning of its run",
+                };
+                let message = format!(
+                    "its times count from {since}, those of the file before it do not: make both with the same --time-base, or \
+                     report on them one by one"
+                );
+                return Err(Error::read(path, message));
             }
-            let mut times = chunks
-                .iter()
-                .filter_map(|(_, text)| first_time(text, &self.header));
-            if base.is_none()
-                && let Some(time) = times.next()
-            {
-                let origin = *stats.origin.get_or_insert(TimeOrigin::new(time, began));
-                let own_base = *base.insert(Base::of(time));
-                if own_base != origin.base {
-                    let message = format!(
-                        "its times count from {}, those of the file before it from {}: make both with the same --time-base, or \
-                         report on them one by one",
-                        own_base.label(),
-                        origin.base.label()
-                    );
-                    return Err(Error::read(self.path, message));
-                }
-                if origin.base == Base::Epoch {
-                    stats.began = Some(origin.nanos as f64 / NANOS as f64);
-                }
-            }
-            for (table, examples, broken) in parse_chunks(chunks, &self.header, stats.origin) {
-                stats.rows += table.len() as u64;
-                stats.broken += broken;
-                let examples = examples.iter().map(|example| format!("{name} {example}"));
-                stats.examples.extend(examples);
-                stats.examples.truncate(MAX_EXAMPLES);
-                sink(table, stats.began);
+            if base == Base::Epoch {
+                stats.began = Some(origin.nanos as f64 / NANOS as f64);
             }
         }
+        for (table, examples, broken) in parse_chunks(chunks, &header, stats.origin) {
+            stats.rows += table.len() as u64;
+            stats.broken += broken;
+            let examples = examples.iter().map(|example| format!("{name} {example}"));
+            stats.examples.extend(examples);
+            stats.examples.truncate(MAX_EXAMPLES);
+            sink(table, stats.began);
+        }
     }
+}
 
-    /// Reads the next lines; returns nothing at the end of the file, whose last line may be incomplete.
-    fn read_chunk(&mut self) -> io::Result<Vec<u8>> {
-        let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
-        (&mut self.lines)
-            .take(CHUNK_BYTES as u64)
-            .read_to_end(&mut text)?;
-        if !text.is_empty() && !text.ends_with(b"\n") {
-            self.lines.read_until(b'\n', &mut text)?;
-        }
-        Ok(text)
+/// Opens a file, which may be compressed by gzip.
+fn open(path: &Path) -> io::Result<Lines> {
+    let mut file = BufReader::new(disk::open(path)?);
+    let contents: Box<dyn Read> = match file.fill_buf()?.starts_with(GZIP_MAGIC) {
+        true => Box::new(MultiGzDecoder::new(file)),
+        false => Box::new(file),
+    };
+    Ok(BufReader::with_capacity(1 << 18, contents))
+}
+
+/// Reads the next lines; returns nothing at the end of the file, whose last line may be incomplete.
+fn read_chunk(lines: &mut Lines) -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
+    lines.take(CHUNK_BYTES as u64).read_to_end(&mut text)?;
+    if !text.is_empty() && !text.ends_with(b"\n") {
+        lines.read_until(b'\n', &mut text)?;
     }
+    Ok(text)
 }
 
 /// Parses the first line of a file. The error is what is wrong with it.
@@ -284,19 +249,23 @@ fn parse_header(
     unknown: &mut Vec<String>,
 ) -> Result<Header, String> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-    let line = std::str::from_utf8(line).map_err(|_| "is not text in UTF-8".to_owned())?;
+    let line =
+        std::str::from_utf8(line).map_err(|_| "its first line is not text in UTF-8".to_owned())?;
     let line = line.trim_end_matches(['\n', '\r']);
     let names: Vec<&str> = line.split(',').map(|name| name.trim_matches('"')).collect();
     let required = [&["req_id"][..], &["arrival_time"], &["outcome", "success"]];
     let is_missing = |any: &&&[&str]| !any.iter().any(|name| names.contains(name));
     if let Some([name, ..]) = required.iter().find(is_missing) {
-        return Err(format!("has no column {name}"));
+        return Err(match line {
+            "" => "the file is empty".to_owned(),
+            _ => format!("its first line has no column {name}"),
+        });
     }
     let is_twice = |(at, name): &(usize, &&str)| {
         names[..*at].contains(name) && ColumnId::named(name).is_some()
     };
     if let Some((_, name)) = names.iter().enumerate().find(is_twice) {
-        return Err(format!("names {name} twice"));
+        return Err(format!("its first line names {name} twice"));
     }
     let column = |name: &&str| {
         let column = ColumnId::named(name);

@@ -15,8 +15,8 @@ pub enum Store {
     Texts(Texts),
 }
 
-/// Columns whose texts differ in every row.
-const IDS: [ColumnId; 5] = [
+/// Columns whose texts differ in every row: the request's id, and others.
+pub(super) const IDS: [ColumnId; 5] = [
     ColumnId::req_id,
     ColumnId::trace_id,
     ColumnId::engine_id,
@@ -24,12 +24,15 @@ const IDS: [ColumnId; 5] = [
     ColumnId::parent_span_id,
 ];
 
-/// A column of numbers, in `narrow` as long as all fit into 32 bits, else in `wide`. The minimum of the type means an empty cell.
+/// A column of numbers, in `narrow` as long as all fit into 32 bits, else in `wide`. The minimum of the type is an empty cell.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers {
     narrow: Vec<i32>,
     wide: Vec<i64>,
 }
+
+/// An empty cell of numbers.
+const EMPTY: i64 = i64::MIN;
 
 /// A column of texts, dictionary encoded. The texts of [`IDS`] are not looked up in the dictionary, as all differ.
 #[derive(Clone, Debug, Default)]
@@ -64,19 +67,12 @@ impl Store {
 
     /// Sets the cell of a row, which may be a new one.
     pub fn put(&mut self, cell: &Value<'_>, row: usize) {
-        match (self, cell) {
-            (Store::Numbers(numbers), Value::Empty) => numbers.clear(row),
-            (Store::Numbers(numbers), Value::Count(count)) => {
-                numbers.put(i64::try_from(*count).unwrap_or(i64::MAX), row);
+        match self {
+            Store::Numbers(numbers) => numbers.put(number(cell), row),
+            Store::Texts(texts) => {
+                let code = texts.code(text(cell));
+                put(&mut texts.cells, row, code, 0);
             }
-            (Store::Numbers(numbers), Value::Nanos(nanos)) => numbers.put(*nanos, row),
-            (Store::Numbers(numbers), Value::Time(at)) => numbers.put(at.nanos(), row),
-            (Store::Texts(texts), Value::Empty) => texts.clear(row),
-            (Store::Texts(texts), Value::Bool(true)) => texts.put("True", row),
-            (Store::Texts(texts), Value::Bool(false)) => texts.put("False", row),
-            (Store::Texts(texts), Value::Text(text)) => texts.put(text, row),
-            // A value of another kind than its column's.
-            _ => {}
         }
     }
 
@@ -100,33 +96,18 @@ impl Store {
 impl Numbers {
     /// The number of a row, `None` if its cell is empty.
     pub fn get(&self, row: usize) -> Option<i64> {
-        match self.narrow.get(row) {
-            Some(number) => Some(i64::from(*number)).filter(|_| *number != i32::MIN),
-            None => self
-                .wide
-                .get(row)
-                .copied()
-                .filter(|number| *number != i64::MIN),
-        }
+        let narrow = self.narrow.get(row).map(|number| widened(*number));
+        let number = narrow.or_else(|| self.wide.get(row).copied());
+        number.filter(|number| *number != EMPTY)
     }
 
     fn put(&mut self, number: i64, row: usize) {
-        match i32::try_from(number) {
-            Ok(number) if self.wide.is_empty() && number != i32::MIN => {
-                put(&mut self.narrow, row, number, i32::MIN);
-            }
+        match narrowed(number) {
+            Some(number) if self.wide.is_empty() => put(&mut self.narrow, row, number, i32::MIN),
             _ => {
                 self.widen();
-                put(&mut self.wide, row, number, i64::MIN);
+                put(&mut self.wide, row, number, EMPTY);
             }
-        }
-    }
-
-    fn clear(&mut self, row: usize) {
-        if let Some(number) = self.narrow.get_mut(row) {
-            *number = i32::MIN;
-        } else if let Some(number) = self.wide.get_mut(row) {
-            *number = i64::MIN;
         }
     }
 
@@ -137,20 +118,13 @@ impl Numbers {
         }
         self.widen();
         more.widen();
-        self.wide.resize(rows, i64::MIN);
+        self.wide.resize(rows, EMPTY);
         self.wide.append(&mut more.wide);
     }
 
     fn widen(&mut self) {
         let narrow = std::mem::take(&mut self.narrow).into_iter();
-        let wide = |number: i32| {
-            if number == i32::MIN {
-                i64::MIN
-            } else {
-                number.into()
-            }
-        };
-        self.wide.extend(narrow.map(wide));
+        self.wide.extend(narrow.map(widened));
     }
 }
 
@@ -160,17 +134,6 @@ impl Texts {
             ends: vec![0],
             are_ids,
             ..Texts::default()
-        }
-    }
-
-    fn put(&mut self, text: &str, row: usize) {
-        let code = self.code(text);
-        put(&mut self.cells, row, code, 0);
-    }
-
-    fn clear(&mut self, row: usize) {
-        if let Some(code) = self.cells.get_mut(row) {
-            *code = 0;
         }
     }
 
@@ -214,10 +177,47 @@ impl Texts {
     }
 }
 
-/// Sets a row's cell; new rows before it get `empty`.
-fn put<C: Copy>(cells: &mut Vec<C>, row: usize, cell: C, empty: C) {
-    if cells.len() <= row {
+/// The number of a cell; [`EMPTY`] if it has none.
+fn number(cell: &Value<'_>) -> i64 {
+    match cell {
+        Value::Count(count) => i64::try_from(*count).unwrap_or(i64::MAX),
+        Value::Nanos(nanos) => *nanos,
+        Value::Time(at) => at.nanos(),
+        Value::Empty | Value::Text(_) | Value::Bool(_) => EMPTY,
+    }
+}
+
+/// The text of a cell; empty if it has none.
+fn text<'c>(cell: &'c Value<'_>) -> &'c str {
+    match cell {
+        Value::Text(text) => text,
+        Value::Bool(true) => "True",
+        Value::Bool(false) => "False",
+        _ => "",
+    }
+}
+
+fn widened(number: i32) -> i64 {
+    match number {
+        i32::MIN => EMPTY,
+        number => number.into(),
+    }
+}
+
+/// The same number in 32 bits, if it fits.
+fn narrowed(number: i64) -> Option<i32> {
+    match number {
+        EMPTY => Some(i32::MIN),
+        number => i32::try_from(number).ok().filter(|of| *of != i32::MIN),
+    }
+}
+
+/// Sets a row's cell. New rows before it get `empty`; an empty cell makes none.
+fn put<C: Copy + PartialEq>(cells: &mut Vec<C>, row: usize, cell: C, empty: C) {
+    if cells.len() <= row && cell != empty {
         cells.resize(row + 1, empty);
     }
-    cells[row] = cell;
+    if let Some(old) = cells.get_mut(row) {
+        *old = cell;
+    }
 }

@@ -1,42 +1,21 @@
 use super::*;
 
-/// A cell in tests: a count or seconds, or a text.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Cell<'a> {
-    Number(f64),
-    Word(&'a str),
-    Id(&'a str),
-}
-
 impl Table {
-    pub(crate) fn push<'a>(&mut self, cells: impl IntoIterator<Item = (&'a str, Cell<'a>)>) {
-        let value = |(name, cell): (&'a str, Cell<'a>)| {
-            let column = ColumnId::named(name)?;
-            let value = match cell {
-                Cell::Number(value) if column.column().unit == Unit::Count => {
-                    Value::Count(value as u64)
-                }
-                Cell::Number(value) => Value::Nanos((value * NANOS as f64).round() as i64),
-                Cell::Word(word) | Cell::Id(word) => Value::Text(word.into()),
-            };
-            Some((column, value))
-        };
-        self.push_cells(cells.into_iter().filter_map(value));
-    }
-
     /// Adds a row of cells such as `host=a:1`, with a comma and a space between them; those without a value are left out.
     pub(crate) fn push_line(&mut self, line: &str) {
         let cell = |cell| {
             let (name, value) = str::split_once(cell, '=')?;
-            let unit = ColumnId::named(name).expect(name).column().unit;
-            let cell = match unit {
+            let column = ColumnId::named(name).expect(name);
+            let number = || value.parse::<f64>().expect(cell);
+            let value = match column.column().unit {
                 _ if value.is_empty() => return None,
-                Unit::Text | Unit::Bool => Cell::Word(value),
-                _ => Cell::Number(value.parse().expect(cell)),
+                Unit::Text | Unit::Bool => Value::Text(value.into()),
+                Unit::Count => Value::Count(number() as u64),
+                _ => Value::Nanos((number() * NANOS as f64).round() as i64),
             };
-            Some((name, cell))
+            Some((column, value))
         };
-        self.push(line.split(", ").filter_map(cell));
+        self.push_cells(line.split(", ").filter_map(cell));
     }
 
     /// A table of such rows.

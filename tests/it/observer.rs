@@ -103,6 +103,10 @@ const INSIDE: &str = r#"
 {"error":{"message":"m","code":429}} | stream | rejected
 {"error":{"message":"m","code":500}} | stream | server_error
 {"error":{"message":"m","code":null}} | stream | server_error
+{"error":{"message":"m","code":"429"}} | stream | rejected
+{"type":"error","error":{"type":"overloaded_error","message":"m"}} | stream | rejected
+{"error":{"message":"m","type":"rate_limit_error","code":null}} | stream | rejected
+{"error":{"message":"m","type":"BadRequestError","code":400}} | stream | client_error
 {"error":"m"} | stream | server_error
 SMG_STREAM_ERROR | stream | upstream_died
 {"text":"a","meta_info":{"id":"i","finish_reason":{"type":"abort","message":"m"}}} | stream | engine_abort

@@ -451,7 +451,7 @@ async fn a_transfer_that_failed_is_a_servers_error_which_says_whose() {
         let told = [
             ("outcome", "server_error"),
             ("status", "200"),
-            ("error", &format!("{error} ({prefill})")),
+            ("error", &format!("{error} (prefill server {prefill})")),
         ];
         assert_cells(&played.rows[0], told);
     }

@@ -7,7 +7,6 @@ use crate::report::render;
 use crate::request::body_timing::BodyTiming;
 use crate::request::timeline::ENGINE;
 use crate::stats::waits::Cause;
-use crate::table::Cell;
 
 mod failing;
 mod waiting;

@@ -14,33 +14,37 @@ fn params(body: &str) -> RequestParams {
     whole.params
 }
 
+/// The words of a prompt, the tokens and samples asked for, whether as a stream, and the model.
+fn told(params: &RequestParams) -> ([Option<u64>; 3], Option<bool>, Option<&str>) {
+    let numbers = [params.input_length(), params.output_length(), params.n];
+    (numbers, params.stream, params.model.as_deref())
+}
+
 #[test]
-fn generate() {
-    let body = r#"{"rid":"a","text": ["one  two\nthree","\tfour "], "logit":[[1,"]"],{"a":"}"}],
+fn the_parameters_of_each_api_are_read() {
+    let generate = r#"{"rid":"a","text": ["one  two\nthree","\tfour "], "logit":[[1,"]"],{"a":"}"}],
         "sampling_params": {"temperature":0, "max_new_tokens": 7,"n": 2}, "stream": true}"#;
-    let params = params(body);
-    assert_eq!(params.input_length(), Some(4));
-    let told = (params.output_length(), params.n, params.stream);
-    assert_eq!(told, (Some(7), Some(2), Some(true)));
-}
-
-#[test]
-fn token_ids_are_no_words() {
-    assert_eq!(params(r#"{"input_ids":[[1,2],[3]]}"#).input_length(), None);
-    assert_eq!(params(r#"{"prompt":[[1,2],[3]]}"#).input_length(), None);
-}
-
-#[test]
-fn chat_counts_the_words_of_all_messages() {
-    let body = r#"{"model":"m\u00e9","messages":[{"role":"system","content":"be kind"},
+    let chat = r#"{"model":"m\u00e9","messages":[{"role":"system","content":"be kind"},
         {"role":"user","content":[{"type":"text","text":"what is this"},
         {"type":"image_url","image_url":{"url":"a b c"}}]}],
         "max_completion_tokens":9,"max_tokens":50,"n":3}"#;
-    let params = params(body);
-    assert_eq!(params.input_length(), Some(5));
-    assert_eq!(params.model.as_deref(), Some("mé"));
-    let told = (params.output_length(), params.n, params.stream);
-    assert_eq!(told, (Some(9), Some(3), None));
+    let nothing = ([None; 3], None, None);
+    for (body, expected) in [
+        (generate, ([Some(4), Some(7), Some(2)], Some(true), None)),
+        (chat, ([Some(5), Some(9), Some(3)], None, Some("mé"))),
+        // Token ids are no words.
+        (r#"{"input_ids":[[1,2],[3]]}"#, nothing),
+        (r#"{"prompt":[[1,2],[3]]}"#, nothing),
+        ("", nothing),
+        ("hello", nothing),
+        ("{\"stream\" true}", nothing),
+        ("[1,2", nothing),
+        ("{\"text\":{\"a\":1}}", nothing),
+        ("nul", nothing),
+        ("{]", nothing),
+    ] {
+        assert_eq!(told(&params(body)), expected, "{body}");
+    }
 }
 
 #[test]
@@ -64,22 +68,5 @@ fn the_room_is_read_at_any_place_and_for_a_batch_the_first() {
     for none in ["0", "null", "[]", "\"7\"", "-1"] {
         let body = format!("{{\"bootstrap_room\":{none}}}");
         assert_eq!(params(&body).room, None, "{body}");
-    }
-}
-
-#[test]
-fn invalid_json_gives_no_parameters() {
-    for body in [
-        "",
-        "hello",
-        "{\"stream\" true}",
-        "[1,2",
-        "{\"text\":{\"a\":1}}",
-        "nul",
-        "{]",
-    ] {
-        let params = params(body);
-        let told = (params.stream, params.input_length());
-        assert_eq!(told, (None, None), "{body}");
     }
 }

@@ -9,6 +9,8 @@ use crate::request::scan::Sink;
 use crate::request::sequence::SequenceObserver;
 use crate::request::sequence::TokenCountSource;
 
+use super::Unread;
+
 /// The maximum number of sequences of one request that are recorded.
 pub const MAX_SEQUENCES: usize = 1024;
 
@@ -28,8 +30,10 @@ pub struct ParsedBody {
     pub done: bool,
     /// The first error that the body reported.
     pub failure: Option<Failure>,
-    /// The reply says that its generation goes on in the background.
-    pub(super) in_background: bool,
+    /// Why the body was not read; a reply may say that its generation goes on in the background.
+    pub unread: Option<Unread>,
+    /// At its end: whether it showed the generation's end; `None` if it cannot be read.
+    pub generation_whole: Option<bool>,
     /// The body had more sequences than [`MAX_SEQUENCES`].
     pub has_unrecorded_sequences: bool,
     /// `usage.prompt_tokens`.
@@ -54,8 +58,6 @@ pub struct ParsedBody {
     error: Failure,
     /// The document has an error's message at its top.
     has_flat_error: bool,
-    /// The document says that the generation failed, perhaps without a reason.
-    has_failed: bool,
     /// `usage.completion_tokens` of the current event.
     event_tokens: Option<u64>,
     /// The number of sequences in the document or event, and the index of the last of them.
@@ -177,12 +179,12 @@ impl ParsedBody {
         }
     }
 
-    /// Adds the cached tokens to the prompt's, if it was reported without them.
-    pub(super) fn add_cached_to_prompt(&mut self) {
-        if std::mem::take(&mut self.is_prompt_uncached) {
-            let cached = self.usage_cached_tokens.unwrap_or(0);
-            self.usage_prompt_tokens = self.usage_prompt_tokens.map(|n| n.saturating_add(cached));
-        }
+    /// Ends the body. A prompt's tokens may have been reported without those that came from the cache.
+    pub(super) fn end(&mut self) {
+        self.record_flat_error();
+        let cached = self.usage_cached_tokens.filter(|_| self.is_prompt_uncached);
+        let prompt = self.usage_prompt_tokens;
+        self.usage_prompt_tokens = prompt.map(|prompt| prompt.saturating_add(cached.unwrap_or(0)));
     }
 
     /// Takes the type of an event of `/v1/responses` or `/v1/messages`.
@@ -190,7 +192,10 @@ impl ParsedBody {
         let Scalar::Quoted(kind) = kind else { return };
         match kind {
             b"message_stop" | b"response.completed" | b"response.incomplete" => self.done = true,
-            b"response.failed" => (self.done, self.has_failed) = (true, true),
+            b"response.failed" => {
+                self.done = true;
+                self.failure.get_or_insert_default();
+            }
             b"response.cancelled" => {
                 self.done = true;
                 self.record_cancel();
@@ -203,8 +208,12 @@ impl ParsedBody {
     /// Takes the status of a reply of `/v1/responses`.
     fn response_status(&mut self, status: Scalar<'_>) {
         match status {
-            Scalar::Quoted(b"queued" | b"in_progress") => self.in_background = true,
-            Scalar::Quoted(b"failed") => self.has_failed = true,
+            Scalar::Quoted(b"queued" | b"in_progress") if self.is_reply => {
+                self.unread = Some(Unread::Background);
+            }
+            Scalar::Quoted(b"failed") => {
+                self.failure.get_or_insert_default();
+            }
             Scalar::Quoted(b"cancelled") => self.record_cancel(),
             _ => {}
         }
@@ -218,26 +227,33 @@ impl ParsedBody {
     }
 
     /// Ends the document: a message at its top is an error, unless a sequence stands beside it.
-    pub(super) fn record_flat_error(&mut self) {
+    fn record_flat_error(&mut self) {
         if std::mem::take(&mut self.has_flat_error) && self.document_sequences.0 == 0 {
             self.record_error();
         }
-        if std::mem::take(&mut self.has_failed) {
-            self.failure.get_or_insert_default();
-        }
     }
 
-    /// Records the error that has been read, unless there is one already.
+    /// Records the error that has been read, unless one with a reason is known.
     fn record_error(&mut self) {
         let error = std::mem::take(&mut self.error);
         self.has_flat_error = false;
-        self.failure.get_or_insert(error);
+        let known = self.failure.take_if(|known| *known != Failure::default());
+        self.failure = known.or(Some(error));
     }
 }
 
 /// Whether a block or output item of this type is a call: `tool_use`, `function_call`, `custom_tool_call`, ….
 fn is_call(kind: Scalar<'_>) -> bool {
     matches!(kind, Scalar::Quoted(kind) if kind == b"tool_use" || kind.ends_with(b"_call"))
+}
+
+/// Returns the status that an error's code or type means. `/v1/messages` gives a type only, and some servers write codes as strings.
+fn status_of(code: Scalar<'_>) -> Option<u64> {
+    match code {
+        Scalar::Quoted(b"rate_limit_error" | b"rate_limit_exceeded") => Some(429),
+        Scalar::Quoted(b"overloaded_error") => Some(503),
+        Scalar::Quoted(digits) | Scalar::Bare(digits) => Scalar::Bare(digits).count(),
+    }
 }
 
 fn copy_id(id: &mut Vec<u8>, value: Scalar<'_>) {
@@ -283,7 +299,7 @@ impl Sink for ParsedBody {
                     self.has_flat_error = true;
                 }
             }
-            Field::ErrorCode => self.error.code = value.count(),
+            Field::ErrorCode => self.error.code = status_of(value).or(self.error.code),
             Field::ObjectKind => self.has_flat_error |= value == Scalar::Quoted(b"error"),
             Field::Meta(member) => self.meta.keep(member, value),
             _ => {}

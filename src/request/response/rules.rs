@@ -12,6 +12,7 @@ const ERROR: Rule = Rule {
         &[
             ("message", scalar(Field::ErrorMessage)),
             ("code", scalar(Field::ErrorCode)),
+            ("type", scalar(Field::ErrorCode)),
         ],
     )
 };

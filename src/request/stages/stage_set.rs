@@ -72,26 +72,26 @@ impl StageSet {
         })
     }
 
-    /// Its name, label and text if it is no stage.
-    fn no_stage(self) -> Option<&'static [&'static str; 3]> {
-        NO_STAGES.get((self.0.trailing_zeros() as usize).checked_sub(STAGES.len())?)
+    /// Its words: one of each stage or, if it is no stage, that of [`NO_STAGES`] at `index`.
+    fn words(self, of: impl Fn(&Stage) -> &'static str, index: usize) -> Vec<&'static str> {
+        let bit = (self.0.trailing_zeros() as usize).checked_sub(STAGES.len());
+        let other = bit.and_then(|bit| NO_STAGES.get(bit));
+        let other = other.map(|words| words[index]);
+        self.stages().map(of).chain(other).collect()
     }
 
     /// Returns its name in files: several stages are joined by `+`.
     pub fn name(self) -> String {
-        let names = self.stages().map(|stage| stage.name);
-        let other = self.no_stage().map(|[name, ..]| *name);
-        Vec::from_iter(names.chain(other)).join("+")
+        self.words(|stage| stage.name, 0).join("+")
     }
 
     /// Returns its label: `prefill … decode` for more than three stages.
     pub fn label(self) -> String {
-        let other = self.no_stage().map(|[_, label, _]| *label);
-        let names = Vec::from_iter(self.stages().map(|stage| stage.label).chain(other));
-        match (self.unmeasured(), names.as_slice()) {
+        let labels = self.words(|stage| stage.label, 1);
+        match (self.unmeasured(), labels.as_slice()) {
             (Some((label, _)), _) => label.to_owned(),
             (None, [first, _, _, .., last]) => format!("{first} … {last}"),
-            (None, names) => names.join("+"),
+            (None, labels) => labels.join("+"),
         }
     }
 
@@ -128,10 +128,7 @@ impl StageSet {
             let (from, to) = (word(first.period.from), word(last.period.to));
             return format!("somewhere between {from} and {to}");
         }
-        let other = self.no_stage().map(|[.., place]| *place);
-        let places = stages.iter().map(|stage| stage.place).chain(other);
-        let places: Vec<&str> = places.collect();
-        match places.split_last() {
+        match self.words(|stage| stage.place, 2).split_last() {
             None => "nowhere".to_owned(),
             Some((last, [])) => (*last).to_owned(),
             Some((last, others)) => format!("{} or {last}", others.join(", ")),
@@ -157,5 +154,46 @@ impl StageSet {
     pub fn holds(self, period: Period) -> bool {
         let is_own_router = self == StageSet::PROXY && period == Period::QUEUE_IN_ROUTER;
         self.0 & StageSet::of(period).0 != 0 || is_own_router
+    }
+
+    /// Returns the stages of a name in the column `ended_in`.
+    pub(super) fn named(name: &str, is_pair: bool) -> Option<StageSet> {
+        let of = |name: &str| match name {
+            "connecting" => Some(StageSet::CONNECTING),
+            "proxy" => Some(StageSet::PROXY),
+            "server" => {
+                let all = StageSet::range(index(Period::NETWORK), index(Period::RETURN) + 1);
+                let own = all.stages().filter(|stage| stage.is_in(is_pair));
+                Some(own.map(|stage| StageSet::of(stage.period)).collect())
+            }
+            name => {
+                let at = STAGES.iter().position(|stage| stage.name == name);
+                at.map(StageSet::one)
+            }
+        };
+        name.split('+').map(of).collect()
+    }
+
+    /// Returns where a request was last seen, by the stages' names; `server` stands for all stages between the send to the server
+    /// and the first token.
+    pub fn ended_in(self, name: impl Fn(&Stage) -> &'static str) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        let mut server = None;
+        for stage in self.stages() {
+            if stage.period.from == Moment::RouterSend {
+                server = Some(names.len());
+            }
+            names.push(name(stage));
+            if let (Some(from), Moment::WorkerFirstToken | Moment::FirstToken) =
+                (server, stage.period.to)
+            {
+                names.truncate(from);
+                names.push("server");
+            }
+        }
+        match names.is_empty() {
+            true => self.name(),
+            false => names.join("+"),
+        }
     }
 }

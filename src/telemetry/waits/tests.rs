@@ -1,29 +1,19 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::table::{Cell, Table};
+use crate::table::Table;
 use crate::telemetry::CountedRequest;
 use crate::telemetry::prometheus;
 
 /// A request at a server with two slots, whose clock is 100 s ahead of ours. Start of its wait, of its run, and end, seconds.
 fn rows(queued: f64, started: f64, ended: f64) -> Vec<Row> {
     let mut table = Table::default();
-    let at = |name: &'static str, seconds| (name, Cell::Number(seconds));
-    table.push([
-        ("req_id", Cell::Id("a")),
-        ("host", Cell::Word("gpu:1")),
-        ("outcome", Cell::Word("ok")),
-        ("seen_by", Cell::Word("front")),
-        ("clock_state", Cell::Word("offset")),
-        at("clock_offset", 100.0),
-        ("labels", Cell::Word("x-tenant=acme; x-team=b")),
-        at("arrival_time", queued),
-        at("router_send_time", queued),
-        at("queue_time_start", queued),
-        at("queue_time_end", started),
-        at("pure_queue_time", started - queued),
-        at("finish_time", ended),
-    ]);
+    let waited = started - queued;
+    table.push_line(&format!(
+        "req_id=a, host=gpu:1, outcome=ok, seen_by=front, clock_state=offset, clock_offset=100, labels=x-tenant=acme; x-team=b, \
+         arrival_time={queued}, router_send_time={queued}, queue_time_start={queued}, queue_time_end={started}, \
+         pure_queue_time={waited}, finish_time={ended}"
+    ));
     table.request(0)
 }
 

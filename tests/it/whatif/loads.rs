@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use queuescope::clock::{NANOS, Stamp};
-use queuescope::request::cell;
-use queuescope::request::columns::{COLUMNS, ColumnId};
+use queuescope::request::columns::ColumnId;
+use queuescope::request::timeline::Side;
 use queuescope::table::Table;
 use queuescope::table::cells::RowWriter;
 
@@ -61,14 +61,12 @@ fn recorded(folder: &Path, name: &str, side: &str, is_in: impl Fn(usize) -> bool
     let path = folder.join(name);
     let epoch = Stamp::from_nanos(-1_795_000_000 * NANOS);
     let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
-    for row in (0..rows.len()).filter(|row| is_in(*row)) {
-        let cells = COLUMNS.iter().map(|column| match column.id {
-            ColumnId::seen_by => cell::Value::Text(side.into()),
-            // A hop does not know it.
-            ColumnId::arrival_time if side == "hop" => cell::Value::Empty,
-            id => rows.value(id, row),
-        });
-        out.write_cells(cells).unwrap();
+    for at in (0..rows.len()).filter(|row| is_in(*row)) {
+        let mut row = rows.request(at).remove(0);
+        row.seen_by = Side::named(side);
+        // A hop does not know it.
+        row.arrival_time.take_if(|_| side == "hop");
+        out.write(&row).unwrap();
     }
     out.finish().unwrap();
     path.to_str().unwrap().to_owned()
@@ -132,14 +130,11 @@ fn ranks_are_predicted_as_servers_are() {
     let path = folder.path().join("ranks.csv");
     let base = Stamp::from_nanos(0);
     let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), base).unwrap();
-    for row in 0..rows.len() {
-        let rank = u64::from(rows.text(ColumnId::host, row) != first);
-        let cells = COLUMNS.iter().map(|column| match column.id {
-            ColumnId::host => cell::Value::Text((&*first).into()),
-            ColumnId::dp_rank => cell::Value::Count(rank),
-            id => rows.value(id, row),
-        });
-        out.write_cells(cells).unwrap();
+    for at in 0..rows.len() {
+        let mut row = rows.request(at).remove(0);
+        row.dp_rank = Some(u64::from(rows.text(ColumnId::host, at) != first));
+        row.host = Some(first.clone());
+        out.write(&row).unwrap();
     }
     out.finish().unwrap();
     let [servers, ranks] = [&file("two-servers"), path.to_str().unwrap()]
