@@ -122,6 +122,30 @@ const BASE_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// Turns traces off if a variable names the collector. An endpoint of the config is not affected.
 const SDK_DISABLED: &str = "OTEL_SDK_DISABLED";
 
+impl Otlp {
+    /// Reads the headers of both keys.
+    fn headers(&self) -> Result<HeaderMap, InvalidSetting> {
+        let mut headers = HeaderMap::new();
+        for line in &self.headers {
+            let line = std::str::from_utf8(line.bytes()).unwrap_or_default();
+            read_header(&mut headers, line).map_err(|error| invalid("headers", error))?;
+        }
+        let Some(path) = &self.headers_file else {
+            return Ok(headers);
+        };
+        let error = |problem| invalid("headers_file", problem);
+        let text = std::fs::read_to_string(path).map_err(|cause| {
+            error(format!(
+                "{cause}; give a file with lines like \"name: value\""
+            ))
+        })?;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            read_header(&mut headers, line).map_err(error)?;
+        }
+        Ok(headers)
+    }
+}
+
 impl Settings {
     /// Resolves the keys and the environment; `None` if no collector is named. `service` is the default service name.
     ///
@@ -137,6 +161,7 @@ impl Settings {
             let text = env(name)?.trim().to_owned();
             (!text.is_empty()).then_some(text)
         };
+        let own_headers = given.headers()?;
         let own = given.endpoint.clone();
         let own = own.map(|url| ("endpoint".to_owned(), url.trim().to_owned()));
         let is_on = || env(SDK_DISABLED).is_none_or(|text| !text.eq_ignore_ascii_case("true"));
@@ -160,7 +185,7 @@ impl Settings {
         let named = named.or_else(|| env("OTEL_SERVICE_NAME"));
         Ok(Some(Settings {
             roots: roots(given.ca.as_deref(), &endpoint)?,
-            headers: headers(given, env)?,
+            headers: headers(own_headers, env)?,
             service_name: named.unwrap_or_else(|| service.to_owned()),
             given: given.clone(),
             endpoint,
@@ -232,29 +257,16 @@ fn variable(name: &str, env: Env<'_>) -> Option<(String, String)> {
         .find_map(|name| env(&name).map(|text| (name, text)))
 }
 
-/// Returns the headers of the environment, and those of both keys, which replace those of the same name.
-fn headers(given: &Otlp, env: Env<'_>) -> Result<HeaderMap, InvalidSetting> {
-    let (mut headers, mut own) = (HeaderMap::new(), HeaderMap::new());
+/// Returns the headers of the environment, and the given ones, which replace those of the same name.
+fn headers(given: HeaderMap, env: Env<'_>) -> Result<HeaderMap, InvalidSetting> {
+    let mut headers = HeaderMap::new();
     let (variable, text) = variable("HEADERS", env).unwrap_or_default();
     for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
         // Percent-encoded, as W3C baggage is.
         let pair = percent_decode_str(pair).decode_utf8_lossy();
         read_header(&mut headers, &pair).map_err(|error| invalid(&variable, error))?;
     }
-    for line in &given.headers {
-        let line = std::str::from_utf8(line.bytes()).unwrap_or_default();
-        read_header(&mut own, line).map_err(|error| invalid("headers", error))?;
-    }
-    if let Some(path) = &given.headers_file {
-        let error = |problem| invalid("headers_file", problem);
-        let hint = "give a file with lines like \"name: value\"";
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|cause| error(format!("{cause}; {hint}")))?;
-        for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            read_header(&mut own, line).map_err(error)?;
-        }
-    }
-    headers.extend(own);
+    headers.extend(given);
     Ok(headers)
 }
 
