@@ -84,11 +84,12 @@ fn seconds(nanos: i64, block: &mut Vec<u8>) {
         whole @ ..10 => block.push(b'0' + whole as u8),
         whole => block.extend_from_slice(digits.format(whole).as_bytes()),
     }
-    // Leading zeros belong to the part: a whole second is added, whose digit the point replaces.
+    // Leading zeros belong to the part: a whole second is added, whose digit the point replaces. So there are always ten, and to
+    // copy a known number of bytes is no call.
     let part = digits.format((second + nanos % second) as u32);
-    let point = block.len();
-    block.extend_from_slice(part.as_bytes());
-    block[point] = b'.';
+    let mut part = *part.as_bytes().first_chunk().unwrap_or(b".000000000");
+    part[0] = b'.';
+    block.extend_from_slice(&part);
 }
 
 #[cfg(test)]
