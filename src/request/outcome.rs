@@ -19,7 +19,7 @@ names! {
         /// redirects are not followed); a request that is not valid HTTP, or over a size limit of the proxy.
         ClientError = "client_error",
         /// The server (or the router) failed: 5xx, a 1xx in place of an answer, or an error event inside a 200 (unless its code
-        /// is that of another outcome).
+        /// or type is that of another outcome).
         ServerError = "server_error",
         /// Overload: 429, 503, a full queue, or too long in a router queue (408, of our front 503).
         Rejected = "rejected",

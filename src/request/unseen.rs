@@ -11,7 +11,7 @@ names! {
         Router = "router",
         /// it runs without `--enable-metrics`
         MetricsOff = "engine_metrics_off",
-        /// its SGLang is older than 0.5.7
+        /// its SGLang is older than 0.5.5
         TooOld = "engine_too_old",
         /// it reports only some of its times
         Part = "engine_part",
@@ -100,7 +100,7 @@ impl Unseen {
     const fn remedy(self) -> &'static str {
         match self {
             Unseen::MetricsOff => "start the server with `--enable-metrics`",
-            Unseen::TooOld => "an SGLang of 0.5.7 or later, best 0.5.21",
+            Unseen::TooOld => "an SGLang of 0.5.5 or later, best 0.5.21",
             Unseen::ChatReply => {
                 "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server; or `--engine-traces`: docs/ENGINE.md"
             }
@@ -166,8 +166,8 @@ mod tests {
         for (generation, stream, retractions, without, expected) in [
             (MetricsOff, true, 0, PAIR, Unseen::MetricsOff),
             (Before0_5_5, true, 0, PAIR, Unseen::TooOld),
-            (From0_5_5, true, 0, FIRST, Unseen::TooOld),
-            (Fork, true, 0, PAIR, Unseen::TooOld),
+            (From0_5_5, true, 0, FIRST, Unseen::Part),
+            (Fork, true, 0, PAIR, Unseen::Part),
             // A reply, and a stream whose first event came after the retraction.
             (From0_5_21, false, 2, PAIR, Unseen::Retracted),
             (From0_5_21, true, 2, PAIR, Unseen::Retracted),
@@ -207,7 +207,7 @@ mod tests {
         // The text is shown on the live page and in the proxy's own report too: it must not say "not here".
         for (why, helps, not) in [
             (Unseen::MetricsOff, "--enable-metrics", "not here"),
-            (Unseen::TooOld, "0.5.7 or later", "--enable-metrics"),
+            (Unseen::TooOld, "0.5.5 or later", "--enable-metrics"),
             (Unseen::Retracted, proxy, "0.5.21"),
             (Unseen::Part, "--engine-logs DIR", "0.5.21"),
             (Unseen::Stream, proxy, "not here"),

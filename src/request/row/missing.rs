@@ -60,10 +60,7 @@ impl Unseen {
         let is_retracted =
             row.num_retractions > Some(0) && row.timeline.raw(Moment::QueueStart).is_none();
         let by_response = match (row.internal.generation, row.endpoint()) {
-            // Traces and logs are read in the format of later versions.
-            (Some(Generation::Before0_5_5 | Generation::Fork | Generation::From0_5_5), _) => {
-                Unseen::TooOld
-            }
+            (Some(Generation::Before0_5_5), _) => Unseen::TooOld,
             (Some(Generation::MetricsOff), _) => Unseen::MetricsOff,
             (Some(_), _) if row.timeline.prefill().is_some() => Unseen::Pair,
             (Some(_), _) if is_retracted => Unseen::Retracted,

@@ -21,6 +21,8 @@ impl Row {
             let is_ok = row.success == Some(true);
             row.outcome = row.outcome.or(is_ok.then_some(Outcome::Ok));
             row.outcome.get_or_insert(Outcome::ProxyError);
+            // Nothing else ends in the router alone.
+            row.internal.is_routers_error = row.ended_in.as_deref() == Some("router");
             row.timeline = row.read_timeline();
         }
     }
