@@ -103,14 +103,10 @@ impl Config {
         None
     }
 
-    /// Checks that names and hosts are unique.
+    /// Checks that hosts are unique.
     fn check_workers(&self, found: &mut Problems) {
         for (index, worker) in self.workers.iter().enumerate() {
             let mut earlier = self.workers.iter().take(index);
-            if earlier.clone().any(|other| other.name == worker.name) {
-                let problem = "two workers have this name; give each its own";
-                push(found, worker.key("name"), problem);
-            }
             let host = worker.server_name();
             let other = earlier
                 .find(|other| other.server_name() == host && other.upstream != worker.upstream);

@@ -68,7 +68,12 @@ impl<'i> Reading<'i> {
                 _ => format!("{name}.{key}"),
             };
             match section {
-                _ if !tables(value).is_empty() => self.section(at, &path, value),
+                // Of a key that it has, the value is wrong.
+                _ if !tables(value).is_empty()
+                    && section.is_none_or(|section| section.key(key).is_none()) =>
+                {
+                    self.section(at, &path, value);
+                }
                 Some(section) => self.key(section, at, key, value),
                 None => {
                     self.key(proxy, at, &path, value);
@@ -110,6 +115,9 @@ impl<'i> Reading<'i> {
     fn worker(&mut self, section: &FileSection, named_at: Option<usize>, table: &DeTable<'i>) {
         let name = table.get("name").and_then(|name| name.get_ref().as_str());
         let name = name.filter(|name| section.problem("name", (*name).into()).is_none());
+        let mut earlier = self.config.workers.iter();
+        let namesake = earlier.find(|one| name == Some(&one.name));
+        let namesake = namesake.map(|one| one.key("name"));
         let number = || format!("number-{}", self.config.workers.len() + 1);
         let name = name.map_or_else(number, str::to_owned);
         self.config.workers.push(Worker {
@@ -117,12 +125,21 @@ impl<'i> Reading<'i> {
             ..Worker::default()
         });
         self.table(section.name, table);
-        let Some(at) = named_at else { return };
         for key in ["name", "listen", "upstream"] {
-            if !table.contains_key(key) {
+            if let Some(at) = named_at.filter(|_| !table.contains_key(key)) {
                 let expected = section.expected(key);
                 self.push(at, format!("this `[[worker]]` has no {key}; it {expected}"));
             }
+        }
+        if let Some(key) = namesake {
+            // What else is wrong with it would be told of the other one.
+            self.config.workers.pop();
+            let mut keys = table.keys().filter(|key| key.get_ref() == "name");
+            let at = keys.next().map_or(0, |key| key.span().start);
+            self.push(
+                at,
+                format!("{key}: two workers have this name; give each its own"),
+            );
         }
     }
 
@@ -141,13 +158,9 @@ impl<'i> Reading<'i> {
             return self.push(at, section.unknown_key(key));
         }
         let full_key = self.full_key(section, key);
-        // Of two workers with one name, either may be meant.
-        let given = match section.is_list() {
-            true => full_key.clone(),
-            false => shown(&full_key, self.text.get(value.span()).unwrap_or_default()),
-        };
+        let given = shown(&full_key, self.text.get(value.span()).unwrap_or_default());
         let line = line_of(self.text, at);
-        self.given.insert(full_key, (Some(line), given));
+        self.given.entry(full_key).or_insert((Some(line), given));
         // A number that is too large becomes NaN, which no key accepts.
         let read = Value::deserialize(ValueDeserializer::from(value.clone()));
         let read = read.unwrap_or(Value::Float(f64::NAN));

@@ -172,9 +172,12 @@ fn defaults() -> Config {
 
 /// Returns `key = value` on one line, without secrets. Of a key whose value is not set, the key alone.
 pub(super) fn shown(key: &str, value: &str) -> String {
-    let is_secret = key.contains("token") || key.contains("secret") || key.ends_with("headers");
+    let mut words = ["token", "secret", "headers"].iter();
+    let is_secret = key != "label_headers" && words.any(|word| key.contains(word));
     let line = value.lines().next().unwrap_or_default();
-    if (is_secret && key != "label_headers" && !key.ends_with("_file")) || line.is_empty() {
+    // What is no text is no file's path: the secret itself may stand there.
+    let is_path = key.ends_with("_file") && line.starts_with(['"', '\'']);
+    if (is_secret && !is_path) || line.is_empty() {
         return key.to_owned();
     }
     // The user or query of a URL may contain a secret.

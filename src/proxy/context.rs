@@ -201,6 +201,15 @@ impl Context {
         nanos
     }
 
+    /// The server had failed, and the rest of the body was read since `began` for its room: that time is not the attempt's.
+    pub fn room_wait_ended(&mut self, began: Stamp) {
+        self.exclude_since(began);
+        if let Some(mut attempt) = self.attempt_data() {
+            attempt.ended.get_or_insert(began);
+        }
+        self.response_end.get_or_insert(began);
+    }
+
     /// Takes the head of the final response, read at `at`, and the stamps of a hop of ours that were on it.
     pub fn response_head(&mut self, head: &ResponseHeader, hop: Option<Stamps>, at: Stamp) {
         let status = head.status.as_u16();

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -36,6 +37,8 @@ pub struct Proxy {
     /// Has a receiver for each thing besides connections that must end before this process does after a hand-over: the admin listener, and
     /// a predecessor that has not ended yet.
     also_open: watch::Sender<()>,
+    /// Whether a successor accepts from the same sockets.
+    is_handed_over: Arc<AtomicBool>,
     /// The tasks of the admin listener, of the sweep, and of measuring lag.
     background: [AbortHandle; 3],
 }
@@ -110,6 +113,7 @@ impl Proxy {
                 tokio::spawn(watch_lag(shared.clone())).abort_handle(),
             ],
             also_open,
+            is_handed_over: Arc::default(),
             others: Mutex::new(std::iter::once(admin).chain(traces).collect()),
             shared,
             listeners,
@@ -245,6 +249,7 @@ impl Proxy {
 
     /// Stops accepting, as the successor accepts from the same sockets now.
     pub fn hand_over(&self) {
+        self.is_handed_over.store(true, Relaxed);
         self.stop_accepting(Phase::HandedOver);
         // The successor's front may reach hops of this process on connections that the router keeps open.
         self.shared.joins.share_until(Stamp::MAX);
@@ -265,12 +270,13 @@ impl Proxy {
         let shared = self.shared.clone();
         shared.joins.share_until(Stamp::MAX);
         let waiting = self.also_open.subscribe();
+        let is_handed_over = self.is_handed_over.clone();
         tokio::spawn(async move {
             takeover::ended(predecessor).await;
             // Fronts may read the end of its last responses a little later.
             let end = shared.clock.now().plus_nanos(NANOS);
             // Where this process was taken over itself, its successor's front may have them.
-            if !matches!(*shared.phase.borrow(), Phase::HandedOver | Phase::Aborting) {
+            if !is_handed_over.load(Relaxed) {
                 shared.joins.share_until(end);
             }
             drop(waiting);

@@ -135,9 +135,14 @@ impl Upstream {
         }
         let weak = Arc::downgrade(self);
         Some(tokio::spawn(async move {
-            while let Some(upstream) = weak.upgrade() {
-                // Its addresses may have changed. This fails only if the runtime ends.
-                let _ = tokio::task::spawn_blocking(move || upstream.look_up_again()).await;
+            let mut look_up: Option<JoinHandle<()>> = None;
+            loop {
+                // Its addresses may have changed. A slow resolver delays no probe.
+                if look_up.as_ref().is_none_or(JoinHandle::is_finished) {
+                    let weak = weak.clone();
+                    let again = move || weak.upgrade().iter().for_each(|of| of.look_up_again());
+                    look_up = Some(tokio::task::spawn_blocking(again));
+                }
                 tokio::time::sleep(pause).await;
                 let Some(upstream) = weak.upgrade() else {
                     return;

@@ -30,7 +30,10 @@ impl Trust {
     /// # Errors
     /// What is wrong with the file, with a hint.
     pub fn from_file(path: &Path) -> Result<Trust, String> {
-        Roots::file(path).map(|roots| Trust::of(&roots))
+        let trust = Trust::of(&Roots::file(path)?);
+        let hint = "has no certificate that Pingora can read; give another of the same CA";
+        let is_usable = !trust.roots.is_empty();
+        is_usable.then_some(trust).ok_or_else(|| hint.to_owned())
     }
 
     /// Reads the system's roots; unusable ones are left out.

@@ -101,7 +101,7 @@ fn overhead_is_the_time_that_neither_upstream_nor_client_took() {
                 "prompt" => prompt = now,
                 "prompt_read" => context.prompt_read(prompt),
                 "send" => drop(context.begin_sending()),
-                "room_read" => drop(context.exclude_since(prompt)),
+                "room_read" => context.room_wait_ended(prompt),
                 "pending" => context.timing.write_pending(now),
                 "over" => context.timing.write_over(now),
                 _ => {
@@ -212,6 +212,28 @@ fn only_a_first_token_in_the_first_event_has_a_time_at_the_hop() {
             "{is_split}"
         );
     }
+}
+
+/// A leg's server refused it before its body had arrived: the time in which the hop reads that for its room is neither the
+/// attempt's nor the proxy's own.
+#[test]
+fn the_wait_for_a_legs_room_is_not_the_attempts() {
+    let (shared, manual) = shared();
+    let at = |ms: i64| Stamp::from_nanos(ms * MS);
+    manual.set(at(1));
+    let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), at(1));
+    hop.start_recording(Endpoint::Generate, None, &HeaderMap::new());
+    manual.set(at(501));
+    hop.request_body(b"{\"bootstrap_room\":7}", true);
+    hop.room_wait_ended(at(3));
+    let end = End::Failed(Outcome::ProxyError, "refused".to_owned());
+    hop.answer(502, end.clone());
+    let attempt = hop.attempt_data().unwrap().clone();
+    assert_eq!((attempt.room, attempt.ended), (Some(7), Some(at(3))));
+    assert_eq!(attempt.failed().nanos, Some(2 * MS));
+    let observer = *hop.observer.take().unwrap();
+    let row = Row::ended(hop.rows(observer, None, &end, at(501))).remove(0);
+    assert_eq!((row.elapsed, row.overhead), (Some(2 * MS), Some(2 * MS)));
 }
 
 /// An upstream that refuses, and another, to which the client leaves before it is connected or which gets the request.

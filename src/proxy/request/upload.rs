@@ -77,7 +77,7 @@ impl Request<'_> {
             Ok::<(), Failure>(())
         };
         let _ = tokio::time::timeout(ROOM_TIMEOUT, all).await;
-        self.context.exclude_since(began);
+        self.context.room_wait_ended(began);
     }
 
     /// Takes a piece of the body that was read, `None` at its end, and holds it to the limits.
