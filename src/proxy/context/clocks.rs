@@ -83,7 +83,7 @@ proptest! {
             manual.set(Stamp::from_nanos(now));
             let observer = *context.observer.take().unwrap();
             let at = shared.clock.now();
-            let record = context.rows(observer, None, &End::Complete, at).remove(0);
+            let record = context.rows(Box::new(observer), None, &End::Complete, at).remove(0);
             let timeline = &record.timeline;
             let error = |clock| match timeline.relation(clock) {
                 Relation::Apart(offset) => offset.error_nanos + 500,

@@ -29,7 +29,7 @@ impl Context {
         let leg = attempts.as_ref().and_then(|all| all.prefill_leg.clone());
         let mut rows = observer.map(|observer| match self.is_leg {
             true => observer.finish(End::Complete, now),
-            false => self.rows(*observer, attempts, &end, now),
+            false => self.rows(observer, attempts, &end, now),
         });
         if let Some(leg) = leg {
             rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
@@ -62,7 +62,7 @@ impl Context {
     /// Makes the rows of a request that has ended; `attempts` are those that hops of this process saw.
     pub(super) fn rows(
         &mut self,
-        mut observer: Observer,
+        mut observer: Box<Observer>,
         attempts: Option<RequestAttempts>,
         end: &End,
         now: Stamp,

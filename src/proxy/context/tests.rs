@@ -165,7 +165,7 @@ fn rows([first, second]: [&[u8]; 2], is_split: bool, is_whole: bool) -> Vec<Row>
 
     let request = front.request.take().unwrap();
     let attempts = shared.joins.close(&request, shared.clock.now());
-    let observer = *front.observer.take().unwrap();
+    let observer = front.observer.take().unwrap();
     let now = shared.clock.now();
     Row::ended(front.rows(observer, Some(attempts), &End::Complete, now))
 }
@@ -231,7 +231,7 @@ fn the_wait_for_a_legs_room_is_not_the_attempts() {
     let attempt = hop.attempt_data().unwrap().clone();
     assert_eq!((attempt.room, attempt.ended), (Some(7), Some(at(3))));
     assert_eq!(attempt.failed().nanos, Some(2 * MS));
-    let observer = *hop.observer.take().unwrap();
+    let observer = hop.observer.take().unwrap();
     let row = Row::ended(hop.rows(observer, None, &end, at(501))).remove(0);
     assert_eq!((row.elapsed, row.overhead), (Some(2 * MS), Some(2 * MS)));
 }
@@ -262,7 +262,7 @@ fn who_could_not_be_connected_to_is_a_failed_attempt_unless_the_row_is_of_it() {
         if is_sent {
             front.begin_sending();
         }
-        let observer = *front.observer.take().unwrap();
+        let observer = front.observer.take().unwrap();
         let row = front.rows(observer, None, &End::ClientGone, now).remove(0);
         assert_eq!(row.attempts, Some(1 + u64::from(is_sent)));
         let cells = (row.failed_attempts.as_deref(), row.host.as_deref());
