@@ -66,8 +66,15 @@ async function look(browser, url, folder, [name, width, height, colorScheme]) {
   if (!await hostile.count()) wrong.push("does not show the hostile model as text");
   const made = await page.evaluate(() => document.querySelectorAll("main img, main script, main iframe").length);
   if (made) wrong.push(`has ${made} elements that text of requests has made`);
-  await page.locator("#list button").first().click();
+  const [answer] = await Promise.all([page.waitForResponse(/requests\/\d+\.json/), page.locator("#list button").first().click()]);
   await page.waitForSelector("dialog[open] #cells tr");
+  const said = await page.locator("#one").textContent(), { columns } = await answer.json();
+  for (const { name, values: [value] } of columns.filter(of => of.unit === "time" && of.values[0] !== null)) {
+    const micros = String(Math.round(value * 1e6) % 1e6).padStart(6, "0");
+    if (!said.includes(`.${micros} UTC`)) wrong.push(`${name} lacks its microseconds, ${micros}`);
+  }
+  if (!columns.some(of => of.unit === "time")) wrong.push("knows no time of a request");
+  if (said.includes("](")) wrong.push("shows the address of a link of Markdown");
   await page.close();
   return wrong.map(what => `${name}: ${what}`);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The live page as Chromium draws it, of a demo with traffic: wide and on a phone. Fails where the browser's console says anything, it asks
 # for anything beside itself, must be scrolled sideways, has its bar below a phone's first screen, says other figures than it reads
-# (all of the time, and until the first token), or makes elements of a hostile model's name.
+# (all of the time, and until the first token), makes elements of a hostile model's name, or tells of a request without microseconds or
+# with Markdown.
 # Usage: bash scripts/live-shots.sh [FOLDER OF queuescope] [FOLDER FOR PICTURES]
 set -euo pipefail
 cd "$(dirname "$0")/.."

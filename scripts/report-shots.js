@@ -30,6 +30,13 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   if (fs.existsSync(json)) wrong.push(...await first(page, JSON.parse(fs.readFileSync(json)).runs[0]));
   await page.evaluate(() => scrollTo(0, 0));
   await page.screenshot({ path: `${folder}/${name}.png`, fullPage: true });
+  const isDrawn = await page.evaluate(() => {
+    const [of] = picturesIn(document), made = of?.made;
+    of?.chart.remove();
+    if (of) draw(of);
+    return of?.made !== made;
+  });
+  if (isDrawn) wrong.push("draws a chart that was removed");
   await page.close();
   return wrong.map(what => `${name}: ${what}`);
 }

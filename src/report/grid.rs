@@ -1,5 +1,7 @@
 //! A table of texts, rendered as aligned text, as Markdown or on the page.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 /// A table. The first column has labels, the others numbers, the most important ones on the left.
@@ -24,7 +26,16 @@ impl Grid {
             return String::new();
         };
         let width = width.unwrap_or(usize::MAX);
-        let mut used = (*first).min(MIN_WIDTH.max(width / 3));
+        let least = (*first).min(MIN_WIDTH.max(width / 3));
+        let rows = self.rows.iter().filter(|row| row.len() > 1);
+        let names: BTreeSet<&String> = rows.filter_map(|row| row.first()).collect();
+        // Rather a column less than two names that look the same.
+        let is_told_apart = |wide: &usize| {
+            let short = names.iter().map(|name| shortened(name, *wide));
+            short.collect::<BTreeSet<_>>().len() == names.len()
+        };
+        let mut wides = least..=(*first).min(width);
+        let mut used = wides.find(is_told_apart).unwrap_or(least);
         let fits = |wide: &&usize| {
             used = used.saturating_add(**wide + GAP);
             used <= width
@@ -88,6 +99,7 @@ fn shortened(name: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::load::tests::{assert_says, assert_says_all};
 
     fn grid() -> Grid {
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
@@ -115,6 +127,29 @@ mod tests {
         }
         let text = grid().to_text(Some(30));
         assert!(text.contains("…hortest_queue"), "{text}");
+    }
+
+    #[test]
+    fn shortened_names_are_told_apart() {
+        let row = |rate: u32| {
+            let name = format!("request_rate={rate}, routing_policy=shortest_queue");
+            [&name, "1000", "31.5 ms", "12.34 ms"]
+                .map(str::to_owned)
+                .to_vec()
+        };
+        let grid = Grid {
+            heads: ["run", "ok", "TTFT p50", "TTFT p99"]
+                .map(str::to_owned)
+                .into(),
+            rows: vec![row(10), row(20)],
+        };
+        let text = grid.to_text(Some(56));
+        assert_says_all(
+            &text,
+            ["10, routing_policy", "20, routing_policy", "31.5 ms"],
+        );
+        // Where they cannot be, columns are shown as if they were.
+        assert_says(&grid.to_text(Some(30)), "1000");
     }
 
     #[test]

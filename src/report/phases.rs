@@ -47,7 +47,7 @@ pub struct Fault {
     pub ready: Option<f64>,
     /// When the server could serve again: `ready` of one that was killed or refused connections, else `up`.
     pub over: Option<f64>,
-    /// When the last request was sent to the server during the fault, from its start.
+    /// When the last request was sent to the server during the fault, from its start, if others came later.
     pub left: Effect,
     /// How soon the server served again, from when it could.
     pub recovery: Effect,

@@ -285,9 +285,7 @@ pub fn line(
 
 /// The row of measured requests of a run.
 pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
-    // Within a window none may have ended, though some that arrived within it went well.
-    let ended = Some(of.completed as f64).filter(|ended| *ended > 0.0 || of.counts.ok() == 0);
-    let rate = ended.and_then(|ended| run.per_second(ended));
+    let rate = run.per_second(of.completed as f64);
     let tokens = of.tokens.output;
     let tokens = tokens.and_then(|tokens| run.per_second(tokens as f64));
     let latencies = LATENCIES.map(|(_, column, get)| of.latencies.get(column).map(get));

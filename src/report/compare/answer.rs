@@ -45,7 +45,10 @@ impl Comparison {
             )];
         }
         let is_few = shown().any(|of| of.repeats < ENOUGH_REPEATS);
-        found.extend(is_few.then(|| FEW_REPEATS.to_owned()));
+        if is_few {
+            // The terminal leaves out the last of many.
+            found.insert(found.len().min(MAX_ANSWERS - 1), FEW_REPEATS.to_owned());
+        }
         found.extend(failed.map(Difference::sentence));
         found
     }
@@ -140,12 +143,31 @@ mod tests {
         assert_eq!(of("xyz", &all), [expected]);
         let of_one_run = all.clone().map(|of| Difference { repeats: 1, ..of });
         assert_eq!(of("xyz", &of_one_run), [expected, FEW_REPEATS]);
-        // Before who fails more: the terminal leaves out the last of many.
+        // Before who fails more.
         let fails_more = Difference {
             metric: None,
             ..of_one_run[0].clone()
         };
         assert_eq!(of("xyz", &[fails_more])[0], FEW_REPEATS);
+        // Two groups with two bests each.
+        let latencies = [ColumnId::ttft, ColumnId::total_latency];
+        let of_group = |group| {
+            latencies.map(|metric| Difference {
+                between: (group, [0, 1]),
+                repeats: 1,
+                ..difference(metric, [0, 1], -0.5, true)
+            })
+        };
+        let comparison = Comparison {
+            differences: [0, 1].map(of_group).concat(),
+            groups: ["xy", "zw"]
+                .map(|names| names.chars().map(String::from).collect())
+                .into(),
+            ..Comparison::default()
+        };
+        let answers = comparison.answers();
+        assert_eq!(answers.len(), 5, "{answers:?}");
+        assert_eq!(answers[MAX_ANSWERS - 1], FEW_REPEATS);
         // A beaten setting is not the best, however many it beats.
         let all = [
             difference(ColumnId::total_latency, [0, 1], 0.5, true),

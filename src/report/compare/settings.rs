@@ -83,7 +83,7 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
         }
     }
     for group in &groups {
-        let names = names(group);
+        let names = group.iter().map(Setting::name).collect();
         match group.as_slice() {
             [alone] if loaded.runs.len() > 1 => {
                 let note = not_compared(&alone.name(), "no other setting was sent the same");
@@ -162,13 +162,6 @@ fn add_run<'a>(settings: &mut Vec<Setting<'a>>, run: &'a Run, is_named_by_run: b
     });
 }
 
-/// Describes the wanted keys: `request_rate=8, tp_size=2`.
-fn described(settings: &Map<String, Value>, is_wanted: impl Fn(&str) -> bool) -> String {
-    let wanted = settings.iter().filter(|(key, _)| is_wanted(key));
-    let wanted = wanted.map(|(key, value)| format!("{key}={}", plain(value)));
-    wanted.collect::<Vec<_>>().join(", ")
-}
-
 impl Setting<'_> {
     /// Pairs the runs of both that were sent the same requests.
     fn pairs<'a>(&'a self, other: &'a Setting<'_>) -> impl Iterator<Item = RunPair<'a>> {
@@ -185,27 +178,15 @@ impl Setting<'_> {
         })
     }
 
-    /// All of its settings, or its run's name.
+    /// All varied keys (`request_rate=8, tp_size=2`), so that settings of two groups have different names, or its run's name.
     fn name(&self) -> String {
-        match self.runs.values().next() {
-            Some((run, _)) if self.is_named_by_run => run.name.clone(),
-            _ => described(&self.settings, |_| true),
+        if let (true, Some((run, _))) = (self.is_named_by_run, self.runs.values().next()) {
+            return run.name.clone();
         }
+        let keys = self.settings.iter();
+        let keys = keys.map(|(key, value)| format!("{key}={}", plain(value)));
+        keys.collect::<Vec<_>>().join(", ")
     }
-}
-
-/// The names of settings, of the keys that they do not all share.
-fn names(all: &[Setting<'_>]) -> Vec<String> {
-    let is_other = |key: &str| {
-        let mut values = all.iter().map(|of| of.settings.get(key));
-        let first = values.next();
-        values.any(|value| Some(value) != first)
-    };
-    let name = |of: &Setting<'_>| match of.is_named_by_run {
-        true => of.name(),
-        false => described(&of.settings, is_other),
-    };
-    all.iter().map(name).collect()
 }
 
 /// The values of both runs' requests by place and repeat; `NaN` if missing.

@@ -201,6 +201,34 @@ fn settings_of_two_experiments_have_different_names() {
     assert_says(&answers, answer);
 }
 
+/// Each rate is a group of its own: its requests are others.
+#[test]
+fn settings_of_two_rates_have_different_names() {
+    let of = |rate: u32, policy, shift, seed| {
+        let mut run = run(policy, 0, &values(shift, seed));
+        let file = run.file.as_mut().unwrap();
+        file.settings.insert("request_rate".to_owned(), rate.into());
+        file.workload_sha256 = Some(rate.to_string());
+        run
+    };
+    let mut loaded = Loaded::of(vec![
+        of(10, "random", 0.0, 1),
+        of(10, "round_robin", -0.03, 2),
+        of(20, "random", 0.0, 3),
+        of(20, "round_robin", -0.03, 4),
+    ]);
+    loaded.experiment = Some(ExperimentFile::default());
+    let made = comparison(&loaded);
+    let name = |policy, rate| format!("request_rate={rate}, routing_policy={policy}");
+    let groups = [10, 20].map(|rate| ["random", "round_robin"].map(|policy| name(policy, rate)));
+    assert_eq!(made.groups, groups);
+    let answers = made.answers();
+    for [worse, better] in groups {
+        let answer = format!("best on p99 TTFT: {better}, shown against {worse}.");
+        assert!(answers.contains(&answer), "{answers:?}");
+    }
+}
+
 #[test]
 fn runs_that_are_not_compared_are_named_with_the_reason() {
     let good = || run("random", 0, &values(0.0, 1));

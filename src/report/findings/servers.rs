@@ -94,9 +94,9 @@ struct Load<'a> {
     models: BTreeSet<&'a str>,
 }
 
-type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
+type Host<'a> = (&'a str, &'a Load<'a>);
 
-/// Unequal shares of the requests, or unequal queues, where all servers have the same models.
+/// Unequal shares of the requests, or unequal queues, among servers of the same models.
 pub fn imbalance(report: &RunReport<'_>, finding: &mut Finding) -> Option<String> {
     let run = report.run;
     // A server that was down got fewer requests.
@@ -105,7 +105,7 @@ pub fn imbalance(report: &RunReport<'_>, finding: &mut Finding) -> Option<String
         return None;
     }
     let table = &run.table;
-    let mut hosts: Hosts<'_> = BTreeMap::new();
+    let mut hosts: BTreeMap<&str, Load<'_>> = BTreeMap::new();
     let servers = run.servers().iter();
     // Prefill servers do not respond to clients.
     for server in servers.filter(|server| server.role != Some(ServerRole::Prefill)) {
@@ -124,22 +124,30 @@ pub fn imbalance(report: &RunReport<'_>, finding: &mut Finding) -> Option<String
     }
     // The server of a request without a response is unknown.
     hosts.remove("");
-    let mut models = hosts.values().filter(|load| load.requests > 0);
-    let first = &models.next()?.models;
-    let is_of_one_kind = models.all(|load| load.models == *first);
-    let requests: u64 = hosts.values().map(|host| host.requests).sum();
-    let equal = requests as f64 / hosts.len() as f64;
-    if !is_of_one_kind || hosts.len() < 2 || equal < ENOUGH as f64 {
-        return None;
-    }
-    unequal_shares(&hosts, equal).or_else(|| {
-        let queues = unequal_queues(&hosts)?;
-        finding.title = "Servers had unequal queues".to_owned();
-        Some(queues)
+    let used = hosts.values().filter(|load| load.requests > 0);
+    let kinds: BTreeSet<&BTreeSet<&str>> = used.map(|load| &load.models).collect();
+    kinds.iter().find_map(|models| {
+        // One that got no request could have got some if all others are of the same models.
+        let is_alike = |load: &Load<'_>| match load.requests {
+            0 => kinds.len() == 1,
+            _ => load.models == **models,
+        };
+        let hosts = hosts.iter().filter(|(_, load)| is_alike(load));
+        let hosts: Vec<Host<'_>> = hosts.map(|(host, load)| (*host, load)).collect();
+        let requests: u64 = hosts.iter().map(|(_, load)| load.requests).sum();
+        let equal = requests as f64 / hosts.len() as f64;
+        if hosts.len() < 2 || equal < ENOUGH as f64 {
+            return None;
+        }
+        unequal_shares(&hosts, equal).or_else(|| {
+            let queues = unequal_queues(&hosts)?;
+            finding.title = "Servers had unequal queues".to_owned();
+            Some(queues)
+        })
     })
 }
 
-fn unequal_shares(hosts: &Hosts<'_>, equal: f64) -> Option<String> {
+fn unequal_shares(hosts: &[Host<'_>], equal: f64) -> Option<String> {
     let all = || hosts.iter().map(|(host, load)| (host, load.requests));
     let (most, requests) = all().max_by_key(|(_, requests)| *requests)?;
     let (least, fewest) = all().min_by_key(|(_, requests)| *requests)?;
@@ -153,7 +161,7 @@ fn unequal_shares(hosts: &Hosts<'_>, equal: f64) -> Option<String> {
     })
 }
 
-fn unequal_queues(hosts: &Hosts<'_>) -> Option<String> {
+fn unequal_queues(hosts: &[Host<'_>]) -> Option<String> {
     let known = hosts.iter().filter(|(_, load)| load.waits.len() >= ENOUGH);
     let means: Vec<_> = known
         .map(|(host, load)| (host, mean(load.waits.iter().copied())))

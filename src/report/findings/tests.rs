@@ -220,6 +220,21 @@ fn servers_of_different_models_are_not_compared() {
     only(&two(["m", "m"]), "imbalance");
     only(&two(["", ""]), "imbalance");
     assert!(kinds(&two(["m", "other"])).is_empty());
+    // A third server of another model does not hide that those of one model had unequal shares.
+    let three = run_of(300, |sample, n, _| {
+        let (host, model) = match n % 6 {
+            0 | 3 => ("c:1", "other"),
+            1 => ("a:1", "m"),
+            _ => ("b:1", "m"),
+        };
+        let sample = sample.host(host);
+        sample.with(|record| record.model = Some(model.to_owned()))
+    });
+    let found = only(&three, "imbalance");
+    assert_says(
+        &found.what,
+        "b:1 had 150 requests, a:1 50; an equal share is 100.",
+    );
 }
 
 #[test]

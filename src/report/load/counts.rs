@@ -233,13 +233,19 @@ impl FailureKind {
         kinds
     }
 
-    /// The most frequent of these kinds, and the number of other failed requests.
+    /// The most frequent of these kinds, and the numbers of other failed requests by outcome.
     pub fn list(kinds: &[FailureKind]) -> String {
         let (named, others) = kinds.split_at(kinds.len().min(MAX_NAMED));
         let mut shown: Vec<String> = named.iter().map(FailureKind::text).collect();
         if !others.is_empty() {
-            let count: u64 = others.iter().map(|kind| kind.requests).sum();
-            shown.push(format!("{count} in other ways"));
+            let mut by_outcome: Tally<&str> = BTreeMap::new();
+            for kind in others {
+                *by_outcome.entry(kind.outcome.name()).or_default() += kind.requests;
+            }
+            let others = most_frequent(&by_outcome);
+            let others = others.map(|(outcome, count)| format!("{count} {outcome}"));
+            let others: Vec<String> = others.collect();
+            shown.push(format!("others: {}", others.join(", ")));
         }
         shown.join("; ")
     }

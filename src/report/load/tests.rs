@@ -422,6 +422,28 @@ fn requests_given_up_when_the_run_was_stopped_did_not_fail() {
     assert_eq!(summary.failed(), 3);
 }
 
+#[test]
+fn every_outcome_of_failed_requests_is_said() {
+    let kinds = [
+        (Outcome::Timeout, 9),
+        (Outcome::Rejected, 5),
+        (Outcome::ServerError, 4),
+        (Outcome::ClientError, 2),
+        (Outcome::Timeout, 2),
+        (Outcome::Timeout, 1),
+    ];
+    let kinds = kinds.map(|(outcome, requests)| FailureKind {
+        outcome,
+        last_seen: None,
+        requests,
+        waited: None,
+    });
+    let expected = "9 timeout; 5 rejected; 4 server_error; others: 3 timeout, 2 client_error";
+    assert_eq!(FailureKind::list(&kinds), expected);
+    let expected = "9 timeout; 5 rejected; 4 server_error";
+    assert_eq!(FailureKind::list(&kinds[..3]), expected);
+}
+
 /// Its upstream died after the first token, 350 ms after the send, later than the last read.
 #[test]
 fn a_failed_request_waited_at_least_until_its_end() {

@@ -80,6 +80,8 @@ function options(of, width) {
   return [made, more];
 }
 function draw(of) {
+  // It may have been removed since it was seen.
+  if (!of.chart.isConnected) return;
   const [made, more] = options(of, of.chart.clientWidth);
   of.chart.style.height = of.height() + more + "px";
   of.made?.dispose();

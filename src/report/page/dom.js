@@ -14,10 +14,11 @@ function box(tag, name, ...inner) {
   element.append(...inner.filter(part => part !== null && part !== undefined));
   return element;
 }
-/** Puts text with `code` into a new or existing element. */
+/** Puts text with `code` into a new or existing element; Markdown links become their text. */
 function words(into, text, name) {
   const element = into instanceof Node ? into : make(into, null, name);
-  element.replaceChildren(...text.split("`").map((piece, at) => at % 2 ? make("code", piece) : document.createTextNode(piece)));
+  const pieces = text.replace(/\[([^\]]+)\]\([^)]+\)/g, "$1").split("`");
+  element.replaceChildren(...pieces.map((piece, at) => at % 2 ? make("code", piece) : document.createTextNode(piece)));
   return element;
 }
 const known = value => value !== null && value !== undefined;

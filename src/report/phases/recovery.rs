@@ -74,7 +74,7 @@ impl Arrivals<'_> {
 impl Traffic {
     /// Fills in when the last request was sent to a fault's server, and how soon the server served again.
     pub(super) fn describe(&self, fault: &mut Fault, all: &Arrivals<'_>) {
-        fault.left = self.left(fault);
+        fault.left = self.left(fault, all);
         let Some(over) = fault.over else {
             fault.recovery = Effect::new(None, "the fault lasted to the end of the run");
             return;
@@ -106,11 +106,17 @@ impl Traffic {
         };
     }
 
-    fn left(&self, fault: &Fault) -> Effect {
+    fn left(&self, fault: &Fault, all: &Arrivals<'_>) -> Effect {
         // A server that is up again may serve before it is seen to be ready.
         let until = fault.up.or(fault.over).unwrap_or(f64::INFINITY);
         let is_during = |at: &f64| (fault.down..until).contains(at);
-        let last = self.sent.iter().rfind(|sent| is_during(&sent.at));
+        let mut during = self.sent.iter().filter(|sent| is_during(&sent.at));
+        // The last may have been held while others that came later were sent.
+        let newest = during
+            .clone()
+            .map(|sent| sent.arrival)
+            .max_by(f64::total_cmp);
+        let last = during.next_back();
         let known = last.map_or(f64::NEG_INFINITY, |last| last.arrival);
         let is_later = |at: &f64| is_during(at) && *at > known;
         // A refused connection is in no row, not even in a hop's.
@@ -122,12 +128,18 @@ impl Traffic {
             }
             None => "no request was sent there during the fault",
             Some(last) => {
-                let after = last.at - fault.down;
-                let said = format!(
-                    "the last request was sent there {} after it began",
-                    duration(after)
-                );
-                return Effect::new(Some(after), said);
+                let came = all.between(fault.down, Some(until)).iter();
+                let later = came.filter(|(arrival, _)| Some(*arrival) > newest).count();
+                if later > 0 {
+                    let after = last.at - fault.down;
+                    let said = format!(
+                        "the last request was sent there {} after it began; {} came later",
+                        duration(after),
+                        count(later, "request")
+                    );
+                    return Effect::new(Some(after), said);
+                }
+                "traffic did not leave it: none came after the last that was sent there"
             }
         };
         Effect::new(None, text)

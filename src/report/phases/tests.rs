@@ -4,6 +4,7 @@ use crate::report::load::tests::*;
 const HOSTS: [&str; 2] = ["127.0.0.1:30001", "127.0.0.1:30002"];
 const SERVERS: [&str; 2] = ["server-1", "server-2"];
 const AT_ONCE: &str = "no request was sent there during the fault";
+const STAYED: &str = "traffic did not leave it: none came after the last that was sent there";
 const UNKNOWN: &str = "when traffic moved away is unknown";
 
 /// A request: its arrival, its TTFT (`None` if it failed), the server and the hop that its row names, and other cells.
@@ -132,7 +133,7 @@ fn a_killed_server_has_figures_before_during_and_after() {
     assert_after(&fault.recovery, 2.0);
     let expected = [
         "server-1 kill from 30.0 s until 60.0 s\n",
-        "the last request was sent there 0.80 s after it began; it served again 2.00 s after it was back",
+        "the last request was sent there 0.80 s after it began; 271 requests came later; it served again 2.00 s after it was back",
         "upstream_died 5",
     ];
     assert_lines(&found, expected);
@@ -239,7 +240,7 @@ fn traffic_that_never_leaves_or_never_comes() {
     };
     let left = |request| only(all(request), told);
     let found = left(|at, _| sent(at, 0, None));
-    assert_after(&found.left, 9.5);
+    assert_eq!((found.left.seconds, &*found.left.said), (None, STAYED));
     let never = "it served nothing in the 78.50 s after the fault, in which 79 requests came";
     assert_eq!((found.recovery.said.as_str(), found.unserved), (never, 79));
     let but_then = all(|at, _| sent(at, 0, Some(0.1))).filter(|of| !(11.0..21.0).contains(&of.at));
@@ -257,7 +258,7 @@ fn traffic_that_never_leaves_or_never_comes() {
         true => sent(at, 0, None).nowhere("worker=server-1".to_owned()),
         false => sent(at, 0, Some(0.1)),
     });
-    assert_after(&held.left, 9.5);
+    assert_eq!(held.left.said, STAYED);
     let one = [ServerFile::of(SERVERS[0], HOSTS[0])];
     let only = &episodes_at(&one, all(nowhere), told)[0].faults[0];
     assert_says(&only.left.said, "it is the only server");
@@ -300,7 +301,24 @@ fn requests_that_ended_in_the_proxy_were_sent_to_no_server() {
         0..30 => sent(n as f64, n % 2, Some(0.1)),
         _ => sent(n as f64, 0, None).nowhere("ended_in=proxy".to_owned()),
     });
-    assert_after(&only(all, "10.5 server-1 kill down").left, 17.5);
+    let left = only(all, "10.5 server-1 kill down").left;
+    assert_after(&left, 17.5);
+    assert_says(&left.said, "31 requests came later");
+}
+
+/// A router held the first request, and sent it to the server after two that had come later.
+#[test]
+fn requests_that_overtook_the_last_did_not_come_later() {
+    let all = (0..60).map(|n| {
+        let mut request = sent(n as f64, n % 2, Some(0.1));
+        if n == 12 {
+            request.more = "router_send_time=17".to_owned();
+        }
+        request
+    });
+    let left = only(all, "10.5 server-1 kill down, 17.5 server-1 kill ready").left;
+    assert_after(&left, 6.5);
+    assert_says(&left.said, "1 request came later");
 }
 
 #[test]
@@ -319,7 +337,13 @@ fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
     ] {
         let (text, over) = outcome(kind, whole);
         let from = format!("server-1 {kind} from 2.0 s until 4.0 s\n");
-        assert_says_all(&text, [&from, &format!("1.80 s after it began; {went_on}")]);
+        assert_says_all(
+            &text,
+            [
+                &from,
+                &format!("1.80 s after it began; 1 request came later; {went_on}"),
+            ],
+        );
         assert_eq!(text.contains("served again"), kind == "reset", "{text}");
         assert_eq!(over, Some(4.0));
         let (text, over) = outcome(kind, "2 server-1 KIND down");
