@@ -8,7 +8,7 @@ use toml::{Spanned, Value};
 
 use super::args::Args;
 use super::proxy::{Config, Worker};
-use super::sections::{FileSection, SECTIONS, header, shown};
+use super::sections::{FileSection, SECTIONS, header, is_secret, shown};
 
 /// A config as far as it could be read, and the problems.
 #[derive(Debug, Default)]
@@ -22,6 +22,9 @@ pub(super) struct Reading<'i> {
     /// Keys of `[proxy]` with a problem. No further one is reported of them.
     pub(super) invalid_keys: Vec<String>,
 }
+
+/// What is wrong with the second of two workers.
+const SAME_NAME: &str = "two workers have this name; give each its own";
 
 impl<'i> Reading<'i> {
     /// Reads the text of a file.
@@ -117,7 +120,7 @@ impl<'i> Reading<'i> {
         let name = name.filter(|name| section.problem("name", (*name).into()).is_none());
         let mut earlier = self.config.workers.iter();
         let namesake = earlier.find(|one| name == Some(&one.name));
-        let namesake = namesake.map(|one| one.key("name"));
+        let namesake = namesake.map(|one| (one.key("name"), self.given.clone()));
         let number = || format!("number-{}", self.config.workers.len() + 1);
         let name = name.map_or_else(number, str::to_owned);
         self.config.workers.push(Worker {
@@ -131,15 +134,13 @@ impl<'i> Reading<'i> {
                 self.push(at, format!("this `[[worker]]` has no {key}; it {expected}"));
             }
         }
-        if let Some(key) = namesake {
+        if let Some((key, given)) = namesake {
             // What else is wrong with it would be told of the other one.
             self.config.workers.pop();
+            self.given = given;
             let mut keys = table.keys().filter(|key| key.get_ref() == "name");
             let at = keys.next().map_or(0, |key| key.span().start);
-            self.push(
-                at,
-                format!("{key}: two workers have this name; give each its own"),
-            );
+            self.push(at, format!("{key}: {SAME_NAME}"));
         }
     }
 
@@ -160,7 +161,7 @@ impl<'i> Reading<'i> {
         let full_key = self.full_key(section, key);
         let given = shown(&full_key, self.text.get(value.span()).unwrap_or_default());
         let line = line_of(self.text, at);
-        self.given.entry(full_key).or_insert((Some(line), given));
+        self.given.insert(full_key, (Some(line), given));
         // A number that is too large becomes NaN, which no key accepts.
         let read = Value::deserialize(ValueDeserializer::from(value.clone()));
         let read = read.unwrap_or(Value::Float(f64::NAN));
@@ -235,7 +236,12 @@ impl<'i> Reading<'i> {
             self.given.retain(|key, _| !key.starts_with("worker "));
         }
         for text in &flags.worker {
+            let namesake = |new: &Worker| {
+                let mut all = self.config.workers.iter();
+                all.any(|one| one.name == new.name)
+            };
             match text.parse() {
+                Ok(worker) if namesake(&worker) => self.push_flag("worker", text, SAME_NAME),
                 Ok(worker) => self.config.workers.push(worker),
                 Err(problem) => {
                     self.push_flag("worker", text, &problem);
@@ -254,7 +260,8 @@ impl<'i> Reading<'i> {
 
 /// Returns a flag with its value. The user or query of a URL may contain a secret.
 fn shown_flag(flag: &str, text: &str) -> String {
-    match text.contains(['@', '?', '#']) || text.is_empty() {
+    let is_hidden = is_secret(&flag.replace('-', "_"), text) || text.contains(['@', '?', '#']);
+    match is_hidden || text.is_empty() {
         true => format!("--{flag}"),
         false => format!("--{flag} {text}"),
     }

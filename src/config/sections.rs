@@ -170,14 +170,17 @@ fn defaults() -> Config {
     }
 }
 
+/// Whether the value of a key may be a secret; also of one that names a secret's file, unless it surely is a path.
+pub(super) fn is_secret(key: &str, value: &str) -> bool {
+    let is_path = key.ends_with("_file") && value.trim_matches(['"', '\'']).starts_with(['/', '.']);
+    let mut words = ["token", "secret", "headers"].iter();
+    key != "label_headers" && words.any(|word| key.contains(word)) && !is_path
+}
+
 /// Returns `key = value` on one line, without secrets. Of a key whose value is not set, the key alone.
 pub(super) fn shown(key: &str, value: &str) -> String {
-    let mut words = ["token", "secret", "headers"].iter();
-    let is_secret = key != "label_headers" && words.any(|word| key.contains(word));
     let line = value.lines().next().unwrap_or_default();
-    // What is no text is no file's path: the secret itself may stand there.
-    let is_path = key.ends_with("_file") && line.starts_with(['"', '\'']);
-    if (is_secret && !is_path) || line.is_empty() {
+    if is_secret(key, value) || line.is_empty() {
         return key.to_owned();
     }
     // The user or query of a URL may contain a secret.

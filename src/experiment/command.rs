@@ -116,8 +116,9 @@ fn announcement(plan: &Plan) -> String {
         let time = estimated_time(&plan.runs).unwrap_or_default();
         format!("{runs}{time}\n")
     };
-    for (key, values) in plan.sweeps() {
-        let values = values.iter().map(|value| flag_text(&masked(&key, value)));
+    let sweeps = plan.sweeps();
+    for (key, values) in &sweeps {
+        let values = values.iter().map(|value| flag_text(&masked(key, value)));
         let values: Vec<String> = values.collect();
         lines.push_str(&format!("  {key} = {}\n", values.join(", ")));
     }
@@ -126,7 +127,7 @@ fn announcement(plan: &Plan) -> String {
         "num_gpus" => !(is_external || keys.has_pairs()),
         "repeats" => keys.repeats > 1,
         _ => true,
-    };
+    } && sweeps.iter().all(|(swept, _)| swept != key);
     let value = |key: &str| Some(format!("{key} = {}", settings.text(key)?));
     let pairs = SHOWN.split(' ').filter(is_shown).filter_map(value);
     let pairs: Vec<String> = pairs.collect();

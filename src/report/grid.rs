@@ -34,7 +34,7 @@ impl Grid {
             let short = names.iter().map(|name| shortened(name, *wide));
             short.collect::<BTreeSet<_>>().len() == names.len()
         };
-        let mut wides = least..=(*first).min(width);
+        let mut wides = least..=(*first).min((width / 3 * 2).max(least));
         let mut used = wides.find(is_told_apart).unwrap_or(least);
         let fits = |wide: &&usize| {
             used = used.saturating_add(**wide + GAP);

@@ -172,7 +172,7 @@ pub fn run_of(path: &Path) -> Result<Run, Error> {
     std::fs::metadata(path).map_err(|cause| Error::read(path, cause))?;
     let none = || {
         let message = format!(
-            "no folder of a run: it has no requests.csv, {EXPERIMENT} or {RUN} (a file of rows can be given by itself)"
+            "no folder of a run: it has no requests.csv, {EXPERIMENT} or {RUN} (a file of rows, or the folder of a run in it, can be given by itself)"
         );
         Error::read(path, message)
     };

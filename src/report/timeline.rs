@@ -50,8 +50,13 @@ pub fn clock_lines(row: &Row) -> Vec<String> {
     let lines = clocks.map(|(clock, offset)| {
         let whose = clock.name();
         let error = duration(seconds(offset.error_nanos));
-        let ahead = duration(seconds(offset.nanos));
-        format!("the {whose}'s clock is {ahead} ahead of ours, within {error}")
+        let apart = duration(seconds(offset.nanos.saturating_abs()));
+        let side = if offset.nanos < 0 {
+            "behind"
+        } else {
+            "ahead of"
+        };
+        format!("the {whose}'s clock is {apart} {side} ours, within {error}")
     });
     lines.collect()
 }

@@ -107,14 +107,14 @@ impl Upstream {
     }
 
     /// Looks the name up again. New addresses come first, as none of the known ones took a connection; those keep their order. If
-    /// none is found, nothing changes. Blocks.
+    /// none is found, or one of those took a connection meanwhile, nothing changes. Blocks.
     pub(super) fn look_up_again(&self) {
         let (host, port) = (self.address.host(), self.address.port());
         let mut found = (self.resolver)(host, port).unwrap_or_default();
-        if found.is_empty() {
+        let mut all = self.addresses.lock();
+        if found.is_empty() || !self.counts.is_out.load(Relaxed) {
             return;
         }
-        let mut all = self.addresses.lock();
         all.retain(|at| found.contains(at));
         found.retain(|at| !all.contains(at));
         all.splice(0..0, found);

@@ -69,7 +69,7 @@ pub fn flag_value(texts: &[&str], is_list: bool) -> Value {
 pub fn assignment(text: &str) -> Result<Entry, String> {
     let (key, value) = text
         .split_once('=')
-        .ok_or("must be KEY=VALUE, such as sim.decode_step_ms=8")?;
+        .ok_or("must be KEY=VALUE, such as num_gpus=2")?;
     let value = value.trim();
     let read = value.parse().unwrap_or_else(|_| value.into());
     Ok((key.trim().to_owned(), read))

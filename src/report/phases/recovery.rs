@@ -15,6 +15,8 @@ pub(super) struct Traffic {
     names_refusals: bool,
     /// The arrivals of requests whose server is unknown.
     unknown: Vec<f64>,
+    /// When requests were sent to other servers.
+    elsewhere: Vec<f64>,
     /// Whether there are no other servers.
     is_alone: bool,
 }
@@ -62,6 +64,8 @@ impl Arrivals<'_> {
                 if is_unknown && !matches!(text(ColumnId::ended_in), "client" | "proxy") {
                     traffic.unknown.push(arrival);
                 }
+                let sent = self.table.number(ColumnId::router_send_time, row);
+                traffic.elsewhere.extend(sent);
                 continue;
             };
             traffic.sent.push(SentRequest { at, arrival, is_ok });
@@ -130,7 +134,9 @@ impl Traffic {
             Some(last) => {
                 let came = all.between(fault.down, Some(until)).iter();
                 let later = came.filter(|(arrival, _)| Some(*arrival) > newest).count();
-                if later > 0 {
+                // Where requests wait before they are sent, all may have come before.
+                let mut elsewhere = self.elsewhere.iter();
+                if later > 0 || elsewhere.any(|at| is_during(at) && *at > last.at) {
                     let after = last.at - fault.down;
                     let said = format!(
                         "the last request was sent there {} after it began; {} came later",

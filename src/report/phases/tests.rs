@@ -321,6 +321,18 @@ fn requests_that_overtook_the_last_did_not_come_later() {
     assert_says(&left.said, "1 request came later");
 }
 
+/// All had come before the fault, and waited before they were sent.
+#[test]
+fn a_server_that_got_none_of_those_that_waited_is_left() {
+    let all = (0..60).map(|n| {
+        let server = if n < 13 { n % 2 } else { 1 };
+        let mut request = sent(0.01 * n as f64, server, Some(0.1));
+        request.more = format!("router_send_time={n}");
+        request
+    });
+    assert_after(&only(all, "10.5 server-1 kill down").left, 1.5);
+}
+
 #[test]
 fn a_server_that_was_reachable_all_the_time_is_not_called_back() {
     let outcome = |kind: &str, told: &str| {

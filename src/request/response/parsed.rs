@@ -228,11 +228,12 @@ impl ParsedBody {
 
     /// Ends the document: a message at its top is an error, unless a sequence stands beside it.
     fn record_flat_error(&mut self) {
-        if std::mem::take(&mut self.has_flat_error) {
-            match self.document_sequences.0 {
-                0 => self.record_error(),
-                _ => self.error = Failure::default(),
-            }
+        match (
+            std::mem::take(&mut self.has_flat_error),
+            self.document_sequences.0,
+        ) {
+            (true, 0) => self.record_error(),
+            _ => self.error = Failure::default(),
         }
     }
 
