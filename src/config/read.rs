@@ -118,8 +118,7 @@ impl<'i> Reading<'i> {
     fn worker(&mut self, section: &FileSection, named_at: Option<usize>, table: &DeTable<'i>) {
         let name = table.get("name").and_then(|name| name.get_ref().as_str());
         let name = name.filter(|name| section.problem("name", (*name).into()).is_none());
-        let mut earlier = self.config.workers.iter();
-        let namesake = earlier.find(|one| name == Some(&one.name));
+        let namesake = name.and_then(|name| self.config.worker(name));
         let namesake = namesake.map(|one| (one.key("name"), self.given.clone()));
         let number = || format!("number-{}", self.config.workers.len() + 1);
         let name = name.map_or_else(number, str::to_owned);
@@ -236,12 +235,10 @@ impl<'i> Reading<'i> {
             self.given.retain(|key, _| !key.starts_with("worker "));
         }
         for text in &flags.worker {
-            let namesake = |new: &Worker| {
-                let mut all = self.config.workers.iter();
-                all.any(|one| one.name == new.name)
-            };
-            match text.parse() {
-                Ok(worker) if namesake(&worker) => self.push_flag("worker", text, SAME_NAME),
+            match text.parse::<Worker>() {
+                Ok(worker) if self.config.worker(&worker.name).is_some() => {
+                    self.push_flag("worker", text, SAME_NAME);
+                }
                 Ok(worker) => self.config.workers.push(worker),
                 Err(problem) => {
                     self.push_flag("worker", text, &problem);
