@@ -184,7 +184,9 @@ impl ExperimentRunner {
                 break;
             }
             let (number, all) = (index + 1, runs.len());
-            self.notify(&format!("run {number} of {all}: {}", run.label));
+            if all > 1 {
+                self.notify(&format!("run {number} of {all}: {}", run.label));
+            }
             self.run_one(run).await?;
         }
         Ok(())
@@ -318,7 +320,7 @@ pub fn read_plan(dir: &Path) -> anyhow::Result<String> {
 
 /// The file of the plan, with every key and its value.
 const PLAN: &str = "experiment.toml";
-/// Files whose presence means that a given folder is already used: those of an experiment, and the rows of a run or a demo.
+/// Files whose presence means that a given folder is already used: those of an experiment, and the rows of a run.
 const FILES: [&str; 7] = [
     PLAN,
     RUNS,
