@@ -20,7 +20,8 @@ fn assert_whole(folder: &Path, dir: &str, shown: &str) {
     assert!(lines("runs/01-run/summary.json") > 100);
     // It is an experiment as any other.
     let mut report = queuescope(&["report", dir, "--format", "csv"]);
-    let reported = run(report.current_dir(folder));
+    report.current_dir(folder);
+    let reported = run(report);
     reported.assert_status(&[0]);
     assert_eq!(reported.out.lines().count(), 2, "{}", reported.out);
 }
