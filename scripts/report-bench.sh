@@ -47,7 +47,7 @@ with open(target, "w", newline="") as file:
         file.write(",".join(f'"{cell}"' if "," in cell else cell for cell in row) + "\n")
 PYTHON
 }
-repeated "$folder/demo/traffic/requests.csv" "$folder/run/requests.csv"
+repeated "$folder/demo/runs/01-run/requests.csv" "$folder/run/requests.csv"
 echo "$rows rows, $(du -m "$folder/run/requests.csv" | cut -f1) MB, $(nproc) processors"
 
 measured() {

@@ -142,7 +142,7 @@ fn start(args: Vec<OsString>) -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Demo(args) => return traffic_exit(demo::run(&args)?),
+        Command::Demo(args) => check_results(&demo::run(&args)?)?,
         Command::Traffic(args) => return run_traffic(&args),
         Command::Node(args) => run_experiment(&args, ExperimentKind::Node)?,
         Command::Routing(args) => run_experiment(&args, ExperimentKind::Routing)?,
@@ -264,18 +264,6 @@ fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
     }
     let outcome = traffic::run(args, Clock::system())?;
     terminal::print(&outcome.to_text());
-    traffic_exit(outcome)
-}
-
-/// The exit code of a run in which the generator did not keep its schedule.
-const INVALID: u8 = 3;
-/// The exit code of a run in which too many requests failed.
-const TOO_MANY_FAILED: u8 = 4;
-/// The exit code after a signal, to which its number is added, as shells do.
-const SIGNALLED: u8 = 128;
-
-/// Prints the JSON of a generator's run, and returns its exit code.
-fn traffic_exit(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
     // If the file is missing, the reason has been printed.
     let summary = std::fs::read_to_string(outcome.output_dir.join(SUMMARY));
     terminal::print_json(&summary.unwrap_or_default());
@@ -290,6 +278,13 @@ fn traffic_exit(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
     let message = outcome.failure.or(unfit).unwrap_or_default();
     Err(Failure(message, code).into())
 }
+
+/// The exit code of a run in which the generator did not keep its schedule.
+const INVALID: u8 = 3;
+/// The exit code of a run in which too many requests failed.
+const TOO_MANY_FAILED: u8 = 4;
+/// The exit code after a signal, to which its number is added, as shells do.
+const SIGNALLED: u8 = 128;
 
 fn run_experiment(args: &command::Args, kind: ExperimentKind) -> anyhow::Result<()> {
     let finished = args.run(kind)?;

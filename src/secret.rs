@@ -91,14 +91,21 @@ pub fn masked(name: &str, value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else {
         return value.to_owned();
     };
-    let (rest, query) = match rest.split_once('?') {
-        Some((rest, _)) => (rest, "?***"),
-        None => (rest, ""),
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    // Else it is a password that contains a `/` or `?`.
+    let is_whole = authority.contains('@')
+        || authority
+            .rsplit_once(':')
+            .is_none_or(|(_, port)| is_port(port));
+    let with_user = if is_whole { authority } else { rest };
+    let (user, rest) = match with_user.rfind('@') {
+        Some(at) => (format!("{MASK}@"), &rest[at + 1..]),
+        None => (String::new(), rest),
     };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    match authority.rsplit_once('@') {
-        Some((_, host)) => format!("{scheme}://{MASK}@{host}{path}{query}"),
-        None => format!("{scheme}://{rest}{query}"),
+    match rest.find(['?', '#']) {
+        Some(at) => format!("{scheme}://{user}{}{MASK}", &rest[..=at]),
+        None => format!("{scheme}://{user}{rest}"),
     }
 }
 
@@ -161,6 +168,10 @@ mod tests {
             ("router_url", "http://me:S@h:1/p@q", "http://***@h:1/p@q"),
             ("servers", "http://h:1", "http://h:1"),
             ("servers", "http://h:1/?key=S", "http://h:1/?***"),
+            ("servers", "http://h:1#S", "http://h:1#***"),
+            ("servers", "http://me:S/S@h:1/p#S", "http://***@h:1/p#***"),
+            ("servers", "http://me:S?S#S@h:1", "http://***@h:1"),
+            ("servers", "http://me:1#S@h:1", "http://***@h:1"),
             ("extra_request_body", nested, masked_nested),
             ("extra_request_body", r#"{"n": 1}"#, r#"{"n": 1}"#),
         ] {

@@ -114,7 +114,8 @@ impl<const IS_ROUTING: bool> Test<IS_ROUTING> {
         keys.extend(self.config.more.clone());
         let plan = Plan::new(kind, Vec::new(), keys)?;
         let to = new_folder(kind, self.config.output_dir.as_deref());
-        let (finished, report) = run_and_report(plan, to, program()?, |line| log::info!("{line}"))?;
+        let on_progress = |line: &str| log::info!("{line}");
+        let (finished, report) = run_and_report(plan, to, program()?, on_progress, None)?;
         result(finished, report?)
     }
 }

@@ -64,13 +64,7 @@ impl Args {
         terminal::print(&format!("queuescope {name}: {headline}\n{announcement}\n"));
         let resumed = self.resume.clone().map(OutputDir::Resumed);
         let to = resumed.unwrap_or_else(|| new_folder(kind, self.output_dir.as_deref()));
-        let program = std::env::current_exe().context("the program's own file")?;
-        let on_progress = |line: &str| terminal::print_error(&format!("{line}\n"));
-        let (finished, report) = run_and_report(plan, to, program, on_progress)?;
-        terminal::print(report.as_deref().unwrap_or_default());
-        terminal::print(&closing_lines(&finished));
-        report.context("no report was made; `queuescope report` makes it")?;
-        Ok(Some(finished))
+        run_and_print(plan, to, None).map(Some)
     }
 
     /// Reads the plan. Returns it with a headline that names its source.
@@ -161,7 +155,26 @@ pub(super) fn new_folder(kind: ExperimentKind, given: Option<&Path>) -> OutputDi
     OutputDir::New(Folder::new(given, false, &results))
 }
 
-/// Runs the experiment and makes the report on it, which a signal may interrupt. `program` is queuescope's own.
+/// Runs the experiment and prints its progress and report, which is as for [`run_and_report`].
+///
+/// # Errors
+/// As [`run::run`], or a signal came while the report was made.
+pub(super) fn run_and_print(
+    plan: Plan,
+    to: OutputDir,
+    rows: Option<&str>,
+) -> anyhow::Result<Finished> {
+    let program = std::env::current_exe().context("the program's own file")?;
+    let on_progress = |line: &str| terminal::print_error(&format!("{line}\n"));
+    let (finished, report) = run_and_report(plan, to, program, on_progress, rows)?;
+    terminal::print(report.as_deref().unwrap_or_default());
+    terminal::print(&closing_lines(&finished));
+    report.context("no report was made; `queuescope report` makes it")?;
+    Ok(finished)
+}
+
+/// Runs the experiment and makes the report, which a signal may interrupt, on all of it or on these `rows` of its only run. It is empty
+/// if no run began. `program` is queuescope's own.
 ///
 /// # Errors
 /// As [`run::run`].
@@ -170,27 +183,27 @@ pub(super) fn run_and_report(
     to: OutputDir,
     program: PathBuf,
     on_progress: fn(&str),
+    rows: Option<&str>,
 ) -> anyhow::Result<(Finished, Result<String, traffic::Error>)> {
     let runtime = traffic::runtime()?;
     let finished = runtime.block_on(run::run(plan, to, program, on_progress, Clock::system()))?;
-    let experiment = finished.clone();
-    let report = traffic::unless_signalled(move || report(&experiment));
-    Ok((finished, runtime.block_on(report)))
-}
-
-/// Returns the report on all runs, empty if none began, and writes its files into the experiment's folder.
-fn report(finished: &Finished) -> String {
-    if !finished.runs.iter().any(|run| run.file.began.is_some()) {
-        return String::new();
+    let began = |run: &RunResult| run.file.began.is_some();
+    if !finished.runs.iter().any(began) {
+        return Ok((finished, Ok(String::new())));
     }
+    let dir = &finished.dir;
+    let rows = rows.map(|rows| finished.runs[0].dir.join(rows));
     let args = report::command::Args {
-        dirs: vec![finished.dir.clone()],
+        html: rows.is_some().then(|| dir.join(report::command::PAGE)),
+        dirs: vec![rows.unwrap_or_else(|| dir.clone())],
         ..report::command::Args::default()
     };
-    match report::command::run(&args, terminal::width()) {
-        Ok(text) => text,
-        Err(error) => format!("note: no report could be made: {error}\n"),
-    }
+    let report = move || report::command::run(&args, terminal::width());
+    let report = runtime.block_on(traffic::unless_signalled(report));
+    let text = report.map(|made| {
+        made.unwrap_or_else(|error| format!("note: no report could be made: {error}\n"))
+    });
+    Ok((finished, text))
 }
 
 /// Returns the last lines on the terminal: failed runs, notes, and where the files are.

@@ -1,19 +1,15 @@
-//! `queuescope demo`: runs a whole deployment with simulated servers, so that a new user sees a report without any setup.
+//! `queuescope demo`: an experiment with simulated servers, so that a new user sees a report without any setup.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
-use anyhow::Context;
-use clap::Parser;
-
-use super::launch::{Deployment, DeploymentSpec, PROXY_CONFIG, Server};
+use super::command::run_and_print;
 use super::plan::keys::ExperimentKind;
-use super::plan::{Plan, deploy, read};
-use crate::clock::Clock;
-use crate::report::files::{Grade, LOGS, PROXY_ROWS, ROWS};
+use super::plan::{Plan, read};
+use super::run::{Finished, OutputDir};
+use crate::report::files::{PROXY_ROWS, SUMMARY, plain};
 use crate::traffic::folder::Folder;
 use crate::units::between;
-use crate::{report, terminal, traffic};
+use crate::{terminal, traffic};
 
 /// The arguments of `queuescope demo`.
 #[derive(Clone, Debug, clap::Args)]
@@ -30,104 +26,61 @@ pub struct Args {
     #[arg(short, long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
         value_parser = traffic::rate)]
     request_rate: f64,
-    /// Print traffic/summary.json to standard output; the text goes to standard error
+    /// Print the run's summary.json to standard output; the text goes to standard error
     #[arg(long)]
     pub json: bool,
 }
 
-/// How many requests each simulated server runs at once: few, so that a queue forms.
-const MAX_RUNNING: u32 = 4;
-/// How many requests the front sends on at once: more than the servers run and fewer than arrive, so that both have a queue.
-const MAX_CONCURRENT: u32 = 20;
-/// The report's page.
-const PAGE: &str = "report.html";
-/// The folder of the generator's files.
-const TRAFFIC: &str = "traffic";
-/// Files whose presence means that a given folder is already used: those of a demo, and the rows of a run.
-const FILES: [&str; 6] = [PROXY_ROWS, PAGE, TRAFFIC, LOGS, PROXY_CONFIG, ROWS];
+/// Few requests run at once in each server, so that a queue forms. The front, which is their router, sends on more than they run and fewer
+/// than arrive, so that both have a queue.
+const PLAN: &str = "
+    router = 'builtin'
+    routing_policy = 'round_robin'
+    num_gpus = 2
+    base_port = 0
+    hops = true
+    max_running_requests = 4
+    proxy.max_concurrent_requests = 20
+    sim.tokenize_ms = 1
+    backend = 'sglang-oai-chat'
+    random_input_len = 320
+    random_output_len = 40
+    random_range_ratio = 0.6
+";
 
 /// Runs the demo and prints its report and what ran.
 ///
 /// # Errors
-/// A server, the proxy or the run cannot start, or files cannot be written.
-pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
-    let runtime = traffic::runtime()?;
-    let clock = Clock::system();
+/// Files cannot be written, or a signal came while the report was made.
+pub fn run(args: &Args) -> anyhow::Result<Finished> {
+    let (count, rate) = (args.num_prompts, args.request_rate);
+    let plan = format!("{PLAN}num_prompts = {count}\nrequest_rate = {rate:?}");
+    let plan = Plan::new(ExperimentKind::Routing, [], read::file(&plan)?)?;
     let folder = Folder::new(args.output_dir.as_deref(), false, "results/demo");
-    runtime.block_on(async {
-        let dir = folder.create(&FILES, clock.now())?;
-        let deployment = Deployment::start(&spec(&dir)?).await?;
-        let picture = picture(&deployment);
-        let load = load(args, &deployment.target, &dir)?;
-        let stop = traffic::Stop::new();
-        let outcome = traffic::run_with_progress(&load, clock, Arc::default(), stop).await?;
-        // The proxy's rows are complete once it has stopped, as servers send it traces until then.
-        deployment.stop().await;
-        let args = report::command::Args {
-            dirs: vec![dir.join(PROXY_ROWS)],
-            html: Some(dir.join(PAGE)),
-            ..Default::default()
-        };
-        let report = move || report::command::run(&args, terminal::width());
-        terminal::print(&match traffic::unless_signalled(report).await? {
-            Ok(text) if outcome.verdict.grade == Grade::Valid => text,
-            Ok(text) => format!("{text}\n{}", outcome.verdict.to_text(&outcome.evidence)),
-            // No request succeeded; the generator's summary says why.
-            Err(error) => format!("{}note: {error}\n", outcome.to_text()),
-        });
-        let dir = dir.display();
-        terminal::print(&format!(
-            "\nWhat ran:\n\n{picture}\n{dir}/{PAGE}: the same as a page, with pictures\n\
-             {dir}: rows (docs/METRICS.md), figures and logs\n"
-        ));
-        Ok(outcome)
-    })
-}
-
-/// Simulated servers that send traces to the proxy, each behind a hop. The front is their router.
-fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
-    let plan = format!(
-        "router = 'builtin'\nrouting_policy = 'round_robin'\nnum_gpus = 2\nbase_port = 0\nhops = true\n\
-         max_running_requests = {MAX_RUNNING}\nproxy.max_concurrent_requests = {MAX_CONCURRENT}\n\
-         sim.enable_trace = true\nsim.tokenize_ms = 1"
-    );
-    let plan = Plan::new(ExperimentKind::Routing, Vec::new(), read::file(&plan)?)?;
-    let program = std::env::current_exe().context("the program's own file")?;
-    let mut spec = deploy::spec(&plan.runs[0].settings, dir, &program)?;
-    spec.traces = true;
-    Ok(spec)
-}
-
-/// The generator's arguments.
-fn load(args: &Args, base_url: &str, dir: &Path) -> anyhow::Result<traffic::Args> {
-    let flags = "traffic --backend sglang-oai-chat --random-input-len 320 --random-output-len 40 \
-                 --random-range-ratio 0.6 --base-url";
-    let flags = flags.split(' ').chain([base_url]);
-    Ok(traffic::Args {
-        num_prompts: Some(args.num_prompts),
-        request_rate: args.request_rate,
-        output_dir: Some(dir.join(TRAFFIC)),
-        ..traffic::Args::try_parse_from(flags)?
-    })
-}
-
-/// The port of a URL.
-fn port(url: &str) -> &str {
-    url.rsplit_once(':').map_or(url, |(_, port)| port)
-}
-
-fn picture(deployment: &Deployment) -> String {
-    let front = format!("traffic -> front :{}", port(&deployment.target));
-    let way = |server: &Server| {
-        let hop = server.hop.map_or(0, |hop| hop.port());
-        let server = port(&server.file.url);
-        format!(" -> worker hop :{hop} -> simulated SGLang :{server}")
-    };
-    let ways: Vec<String> = deployment.servers.iter().map(way).collect();
-    let ways = ways.join(&format!("\n{}", " ".repeat(front.len())));
-    format!(
-        "{front}{ways}\n(All on 127.0.0.1. The front is the router: it sends {MAX_CONCURRENT} requests on at once,\n\
-         the others wait in it. A server runs {MAX_RUNNING} at once, the others wait in its\n\
-         queue. Chat is streamed; servers tell the proxy of it by traces.)\n"
-    )
+    // The proxy's rows, as with its one clock all is known of the first requests, too: nothing that a new user must ask about.
+    let finished = run_and_print(plan, OutputDir::New(folder), Some(PROXY_ROWS))?;
+    for run in &finished.runs {
+        let summary = std::fs::read_to_string(run.dir.join(SUMMARY));
+        terminal::print_json(&summary.unwrap_or_default());
+        let verdict = &run.metrics()["verdict"];
+        for reason in verdict["reasons"].as_array().into_iter().flatten() {
+            terminal::print(&format!(
+                "{}: {}\n",
+                plain(&verdict["grade"]),
+                plain(reason)
+            ));
+        }
+        if let [first, second] = &run.file.servers[..] {
+            terminal::print(&format!(
+                "\nWhat ran:\n\n\
+                 traffic -> front -> worker hop -> simulated SGLang {}\n                 \
+                 -> worker hop -> simulated SGLang {}\n\
+                 (All on 127.0.0.1. The front is the router: it sends 20 requests on at once,\n\
+                 the others wait in it. A server runs 4 at once, the others wait in its\n\
+                 queue. Chat is streamed; servers tell the proxy of it by request logs.)\n",
+                first.host, second.host
+            ));
+        }
+    }
+    Ok(finished)
 }

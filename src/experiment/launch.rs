@@ -55,7 +55,7 @@ pub struct Server {
     /// Its entry in `run.json`.
     pub file: ServerFile,
     /// The address of its hop.
-    pub hop: Option<SocketAddr>,
+    hop: Option<SocketAddr>,
     /// The port by which decode servers find it, if it is a prefill server.
     bootstrap: Option<u16>,
     /// `None` for an external server.
@@ -69,7 +69,7 @@ pub struct Server {
 /// How long flushing a cache is retried. A server refuses while requests run, which may be of an earlier run.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The file of the proxy's config in the run's folder.
-pub const PROXY_CONFIG: &str = "proxy.toml";
+const PROXY_CONFIG: &str = "proxy.toml";
 
 impl Deployment {
     /// Starts everything and waits until it is ready. If something fails, what did start is stopped again.

@@ -1,9 +1,9 @@
 //! Runs an experiment: one run after another, each with its own servers, in one folder whose files show the progress at any time.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -184,7 +184,9 @@ impl ExperimentRunner {
                 break;
             }
             let (number, all) = (index + 1, runs.len());
-            self.notify(&format!("run {number} of {all}: {}", run.label));
+            if all > 1 {
+                self.notify(&format!("run {number} of {all}: {}", run.label));
+            }
             self.run_one(run).await?;
         }
         Ok(())
@@ -263,11 +265,23 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join(LOCK);
     let file = File::options().create(true).append(true).open(&path);
     let file = file.with_context(|| path.display().to_string())?;
-    let problem = "another process is at work on this experiment; wait for its end, or end it";
-    let locked = file
-        .try_lock()
-        .map_err(|error| PlanError(format!("{}: {problem} ({error})", dir.display())));
-    Ok(locked.map(|()| file)?)
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(error) => Err(not_locked(dir, error)),
+    }
+}
+
+fn not_locked(dir: &Path, error: TryLockError) -> anyhow::Error {
+    let dir = dir.display();
+    match error {
+        TryLockError::WouldBlock => PlanError(format!(
+            "{dir}: another process is at work on this experiment; wait for its end, or end it"
+        ))
+        .into(),
+        TryLockError::Error(error) => anyhow!(
+            "{dir}: {LOCK} cannot be locked ({error}); name a folder of a file system that has locks"
+        ),
+    }
 }
 
 /// Evaluates a trial of a rate: for the file, and as a message.
@@ -318,7 +332,7 @@ pub fn read_plan(dir: &Path) -> anyhow::Result<String> {
 
 /// The file of the plan, with every key and its value.
 const PLAN: &str = "experiment.toml";
-/// Files whose presence means that a given folder is already used: those of an experiment, and the rows of a run or a demo.
+/// Files whose presence means that a given folder is already used: those of an experiment, and the rows of a run.
 const FILES: [&str; 7] = [
     PLAN,
     RUNS,

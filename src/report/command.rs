@@ -74,7 +74,7 @@ pub enum Format {
 }
 
 /// The name of the page, by default in the folder that it is made of.
-const PAGE: &str = "report.html";
+pub const PAGE: &str = "report.html";
 /// A table with a row for each run, in an experiment's folder.
 const TABLE: &str = "summary.csv";
 /// The report as JSON, in an experiment's folder.

@@ -97,12 +97,17 @@ pub(super) async fn bind(
                 (name.clone(), name + ": upstream")
             }
         };
-        let is_it = |one: &&Arc<RunningListener>| {
-            one.socket.configured == address && one.socket.name == name
-        };
-        let kept = running.iter().find(is_it);
-        let socket = match kept {
-            Some(one) => one.socket.clone(),
+        let here = running
+            .iter()
+            .filter(|one| one.socket.configured == address);
+        let kept = here.clone().find(|one| one.socket.name == name);
+        // A listener of another name goes on with the socket, unless the system chose its port.
+        let other = || here.clone().next().filter(|_| address.port() > 0);
+        let socket = match kept.or_else(other) {
+            Some(one) => ListenSocket {
+                name,
+                ..one.socket.clone()
+            },
             None => listen(&name, address, inherited)?,
         };
         let before = kept.map(|kept| kept.service.upstreams.load_full());

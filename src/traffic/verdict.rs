@@ -45,13 +45,19 @@ const CRITERIA: [Criterion; 5] = [
              generators (--shard)"
         )
     }),
-    (&[(|e| (e.unsent + e.given_up) as f64, 0.0, None)], |e| {
-        let (unsent, given_up, all) = (e.unsent, e.given_up, e.scheduled);
-        format!(
-            "the run was stopped: {unsent} of {all} requests were never sent and {given_up} given up, so the figures are of its \
-             beginning"
-        )
-    }),
+    (
+        &[
+            (|e| (e.unsent + e.given_up) as f64, 0.0, None),
+            (|e| f64::from(e.sent == 0 && e.unsent > 0), 0.0, Some(0.0)),
+        ],
+        |e| {
+            let (unsent, given_up, all) = (e.unsent, e.given_up, e.scheduled);
+            format!(
+                "the run was stopped: {unsent} of {all} requests were never sent and {given_up} given up, so the figures are of its \
+                 beginning"
+            )
+        },
+    ),
     (
         &[(|e| share_of_several(e.failed, e.due), 0.03, None)],
         |e| {

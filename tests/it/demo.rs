@@ -8,16 +8,22 @@ use crate::support::proxy::{Row, number, rows};
 
 /// The demo's files are in `dir` of `folder`, and what was shown names it.
 fn assert_whole(folder: &Path, dir: &str, shown: &str) {
-    assert!(shown.contains(&format!("{dir}: rows")), "{shown}");
+    assert_says(shown, &format!("files: {dir}\n"));
     let lines = |file: &str| {
         let text = std::fs::read_to_string(folder.join(dir).join(file)).unwrap();
         text.lines().count()
     };
-    for file in ["traffic/requests.csv", "traffic/schedule.csv", "proxy.csv"] {
-        assert_eq!(lines(file), 31, "{file}");
+    for file in ["requests.csv", "schedule.csv", "proxy.csv"] {
+        assert_eq!(lines(&format!("runs/01-run/{file}")), 31, "{file}");
     }
     assert!(lines("report.html") > 100);
-    assert!(lines("traffic/summary.json") > 100);
+    assert!(lines("runs/01-run/summary.json") > 100);
+    // It is an experiment as any other.
+    let mut report = queuescope(&["report", dir, "--format", "csv"]);
+    report.current_dir(folder);
+    let reported = run(report);
+    reported.assert_status(&[0]);
+    assert_eq!(reported.out.lines().count(), 2, "{}", reported.out);
 }
 
 /// 20 of the 30 are sent on at once, and 8 run: others wait in the router, and others again in the server queues. Nothing is hidden,
@@ -45,7 +51,7 @@ fn it_shows_the_routers_queue_and_the_servers_apart() {
         let latest = std::fs::read_link(folder.path().join("results/demo/latest")).unwrap();
         let dir = format!("results/demo/{}", latest.display());
         assert_whole(folder.path(), &dir, &shown);
-        assert_waits_are_told(&folder.path().join(&dir).join("proxy.csv"));
+        assert_waits_are_told(&folder.path().join(&dir).join("runs/01-run/proxy.csv"));
         // Those before stay.
         assert!(!dirs.contains(&dir) && dirs.iter().all(|dir| folder.path().join(dir).is_dir()));
         dirs.push(dir);
@@ -55,7 +61,7 @@ fn it_shows_the_routers_queue_and_the_servers_apart() {
 fn assert_waits_are_told(path: &Path) {
     let rows = rows(path);
     // A machine that is held up for seconds loses what came too late.
-    let told = rows.iter().filter(|row| row["timing_source"] == "trace");
+    let told = rows.iter().filter(|row| row["timing_source"] == "log");
     assert!(told.count() >= 28, "{rows:?}");
     let seen = rows.iter().filter(|row| !row["prefill_time"].is_empty());
     for column in ["queue_time_in_router", "pure_queue_time"] {
@@ -71,8 +77,7 @@ fn no_command_writes_into_a_folder_of_anothers() {
     for (line, file) in [
         ("demo", "experiment.json"),
         ("demo", "requests.csv"),
-        ("demo", "logs"),
-        ("demo", "traffic"),
+        ("demo", "runs"),
         ("demo", "proxy.csv"),
         ("node", "experiment.json"),
         ("node", "requests.csv"),

@@ -1,4 +1,4 @@
-//! Incomplete runs.
+//! Incomplete runs, and folders that cannot be locked.
 
 use super::*;
 
@@ -16,4 +16,16 @@ fn incomplete_runs_are_moved_aside_without_replacing_each_other() {
     });
     let texts = aside.map(|aside| std::fs::read_to_string(aside.join("x")).unwrap());
     assert_eq!(texts, ["first", "second"]);
+}
+
+#[test]
+fn only_a_lock_that_is_held_is_told_as_another_process() {
+    let unsupported = TryLockError::Error(std::io::ErrorKind::Unsupported.into());
+    for (error, said) in [
+        (TryLockError::WouldBlock, "a: another process is at work"),
+        (unsupported, "a: .lock cannot be locked (unsupported); name"),
+    ] {
+        let told = not_locked(Path::new("a"), error).to_string();
+        assert!(told.starts_with(said), "{told}");
+    }
 }

@@ -75,8 +75,15 @@ fn reasons_give_counts_and_the_worst_comes_first() {
     let two = with(|e| (e.late, e.loop_late) = (60, 0.5));
     let late = "11 of 100 requests (11 %) were sent more than";
     let [most, all] = [1, 0].map(|ok| with(|e| e.failed = e.due - ok));
-    let grades = [&stopped, &of_sent, &two].map(|verdict| verdict.grade);
-    assert_eq!(grades, [Grade::Degraded, Grade::Invalid, Grade::Invalid]);
+    let before_all = with(|e| (e.sent, e.unsent) = (0, e.scheduled));
+    let grades = [&stopped, &before_all, &of_sent, &two].map(|verdict| verdict.grade);
+    let expected = [
+        Grade::Degraded,
+        Grade::Invalid,
+        Grade::Invalid,
+        Grade::Invalid,
+    ];
+    assert_eq!(grades, expected);
     for (reason, part) in [
         (&stopped.reasons[0], unsent),
         (&of_sent.reasons[0], late),

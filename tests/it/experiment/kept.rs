@@ -154,36 +154,18 @@ fn ctrl_c_ends_a_report_on_what_is_done() {
     plan.ran("node", &[]);
     swell(&plan.path("runs/01-run/requests.csv"));
     std::fs::remove_file(plan.path("summary.csv")).unwrap();
-    let at = |file: &str| plan.folder.path().join(file);
-    let is_load_over = || at("demo/traffic/summary.json").exists();
-    for (line, report) in [
-        ("node --resume out", "out/summary.csv"),
-        (
-            "demo --output-dir demo --num-prompts 150",
-            "demo/report.html",
-        ),
-    ] {
-        let (mut child, lines) = begin(line, &plan);
-        if line.starts_with("node") {
-            while !lines.recv_timeout(PATIENCE).unwrap().contains("before") {}
-        } else {
-            let rows = at("demo/proxy.csv");
-            let size = || rows.metadata().map_or(0, |file| file.len());
-            until("some rows", || size() > 30_000);
-            swell(&rows);
-            until("the end of the load", is_load_over);
-        }
-        let pid = Pid::from_raw(child.id().try_into().unwrap());
-        let mut status = None;
-        // One may come while there is still something to stop.
-        until("its end", || {
-            kill(pid, Signal::SIGINT).unwrap();
-            status = child.try_wait().unwrap();
-            status.is_some()
-        });
-        assert_eq!(status.unwrap().code(), Some(130), "{line}");
-        assert!(!at(report).exists(), "{line}: a report was made");
-    }
+    let (mut child, lines) = begin("node --resume out", &plan);
+    while !lines.recv_timeout(PATIENCE).unwrap().contains("before") {}
+    let pid = Pid::from_raw(child.id().try_into().unwrap());
+    let mut status = None;
+    // One may come while there is still something to stop.
+    until("its end", || {
+        kill(pid, Signal::SIGINT).unwrap();
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(130));
+    assert!(!plan.path("summary.csv").exists(), "a report was made");
 }
 
 #[test]
