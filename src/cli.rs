@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 use crate::clock::Clock;
 use crate::config;
 use crate::config::topology;
+use crate::error::{Error, FAILED, INVALID, SIGNALLED, TOO_MANY_FAILED};
 use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::ExperimentKind;
 use crate::experiment::plan::settings::invalid_value;
@@ -23,9 +24,8 @@ use crate::experiment::run::single::RunResult;
 use crate::experiment::{command, demo, probe};
 use crate::report;
 use crate::report::files::SUMMARY;
-use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE_WARNING;
-use crate::{disk, secret, serve, sim, table, terminal, traffic, whatif};
+use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
 
 mod health;
 mod logging;
@@ -105,16 +105,6 @@ enum Command {
         folder: PathBuf,
     },
 }
-
-/// A failure with its exit code.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Failure(String, u8);
-
-/// The exit code of a command that failed.
-const FAILED: u8 = 1;
-/// The exit code of an invalid command line, config or input file.
-const USAGE: u8 = 2;
 
 /// `queuescope`: parses the process's arguments and runs the subcommand.
 pub fn main() -> ExitCode {
@@ -238,7 +228,7 @@ fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
     parsed.map_err(|error| match invalid_value(&error) {
         Some((flag, value, hint)) if error.kind() != ErrorKind::TooManyValues => {
             let message = format!("{flag}{}: {hint}", masked(&flag, &value));
-            fail(&Failure(message, USAGE).into())
+            fail(&Error::usage(message).into())
         }
         _ => {
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
@@ -267,28 +257,15 @@ fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
     traffic_exit(outcome)
 }
 
-/// The exit code of a run in which the generator did not keep its schedule.
-const INVALID: u8 = 3;
-/// The exit code of a run in which too many requests failed.
-const TOO_MANY_FAILED: u8 = 4;
-/// The exit code after a signal, to which its number is added, as shells do.
-const SIGNALLED: u8 = 128;
-
 /// Prints the JSON of a generator's run, and returns its exit code.
 fn traffic_exit(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
     // If the file is missing, the reason has been printed.
     let summary = std::fs::read_to_string(outcome.output_dir.join(SUMMARY));
     terminal::print_json(&summary.unwrap_or_default());
-    let code = match &outcome.unfit {
-        None if outcome.failure.is_none() => return Ok(ExitCode::SUCCESS),
-        None => FAILED,
-        Some(Unfit::Stopped(signal)) => SIGNALLED + signal,
-        Some(Unfit::Invalid) => INVALID,
-        Some(Unfit::Failed { .. }) => TOO_MANY_FAILED,
-    };
-    let unfit = outcome.unfit.map(|unfit| unfit.to_string());
-    let message = outcome.failure.or(unfit).unwrap_or_default();
-    Err(Failure(message, code).into())
+    match outcome.failure {
+        Some(failure) => Err(failure.into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn run_experiment(args: &command::Args, kind: ExperimentKind) -> anyhow::Result<()> {
@@ -297,7 +274,7 @@ fn run_experiment(args: &command::Args, kind: ExperimentKind) -> anyhow::Result<
 }
 
 /// Prints the JSON of an experiment, and returns its failure with the exit code.
-fn check_results(finished: &Finished) -> Result<(), Failure> {
+fn check_results(finished: &Finished) -> Result<(), Error> {
     let comparison = std::fs::read_to_string(finished.dir.join(report::command::COMPARISON));
     terminal::print_json(&comparison.unwrap_or_default());
     let too_often = |run: &RunResult| run.file.has_failed_too_often;
@@ -320,7 +297,7 @@ fn check_results(finished: &Finished) -> Result<(), Failure> {
         ),
         None => return Ok(()),
     };
-    Err(Failure(message.to_owned(), code))
+    Err(Error::new(code, message))
 }
 
 fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
@@ -372,31 +349,20 @@ fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
     let (text, refused) = whatif::command::run(args)?;
     terminal::print_raw(&text);
     match refused {
-        Some(message) => Err(Failure(message, FAILED).into()),
+        Some(message) => Err(Error::failed(message).into()),
         None => Ok(ExitCode::SUCCESS),
     }
 }
 
 /// Returns the exit code of an error.
 fn code(error: &anyhow::Error) -> u8 {
-    if let Some(Failure(_, code)) = error.downcast_ref() {
-        return *code;
-    }
-    let is_usage = command::is_usage(error)
-        || error.downcast_ref().is_some_and(sim::Error::is_usage)
-        || error
-            .downcast_ref()
-            .is_some_and(|error: &table::Error| !error.is_written);
-    match error.downcast_ref() {
-        Some(traffic::Error::Interrupted(signal)) => SIGNALLED + *signal,
-        _ if is_usage => USAGE,
-        _ => FAILED,
-    }
+    let error = error.downcast_ref::<Error>();
+    error.map_or(FAILED, |error| error.code)
 }
 
 /// The error of an invalid config, whose problems are printed in a line each.
-fn invalid_config(problems: Vec<String>) -> Failure {
-    Failure(problems.join("\nerror: "), USAGE)
+fn invalid_config(problems: Vec<String>) -> Error {
+    Error::usage(problems.join("\nerror: "))
 }
 
 /// Prints an error, wrapped at the terminal's width. Returns its exit code.

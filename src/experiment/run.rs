@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::{Clock, Stamp};
 use crate::disk;
+use crate::error::Error;
 use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef, RunState,
     Trial, TrialFile,
@@ -20,7 +21,6 @@ use crate::units::count;
 pub mod search;
 pub mod single;
 
-use super::plan::PlanError;
 use super::plan::{Plan, Run, grid};
 use search::Search;
 use single::RunResult;
@@ -266,7 +266,7 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     let problem = "another process is at work on this experiment; wait for its end, or end it";
     let locked = file
         .try_lock()
-        .map_err(|error| PlanError(format!("{}: {problem} ({error})", dir.display())));
+        .map_err(|error| Error::usage(format!("{}: {problem} ({error})", dir.display())));
     Ok(locked.map(|()| file)?)
 }
 
@@ -313,7 +313,7 @@ pub fn read_plan(dir: &Path) -> anyhow::Result<String> {
     let text = disk::open(&path).and_then(std::io::read_to_string);
     let dir = dir.display();
     let problem = |error| format!("--resume {dir}: holds no experiment ({PLAN}: {error})");
-    text.map_err(|error| PlanError(problem(error)).into())
+    text.map_err(|error| Error::usage(problem(error)).into())
 }
 
 /// The file of the plan, with every key and its value.
