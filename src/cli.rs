@@ -132,16 +132,16 @@ fn start(args: Vec<OsString>) -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Demo(args) => return traffic_exit(demo::run(&args)?),
-        Command::Traffic(args) => return run_traffic(&args),
+        Command::Demo(args) => traffic_exit(demo::run(&args)?)?,
+        Command::Traffic(args) => run_traffic(&args)?,
         Command::Node(args) => run_experiment(&args, ExperimentKind::Node)?,
         Command::Routing(args) => run_experiment(&args, ExperimentKind::Routing)?,
-        Command::Proxy(args) => return run_proxy(&args),
+        Command::Proxy(args) => run_proxy(&args)?,
         Command::Check(args) => run_check(&args)?,
         Command::Sim(args) => sim::server::run(args)?,
         Command::Probe(args) => return run_probe(&args),
         Command::Report(args) => run_report(args)?,
-        Command::Whatif(args) => return run_whatif(&args),
+        Command::Whatif(args) => run_whatif(&args)?,
         Command::EndWithParent { command } => return Ok(keep(&command)),
         Command::Health(args) => health::check(&args)?,
         Command::Completions { shell } => {
@@ -248,24 +248,21 @@ fn masked(flag: &str, value: &str) -> String {
     }
 }
 
-fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
+fn run_traffic(args: &traffic::Args) -> anyhow::Result<()> {
     if args.tls.insecure {
         terminal::print_error(&format!("warning: {INSECURE_WARNING}\n"));
     }
     let outcome = traffic::run(args, Clock::system())?;
     terminal::print(&outcome.to_text());
-    traffic_exit(outcome)
+    Ok(traffic_exit(outcome)?)
 }
 
-/// Prints the JSON of a generator's run, and returns its exit code.
-fn traffic_exit(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
+/// Prints the JSON of a generator's run, and returns its failure.
+fn traffic_exit(outcome: traffic::FinishedRun) -> Result<(), Error> {
     // If the file is missing, the reason has been printed.
     let summary = std::fs::read_to_string(outcome.output_dir.join(SUMMARY));
     terminal::print_json(&summary.unwrap_or_default());
-    match outcome.failure {
-        Some(failure) => Err(failure.into()),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    outcome.failure.map_or(Ok(()), Err)
 }
 
 fn run_experiment(args: &command::Args, kind: ExperimentKind) -> anyhow::Result<()> {
@@ -300,7 +297,7 @@ fn check_results(finished: &Finished) -> Result<(), Error> {
     Err(Error::new(code, message))
 }
 
-fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
+fn run_proxy(args: &config::args::Args) -> anyhow::Result<()> {
     let load = || config::load(args.config.as_deref(), args);
     let (config, credentials) = load().map_err(invalid_config)?;
     let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
@@ -311,8 +308,7 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
         path(args.config.as_deref()),
         path(config.records.as_deref()),
     );
-    serve::process::run(&load, (config, credentials), Clock::system())?;
-    Ok(ExitCode::SUCCESS)
+    serve::process::run(&load, (config, credentials), Clock::system())
 }
 
 /// Describes the config, or prints all its problems.
@@ -345,13 +341,10 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
+fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<()> {
     let (text, refused) = whatif::command::run(args)?;
     terminal::print_raw(&text);
-    match refused {
-        Some(message) => Err(Error::failed(message).into()),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    refused.map_or(Ok(()), |message| Err(Error::failed(message).into()))
 }
 
 /// Returns the exit code of an error.

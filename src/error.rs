@@ -50,9 +50,4 @@ impl Error {
     pub fn write(path: &Path, problem: impl Display) -> Error {
         Error::failed(format!("{}: {problem}", path.display()))
     }
-
-    /// Whether what was given is invalid.
-    pub fn is_usage(&self) -> bool {
-        self.code == USAGE
-    }
 }
