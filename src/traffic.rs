@@ -185,7 +185,7 @@ fn finish(
     })?;
     let evidence = Evidence::of(&run, &summary, delays);
     let verdict = judge(&evidence);
-    let mut warnings = run.lag.warnings();
+    let mut warnings = Vec::from_iter(run.lag.warning());
     let stopped = "the run was stopped before its end";
     warnings.extend(run.stopped.then(|| stopped.to_owned()));
     let window = summary.window.as_ref();
