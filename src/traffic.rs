@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 
 use serde_json::json;
 
@@ -59,7 +60,21 @@ const RESULTS: &str = "results/traffic";
 /// # Errors
 /// Nothing could be run, or nothing was left to keep; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
-    runtime()?.block_on(run_with_progress(args, clock, Arc::default(), Stop::new()))
+    let run = || runtime()?.block_on(run_with_progress(args, clock, Arc::default(), Stop::new()));
+    beside_runtimes(run)?
+}
+
+/// Runs `work`, which waits for a runtime of its own, on a thread of its own: one on which a runtime runs already must not.
+///
+/// # Errors
+/// The system refuses the thread.
+pub fn beside_runtimes<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let done = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+        thread.map(ScopedJoinHandle::join)
+    });
+    let done = done.map_err(cannot_start)?;
+    Ok(done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 /// Creates the runtime that [`run`] uses.
