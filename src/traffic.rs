@@ -113,9 +113,9 @@ pub async fn run_with_progress(
     };
     let plan = &prepared.plan;
     // Checked again, so that nothing is left of a run that comes too late.
-    prepared.start()?;
+    plan.start(clock.now())?;
     let dir = output::begin(&folder, plan, clock.now())?;
-    let start = prepared.start()?;
+    let start = plan.start(clock.now())?;
     let mut facts = RunFacts {
         started: start,
         ended: start,

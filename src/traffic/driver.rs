@@ -74,7 +74,7 @@ pub async fn drive(
 ) -> Result<Run, Error> {
     let prepared = PreparedRun::new(plan, clock).await?;
     prepared.warm_up(&stop).await?;
-    let start = prepared.start()?;
+    let start = prepared.plan.start(prepared.clock.now())?;
     prepared.run(live, stop, start, Outputs::default()).await
 }
 
@@ -113,14 +113,6 @@ impl PreparedRun {
             client,
             clock,
         })
-    }
-
-    /// When the run begins.
-    ///
-    /// # Errors
-    /// `--start-at` has passed.
-    pub(super) fn start(&self) -> Result<Stamp, Error> {
-        self.plan.start(self.clock.now())
     }
 
     /// Runs the schedule, whose offsets count from `started`.

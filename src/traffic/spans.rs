@@ -50,13 +50,12 @@ impl OtlpArgs {
         let Some(settings) = settings else {
             return Ok(None);
         };
-        let usage = |error: &dyn std::error::Error| Error::usage(error);
-        let metrics = Metrics::new().map_err(|error| usage(&error))?;
+        let metrics = Metrics::new().map_err(Error::usage)?;
         // The end of the run may take as long as an export: nothing else waits for it.
         let close_timeout = settings.given.timeout_s.get();
         let traces = Traces::start(&settings, instance, metrics.clone(), close_timeout);
         Ok(Some(Spans {
-            traces: traces.map_err(|error| usage(&error))?,
+            traces: traces.map_err(Error::usage)?,
             metrics,
             target: settings.target(),
         }))
