@@ -124,7 +124,7 @@ pub(super) async fn on_own_thread<T: Send + 'static>(
 /// they no longer end it by themselves.
 ///
 /// # Errors
-/// [`Stop::interrupted`] after a signal; or the system refuses a signal handler or thread.
+/// A signal arrived, or the system refuses a signal handler or thread.
 pub async fn unless_signalled<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
