@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 use crate::clock::Clock;
 use crate::config;
 use crate::config::topology;
+use crate::error::{Error, FAILED, INVALID, SIGNALLED, TOO_MANY_FAILED};
 use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::ExperimentKind;
 use crate::experiment::plan::settings::invalid_value;
@@ -23,9 +24,8 @@ use crate::experiment::run::single::RunResult;
 use crate::experiment::{command, demo, probe};
 use crate::report;
 use crate::report::files::SUMMARY;
-use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE_WARNING;
-use crate::{disk, secret, serve, sim, table, terminal, traffic, whatif};
+use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
 
 mod health;
 mod logging;
@@ -106,16 +106,6 @@ enum Command {
     },
 }
 
-/// A failure with its exit code.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Failure(String, u8);
-
-/// The exit code of a command that failed.
-const FAILED: u8 = 1;
-/// The exit code of an invalid command line, config or input file.
-const USAGE: u8 = 2;
-
 /// `queuescope`: parses the process's arguments and runs the subcommand.
 pub fn main() -> ExitCode {
     start(std::env::args_os().collect())
@@ -143,15 +133,15 @@ fn start(args: Vec<OsString>) -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => check_results(&demo::run(&args)?)?,
-        Command::Traffic(args) => return run_traffic(&args),
+        Command::Traffic(args) => run_traffic(&args)?,
         Command::Node(args) => run_experiment(&args, ExperimentKind::Node)?,
         Command::Routing(args) => run_experiment(&args, ExperimentKind::Routing)?,
-        Command::Proxy(args) => return run_proxy(&args),
+        Command::Proxy(args) => run_proxy(&args)?,
         Command::Check(args) => run_check(&args)?,
         Command::Sim(args) => sim::server::run(args)?,
         Command::Probe(args) => return run_probe(&args),
         Command::Report(args) => run_report(args)?,
-        Command::Whatif(args) => return run_whatif(&args),
+        Command::Whatif(args) => run_whatif(&args)?,
         Command::EndWithParent { command } => return Ok(keep(&command)),
         Command::Health(args) => health::check(&args)?,
         Command::Completions { shell } => {
@@ -238,7 +228,7 @@ fn parse(args: Vec<OsString>) -> Result<Cli, ExitCode> {
     parsed.map_err(|error| match invalid_value(&error) {
         Some((flag, value, hint)) if error.kind() != ErrorKind::TooManyValues => {
             let message = format!("{flag}{}: {hint}", masked(&flag, &value));
-            fail(&Failure(message, USAGE).into())
+            fail(&Error::usage(message).into())
         }
         _ => {
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
@@ -258,7 +248,7 @@ fn masked(flag: &str, value: &str) -> String {
     }
 }
 
-fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
+fn run_traffic(args: &traffic::Args) -> anyhow::Result<()> {
     if args.tls.insecure {
         terminal::print_error(&format!("warning: {INSECURE_WARNING}\n"));
     }
@@ -267,24 +257,8 @@ fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
     // If the file is missing, the reason has been printed.
     let summary = std::fs::read_to_string(outcome.output_dir.join(SUMMARY));
     terminal::print_json(&summary.unwrap_or_default());
-    let code = match &outcome.unfit {
-        None if outcome.failure.is_none() => return Ok(ExitCode::SUCCESS),
-        None => FAILED,
-        Some(Unfit::Stopped(signal)) => SIGNALLED + signal,
-        Some(Unfit::Invalid) => INVALID,
-        Some(Unfit::Failed { .. }) => TOO_MANY_FAILED,
-    };
-    let unfit = outcome.unfit.map(|unfit| unfit.to_string());
-    let message = outcome.failure.or(unfit).unwrap_or_default();
-    Err(Failure(message, code).into())
+    Ok(outcome.failure.map_or(Ok(()), Err)?)
 }
-
-/// The exit code of a run in which the generator did not keep its schedule.
-const INVALID: u8 = 3;
-/// The exit code of a run in which too many requests failed.
-const TOO_MANY_FAILED: u8 = 4;
-/// The exit code after a signal, to which its number is added, as shells do.
-const SIGNALLED: u8 = 128;
 
 fn run_experiment(args: &command::Args, kind: ExperimentKind) -> anyhow::Result<()> {
     let finished = args.run(kind)?;
@@ -292,7 +266,7 @@ fn run_experiment(args: &command::Args, kind: ExperimentKind) -> anyhow::Result<
 }
 
 /// Prints the JSON of an experiment, and returns its failure with the exit code.
-fn check_results(finished: &Finished) -> Result<(), Failure> {
+fn check_results(finished: &Finished) -> Result<(), Error> {
     let comparison = std::fs::read_to_string(finished.dir.join(report::command::COMPARISON));
     terminal::print_json(&comparison.unwrap_or_default());
     let too_often = |run: &RunResult| run.file.has_failed_too_often;
@@ -315,10 +289,10 @@ fn check_results(finished: &Finished) -> Result<(), Failure> {
         ),
         None => return Ok(()),
     };
-    Err(Failure(message.to_owned(), code))
+    Err(Error::new(code, message))
 }
 
-fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
+fn run_proxy(args: &config::args::Args) -> anyhow::Result<()> {
     let load = || config::load(args.config.as_deref(), args);
     let (config, credentials) = load().map_err(invalid_config)?;
     let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
@@ -329,8 +303,7 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
         path(args.config.as_deref()),
         path(config.records.as_deref()),
     );
-    serve::process::run(&load, (config, credentials), Clock::system())?;
-    Ok(ExitCode::SUCCESS)
+    serve::process::run(&load, (config, credentials), Clock::system())
 }
 
 /// Describes the config, or prints all its problems.
@@ -363,35 +336,21 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
+fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<()> {
     let (text, refused) = whatif::command::run(args)?;
     terminal::print_raw(&text);
-    match refused {
-        Some(message) => Err(Failure(message, FAILED).into()),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    refused.map_or(Ok(()), |message| Err(Error::failed(message).into()))
 }
 
 /// Returns the exit code of an error.
 fn code(error: &anyhow::Error) -> u8 {
-    if let Some(Failure(_, code)) = error.downcast_ref() {
-        return *code;
-    }
-    let is_usage = command::is_usage(error)
-        || error.downcast_ref().is_some_and(sim::Error::is_usage)
-        || error
-            .downcast_ref()
-            .is_some_and(|error: &table::Error| !error.is_written);
-    match error.downcast_ref() {
-        Some(traffic::Error::Interrupted(signal)) => SIGNALLED + *signal,
-        _ if is_usage => USAGE,
-        _ => FAILED,
-    }
+    let error = error.downcast_ref::<Error>();
+    error.map_or(FAILED, |error| error.code)
 }
 
 /// The error of an invalid config, whose problems are printed in a line each.
-fn invalid_config(problems: Vec<String>) -> Failure {
-    Failure(problems.join("\nerror: "), USAGE)
+fn invalid_config(problems: Vec<String>) -> Error {
+    Error::usage(problems.join("\nerror: "))
 }
 
 /// Prints an error, wrapped at the terminal's width. Returns its exit code.

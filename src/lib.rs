@@ -24,6 +24,7 @@ pub mod clock;
 pub mod config;
 pub mod disk;
 pub mod engine;
+pub mod error;
 pub mod experiment;
 pub mod fault;
 pub mod keys;

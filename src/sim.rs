@@ -30,25 +30,3 @@ mod tracer;
 pub use dialect::Dialect;
 pub use sequence::Moments;
 pub use shared::{Outcome, Served};
-
-/// Why a simulated server does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// An invalid value: the flag, and what is valid.
-    #[error("{0}")]
-    Usage(String),
-    /// The system refused an address, thread, socket or runtime.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl Error {
-    fn start(error: impl std::fmt::Display) -> Error {
-        Error::Failed(format!("the simulator cannot start: {error}"))
-    }
-
-    /// Whether the command line is wrong, rather than the system refusing something.
-    pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Usage(_))
-    }
-}

@@ -2,7 +2,6 @@
 //! run's start, whatever they count from in the file.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
@@ -33,18 +32,6 @@ pub struct Table {
     pub unreliable_clocks: HashMap<usize, Vec<ClockOf>>,
 }
 
-/// Why a file of rows cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {message}", path.display())]
-pub struct Error {
-    /// The file, or folder.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    pub message: String,
-    /// Whether it was to be written: then the input may be valid.
-    pub is_written: bool,
-}
-
 /// Texts that stages are computed from; to read the others would take memory for each row.
 const STAGE_TEXTS: [ColumnId; 9] = [
     ColumnId::endpoint,
@@ -57,25 +44,6 @@ const STAGE_TEXTS: [ColumnId; 9] = [
     ColumnId::ended_in,
     ColumnId::unseen,
 ];
-
-impl Error {
-    /// The error of a file that cannot be read.
-    pub fn read(path: &Path, message: impl ToString) -> Error {
-        Error {
-            path: path.to_owned(),
-            message: message.to_string(),
-            is_written: false,
-        }
-    }
-
-    /// The error of a file that cannot be written.
-    pub fn write(path: &Path, message: impl ToString) -> Error {
-        Error {
-            is_written: true,
-            ..Error::read(path, message)
-        }
-    }
-}
 
 impl Table {
     /// Adds a row of these cells; the others are empty.

@@ -3,10 +3,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 
 use serde_json::json;
 
 use crate::clock::Clock;
+use crate::error::Error;
 use crate::report::figures;
 use crate::report::load::RunFacts;
 use crate::stats::Histogram;
@@ -18,7 +20,6 @@ pub mod client;
 mod clocks;
 mod download;
 pub mod driver;
-mod error;
 mod finished;
 pub mod folder;
 pub mod lag;
@@ -38,8 +39,7 @@ use client::INSECURE_WARNING;
 pub use args::values::{rate, seconds};
 pub use args::{Args, value_name};
 pub use driver::{PreparedRun, Run, drive};
-pub use error::Error;
-pub use finished::{FinishedRun, Unfit};
+pub use finished::FinishedRun;
 use folder::Folder;
 use machine::Machine;
 use output::{FILES, RowFile};
@@ -48,8 +48,8 @@ use progress::print_line;
 pub use progress::{LiveProgress, Progress};
 use rows::{EngineLogs, Outputs};
 use spans::Spans;
-use stop::on_own_thread;
 pub use stop::{Stop, unless_signalled};
+use stop::{cannot_start, on_own_thread};
 use verdict::{Evidence, judge};
 
 /// The parent of a run's folder where `--output-dir` is not given.
@@ -60,7 +60,21 @@ const RESULTS: &str = "results/traffic";
 /// # Errors
 /// Nothing could be run, or nothing was left to keep; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
-    runtime()?.block_on(run_with_progress(args, clock, Arc::default(), Stop::new()))
+    let run = || runtime()?.block_on(run_with_progress(args, clock, Arc::default(), Stop::new()));
+    beside_runtimes(run)?
+}
+
+/// Runs `work`, which waits for a runtime of its own, on a thread of its own: one on which a runtime runs already must not.
+///
+/// # Errors
+/// The system refuses the thread.
+pub fn beside_runtimes<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let done = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+        thread.map(ScopedJoinHandle::join)
+    });
+    let done = done.map_err(cannot_start)?;
+    Ok(done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 /// Creates the runtime that [`run`] uses.
@@ -75,7 +89,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
         .worker_threads((cores / 2).clamp(1, 4))
         .enable_all()
         .build()
-        .map_err(Error::thread)
+        .map_err(cannot_start)
 }
 
 /// [`run`] on the current runtime: reports progress in `live`, and ends early by `stop` or by a signal.
@@ -90,18 +104,18 @@ pub async fn run_with_progress(
 ) -> Result<FinishedRun, Error> {
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
-    let listening = stop.on_signals().map_err(Error::thread)?;
+    let listening = stop.on_signals().map_err(cannot_start)?;
     let (prepared, spans) = tokio::select! {
         // A stop also ends the warm-up.
         biased;
-        () = stop.stopped() => return Err(Error::Interrupted(stop.signal())),
+        () = stop.stopped() => return Err(stop.interrupted()),
         prepared = prepare(args, &clock, &stop) => prepared?,
     };
     let plan = &prepared.plan;
     // Checked again, so that nothing is left of a run that comes too late.
-    prepared.start()?;
+    plan.start(clock.now())?;
     let dir = output::begin(&folder, plan, clock.now())?;
-    let start = prepared.start()?;
+    let start = plan.start(clock.now())?;
     let mut facts = RunFacts {
         started: start,
         ended: start,
@@ -135,10 +149,7 @@ pub async fn run_with_progress(
     let stopped = run.stopped;
     facts.ended = run.ended;
     let mut finished = unless_signalled(move || finish(run, dir, &facts, &delays)).await??;
-    match stopped {
-        true => finished.unfit = Some(Unfit::Stopped(stop.signal())),
-        false => finished.judge(args.max_failed),
-    }
+    finished.judge(stopped.then(|| stop.signal()), args.max_failed);
     Ok(finished)
 }
 
@@ -164,9 +175,7 @@ async fn prepare(
 ) -> Result<(PreparedRun, Option<Spans>), Error> {
     let plan = plan(args).await?;
     // Checked before anything is sent to the server or written.
-    if let Some(at) = plan.args.start_at {
-        Error::if_past(at, clock.now())?;
-    }
+    plan.start(clock.now())?;
     let spans = plan.args.otlp.start(clock.name())?;
     let prepared = PreparedRun::new(plan, clock.clone()).await?;
     prepared.warm_up(stop).await?;
@@ -186,12 +195,12 @@ fn finish(
     let edges = [args.leave_out_first, args.leave_out_last].map(|edge| edge.as_secs_f64());
     let summary = figures::of_file(&rows, facts, edges);
     let summary = summary.map_err(|read_error| match &written {
-        Err(write_error) => Error::Failed(format!("no figures: {write_error}")),
-        Ok(()) => Error::Failed(format!("no figures: {read_error}")),
+        Err(write_error) => Error::failed(format!("no figures: {write_error}")),
+        Ok(()) => Error::failed(format!("no figures: {read_error}")),
     })?;
     let evidence = Evidence::of(&run, &summary, delays);
     let verdict = judge(&evidence);
-    let mut warnings = run.lag.warnings();
+    let mut warnings = Vec::from_iter(run.lag.warning());
     let stopped = "the run was stopped before its end";
     warnings.extend(run.stopped.then(|| stopped.to_owned()));
     let window = summary.window.as_ref();
@@ -205,15 +214,16 @@ fn finish(
     json["config"]["workload_sha256"] = plan.workload_sha256().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
-    let summarized = output::write_summary(&dir, &json).map_err(|error| error.to_string());
+    let written = written.map_err(Error::failed);
+    let summarized = output::write_summary(&dir, &json);
+    let failure = summary.failure().map(Error::failed);
     Ok(FinishedRun {
-        failure: summary.failure().or(written.and(summarized).err()),
+        failure: failure.or(written.and(summarized).err()),
         summary,
         verdict,
         evidence,
         warnings,
         output_dir: dir,
-        unfit: None,
     })
 }
 

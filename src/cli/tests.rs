@@ -29,10 +29,10 @@ fn the_exit_code_is_of_the_run_that_needs_action_first() {
         };
         finished.runs.push(RunResult { dir, file });
         let failure = check_results(&finished).err();
-        assert_eq!(failure.map(|Failure(_, code)| code), code, "{name}");
+        assert_eq!(failure.map(|failure| failure.code), code, "{name}");
     }
     finished.signal = Some(2);
-    assert_eq!(check_results(&finished).unwrap_err().1, 130);
+    assert_eq!(check_results(&finished).unwrap_err().code, 130);
 }
 
 #[test]

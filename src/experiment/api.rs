@@ -16,6 +16,7 @@ use super::plan::keys::ExperimentKind;
 use super::run::Finished;
 use super::run::single::RunResult;
 use crate::report::files::MaxRate;
+use crate::traffic;
 
 /// The keys of a plan (docs/EXPERIMENTS.md); `None` for the plan's default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -114,8 +115,10 @@ impl<const IS_ROUTING: bool> Test<IS_ROUTING> {
         keys.extend(self.config.more.clone());
         let plan = Plan::new(kind, Vec::new(), keys)?;
         let to = new_folder(kind, self.config.output_dir.as_deref());
+        let program = program()?;
         let on_progress = |line: &str| log::info!("{line}");
-        let (finished, report) = run_and_report(plan, to, program()?, on_progress, None)?;
+        let run = || run_and_report(plan, to, program, on_progress, None);
+        let (finished, report) = traffic::beside_runtimes(run)??;
         result(finished, report?)
     }
 }

@@ -6,7 +6,6 @@ use anyhow::Context;
 use toml::Table;
 
 use super::launch::EngineName;
-use super::plan::PlanError;
 use super::plan::deploy::ineffective_keys;
 use super::plan::keys::ExperimentKind;
 use super::plan::read::{self, Entry};
@@ -15,6 +14,7 @@ use super::plan::{Plan, Run, masked};
 use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
+use crate::error::Error;
 use crate::traffic::folder::Folder;
 use crate::units::count;
 use crate::{report, terminal, traffic};
@@ -86,7 +86,7 @@ impl Args {
             given.extend(flags);
             Ok(Plan::new(kind, Vec::new(), given)?)
         };
-        let plan = plan().map_err(|error| PlanError(format!("{shown}: {error}")))?;
+        let plan = plan().map_err(|error| Error::usage(format!("{shown}: {error}")))?;
         let headline = format!("{shown}; other keys: defaults (`--print-plan` lists them)");
         Ok((plan, headline))
     }
@@ -184,7 +184,7 @@ pub(super) fn run_and_report(
     program: PathBuf,
     on_progress: fn(&str),
     rows: Option<&str>,
-) -> anyhow::Result<(Finished, Result<String, traffic::Error>)> {
+) -> anyhow::Result<(Finished, Result<String, Error>)> {
     let runtime = traffic::runtime()?;
     let finished = runtime.block_on(run::run(plan, to, program, on_progress, Clock::system()))?;
     let began = |run: &RunResult| run.file.began.is_some();
@@ -222,11 +222,6 @@ fn closing_lines(finished: &Finished) -> String {
         text += &format!("stopped before its end; go on with: queuescope {kind} --resume {dir}\n");
     }
     text
-}
-
-/// Whether the plan or a flag is invalid, as opposed to a failure while running.
-pub fn is_usage(error: &anyhow::Error) -> bool {
-    error.is::<PlanError>() || error.downcast_ref().is_some_and(traffic::Error::is_usage)
 }
 
 #[cfg(test)]

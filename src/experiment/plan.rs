@@ -17,25 +17,8 @@ use read::Entry;
 use settings::{KEYS, SIM, Settings, flag_text};
 
 use crate::config::sections::nearest;
+use crate::error::Error;
 use crate::secret;
-
-/// The error of an invalid plan: names the key, the problem and what would be valid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PlanError(pub String);
-
-impl From<anyhow::Error> for PlanError {
-    fn from(error: anyhow::Error) -> PlanError {
-        PlanError(error.to_string())
-    }
-}
-
-impl PlanError {
-    /// An error about one key.
-    pub fn of(key: &str, problem: impl std::fmt::Display) -> PlanError {
-        PlanError(format!("{key}: {problem}"))
-    }
-}
 
 /// A valid plan.
 #[derive(Clone, Debug)]
@@ -87,15 +70,15 @@ impl Plan {
         kind: ExperimentKind,
         example: impl IntoIterator<Item = Entry>,
         given: impl IntoIterator<Item = Entry>,
-    ) -> Result<Plan, PlanError> {
-        let mut given = checked(kind, given)?;
+    ) -> Result<Plan, Error> {
+        let mut given = checked(kind, given).map_err(Error::usage)?;
         let preset = texts(&given, "preset");
         if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| preset == [*name]) {
             for (key, value) in read::file(keys)? {
                 given.entry(key).or_insert(value);
             }
         }
-        let mut keys = checked(kind, example)?;
+        let mut keys = checked(kind, example).map_err(Error::usage)?;
         let mut defaults = settings::defaults(kind);
         let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
         // Then it says when requests are sent.
@@ -128,7 +111,7 @@ impl Plan {
         };
         plan.runs = plan.expand()?;
         if plan.is_search() {
-            plan.check_search()?;
+            plan.check_search().map_err(Error::usage)?;
         }
         Ok(plan)
     }
@@ -142,7 +125,7 @@ impl Plan {
         varied.collect()
     }
 
-    fn expand(&self) -> Result<Vec<Run>, PlanError> {
+    fn expand(&self) -> Result<Vec<Run>, Error> {
         let repeats = self.run_settings(&[])?.keys.repeats;
         let combinations = grid::combinations(&self.sweeps(), repeats)?;
         let mut runs = Vec::new();
@@ -184,7 +167,7 @@ impl Plan {
     ///
     /// # Errors
     /// The generator refuses the rate.
-    pub fn trial(&self, number: usize, rate: f64, requests: usize) -> Result<Run, PlanError> {
+    pub fn trial(&self, number: usize, rate: f64, requests: usize) -> Result<Run, Error> {
         let rate = ("request_rate".to_owned(), Value::Float(rate));
         let count = ("num_prompts".to_owned(), Value::Integer(requests as i64));
         let settings = self.run_settings(&[rate.clone(), count])?;
@@ -192,7 +175,7 @@ impl Plan {
     }
 
     /// Returns the checked settings of a run: `varied` over the plan's keys over the defaults.
-    fn run_settings(&self, varied: &[Entry]) -> Result<Settings, PlanError> {
+    fn run_settings(&self, varied: &[Entry]) -> Result<Settings, Error> {
         let first = |(key, value): (&String, &Value)| {
             let first = alternatives(key, value).into_iter().next();
             (key.clone(), first.unwrap_or_else(|| value.clone()))
@@ -201,7 +184,7 @@ impl Plan {
         let defaults = self.defaults.clone().into_iter();
         let all: BTreeMap<String, Value> = defaults.chain(own).collect();
         let settings = Settings::read(all)?;
-        deploy::check(&settings)?;
+        deploy::check(&settings).map_err(Error::usage)?;
         Ok(settings)
     }
 
@@ -304,7 +287,7 @@ fn is_table(name: &str) -> bool {
     TABLES.split(", ").any(|table| table == name)
 }
 
-fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), PlanError> {
+fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Error> {
     let is_known = match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
         Some((table, _)) => is_table(table),
@@ -314,7 +297,8 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Pl
         return Err(unknown_key(kind, name, value));
     }
     if let Some(variable) = name.strip_prefix("env.") {
-        check_variable(variable, value).map_err(|problem| PlanError::of(name, problem))?;
+        check_variable(variable, value)
+            .map_err(|problem| Error::usage(format!("{name}: {problem}")))?;
     }
     let problem = match alternatives(name, value).len() {
         0 => "must not be an empty list",
@@ -324,7 +308,7 @@ fn check_entry(kind: ExperimentKind, name: &str, value: &Value) -> Result<(), Pl
         2.. if masked(name, value) != *value => "must be one value: a secret is not varied",
         _ => return Ok(()),
     };
-    Err(PlanError::of(name, problem))
+    Err(Error::usage(format!("{name}: {problem}")))
 }
 
 /// Checks an environment variable of a plan. Secrets are refused, as the files of an experiment show them.
@@ -348,9 +332,9 @@ fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
     }
 }
 
-fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> PlanError {
+fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> Error {
     // It may contain a line break.
-    let shown = name.escape_debug().to_string();
+    let shown = name.escape_debug();
     let keys = KEYS.iter().map(|key| key.get_id().as_str());
     let all = keys.chain(SIM.iter().map(String::as_str));
     let hint = match nearest(name, all) {
@@ -360,7 +344,7 @@ fn unknown_key(kind: ExperimentKind, name: &str, value: &Value) -> PlanError {
         Some(near) => format!("{near} is one"),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
-    PlanError::of(&shown, format!("no such key; {hint}"))
+    Error::usage(format!("{shown}: no such key; {hint}"))
 }
 
 /// Whether the value is the mask that stood for a secret where it was copied from.

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::{Clock, Stamp};
 use crate::disk;
+use crate::error::Error;
 use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef, RunState,
     Trial, TrialFile,
@@ -20,7 +21,6 @@ use crate::units::count;
 pub mod search;
 pub mod single;
 
-use super::plan::PlanError;
 use super::plan::{Plan, Run, grid};
 use search::Search;
 use single::RunResult;
@@ -274,7 +274,7 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
 fn not_locked(dir: &Path, error: TryLockError) -> anyhow::Error {
     let dir = dir.display();
     match error {
-        TryLockError::WouldBlock => PlanError(format!(
+        TryLockError::WouldBlock => Error::usage(format!(
             "{dir}: another process is at work on this experiment; wait for its end, or end it"
         ))
         .into(),
@@ -327,7 +327,7 @@ pub fn read_plan(dir: &Path) -> anyhow::Result<String> {
     let text = disk::open(&path).and_then(std::io::read_to_string);
     let dir = dir.display();
     let problem = |error| format!("--resume {dir}: holds no experiment ({PLAN}: {error})");
-    text.map_err(|error| PlanError(problem(error)).into())
+    text.map_err(|error| Error::usage(problem(error)).into())
 }
 
 /// The file of the plan, with every key and its value.

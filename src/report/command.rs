@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::disk;
-use crate::table::{Error, join::join, parquet};
+use crate::error::Error;
+use crate::table::{join::join, parquet};
 use crate::terminal::escaped;
 
 use super::files::{EXPERIMENT, ROWS, SUMMARY};

@@ -10,8 +10,9 @@ use crate::request::columns::ColumnId;
 use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;
 use super::sanitize::sanitize;
+use crate::error::Error;
 use crate::table::window::{Window, arrived};
-use crate::table::{Error, Table, rows};
+use crate::table::{Table, rows};
 
 /// Computes the figures of a run.
 pub fn figures(run: &Run) -> Summary {

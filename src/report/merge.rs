@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::{Stamp, seconds};
 use crate::disk::{self, NewFile};
+use crate::error::Error;
 use crate::request::cell::Value as Cell;
 use crate::request::columns::{COLUMNS, ColumnId};
-use crate::table::Error;
 use crate::table::cells::RowWriter;
 use crate::table::rows;
 

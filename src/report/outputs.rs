@@ -4,7 +4,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::disk;
-use crate::table::Error;
+use crate::error::Error;
 
 use super::files::EXPERIMENT;
 use super::runs::FIRST_COLUMNS;

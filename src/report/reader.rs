@@ -19,13 +19,14 @@ use super::files::{
     RunFile, SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile, Verdict,
 };
 use super::sanitize::sanitize;
+use crate::error::Error;
 use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
+use crate::table::Table;
 use crate::table::parquet::Source;
 use crate::table::rotated;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
 use crate::table::window::Window;
-use crate::table::{Error, Table};
 
 /// The runs that were read.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,7 @@
 //! The HTTP server of the simulator: HTTP/1.1, as SGLang's uvicorn.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, NANOS};
+use crate::error::Error;
 
-use super::Error;
 use super::canned_text::CannedText;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
@@ -50,18 +51,18 @@ impl Sim {
         if config.instant {
             config.profile = Profile::instant();
         }
-        let runtime = tokio::runtime::Handle::try_current().map_err(Error::start)?;
+        let runtime = tokio::runtime::Handle::try_current().map_err(cannot_start)?;
         let (listener, addr) = bind(&config.host, "--port", config.port)?;
         let stop = CancellationToken::new();
         let telemetry = &config.telemetry;
         let tracer = telemetry.enable_trace.then(|| Tracer::start(telemetry));
-        let tracer = tracer.transpose().map_err(Error::start)?;
+        let tracer = tracer.transpose().map_err(cannot_start)?;
         let folder = telemetry.export_metrics_to_file_dir.clone();
         let request_log = folder.filter(|_| telemetry.export_metrics_to_file);
         if let Some(path) = &request_log {
             std::fs::create_dir_all(path).map_err(|error| {
                 let path = path.display();
-                Error::Usage(format!(
+                Error::usage(format!(
                     "--export-metrics-to-file-dir {path}: must be a folder that can be made and written ({error})"
                 ))
             })?;
@@ -73,8 +74,8 @@ impl Sim {
             Mode::Prefill => Some(bind(host, flag, pair.disaggregation_bootstrap_port)?),
             _ => None,
         };
-        let metrics = Metrics::new(&config).map_err(Error::start)?;
-        let driver = Driver::start(&config, clock.clone()).map_err(Error::start)?;
+        let metrics = Metrics::new(&config).map_err(cannot_start)?;
+        let driver = Driver::start(&config, clock.clone()).map_err(cannot_start)?;
         let shared = Arc::new(Shared {
             addr,
             bootstrap_addr: bootstrap.as_ref().map(|(_, addr)| *addr),
@@ -136,9 +137,9 @@ impl Drop for Sim {
 /// # Errors
 /// As [`Sim::start`]; also if the system refuses a runtime or signal handler.
 pub fn run(config: Config) -> Result<(), Error> {
-    let runtime = tokio::runtime::Runtime::new().map_err(Error::start)?;
+    let runtime = tokio::runtime::Runtime::new().map_err(cannot_start)?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).map_err(Error::start)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(cannot_start)?;
         let sim = Sim::start(config, Clock::system())?;
         // With port 0 the addresses are not known before.
         let mut out = std::io::stdout();
@@ -147,17 +148,22 @@ pub fn run(config: Config) -> Result<(), Error> {
             let _ = writeln!(out, "decode servers find it on {addr}");
         }
         tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => interrupted.map_err(Error::start),
+            interrupted = tokio::signal::ctrl_c() => interrupted.map_err(cannot_start),
             _ = terminate.recv() => Ok(()),
         }
     })
+}
+
+/// The system refused a thread, socket or runtime.
+fn cannot_start(error: impl Display) -> Error {
+    Error::failed(format!("the simulator cannot start: {error}"))
 }
 
 fn bind(host: &str, flag: &str, port: u16) -> Result<(TcpListener, SocketAddr), Error> {
     let found = (host, port).to_socket_addrs().ok();
     let addr = found.and_then(|mut found| found.next()).ok_or_else(|| {
         let hint = "must be an address or a name of this machine, such as 127.0.0.1";
-        Error::Usage(format!("--host {host}: {hint}"))
+        Error::usage(format!("--host {host}: {hint}"))
     })?;
     let listen = || {
         let socket = std::net::TcpListener::bind(addr)?;
@@ -167,7 +173,7 @@ fn bind(host: &str, flag: &str, port: u16) -> Result<(TcpListener, SocketAddr), 
         Ok((TcpListener::from_std(socket)?, addr))
     };
     listen().map_err(|error: std::io::Error| {
-        Error::Failed(format!(
+        Error::failed(format!(
             "cannot listen on {addr} (--host, {flag}): {error}; a free port is taken with {flag} 0"
         ))
     })

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
 use crate::disk::NewFile;
+use crate::error::Error;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
 use crate::request::attempt::{ServerRole, append_lost_server};
 use crate::request::cell::Value;
@@ -20,7 +21,7 @@ use crate::request::unseen::Unseens;
 
 use super::cells::RowWriter;
 use super::rows::{self, ReadStats};
-use super::{Error, Table, rotated};
+use super::{Table, rotated};
 
 mod attempts;
 

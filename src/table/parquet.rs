@@ -12,11 +12,12 @@ use parquet::schema::parser::parse_message_type;
 
 use crate::clock::NANOS;
 use crate::disk::NewFile;
+use crate::error::Error;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 
+use super::Table;
 use super::rows::{ReadStats, read_parts};
-use super::{Error, Table};
 
 /// The least number of rows in a group, but for the last of a run; about so many are in memory at a time.
 const GROUP_ROWS: usize = 50_000;

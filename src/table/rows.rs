@@ -11,15 +11,16 @@ use memchr::memchr_iter;
 
 use crate::clock::{NANOS, Stamp};
 use crate::disk;
+use crate::error::Error;
 use crate::request::cell::{Value, nanos};
 use crate::request::column::Unit;
 use crate::request::columns::{Column, ColumnId};
 use crate::request::csv::Base;
 use crate::request::outcome::Outcome;
 
+use super::Table;
 use super::cells::Cells;
 use super::store::IDS;
-use super::{Error, Table};
 
 /// What was read from files of rows, and what could not be.
 #[derive(Clone, Debug, Default)]

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use tokio::process::Command;
 
-use super::error::Error;
 use super::progress::print_line;
 use super::stop::on_own_thread;
 use super::workload::source::sha256;
+use crate::error::Error;
 
 /// The file that SGLang's and vLLM's benchmarks use as `sharegpt`.
 const NAME: &str = "ShareGPT_V3_unfiltered_cleaned_split.json";
@@ -45,7 +45,7 @@ async fn cached(cache: &Path, host: &str, sha256: &str) -> Result<PathBuf, Error
     ));
     let downloaded = download(&url, &path, cache, sha256).await;
     downloaded.map_err(|cause| {
-        Error::Failed(format!(
+        Error::failed(format!(
             "cannot download {url}: {cause}; bring the file here by other means and name it with --dataset-path FILE, or \
              put it at {}",
             path.display()

@@ -13,16 +13,16 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::clock::{Clock, Stamp};
+use crate::error::Error;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 
 use super::client::{Client, Exchange, Job, Reply};
-use super::error::Error;
 use super::lag::Lag;
 use super::plan::RunPlan;
 use super::progress::LiveProgress;
 use super::rows::{Outputs, Recorder};
-use super::stop::Stop;
+use super::stop::{Stop, cannot_start};
 use super::workload::Backend;
 
 /// A run about to begin: the target is reachable, the cache is flushed, the model is known.
@@ -54,9 +54,6 @@ pub struct Run {
     pub(super) dropped: u64,
 }
 
-/// The run starts this long after it is prepared, so that its first bodies are built and its first requests are not late already.
-const START_DELAY_NANOS: i64 = 100_000_000;
-
 /// A body is built ahead of time only if the next request is due later than this.
 const MIN_BUILD_NANOS: i64 = 2_000_000;
 /// The pacing thread checks at least this often whether the run was stopped.
@@ -77,7 +74,7 @@ pub async fn drive(
 ) -> Result<Run, Error> {
     let prepared = PreparedRun::new(plan, clock).await?;
     prepared.warm_up(&stop).await?;
-    let start = prepared.start()?;
+    let start = prepared.plan.start(prepared.clock.now())?;
     prepared.run(live, stop, start, Outputs::default()).await
 }
 
@@ -88,7 +85,7 @@ impl PreparedRun {
     /// As [`drive`].
     pub async fn new(mut plan: RunPlan, clock: Clock) -> Result<PreparedRun, Error> {
         let target = plan.client.target.clone();
-        let unreachable = |cause: String| Error::Failed(format!("cannot reach {target}: {cause}"));
+        let unreachable = |cause: String| Error::failed(format!("cannot reach {target}: {cause}"));
         let client = Client::new(plan.client.clone(), clock.clone()).await;
         let client = Arc::new(client.map_err(|error| unreachable(error.to_string()))?);
         if plan.check_target {
@@ -100,7 +97,7 @@ impl PreparedRun {
                 .await;
             let (status, _) = flushed.map_err(unreachable)?;
             if !(200..300).contains(&status) {
-                return Err(Error::Failed(format!(
+                return Err(Error::failed(format!(
                     "--flush-cache: {target} answered {status}: leave it out, or wait until the server is idle"
                 )));
             }
@@ -109,25 +106,13 @@ impl PreparedRun {
             let models = client.fetch(Method::GET, "/v1/models", Bytes::new()).await;
             let model = first_model(&models.map_err(unreachable)?);
             let missing = format!("{target}/v1/models names no model: name one with --model");
-            plan.args.model = Some(model.ok_or(Error::Failed(missing))?);
+            plan.args.model = Some(model.ok_or(Error::failed(missing))?);
         }
         Ok(PreparedRun {
             plan: Arc::new(plan),
             client,
             clock,
         })
-    }
-
-    /// When the run begins.
-    ///
-    /// # Errors
-    /// `--start-at` has passed.
-    pub(super) fn start(&self) -> Result<Stamp, Error> {
-        let now = self.clock.now();
-        match self.plan.args.start_at {
-            Some(at) => Error::if_past(at, now).map(|()| at),
-            None => Ok(now.plus_nanos(START_DELAY_NANOS)),
-        }
     }
 
     /// Runs the schedule, whose offsets count from `started`.
@@ -154,7 +139,7 @@ impl PreparedRun {
         let runtime = Handle::current();
         let thread = std::thread::Builder::new().name("pacer".to_owned());
         let spawned = thread.spawn(move || pace(&dispatch, &runtime, started));
-        spawned.map_err(Error::thread)?;
+        spawned.map_err(cannot_start)?;
         let _ = live.began.set(started);
 
         let recorder = Recorder::new(self.clock.clone(), outputs);
@@ -171,7 +156,7 @@ impl PreparedRun {
             recorder = recorded => recorder,
             never = drained => never,
         };
-        let mut recorder = recorder.map_err(Error::thread)?;
+        let mut recorder = recorder.map_err(cannot_start)?;
         let ended = self.clock.now();
         let stopped = stop.is_stopped();
         let mut rows = std::mem::take(&mut recorder.in_memory);
@@ -207,7 +192,7 @@ impl PreparedRun {
             if exchange.outcome() != Outcome::Ok {
                 let row = exchange.rows.into_iter().next();
                 let error = row.and_then(|row| row.error).unwrap_or_default();
-                return Err(Error::Failed(format!("a warm-up request failed: {error}")));
+                return Err(Error::failed(format!("a warm-up request failed: {error}")));
             }
         }
         Ok(())

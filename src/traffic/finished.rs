@@ -2,26 +2,11 @@
 
 use std::path::PathBuf;
 
+use crate::error::{Error, INVALID, SIGNALLED, TOO_MANY_FAILED};
 use crate::report::files::{Grade, Verdict};
 use crate::report::load::Summary;
 
 use super::verdict::Evidence;
-
-/// Why a completed run must not be used as it is; decides the exit code.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unfit {
-    /// It was stopped by this signal.
-    Stopped(u8),
-    /// Its figures are not the server's ([`FinishedRun::verdict`]).
-    Invalid,
-    /// More requests failed than are allowed.
-    Failed {
-        /// How many failed, of how many.
-        counts: [u64; 2],
-        /// `--max-failed`; `None`: half may fail.
-        max_share: Option<f64>,
-    },
-}
 
 /// The default of `--max-failed`.
 const HALF: f64 = 0.5;
@@ -40,44 +25,43 @@ pub struct FinishedRun {
     /// The folder of the files.
     pub output_dir: PathBuf,
     /// Why scripts must not take the run for a complete and valid one.
-    pub unfit: Option<Unfit>,
-    /// Why the run failed: no request succeeded, or its files could not be written.
-    pub failure: Option<String>,
-}
-
-impl std::fmt::Display for Unfit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Unfit::Stopped(_) => write!(f, "the run was stopped before its end"),
-            Unfit::Invalid => write!(f, "the run is INVALID: its figures are not the server's"),
-            Unfit::Failed { counts, max_share } => {
-                let [failed, all] = counts;
-                let allowed = max_share.unwrap_or(HALF);
-                write!(
-                    f,
-                    "{failed} of {all} requests failed, more than --max-failed {allowed} allows"
-                )
-            }
-        }
-    }
+    pub failure: Option<Error>,
 }
 
 impl FinishedRun {
-    /// Sets `unfit` of a run that was not stopped: by its verdict, and by the number of failed requests.
-    pub(super) fn judge(&mut self, max_failed: Option<f64>) {
-        let counts @ [failed, all] = [self.summary.failed(), self.summary.requests()];
-        let allowed = max_failed.unwrap_or(HALF) * all as f64;
-        // Where all failed, `failure` says so already.
-        if failed as f64 > allowed && (max_failed.is_some() || self.failure.is_none()) {
-            self.unfit = Some(Unfit::Failed {
-                counts,
-                max_share: max_failed,
-            });
-        }
-        // Where no request succeeded, `failure` says more than the verdict.
-        if self.verdict.grade == Grade::Invalid && self.failure.is_none() {
-            self.unfit = Some(Unfit::Invalid);
-        }
+    /// Sets `failure` by the signal that stopped the run; else by its verdict, and by the number of failed requests. What says already
+    /// that no request succeeded, or that files could not be written, stays the message.
+    pub(super) fn judge(&mut self, signal: Option<u8>, max_failed: Option<f64>) {
+        let [failed, all] = [self.summary.failed(), self.summary.requests()];
+        let allowed = max_failed.unwrap_or(HALF);
+        let has_failed_too_often = failed as f64 > allowed * all as f64;
+        let is_invalid = self.verdict.grade == Grade::Invalid;
+        let (code, message) = match (signal, &self.failure) {
+            (Some(signal), _) => (
+                SIGNALLED + signal,
+                "the run was stopped before its end".to_owned(),
+            ),
+            (None, None) if is_invalid => (
+                INVALID,
+                "the run is INVALID: its figures are not the server's".to_owned(),
+            ),
+            (None, failure)
+                if has_failed_too_often && (max_failed.is_some() || failure.is_none()) =>
+            {
+                (
+                    TOO_MANY_FAILED,
+                    format!(
+                        "{failed} of {all} requests failed, more than --max-failed {allowed} allows"
+                    ),
+                )
+            }
+            _ => return,
+        };
+        let message = self
+            .failure
+            .take()
+            .map_or(message, |failure| failure.message);
+        self.failure = Some(Error { message, code });
     }
 
     /// Renders the result for the terminal.

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::error::Error;
 use crate::clock::Stamp;
+use crate::error::Error;
 use crate::report::outputs;
 
 /// Where a run's files go.
@@ -46,7 +46,7 @@ impl Folder {
         };
         let files = if self.force { &[] } else { files };
         outputs::check_folder(dir, files).map_err(|problem| {
-            Error::Usage(format!(
+            Error::usage(format!(
                 "--output-dir {problem}, or leave the flag out (traffic replaces its own run with --force; node and routing go \
                  on with theirs by --resume)"
             ))
@@ -96,7 +96,7 @@ fn create_in(parent: &Path, now: Stamp) -> Result<PathBuf, Error> {
 /// The error for a folder or file that cannot be created or replaced.
 fn create_error(path: &Path, cause: impl Display) -> Error {
     let path = path.display();
-    Error::Failed(format!(
+    Error::failed(format!(
         "--output-dir {path}: cannot be made: {cause}; name a folder that can be written"
     ))
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::clock::{NANOS, Stamp};
 use crate::disk;
+use crate::error::Error;
 use crate::report::files::{BEGUN, PARTIAL, ROWS, SCHEDULE, SUMMARY};
 use crate::report::load::{RunFacts, goals_ms};
 use crate::request::cell::shown_text;
@@ -15,7 +16,6 @@ use crate::request::csv::Base;
 use crate::request::row::Row;
 use crate::table::cells::RowWriter;
 
-use super::error::Error;
 use super::folder::Folder;
 use super::plan::RunPlan;
 
@@ -57,7 +57,7 @@ pub(super) fn begin(folder: &Folder, plan: &RunPlan, now: Stamp) -> Result<PathB
         }
         rows.flush()
     });
-    written.map_err(|cause| Error::file(&path, cause))?;
+    written.map_err(|cause| Error::write(&path, cause))?;
     Ok(dir)
 }
 
@@ -68,7 +68,7 @@ pub(super) fn begin(folder: &Folder, plan: &RunPlan, now: Stamp) -> Result<PathB
 pub(super) fn write_summary(dir: &Path, summary: &Value) -> Result<(), Error> {
     let path = dir.join(SUMMARY);
     let written = disk::replace(&path, format!("{summary:#}\n").as_bytes());
-    written.map_err(|cause| Error::file(&path, cause))?;
+    written.map_err(|cause| Error::write(&path, cause))?;
     // The summary holds all of it; a file that cannot be removed does no harm.
     let _ = std::fs::remove_file(dir.join(BEGUN));
     Ok(())
@@ -81,7 +81,7 @@ impl RowFile {
     /// It cannot be created.
     pub(super) fn new(dir: &Path, facts: &RunFacts, time_base: Base) -> Result<RowFile, Error> {
         let path = dir.join(PARTIAL);
-        let file = File::create_new(&path).map_err(|cause| Error::file(&path, cause))?;
+        let file = File::create_new(&path).map_err(|cause| Error::write(&path, cause))?;
         let begun = json!({
             "scheduled": facts.scheduled,
             "offered_rate": facts.offered_rate,
@@ -116,12 +116,12 @@ impl RowFile {
         // Synced before the rename: after a power cut the final name must not belong to half a file.
         self.try_write(|out| out.get_ref().sync_all());
         if let Err(cause) = self.out {
-            let error = Error::file(&partial, cause);
+            let error = Error::write(&partial, cause);
             return (partial, Err(error));
         }
         match std::fs::rename(&partial, &whole) {
             Ok(()) => (whole, Ok(())),
-            Err(cause) => (partial, Err(Error::file(&whole, cause))),
+            Err(cause) => (partial, Err(Error::write(&whole, cause))),
         }
     }
 

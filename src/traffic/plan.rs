@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rand_distr::Gamma;
 
-use crate::clock::NANOS;
+use crate::clock::{NANOS, Stamp};
+use crate::error::Error;
 use crate::report::load::Goal;
 
 mod describe;
@@ -16,7 +17,6 @@ use super::arrival::curve::Curve;
 use super::arrival::{Arrival, Gaps};
 use super::client::{ClientOptions, api_key};
 use super::download;
-use super::error::Error;
 use super::workload::dataset::{Content, Dataset, Lengths};
 use super::workload::trace::{Limits, MAX_KEPT};
 use super::workload::{custom, sharegpt, source, trace};
@@ -50,6 +50,8 @@ fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// The run starts this long after it is prepared, so that its first bodies are built and its first requests are not late already.
+const START_DELAY_NANOS: i64 = 100_000_000;
 /// The number of requests where neither number nor duration is given, as in SGLang's benchmark.
 const DEFAULT_REQUESTS: usize = 1000;
 
@@ -57,14 +59,14 @@ impl Args {
     /// Makes the plan.
     ///
     /// # Errors
-    /// [`Error::Usage`]: values that do not go together, a data set that cannot be read, a schedule that has no end, too many requests,
+    /// [`Error::usage`]: values that do not go together, a data set that cannot be read, a schedule that has no end, too many requests,
     /// fewer than asked for, or none.
     pub fn plan(&self) -> Result<RunPlan, Error> {
         let mut args = self.clone();
         let end = self.rate_curve.as_ref().map(Curve::end);
         let end = end.filter(|_| self.num_prompts.is_none());
         args.duration = self.duration.or(end.map(Duration::from_secs_f64));
-        Goal::each_once(&args.goodput).map_err(Error::Usage)?;
+        Goal::each_once(&args.goodput).map_err(Error::usage)?;
         let arrival = args.arrival()?;
         let max_turns = args.data.turns(args.conversation.turns)?;
         let mut dataset = args.dataset(&arrival, max_turns)?;
@@ -82,7 +84,7 @@ impl Args {
         };
         plan.check()?;
         match self.shard {
-            Some(shard) if plan.schedule().next().is_none() => Err(Error::Usage(format!(
+            Some(shard) if plan.schedule().next().is_none() => Err(Error::usage(format!(
                 "--shard {shard}: has none of the {} requests; use fewer shards",
                 plan.offsets.len()
             ))),
@@ -107,7 +109,7 @@ impl Args {
 
     /// The arrival process that the flags of rate and burstiness describe.
     fn arrival(&self) -> Result<Arrival, Error> {
-        let usage = |message: &str| Error::Usage(message.to_owned());
+        let usage = |message: &str| Error::usage(message);
         let gaps = match self.data.arrival {
             Some(ArrivalSource::Constant) if self.burstiness == 1.0 => Gaps::Constant,
             _ if self.burstiness == 1.0 => Gaps::Exponential,
@@ -128,10 +130,10 @@ impl Args {
 
     fn client(&self) -> Result<ClientOptions, Error> {
         Ok(ClientOptions {
-            tls: self.tls.tls(&self.base_url).map_err(Error::Usage)?,
+            tls: self.tls.tls(&self.base_url).map_err(Error::usage)?,
             target: self.base_url.clone(),
             upstream: self.upstream_kind,
-            api_key: api_key(self.api_key.as_deref()).map_err(Error::Usage)?,
+            api_key: api_key(self.api_key.as_deref()).map_err(Error::usage)?,
             headers: self.header.clone(),
             reuse: !self.disable_connection_reuse,
             request_timeout: self.request_timeout_s,
@@ -183,7 +185,7 @@ impl Args {
             GeneratedSharedPrefix => data.shared_prefix.dataset(seed)?,
         };
         match path {
-            Some(_) => Err(Error::Usage(format!(
+            Some(_) => Err(Error::usage(format!(
                 "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
                 file.display(),
                 value_name(data.dataset_name)
@@ -204,7 +206,7 @@ impl Args {
         if *arrival == Arrival::AtOnce && duration.is_some() && count.is_none() {
             let message = "with --request-rate inf all requests are due at once, so --duration \
                 cannot end them: add --num-prompts or a rate";
-            return Err(Error::Usage(message.to_owned()));
+            return Err(Error::usage(message));
         }
         let most = match duration {
             Some(_) => MAX_REQUESTS + 1,
@@ -215,14 +217,14 @@ impl Args {
         let offsets = offsets.take(count.unwrap_or(most).min(MAX_REQUESTS + 1));
         let mut offsets: Vec<i64> = offsets.collect();
         if offsets.len().saturating_mul(max_turns) > MAX_REQUESTS {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "the run would have more than {MAX_REQUESTS} requests: lower --num-prompts, \
                  --request-rate, --duration or --turns"
             )));
         }
         let wanted = count.filter(|_| duration.is_none());
         if offsets.len() < wanted.unwrap_or(1) {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "the schedule has {} requests: lower --num-prompts, or raise --duration, --request-rate or --rate-curve",
                 offsets.len()
             )));
@@ -251,6 +253,24 @@ fn scale_to_rate(offsets: &mut [i64], arrival: &Arrival) {
 }
 
 impl RunPlan {
+    /// When the run starts if everything is ready `now`.
+    ///
+    /// # Errors
+    /// `--start-at` has passed.
+    pub(super) fn start(&self, now: Stamp) -> Result<Stamp, Error> {
+        let Some(at) = self.args.start_at else {
+            return Ok(now.plus_nanos(START_DELAY_NANOS));
+        };
+        let late = now.since(at);
+        match late < 0.0 {
+            true => Ok(at),
+            false => Err(Error::usage(format!(
+                "--start-at {}: that was {late:.3} s before everything was ready; name a later moment",
+                at.utc()
+            ))),
+        }
+    }
+
     /// The requests (or conversations) of this shard: each with its number in the schedule of all shards, and when it begins, in
     /// nanoseconds from the start of the run.
     pub fn schedule(&self) -> impl Iterator<Item = (u64, i64)> {

@@ -9,12 +9,12 @@ use crate::clock::{Clock, NANOS, Stamp};
 use crate::engine::join::EndedRequest;
 use crate::engine::join_table::{JoinTable, Joined};
 use crate::engine::request_log::LogFolder;
+use crate::error::Error;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 
 use super::client::Exchange;
 use super::clocks::Clocks;
-use super::error::Error;
 use super::lag::Lag;
 use super::output::RowFile;
 use super::spans::Spans;

@@ -1,13 +1,12 @@
 //! Exports the generator's own spans if a collector is given: one for each request, in the trace that the request carried.
 
+use crate::error::Error;
 use crate::request::row::{Row, Rows, without_quotes};
 use crate::telemetry::otlp::Traces;
 use crate::telemetry::otlp::settings::{Otlp, Protocol, Settings};
 use crate::telemetry::prometheus::Metrics;
 
 use crate::units::count;
-
-use super::error::Error;
 
 /// Where the generator's own spans go.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -35,7 +34,7 @@ impl OtlpArgs {
     /// Starts the exporter; `None` if neither a flag nor a variable names a collector. `instance` is the name of this process.
     ///
     /// # Errors
-    /// [`Error::Usage`] names the flag or variable, the problem, and what is expected.
+    /// [`Error::usage`] names the flag or variable, the problem, and what is expected.
     pub fn start(&self, instance: String) -> Result<Option<Spans>, Error> {
         let given = Otlp {
             endpoint: self.otlp_endpoint.clone(),
@@ -45,19 +44,18 @@ impl OtlpArgs {
         let env = |name: &str| std::env::var(name).ok();
         let settings = Settings::resolve(&given, "queuescope-traffic", &env);
         let settings = settings.map_err(|error| match error.name.as_str() {
-            "endpoint" => Error::Usage(format!("--otlp-endpoint: {}", error.problem)),
-            _ => Error::Usage(error.to_string()),
+            "endpoint" => Error::usage(format!("--otlp-endpoint: {}", error.problem)),
+            _ => Error::usage(error),
         })?;
         let Some(settings) = settings else {
             return Ok(None);
         };
-        let usage = |error: &dyn std::error::Error| Error::Usage(error.to_string());
-        let metrics = Metrics::new().map_err(|error| usage(&error))?;
+        let metrics = Metrics::new().map_err(Error::usage)?;
         // The end of the run may take as long as an export: nothing else waits for it.
         let close_timeout = settings.given.timeout_s.get();
         let traces = Traces::start(&settings, instance, metrics.clone(), close_timeout);
         Ok(Some(Spans {
-            traces: traces.map_err(|error| usage(&error))?,
+            traces: traces.map_err(Error::usage)?,
             metrics,
             target: settings.target(),
         }))

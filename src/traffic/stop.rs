@@ -1,5 +1,6 @@
 //! Ends a run early: by a handle, or by signals.
 
+use std::fmt::Display;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
@@ -8,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::error::Error;
+use crate::error::{Error, SIGNALLED};
 
 /// A handle that ends a run in two steps: first no further request is sent, then those in flight are given up.
 #[derive(Clone, Debug, Default)]
@@ -93,6 +94,17 @@ impl Stop {
     pub(crate) fn signal(&self) -> u8 {
         self.signal.get().copied().unwrap_or(SIGINT)
     }
+
+    /// The error of a run that ended before there was anything to keep.
+    pub(super) fn interrupted(&self) -> Error {
+        let message = "interrupted before there was a result";
+        Error::new(SIGNALLED + self.signal(), message)
+    }
+}
+
+/// The system refused a thread, a runtime or a signal handler.
+pub(super) fn cannot_start(error: impl Display) -> Error {
+    Error::failed(format!("the generator could not start: {error}"))
 }
 
 /// Runs blocking work on its own thread. If this future is dropped, the work goes on but nothing waits for it; with
@@ -104,23 +116,23 @@ pub(super) async fn on_own_thread<T: Send + 'static>(
     let thread = std::thread::Builder::new().name("aside".to_owned());
     // The receiver may be gone by then.
     let work = move || drop(sender.send(work()));
-    thread.spawn(work).map_err(Error::thread)?;
-    done.await.map_err(Error::thread)
+    thread.spawn(work).map_err(cannot_start)?;
+    done.await.map_err(cannot_start)
 }
 
 /// Runs blocking work like [`on_own_thread`], until a signal arrives. Needed where this process has a handler for signals already:
 /// they no longer end it by themselves.
 ///
 /// # Errors
-/// [`Error::Interrupted`] after a signal; or the system refuses a signal handler or thread.
+/// A signal arrived, or the system refuses a signal handler or thread.
 pub async fn unless_signalled<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
     let stop = Stop::new();
-    let listening = stop.on_signals().map_err(Error::thread)?;
+    let listening = stop.on_signals().map_err(cannot_start)?;
     let done = tokio::select! {
         done = on_own_thread(work) => done,
-        () = stop.stopped() => Err(Error::Interrupted(stop.signal())),
+        () = stop.stopped() => Err(stop.interrupted()),
     };
     listening.abort();
     done

@@ -24,9 +24,9 @@ pub mod source;
 pub mod trace;
 
 use super::args::value_name;
-use super::error::Error;
 use super::plan::RunPlan;
 use crate::clock::NANOS;
+use crate::error::Error;
 use crate::request::endpoint::Endpoint;
 pub use backend::Backend;
 use conversation::FollowUp;
@@ -53,7 +53,7 @@ impl RunPlan {
     /// Checks that the backend can send every entry.
     ///
     /// # Errors
-    /// [`Error::Usage`] names what it cannot send, and the backends that can.
+    /// [`Error::usage`] names what it cannot send, and the backends that can.
     pub fn check(&self) -> Result<(), Error> {
         let backend = self.args.backend;
         let is_chat = backend.endpoint() == Endpoint::Chat;
@@ -73,7 +73,7 @@ impl RunPlan {
             return Ok(());
         };
         let backend = value_name(backend);
-        Err(Error::Usage(format!(
+        Err(Error::usage(format!(
             "--backend {backend} cannot send {content}: use {hint}"
         )))
     }

@@ -10,13 +10,12 @@ use serde_json::{Value as Json, json};
 use toml::Value;
 
 use crate::disk;
-use crate::experiment::plan::PlanError;
+use crate::error::Error;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::{self, Entry};
 use crate::report::load::Goal;
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
-use crate::table;
 use crate::units::{at_least, round_to_four_digits, share};
 use crate::upstream::Policy;
 
@@ -95,7 +94,7 @@ impl Args {
             runs.push(run);
             loads.push(load);
         }
-        let problem = || PlanError(format!("nothing is to be replayed; {}", empty.join("; ")));
+        let problem = || Error::usage(format!("nothing is to be replayed; {}", empty.join("; ")));
         let first = loads.first_mut().ok_or_else(problem)?;
         first.notes.append(&mut empty);
         Ok((runs, loads))
@@ -162,9 +161,10 @@ const NOTHING_TO_REPLAY: &str = "no request of one sequence went well and tells 
 /// # Errors
 /// An argument is wrong, or a file cannot be read or written.
 pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
-    Goal::each_once(&args.goodput).map_err(PlanError)?;
+    Goal::each_once(&args.goodput).map_err(Error::usage)?;
     let sweeps = sweeps(&args.set);
-    let grid = grid::combinations(&sweeps, 1).map_err(|error| PlanError::of("--set", error))?;
+    let grid =
+        grid::combinations(&sweeps, 1).map_err(|error| Error::usage(format!("--set: {error}")))?;
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
@@ -218,9 +218,9 @@ pub fn run(args: &Args) -> anyhow::Result<(String, Option<String>)> {
     Ok((shown, nothing))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), table::Error> {
+fn write(path: &Path, text: &str) -> Result<(), Error> {
     let written = disk::replace(path, text.as_bytes());
-    written.map_err(|cause| table::Error::write(path, cause))
+    written.map_err(|cause| Error::write(path, cause))
 }
 
 impl Results<'_> {
@@ -255,9 +255,9 @@ impl Results<'_> {
         Ok(())
     }
 
-    fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, PlanError> {
+    fn replay(&self, load: &Load, settings: Vec<Entry>) -> Result<Replayed, Error> {
         let servers = deployment(self.fit.original(load), load.rate(), &settings);
-        let servers = servers.map_err(|error| PlanError(format!("{}: {error}", load.name)))?;
+        let servers = servers.map_err(|error| Error::usage(format!("{}: {error}", load.name)))?;
         let predicted = servers.serve(load);
         let figures = Figures::of(&predicted, &self.args.goodput);
         Ok((settings, servers, predicted, figures))
@@ -325,10 +325,10 @@ impl Results<'_> {
         if what == Find::Rate && kept == 1 {
             let problem =
                 "any rate keeps --goodput, also all requests at once; give a stricter one";
-            bail!(PlanError::of(
-                "--find rate",
-                format!("{}: {problem}", load.name)
-            ));
+            bail!(Error::usage(format!(
+                "--find rate: {}: {problem}",
+                load.name
+            )));
         }
         Ok(found)
     }

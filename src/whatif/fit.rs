@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::experiment::plan::PlanError;
+use crate::error::Error;
 
 use super::figures::{COMPARED, Compared, Figures};
 use super::learn::{Estimate, gpu_share, learn, slow_down};
@@ -55,7 +55,7 @@ impl Fit {
     ///
     /// # Errors
     /// No server has enough requests with known times.
-    pub fn of(loads: &[Load]) -> Result<Fit, PlanError> {
+    pub fn of(loads: &[Load]) -> Result<Fit, Error> {
         // A run of a single server has a GPU of its own. If there is none, servers are fitted as if each had one.
         let is_own = |sample: &Load| sample.servers.len() == 1;
         let servers = loads.iter().map(|load| load.servers.len()).sum();
@@ -70,7 +70,8 @@ impl Fit {
         }
         if fitted.is_empty() {
             let names: Vec<&str> = loads.iter().map(|load| &*load.name).collect();
-            return Err(PlanError::of(&names.join(", "), NOTHING_TO_LEARN));
+            let problem = format!("{}: {NOTHING_TO_LEARN}", names.join(", "));
+            return Err(Error::usage(problem));
         }
         let (model, estimates) = learn(&fitted);
         shared.sort_by_key(|sample| sample.servers.len());

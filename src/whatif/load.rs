@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::bail;
 
-use crate::experiment::plan::PlanError;
+use crate::error::Error;
 use crate::report::reader::Run;
 use crate::report::why::{self, WaitReport};
 use crate::request::columns::ColumnId;
@@ -89,12 +89,12 @@ impl Load {
                 "is shard {shard} of a load, whose servers had the other shards, too: put all of them together by `queuescope report \
                  --merge`, and give that folder"
             );
-            bail!(PlanError::of(&run.name, problem));
+            bail!(Error::usage(format!("{}: {problem}", run.name)));
         }
         if table.has(ColumnId::disaggregated) {
             let problem = "its requests were prefilled by one server and decoded by another (column disaggregated): pairs are not \
                            predicted; give rows of servers that do both";
-            bail!(PlanError::of(&run.name, problem));
+            bail!(Error::usage(format!("{}: {problem}", run.name)));
         }
         let mut load = Load {
             name: run.name.clone(),

@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
-use crate::experiment::plan::PlanError;
+use crate::error::Error;
 use crate::experiment::plan::grid::Sweep;
 use crate::experiment::plan::read::{Entry, flag_value};
 use crate::experiment::plan::settings::{flag_text, key_of, plan_error};
@@ -75,7 +75,7 @@ pub fn deployment(
     mut made: Deployment,
     own_rate: f64,
     settings: &[Entry],
-) -> Result<Deployment, PlanError> {
+) -> Result<Deployment, Error> {
     let is_set = |wanted: &str| settings.iter().any(|(key, _)| key == wanted);
     if is_set(SERVERS) {
         // Each has a GPU of its own.
@@ -114,7 +114,7 @@ fn command() -> Command {
 }
 
 /// Parses settings as a command line, over a profile.
-fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, PlanError> {
+fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, Error> {
     let flag = |(key, value): &Entry| format!("--{}={}", key.replace('_', "-"), flag_text(value));
     let read = command().try_get_matches_from(settings.iter().map(flag));
     let mut changed = Changed {
@@ -127,7 +127,7 @@ fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, PlanError> {
             &key_of(flag),
             "is no key that can be set: use rate, request_rate, num_gpus, routing_policy, or a flag of an engine (queuescope sim --help)",
         ),
-        _ => PlanError(format!("--set {}", plan_error(&error, ""))),
+        _ => Error::usage(format!("--set {}", plan_error(&error, ""))),
     })?;
     Ok(changed)
 }
@@ -147,6 +147,6 @@ fn policy(name: &str) -> Result<Policy, String> {
     })
 }
 
-fn error_of(key: &str, message: &str) -> PlanError {
-    PlanError(format!("--set {key}: {message}"))
+fn error_of(key: &str, message: &str) -> Error {
+    Error::usage(format!("--set {key}: {message}"))
 }

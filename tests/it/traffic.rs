@@ -8,10 +8,11 @@ use std::sync::Arc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::clock::{Clock, Stamp};
+use queuescope::error::Error;
 use queuescope::request::outcome::{GIVEN_UP, Outcome};
 use queuescope::request::row::Row;
 use queuescope::request::timeline::Moment;
-use queuescope::traffic::{self, Error, LiveProgress, Run, RunPlan, Stop};
+use queuescope::traffic::{self, LiveProgress, Run, RunPlan, Stop};
 use serde_json::Value;
 use tempfile::TempDir;
 

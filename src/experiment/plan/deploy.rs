@@ -7,9 +7,9 @@ use anyhow::{bail, ensure};
 use toml::{Table, Value};
 
 use super::Plan;
-use super::PlanError;
 use super::keys::{SGLANG, STARTED};
 use super::settings::{self, Settings, flag_text};
+use crate::error::Error;
 use crate::experiment::faults::{FaultKind, FaultPlan};
 use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
@@ -141,13 +141,13 @@ fn check_pairs(settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// Checks the simulator's flags, and those that only servers of one role get.
-fn check_sim(settings: &Settings) -> Result<(), PlanError> {
+fn check_sim(settings: &Settings) -> Result<(), Error> {
     for role in [None].into_iter().chain(ServerRole::ALL.map(Some)) {
         let name = role.map_or("sim", ServerRole::name);
         let mut own = settings.table(name);
         if let Some((key, _)) = own.find(|(key, _)| !is_sim_flag(key)) {
             let problem = "no such key; `queuescope sim --help` names all";
-            return Err(PlanError::of(&format!("{name}.{key}"), problem));
+            return Err(Error::usage(format!("{name}.{key}: {problem}")));
         }
         settings::check_sim(&server_flags(settings, (0, role), None), name)?;
     }
@@ -162,7 +162,7 @@ fn is_sim_flag(key: &str) -> bool {
 ///
 /// # Errors
 /// The environment variable of the API key holds no valid key.
-pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<DeploymentSpec, PlanError> {
+pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<DeploymentSpec, Error> {
     let (keys, load) = (&settings.keys, &settings.load);
     let logs = engine_logs(settings, dir);
     let router = keys.router;
@@ -193,7 +193,7 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         router_url: keys.router_url.clone(),
         access: Access {
             tls: load.tls.clone(),
-            api_key: api_key(None).map_err(PlanError)?,
+            api_key: api_key(None).map_err(Error::usage)?,
             headers: load.header.clone(),
         },
         program: program.to_owned(),
@@ -289,9 +289,9 @@ pub fn traffic(
     url: &str,
     upstream_kind: UpstreamKind,
     dir: &Path,
-) -> Result<traffic::Args, PlanError> {
+) -> Result<traffic::Args, Error> {
     let mut args = settings.load.clone();
-    let target = Target::parse(url).map_err(|problem| PlanError(format!("{url}: {problem}")))?;
+    let target = Target::parse(url).map_err(|problem| Error::usage(format!("{url}: {problem}")))?;
     // The options then concern the servers behind our proxy.
     if !target.address.is_tls() {
         args.tls = TlsArgs::default();

@@ -3,8 +3,8 @@
 use serde_json::{Map, json};
 use toml::Value;
 
-use super::PlanError;
 use super::read::Entry;
+use crate::error::Error;
 use crate::report::files::plain;
 
 /// A varied key with its values, in order.
@@ -19,13 +19,13 @@ const MAX_LABEL_CHARS: usize = 100;
 ///
 /// # Errors
 /// There would be too many runs.
-pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, PlanError> {
+pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, Error> {
     let lengths = sweeps.iter().map(|(_, values)| values.len());
     let count = lengths.fold(repeats as usize, usize::saturating_mul);
     if count > MAX_RUNS {
         let keys: Vec<&str> = sweeps.iter().map(|(key, _)| key.as_str()).collect();
         let keys = keys.join(", ");
-        return Err(PlanError(format!(
+        return Err(Error::usage(format!(
             "{keys} and repeats: make {count} runs; {MAX_RUNS} are the most"
         )));
     }

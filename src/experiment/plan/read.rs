@@ -2,8 +2,8 @@
 
 use toml::{Table, Value};
 
-use super::PlanError;
 use super::is_table;
+use crate::error::Error;
 
 /// A key with its value. The key of a table begins with the table's name: `sim.decode_step_ms`.
 pub type Entry = (String, Value);
@@ -12,11 +12,11 @@ pub type Entry = (String, Value);
 ///
 /// # Errors
 /// It is not TOML: names the line and the problem.
-pub fn file(text: &str) -> Result<Vec<Entry>, PlanError> {
+pub fn file(text: &str) -> Result<Vec<Entry>, Error> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         let at = error.span().map_or(0, |span| span.start);
         let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
-        PlanError(format!("line {line}: {}", syntax_problem(text, &error)))
+        Error::usage(format!("line {line}: {}", syntax_problem(text, &error)))
     })?;
     let mut entries = Vec::new();
     for (key, value) in table {

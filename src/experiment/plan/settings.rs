@@ -8,9 +8,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use toml::{Table, Value};
 
-use super::PlanError;
 use super::keys::{ExperimentKind, Keys};
 use super::read::{self, Entry};
+use crate::error::Error;
 use crate::report::load::Goal;
 use crate::{secret, sim, traffic};
 
@@ -189,7 +189,7 @@ impl Settings {
     ///
     /// # Errors
     /// Names the key and what would be valid.
-    pub fn read(values: BTreeMap<String, Value>) -> Result<Settings, PlanError> {
+    pub fn read(values: BTreeMap<String, Value>) -> Result<Settings, Error> {
         let all = values.iter();
         let flags = all.filter_map(|(name, value)| Some(parser_flags(key(name)?, value)));
         let parsed =
@@ -265,7 +265,7 @@ impl FromArgMatches for KeyFlags {
 ///
 /// # Errors
 /// Names the key and what would be valid.
-pub fn check_sim(flags: &[String], table: &str) -> Result<(), PlanError> {
+pub fn check_sim(flags: &[String], table: &str) -> Result<(), Error> {
     let parsed = PARSERS[1].clone().try_get_matches_from(flags).map(|_| ());
     parsed.map_err(|error| plan_error(&error, &format!("{table}.")))
 }
@@ -339,15 +339,15 @@ pub fn key_of(flag: &str) -> String {
 }
 
 /// Converts clap's error into one that names the key, which is of `table` (`""`, or a name and a point).
-pub fn plan_error(error: &clap::Error, table: &str) -> PlanError {
+pub fn plan_error(error: &clap::Error, table: &str) -> Error {
     let Some((flag, value, hint)) = invalid_value(error) else {
         let all = error.to_string();
         // Clap lists missing arguments in lines of their own.
         let lines = all.lines().take_while(|line| !line.is_empty());
         let line = lines.map(str::trim).collect::<Vec<&str>>().join(" ");
-        return PlanError(line.trim_start_matches("error: ").to_owned());
+        return Error::usage(line.trim_start_matches("error: ").to_owned());
     };
     let key = key_of(&flag);
     let value = secret::masked(&key, &value);
-    PlanError(format!("{table}{key} = {value}: {hint}"))
+    Error::usage(format!("{table}{key} = {value}: {hint}"))
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::experiment::launch::{DeploymentSpec, ServerSpec};
 use ExperimentKind::{Node, Routing};
 
-fn plan(kind: ExperimentKind, text: &str) -> Result<Plan, PlanError> {
+fn plan(kind: ExperimentKind, text: &str) -> Result<Plan, Error> {
     Plan::new(kind, Vec::new(), read::file(text)?)
 }
 

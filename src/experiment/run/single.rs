@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde_json::Value;
 
+use crate::error::{Error, INVALID, SIGNALLED, TOO_MANY_FAILED};
 use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, find_router, in_path};
 use crate::experiment::plan::settings::Settings;
@@ -17,7 +18,7 @@ use crate::report::files::{FAULTS, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUM
 use crate::report::reader;
 use crate::report::runs::summary_of;
 use crate::table::join;
-use crate::traffic::{self, FinishedRun, LiveProgress, Unfit};
+use crate::traffic::{self, FinishedRun, LiveProgress};
 
 use super::{ExperimentRunner, read_json, run_dir, write_json};
 
@@ -214,32 +215,34 @@ impl ExperimentRunner {
     fn conclude(
         &self,
         settings: &Settings,
-        finished: Result<FinishedRun, traffic::Error>,
+        finished: Result<FinishedRun, Error>,
         run: &mut RunResult,
     ) -> anyhow::Result<RunState> {
         let finished = match finished {
-            Err(traffic::Error::Interrupted(_)) => return Ok(RunState::Stopped),
+            Err(error) if error.code > SIGNALLED => return Ok(RunState::Stopped),
             finished => finished?,
         };
         let faults = deploy::faults(settings);
         // Failed requests are expected with injected faults, and at the rates that a search finds too high.
-        let may_fail = settings.keys.find_max_rate || faults.is_some();
+        let may_fail =
+            settings.load.max_failed.is_none() && (settings.keys.find_max_rate || faults.is_some());
         for warning in &finished.warnings {
             (self.on_progress)(&format!("  note: {warning}"));
         }
         let file = &mut run.file;
-        file.error = finished.failure;
-        match finished.unfit {
-            Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
-            // The report reads the verdict in the summary.
-            Some(Unfit::Invalid) | None => {}
-            Some(Unfit::Failed {
-                max_share: None, ..
-            }) if may_fail => {}
-            Some(unfit) => {
-                file.has_failed_too_often = true;
-                file.error.get_or_insert(unfit.to_string());
+        match finished.failure {
+            Some(failure) if failure.code > SIGNALLED => {
+                file.error = finished.summary.failure();
+                return Ok(RunState::Stopped);
             }
+            // The report reads the verdict in the summary.
+            Some(failure) if failure.code == INVALID => {}
+            Some(failure) if failure.code == TOO_MANY_FAILED && may_fail => {}
+            Some(failure) => {
+                file.has_failed_too_often = failure.code == TOO_MANY_FAILED;
+                file.error = Some(failure.message);
+            }
+            None => {}
         }
         let duration = file.began.map(|began| self.clock.now().seconds() - began);
         if let Some((last, duration)) = faults.map(|faults| faults.last_change()).zip(duration)

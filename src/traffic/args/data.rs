@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use crate::error::Error;
 use crate::traffic::arrival::Arrival;
-use crate::traffic::error::Error;
 use crate::traffic::workload::shared_prefix::SharedPrefixArgs;
 use crate::traffic::workload::sharegpt::SharegptArgs;
 use crate::units::between;
@@ -86,9 +86,9 @@ impl DataArgs {
     /// rate and burstiness describe.
     ///
     /// # Errors
-    /// [`Error::Usage`]: flags that do not go together.
+    /// [`Error::usage`]: flags that do not go together.
     pub(in crate::traffic) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
-        let usage = |message: &str| Err(Error::Usage(message.to_owned()));
+        let usage = |message: &str| Err(Error::usage(message));
         use DatasetName::{Azure, Burstgpt, Mooncake};
         let is_trace = matches!(self.dataset_name, Mooncake | Azure | Burstgpt);
         match (self.arrival, is_trace) {
@@ -107,13 +107,13 @@ impl DataArgs {
     /// Returns the turns of each conversation, at most; `given` is `--turns`.
     ///
     /// # Errors
-    /// [`Error::Usage`]: the data set has no conversations.
+    /// [`Error::usage`]: the data set has no conversations.
     pub(in crate::traffic) fn turns(&self, given: Option<usize>) -> Result<usize, Error> {
         match (self.dataset_name, given) {
             (DatasetName::Conversations, turns) => Ok(turns.unwrap_or(DEFAULT_TURNS)),
             (DatasetName::Sharegpt, turns) => Ok(turns.unwrap_or(1)),
             (_, None | Some(1)) => Ok(1),
-            (_, Some(turns)) => Err(Error::Usage(format!(
+            (_, Some(turns)) => Err(Error::usage(format!(
                 "--turns {turns}: goes with --dataset-name conversations or sharegpt"
             ))),
         }

@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::error::FAILED;
 
 const CONTENT: &str = "[]\n";
 /// The checksum of [`CONTENT`], by `sha256sum`.
@@ -88,7 +89,7 @@ async fn an_incomplete_or_wrong_file_is_not_kept_and_the_error_helps() {
         let help = format!("put it at {}", root.path().join(NAME).display());
         let is_told =
             message.starts_with(&url) && message.contains(part) && message.ends_with(&help);
-        assert!(is_told && !error.is_usage(), "{message}");
+        assert!(is_told && error.code == FAILED, "{message}");
         assert_eq!(files(root.path()).len(), 0, "{part}");
     }
 }

@@ -7,8 +7,8 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::error::Error;
 use crate::traffic::args::values;
-use crate::traffic::error::Error;
 use crate::units::at_least;
 
 use super::dataset::{Content, Dataset, Entry};
@@ -48,11 +48,11 @@ impl SharedPrefixArgs {
     /// Generates the prompts of all groups, shuffled. After the last, new ones of the same groups follow in the same order.
     ///
     /// # Errors
-    /// [`Error::Usage`]: there would be too many.
+    /// [`Error::usage`]: there would be too many.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, Error> {
         let (groups, prompts) = (self.gsp_num_groups, self.gsp_prompts_per_group);
         if u64::from(groups) * u64::from(prompts) > MAX_PROMPTS {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "--gsp-num-groups {groups} × --gsp-prompts-per-group {prompts}: must be {MAX_PROMPTS} prompts at most"
             )));
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ring::digest;
 
-use crate::traffic::error::Error;
+use crate::error::Error;
 
 use super::dataset::Dataset;
 
@@ -44,14 +44,14 @@ pub(in crate::traffic) fn sha256(path: &Path) -> io::Result<String> {
 /// Reads the data set in the file at `path` by `parse`, whose error is appended to the file's name.
 ///
 /// # Errors
-/// [`Error::Usage`] names the file, the line, the member or column, and what is expected.
+/// [`Error::usage`] names the file, the line, the member or column, and what is expected.
 pub(in crate::traffic) fn read(
     path: &Path,
     parse: impl FnOnce(&mut BufReader<HashedFile>) -> Result<Dataset, String>,
 ) -> Result<Dataset, Error> {
     let usage = |problem: &dyn Display| {
         let path = path.display();
-        Error::Usage(format!("--dataset-path {path}{problem}"))
+        Error::usage(format!("--dataset-path {path}{problem}"))
     };
     let read_error = |cause: io::Error| usage(&format_args!(": {cause}"));
     let file = HashedFile::open(path).map_err(read_error)?;

@@ -3,11 +3,14 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 
+use clap::Parser as _;
+use queuescope::clock::Clock;
 use queuescope::report::files::{RunRef, RunState, Trial, TrialFile};
 use queuescope::report::phases::{Episode, episodes};
 use queuescope::report::reader;
 use queuescope::request::columns::ColumnId;
 use queuescope::table::Table;
+use queuescope::traffic;
 
 use super::deployed::words;
 use super::started::{Planned, executable};
@@ -223,8 +226,13 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     );
 }
 
-#[test]
-fn the_same_from_rust() {
+/// A runtime that waits for another panics.
+#[tokio::test]
+async fn the_same_from_rust_where_a_runtime_runs_already() {
+    let nowhere = ["traffic", "--base-url", "http://127.0.0.1:1"];
+    let args = traffic::Args::try_parse_from(nowhere).unwrap();
+    let refused = traffic::run(&args, Clock::system()).unwrap_err();
+    assert_says(&refused.message, "cannot reach http://127.0.0.1:1");
     let folder = tempfile::tempdir().unwrap();
     let [node, routing] = ["node", "routing"].map(|name| folder.path().join(name));
     node_test::run(Some(node.clone())).unwrap();

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use clap::Parser;
 use queuescope::clock::Clock;
+use queuescope::error::Error;
 use queuescope::sim::config::Config;
 use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
-use queuescope::traffic::{self, Args, Error, LiveProgress, Run, RunPlan, Stop};
+use queuescope::traffic::{self, Args, LiveProgress, Run, RunPlan, Stop};
 
 use super::wire::PATIENCE;
 

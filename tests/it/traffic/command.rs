@@ -148,12 +148,15 @@ async fn a_run_that_cannot_work_ends_with_one() {
 
     // It answers, but never well: all rows are there all the same.
     let server = Upstream::playing(vec![failing()]).await;
-    let done = run_aside(command(server.addr, root.path(), "--num-prompts 3")).await;
-    done.assert_status(&[1]);
-    let last = done.err.lines().last().unwrap();
-    let said = "error: none of 3 requests succeeded: 400";
-    assert!(last.starts_with(said) && last.ends_with("(3×)"), "{last}");
-    assert_eq!(column(root.path(), "outcome"), ["client_error"; 3]);
+    for (more, code) in [("", 1), ("--max-failed 0.5", 4)] {
+        let line = format!("--num-prompts 3 --force {more}");
+        let done = run_aside(command(server.addr, root.path(), &line)).await;
+        done.assert_status(&[code]);
+        let last = done.err.lines().last().unwrap();
+        let said = "error: none of 3 requests succeeded: 400";
+        assert!(last.starts_with(said) && last.ends_with("(3×)"), "{last}");
+        assert_eq!(column(root.path(), "outcome"), ["client_error"; 3]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,7 @@
 //! What is sent when, and that all of it becomes rows.
 
 use super::*;
+use crate::support::assert_says;
 
 #[tokio::test]
 async fn every_request_becomes_a_row_of_its_schedule_in_order_of_arrival() {
@@ -58,8 +59,7 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
         assert_eq!(one, next);
     }
     assert_eq!(run.lag.waited_for_slot, 5);
-    let warnings = run.lag.warnings();
-    assert!(warnings[0].contains("--max-concurrency"), "{warnings:?}");
+    assert_says(&run.lag.warning().unwrap(), "--max-concurrency");
 }
 
 /// A run that is told to stop once so many requests arrived; then the gate is opened.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use queuescope::error::USAGE;
 use serde_json::json;
 
 use super::*;
@@ -137,6 +138,6 @@ async fn shards_begin_at_the_moment_that_all_are_told() {
     assert_eq!(Vec::from_iter(places), [1, 3, 5, 7, 9]);
     assert!(run.rows.iter().all(|row| at(row, Moment::Sent) >= start));
     let late = drive(plan).await.unwrap_err();
-    assert!(late.is_usage());
+    assert_eq!(late.code, USAGE);
     assert_says(&late.to_string(), "name a later moment");
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::support::assert_says;
 use crate::support::tls::{Authority, params};
+use queuescope::error::FAILED;
 use rcgen::{CertificateParams, IsCa, date_time_ymd};
 
 fn trusting(ca: &Authority) -> String {
@@ -62,7 +63,7 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
     ] {
         let face = issuer.face_of(params, server.addr).await;
         let error = one("localhost", face.addr, roots).await.unwrap_err();
-        assert!(!error.is_usage());
+        assert_eq!(error.code, FAILED);
         let error = error.to_string();
         let url = format!("cannot reach https://localhost:{}: ", face.addr.port());
         let help = "; does the server speak TLS there? give the CA";
