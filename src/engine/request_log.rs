@@ -5,13 +5,10 @@
 //! skipped while reading and never stored.
 
 use std::collections::{HashMap, HashSet};
-use std::convert::Infallible;
 use std::fs::{DirEntry, File};
 use std::io;
 use std::os::unix::fs::{DirEntryExt, FileExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 
 use crate::request::engine_report::EngineReport;
 use crate::request::field::Field;
@@ -19,15 +16,6 @@ use crate::request::meta_info::{LOG_LINE, MetaInfo};
 use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::sequence::TimingSource;
-use crate::telemetry::background_thread::BackgroundThread;
-
-/// The thread that follows a folder. Dropping it reads the last lines and ends it.
-#[derive(Debug)]
-pub struct Tail {
-    /// Stops the thread when dropped, so it stands before the thread.
-    _stop: Sender<Infallible>,
-    _thread: BackgroundThread,
-}
 
 /// A folder with logs, and how far they were read.
 #[derive(Debug)]
@@ -60,8 +48,6 @@ struct Found {
     meta: MetaInfo,
 }
 
-/// How often the folder is listed and its logs are read. It may hold a year of hourly files.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The maximum number of files read: those with the latest hours in their names. Older ones no longer grow.
 const MAX_FILES: usize = 16;
 const PREFIX: &[u8] = b"sglang-request-metrics-";
@@ -69,40 +55,16 @@ const SUFFIX: &[u8] = b".log";
 /// The number of bytes read at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-impl Tail {
-    /// Starts to follow the logs of `folder`, which need not exist yet. `sink` gets each line's report; it must not wait.
-    ///
-    /// # Errors
-    /// The system provides no thread.
-    pub fn start(
-        folder: PathBuf,
-        sink: impl Fn(EngineReport) + Send + 'static,
-    ) -> io::Result<Tail> {
-        let (stop, stopped) = channel();
-        let mut folder = LogFolder::new(folder);
-        // Finds the ends of the logs now: the thread may begin later.
-        folder.poll();
-        let run = move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(POLL_INTERVAL) {
-                folder.poll().into_iter().for_each(&sink);
-            }
-            folder.poll().into_iter().for_each(&sink);
-        };
-        Ok(Tail {
-            _stop: stop,
-            _thread: BackgroundThread::spawn("engine-logs", run)?,
-        })
-    }
-}
-
 impl LogFolder {
-    /// Creates a folder that has not been read.
-    pub fn new(path: PathBuf) -> LogFolder {
-        LogFolder {
+    /// Skips the lines that the folder holds. It need not exist yet.
+    pub fn from_now(path: PathBuf) -> LogFolder {
+        let mut folder = LogFolder {
             path,
             logs: None,
             is_missing_logged: false,
-        }
+        };
+        folder.poll();
+        folder
     }
 
     /// Reads the lines written since the last call. Returns each line's report.
