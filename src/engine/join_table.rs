@@ -16,7 +16,8 @@ use super::report_store::{ENDED_MAX_AGE_NANOS, ReportStore};
 pub struct JoinTable {
     /// The maximum number of waiting requests.
     capacity: usize,
-    next_number: u64,
+    /// The number of the last request or log line.
+    last_number: u64,
     waiting: BTreeMap<Ticket, EndedRequest>,
     store: ReportStore,
     /// Engine ids of the rows released recently, and whether any report was joined.
@@ -57,7 +58,7 @@ impl JoinTable {
     pub fn new(capacity: usize) -> JoinTable {
         JoinTable {
             capacity,
-            next_number: 0,
+            last_number: 0,
             waiting: BTreeMap::new(),
             store: ReportStore::new(capacity.saturating_mul(ITEMS_PER_REQUEST)),
             released: BoundedMultimap::new(MAX_RELEASED),
@@ -79,8 +80,8 @@ impl JoinTable {
             return Err(request);
         }
         self.has_news = true;
-        self.next_number += 1;
-        let ticket = (request.deadline, self.next_number);
+        self.last_number += 1;
+        let ticket = (request.deadline, self.last_number);
         self.waiting.insert(ticket, request);
         Ok(())
     }
@@ -101,12 +102,8 @@ impl JoinTable {
 
     /// Adds a log line. Returns whether it was too late, as [`JoinTable::add_span`].
     pub fn add_log_line(&mut self, report: EngineReport, now: Stamp) -> bool {
-        self.has_news = true;
-        let was_reported = self.was_reported(report.rid.as_deref());
-        if was_reported.is_none() {
-            self.store.add_log_line(report, now);
-        }
-        was_reported == Some(false)
+        self.last_number += 1;
+        self.add_span(EngineSpan::of_log_line(report, self.last_number), now)
     }
 
     /// Removes and returns the requests whose rows are all reported by `now`, and those whose deadline has passed, with the

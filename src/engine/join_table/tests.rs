@@ -88,11 +88,6 @@ fn spans(report: &EngineReport) -> Vec<EngineSpan> {
         kind,
         retractions: 0,
     };
-    let root = EngineReport {
-        rid: report.rid.clone(),
-        output_tokens: report.output_tokens,
-        ..EngineReport::of(TRACED)
-    };
     let mut spans = vec![
         span(first + 1, first, SpanKind::Scheduler(Scheduler::default())),
         span(first + 2, first + 1, SpanKind::Stage(Stage::Waiting)),
@@ -104,7 +99,12 @@ fn spans(report: &EngineReport) -> Vec<EngineSpan> {
         let request_id = name.as_str().into();
         spans.push(span(parent, 0, SpanKind::Router { request_id }));
     }
-    if root.rid.is_some() {
+    if report.rid.is_some() {
+        let root = EngineReport {
+            parent: Some(parent),
+            request_id: None,
+            ..report.clone()
+        };
         spans.push(span(first, parent, SpanKind::Root(Box::new(root))));
     }
     spans
