@@ -120,7 +120,10 @@ impl JoinTable {
         complete.sort_by_key(|(_, matches)| matches.iter().map(|of| of.strength).max());
         let mut claimed = BTreeSet::new();
         let mut claims = |of: &Match| claimed.insert(of.candidate.origin);
+        let found = complete.len();
         complete.retain(|(_, matches)| matches.iter().all(&mut claims));
+        // Another report may complete it as well.
+        self.has_news = complete.len() < found;
         let mut ready = Vec::new();
         for (ticket, matches) in complete {
             ready.extend(self.release(ticket, matches, now));

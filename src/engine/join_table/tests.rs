@@ -323,6 +323,17 @@ fn two_waiting_requests_with_one_id_get_their_own_reports() {
 }
 
 #[test]
+fn two_requests_that_match_the_same_report_get_one_each_of_those_that_came_at_once() {
+    let mut table = table_with(sent_at("x", TRACE, 0));
+    table.add_waiting(sent_at("x", TRACE, 0), 9);
+    for span in [report("x"), report("x")].iter().flat_map(spans) {
+        table.add_span(span, at(1));
+    }
+    let released = [at(1), at(2), at(3)].map(|now| table.take_ready(now).len());
+    assert_eq!(released, [1, 1, 0]);
+}
+
+#[test]
 fn the_routers_span_may_arrive_last() {
     let mut table = table_with(sent_at("x", TRACE, 0));
     let mut spans = spans(&named(in_other_trace("x")));
