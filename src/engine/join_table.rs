@@ -7,7 +7,7 @@ use crate::request::engine_report::EngineReport;
 use crate::request::sequence::TimingSource;
 
 use super::bounded_multimap::BoundedMultimap;
-use super::join::{EndedRequest, Match, is_random, join, join_last};
+use super::join::{EndedRequest, Match, is_random, join};
 use super::otlp::EngineSpan;
 use super::report_store::{ENDED_MAX_AGE_NANOS, ReportStore};
 
@@ -131,7 +131,7 @@ impl JoinTable {
         while let Some((ticket, ended)) = self.waiting.first_key_value()
             && ended.deadline <= now
         {
-            let matches = join_last(ended, &self.store);
+            let matches = join(ended, &self.store, true);
             ready.extend(self.release(*ticket, matches, now));
         }
         ready

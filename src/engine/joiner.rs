@@ -17,7 +17,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::Queued;
 
-use super::join::{EndedRequest, Match};
+use super::join::{EndedRequest, Match, MatchStrength};
 use super::join_table::{JoinTable, Joined};
 use super::otlp::EngineSpan;
 use super::request_log::LogFolder;
@@ -210,7 +210,7 @@ fn relate(rows: &mut [Row], matches: &[Match], clocks: &mut OffsetTable) {
         return;
     };
     // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
-    if matches.iter().all(|of| of.is_certain) {
+    if matches.iter().all(|of| of.strength < MatchStrength::Alone) {
         clocks.add(&clock, &engine_bounds(rows));
     }
     if let Some(offset) = clocks.get_over(&clock, window) {
