@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::{MissingReason, TimingSource};
@@ -24,7 +24,7 @@ use self::joiner::{JoinOutput, Joiner, Message};
 use self::keys::Keys;
 use self::otlp::EngineSpan;
 use self::receiver::{LIMITS, Receiver};
-use self::request_log::Tail;
+use self::request_log::LogFolder;
 
 pub mod bounded_multimap;
 pub mod forward;
@@ -45,12 +45,11 @@ pub struct Engine {
     queue: Arc<Queue<Message>>,
     output: JoinOutput,
     receiver: Mutex<Option<Receiver>>,
-    tail: Mutex<Option<Tail>>,
     thread: BackgroundThread,
 }
 
-/// Spans and log lines that may wait, beside requests, for the joining thread, which takes all of them every few milliseconds.
-const MAX_QUEUED_REPORTS: usize = 262_144;
+/// Spans that may wait, beside requests, for the joining thread, which takes all of them every few milliseconds.
+const MAX_QUEUED_SPANS: usize = 262_144;
 
 impl Engine {
     /// Starts to receive spans at `socket`, to read logs, and to join. `forward`: the collector that gets all spans too.
@@ -65,58 +64,55 @@ impl Engine {
         clock: Clock,
     ) -> std::io::Result<Engine> {
         let capacity = keys.most_waiting.get() as usize;
-        let (queue, inbox) = Queue::new(capacity + MAX_QUEUED_REPORTS);
+        let (queue, inbox) = Queue::new(capacity + MAX_QUEUED_SPANS);
         let queue = Arc::new(queue);
+        // Finds the ends of the logs now: the thread may begin later.
+        let logs = keys.logs.path.clone().map(LogFolder::from_now);
+        let joins = output.metrics.engine_joins.clone();
+        // Shown from the start.
+        let of_traces = socket.is_some().then_some(TimingSource::Trace);
+        let of_logs = logs.is_some().then_some(TimingSource::Log);
+        for source in of_traces.into_iter().chain(of_logs) {
+            for outcome in Join::ALL {
+                joins.with(&[source.name(), outcome.name()]);
+            }
+        }
         let joiner = Joiner {
             inbox,
             output: output.clone(),
             clock: clock.clone(),
             table: JoinTable::new(capacity),
+            logs,
+            next_read: Stamp::EPOCH,
             end: None,
-        };
-        // Returns whether there was room. After the end of the joining thread none is needed.
-        let push = |source: TimingSource| {
-            let (queue, joins) = (queue.clone(), output.metrics.engine_joins.clone());
-            // Shown from the start.
-            for outcome in Join::ALL {
-                joins.with(&[source.name(), outcome.name()]);
-            }
-            move |message, count| {
-                let pushed = queue.push(message, count);
-                let is_full = pushed.is_err_and(|(_, reason)| reason == Refused::Full);
-                if is_full {
-                    joins.with(&[source.name(), Join::NoRoom.name()]).inc();
-                }
-                !is_full
-            }
         };
         let metrics = &output.metrics;
         let receiver = socket.map(|socket| {
             let queue_bytes = keys.traces.queue_bytes.get();
             let forward = forward.map(|to| Forward::new(&to, queue_bytes, metrics));
-            let push = push(TimingSource::Trace);
+            // Returns whether there was room. After the end of the joining thread none is needed.
+            let queue = queue.clone();
             let sink = move |spans: Vec<EngineSpan>| {
                 let count = spans.len();
-                push(Message::Spans(spans), count)
+                let pushed = queue.push(Message::Spans(spans), count);
+                let is_full = pushed.is_err_and(|(_, reason)| reason == Refused::Full);
+                if is_full {
+                    joins
+                        .with(&[TimingSource::Trace.name(), Join::NoRoom.name()])
+                        .inc();
+                }
+                !is_full
             };
             let (forward, limits) = (forward.transpose()?, LIMITS);
             Receiver::start(socket, forward, limits, Box::new(sink), metrics.clone())
         });
         let receiver = receiver.transpose()?;
-        let tail = keys.logs.path.clone().map(|folder| {
-            let push = push(TimingSource::Log);
-            Tail::start(folder, move |report| {
-                push(Message::LogLine(Box::new(report)), 1);
-            })
-        });
-        let tail = tail.transpose()?;
         Ok(Engine {
             keys: keys.clone(),
             clock,
             queue,
             output,
             receiver: Mutex::new(receiver),
-            tail: Mutex::new(tail),
             thread: BackgroundThread::spawn("engine-join", move || joiner.run())?,
         })
     }
@@ -176,7 +172,6 @@ impl Engine {
         let _ = self.queue.push(Message::Last, 0);
         self.thread.join();
         self.stop_listening();
-        drop(self.tail.lock().take());
     }
 }
 

@@ -13,15 +13,12 @@ pub struct BoundedMultimap<K, V> {
     /// The number of values of all keys.
     pub(crate) len: usize,
     capacity: usize,
-    last_number: u64,
     next_sweep: Stamp,
 }
 
 /// A value and its arrival.
 #[derive(Debug)]
 pub struct Entry<V> {
-    /// Unique within the map; later entries have a higher one.
-    pub number: u64,
     /// When the value was added, on our clock.
     pub arrived: Stamp,
     /// The value.
@@ -40,7 +37,6 @@ impl<K: Hash + Eq, V> BoundedMultimap<K, V> {
             entries: HashMap::new(),
             len: 0,
             capacity,
-            last_number: 0,
             next_sweep: Stamp::from_nanos(i64::MIN),
         }
     }
@@ -55,10 +51,8 @@ impl<K: Hash + Eq, V> BoundedMultimap<K, V> {
 
     /// Adds a value. Drops the key's oldest one if the key then has more than `max_per_key`.
     pub fn add(&mut self, key: K, value: V, now: Stamp, max_per_key: usize) {
-        self.last_number += 1;
         let entries = self.entries.entry(key).or_default();
         entries.push(Entry {
-            number: self.last_number,
             arrived: now,
             value,
         });

@@ -39,8 +39,6 @@ pub struct Match {
     pub candidate: Candidate,
     /// How strongly they match.
     pub strength: MatchStrength,
-    /// Whether they certainly belong together, by the row's own engine id: the report then bounds the engine's clock.
-    pub is_certain: bool,
 }
 
 /// How strongly a report matches a row, the strongest first.
@@ -56,9 +54,12 @@ pub enum MatchStrength {
     LogLine,
     /// The server made the id. It is in another trace: some routers begin their own.
     Possible,
+    /// It is the only one in the trace, or with the `x-request-id`, of the only row without a report. All others have the row's
+    /// engine id.
+    Alone,
 }
 
-/// Returns the certain matches of the request's rows. `is_last`: incomplete reports count too.
+/// Returns the matches of the request's rows. `is_last`, at its deadline: incomplete reports count too, and the weaker rules.
 pub fn join(ended: &EndedRequest, store: &ReportStore, is_last: bool) -> Vec<Match> {
     let hop = hop_of(&ended.rows);
     let mut matches: Vec<Match> = Vec::new();
@@ -69,7 +70,7 @@ pub fn join(ended: &EndedRequest, store: &ReportStore, is_last: bool) -> Vec<Mat
         let mut candidates = store.by_rid(rid);
         candidates
             .retain(|candidate| (is_last || candidate.is_complete) && is_free(candidate, &matches));
-        for source in [TimingSource::Trace, TimingSource::Log] {
+        for source in [TimingSource::Log, TimingSource::Trace] {
             // A log line does not say which request it is about: the nearest in time is taken.
             let distance = |candidate: &Candidate| match source {
                 TimingSource::Log => candidate.arrived.nanos_since(ended.at).saturating_abs(),
@@ -77,53 +78,32 @@ pub fn join(ended: &EndedRequest, store: &ReportStore, is_last: bool) -> Vec<Mat
             };
             let of_source = candidates.iter().filter(|of| of.report.source == source);
             let rated = of_source.filter_map(|of| Some((MatchStrength::of(row, hop, of)?, of)));
-            let certain = rated.filter(|(strength, _)| *strength < MatchStrength::Possible);
-            let best = certain.min_by_key(|(strength, of)| (*strength, distance(of)));
+            let rated: Vec<(MatchStrength, &Candidate)> = rated.collect();
+            let is_only = is_last && rated.len() == 1 && !ended.is_reported(index, &matches);
+            let best = rated
+                .into_iter()
+                .min_by_key(|(strength, of)| (*strength, distance(of)));
+            let best = best.filter(|(strength, _)| *strength < MatchStrength::Possible || is_only);
             matches.extend(best.map(|(strength, candidate)| Match {
                 row: index,
                 candidate: candidate.clone(),
                 strength,
-                is_certain: true,
             }));
         }
     }
-    matches
-}
-
-/// Returns the matches of the request's rows at its deadline.
-pub fn join_last(ended: &EndedRequest, store: &ReportStore) -> Vec<Match> {
-    let hop = hop_of(&ended.rows);
-    let mut matches = join(ended, store, true);
-    for (index, row) in ended.rows.iter().enumerate() {
-        if let Some(rid) = row.engine_id.as_deref()
-            && !ended.is_reported(index, &matches)
-        {
-            let strength = |of: &Candidate| MatchStrength::of(row, hop, of);
-            let mut possible = store.by_rid(rid);
-            possible.retain(|of| strength(of) == Some(MatchStrength::Possible));
-            let only = possible.pop().filter(|_| possible.is_empty());
-            matches.extend(only.map(|candidate| Match::possible(index, candidate, true)));
-        }
-    }
     let mut without = (0..ended.rows.len()).filter(|row| matches.iter().all(|of| of.row != *row));
-    if let (Some(index), None) = (without.next(), without.next())
-        && let Some(candidate) = by_trace(ended, index, store, &matches)
+    if is_last
+        && let (Some(row), None) = (without.next(), without.next())
+        && let Some(candidate) = by_trace(ended, row, store, &matches)
     {
-        matches.push(Match::possible(index, candidate, false));
-    }
-    matches
-}
-
-impl Match {
-    fn possible(row: usize, candidate: Candidate, is_certain: bool) -> Match {
-        let strength = MatchStrength::Possible;
-        Match {
+        let strength = MatchStrength::Alone;
+        matches.push(Match {
             row,
             candidate,
             strength,
-            is_certain,
-        }
+        });
     }
+    matches
 }
 
 impl EndedRequest {

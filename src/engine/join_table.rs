@@ -7,7 +7,7 @@ use crate::request::engine_report::EngineReport;
 use crate::request::sequence::TimingSource;
 
 use super::bounded_multimap::BoundedMultimap;
-use super::join::{EndedRequest, Match, is_random, join, join_last};
+use super::join::{EndedRequest, Match, is_random, join};
 use super::otlp::EngineSpan;
 use super::report_store::{ENDED_MAX_AGE_NANOS, ReportStore};
 
@@ -16,7 +16,8 @@ use super::report_store::{ENDED_MAX_AGE_NANOS, ReportStore};
 pub struct JoinTable {
     /// The maximum number of waiting requests.
     capacity: usize,
-    next_number: u64,
+    /// The number of the last request or log line.
+    last_number: u64,
     waiting: BTreeMap<Ticket, EndedRequest>,
     store: ReportStore,
     /// Engine ids of the rows released recently, and whether any report was joined.
@@ -57,7 +58,7 @@ impl JoinTable {
     pub fn new(capacity: usize) -> JoinTable {
         JoinTable {
             capacity,
-            next_number: 0,
+            last_number: 0,
             waiting: BTreeMap::new(),
             store: ReportStore::new(capacity.saturating_mul(ITEMS_PER_REQUEST)),
             released: BoundedMultimap::new(MAX_RELEASED),
@@ -79,8 +80,8 @@ impl JoinTable {
             return Err(request);
         }
         self.has_news = true;
-        self.next_number += 1;
-        let ticket = (request.deadline, self.next_number);
+        self.last_number += 1;
+        let ticket = (request.deadline, self.last_number);
         self.waiting.insert(ticket, request);
         Ok(())
     }
@@ -101,12 +102,8 @@ impl JoinTable {
 
     /// Adds a log line. Returns whether it was too late, as [`JoinTable::add_span`].
     pub fn add_log_line(&mut self, report: EngineReport, now: Stamp) -> bool {
-        self.has_news = true;
-        let was_reported = self.was_reported(report.rid.as_deref());
-        if was_reported.is_none() {
-            self.store.add_log_line(report, now);
-        }
-        was_reported == Some(false)
+        self.last_number += 1;
+        self.add_span(EngineSpan::of_log_line(report, self.last_number), now)
     }
 
     /// Removes and returns the requests whose rows are all reported by `now`, and those whose deadline has passed, with the
@@ -123,7 +120,10 @@ impl JoinTable {
         complete.sort_by_key(|(_, matches)| matches.iter().map(|of| of.strength).max());
         let mut claimed = BTreeSet::new();
         let mut claims = |of: &Match| claimed.insert(of.candidate.origin);
+        let found = complete.len();
         complete.retain(|(_, matches)| matches.iter().all(&mut claims));
+        // Another report may complete it as well.
+        self.has_news = complete.len() < found;
         let mut ready = Vec::new();
         for (ticket, matches) in complete {
             ready.extend(self.release(ticket, matches, now));
@@ -131,7 +131,7 @@ impl JoinTable {
         while let Some((ticket, ended)) = self.waiting.first_key_value()
             && ended.deadline <= now
         {
-            let matches = join_last(ended, &self.store);
+            let matches = join(ended, &self.store, true);
             ready.extend(self.release(*ticket, matches, now));
         }
         ready

@@ -8,7 +8,6 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
-use crate::request::engine_report::EngineReport;
 use crate::request::observer::{self, engine_bounds, engine_window};
 use crate::request::roles::Roles;
 use crate::request::row::Row;
@@ -18,9 +17,10 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::Queued;
 
-use super::join::{EndedRequest, Match};
+use super::join::{EndedRequest, Match, MatchStrength};
 use super::join_table::{JoinTable, Joined};
 use super::otlp::EngineSpan;
+use super::request_log::LogFolder;
 
 /// Where rows go, and what they need on the way.
 #[derive(Clone, Debug)]
@@ -42,8 +42,6 @@ pub enum Message {
     Ended(EndedRequest),
     /// Received spans.
     Spans(Vec<EngineSpan>),
-    /// A line of a request log.
-    LogLine(Box<EngineReport>),
     /// No further request follows; reports of the last ones may.
     Last,
 }
@@ -59,6 +57,10 @@ pub struct Joiner {
     pub clock: Clock,
     /// The requests that wait, and reports.
     pub table: JoinTable,
+    /// The servers' request logs, if they are read.
+    pub logs: Option<LogFolder>,
+    /// When the logs are to be read again.
+    pub next_read: Stamp,
     /// After [`Message::Last`]: when the thread ends even if requests still wait.
     pub end: Option<Stamp>,
 }
@@ -67,6 +69,8 @@ pub struct Joiner {
 const MAX_BATCH: usize = 16_384;
 /// The pause between two batches: each looks for the reports of all that wait.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often the folder of the logs is listed and they are read. It may hold a year of hourly files.
+const LOG_PERIOD_NANOS: i64 = NANOS / 4;
 /// How long the last requests may wait at the end of the process.
 const LAST_WAIT_NANOS: i64 = 2 * NANOS;
 
@@ -79,6 +83,9 @@ impl Joiner {
         {
             self.receive();
             let now = self.clock.now();
+            if now >= self.next_read {
+                self.read_logs(now);
+            }
             self.record_ready(now);
             for source in self.table.forget(now) {
                 self.count(source, Join::NoRow, 1);
@@ -92,13 +99,15 @@ impl Joiner {
         while let Ok((message, _)) = self.inbox.try_recv() {
             self.handle(message, self.clock.now());
         }
+        self.read_logs(self.clock.now());
         self.record_ready(Stamp::MAX);
     }
 
-    /// Handles the messages that have arrived. Blocks until there is one if no request waits.
+    /// Handles the messages that have arrived. Blocks until there is one if no request waits and no logs are read.
     fn receive(&mut self) {
+        let is_idle = self.table.waiting() == 0 && self.logs.is_none();
         for index in 0..MAX_BATCH {
-            let next = match index == 0 && self.table.waiting() == 0 {
+            let next = match index == 0 && is_idle {
                 true => self.inbox.blocking_recv(),
                 false => self.inbox.try_recv().ok(),
             };
@@ -123,11 +132,15 @@ impl Joiner {
                 let late = late.filter(|is_late| *is_late).count();
                 self.count(TimingSource::Trace, Join::Late, late);
             }
-            Message::LogLine(report) => {
-                let is_late = self.table.add_log_line(*report, now);
-                self.count(TimingSource::Log, Join::Late, is_late.into());
-            }
         }
+    }
+
+    fn read_logs(&mut self, now: Stamp) {
+        self.next_read = now.plus_nanos(LOG_PERIOD_NANOS);
+        let lines = self.logs.iter_mut().flat_map(LogFolder::poll);
+        let late = lines.map(|line| self.table.add_log_line(line, now));
+        let late = late.filter(|is_late| *is_late).count();
+        self.count(TimingSource::Log, Join::Late, late);
     }
 
     fn record_ready(&mut self, now: Stamp) {
@@ -197,7 +210,7 @@ fn relate(rows: &mut [Row], matches: &[Match], clocks: &mut OffsetTable) {
         return;
     };
     // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
-    if matches.iter().all(|of| of.is_certain) {
+    if matches.iter().all(|of| of.strength < MatchStrength::Alone) {
         clocks.add(&clock, &engine_bounds(rows));
     }
     if let Some(offset) = clocks.get_over(&clock, window) {

@@ -16,7 +16,7 @@ use crate::request::engine_report::EngineReport;
 use crate::request::sequence::TimingSource;
 use crate::telemetry::prometheus::LeftOut;
 
-/// A span picked out of a batch. Its timestamps are on the engine's clock.
+/// A span picked out of a batch, or a line of a request log. Its timestamps are on the engine's clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineSpan {
     /// The trace's id. The upper half is zero if the engine began the trace.
@@ -38,7 +38,7 @@ pub struct EngineSpan {
 /// What a span describes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpanKind {
-    /// The whole request at the server. If the request never generated, its `rid` is only the part after the last `_`.
+    /// The whole request at the server, with the span's own times, parent and trace. If the request never generated, its `rid` is only the part after the last `_`.
     Root(Box<EngineReport>),
     /// A scheduler's work on the request: a child of the root, and the parent of the stages.
     Scheduler(Scheduler),
@@ -115,6 +115,20 @@ const MAX_SPAN_BYTES: usize = 256 << 10;
 const MAX_ID_BYTES: usize = 512;
 
 impl EngineSpan {
+    /// The root span, without any other, that a line of a request log stands for. `number`: unique among the lines. A trace
+    /// with the upper half zero is no request's of ours.
+    pub fn of_log_line(report: EngineReport, number: u64) -> EngineSpan {
+        EngineSpan {
+            trace: number.into(),
+            id: number,
+            parent: 0,
+            start: Stamp::EPOCH,
+            end: Stamp::EPOCH,
+            kind: SpanKind::Root(Box::new(report)),
+            retractions: 0,
+        }
+    }
+
     /// Returns the parent span and the server's role if this is the root span of a request that two servers serve.
     pub fn root_of_pair(&self) -> Option<(u64, ServerRole)> {
         self.root().and_then(|root| Some((self.parent, root.role?)))
@@ -165,23 +179,34 @@ fn read(
         left_out(LeftOut::Malformed);
         return Ok(None);
     };
-    let start = Stamp::from_nanos(start);
+    let [start, end] = [start, end].map(Stamp::from_nanos);
+    let trace = u128::from_be_bytes(trace);
+    let parent = span.parent_span_id.try_into().map_or(0, u64::from_be_bytes);
     for pair in span.attributes {
         attribute(&mut kind, start, pair);
     }
-    if let SpanKind::Scheduler(scheduler) = &mut kind {
-        let status = span.status.unwrap_or_default();
-        scheduler.is_aborted = status.code() == StatusCode::Error;
+    match &mut kind {
+        SpanKind::Root(root) => {
+            root.trace = Some(trace);
+            root.parent = Some(parent).filter(|id| *id != 0);
+            root.received = Some(start);
+            root.finished = Some(end);
+        }
+        SpanKind::Scheduler(scheduler) => {
+            let status = span.status.unwrap_or_default();
+            scheduler.is_aborted = status.code() == StatusCode::Error;
+        }
+        _ => {}
     }
     let retractions = span.events.iter().filter(|event| event.name == "retract");
     let retractions = u32::try_from(retractions.count()).unwrap_or(u32::MAX);
     let has_no_id = matches!(&kind, SpanKind::Router { request_id } if request_id.is_empty());
     Ok((!has_no_id).then(|| EngineSpan {
-        trace: u128::from_be_bytes(trace),
+        trace,
         id: u64::from_be_bytes(id),
-        parent: span.parent_span_id.try_into().map_or(0, u64::from_be_bytes),
+        parent,
         start,
-        end: Stamp::from_nanos(end),
+        end,
         kind,
         retractions,
     }))

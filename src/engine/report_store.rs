@@ -1,6 +1,6 @@
 //! Spans and log lines of engines that no row has claimed yet, in any order of arrival. Pure and bounded.
 //!
-//! A request is a root span. A scheduler's span has the root as its parent, and the stages have the scheduler's; each may
+//! A request is a root span, and so is a log line, alone in its trace. A scheduler's span has the root as its parent, and the stages have the scheduler's; each may
 //! arrive first. Of several schedulers (tensor- and pipeline-parallel ranks) the lowest rank counts. One trace may hold
 //! several requests: choices of `n > 1`, retries, or whatever else a client sends in it.
 
@@ -27,23 +27,14 @@ pub struct ReportStore {
 /// A report that may belong to a row: what was reported of one request so far.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What it was assembled from.
-    pub origin: Origin,
+    /// The trace and span id of the root span that it was assembled from, with those below it.
+    pub origin: (u128, u64),
     /// When the last part of it arrived, on our clock.
     pub arrived: Stamp,
     /// Whether all parts that are needed have arrived.
     pub is_complete: bool,
     /// The report.
     pub report: EngineReport,
-}
-
-/// What a candidate was assembled from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
-    /// A root span and those below it: trace and span id.
-    Request(u128, u64),
-    /// The log line with this entry number.
-    LogLine(u64),
 }
 
 /// What an item is found by.
@@ -60,8 +51,6 @@ enum Key {
 enum Item {
     /// A span, under its trace.
     Span(EngineSpan),
-    /// A log line, under its engine id.
-    LogLine(Box<EngineReport>),
     /// The trace that holds the root or router's span with this key.
     InTrace(u128),
 }
@@ -106,31 +95,11 @@ impl ReportStore {
             .add(key, Item::Span(span), now, MAX_SPANS_OF_TRACE);
     }
 
-    /// Adds a log line.
-    pub fn add_log_line(&mut self, report: EngineReport, now: Stamp) {
-        if let Some(rid) = report.rid.as_deref() {
-            let key = Key::Id(rid.into());
-            let line = Item::LogLine(Box::new(report));
-            self.items.add(key, line, now, MAX_PER_ID);
-        }
-    }
-
     /// Returns what spans and log lines report under an engine id. Of a pair, the server that answered counts.
     pub fn by_rid(&self, rid: &str) -> Vec<Candidate> {
         let key = Key::Id(rid.into());
         let has_rid = |root: &EngineReport| root.rid.as_deref() == Some(rid) && is_answering(root);
-        let mut found = self.requests(&key, has_rid);
-        let entries = self.items.get(&key).iter();
-        found.extend(entries.filter_map(|entry| match &entry.value {
-            Item::LogLine(report) => Some(Candidate {
-                origin: Origin::LogLine(entry.number),
-                arrived: entry.arrived,
-                is_complete: true,
-                report: EngineReport::clone(report),
-            }),
-            _ => None,
-        }));
-        found
+        self.requests(&key, has_rid)
     }
 
     /// Returns the complete requests below a router's span with this `x-request-id`.
@@ -184,31 +153,24 @@ impl ReportStore {
         self.remove(&self.assemble(trace, id));
     }
 
-    /// Removes the spans or line of a candidate that a row has claimed.
+    /// Removes the spans of a candidate that a row has claimed.
     pub fn remove(&mut self, candidate: &Candidate) {
-        let (report, origin) = (&candidate.report, candidate.origin);
+        let (report, (trace, id)) = (&candidate.report, candidate.origin);
         let room = report.room.filter(|_| report.prefill.is_some());
         if let Some(prefill) = room.and_then(|room| self.prefill(room)) {
             self.remove(&prefill);
         }
-        let schedulers: Vec<u64> = match origin {
-            Origin::Request(trace, id) => {
-                let schedulers = self.schedulers(trace, id);
-                schedulers.map(|(_, span, _)| span.id).collect()
-            }
-            Origin::LogLine(_) => Vec::new(),
-        };
-        let is_claimed = |entry: &Entry<Item>| match (&entry.value, origin) {
-            (Item::Span(span), Origin::Request(_, id)) => {
+        let schedulers = self.schedulers(trace, id);
+        let schedulers: Vec<u64> = schedulers.map(|(_, span, _)| span.id).collect();
+        let is_claimed = |entry: &Entry<Item>| match &entry.value {
+            Item::Span(span) => {
                 let is_root = span.id == id && span.root().is_some();
                 is_root || span.scheduler_of(id).is_some() || schedulers.contains(&span.parent)
             }
-            (Item::InTrace(of), Origin::Request(trace, _)) => *of == trace,
-            (Item::LogLine(_), Origin::LogLine(number)) => entry.number == number,
-            _ => false,
+            Item::InTrace(of) => *of == trace,
         };
         let rid = report.rid.as_deref().map(|rid| Key::Id(rid.into()));
-        let (room, trace) = (report.room.map(Key::Room), report.trace.map(Key::Trace));
+        let (room, trace) = (report.room.map(Key::Room), Some(Key::Trace(trace)));
         for key in [rid, room, trace].into_iter().flatten() {
             self.items.retain(&key, |entry| !is_claimed(entry));
         }
@@ -231,7 +193,6 @@ impl ReportStore {
         let dropped = self.items.evict(now, max_age).into_iter();
         dropped.filter_map(|item| match item {
             Item::Span(span) => span.root().map(|root| root.source),
-            Item::LogLine(report) => Some(report.source),
             Item::InTrace(_) => None,
         })
     }
@@ -257,10 +218,13 @@ impl ReportStore {
     /// Assembles a request from the spans that have arrived.
     fn assemble(&self, trace: u128, id: u64) -> Candidate {
         let mut candidate = Candidate {
-            origin: Origin::Request(trace, id),
+            origin: (trace, id),
             arrived: Stamp::from_nanos(i64::MIN),
             is_complete: false,
-            report: EngineReport::of(TimingSource::Trace),
+            report: EngineReport {
+                trace: Some(trace),
+                ..EngineReport::of(TimingSource::Trace)
+            },
         };
         let root = self.spans(trace).find_map(|(arrived, span)| {
             Some((arrived, span, span.root().filter(|_| span.id == id)?))
@@ -268,18 +232,15 @@ impl ReportStore {
         if let Some((arrived, span, root)) = root {
             let mut above = self.spans(trace).filter(|(_, of)| of.id == span.parent);
             candidate.arrived = arrived;
+            candidate.is_complete = root.source == TimingSource::Log;
             candidate.report = EngineReport {
-                parent: Some(span.parent).filter(|id| *id != 0),
                 request_id: above.find_map(|(_, span)| match &span.kind {
                     SpanKind::Router { request_id } => Some(request_id.to_string()),
                     _ => None,
                 }),
-                received: Some(span.start),
-                finished: Some(span.end),
                 ..root.clone()
             };
         }
-        candidate.report.trace = Some(trace);
         let works = self
             .schedulers(trace, id)
             .map(|(arrived, span, scheduler)| {

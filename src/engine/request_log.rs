@@ -5,13 +5,10 @@
 //! skipped while reading and never stored.
 
 use std::collections::{HashMap, HashSet};
-use std::convert::Infallible;
 use std::fs::{DirEntry, File};
-use std::io;
-use std::os::unix::fs::{DirEntryExt, FileExt};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 
 use crate::request::engine_report::EngineReport;
 use crate::request::field::Field;
@@ -19,15 +16,6 @@ use crate::request::meta_info::{LOG_LINE, MetaInfo};
 use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::sequence::TimingSource;
-use crate::telemetry::background_thread::BackgroundThread;
-
-/// The thread that follows a folder. Dropping it reads the last lines and ends it.
-#[derive(Debug)]
-pub struct Tail {
-    /// Stops the thread when dropped, so it stands before the thread.
-    _stop: Sender<Infallible>,
-    _thread: BackgroundThread,
-}
 
 /// A folder with logs, and how far they were read.
 #[derive(Debug)]
@@ -38,19 +26,13 @@ pub struct LogFolder {
     is_missing_logged: bool,
 }
 
-#[derive(Debug)]
+/// How far a log was read.
+#[derive(Debug, Default)]
 struct Followed {
-    offset: u64,
-    lines: Lines,
-}
-
-/// Parses one line after another, which arrive in pieces of any size.
-#[derive(Debug)]
-struct Lines {
-    scanner: Scanner,
-    found: Found,
-    /// Whether the current line is skipped, since its beginning was not read.
-    is_skipped: bool,
+    /// Where the first line begins whose end was not read: it is read again.
+    next_line: u64,
+    /// Where the bytes end that were read.
+    end: u64,
 }
 
 #[derive(Debug, Default)]
@@ -60,49 +42,23 @@ struct Found {
     meta: MetaInfo,
 }
 
-/// How often the folder is listed and its logs are read. It may hold a year of hourly files.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The maximum number of files read: those with the latest hours in their names. Older ones no longer grow.
 const MAX_FILES: usize = 16;
 const PREFIX: &[u8] = b"sglang-request-metrics-";
 const SUFFIX: &[u8] = b".log";
-/// The number of bytes read at once.
+/// The number of bytes of a line that are held at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-impl Tail {
-    /// Starts to follow the logs of `folder`, which need not exist yet. `sink` gets each line's report; it must not wait.
-    ///
-    /// # Errors
-    /// The system provides no thread.
-    pub fn start(
-        folder: PathBuf,
-        sink: impl Fn(EngineReport) + Send + 'static,
-    ) -> io::Result<Tail> {
-        let (stop, stopped) = channel();
-        let mut folder = LogFolder::new(folder);
-        // Finds the ends of the logs now: the thread may begin later.
-        folder.poll();
-        let run = move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(POLL_INTERVAL) {
-                folder.poll().into_iter().for_each(&sink);
-            }
-            folder.poll().into_iter().for_each(&sink);
-        };
-        Ok(Tail {
-            _stop: stop,
-            _thread: BackgroundThread::spawn("engine-logs", run)?,
-        })
-    }
-}
-
 impl LogFolder {
-    /// Creates a folder that has not been read.
-    pub fn new(path: PathBuf) -> LogFolder {
-        LogFolder {
+    /// Skips the lines that the folder holds. It need not exist yet.
+    pub fn from_now(path: PathBuf) -> LogFolder {
+        let mut folder = LogFolder {
             path,
             logs: None,
             is_missing_logged: false,
-        }
+        };
+        folder.poll();
+        folder
     }
 
     /// Reads the lines written since the last call. Returns each line's report.
@@ -129,7 +85,7 @@ impl LogFolder {
         for (index, entry) in listed.iter().enumerate() {
             let log = logs.entry(entry.ino()).or_insert_with(|| match is_first {
                 true => Followed::from_end(&entry.path()),
-                false => Followed::from(0),
+                false => Followed::default(),
             });
             if index < MAX_FILES
                 && let Err(error) = log.read(&entry.path(), &mut reports)
@@ -143,37 +99,47 @@ impl LogFolder {
 }
 
 impl Followed {
-    fn from(offset: u64) -> Followed {
+    /// If a line has been begun there, its rest is no JSON object, or one without an id.
+    fn from_end(path: &Path) -> Followed {
+        let end = std::fs::metadata(path).map_or(0, |file| file.len());
         Followed {
-            offset,
-            lines: Lines::new(offset > 0),
+            next_line: end,
+            end,
         }
     }
 
-    /// Skips the last byte too: it ends a line, or a line whose beginning is not read goes on.
-    fn from_end(path: &Path) -> Followed {
-        let length = std::fs::metadata(path).map_or(0, |file| file.len());
-        Followed::from(length.saturating_sub(1))
-    }
-
+    /// Reads the lines that have been written. Adds the report of each.
     fn read(&mut self, path: &Path, reports: &mut Vec<EngineReport>) -> io::Result<()> {
         let found = std::fs::metadata(path)?;
         // Truncated.
-        if found.len() < self.offset {
-            *self = Followed::from(0);
+        if found.len() < self.end {
+            *self = Followed::default();
         }
         // Opening a pipe would wait for its writer.
-        if found.len() == self.offset || !found.is_file() {
+        if found.len() == self.end || !found.is_file() {
             return Ok(());
         }
-        let (file, mut buffer) = (File::open(path)?, vec![0; BUFFER_BYTES]);
+        let mut file = BufReader::with_capacity(BUFFER_BYTES, File::open(path)?);
+        let mut at = file.seek(SeekFrom::Start(self.next_line))?;
+        let mut line = (Scanner::new(&LOG_LINE), Found::default());
         loop {
-            let read = file.read_at(&mut buffer, self.offset)?;
-            if read == 0 {
+            let bytes = file.fill_buf()?;
+            if bytes.is_empty() {
+                self.end = at;
                 return Ok(());
             }
-            self.offset += read as u64;
-            self.lines.feed(&buffer[..read], reports);
+            let newline = memchr::memchr(b'\n', bytes);
+            let (scanner, found) = &mut line;
+            scanner.feed(&bytes[..newline.unwrap_or(bytes.len())], found);
+            let read = newline.map_or(bytes.len(), |at| at + 1);
+            file.consume(read);
+            at += read as u64;
+            if newline.is_some() {
+                self.next_line = at;
+                let is_whole = scanner.progress() == Progress::Whole;
+                reports.extend(found.report().filter(|_| is_whole));
+                line = (Scanner::new(&LOG_LINE), Found::default());
+            }
         }
     }
 }
@@ -191,43 +157,12 @@ impl Sink for Found {
     fn text(&mut self, _field: Field, _piece: &[u8]) {}
 }
 
-impl Lines {
-    /// Starts at the beginning of a line, or within one that `is_skipped`.
-    fn new(is_skipped: bool) -> Lines {
-        Lines {
-            scanner: Scanner::new(&LOG_LINE),
-            found: Found::default(),
-            is_skipped,
-        }
-    }
-
-    /// Parses the next piece of a file. Adds the report of each complete line.
-    fn feed(&mut self, mut bytes: &[u8], reports: &mut Vec<EngineReport>) {
-        while let Some(end) = memchr::memchr(b'\n', bytes) {
-            self.piece(bytes.get(..end).unwrap_or_default());
-            reports.extend(self.report());
-            *self = Lines::new(false);
-            bytes = bytes.get(end + 1..).unwrap_or_default();
-        }
-        self.piece(bytes);
-    }
-
-    fn piece(&mut self, bytes: &[u8]) {
-        if !self.is_skipped {
-            self.scanner.feed(bytes, &mut self.found);
-        }
-    }
-
-    /// Returns the report of the line that has ended.
+impl Found {
     fn report(&self) -> Option<EngineReport> {
-        let found = &self.found;
-        if self.is_skipped || self.scanner.progress() != Progress::Whole {
-            return None;
-        }
         Some(EngineReport {
-            rid: Some(found.id.clone()?),
-            output_tokens: found.tokens,
-            ..EngineReport::of_meta_info(TimingSource::Log, &found.meta, None)
+            rid: Some(self.id.clone()?),
+            output_tokens: self.tokens,
+            ..EngineReport::of_meta_info(TimingSource::Log, &self.meta, None)
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Writes `meta_info`: the members of 0.5.23 in their recorded order, and those of older versions according to their source code.
+//! Writes `meta_info`: the members of 0.5.23 in their recorded order, and those of older versions according to their source code,
+//! without what 0.5.12 no longer has and queuescope does not read. (0.4.0 had another order.)
 
 use std::fmt::Write as _;
 
@@ -76,23 +77,16 @@ macro_rules! members {
 }
 
 /// In the order in which they are written.
-static MEMBERS: [Member; 58] = members! {
-    "prompt_tokens"                     V040..=V040 All Always |event| Int(event.sequence.prompt_tokens());
-    "completion_tokens"                 V040..=V040 All Always |event| Int(event.sequence.generated());
-    "completion_tokens_wo_jump_forward" V040..=V040 All Always |event| Int(event.sequence.generated());
-    "cached_tokens"                     V040..=V040 All Always |event| Int(event.sequence.cached);
-    "finish_reason"                     V040..=V040 All Always finish_reason;
-    "id"                                V040..=V040 All Always |event| Json(event.sequence.rid_json.clone());
-
-    "id"                          V046..=V0523 All Always |event| Json(event.sequence.rid_json.clone());
-    "finish_reason"               V046..=V0523 All Always finish_reason;
+static MEMBERS: [Member; 43] = members! {
+    "id"                          V040..=V0523 All Always |event| Json(event.sequence.rid_json.clone());
+    "finish_reason"               V040..=V0523 All Always finish_reason;
 
     "weight_version"              V054..=V0523 NeverRan Always |_| Json("\"default\"".into());
     "e2e_latency"                 V046..=V0523 NeverRan Always |event| duration(Some(event.accepted.received), event.moments.finish);
     "weight_versions"             V0521..=V0523 NeverRan Always weight_versions;
-    "completion_tokens"           V046..=V0523 NeverRan Always |_| Int(0);
+    "completion_tokens"           V040..=V0523 NeverRan Always |_| Int(0);
 
-    "prompt_tokens"               V046..=V0523 Admitted Always |event| Int(event.sequence.prompt_tokens());
+    "prompt_tokens"               V040..=V0523 Admitted Always |event| Int(event.sequence.prompt_tokens());
     "weight_version"              V054..=V0523 Admitted Always |_| Json("\"default\"".into());
     "total_retractions"           V054..=V0510 Admitted Always |event| Int(event.sequence.retractions.len() as u32);
     "num_retractions"             V0512..=V0523 Admitted Always |event| Int(event.sequence.retractions.len() as u32);
@@ -102,16 +96,11 @@ static MEMBERS: [Member; 58] = members! {
     "prefill_finished_time"       V0510..=V0523 Admitted Timed |event| at(event.sequence.prefill_end().filter(|_| !event.decodes_only()));
     "queue_time"                  V055..=V0512 Admitted Timed queue_time_since_retraction;
     "queue_time"                  V0521..=V0523 Admitted Timed |event| Float(queue_time(event.sequence));
-    "prefill_delay"               V055..=V055 Admitted Timed |_| Float(0.0);
-    "prefill_launch_delay"        V056..=V057 Admitted Timed |_| Float(0.0);
-    "prefill_waiting_latency"     V0510..=V0510 Admitted Timed |_| Float(0.0);
-    "prefill_latency"             V055..=V055 Admitted Timed |event| duration(event.moments.queue_end, event.sequence.prefill_end());
-    "prefill_launch_latency"      V056..=V0510 Admitted Timed |event| duration(event.moments.queue_end, event.sequence.prefill_end());
     "prefill_finished_ts"         V057..=V057 Admitted Timed |event| at(event.sequence.prefill_end());
     "reasoning_tokens"            V0510..=V0523 Admitted Always |_| Int(0);
 
-    "completion_tokens"           V046..=V0523 Admitted Always |event| Int(event.sequence.generated());
-    "cached_tokens"               V046..=V0523 Admitted Always |event| Int(event.sequence.cached);
+    "completion_tokens"           V040..=V0523 Admitted Always |event| Int(event.sequence.generated());
+    "cached_tokens"               V040..=V0523 Admitted Always |event| Int(event.sequence.cached);
     "weight_versions"             V0521..=V0523 Last Always weight_versions;
     "cached_tokens_details"       V0510..=V0523 Admitted Always cached_details;
     "dp_rank"                     V0510..=V0523 Admitted Always |_| Json("null".into());
@@ -125,8 +114,6 @@ static MEMBERS: [Member; 58] = members! {
     "e2e_latency"                 V046..=V0523 Last Always |event| duration(Some(event.accepted.received), event.moments.finish);
     "request_received_ts"         V055..=V0523 Last Timed |event| at(Some(event.accepted.received));
     "first_token_latency"         V0521..=V0523 Last Timed |event| optional(between(Some(event.accepted.received), event.moments.first_token));
-    "request_scheduled_ts"        V055..=V055 Last Timed |event| at(Some(event.accepted.dispatched));
-    "request_sent_to_scheduler_ts" V056..=V057 Last Timed |event| at(Some(event.accepted.dispatched));
     "api_server_dispatch_finish_ts" V0510..=V0523 Last Timed |event| at(Some(event.accepted.dispatched));
     "prefill_finished_ts"         V055..=V056 Last Metrics |event| at(event.moments.first_token);
     "response_sent_ts"            V055..=V055 Last Timed |event| at(event.moments.first_sent);
@@ -135,9 +122,7 @@ static MEMBERS: [Member; 58] = members! {
     "request_finished_ts"         V0510..=V0523 Last Timed |event| at(event.moments.finish);
     "forward_time"                V055..=V055 Last Timed |event| duration(event.moments.queue_end, event.moments.finish);
     "inference_time"              V056..=V0510 Last Timed |event| duration(event.moments.queue_end, event.moments.finish);
-    "decode_throughput"           V055..=V0510 Last Metrics |event| throughput(event, event.sequence.generated());
-    "decode_throughput"           V0512..=V0523 Last Metrics |event| throughput(event, event.sequence.generated().saturating_sub(1));
-    "time_per_token"              V055..=V055 Last Metrics |event| time_per_token(event.sequence);
+    "decode_throughput"           V0512..=V0523 Last Metrics throughput;
 
     "response_sent_ts"            V055..=V055 First Always |event| at(Some(event.first_sent));
     "response_sent_to_client_ts"  V056..=V0523 First Always |event| at(Some(event.first_sent));
@@ -277,18 +262,13 @@ fn queue_time_since_retraction(event: &Event<'_>) -> Value {
     })
 }
 
-/// `steps`: before 0.5.12 the first token was counted too.
-fn throughput(event: &Event<'_>, steps: u32) -> Value {
+fn throughput(event: &Event<'_>) -> Value {
+    let steps = event.sequence.generated().saturating_sub(1);
     let decode = between(event.moments.first_token, event.moments.finish);
     let rate = decode.map(|decode| f64::from(steps) / decode);
     // With `--instant`, decode takes no time.
     let rate = rate.map(|rate| if rate.is_finite() { rate } else { 0.0 });
     optional(rate.filter(|_| steps > 0 && !event.accepted.is_reported_at_end()))
-}
-
-fn time_per_token(sequence: &Sequence) -> Value {
-    let decode = between(sequence.moments.first_token, sequence.moments.finish);
-    optional(decode.map(|decode| decode / f64::from(sequence.generated())))
 }
 
 /// Seconds between two timestamps, as the difference of the printed floats: adding it to one gives the other exactly.

@@ -114,12 +114,15 @@ impl Responder {
     }
 
     /// Applies an update to its sequence; when that ends, sends its spans and, if the client is still there, writes its log line.
+    /// Without a client no prefill server is told of reserved memory: the request is about to be aborted.
     /// Returns whether an event reports the update to the client.
     fn apply(&mut self, update: &Update, has_client: bool) -> bool {
         let accepted = &mut self.accepted;
         let is_reported_at_end = accepted.is_reported_at_end();
         let sequence = &mut accepted.request.sequences[update.index];
-        if let (EventKind::Reserved, Some(bootstrap)) = (update.kind, &sequence.bootstrap) {
+        if let (true, EventKind::Reserved, Some(bootstrap)) =
+            (has_client, update.kind, &sequence.bootstrap)
+        {
             let reserved = (sequence.id, *update);
             let (shared, sender) = (accepted.shared.clone(), self.update_sender.clone());
             let bootstrap = bootstrap.clone();
@@ -251,5 +254,41 @@ impl Drop for Responder {
             moments,
             outcome,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::sim::config::Config;
+    use crate::sim::engine::Profile;
+    use crate::sim::server::Sim;
+
+    #[tokio::test]
+    async fn no_prefill_server_is_told_of_memory_for_a_client_that_has_left() {
+        let mut config = Config {
+            port: 0,
+            profile: Profile::bare(),
+            ..Config::default()
+        };
+        config.disaggregation.disaggregation_mode = Mode::Decode;
+        let sim = Sim::start(config, Clock::system()).unwrap();
+        let shared = sim.shared.clone();
+        let body = json!({
+            "text": "a", "bootstrap_host": "127.0.0.1", "bootstrap_port": 1, "bootstrap_room": 1,
+        });
+        let body = body.to_string();
+        let request = GenerationRequest::parse(Endpoint::Generate, body.as_bytes(), &shared.config);
+        let now = shared.clock.now();
+        let reply = Responder::start(shared, request.unwrap(), HeaderMap::new(), now);
+        assert_eq!(reply.updates.len(), 2, "queued and reserved");
+        let tasks = || Handle::current().metrics().num_alive_tasks();
+        let before = tasks();
+        drop(reply);
+        assert_eq!(tasks(), before);
     }
 }

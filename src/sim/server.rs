@@ -37,7 +37,7 @@ const BACKLOG: i32 = 4_096;
 /// A running simulated server. Dropping it shuts it down, as [`Sim::shutdown`] does.
 #[derive(Debug)]
 pub struct Sim {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     stop: CancellationToken,
 }
 

@@ -144,10 +144,8 @@ impl EngineLogs {
 
     /// Begins with the lines that are written from now on: earlier ones are not of this run.
     pub(super) fn begin(folder: &Path) -> EngineLogs {
-        let mut folder = LogFolder::new(folder.to_owned());
-        folder.poll();
         EngineLogs {
-            folder,
+            folder: LogFolder::from_now(folder.to_owned()),
             table: JoinTable::new(MAX_WAITING),
             last_read: Stamp::from_nanos(0),
             ready: Vec::new(),

@@ -1,6 +1,7 @@
 //! Which report each waiting row gets.
 
 use super::*;
+use crate::engine::join::MatchStrength;
 use crate::engine::otlp::{Scheduler, SpanKind, Stage};
 use crate::request::attempt::{Attempt, SpanId};
 use crate::request::endpoint::Endpoint;
@@ -88,11 +89,6 @@ fn spans(report: &EngineReport) -> Vec<EngineSpan> {
         kind,
         retractions: 0,
     };
-    let root = EngineReport {
-        rid: report.rid.clone(),
-        output_tokens: report.output_tokens,
-        ..EngineReport::of(TRACED)
-    };
     let mut spans = vec![
         span(first + 1, first, SpanKind::Scheduler(Scheduler::default())),
         span(first + 2, first + 1, SpanKind::Stage(Stage::Waiting)),
@@ -104,7 +100,12 @@ fn spans(report: &EngineReport) -> Vec<EngineSpan> {
         let request_id = name.as_str().into();
         spans.push(span(parent, 0, SpanKind::Router { request_id }));
     }
-    if root.rid.is_some() {
+    if report.rid.is_some() {
+        let root = EngineReport {
+            parent: Some(parent),
+            request_id: None,
+            ..report.clone()
+        };
         spans.push(span(first, parent, SpanKind::Root(Box::new(root))));
     }
     spans
@@ -147,11 +148,17 @@ fn table_with(rows: Vec<Row>) -> JoinTable {
     table
 }
 
+fn is_certain(of: &Match) -> bool {
+    of.strength < MatchStrength::Alone
+}
+
 /// The matches of a released request: row, engine id, and whether they are certain.
 fn matches<'a>(joined: &'a Joined) -> Vec<(usize, &'a str, bool)> {
     let rid = |of: &'a Match| of.candidate.report.rid.as_deref().unwrap_or("");
     let matches = joined.matches.iter();
-    matches.map(|of| (of.row, rid(of), of.is_certain)).collect()
+    matches
+        .map(|of| (of.row, rid(of), is_certain(of)))
+        .collect()
 }
 
 /// What is released at the deadline of a request, before which these reports came.
@@ -323,6 +330,20 @@ fn two_waiting_requests_with_one_id_get_their_own_reports() {
 }
 
 #[test]
+fn two_requests_with_one_id_get_one_each_of_the_log_lines_that_are_read_at_once() {
+    let mut table = JoinTable::new(8);
+    for trace in [TRACE, TRACE + 1] {
+        let waits = table.add(sent_at("x", trace, 0), TimingSource::Log, 9);
+        assert!(waits.is_none());
+    }
+    for _ in 0..2 {
+        table.add_log_line(log_line(report("x")), at(1));
+    }
+    let released = [1, 2, 3].map(|now| table.take_ready(at(now)).len());
+    assert_eq!(released, [1, 1, 0]);
+}
+
+#[test]
 fn the_routers_span_may_arrive_last() {
     let mut table = table_with(sent_at("x", TRACE, 0));
     let mut spans = spans(&named(in_other_trace("x")));
@@ -346,7 +367,7 @@ fn at_the_deadline_the_only_report_with_a_servers_id_is_taken_though_its_trace_d
         }
         table.add_waiting(sent_at(rid, TRACE, 1), 9);
         let out = table.take_ready(at(9));
-        let own = Vec::from_iter(out[0].matches.iter().map(|of| of.is_certain));
+        let own = Vec::from_iter(out[0].matches.iter().map(is_certain));
         (own, table.receive(in_other_trace(rid), at(10)).0)
     };
     // One with an id that a client may have chosen may be another request's.

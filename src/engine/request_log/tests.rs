@@ -2,9 +2,20 @@
 
 use std::fs;
 use std::io::Write;
+use std::sync::Arc;
 
 use super::*;
-use crate::clock::{NANOS, Stamp};
+use crate::clock::{Clock, NANOS, Stamp};
+use crate::engine::join::EndedRequest;
+use crate::engine::join_table::JoinTable;
+use crate::engine::joiner::{JoinOutput, Joiner};
+use crate::request::endpoint::Endpoint;
+use crate::request::outcome::Outcome;
+use crate::request::row::Row;
+use crate::request::timeline::Side;
+use crate::telemetry::Telemetry;
+use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::queue::Queue;
 
 const HOUR: &str = "sglang-request-metrics-20261122_07.log";
 const NEXT: &str = "sglang-request-metrics-20261122_08.log";
@@ -39,7 +50,11 @@ impl Logs {
 
     fn without_folder() -> Logs {
         let root = tempfile::tempdir().unwrap();
-        let folder = LogFolder::new(root.path().join("logs"));
+        let folder = LogFolder {
+            path: root.path().join("logs"),
+            logs: None,
+            is_missing_logged: false,
+        };
         Logs { root, folder }
     }
 
@@ -190,4 +205,48 @@ fn a_listing_that_fails_changes_nothing() {
     show();
     logs.append(NEXT, &line("b", 0));
     assert_eq!(logs.ids(), ["b"]);
+}
+
+#[test]
+fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
+    let clock = Clock::system();
+    let now = clock.now();
+    let later = now.plus_seconds(60.0);
+    // The last requests have waited long enough when the end has come.
+    for (next_read, end) in [(now, later), (later, now)] {
+        let mut logs = Logs::new();
+        logs.ids();
+        logs.append(HOUR, &line("a", 0));
+        let row = Row {
+            engine_id: Some("a".into()),
+            outcome: Some(Outcome::Ok),
+            ..Row::new(Side::Front, Endpoint::Chat, "q".into())
+        };
+        let mut table = JoinTable::new(1);
+        let waiting = EndedRequest {
+            rows: vec![row],
+            expected_source: TimingSource::Log,
+            at: now,
+            deadline: later,
+        };
+        table.add_request(waiting).unwrap();
+        let metrics = Metrics::new().unwrap();
+        let joiner = Joiner {
+            inbox: Queue::new(1).1,
+            output: JoinOutput {
+                telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true)),
+                clocks: Arc::default(),
+                metrics: metrics.clone(),
+                roles: Arc::default(),
+            },
+            clock: clock.clone(),
+            table,
+            logs: Some(logs.folder),
+            next_read,
+            end: Some(end),
+        };
+        joiner.run();
+        let joined = metrics.engine_joins.with(&["log", "joined"]).get();
+        assert_eq!(joined, 1, "{next_read:?}");
+    }
 }

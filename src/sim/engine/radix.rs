@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use slab::Slab;
+
 /// The index of a node of the tree: the end of a prefix.
 pub(super) type Node = usize;
 
 /// The tree. It holds only token ids, so its size is bounded by the KV cache's capacity.
 #[derive(Debug)]
 pub(super) struct Radix {
-    nodes: Vec<Edge>,
-    unused: Vec<Node>,
+    nodes: Slab<Edge>,
     /// Unlocked leaves, the least recently used first.
     leaves: BTreeSet<(u64, Node)>,
     /// The number of lookups so far, as a logical clock.
@@ -38,8 +39,7 @@ pub(super) const ROOT: Node = 0;
 impl Radix {
     pub(super) fn new() -> Radix {
         Radix {
-            nodes: vec![Edge::default()],
-            unused: Vec::new(),
+            nodes: Slab::from_iter([(ROOT, Edge::default())]),
             leaves: BTreeSet::new(),
             uses: 0,
             tokens: 0,
@@ -84,7 +84,7 @@ impl Radix {
         let Some(first) = rest.first() else {
             return parent;
         };
-        let leaf = self.add(Edge {
+        let leaf = self.nodes.insert(Edge {
             parent,
             tokens: rest.to_vec(),
             used: self.uses,
@@ -135,8 +135,7 @@ impl Radix {
             let Some((_, leaf)) = self.leaves.pop_first() else {
                 break;
             };
-            let edge = std::mem::take(&mut self.nodes[leaf]);
-            self.unused.push(leaf);
+            let edge = self.nodes.remove(leaf);
             evicted += edge.tokens.len() as u64;
             let parent_edge = &mut self.nodes[edge.parent];
             parent_edge.children.remove(&edge.tokens[0]);
@@ -155,7 +154,7 @@ impl Radix {
         let tokens = std::mem::replace(&mut edge.tokens, rest);
         let (parent, locks, used) = (edge.parent, edge.locks, edge.used);
         let (first, next) = (tokens[0], edge.tokens[0]);
-        let upper = self.add(Edge {
+        let upper = self.nodes.insert(Edge {
             parent,
             tokens,
             children: HashMap::from([(next, child)]),
@@ -165,15 +164,6 @@ impl Radix {
         self.nodes[child].parent = upper;
         self.nodes[parent].children.insert(first, upper);
         upper
-    }
-
-    fn add(&mut self, edge: Edge) -> Node {
-        if let Some(node) = self.unused.pop() {
-            self.nodes[node] = edge;
-            return node;
-        }
-        self.nodes.push(edge);
-        self.nodes.len() - 1
     }
 }
 
@@ -220,7 +210,7 @@ mod tests {
             }
             locks.into_iter().for_each(|(node, _)| tree.unlock(node));
             tree.evict(u64::MAX);
-            prop_assert_eq!((tree.tokens, tree.nodes.len() - tree.unused.len()), (0, 1));
+            prop_assert_eq!((tree.tokens, tree.nodes.len()), (0, 1));
         }
     }
 }

@@ -202,7 +202,7 @@ metrics! {
     engine_joins: IntCounter = "queuescope_engine_joins_total", &["source", "outcome"];
         "Sequences in engines' traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
         written before, with nothing: raise `wait_s`), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
-        ran), `no_room` (batches of spans, lines).";
+        ran), `no_room` (batches of spans).";
     engine_waiting: IntGauge = "queuescope_engine_waiting", &[];
         "Requests that have ended and wait for the engine's trace or log.";
     trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
