@@ -50,7 +50,7 @@ const ROOM: Rule = scalar(Field::BootstrapRoom);
 static ROOMS: Rule = ROOM;
 
 /// Text, or a list of parts: `{"type": "text", "text": …}`.
-pub(super) const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
+const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
 static PART: Rule = Rule {
     text: Some(Field::Prompt),
     ..members(&[("text", text(Field::Prompt))])
