@@ -9,7 +9,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::stamps::Stamps;
-use crate::request::timeline::{Period, Side};
+use crate::request::timeline::{Period, Relation, Side};
 
 /// The offset of a clock from the true time at [`START`] in nanoseconds, and its drift from then on in ppm.
 type Skew = (i64, i64);
