@@ -5,20 +5,25 @@ use crate::offset::{Offset, OffsetBound, OffsetTable};
 
 use super::columns::Row;
 use super::stamps::Stamps;
-use super::timeline::{ClockOf, Moment, Relation};
+use super::timeline::{ClockOf, Moment, Relation, Side};
 
-/// Learns from an exchange with another process, if its stamps are known, and relates its clock to ours, which is named `own`. `sent`,
-/// `head`: when we sent the request and had read the response's head.
+/// Learns from an exchange with another process, if its stamps are known, and relates its clock to ours.
 pub fn relate_process(
     rows: &mut [Row],
     clocks: &mut OffsetTable,
     (clock, stamps): (ClockOf, Option<&Stamps>),
-    own: &str,
-    [sent, head]: [Option<Stamp>; 2],
 ) {
+    let Some((stamps, first)) = stamps.zip(rows.first()) else {
+        return;
+    };
+    let sent = match first.timeline.side() {
+        Side::Traffic => Moment::Sent,
+        Side::Front | Side::Hop => Moment::Forwarded,
+    };
+    let [sent, head] = [sent, Moment::ResponseHead].map(|moment| first.timeline.raw(moment));
     // The observer has related stamps of our own clock.
-    let stamps = stamps.filter(|stamps| stamps.clock != own);
-    let Some((stamps, from)) = stamps.zip(sent.or(head)) else {
+    let is_own = first.timeline.relation(clock) == Relation::Same;
+    let Some(from) = sent.or(head).filter(|_| !is_own) else {
         return;
     };
     let there = sent.zip(stamps.arrival);

@@ -4,31 +4,20 @@ use crate::engine::join_table::Joined;
 use crate::offset::OffsetTable;
 use crate::request::clocks::{name_engine_clock, relate_engine, relate_process};
 use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Moment};
+use crate::request::timeline::ClockOf;
 
 use super::client::Exchange;
 
 /// The offsets of other clocks, as known from the exchanges so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Clocks {
-    own: String,
     processes: OffsetTable,
     engines: OffsetTable,
 }
 
 impl Clocks {
-    /// No offset is known yet; `own` is the name of the generator's clock.
-    pub(super) fn new(own: String) -> Clocks {
-        Clocks {
-            own,
-            processes: OffsetTable::default(),
-            engines: OffsetTable::default(),
-        }
-    }
-
     /// Learns from an exchange that has ended, and returns its rows with their clocks related.
     pub(super) fn relate(&mut self, exchange: Exchange) -> Vec<Row> {
-        let ours = [Moment::Sent, Moment::ResponseHead].map(|moment| exchange.at(moment));
         let Exchange {
             mut rows, stamps, ..
         } = exchange;
@@ -36,7 +25,7 @@ impl Clocks {
         let hop = front.and_then(|front| front.hop.as_deref());
         // The hop, too, read the request after our send, and wrote its stamps before we read the response.
         for process in [(ClockOf::Front, front), (ClockOf::Hop, hop)] {
-            relate_process(&mut rows, &mut self.processes, process, &self.own, ours);
+            relate_process(&mut rows, &mut self.processes, process);
         }
         name_engine_clock(&mut rows, hop.or(front));
         relate_engine(&mut rows, &mut self.engines, true);

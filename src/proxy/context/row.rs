@@ -92,7 +92,7 @@ impl Context {
         }
         let ended = self.response_end.unwrap_or(now);
         let mut rows = observer.finish(end.clone(), ended);
-        self.relate_clocks(&mut rows, head);
+        self.relate_clocks(&mut rows);
         if let Some((host, outcome)) = decode {
             for row in &mut rows {
                 if let Some(error) = &mut row.error {
@@ -156,13 +156,11 @@ impl Context {
     }
 
     /// Relates the clocks of hop and engine to ours, where their offsets are known.
-    fn relate_clocks(&self, rows: &mut [Row], response_head: Option<Stamp>) {
+    fn relate_clocks(&self, rows: &mut [Row]) {
         let clocks = &mut *self.shared.clocks.lock();
-        let own_clock = &self.shared.clock_name;
         let hop = self.so_far.hop.as_deref();
-        let hop = hop.filter(|hop| hop.clock != *own_clock);
-        let ours = [self.so_far.forwarded, response_head];
-        relate_process(rows, clocks, (ClockOf::Hop, hop), own_clock, ours);
+        let hop = hop.filter(|hop| hop.clock != self.shared.clock_name);
+        relate_process(rows, clocks, (ClockOf::Hop, hop));
         name_engine_clock(rows, hop);
         relate_engine(rows, clocks, true);
     }
