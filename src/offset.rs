@@ -66,21 +66,6 @@ impl OffsetBound {
             least: theirs.nanos_since(ours),
         }
     }
-
-    /// From a request and its response, as far as the times are known: we sent at `sent` and had read the response by `read`; the other
-    /// side had received the request by `arrived` and responded at `responded`.
-    pub fn of_exchange(
-        sent: Option<Stamp>,
-        arrived: Option<Stamp>,
-        responded: Option<Stamp>,
-        read: Option<Stamp>,
-    ) -> Vec<OffsetBound> {
-        let there = sent.zip(arrived);
-        let back = read.zip(responded);
-        let there = there.map(|(ours, theirs)| OffsetBound::of_sent(ours, theirs));
-        let back = back.map(|(ours, theirs)| OffsetBound::of_received(ours, theirs));
-        there.into_iter().chain(back).collect()
-    }
 }
 
 /// The interval that contains the offset of one other clock. Of fixed size, about 1.8 KB.
@@ -216,8 +201,9 @@ const CAPACITY: usize = 1024;
 
 impl OffsetTable {
     /// Adds bounds on the offset of the clock `key`; without any, there is no entry.
-    pub fn add(&mut self, key: &str, bounds: &[OffsetBound]) {
-        if bounds.is_empty() {
+    pub fn add(&mut self, key: &str, bounds: impl IntoIterator<Item = OffsetBound>) {
+        let mut bounds = bounds.into_iter().peekable();
+        if bounds.peek().is_none() {
             return;
         }
         if self.clocks.len() >= CAPACITY && !self.clocks.contains_key(key) {
@@ -225,7 +211,7 @@ impl OffsetTable {
             other.and_then(|other| self.clocks.remove(&other));
         }
         let filter = self.clocks.entry(key.to_owned()).or_default();
-        bounds.iter().for_each(|bound| filter.add(*bound));
+        bounds.for_each(|bound| filter.add(bound));
     }
 
     /// The offset of the clock `key` from one time to another; see [`OffsetFilter::offset_over`].

@@ -5,6 +5,7 @@
 pub mod attempt;
 pub mod body_timing;
 pub mod cell;
+pub mod clocks;
 pub mod column;
 pub mod columns;
 pub mod csv;

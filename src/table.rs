@@ -137,9 +137,9 @@ impl Table {
         }
     }
 
-    /// Nanoseconds from one time column to another.
+    /// Nanoseconds from one time column to another; `None` also if they are centuries apart.
     pub fn between(&self, from: ColumnId, to: ColumnId, row: usize) -> Option<i64> {
-        Some(self.integer(to, row)? - self.integer(from, row)?)
+        self.integer(to, row)?.checked_sub(self.integer(from, row)?)
     }
 
     /// A text; empty if the cell is. Booleans are the texts `True` and `False`.

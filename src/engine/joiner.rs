@@ -8,16 +8,16 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
-use crate::request::observer::{self, engine_bounds, engine_window};
+use crate::request::clocks::relate_engine;
 use crate::request::roles::Roles;
 use crate::request::row::Row;
 use crate::request::sequence::{MissingReason, TimingSource};
-use crate::request::timeline::{ClockOf, Moment, Relation};
+use crate::request::timeline::Moment;
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::Queued;
 
-use super::join::{EndedRequest, Match, MatchStrength};
+use super::join::{EndedRequest, MatchStrength};
 use super::join_table::{JoinTable, Joined};
 use super::otlp::EngineSpan;
 use super::request_log::LogFolder;
@@ -190,7 +190,11 @@ impl Joined {
                 (false, _) => Some(MissingReason::NoSpans),
             };
         }
-        relate(&mut rows, &matches, clocks);
+        if !matches.is_empty() {
+            // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
+            let are_certain = matches.iter().all(|of| of.strength < MatchStrength::Alone);
+            relate_engine(&mut rows, clocks, are_certain);
+        }
         if let [first, others @ ..] = &mut rows[..] {
             for row in others {
                 row.prefill_host.clone_from(&first.prefill_host);
@@ -199,22 +203,6 @@ impl Joined {
             }
         }
         rows
-    }
-}
-
-/// Relates the engine's clock to ours, with the bounds that the reports give.
-fn relate(rows: &mut [Row], matches: &[Match], clocks: &mut OffsetTable) {
-    let first = rows.first();
-    let clock = first.and_then(|row| row.internal.engine_clock.clone());
-    let (Some(clock), Some(window), [_, ..]) = (clock, engine_window(rows), matches) else {
-        return;
-    };
-    // A report that may be of an earlier attempt at another server, or of another request with the same id, gives no bound.
-    if matches.iter().all(|of| of.strength < MatchStrength::Alone) {
-        clocks.add(&clock, &engine_bounds(rows));
-    }
-    if let Some(offset) = clocks.get_over(&clock, window) {
-        observer::relate(rows, ClockOf::Engine, Relation::Apart(offset));
     }
 }
 

@@ -297,10 +297,10 @@ fn there_are_no_more_clocks_than_that_and_the_newest_is_one_of_them() {
         OffsetBound::of_sent(at, at),
         OffsetBound::of_received(at, at),
     ];
-    (0..CAPACITY).for_each(|key| table.add(&key.to_string(), &known));
-    table.add("nothing is known of it", &[]);
+    (0..CAPACITY).for_each(|key| table.add(&key.to_string(), known));
+    table.add("nothing is known of it", []);
     for key in ["0", "new"] {
-        table.add(key, &known);
+        table.add(key, known);
         assert!(table.get_over(key, (at, at)).is_some(), "{key}");
         assert_eq!(table.clocks.len(), CAPACITY);
     }

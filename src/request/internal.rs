@@ -42,7 +42,7 @@ pub struct Internal {
     pub stall_nanos: i64,
     /// When the server wrote its first output, on its own clock, and when that was read.
     pub first_write: Option<(Stamp, Stamp)>,
-    /// The key of the engine's clock in a proxy's offsets.
+    /// The name of the engine's clock; only in a request's first row.
     pub engine_clock: Option<String>,
 }
 

@@ -4,7 +4,6 @@
 //! cannot read stays unknown in the row.
 
 use crate::clock::Stamp;
-use crate::offset::OffsetBound;
 
 pub use super::outcome::End;
 
@@ -250,43 +249,4 @@ impl Observer {
         }
         rows
     }
-}
-
-/// Sets the relation of another clock to ours in every row of a request.
-pub fn relate(rows: &mut [Row], clock: ClockOf, relation: Relation) {
-    for row in rows {
-        row.timeline.relate(clock, relation);
-    }
-}
-
-/// Returns the bounds that a request puts on the engine's clock: the engine cannot have received what we sent before we sent it,
-/// and we cannot have read what it made before it made it.
-pub fn engine_bounds(rows: &[Row]) -> Vec<OffsetBound> {
-    let received = rows.iter().filter_map(|row| {
-        let created = row.timeline.raw(Moment::ServerCreated)?;
-        Some(OffsetBound::of_sent(row.timeline.last_send()?, created))
-    });
-    let made = rows.iter().filter_map(|row| {
-        let raw = |moment| row.timeline.raw(moment);
-        let first = || raw(Moment::ServerFirstToken).zip(raw(Moment::FirstToken));
-        // No token of a reply was seen: it was read when the engine had finished it.
-        let is_whole = row.message_whole == Some(true);
-        let last = || raw(Moment::ServerFinish).zip(raw(Moment::Finish).filter(|_| is_whole));
-        let (made, read) = row.internal.first_write.or_else(first).or_else(last)?;
-        Some(OffsetBound::of_received(read, made))
-    });
-    received.chain(made).collect()
-}
-
-/// Returns when the engine's moments of a request were, on our clock: from our last send to the first token read, or to the end
-/// if none was. `None` if nothing is known to have been sent.
-pub fn engine_window(rows: &[Row]) -> Option<(Stamp, Stamp)> {
-    let from = rows.iter().filter_map(|row| row.timeline.last_send());
-    let from = from.min()?;
-    let to = rows.iter().filter_map(|row| {
-        let raw = |moment| row.timeline.raw(moment);
-        raw(Moment::FirstToken).or_else(|| raw(Moment::Finish))
-    });
-    let to = to.max().unwrap_or(from);
-    Some((from, to.max(from)))
 }

@@ -46,11 +46,14 @@ const SAMPLING: Rule = members(&[
     ("n", scalar(Field::SamplesPerPrompt)),
 ]);
 
+/// Of a list, one for each prompt. SGLang refuses one in which `n` differs; the other members may.
+static SAMPLINGS: Rule = members(&[("n", scalar(Field::SamplesPerPrompt))]);
+
 const ROOM: Rule = scalar(Field::BootstrapRoom);
 static ROOMS: Rule = ROOM;
 
 /// Text, or a list of parts: `{"type": "text", "text": …}`.
-pub(super) const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
+const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
 static PART: Rule = Rule {
     text: Some(Field::Prompt),
     ..members(&[("text", text(Field::Prompt))])
@@ -69,7 +72,7 @@ static PARAMS: Rule = members(&[
     ("max_completion_tokens", scalar(Field::MaxCompletionTokens)),
     ("max_output_tokens", scalar(Field::MaxTokens)),
     ("text", prompts()),
-    ("sampling_params", SAMPLING),
+    ("sampling_params", SAMPLING.or_elements(&SAMPLINGS)),
     ("prompt", prompts()),
     ("messages", elements(&MESSAGE)),
     ("input", text(Field::Prompt).or_elements(&MESSAGE)),

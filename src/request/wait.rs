@@ -33,7 +33,7 @@ const SEND_COLUMNS: [ColumnId; 5] = [
     ColumnId::arrival_time,
 ];
 /// A duration in a file may differ this much from that between its times, nanoseconds: each is rounded by itself.
-const ROUNDING_NANOS: i64 = 1_000;
+const ROUNDING_NANOS: u64 = 1_000;
 
 impl Wait {
     /// Returns the waits of a row, given its cells: the wait in the server queue, or those at the servers of a pair.
@@ -62,8 +62,8 @@ impl Wait {
             "raw" => None,
             _ => Some(0),
         };
-        let stay = stay(cell, shift);
-        let stay = stay.filter(|stay| (stay.waited() - nanos).abs() <= ROUNDING_NANOS);
+        let is_same = |stay: &Stay| stay.waited().abs_diff(nanos) <= ROUNDING_NANOS;
+        let stay = stay(cell, shift).filter(is_possible).filter(is_same);
         let exact = |stay: Stay| Stay {
             started: stay.queued + nanos,
             ..stay
@@ -80,7 +80,7 @@ impl Wait {
     /// is nobody's fault.
     fn at_pair<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
         let time = |column| whole(cell(column));
-        let after = |from: Option<i64>, column| Some(from? + time(column)?);
+        let after = |from: Option<i64>, column| from?.checked_add(time(column)?);
         let reserved = time(ColumnId::kv_reserved_time);
         let admitted = after(reserved, ColumnId::prefill_queue_time);
         let prefilled = after(admitted, ColumnId::prefill_time);
@@ -91,16 +91,17 @@ impl Wait {
         let queued = time(ColumnId::queue_time_start);
         let wait = |column, cause, queued: Option<i64>, ended: Option<i64>| {
             let nanos = time(column).filter(|nanos| *nanos >= 0)?;
-            let stay = queued.map(|queued| Stay {
+            let started = queued.and_then(|queued| queued.checked_add(nanos));
+            let stay = queued.zip(started).map(|(queued, started)| Stay {
                 queued,
-                started: queued + nanos,
-                first: queued + nanos,
+                started,
+                first: started,
                 ended: ended.unwrap_or(queued),
                 ..Stay::default()
             });
             Some(Wait {
                 nanos,
-                stay,
+                stay: stay.filter(is_possible),
                 shift: Some(0),
                 cause: Some(cause),
             })
@@ -168,7 +169,7 @@ impl Wait {
 
 /// Returns the stay at the server; `shift` is `None` if the proxy's clock does not compare with the server's.
 fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<Stay> {
-    let at = |column| Some(whole(cell(column))? + shift.unwrap_or(0));
+    let at = |column| whole(cell(column))?.checked_add(shift.unwrap_or(0));
     let started = at(ColumnId::queue_time_end)?;
     let tokens = |column| whole(cell(column)).unwrap_or(0).max(0) as u64;
     let prompt = tokens(ColumnId::actual_prompt_tokens);
@@ -182,9 +183,15 @@ fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option
     })
 }
 
+/// Whether its times are less than centuries apart.
+fn is_possible(stay: &Stay) -> bool {
+    let at = [stay.started, stay.ended];
+    at.iter().all(|at| at.checked_sub(stay.queued).is_some())
+}
+
 /// Returns when it left the server: by our own moments only if their clocks compare.
 fn ended<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<i64> {
-    let at = |column| Some(whole(cell(column))? + shift.unwrap_or(0));
+    let at = |column| whole(cell(column))?.checked_add(shift.unwrap_or(0));
     let ours = |column| at(column).filter(|_| shift.is_some());
     at(ColumnId::server_finish_time)
         .or_else(|| ours(ColumnId::finish_time))
@@ -236,6 +243,28 @@ mod tests {
             let stay = waits[0].stay.unwrap();
             assert_eq!((stay.queued, stay.started), (10, 15));
             assert_eq!(stay.ended, ended, "{state:?} {finished:?}");
+        }
+    }
+
+    #[test]
+    fn times_that_are_too_far_apart_give_no_stay() {
+        let far = |nanos: i64| Some(Stamp::from_nanos(nanos));
+        for (is_pair, queued, started, offset) in [
+            (None, i64::MIN, 1, 0),
+            (None, 1, i64::MAX, 7),
+            (Some(true), i64::MIN, 1, 0),
+            (Some(true), i64::MAX - 4, i64::MAX, 0),
+        ] {
+            let mut row = Sample::whole().row();
+            row.disaggregated = is_pair;
+            row.clock_state = Some(ClockState::Offset);
+            row.clock_offset = Some(offset);
+            row.queue_time_start = far(queued);
+            (row.queue_time_end, row.server_finish_time) = (far(started), far(started));
+            (row.pure_queue_time, row.decode_bootstrap_time) = (Some(9), Some(9));
+            let waits = Wait::all(&|column| (COLUMNS[column as usize].get)(&row));
+            let stays: Vec<_> = waits.iter().map(|wait| wait.stay).collect();
+            assert_eq!(stays, [None], "{is_pair:?} {queued} {started}");
         }
     }
 }

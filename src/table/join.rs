@@ -225,7 +225,7 @@ impl<'a> Joining<'a> {
             && at <= to.nanos().saturating_add(LOOKAHEAD_NANOS)
         {
             let bounds = self.bounds_of(row, hop);
-            self.offsets.add(self.process(hop), &bounds);
+            self.offsets.add(self.process(hop), bounds);
             self.added += 1;
         }
         self.offsets.get_over(self.process(hop), (from, to))

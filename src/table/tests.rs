@@ -49,6 +49,16 @@ fn appended_rows_keep_their_unreliable_clocks() {
     assert_eq!(table.unreliable_clocks, expected);
 }
 
+#[test]
+fn times_that_are_too_far_apart_are_not_related() {
+    let table = Table::of_lines([
+        "arrival_time=-9e9, finish_time=9e9",
+        "arrival_time=1, finish_time=3",
+    ]);
+    let nanos = |row| table.between(ColumnId::arrival_time, ColumnId::finish_time, row);
+    assert_eq!([0, 1].map(nanos), [None, Some(2 * NANOS)]);
+}
+
 /// Files in a folder of their own.
 struct Files(tempfile::TempDir);
 

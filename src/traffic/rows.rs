@@ -43,7 +43,7 @@ impl Recorder {
     /// Has recorded nothing yet.
     pub(super) fn new(clock: Clock, outputs: Outputs) -> Recorder {
         Recorder {
-            clocks: Clocks::new(clock.name()),
+            clocks: Clocks::default(),
             clock,
             outputs,
             in_memory: Vec::new(),

@@ -1,16 +1,16 @@
 //! The end of a request: its rows, with the clocks of hop and engine related to ours.
 
 use crate::clock::Stamp;
-use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{append_lost_server, failed_text};
 use crate::request::body_timing::BodyTiming;
-use crate::request::observer::{End, Observer, engine_bounds, engine_window, relate};
+use crate::request::clocks::{name_engine_clock, relate_engine, relate_process};
+use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stamps::Stamps;
-use crate::request::timeline::{ClockOf, Moment, Relation};
+use crate::request::timeline::{ClockOf, Moment};
 
 use super::{Context, outcome_of};
 
@@ -92,7 +92,7 @@ impl Context {
         }
         let ended = self.response_end.unwrap_or(now);
         let mut rows = observer.finish(end.clone(), ended);
-        self.relate_clocks(&mut rows, head, now);
+        self.relate_clocks(&mut rows);
         if let Some((host, outcome)) = decode {
             for row in &mut rows {
                 if let Some(error) = &mut row.error {
@@ -156,33 +156,13 @@ impl Context {
     }
 
     /// Relates the clocks of hop and engine to ours, where their offsets are known.
-    fn relate_clocks(&self, rows: &mut [Row], response_head: Option<Stamp>, now: Stamp) {
-        let mut clocks = self.shared.clocks.lock();
-        let own_clock = &self.shared.clock_name;
-        let (hop, forwarded) = (self.so_far.hop.as_deref(), self.so_far.forwarded);
-        let hop = hop.filter(|hop| hop.clock != *own_clock);
-        if let Some(hop) = hop {
-            let bounds = OffsetBound::of_exchange(forwarded, hop.arrival, hop.now, response_head);
-            clocks.add(&hop.clock, &bounds);
-            let at_hop = (forwarded.unwrap_or(now), response_head.unwrap_or(now));
-            if let Some(offset) = clocks.get_over(&hop.clock, at_hop) {
-                relate(rows, ClockOf::Hop, Relation::Apart(offset));
-            }
-        }
-        let host = rows.first().and_then(|row| row.host.as_deref());
-        let engine_clock =
-            host.map(|host| hop.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host)));
-        let engine = engine_clock.as_ref().and_then(|engine| {
-            clocks.add(engine, &engine_bounds(rows));
-            clocks.get_over(engine, engine_window(rows)?)
-        });
-        drop(clocks);
-        if let Some(offset) = engine {
-            relate(rows, ClockOf::Engine, Relation::Apart(offset));
-        }
-        for row in rows.iter_mut().filter(|_| self.shared.engine.is_some()) {
-            row.internal.engine_clock.clone_from(&engine_clock);
-        }
+    fn relate_clocks(&self, rows: &mut [Row]) {
+        let clocks = &mut *self.shared.clocks.lock();
+        let hop = self.so_far.hop.as_deref();
+        let hop = hop.filter(|hop| hop.clock != self.shared.clock_name);
+        relate_process(rows, clocks, (ClockOf::Hop, hop));
+        name_engine_clock(rows, hop);
+        relate_engine(rows, clocks, true);
     }
 
     /// Sets when the response's body passed the hop and the front, which shows how long the router held it.

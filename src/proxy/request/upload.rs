@@ -10,7 +10,7 @@ use pingora::{Error, ErrorType};
 use crate::client::error_response::Refusal;
 use crate::client::exchange::Exchange;
 use crate::proxy::failure::Failure;
-use crate::request::prompt_blocks::PromptBlocks;
+use crate::request::prompt_blocks::{self, MAX_BYTES};
 
 use super::{Request, nanoseconds};
 
@@ -34,23 +34,25 @@ impl Request<'_> {
     /// Reads the body until the hashes of the blocks that its prompt begins with are known, and returns these. None of a client
     /// that expects `100 Continue`: it sends nothing before the upstream's.
     pub(super) async fn read_prompt(&mut self, client: &mut Exchange) -> Result<Vec<u64>, Failure> {
-        let mut prompt = PromptBlocks::default();
-        let began = self.shared.clock.now();
         if client.head().headers.contains_key(EXPECT) {
-            return Ok(prompt.into_blocks());
+            return Ok(Vec::new());
         }
+        let began = self.shared.clock.now();
         self.upload_waits_since = began;
         let blocks = async {
-            let mut read = 0;
-            while read < MAX_PROMPT_BYTES && !prompt.is_known() && !self.upload.is_over {
+            let (mut start, mut enough) = (None, MAX_PROMPT_BYTES);
+            while self.upload.unsent.len() < enough && !self.upload.is_over {
                 let limit = self.limits.client_read_timeout_s.get();
                 let piece = tokio::time::timeout(limit, self.read_piece(client)).await;
                 let piece = piece.map_err(|_| Failure::Refused(Refusal::BodyTooSlow))??;
-                prompt.feed(&piece);
-                read += piece.len();
-                self.upload.unsent.extend_from_slice(&piece);
+                let unsent = &mut self.upload.unsent;
+                let searched = unsent.len();
+                unsent.extend_from_slice(&piece);
+                start = start.or_else(|| prompt_blocks::start(unsent, searched));
+                enough = start.map_or(enough, |start| enough.min(start + MAX_BYTES));
             }
-            Ok(prompt.into_blocks())
+            let prompt = start.map(|start| &self.upload.unsent[start..]);
+            Ok(prompt.map_or_else(Vec::new, prompt_blocks::hashes))
         };
         let blocks = blocks.await;
         self.context.prompt_read(began);

@@ -92,15 +92,10 @@ impl Flow {
 }
 
 /// The number of gaps per second between the first and the last time.
-fn rate(times: impl Iterator<Item = i64>) -> Option<f64> {
-    let (mut ends, mut gaps) = (None, -1);
-    for at in times {
-        let (first, last) = ends.unwrap_or((at, at));
-        ends = Some((at.min(first), at.max(last)));
-        gaps += 1;
-    }
-    let (first, last) = ends.filter(|(first, last)| gaps > 0 && first < last)?;
-    Some(f64::from(gaps) / seconds(last - first))
+fn rate(times: impl Iterator<Item = i64> + Clone) -> Option<f64> {
+    let (first, last) = (times.clone().min()?, times.clone().max()?);
+    let nanos = last.checked_sub(first).filter(|nanos| *nanos > 0)?;
+    Some((times.count() - 1) as f64 / seconds(nanos))
 }
 
 impl OverTime {

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::resume_unwind;
 
-use crate::clock::{Stamp, seconds};
+use crate::clock::Stamp;
 use crate::request::attempt::parse_failed;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
@@ -104,7 +104,7 @@ impl Summary {
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
         let part = window.as_ref().filter(|window| !window.is_whole_run());
         let holds = |at: Option<i64>| match (part, at) {
-            (Some(window), Some(at)) => window.contains(seconds(at - run.started.nanos())),
+            (Some(window), Some(at)) => window.contains(Stamp::from_nanos(at).since(run.started)),
             // A request whose time is unknown counts as inside.
             _ => true,
         };

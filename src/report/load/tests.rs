@@ -302,6 +302,15 @@ fn usage_counts_for_the_whole_request() {
 }
 
 #[test]
+fn times_that_are_too_far_apart_give_no_figure() {
+    let far = |at| format!("req_id=a{at}, outcome=ok, arrival_time={at}, scheduled_time={at}");
+    let table = Table::of_lines(["-9.2e9", "9.2e9"].map(far));
+    let json = Summary::of_table(&table, &run(), None).to_json();
+    let rates = ["schedule_rate", "achieved_rate"].map(|name| json[name].as_f64());
+    assert_eq!(rates, [None, None], "{json}");
+}
+
+#[test]
 fn goodput_counts_requests_that_meet_every_goal() {
     let unseen = Sample::whole().without(&[Moment::WorkerArrival]);
     let one = |row: &mut Row| (row.actual_output_tokens, row.token_chunks) = (Some(1), Some(1));

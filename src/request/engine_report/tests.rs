@@ -1,8 +1,10 @@
 //! A row to which an engine's reports are added.
 
 use super::*;
+use crate::offset::OffsetBound;
+use crate::request::clocks::engine_bounds;
 use crate::request::endpoint::Endpoint;
-use crate::request::observer::{End, Observer, engine_bounds};
+use crate::request::observer::{End, Observer};
 use crate::request::sample::at;
 use crate::request::timeline::Side;
 
@@ -139,8 +141,8 @@ fn what_was_sent_and_read_bounds_the_engines_clock() {
     let bounds = |row: &Row| {
         let mut row = row.clone();
         report(TimingSource::Trace).put(&mut row);
-        let bounds = engine_bounds(&[row]).into_iter();
-        Vec::from_iter(bounds.map(|bound| (bound.is_upper, bound.least)))
+        let of = |bound: OffsetBound| (bound.is_upper, bound.least);
+        Vec::from_iter(engine_bounds(&[row]).map(of))
     };
     let reply = |is_whole: bool| {
         let mut observer = Observer::new(Side::Front, Endpoint::Chat, "id".into());

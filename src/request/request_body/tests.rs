@@ -28,10 +28,13 @@ fn the_parameters_of_each_api_are_read() {
         {"role":"user","content":[{"type":"text","text":"what is this"},
         {"type":"image_url","image_url":{"url":"a b c"}}]}],
         "max_completion_tokens":9,"max_tokens":50,"n":3}"#;
+    // Each prompt has its own limit, but all have as many samples.
+    let batch = r#"{"text":["a b","c"],"sampling_params":[{"n":2,"max_new_tokens":7},{"n":2}]}"#;
     let nothing = ([None; 3], None, None);
     for (body, expected) in [
         (generate, ([Some(4), Some(7), Some(2)], Some(true), None)),
         (chat, ([Some(5), Some(9), Some(3)], None, Some("mé"))),
+        (batch, ([Some(3), None, Some(2)], None, None)),
         // Token ids are no words.
         (r#"{"input_ids":[[1,2],[3]]}"#, nothing),
         (r#"{"prompt":[[1,2],[3]]}"#, nothing),

@@ -179,7 +179,7 @@ impl Template {
         // The sink is asked whether it wants optional values when what has them ends: by then it knows.
         let is_end = matches!(field, Field::Item | Field::Choice);
         if let Some(first) = self.optional.take_if(|_| is_end) {
-            let last = self.own.leaves.len() as u8 - 1;
+            let last = (self.own.leaves.len() - 1) as u8;
             self.own.calls.push(Call::Optional(first, last));
         }
         self.own.calls.push(Call::Close(field));

@@ -152,13 +152,15 @@ impl Timeline {
     /// Returns what prefill's queue and forward leave of the decode server's wait.
     fn kv_transfer(&self, times: PrefillTimes) -> Option<i64> {
         let wait = Period::new(Moment::KvReserved, Moment::KvArrived);
-        Some(self.nanos(wait)? - times.queue? - times.forward?)
+        let after_queue = self.nanos(wait)?.checked_sub(times.queue?)?;
+        after_queue.checked_sub(times.forward?)
     }
 
     /// Returns the sum of the three waits: for the decode server's memory, in prefill's queue, for the decode server's batch.
     fn queue_sum(&self, times: PrefillTimes) -> Option<i64> {
-        let of_decode = self.nanos(Period::DECODE_MEMORY)? + self.nanos(Period::DECODE_SLOT)?;
-        Some(of_decode + times.queue?)
+        let memory = self.nanos(Period::DECODE_MEMORY)?;
+        let of_decode = memory.checked_add(self.nanos(Period::DECODE_SLOT)?)?;
+        of_decode.checked_add(times.queue?)
     }
 }
 
@@ -204,6 +206,16 @@ mod tests {
             (Period::TTFT_ENGINE, None),
         ] {
             assert_eq!(ms(period), expected, "{period:?}");
+        }
+        // A server may say anything.
+        let prefill = decode.prefill.insert(PrefillTimes::default());
+        prefill.forward = Some(-2);
+        for (queue, period) in [
+            (i64::MAX, Period::PURE_QUEUE),
+            (i64::MIN, Period::KV_TRANSFER),
+        ] {
+            decode.prefill.get_or_insert_default().queue = Some(queue);
+            assert_eq!(decode.nanos(period), None, "{period:?}");
         }
     }
 }

@@ -189,7 +189,7 @@ metrics! {
     chosen: IntCounter = "queuescope_cache_aware_choices_total", &["by"], of ChosenBy::ALL.map(ChosenBy::name);
         "Choices of an upstream with the policy `cache_aware`, by what decided: `prefix` (it was given the beginning of the prompt \
         before), else the least loaded, as `load` (too little of the prompt was known), `imbalance` (the queues were too uneven) or \
-        `unread` (no prompt to go by: none of 128 bytes, no JSON, or a request that is not recorded). Where connecting fails it is chosen again.";
+        `unread` (no prompt to go by: under 128 bytes, no JSON, or a request that is not recorded). Where connecting fails it is chosen again.";
     traces_exported: IntCounter = "queuescope_traces_exported_total", &[];
         "Traces of requests that the collector took.";
     traces_dropped: IntCounter = "queuescope_traces_dropped_total", &["reason"], of Dropped::ALL.map(Dropped::name);

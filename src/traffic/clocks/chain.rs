@@ -9,7 +9,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::stamps::Stamps;
-use crate::request::timeline::{Period, Side};
+use crate::request::timeline::{Moment, Period, Relation, Side};
 
 /// The offset of a clock from the true time at [`START`] in nanoseconds, and its drift from then on in ppm.
 type Skew = (i64, i64);
@@ -162,7 +162,7 @@ fn lives(all: &[Delays]) -> Vec<Life> {
 
 /// The rows of requests that ended in this order.
 fn relate(lives: &[Life], machines: &Machines) -> Vec<Row> {
-    let mut clocks = Clocks::new("generator".to_owned());
+    let mut clocks = Clocks::default();
     let rows = |life: &Life| clocks.relate(life.exchange(machines));
     lives.iter().flat_map(rows).collect()
 }

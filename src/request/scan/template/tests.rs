@@ -119,7 +119,13 @@ fn a_replay_makes_the_calls_of_a_scan() {
     };
     let id = |n| GENERATE.replace("\"x\"", &format!("\"{}\"", "i".repeat(n)));
     let values = |many: usize| {
-        let with = |value| format!("{{{}\"a\":1}}", format!("\"index\":{value},").repeat(many));
+        let more = |value| format!("\"index\":{value},").repeat(many);
+        let with = |value| {
+            format!(
+                r#"{{"meta_info":{{"queue_time":{value}}},{}"a":1}}"#,
+                more(value)
+            )
+        };
         [1, 2, 3].map(with).to_vec()
     };
     // Longer than a captured scalar, than a recorded document, and with more values than are recorded.
@@ -130,7 +136,8 @@ fn a_replay_makes_the_calls_of_a_scan() {
             .concat(),
         lengths.chain([(256, 1), (257, 1)]).map(big).collect(),
         [1, 255, 256, 257, 300].map(id).to_vec(),
-        values(200),
+        // A template has up to 256.
+        (250..260).flat_map(values).collect(),
         values(30),
     ] {
         both_ways(&rules::GENERATE, &documents);
