@@ -64,7 +64,7 @@ function compared() {
   });
   const answer = (text, isShown) => make("li", spaced(text), isShown ? "shown" : "none");
   return section("compare", "Which is better?",
-    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => answer(text, !/^(No|Where)/.test(text)))) : null,
+    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => answer(text, !/^(No setting is shown|Where queues are long)/.test(text)))) : null,
     ...(all.length ? [make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may miss it by chance (then the interval alone shows one).`, "soft"),
       markOf(worst(RUNS.filter(run => run.mark === "DEGRADED"))), table(["setting", ...columns.map(head)], rows, "▼ less, ▲ more than the first setting, by so much."),
       box("details", "", make("summary", `All ${several(all.length, "comparison")} as sentences`), box("ul", "answers", ...all.map(of => answer(of.sentence, of.shown))))] : []),

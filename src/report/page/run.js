@@ -106,16 +106,16 @@ const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)", 1
 
 function gauges(run) {
   const others = run.series.filter(of => of.source !== "records" && !(of.metric in STATES));
-  const names = [...new Set(others.map(of => of.metric))].slice(0, 8);
+  const names = [...new Set(others.map(of => of.metric))], more = (all, shown, what) => all.length > shown.length ? `${all.length - shown.length} more ${what} are in series.csv.` : "";
   if (!names.length) return null;
-  const pictures = names.map(name => {
-    const of = others.filter(of => of.metric === name).slice(0, 8);
+  const pictures = names.slice(0, 8).map(name => {
+    const all = others.filter(of => of.metric === name), of = all.slice(0, 8);
     const [title, unit, max, per = 1] = GAUGES[name] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
     const lines = of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) }));
     return picture({ title, mark: run.mark, option: timesOption(run, lines, unit, max ? { max } : {}),
-      caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.` });
+      caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer. ${more(all, of, "lines")}` });
   });
-  return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures));
+  return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures), make("p", more(names, pictures, "gauges"), "soft"));
 }
 
 function servers(run) {
