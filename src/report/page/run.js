@@ -13,11 +13,9 @@ const partialNote = run => run.all.stages.some(stage => stage.of) ? " A stage th
 
 function whereTheTimeWent(run) {
   if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Unknown: no request succeeded.", "soft"));
-  const state = { share: true };
-  const of = { title: "Stages over the run", mark: run.mark, option: overOption(run, state),
-    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that were not measured separately.${partialNote(run)}` };
-  of.tools = box("div", "tools", firstBox(), choice("Show", [[true, "shares"], [false, "seconds"]], share => { state.share = share; draw(of); }));
-  return section("stages", "Where the time went", Object.assign(box("div", "", ...stagesText(run)), { id: "stages-text" }), picture(of));
+  const over = picture({ title: "Stages over the run", mark: run.mark, option: overOption(run), tools: box("div", "tools", firstBox()),
+    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that were not measured separately.${partialNote(run)}` });
+  return section("stages", "Where the time went", Object.assign(box("div", "", ...stagesText(run)), { id: "stages-text" }), over);
 }
 
 /** The stages as text: a sentence, and the stages with their shares. */
