@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::disk;
 use crate::error::Error;
 use crate::table::{join::join, parquet};
-use crate::terminal::escaped;
+use crate::terminal::{self, escaped};
 
 use super::files::{EXPERIMENT, ROWS, SUMMARY};
 use super::merge::merge;
@@ -92,8 +92,9 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
     let made = args.output_dir.as_ref().map(std::slice::from_ref);
     let dirs = made.unwrap_or(&args.dirs);
     check(args, dirs)?;
+    let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
     if args.format == Format::Parquet {
-        return write_parquet(args, dirs);
+        return Ok(notes + &write_parquet(args, dirs)?);
     }
     let loaded = load(dirs)?;
     let report = Report::of(&loaded);
@@ -123,9 +124,9 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
     }
     // Output for programs has no notes.
     if args.format != Format::Text && args.output.is_none() {
+        terminal::print_error(&notes);
         return Ok(text);
     }
-    let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
     let files = files.iter().map(|(path, _)| written(path));
     Ok(notes + &text + &files.collect::<String>())
 }

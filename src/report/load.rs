@@ -16,7 +16,7 @@ pub use counts::{Counts, FailedAttempt, FailureKind, Tally, Tokens, is_given_up,
 pub use flow::{Flow, OverTime, RunFacts};
 pub use goodput::{Goal, Goodput};
 pub use json::{Figure, goals_ms};
-pub use latency::{Latencies, Latency, LatencyId};
+pub use latency::{Latencies, Latency, latencies};
 pub use spent::{PartSpent, TimeSpent};
 pub use summary::{Group, Summary};
 

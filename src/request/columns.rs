@@ -330,4 +330,10 @@ columns! {
     /// `first_token_time − worker_first_token_time`, or − `prefill_replied_time` where the router held the first token until then: the
     /// stage `router return`. Empty where the hop did not see the first token: then its time is in `return_time`.
     router_return_time "router return": Seconds of Sequence [WorkerFirstToken to FirstToken]
+    /// `finish_time − sent_time`: bench_serving's end-to-end latency.
+    total_latency_from_send "total, from send": Latency of Request [Sent to Finish]
+    /// `finish_time − scheduled_time`: free of coordinated omission.
+    total_latency_from_schedule "total, from schedule": Latency of Request [Scheduled to Finish]
+    /// `first_token_time − sent_time`: bench_serving's TTFT.
+    ttft_from_send "TTFT, from send": Latency of Sequence [Sent to FirstToken]
 }

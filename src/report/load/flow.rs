@@ -123,7 +123,7 @@ impl OverTime {
                 continue;
             };
             let ends = request.rows();
-            let ends = ends.filter_map(|row| table.integer(ColumnId::end_time, row));
+            let ends = ends.filter_map(|row| table.ended(row));
             let whole = ends.max().map(|end| Interval { start, end });
             in_flight.extend(whole);
             let whole = whole.unwrap_or(Interval { start, end: start });
@@ -141,7 +141,7 @@ impl OverTime {
         Some(OverTime {
             from_s: seconds(start),
             bucket_s: seconds(window.bucket),
-            series: [Some(of(in_flight)), queued, running, Some(of(unknown))],
+            series: [some(in_flight), queued, running, Some(of(unknown))],
             missing,
             in_router: some(in_router),
         })

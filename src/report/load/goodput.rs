@@ -3,11 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::units;
 
 use super::counts::Request;
-use super::latency::{LatencyId, later_tokens};
+use super::latency::{latencies, later_tokens, nanos, of_goal};
 
 /// A goal of one request, written `name:milliseconds` or with a unit: `ttft:500`, `ttft:0.5s`. Names are those of vLLM's and SGLang's
 /// clients (`ttft` and `e2el` from the send as the client reads them, `tpot`), or a latency of the summary.
@@ -43,8 +44,8 @@ impl FromStr for Goal {
             format!("`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500")
         })?;
         let name = name.trim();
-        if LatencyId::of_goal(name).is_empty() {
-            let known: Vec<&str> = LatencyId::all().map(LatencyId::name).collect();
+        if of_goal(name).is_empty() {
+            let known: Vec<&str> = latencies().map(|known| known.name).collect();
             let known = known.join(", ");
             return Err(format!(
                 "goal `{name}` names no latency: use ttft, tpot, e2el or one of {known}"
@@ -85,7 +86,7 @@ impl Goal {
 impl Goodput {
     /// Counts the successful requests that met all goals; `None` without goals.
     pub(super) fn of(table: &Table, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
-        let ids = |goal: &Goal| LatencyId::of_goal(&goal.name);
+        let ids = |goal: &Goal| of_goal(&goal.name);
         let with_ids: Vec<_> = goals.iter().map(|goal| (goal, ids(goal))).collect();
         let is_good = ok.iter().map(|of| is_good(table, *of, &with_ids));
         let is_good: Vec<Option<bool>> = is_good.collect();
@@ -98,11 +99,11 @@ impl Goodput {
 }
 
 /// Whether every sequence of a request met all goals; `None` if a latency is missing.
-fn is_good(table: &Table, request: Request, goals: &[(&Goal, Vec<LatencyId>)]) -> Option<bool> {
+fn is_good(table: &Table, request: Request, goals: &[(&Goal, Vec<ColumnId>)]) -> Option<bool> {
     let mut all = Some(true);
     for row in request.rows() {
         for (Goal { name, limit_ms }, ids) in goals {
-            match ids.iter().find_map(|id| id.nanos(table, row)) {
+            match ids.iter().find_map(|id| nanos(table, *id, row)) {
                 Some(nanos) if nanos as f64 > limit_ms * 1e6 => return Some(false),
                 Some(_) => {}
                 // A single token has no time between tokens, and meets any goal for it.

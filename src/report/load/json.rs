@@ -10,6 +10,7 @@ use crate::stats;
 use super::counts::most_frequent;
 use super::flow::{OverTime, RunFacts};
 use super::goodput::Goal;
+use super::latency::ends;
 use super::spent::TimeSpent;
 use super::summary::{Group, Summary};
 
@@ -81,8 +82,8 @@ fn group(group: &Group, run: &RunFacts) -> Value {
         })
     });
     let bounds = group.latencies.all.iter();
-    let bounds = bounds.filter(|latency| latency.id.ends().is_some());
-    let bounds = bounds.map(|of| (of.id.name(), figures(of.at_least.as_ref())));
+    let bounds = bounds.filter(|latency| ends(latency.id).is_some());
+    let bounds = bounds.map(|of| (of.id.column().name, figures(of.at_least.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
     let time = |spent: &TimeSpent| {
@@ -190,7 +191,7 @@ fn latencies(group: &Group) -> Value {
     object(all.map(|latency| {
         let mut shown = figures(latency.summary.as_ref());
         shown["ci95"] = object(latency.intervals.into_iter());
-        (latency.id.name(), shown)
+        (latency.id.column().name, shown)
     }))
 }
 

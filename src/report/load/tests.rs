@@ -489,6 +489,13 @@ fn requests_that_ended_before_the_window_are_not_unknown_in_it() {
 }
 
 #[test]
+fn of_requests_without_a_known_end_no_concurrency_is_said() {
+    let table = Table::of_lines(["req_id=a, outcome=ok, arrival_time=1"]);
+    let summary = Summary::of_table(&table, &run(), None).to_json();
+    assert_eq!(summary["mean_concurrency"], Value::Null);
+}
+
+#[test]
 fn a_stage_is_averaged_over_the_requests_that_measured_it() {
     let engine = &AFTER_SENDING[2..8];
     let stall = |record: &mut Row| record.client_stall_until_finish = Some(ms(50));

@@ -7,33 +7,29 @@ use crate::stats;
 use crate::units::{count, duration, milliseconds};
 
 use super::counts::most_frequent;
-use super::latency::{Latencies, Latency, LatencyId};
+use super::latency::{Latencies, Latency};
 use super::summary::Summary;
 
 /// The latencies in the table; those that no request had are left out.
-const ROWS: [LatencyId; 17] = [
-    LatencyId::Of(ColumnId::server_latency),
-    LatencyId::TotalFromSend,
-    TOTAL,
-    LatencyId::TotalFromSchedule,
-    LatencyId::TtftFromSend,
-    TTFT,
-    LatencyId::Of(ColumnId::ttft_from_schedule),
-    QUEUE_IN_ROUTER,
-    LatencyId::Of(ColumnId::pure_queue_time),
-    LatencyId::Of(ColumnId::tokenize_time),
-    LatencyId::Of(ColumnId::decode_bootstrap_time),
-    LatencyId::Of(ColumnId::prefill_queue_time),
-    LatencyId::Of(ColumnId::prefill_time),
-    LatencyId::Of(ColumnId::kv_transfer_time),
-    LatencyId::Of(ColumnId::decode_queue_time),
-    LatencyId::Of(ColumnId::decode_time),
-    LatencyId::Of(ColumnId::tpot),
+const ROWS: [ColumnId; 17] = [
+    ColumnId::server_latency,
+    ColumnId::total_latency_from_send,
+    ColumnId::total_latency,
+    ColumnId::total_latency_from_schedule,
+    ColumnId::ttft_from_send,
+    ColumnId::ttft,
+    ColumnId::ttft_from_schedule,
+    ColumnId::queue_time_in_router,
+    ColumnId::pure_queue_time,
+    ColumnId::tokenize_time,
+    ColumnId::decode_bootstrap_time,
+    ColumnId::prefill_queue_time,
+    ColumnId::prefill_time,
+    ColumnId::kv_transfer_time,
+    ColumnId::decode_queue_time,
+    ColumnId::decode_time,
+    ColumnId::tpot,
 ];
-/// In the place of those from the send, which a proxy does not know.
-const TOTAL: LatencyId = LatencyId::Of(ColumnId::total_latency);
-const TTFT: LatencyId = LatencyId::Of(ColumnId::ttft);
-const QUEUE_IN_ROUTER: LatencyId = LatencyId::Of(ColumnId::queue_time_in_router);
 
 /// The most errors that are named.
 const MAX_NAMED: usize = 3;
@@ -245,10 +241,14 @@ fn table(summary: &Summary) -> Option<Grid> {
     }
     // Without a router that column has the time of our own proxy.
     let no_router = all.spent.requests > 0 && all.spent.routed == 0;
-    let is_sent = all.latencies.get(LatencyId::TotalFromSend).is_some();
-    let is_hidden = |of: &LatencyId| match *of {
-        QUEUE_IN_ROUTER => no_router,
-        TOTAL | TTFT => is_sent,
+    let is_sent = all
+        .latencies
+        .get(ColumnId::total_latency_from_send)
+        .is_some();
+    let is_hidden = |of: &ColumnId| match *of {
+        ColumnId::queue_time_in_router => no_router,
+        // In the place of those from the send, which a proxy does not know.
+        ColumnId::total_latency | ColumnId::ttft => is_sent,
         _ => false,
     };
     let shown = ROWS.into_iter().filter(|of| !is_hidden(of));
@@ -276,14 +276,14 @@ fn table(summary: &Summary) -> Option<Grid> {
     Some(Grid { heads, rows })
 }
 
-fn row(latency: LatencyId, of: &stats::Summary) -> Vec<String> {
+fn row(latency: ColumnId, of: &stats::Summary) -> Vec<String> {
     let figures = [of.mean, of.p50, of.p95, of.p99].map(milliseconds);
-    let first = [latency.label().to_owned(), of.count.to_string()];
+    let first = [latency.column().label.to_owned(), of.count.to_string()];
     first.into_iter().chain(figures).collect()
 }
 
 /// The latencies whose intervals the terminal shows. `summary.json` has those of all.
-const INTERVALS_OF: [LatencyId; 2] = [LatencyId::TotalFromSend, LatencyId::TtftFromSend];
+const INTERVALS_OF: [ColumnId; 2] = [ColumnId::total_latency_from_send, ColumnId::ttft_from_send];
 
 /// The 95 % intervals of quantiles, milliseconds: a line per latency, or a single one if there are no intervals.
 fn intervals(latencies: &Latencies) -> Vec<String> {
@@ -302,7 +302,7 @@ fn intervals(latencies: &Latencies) -> Vec<String> {
     };
     let line = |of: &&Latency| {
         let shown: Vec<String> = of.intervals.into_iter().map(within).collect();
-        let (label, shown) = (of.id.label(), shown.join(", "));
+        let (label, shown) = (of.id.column().label, shown.join(", "));
         format!("95 % intervals of {label}, ms: {shown}")
     };
     known.iter().map(line).collect()

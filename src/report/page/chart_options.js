@@ -24,8 +24,6 @@ const cdfOption = (runs, { name, label }) => () => {
 const cut = (width, height) => ({ width, height, overflow: "break", lineOverflow: "truncate", ellipsis: "…" });
 /** An axis of names. */
 const category = (data, more) => ({ type: "category", min: null, data, axisTick: { show: false }, splitLine: { show: false }, ...more });
-/** The name of the axis of mean times. */
-const eachOf = () => `a request${isFirst ? ", until its first token" : ""}, on average`;
 /** The mean stages of each run as bars. */
 const whereOption = runs => width => {
   const spent = runs.map(spentOf);
@@ -34,7 +32,7 @@ const whereOption = runs => width => {
   const stages = inOrder(new Map(spent.flatMap(of => of.stages).map(stage => [stage.name, stage])).values());
   const isVisible = name => spent.some((of, at) => mean(of, name) >= 0.005 * sums[at]);
   const label = { interval: 0, hideOverlap: false, lineHeight: 14, fontSize: 12, ...cut(Math.min(320, width * 0.4), 28) };
-  return chartOf({ legend: [...new Set(stages.filter(stage => isVisible(stage.name)).map(stage => stage.label))], grid: { top: 34 }, x: [eachOf(), SECONDS],
+  return chartOf({ legend: [...new Set(stages.filter(stage => isVisible(stage.name)).map(stage => stage.label))], grid: { top: 34 }, x: [`a request${isFirst ? ", until its first token" : ""}, on average`, SECONDS],
     y: ["", category(runs.map(nameOf), { inverse: true, axisLabel: label })],
     tip: all => tip(all[0].name, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(mean(spent[one.dataIndex], stages[one.seriesIndex].name))])),
     series: stages.map(({ name, label }) =>
@@ -47,14 +45,14 @@ const slotBars = (slot, heads, { when, said, series, ...more }) => chartOf({ ...
   series: series.map(one => ({ ...one, barCategoryGap: "8%" })) });
 
 /** The stages by the time of arrival. */
-const overOption = (run, state) => () => {
+const overOption = run => () => {
   const { over: { slot, slots, stages }, stages: means } = spentOf(run);
-  const shown = ({ mean, seconds }, name) => (seconds[name] ?? 0) / (sumOf(Object.values(seconds)) || 1) * (state.share ? 100 : mean);
+  const shown = ({ seconds }, name) => (seconds[name] ?? 0) / (sumOf(Object.values(seconds)) || 1) * 100;
   const isVisible = name => means.some(stage => stage.name === name && stage.share >= 0.002);
   return slotBars(slot, slots.map(of => `${several(of.requests, "request")}, ${duration(of.mean)} on average`), {
     legend: stages.filter(stage => isVisible(stage.name)).map(stage => stage.label), when: "arrived this many seconds into the run",
-    y: state.share ? [`% of the requests' time${isFirst ? " until the first token" : ""}`, { max: 100 }] : [eachOf(), SECONDS],
-    said: one => state.share ? `${number(one.value)} %` : duration(slots[one.dataIndex].seconds[stages[one.seriesIndex].name]),
+    y: [`% of the requests' time${isFirst ? " until the first token" : ""}`, { max: 100 }],
+    said: one => `${number(one.value)} %, ${duration(slots[one.dataIndex].seconds[stages[one.seriesIndex].name])}`,
     series: stages.map(({ name, label }) => barSeries(name, label, slots.map(of => shown(of, name)))) });
 };
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::report::load::{LatencyId, TimeSpent};
+use crate::report::load::{TimeSpent, latencies};
 use crate::report::phases::lines;
 use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
@@ -32,8 +32,8 @@ const MIN_OF_RUN: usize = 15;
 /// The data of the page of a report.
 pub fn data(report: &Report<'_>) -> Value {
     let each = (REQUESTS / report.runs.len().max(1)).clamp(MIN_OF_RUN, MAX_OF_RUN);
-    let listed = LatencyId::all().filter(|of| of.label() != of.name());
-    let named = |of: LatencyId| json!({ "name": of.name(), "label": of.label() });
+    let listed = latencies().filter(|of| of.label != of.name);
+    let named = |of: &Column| json!({ "name": of.name, "label": of.label });
     let mut data = report.to_json();
     let runs = data["runs"].as_array_mut().into_iter().flatten();
     for (json, run) in runs.zip(&report.runs) {
@@ -45,7 +45,7 @@ pub fn data(report: &Report<'_>) -> Value {
     }
     data["version"] = env!("CARGO_PKG_VERSION").into();
     data["max_rate"] = max_rate(report).join("\n").into();
-    data["shown"] = SHOWN.map(LatencyId::Of).into_iter().map(named).collect();
+    data["shown"] = SHOWN.iter().map(|of| named(of.column())).collect();
     data["listed"] = listed.map(named).collect();
     data
 }

@@ -18,15 +18,6 @@ function headline() {
     const folded = isOne || !why.length ? why : [box("details", "", make("summary", "Why"), ...why)];
     $("head").append(box("div", `box verdict ${mark}`, box("p", "", markOf(mark), ` ${which}: ${MARKS[mark]}`), ...folded));
   }
-  if (isOne) facts(RUNS[0]);
-}
-
-function facts(run) {
-  const { requests, failed, given_up: givenUp, completed_rate: finished, output_throughput: tokens } = run.summary;
-  const latency = (name, label) => ["p50", "p99"].map(part => [duration(figuresOf(run, name)?.[part]), `${label}, ${part === "p50" ? "median" : part}`]);
-  const shown = [[number(requests), `requests, ${failed ? number(failed) : "none"} failed${givenUp ? `, ${number(givenUp)} given up` : ""}`],
-    ...latency("ttft", "first token"), ...latency("total_latency", "total"), [number(finished), "requests finished a second"], [number(tokens, 0), "tokens generated a second"]];
-  $("facts").append(...shown.filter(([value]) => value !== "–").map(([value, label]) => box("li", "", make("b", value), make("span", label))));
 }
 
 /** The findings of all runs; what several runs have in common is one finding. */
@@ -64,7 +55,7 @@ function compared() {
   });
   const answer = (text, isShown) => make("li", spaced(text), isShown ? "shown" : "none");
   return section("compare", "Which is better?",
-    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => answer(text, !/^(No|Where)/.test(text)))) : null,
+    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => answer(text, !/^(No setting is shown|Where queues are long)/.test(text)))) : null,
     ...(all.length ? [make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may miss it by chance (then the interval alone shows one).`, "soft"),
       markOf(worst(RUNS.filter(run => run.mark === "DEGRADED"))), table(["setting", ...columns.map(head)], rows, "▼ less, ▲ more than the first setting, by so much."),
       box("details", "", make("summary", `All ${several(all.length, "comparison")} as sentences`), box("ul", "answers", ...all.map(of => answer(of.sentence, of.shown))))] : []),
@@ -72,15 +63,15 @@ function compared() {
 }
 
 function runsTable() {
-  if (RUNS.length < 2) return null;
+  const isOne = RUNS.length === 1;
   const cells = (run, name) => ["p50", "p99"].map(part => [duration(figuresOf(run, name)?.[part]), errorOf(run, `${name}_ms.${part}`)]);
   const rows = RUNS.map(run => {
     const link = make("a", briefOf(run), "", { href: "#detail", onclick: () => choose(run) });
-    return [box("span", "", link, " ", markOf(run.mark)), number(run.summary.requests), number(run.summary.failed), [number(run.summary.completed_rate), errorOf(run, "request_throughput")], ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
+    return [box("span", "", link, " ", markOf(run.mark)), number(run.summary.requests), number(run.summary.failed), [number(run.summary.completed_rate), errorOf(run, "request_throughput")], number(run.summary.output_throughput, 0), ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
   });
-  const heads = ["run", "requests", "failed", "finished a second", "first token p50", "p99", "server queue p50", "p99", "total p50", "p99"];
+  const heads = ["run", "requests", "failed", "finished a second", "tokens a second", "first token p50", "p99", "server queue p50", "p99", "total p50", "p99"];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
-  return section("runs", "The runs", make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows, isPredicted() ? "±: by so much predictions of rows that taught nothing were off, as a share (docs/WHATIF.md)." : ""),
+  return section("runs", isOne ? "The run" : "The runs", isOne ? null : make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows, isPredicted() ? "±: by so much predictions of rows that taught nothing were off, as a share (docs/WHATIF.md)." : ""),
     missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null);
 }
 
@@ -146,7 +137,7 @@ const chooser = choice("In detail:", RUNS.map(run => [run, nameOf(run)]), choose
 function choose(run) {
   chosen = run;
   const isOnly = RUNS.length === 1;
-  refill($("detail-of"), [whereTheTimeWent, isOnly && allFindings, whyTheyWaited, isOnly && distributions, waterfall, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)));
+  refill($("detail-of"), [whereTheTimeWent, isOnly && allFindings, isOnly && runsTable, whyTheyWaited, isOnly && distributions, waterfall, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)));
   chooser.querySelector("select").selectedIndex = RUNS.indexOf(run);
   for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a").textContent === briefOf(run));
   contents();

@@ -13,11 +13,9 @@ const partialNote = run => run.all.stages.some(stage => stage.of) ? " A stage th
 
 function whereTheTimeWent(run) {
   if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Unknown: no request succeeded.", "soft"));
-  const state = { share: true };
-  const of = { title: "Stages over the run", mark: run.mark, option: overOption(run, state),
-    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that were not measured separately.${partialNote(run)}` };
-  of.tools = box("div", "tools", firstBox(), choice("Show", [[true, "shares"], [false, "seconds"]], share => { state.share = share; draw(of); }));
-  return section("stages", "Where the time went", Object.assign(box("div", "", ...stagesText(run)), { id: "stages-text" }), picture(of));
+  const over = picture({ title: "Stages over the run", mark: run.mark, option: overOption(run), tools: box("div", "tools", firstBox()),
+    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that were not measured separately.${partialNote(run)}` });
+  return section("stages", "Where the time went", Object.assign(box("div", "", ...stagesText(run)), { id: "stages-text" }), over);
 }
 
 /** The stages as text: a sentence, and the stages with their shares. */
@@ -106,16 +104,16 @@ const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)", 1
 
 function gauges(run) {
   const others = run.series.filter(of => of.source !== "records" && !(of.metric in STATES));
-  const names = [...new Set(others.map(of => of.metric))].slice(0, 8);
+  const names = [...new Set(others.map(of => of.metric))], more = (all, shown, what) => all.length > shown.length ? `${all.length - shown.length} more ${what} are in series.csv.` : "";
   if (!names.length) return null;
-  const pictures = names.map(name => {
-    const of = others.filter(of => of.metric === name).slice(0, 8);
+  const pictures = names.slice(0, 8).map(name => {
+    const all = others.filter(of => of.metric === name), of = all.slice(0, 8);
     const [title, unit, max, per = 1] = GAUGES[name] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
     const lines = of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) }));
     return picture({ title, mark: run.mark, option: timesOption(run, lines, unit, max ? { max } : {}),
-      caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.` });
+      caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer. ${more(all, of, "lines")}` });
   });
-  return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures));
+  return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures), make("p", more(names, pictures, "gauges"), "soft"));
 }
 
 function servers(run) {

@@ -138,11 +138,13 @@ impl Traffic {
                 let mut elsewhere = self.elsewhere.iter();
                 if later > 0 || elsewhere.any(|at| is_during(at) && *at > last.at) {
                     let after = last.at - fault.down;
-                    let said = format!(
-                        "the last request was sent there {} after it began; {} came later",
-                        duration(after),
-                        count(later, "request")
+                    let mut said = format!(
+                        "the last request was sent there {} after it began",
+                        duration(after)
                     );
+                    if later > 0 {
+                        said += &format!("; {} came later", count(later, "request"));
+                    }
                     return Effect::new(Some(after), said);
                 }
                 "traffic did not leave it: none came after the last that was sent there"

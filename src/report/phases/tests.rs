@@ -330,7 +330,10 @@ fn a_server_that_got_none_of_those_that_waited_is_left() {
         request.more = format!("router_send_time={n}");
         request
     });
-    assert_after(&only(all, "10.5 server-1 kill down").left, 1.5);
+    let left = only(all, "10.5 server-1 kill down").left;
+    assert_after(&left, 1.5);
+    let expected = "the last request was sent there 1.50 s after it began";
+    assert_eq!(left.said, expected);
 }
 
 #[test]

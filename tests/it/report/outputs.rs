@@ -179,6 +179,9 @@ fn a_front_and_its_hops_are_joined_in_that_order_alone() {
         "note: 1 of 1 attempts joined to 1 of 1 requests\n",
     );
     assert!(dir.join("out/requests.csv").is_file());
+    let json = report(dir, "--join --output-dir json front.csv hop.csv --json");
+    assert!(serde_json::from_str::<serde_json::Value>(&json.out).is_ok());
+    assert_says(&json.err, "note: 1 of 1 attempts joined");
 }
 
 #[test]
