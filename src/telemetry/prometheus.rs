@@ -4,7 +4,7 @@ mod labels;
 mod requests;
 mod table;
 
-pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, Loss, RequestPhase};
+pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, RequestPhase};
 pub use table::{Families, METRICS};
 
 use std::ops::Deref;
