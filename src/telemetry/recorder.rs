@@ -2,7 +2,6 @@
 //! incomplete lines.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -16,14 +15,6 @@ use super::prometheus::{Dropped, Metrics};
 use super::queue::{Queue, Queued};
 use super::records_file::{FileWriter, RecordsFile};
 use super::sink::{Deliveries, Sink};
-
-/// The state of the writing thread.
-#[derive(Debug)]
-struct Writer {
-    file: FileWriter,
-    base: Stamp,
-    deliveries: Arc<Deliveries>,
-}
 
 /// The size from which on a block of lines is written though more rows wait.
 const BLOCK_BYTES: usize = 256 * 1024;
@@ -45,50 +36,50 @@ pub fn start(file: RecordsFile, capacity: usize, metrics: &Metrics) -> io::Resul
     let target = file.path().display().to_string();
     let written = metrics.rows_written.with(&[]);
     let deliveries = Deliveries::new("records", target, written, &metrics.rows_lost);
-    let writer = Writer {
-        file,
-        base,
-        deliveries: deliveries.clone(),
-    };
     let (queue, receiver) = Queue::new(capacity);
+    let counts = deliveries.clone();
+    let run = move || write_all(receiver, file, base, &counts);
     Ok(Sink {
         queue,
         deliveries,
-        thread: BackgroundThread::spawn("recorder", move || writer.run(receiver))?,
+        thread: BackgroundThread::spawn("recorder", run)?,
     })
 }
 
-impl Writer {
-    /// Writes a single row at once, and all that wait in blocks, until the queue is closed and empty.
-    fn run(mut self, mut queue: UnboundedReceiver<Queued<Rows>>) {
-        let mut block = Vec::new();
-        while let Some(first) = queue.blocking_recv() {
-            let (mut next, mut count) = (Some(first), 0);
-            while let Some((rows, _room)) = next {
-                for row in &*rows {
-                    csv::row(row, self.base, &mut block);
-                }
-                count += rows.len();
-                next = match block.len() < BLOCK_BYTES {
-                    true => queue.try_recv().ok(),
-                    false => None,
-                };
+/// Writes a single row at once, and all that wait in blocks, until the queue is closed and empty.
+fn write_all(
+    mut queue: UnboundedReceiver<Queued<Rows>>,
+    mut file: FileWriter,
+    base: Stamp,
+    deliveries: &Deliveries,
+) {
+    let mut block = Vec::new();
+    while let Some(first) = queue.blocking_recv() {
+        let (mut next, mut count) = (Some(first), 0);
+        while let Some((rows, _room)) = next {
+            for row in &*rows {
+                csv::row(row, base, &mut block);
             }
-            let is_behind = block.len() >= BLOCK_BYTES;
-            match self.file.write(&block) {
-                Ok(()) => self.deliveries.sent(count, is_behind),
-                Err(error) => {
-                    let message = format_args!("cannot be written: {error}");
-                    self.deliveries.lost(Dropped::Write, message, count);
-                }
-            }
-            if !is_behind {
-                std::thread::sleep(PAUSE);
-            }
-            block.clear();
+            count += rows.len();
+            next = match block.len() < BLOCK_BYTES {
+                true => queue.try_recv().ok(),
+                false => None,
+            };
         }
-        self.file.close();
+        let is_behind = block.len() >= BLOCK_BYTES;
+        match file.write(&block) {
+            Ok(()) => deliveries.sent(count, is_behind),
+            Err(error) => {
+                let message = format_args!("cannot be written: {error}");
+                deliveries.lost(Dropped::Write, message, count);
+            }
+        }
+        if !is_behind {
+            std::thread::sleep(PAUSE);
+        }
+        block.clear();
     }
+    file.close();
 }
 
 #[cfg(test)]
