@@ -10,7 +10,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use crate::clock::NANOS;
+use crate::clock::seconds;
 use crate::disk::NewFile;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
@@ -115,8 +115,7 @@ fn write_group(
             }
             Unit::Count => write_column::<Int64Type>(&mut to, rows().map(number)),
             Unit::Latency | Unit::Seconds | Unit::Time => {
-                let seconds = |row| Some(number(row)? as f64 / NANOS as f64);
-                write_column::<DoubleType>(&mut to, rows().map(seconds))
+                write_column::<DoubleType>(&mut to, rows().map(|row| number(row).map(seconds)))
             }
         }?;
     }

@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use flate2::read::MultiGzDecoder;
 use memchr::memchr_iter;
 
-use crate::clock::{NANOS, Stamp};
+use crate::clock::{NANOS, Stamp, seconds};
 use crate::disk;
 use crate::request::cell::{Value, nanos};
 use crate::request::column::Unit;
@@ -208,7 +208,7 @@ fn read_file(
                 return Err(Error::read(path, message));
             }
             if base == Base::Epoch {
-                stats.began = Some(origin.nanos as f64 / NANOS as f64);
+                stats.began = Some(seconds(origin.nanos));
             }
         }
         for (table, examples, broken) in parse_chunks(chunks, &header, stats.origin) {

@@ -13,7 +13,7 @@ use prometheus::{
     Counter, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, Result,
 };
 
-use crate::clock::NANOS;
+use crate::clock::seconds;
 
 /// The description of a metric.
 #[derive(Clone, Copy, Debug)]
@@ -232,7 +232,7 @@ impl BatchHistogram {
         for (count, more) in counts.filter(|(_, more)| **more > 0) {
             count.fetch_add(u64::from(*more), Ordering::Relaxed);
         }
-        self.0.sum.inc_by(sum_nanos.max(0) as f64 / NANOS as f64);
+        self.0.sum.inc_by(seconds(sum_nanos.max(0)));
     }
 }
 

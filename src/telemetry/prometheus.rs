@@ -13,13 +13,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{IntGauge, Registry, Result, TextEncoder};
+use prometheus::{IntCounter, IntGauge, Registry, Result, TextEncoder};
 
 use crate::clock::Clock;
 use crate::request::endpoint::Endpoint;
 use crate::stats::waits::Cause;
 
-use super::family::MAX_LABEL_SETS;
+use super::family::{Family, MAX_LABEL_SETS};
 use super::upstreams::{ShownUpstreams, UpstreamFigures};
 
 /// The metrics of a proxy. Clones are cheap and share the values.
@@ -108,14 +108,13 @@ impl Metrics {
 
     /// Returns the totals as a sentence, for the last line of the log.
     pub fn totals(&self) -> String {
-        let served = self.requests.sets();
-        let served: u64 = served.iter().map(|(_, count)| count.get()).sum();
-        let lost = self.rows_lost.sets();
-        let lost: u64 = lost.iter().map(|(_, rows)| rows.get()).sum();
+        let sum = |of: &Family<IntCounter>| of.sets().iter().map(|set| set.1.get()).sum::<u64>();
         format!(
-            "served {served} requests, passed {} others through, wrote {} rows, lost {lost}",
-            self.passed_through.with(&[]).get(),
-            self.rows_written.with(&[]).get(),
+            "served {} requests, passed {} others through, wrote {} rows, lost {}",
+            sum(&self.requests),
+            sum(&self.passed_through),
+            sum(&self.rows_written),
+            sum(&self.rows_lost),
         )
     }
 
