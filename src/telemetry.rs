@@ -12,12 +12,11 @@ use self::otlp::Traces;
 use self::otlp::settings::UpstreamFlag;
 use self::prometheus::Metrics;
 use self::recent::Recent;
-use self::recorder::Recorder;
+use self::sink::Sink;
 use self::waits::WaitLog;
 
 pub mod background_thread;
 pub mod family;
-pub mod loss;
 pub mod otlp;
 pub mod prometheus;
 pub mod queue;
@@ -25,13 +24,14 @@ pub mod recent;
 pub mod recorder;
 pub mod records_file;
 pub mod rotation;
+pub mod sink;
 pub mod upstreams;
 pub mod waits;
 
 /// Everything that a request's rows go to. Nothing of it waits, and nothing fails a request.
 #[derive(Debug)]
 pub struct Telemetry {
-    recorder: Option<Recorder>,
+    recorder: Option<Sink<Rows>>,
     metrics: Metrics,
     counted_side: Side,
     /// The requests and figures that the live page shows.
@@ -60,7 +60,7 @@ pub struct CountedRequest<'a> {
 impl Telemetry {
     /// `recorder`: `None` if there is no records file. `has_front`: whether `metrics` count the front's requests; otherwise the
     /// hops'.
-    pub fn new(recorder: Option<Recorder>, metrics: Metrics, has_front: bool) -> Telemetry {
+    pub fn new(recorder: Option<Sink<Rows>>, metrics: Metrics, has_front: bool) -> Telemetry {
         Telemetry {
             recorder,
             metrics,
@@ -97,7 +97,8 @@ impl Telemetry {
             traces.record(&unquoted);
         }
         if let Some(recorder) = &self.recorder {
-            recorder.record(rows);
+            let count = rows.len();
+            recorder.push(rows, 1, count);
         }
     }
 

@@ -5,16 +5,17 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::telemetry::loss::LossLog;
-use crate::telemetry::otlp::collector::{Collector, Deliveries};
+use crate::telemetry::otlp::collector::Collector;
 use crate::telemetry::otlp::settings::Settings;
 use crate::telemetry::prometheus::{Dropped, Metrics};
+use crate::telemetry::sink::Deliveries;
 
 /// Forwards messages to a collector, within a Tokio runtime.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ struct Sender {
     /// Limits the messages being sent.
     slots: Arc<Semaphore>,
     closing: CancellationToken,
+    /// Messages that wait or are being sent.
+    pending: Arc<AtomicUsize>,
     deliveries: Arc<Deliveries>,
 }
 
@@ -50,21 +53,16 @@ impl Forward {
     /// # Errors
     /// TLS cannot be set up.
     pub fn new(settings: &Settings, queue_bytes: u64, metrics: &Metrics) -> io::Result<Forward> {
-        let deliveries = Deliveries {
-            what: "engine traces",
-            target: settings.target(),
-            sent: metrics.trace_forwards.with(&["sent"]),
-            lost: metrics.trace_forwards.clone(),
-            pending: 0.into(),
-            log: LossLog::default(),
-        };
+        let lost = &metrics.trace_forwards;
+        let sent = lost.with(&["sent"]);
         let capacity = u32::try_from(queue_bytes).unwrap_or(u32::MAX);
         Ok(Forward {
             sender: Sender {
                 collector: Collector::new(settings)?,
                 slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
                 closing: CancellationToken::new(),
-                deliveries: Arc::new(deliveries),
+                pending: Arc::default(),
+                deliveries: Deliveries::new("engine traces", settings.target(), sent, lost),
             },
             room: Arc::new(Semaphore::new(capacity as usize)),
             capacity,
@@ -73,7 +71,6 @@ impl Forward {
 
     /// Enqueues a message; one that is longer than the whole queue may wait alone. Never waits.
     pub fn push(&self, message: Bytes) {
-        self.sender.deliveries.begin();
         let weight = u32::try_from(message.len().max(MIN_WEIGHT)).unwrap_or(u32::MAX);
         let room = self.room.clone();
         let Ok(permit) = room.try_acquire_many_owned(weight.min(self.capacity)) else {
@@ -81,6 +78,7 @@ impl Forward {
             return self.sender.deliveries.lost(Dropped::QueueFull, message, 1);
         };
         let sender = self.sender.clone();
+        sender.pending.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             sender.send(message).await;
             drop(permit);
@@ -92,15 +90,18 @@ impl Forward {
         self.sender.closing.cancel();
         let all = self.room.acquire_many(self.capacity);
         drop(tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await);
-        self.sender.deliveries.end();
+        let left = self.sender.pending.load(Ordering::Relaxed);
+        self.sender.deliveries.end(left);
     }
 }
 
 impl Sender {
     async fn send(self, message: Bytes) {
         let _slot = self.slots.acquire().await;
-        let Err(error) = self.collector.send(message).await else {
-            return self.deliveries.sent(1);
+        let sent = self.collector.send(message).await;
+        self.pending.fetch_sub(1, Ordering::Relaxed);
+        let Err(error) = sent else {
+            return self.deliveries.sent(1, false);
         };
         self.deliveries.lost(error.reason, &error.message, 1);
         if error.reason == Dropped::Unreachable {

@@ -18,7 +18,7 @@ use crate::request::time_spent::TimeSpent;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 use crate::telemetry::prometheus::RequestPhase;
-use crate::telemetry::recent::{Recent, RecentRequest, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+use crate::telemetry::recent::{Figures, HALF_SECONDS, Recent, RecentRequest};
 use crate::telemetry::waits::WaitLog;
 
 const PAGE: &str = include_str!("live/page.html");
@@ -74,13 +74,14 @@ fn present(shared: &Shared) -> Value {
     })
 }
 
-/// How many seconds the figures are of: all slots are whole but the current one.
+/// How many seconds the figures are of: a whole half of the window and a part of the current one.
 fn covered_s(shared: &Shared, now: Stamp) -> f64 {
-    let window = WINDOW_SECONDS as f64 + now.seconds() % SLOT_SECONDS as f64;
+    let half = HALF_SECONDS as f64;
+    let window = half + now.seconds() % half;
     window.min(seconds(now.nanos_since(shared.started)))
 }
 
-fn window(sum: &Slot, covered_s: f64) -> Value {
+fn window(sum: &Figures, covered_s: f64) -> Value {
     let outcomes = sum.outcomes();
     let outcomes = outcomes.map(|(outcome, count)| json!({"name": outcome.name(), "count": count}));
     let quantile = |values: &Histogram, q| values.quantile(q).map(seconds);

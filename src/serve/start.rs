@@ -26,14 +26,16 @@ use crate::proxy::join::Joins;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Shared};
 use crate::request::roles::Roles;
+use crate::request::row::Rows;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::settings::UpstreamFlag;
 use crate::telemetry::otlp::{self, Traces};
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder::Recorder;
+use crate::telemetry::recorder;
 use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
+use crate::telemetry::sink::Sink;
 use crate::upstream::{Address, Policy, Rules, Trust, Upstreams, system_resolver};
 
 /// The listeners for requests: the front first, then the hops.
@@ -225,7 +227,11 @@ fn listeners(config: &Config) -> impl Iterator<Item = ListenerSpec> {
 }
 
 /// Starts the writer of the records file, if there is one.
-fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> anyhow::Result<Option<Recorder>> {
+fn recorder(
+    config: &Config,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> anyhow::Result<Option<Sink<Rows>>> {
     let Some(path) = config.records.clone() else {
         return Ok(None);
     };
@@ -241,7 +247,7 @@ fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> anyhow::Result
         rotation,
         clock: clock.clone(),
     };
-    let recorder = Recorder::start(file, config.record_queue.get() as usize, metrics.clone());
+    let recorder = recorder::start(file, config.record_queue.get() as usize, metrics);
     Ok(Some(recorder.map_err(|error| anyhow!("records: {error}"))?))
 }
 

@@ -1,7 +1,7 @@
 //! Writes rows as CSV, and splits lines of CSV into cells.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, IntoInnerError, Write};
 
 use crate::clock::Stamp;
 use crate::request::csv;
@@ -10,9 +10,9 @@ use crate::request::row::Row;
 /// Writes rows to `W`, each `write_all` with whole lines only.
 #[derive(Debug)]
 pub struct RowWriter<W: Write> {
-    out: W,
+    out: BufWriter<W>,
     base: Stamp,
-    block: Vec<u8>,
+    line: Vec<u8>,
 }
 
 /// Bytes collected before they are written.
@@ -24,56 +24,44 @@ impl<W: Write> RowWriter<W> {
     /// # Errors
     /// Those of `out`.
     pub fn new(out: W, base: Stamp) -> io::Result<RowWriter<W>> {
-        let mut writer = RowWriter {
-            out,
-            base,
-            block: Vec::new(),
-        };
-        csv::header(&mut writer.block);
-        writer.flush()?;
-        Ok(writer)
+        let mut line = Vec::new();
+        csv::header(&mut line);
+        let mut out = BufWriter::with_capacity(BLOCK_BYTES, out);
+        out.write_all(&line)?;
+        out.flush()?;
+        Ok(RowWriter { out, base, line })
     }
 
     /// Adds a row, which is written at the next [`RowWriter::flush`] or when the block is full.
     ///
     /// # Errors
-    /// Those of `out`; the rows of the block are then lost.
+    /// Those of `out`.
     pub fn write(&mut self, row: &Row) -> io::Result<()> {
-        csv::row(row, self.base, &mut self.block);
-        self.write_block(BLOCK_BYTES)
+        self.line.clear();
+        csv::row(row, self.base, &mut self.line);
+        // What does not fit beside the lines before it is written after them: no line is cut.
+        self.out.write_all(&self.line)
     }
 
     /// Writes all rows to `out` and flushes it.
     ///
     /// # Errors
-    /// As [`RowWriter::write`].
+    /// Those of `out`.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.write_block(0)?;
         self.out.flush()
     }
 
     /// The underlying writer.
     pub fn get_ref(&self) -> &W {
-        &self.out
+        self.out.get_ref()
     }
 
     /// Writes all rows; returns the underlying writer.
     ///
     /// # Errors
-    /// As [`RowWriter::write`].
-    pub fn finish(mut self) -> io::Result<W> {
-        self.flush()?;
-        Ok(self.out)
-    }
-
-    /// Writes the block if it has at least `min` bytes.
-    fn write_block(&mut self, min: usize) -> io::Result<()> {
-        if self.block.len() < min {
-            return Ok(());
-        }
-        let written = self.out.write_all(&self.block);
-        self.block.clear();
-        written
+    /// Those of `out`.
+    pub fn finish(self) -> io::Result<W> {
+        self.out.into_inner().map_err(IntoInnerError::into_error)
     }
 }
 
@@ -162,6 +150,7 @@ mod tests {
             writer.write(&row).unwrap();
         }
         writer.flush().unwrap();
-        assert!((3..100).contains(&writer.out.0), "{} writes", writer.out.0);
+        let writes = writer.get_ref().0;
+        assert!((3..100).contains(&writes), "{writes} writes");
     }
 }

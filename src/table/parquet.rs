@@ -10,7 +10,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use crate::clock::NANOS;
+use crate::clock::seconds;
 use crate::disk::NewFile;
 use crate::error::Error;
 use crate::request::column::Unit;
@@ -48,7 +48,7 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<ReadStats>, Error> {
         SerializedFileWriter::new(&mut new, Arc::new(schema), properties).map_err(parquet_error)?;
     let (mut stats, mut written) = (Vec::new(), Ok(()));
     for source in sources {
-        let (mut table, mut began) = (Table::default(), None);
+        let mut table = Table::default();
         let mut write = |table: &mut Table, began: Option<f64>, min: usize| {
             // After a failure nothing more is written.
             if written.is_ok() && table.len() > min {
@@ -57,13 +57,13 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<ReadStats>, Error> {
                 *table = Table::default();
             }
         };
-        let mut sink = |more, start| {
-            began = start;
+        let mut sink = |more, began| {
             table.append(more);
-            write(&mut table, start, GROUP_ROWS);
+            write(&mut table, began, GROUP_ROWS);
         };
-        stats.push(read_parts(&source.files, source.began, &[], &mut sink)?);
-        write(&mut table, began, 0);
+        let read = read_parts(&source.files, source.began, &[], &mut sink)?;
+        write(&mut table, read.began, 0);
+        stats.push(read);
     }
     if stats.iter().all(|stats| stats.rows == 0) {
         let reasons = std::iter::once("no request has a row".to_owned())
@@ -116,8 +116,7 @@ fn write_group(
             }
             Unit::Count => write_column::<Int64Type>(&mut to, rows().map(number)),
             Unit::Latency | Unit::Seconds | Unit::Time => {
-                let seconds = |row| Some(number(row)? as f64 / NANOS as f64);
-                write_column::<DoubleType>(&mut to, rows().map(seconds))
+                write_column::<DoubleType>(&mut to, rows().map(|row| number(row).map(seconds)))
             }
         }?;
     }

@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use flate2::read::MultiGzDecoder;
 use memchr::memchr_iter;
 
-use crate::clock::{NANOS, Stamp};
+use crate::clock::{NANOS, Stamp, seconds};
 use crate::disk;
 use crate::error::Error;
 use crate::request::cell::{Value, nanos};
@@ -54,7 +54,7 @@ pub const SKIPPED_COLUMNS: &[ColumnId] = IDS.split_at(1).1;
 const MAX_EXAMPLES: usize = 3;
 /// Bytes that a thread parses at a time.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Longer first lines are none of a file of rows, bytes.
+/// Longer lines are none of a file of rows, bytes.
 const MAX_LINE_BYTES: u64 = disk::MAX_LINE_BYTES as u64;
 /// Times from this second on count from the Unix epoch, as no run takes three years; smaller ones from a run's start, as none
 /// is of 1973.
@@ -209,7 +209,7 @@ fn read_file(
                 return Err(Error::read(path, message));
             }
             if base == Base::Epoch {
-                stats.began = Some(origin.nanos as f64 / NANOS as f64);
+                stats.began = Some(seconds(origin.nanos));
             }
         }
         for (table, examples, broken) in parse_chunks(chunks, &header, stats.origin) {
@@ -233,12 +233,13 @@ fn open(path: &Path) -> io::Result<Lines> {
     Ok(BufReader::with_capacity(1 << 18, contents))
 }
 
-/// Reads the next lines; returns nothing at the end of the file, whose last line may be incomplete.
+/// Reads the next lines; returns nothing at the end of the file, whose last line may be incomplete. A line that is much longer than any
+/// row comes in several parts.
 fn read_chunk(lines: &mut Lines) -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(CHUNK_BYTES + (1 << 16));
     lines.take(CHUNK_BYTES as u64).read_to_end(&mut text)?;
     if !text.is_empty() && !text.ends_with(b"\n") {
-        lines.read_until(b'\n', &mut text)?;
+        lines.take(MAX_LINE_BYTES).read_until(b'\n', &mut text)?;
     }
     Ok(text)
 }
@@ -355,7 +356,12 @@ fn parse_row<'l>(
         let (name, unit) = (column.name, column.unit);
         let value = match unit {
             Unit::Text if column.id == ColumnId::outcome && Outcome::named(&cell).is_none() => None,
-            Unit::Text | Unit::Bool => Some(Value::Text(cell.clone())),
+            Unit::Text => Some(Value::Text(cell.clone())),
+            // Other programs that saved the file anew write `TRUE` or `true`.
+            Unit::Bool => ["True", "False"]
+                .into_iter()
+                .find(|name| cell.eq_ignore_ascii_case(name))
+                .map(|name| Value::Text(name.into())),
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
             Unit::Time => {
@@ -369,6 +375,7 @@ fn parse_row<'l>(
             let start: String = cell.chars().take(40).collect();
             let reason = match unit {
                 Unit::Text => "unknown to this version",
+                Unit::Bool => "neither True nor False",
                 Unit::Time => "no time like those of rows before it",
                 _ => "no number",
             };

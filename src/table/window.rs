@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::NANOS;
+use crate::clock::seconds;
 
 use super::Table;
 
@@ -28,7 +28,7 @@ const TOLERANCE_S: f64 = 1e-6;
 
 /// The arrival times of a table's requests, seconds since the run's start; without requests that were never sent.
 pub fn arrived(table: &Table) -> Vec<f64> {
-    let arrived = |row| Some(table.arrival(row)? as f64 / NANOS as f64);
+    let arrived = |row| table.arrival(row).map(seconds);
     table.first_rows().filter_map(arrived).collect()
 }
 

@@ -13,7 +13,7 @@ use prometheus::{
     Counter, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, Result,
 };
 
-use crate::clock::NANOS;
+use crate::clock::seconds;
 
 /// The description of a metric.
 #[derive(Clone, Copy, Debug)]
@@ -138,11 +138,6 @@ impl<S: Series> Family<S> {
             .unwrap_or_else(|| self.add(values))
     }
 
-    /// Returns its name in a scrape.
-    pub fn name(&self) -> &'static str {
-        self.0.metric.name
-    }
-
     /// Returns all label sets with their series.
     pub fn sets(&self) -> Vec<(Vec<String>, S)> {
         self.0.all.read().values().cloned().collect()
@@ -237,7 +232,7 @@ impl BatchHistogram {
         for (count, more) in counts.filter(|(_, more)| **more > 0) {
             count.fetch_add(u64::from(*more), Ordering::Relaxed);
         }
-        self.0.sum.inc_by(sum_nanos.max(0) as f64 / NANOS as f64);
+        self.0.sum.inc_by(seconds(sum_nanos.max(0)));
     }
 }
 
@@ -248,23 +243,20 @@ impl Shown for BatchHistogram {
         // Read before the counts: a value added in between is then missing in the sum, not in the counts.
         histogram.set_sample_sum(inner.sum.get());
         let mut so_far = 0;
-        let buckets = inner
-            .bounds
-            .iter()
-            .zip(&inner.counts)
-            .map(|(bound, count)| {
-                so_far += count.load(Ordering::Relaxed);
-                let mut bucket = Bucket::default();
-                bucket.set_upper_bound(*bound);
-                bucket.set_cumulative_count(so_far);
-                bucket
-            });
+        let mut counts = inner.counts.iter().map(|count| {
+            so_far += count.load(Ordering::Relaxed);
+            so_far
+        });
+        let buckets = inner.bounds.iter().zip(&mut counts);
+        let buckets = buckets.map(|(bound, count)| {
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(*bound);
+            bucket.set_cumulative_count(count);
+            bucket
+        });
         histogram.set_bucket(buckets.collect());
-        let above = inner
-            .counts
-            .last()
-            .map_or(0, |count| count.load(Ordering::Relaxed));
-        histogram.set_sample_count(so_far + above);
+        // After the last bound, those above it.
+        histogram.set_sample_count(counts.next().unwrap_or_default());
         let mut shown = proto::Metric::from_label(inner.labels.clone());
         shown.set_histogram(histogram);
         shown

@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::request::row::Rows;
 
 use super::background_thread::BackgroundThread;
-use super::loss::LossLog;
-use super::prometheus::{Dropped, Metrics};
-use super::queue::{Queue, Queued, Refused};
+use super::prometheus::Metrics;
+use super::queue::{Queue, Queued};
+use super::sink::{Deliveries, Sink};
 
 pub mod collector;
 pub mod exporter;
@@ -26,7 +26,6 @@ pub mod sampling;
 pub mod settings;
 pub mod spans;
 
-use collector::Deliveries;
 use exporter::Exporter;
 use sampling::KeepReason;
 use settings::{Otlp, Settings};
@@ -34,12 +33,10 @@ use settings::{Otlp, Settings};
 /// The handle of the exporting thread. Share it by reference.
 #[derive(Debug)]
 pub struct Traces {
-    queue: Queue<Trace>,
+    sink: Sink<Trace>,
     closing: CancellationToken,
-    deliveries: Arc<Deliveries>,
     metrics: Metrics,
     keys: Otlp,
-    thread: BackgroundThread,
 }
 
 /// A request whose trace is kept.
@@ -53,6 +50,8 @@ struct Trace {
 /// The state of the exporting thread.
 struct Sender {
     receiver: UnboundedReceiver<Queued<Trace>>,
+    /// The number of traces that were taken from the queue and are not yet exported or lost.
+    taken: usize,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
     exporter: Exporter,
@@ -85,16 +84,11 @@ impl Traces {
         let capacity = settings.given.queue.get() as usize;
         let (queue, receiver) = Queue::new(capacity);
         let closing = CancellationToken::new();
-        let deliveries = Arc::new(Deliveries {
-            what: "traces",
-            target: settings.target(),
-            sent: metrics.traces_exported.with(&[]),
-            lost: metrics.traces_dropped.clone(),
-            pending: 0.into(),
-            log: LossLog::default(),
-        });
+        let (sent, lost) = (metrics.traces_exported.with(&[]), &metrics.traces_dropped);
+        let deliveries = Deliveries::new("traces", settings.target(), sent, lost);
         let mut sender = Sender {
             receiver,
+            taken: 0,
             deliveries: deliveries.clone(),
             metrics: metrics.clone(),
             exporter: Exporter::new(settings, instance)?,
@@ -115,18 +109,21 @@ impl Traces {
                     () = sender.send() => {}
                     () = end => {}
                 }
-                sender.deliveries.end();
+                let left = sender.taken + sender.receiver.len();
+                sender.deliveries.end(left);
             });
             // Does not wait for a name lookup that still runs.
             runtime.shutdown_background();
         };
         Ok(Traces {
-            queue,
+            sink: Sink {
+                queue,
+                deliveries,
+                thread: BackgroundThread::spawn("traces", run)?,
+            },
             closing,
-            deliveries,
             metrics,
             keys: settings.given.clone(),
-            thread: BackgroundThread::spawn("traces", run)?,
         })
     }
 
@@ -136,23 +133,18 @@ impl Traces {
         let Some(reason) = self.keys.keep_reason(rows, id) else {
             return self.metrics.traces_sampled_out.with(&[]).inc();
         };
-        self.deliveries.begin();
         let (rows, weight) = (rows.clone(), rows.len());
-        if let Err((_, refused)) = self.queue.push(Trace { rows, id, reason }, weight) {
-            let (reason, message) = match refused {
-                Refused::Full => (Dropped::QueueFull, "too many wait to be exported"),
-                Refused::Closed => (Dropped::Shutdown, "this process ends"),
-            };
-            return self.deliveries.lost(reason, message, 1);
+        if self.sink.push(Trace { rows, id, reason }, weight, 1) {
+            self.metrics.trace_queue.with(&[]).add(weight as i64);
         }
-        self.metrics.trace_queue.with(&[]).add(weight as i64);
     }
 
     /// Exports the queued traces, within a time limit, and ends the thread. Blocks.
     pub fn close(&self) {
-        self.queue.close();
+        // First, so that what is left when the time is over can be counted.
+        self.sink.queue.close();
         self.closing.cancel();
-        self.thread.join();
+        self.sink.close();
     }
 }
 
@@ -174,12 +166,13 @@ impl Sender {
                 .iter()
                 .flat_map(|trace| spans::spans(&trace.rows, trace.id, trace.reason, &self.scope));
             match self.exporter.export(spans.collect()).await {
-                Ok(()) => self.deliveries.sent(batch.len()),
+                Ok(()) => self.deliveries.sent(batch.len(), false),
                 Err(error) => {
                     let (reason, message) = (error.reason, &error.message);
                     self.deliveries.lost(reason, message, batch.len());
                 }
             }
+            self.taken = 0;
         }
     }
 
@@ -191,6 +184,7 @@ impl Sender {
         let mut wait = std::pin::pin!(wait);
         while let Some((trace, _permit)) = next {
             rows += trace.rows.len();
+            self.taken += 1;
             batch.push(trace);
             next = match rows {
                 MAX_BATCH_ROWS.. => None,

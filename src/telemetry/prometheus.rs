@@ -1,23 +1,25 @@
 //! The metrics of a proxy, for Prometheus.
 
 mod labels;
-mod process;
 mod requests;
 mod table;
 
-pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, Loss, RequestPhase};
+pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, RequestPhase};
 pub use table::{Families, METRICS};
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use prometheus::{IntGauge, Registry, Result, TextEncoder};
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{IntCounter, IntGauge, Registry, Result, TextEncoder};
 
+use crate::clock::Clock;
 use crate::request::endpoint::Endpoint;
 use crate::stats::waits::Cause;
 
-use super::family::MAX_LABEL_SETS;
+use super::family::{Family, MAX_LABEL_SETS};
 use super::upstreams::{ShownUpstreams, UpstreamFigures};
 
 /// The metrics of a proxy. Clones are cheap and share the values.
@@ -66,7 +68,9 @@ impl Metrics {
     pub fn with_label_sets(max_sets: usize) -> Result<Metrics> {
         let registry = Registry::new();
         let families = Families::new(&registry, max_sets)?;
-        process::set_constants(&families);
+        families.build.with(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let started = Clock::system().now().seconds();
+        families.process_start.with(&[]).set(started);
         for endpoint in Endpoint::ALL {
             for reason in requests::reasons() {
                 families.timing_missing.with(&[reason, endpoint.path()]);
@@ -89,11 +93,13 @@ impl Metrics {
 
     /// Returns all metrics in Prometheus's text format.
     pub fn text(&self) -> String {
-        let families = self.upstreams.with_present(|present| {
+        let mut families = self.upstreams.with_present(|present| {
             self.update_upstreams(present);
-            process::update(self);
             self.registry.gather()
         });
+        // Its start is ours: of a service that sees only processes below /proc (`ProcSubset=pid`), the crate's is 0.
+        let of_process = ProcessCollector::for_self().collect().into_iter();
+        families.extend(of_process.filter(|family| family.name() != "process_start_time_seconds"));
         // Writing to a string cannot fail.
         TextEncoder::new()
             .encode_to_string(&families)
@@ -102,14 +108,13 @@ impl Metrics {
 
     /// Returns the totals as a sentence, for the last line of the log.
     pub fn totals(&self) -> String {
-        let served = self.requests.sets();
-        let served: u64 = served.iter().map(|(_, count)| count.get()).sum();
-        let lost = self.rows_lost.sets();
-        let lost: u64 = lost.iter().map(|(_, rows)| rows.get()).sum();
+        let sum = |of: &Family<IntCounter>| of.sets().iter().map(|set| set.1.get()).sum::<u64>();
         format!(
-            "served {served} requests, passed {} others through, wrote {} rows, lost {lost}",
-            self.passed_through.with(&[]).get(),
-            self.rows_written.with(&[]).get(),
+            "served {} requests, passed {} others through, wrote {} rows, lost {}",
+            sum(&self.requests),
+            sum(&self.passed_through),
+            sum(&self.rows_written),
+            sum(&self.rows_lost),
         )
     }
 

@@ -3,7 +3,6 @@
 //! Memory is bounded, and so is the time for which a request's end holds the lock.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -39,7 +38,7 @@ pub struct View {
     /// The requests after the given number, in order.
     pub requests: Vec<RecentRequest>,
     /// The figures of the last minutes.
-    pub figures: Slot,
+    pub figures: Figures,
 }
 
 #[derive(Debug, Default)]
@@ -49,15 +48,14 @@ struct State {
     all: VecDeque<RecentRequest>,
     /// Failed requests, which are kept longer than the others.
     failed: VecDeque<RecentRequest>,
-    window: Window,
+    /// The start of the current half of the window, divided by [`HALF_SECONDS`].
+    half: i64,
+    /// The figures of that half and of the one before.
+    halves: [Figures; 2],
 }
 
-/// The length of a slot.
-pub const SLOT_SECONDS: i64 = 10;
-/// The length of the window.
-pub const WINDOW_SECONDS: i64 = 300;
-/// One more than fit into the window, which includes only a part of the first and the last.
-const SLOTS: i64 = WINDOW_SECONDS / SLOT_SECONDS + 1;
+/// The length of half the window. The figures are those of the current half and of the one before.
+pub const HALF_SECONDS: i64 = 150;
 
 /// The columns with quantiles, of successful requests.
 const FIGURES: [ColumnId; 5] = [
@@ -68,15 +66,9 @@ const FIGURES: [ColumnId; 5] = [
     ColumnId::tpot,
 ];
 
-/// Figures of the last minutes, in slots of a few seconds, each at its index modulo their number. A slot with a reader is copied before it changes.
-#[derive(Debug, Default)]
-struct Window([Arc<Slot>; SLOTS as usize]);
-
-/// The figures of the requests that ended within one slot, or within the window.
+/// The figures of the requests that ended within half the window, or the whole.
 #[derive(Clone, Debug, Default)]
-pub struct Slot {
-    /// Its first second divided by [`SLOT_SECONDS`].
-    index: i64,
+pub struct Figures {
     outcomes: [u64; Outcome::ALL.len()],
     /// The number of their output tokens.
     pub output_tokens: u64,
@@ -113,19 +105,23 @@ impl Recent {
         }
         push(&mut state.all, MAX_REQUESTS, ended);
         if let Some(counted) = counted {
-            state.window.add(at, counted);
+            let half = state.begin_half(at);
+            state.halves[half].add(counted);
         }
     }
 
     /// Returns the requests after number `after`, and the figures of the last minutes.
     pub fn view(&self, after: u64, now: Stamp) -> View {
-        let state = self.0.lock();
-        let (last, requests, slots) = (state.last, state.after(after), state.window.slots(now));
+        let mut state = self.0.lock();
+        state.begin_half(now);
+        let (last, requests) = (state.last, state.after(after));
+        let [current, mut figures] = state.halves.clone();
         drop(state);
+        figures.merge(&current);
         View {
             last,
             requests,
-            figures: Slot::sum(&slots),
+            figures,
         }
     }
 
@@ -136,6 +132,18 @@ impl Recent {
 }
 
 impl State {
+    /// Begins the half of the window at `at` if it is a later one. Returns the place of that half: 1 for rows of the one before, which
+    /// waited to be joined.
+    fn begin_half(&mut self, at: Stamp) -> usize {
+        let half = at.nanos().div_euclid(HALF_SECONDS * NANOS);
+        for _ in 0..(half - self.half).clamp(0, 2) {
+            self.halves.swap(0, 1);
+            self.halves[0] = Figures::default();
+        }
+        self.half = self.half.max(half);
+        usize::from(half < self.half)
+    }
+
     /// The requests after `number`, in order.
     fn after(&self, number: u64) -> Vec<RecentRequest> {
         let oldest = self.all.front().map(|ended| ended.number);
@@ -161,31 +169,7 @@ fn first_rows(rows: &Rows) -> Rows {
     }
 }
 
-impl Window {
-    /// Adds a request that ended at `at`.
-    fn add(&mut self, at: Stamp, counted: &CountedRequest<'_>) {
-        let index = index(at);
-        let slot = Arc::make_mut(&mut self.0[index.rem_euclid(SLOTS) as usize]);
-        if slot.index < index {
-            *slot = Slot {
-                index,
-                ..Slot::default()
-            };
-        }
-        if slot.index == index {
-            slot.add(counted);
-        }
-    }
-
-    /// Returns the slots in the window at `now`.
-    fn slots(&self, now: Stamp) -> Vec<Arc<Slot>> {
-        let oldest = index(now) - SLOTS + 1;
-        let all = self.0.iter();
-        all.filter(|slot| slot.index >= oldest).cloned().collect()
-    }
-}
-
-impl Slot {
+impl Figures {
     fn add(&mut self, counted: &CountedRequest<'_>) {
         let rows = &*counted.rows;
         let Some(first) = rows.first() else { return };
@@ -215,14 +199,7 @@ impl Slot {
         }
     }
 
-    /// Returns the sum of the slots of a window.
-    fn sum(slots: &[Arc<Slot>]) -> Slot {
-        let mut sum = Slot::default();
-        slots.iter().for_each(|slot| sum.merge(slot));
-        sum
-    }
-
-    fn merge(&mut self, more: &Slot) {
+    fn merge(&mut self, more: &Figures) {
         for (count, more) in self.outcomes.iter_mut().zip(more.outcomes) {
             *count += more;
         }
@@ -252,10 +229,6 @@ impl Slot {
             .into_iter()
             .zip(&self.quantiles)
     }
-}
-
-fn index(at: Stamp) -> i64 {
-    at.nanos().div_euclid(SLOT_SECONDS * NANOS)
 }
 
 #[cfg(test)]

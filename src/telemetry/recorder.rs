@@ -1,9 +1,7 @@
-//! Writes rows to the records file from a thread of its own, so that no request waits for it or fails by it.
-//!
-//! Rows that cannot be written are lost. They are counted in a metric, and logged when losing begins and when it ends. The file never holds incomplete lines.
+//! Writes rows to the records file from a thread of its own, so that no request waits for it or fails by it. The file never holds
+//! incomplete lines.
 
 use std::io;
-use std::sync::Once;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -13,29 +11,10 @@ use crate::request::csv;
 use crate::request::row::Rows;
 
 use super::background_thread::BackgroundThread;
-use super::loss::LossLog;
-use super::prometheus::{Loss, Metrics};
-use super::queue::{Queue, Queued, Refused};
+use super::prometheus::{Dropped, Metrics};
+use super::queue::{Queue, Queued};
 use super::records_file::{FileWriter, RecordsFile};
-
-/// The handle of the writing thread. Share it by reference.
-#[derive(Debug)]
-pub struct Recorder {
-    queue: Queue<Rows>,
-    thread: BackgroundThread,
-    full_logged: Once,
-    metrics: Metrics,
-}
-
-/// The state of the writing thread.
-#[derive(Debug)]
-struct Writer {
-    file: FileWriter,
-    base: Stamp,
-    metrics: Metrics,
-    /// Rows lost since writing last worked.
-    unwritten: LossLog,
-}
+use super::sink::{Deliveries, Sink};
 
 /// The size from which on a block of lines is written though more rows wait.
 const BLOCK_BYTES: usize = 256 * 1024;
@@ -44,110 +23,63 @@ const BLOCK_BYTES: usize = 256 * 1024;
 /// a quarter through two processes).
 const PAUSE: Duration = Duration::from_millis(10);
 
-impl Recorder {
-    /// Moves an existing file aside, creates a new one and starts the thread. `capacity`: the number of requests whose rows may
-    /// wait.
-    ///
-    /// # Errors
-    /// The file cannot be created, or the system provides no thread. A full disk is not an error: its rows are lost.
-    pub fn start(file: RecordsFile, capacity: usize, metrics: Metrics) -> io::Result<Recorder> {
-        let (base, path) = (file.base, file.path.clone());
-        let file = FileWriter::open(file).map_err(|error| {
-            let hint = "give a file in a folder that exists, where this user may write";
-            io::Error::other(format!("cannot open {}: {error}; {hint}", path.display()))
-        })?;
-        let (queue, receiver) = Queue::new(capacity);
-        let writer = Writer {
-            file,
-            base,
-            metrics: metrics.clone(),
-            unwritten: LossLog::default(),
-        };
-        Ok(Recorder {
-            queue,
-            thread: BackgroundThread::spawn("recorder", move || writer.run(receiver))?,
-            full_logged: Once::new(),
-            metrics,
-        })
-    }
-
-    /// Enqueues a request's rows. Never waits.
-    pub fn record(&self, rows: Rows) {
-        let Err((rows, refused)) = self.queue.push(rows, 1) else {
-            return;
-        };
-        let loss = match refused {
-            Refused::Full => Loss::QueueFull,
-            Refused::Closed => Loss::Shutdown,
-        };
-        let lost = self.metrics.rows_lost.with(&[loss.name()]);
-        lost.inc_by(rows.len() as u64);
-        if refused == Refused::Full {
-            self.full_logged.call_once(|| {
-                log::warn!(
-                    "records: the queue to the file is full; rows are lost and counted. Logged once"
-                );
-            });
-        }
-    }
-
-    /// Writes the waiting rows and ends the thread. Later rows are lost.
-    pub fn close(&self) {
-        self.queue.close();
-        self.thread.join();
-    }
+/// Moves an existing file aside, creates a new one and starts the thread. `capacity`: the number of requests whose rows may wait.
+///
+/// # Errors
+/// The file cannot be created, or the system provides no thread. A full disk is not an error: its rows are lost.
+pub fn start(file: RecordsFile, capacity: usize, metrics: &Metrics) -> io::Result<Sink<Rows>> {
+    let (base, path) = (file.base, file.path.clone());
+    let file = FileWriter::open(file).map_err(|error| {
+        let hint = "give a file in a folder that exists, where this user may write";
+        io::Error::other(format!("cannot open {}: {error}; {hint}", path.display()))
+    })?;
+    let target = file.path().display().to_string();
+    let written = metrics.rows_written.with(&[]);
+    let deliveries = Deliveries::new("records", target, written, &metrics.rows_lost);
+    let (queue, receiver) = Queue::new(capacity);
+    let counts = deliveries.clone();
+    let run = move || write_all(receiver, file, base, &counts);
+    Ok(Sink {
+        queue,
+        deliveries,
+        thread: BackgroundThread::spawn("recorder", run)?,
+    })
 }
 
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl Writer {
-    /// Writes a single row at once, and all that wait in blocks, until the queue is closed and empty.
-    fn run(mut self, mut queue: UnboundedReceiver<Queued<Rows>>) {
-        let mut block = Vec::new();
-        while let Some(first) = queue.blocking_recv() {
-            let (mut next, mut count) = (Some(first), 0);
-            while let Some((rows, _room)) = next {
-                for row in &*rows {
-                    csv::row(row, self.base, &mut block);
-                }
-                count += rows.len();
-                next = match block.len() < BLOCK_BYTES {
-                    true => queue.try_recv().ok(),
-                    false => None,
-                };
+/// Writes a single row at once, and all that wait in blocks, until the queue is closed and empty.
+fn write_all(
+    mut queue: UnboundedReceiver<Queued<Rows>>,
+    mut file: FileWriter,
+    base: Stamp,
+    deliveries: &Deliveries,
+) {
+    let mut block = Vec::new();
+    while let Some(first) = queue.blocking_recv() {
+        let (mut next, mut count) = (Some(first), 0);
+        while let Some((rows, _room)) = next {
+            for row in &*rows {
+                csv::row(row, base, &mut block);
             }
-            self.write(&block, count);
-            if block.len() < BLOCK_BYTES {
-                std::thread::sleep(PAUSE);
-            }
-            block.clear();
+            count += rows.len();
+            next = match block.len() < BLOCK_BYTES {
+                true => queue.try_recv().ok(),
+                false => None,
+            };
         }
-        self.file.close();
-    }
-
-    fn write(&mut self, block: &[u8], rows: usize) {
-        match self.file.write(block) {
-            Ok(()) => {
-                self.metrics.rows_written.with(&[]).inc_by(rows as u64);
-                if let Some(lost) = self.unwritten.recovered() {
-                    let path = self.file.path().display();
-                    log::warn!("records: {path} is written again; {lost} rows were lost");
-                }
-            }
+        let is_behind = block.len() >= BLOCK_BYTES;
+        match file.write(&block) {
+            Ok(()) => deliveries.sent(count, is_behind),
             Err(error) => {
-                let lost = self.metrics.rows_lost.with(&[Loss::Write.name()]);
-                lost.inc_by(rows as u64);
-                if self.unwritten.lost(rows) {
-                    let path = self.file.path().display();
-                    log::warn!("records: cannot write {path}: {error}; rows are lost and counted");
-                }
+                let message = format_args!("cannot be written: {error}");
+                deliveries.lost(Dropped::Write, message, count);
             }
         }
+        if !is_behind {
+            std::thread::sleep(PAUSE);
+        }
+        block.clear();
     }
+    file.close();
 }
 
 #[cfg(test)]
@@ -164,14 +96,14 @@ mod tests {
         vec![row].into()
     }
 
-    fn start(path: &Path, metrics: &Metrics) -> io::Result<Recorder> {
+    fn start_at(path: &Path, metrics: &Metrics) -> io::Result<Sink<Rows>> {
         let file = RecordsFile {
             path: path.into(),
             base: Stamp::EPOCH,
             rotation: Rotation::default(),
             clock: Clock::system(),
         };
-        Recorder::start(file, 1000, metrics.clone())
+        start(file, 1000, metrics)
     }
 
     fn lost(metrics: &Metrics) -> [u64; 3] {
@@ -184,18 +116,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let metrics = Metrics::new().unwrap();
         let nowhere = folder.path().join("no/r.csv");
-        let message = start(&nowhere, &metrics).unwrap_err().to_string();
+        let message = start_at(&nowhere, &metrics).unwrap_err().to_string();
         assert!(message.contains("no/r.csv"), "{message}");
-        assert!(start(folder.path(), &metrics).is_err());
+        assert!(start_at(folder.path(), &metrics).is_err());
     }
 
     #[test]
     fn rows_lost_to_a_full_disk_are_counted() {
         let metrics = Metrics::new().unwrap();
-        let recorder = start(Path::new("/dev/full"), &metrics).unwrap();
-        (0..5).for_each(|_| recorder.record(rows("a")));
+        let recorder = start_at(Path::new("/dev/full"), &metrics).unwrap();
+        assert!((0..5).all(|_| recorder.push(rows("a"), 1, 1)));
         recorder.close();
-        recorder.record(rows("late"));
+        recorder.push(rows("late"), 1, 1);
         assert_eq!(lost(&metrics), [5, 1, 0]);
     }
 
@@ -203,13 +135,14 @@ mod tests {
     fn rows_are_lost_to_a_full_queue_without_waiting() {
         let metrics = Metrics::new().unwrap();
         let (queue, receiver) = Queue::new(2);
-        let recorder = Recorder {
+        let written = metrics.rows_written.with(&[]);
+        let recorder = Sink {
             queue,
+            deliveries: Deliveries::new("records", String::new(), written, &metrics.rows_lost),
             thread: BackgroundThread::spawn("t", || ()).unwrap(),
-            full_logged: Once::new(),
-            metrics: metrics.clone(),
         };
-        (0..5).for_each(|_| recorder.record(rows("a")));
+        let taken = (0..5).map(|_| recorder.push(rows("a"), 1, 1));
+        assert!(taken.eq([true, true, false, false, false]));
         assert_eq!(lost(&metrics), [0, 0, 3]);
         assert_eq!(receiver.len(), 2);
     }

@@ -196,8 +196,7 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
 /// All columns of all of them, as the CSV has them: with the engine's clock unknown, and told.
 #[test]
 fn the_rows_are_as_they_were() {
-    let mut out = Vec::new();
-    let mut writer = RowWriter::new(&mut out, stamp(0.0)).unwrap();
+    let mut writer = RowWriter::new(Vec::new(), stamp(0.0)).unwrap();
     let mut write = |records: &[Row]| {
         for row in Row::ended(records.to_vec()) {
             writer.write(&row).unwrap();
@@ -222,6 +221,6 @@ fn the_rows_are_as_they_were() {
             write(&[through_all(side, apart(nanos, error))]);
         }
     }
-    writer.flush().unwrap();
+    let out = writer.finish().unwrap();
     assert_file("tests/data/rows.csv", &String::from_utf8(out).unwrap());
 }

@@ -149,6 +149,29 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     let head = "req_id,arrival_time,outcome\na,1,ok\n";
     let unknown = format!("{head}b,2,great\n");
     assert_told(unknown, "outcome \"great\" is unknown to this version");
+    // An endless line is never held in memory as a whole.
+    let endless = format!("{head}{}\nb,2,ok\n", "a".repeat(6 << 20));
+    assert_told(
+        endless,
+        "2 of 4 rows cannot be read and are left out: p.csv line 3: ",
+    );
+}
+
+#[test]
+fn a_file_that_another_program_saved_anew_has_the_same_booleans() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "req_id,arrival_time,success,stream\n\
+        a,1,TRUE,true\nb,2,false,False\nc,3,True,\nd,4,yes,True\n";
+    let run = read(write(folder.path(), "saved.csv", text));
+    let told = "1 of 4 rows cannot be read and are left out: saved.csv line 5: success \"yes\" is neither True nor False";
+    assert_eq!(run.notes, [told]);
+    let bools = [ColumnId::success, ColumnId::stream];
+    let bools = [0, 1, 2].map(|row| bools.map(|of| run.table.text(of, row)));
+    assert_eq!(bools, [["True", "True"], ["False", "False"], ["True", ""]]);
+    assert_eq!(
+        [0, 1, 2].map(|row| run.table.is_ok(row)),
+        [true, false, true]
+    );
 }
 
 /// What is said of a file of rows, or why it is refused.

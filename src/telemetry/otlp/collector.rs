@@ -1,10 +1,8 @@
-//! Sends OTLP messages (<https://github.com/open-telemetry/opentelemetry-proto>) to a collector, over gRPC or HTTP, and counts what
-//! became of each.
+//! Sends OTLP messages (<https://github.com/open-telemetry/opentelemetry-proto>) to a collector, over gRPC or HTTP.
 
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,12 +13,9 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use prometheus::IntCounter;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use crate::telemetry::family::Family;
-use crate::telemetry::loss::LossLog;
 use crate::telemetry::prometheus::Dropped;
 use crate::trust::Roots;
 
@@ -44,23 +39,6 @@ pub struct ExportError {
     pub status: Option<StatusCode>,
     /// The response's `Retry-After`.
     pub retry_after: Option<HeaderValue>,
-}
-
-/// Counts what became of the items for a collector, and logs when it changes.
-#[derive(Debug)]
-pub struct Deliveries {
-    /// The items' name in the log.
-    pub what: &'static str,
-    /// The collector's name in the log.
-    pub target: String,
-    /// Counts the delivered items.
-    pub sent: IntCounter,
-    /// Counts the lost items, by [`Dropped`].
-    pub lost: Family<IntCounter>,
-    /// Items that wait or are being sent.
-    pub pending: AtomicUsize,
-    /// Items lost since the last delivery.
-    pub log: LossLog,
 }
 
 /// The maximum length of an error message, characters: it may quote the collector.
@@ -192,43 +170,6 @@ impl ExportError {
             message: shown.collect::<String>().trim_end().to_owned(),
             status: None,
             retry_after: None,
-        }
-    }
-}
-
-impl Deliveries {
-    /// Adds a pending item.
-    pub fn begin(&self) {
-        self.pending.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts pending items as delivered.
-    pub fn sent(&self, count: usize) {
-        self.pending.fetch_sub(count, Ordering::Relaxed);
-        self.sent.inc_by(count as u64);
-        if let Some(lost) = self.log.recovered() {
-            let Deliveries { what, target, .. } = self;
-            log::warn!("{what}: {target} takes them again; {lost} were lost");
-        }
-    }
-
-    /// Counts pending items as lost.
-    pub fn lost(&self, reason: Dropped, message: &str, count: usize) {
-        self.pending.fetch_sub(count, Ordering::Relaxed);
-        self.lost.with(&[reason.name()]).inc_by(count as u64);
-        if self.log.lost(count) {
-            let Deliveries { what, target, .. } = self;
-            log::warn!("{what}: {target}: {message}; what cannot be sent is lost and counted");
-        }
-    }
-
-    /// Counts all pending items as lost when the process ends.
-    pub fn end(&self) {
-        let left = self.pending.swap(0, Ordering::Relaxed);
-        if left > 0 {
-            let reason = Dropped::Shutdown.name();
-            self.lost.with(&[reason]).inc_by(left as u64);
-            log::warn!("{}: {left} still waited at the end and are lost", self.what);
         }
     }
 }

@@ -12,7 +12,7 @@ use opentelemetry::trace::{
 use opentelemetry::{InstrumentationScope, Key, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
-use crate::clock::{NANOS, Stamp};
+use crate::clock::{Stamp, seconds};
 use crate::request::attempt::{self, Attempt};
 use crate::request::column::{self, Scope};
 use crate::request::columns::{COLUMNS, Column, ColumnId as Id};
@@ -317,7 +317,7 @@ fn value(cell: column::Value<'_>) -> Option<Value> {
         column::Value::Text(text) => Value::String(StringValue::from(text.into_owned())),
         column::Value::Bool(bool) => Value::Bool(bool),
         column::Value::Count(count) => Value::I64(i64::try_from(count).unwrap_or(i64::MAX)),
-        column::Value::Nanos(nanos) => Value::F64(nanos as f64 / NANOS as f64),
+        column::Value::Nanos(nanos) => Value::F64(seconds(nanos)),
         column::Value::Time(stamp) => Value::F64(stamp.seconds()),
     })
 }

@@ -37,7 +37,8 @@ async fn a_backlog_goes_in_batches_of_bounded_rows() {
     queue.close();
     let mut sender = Sender {
         receiver,
-        deliveries: traces.unwrap().deliveries.clone(),
+        taken: 0,
+        deliveries: traces.unwrap().sink.deliveries.clone(),
         metrics,
         exporter: Exporter::new(&unreachable_collector(), "i".into()).unwrap(),
         full_batch: FULL_BATCH_ROWS,
@@ -52,13 +53,18 @@ async fn a_backlog_goes_in_batches_of_bounded_rows() {
 }
 
 #[test]
-fn a_trace_after_the_close_is_lost_to_the_shutdown() {
+fn traces_that_come_during_and_after_the_close_are_counted_once_each() {
     let (traces, metrics) = start(&unreachable_collector());
     let traces = traces.unwrap();
-    traces.close();
+    std::thread::scope(|scope| {
+        let record = || (0..1000).for_each(|_| traces.record(&rows(1)));
+        (0..4).for_each(|_| drop(scope.spawn(record)));
+        traces.close();
+    });
     traces.record(&rows(1));
-    let lost = metrics.traces_dropped.with(&["shutdown"]).get();
-    assert_eq!(lost, 1);
+    let lost = metrics.traces_dropped.sets();
+    let lost: u64 = lost.iter().map(|(_, count)| count.get()).sum();
+    assert_eq!(lost, 4 * 1000 + 1);
 }
 
 #[test]

@@ -14,17 +14,6 @@ pub enum RequestPhase {
 }}
 
 names! {
-/// Why a row was lost.
-pub enum Loss {
-    /// The recorder's queue was full.
-    QueueFull = "queue_full",
-    /// The file could not be written.
-    Write = "write",
-    /// The recorder had ended.
-    Shutdown = "shutdown",
-}}
-
-names! {
 /// What decided the choice of an upstream by the policy `cache_aware`.
 pub enum ChosenBy {
     /// It was sent the beginning of the prompt before.
@@ -38,17 +27,19 @@ pub enum ChosenBy {
 }}
 
 names! {
-/// Why a trace was not delivered to a collector.
+/// Why a row or a trace was lost.
 pub enum Dropped {
     /// The queue was full.
     QueueFull = "queue_full",
+    /// The file could not be written.
+    Write = "write",
     /// The collector rejected it.
     Rejected = "rejected",
     /// There was no connection to the collector.
     Unreachable = "unreachable",
     /// The collector did not answer in time.
     Timeout = "timeout",
-    /// It was still queued when the process ended.
+    /// It was still queued when the process ended, or came later.
     Shutdown = "shutdown",
 }}
 

@@ -7,7 +7,7 @@ use crate::request::impossible::Impossible;
 use crate::request::response::Unread;
 use crate::telemetry::family::{BatchHistogram, Family, Metric, Series};
 
-use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Loss};
+use super::labels::{Batch, ChosenBy, Dropped, LeftOut};
 
 /// Below 0.1 s our own, then SGLang's for comparison, then up to an hour.
 const LATENCY_BOUNDS: [f64; 29] = [
@@ -37,6 +37,14 @@ const GEN_AI_AND_ERROR: [&str; 7] = [
     "error_type",
 ];
 const GEN_AI: &[&str] = GEN_AI_AND_ERROR.split_at(6).0;
+const ROWS_LOST: [Dropped; 3] = [Dropped::QueueFull, Dropped::Write, Dropped::Shutdown];
+const TRACES_DROPPED: [Dropped; 5] = [
+    Dropped::QueueFull,
+    Dropped::Rejected,
+    Dropped::Unreachable,
+    Dropped::Timeout,
+    Dropped::Shutdown,
+];
 
 /// Generates from the table the metrics, one field each, and their descriptions for `docs/METRICS.md`. Label values after `of` have
 /// a series from the start: without one at 0, Prometheus would not see the first count as an increase.
@@ -158,7 +166,7 @@ metrics! {
         "2xx responses whose body was not read: the column `unread` says what the reasons mean.";
     rows_written: IntCounter = "queuescope_rows_written_total", &[];
         "Rows on disk.";
-    rows_lost: IntCounter = "queuescope_rows_lost_total", &["reason"], of Loss::ALL.map(Loss::name);
+    rows_lost: IntCounter = "queuescope_rows_lost_total", &["reason"], of ROWS_LOST.map(Dropped::name);
         "Rows that never reached the disk: `queue_full` (the disk was too slow), `write` (it could not be written), `shutdown` (they came \
         after the file's end).";
     reloads: IntCounter = "queuescope_reloads_total", &["result"], of ["applied", "refused"];
@@ -192,7 +200,7 @@ metrics! {
         `unread` (no prompt to go by: under 128 bytes, no JSON, or a request that is not recorded). Where connecting fails it is chosen again.";
     traces_exported: IntCounter = "queuescope_traces_exported_total", &[];
         "Traces of requests that the collector took.";
-    traces_dropped: IntCounter = "queuescope_traces_dropped_total", &["reason"], of Dropped::ALL.map(Dropped::name);
+    traces_dropped: IntCounter = "queuescope_traces_dropped_total", &["reason"], of TRACES_DROPPED.map(Dropped::name);
         "Traces that were to be exported and were lost: `queue_full`, `rejected` (the collector refused them), \
         `unreachable` (no connection), `timeout`, `shutdown` (they still waited when the process ended).";
     traces_sampled_out: IntCounter = "queuescope_traces_sampled_out_total", &[];
@@ -212,7 +220,7 @@ metrics! {
     trace_spans_left_out: IntCounter = "queuescope_engine_trace_spans_left_out_total", &["reason"], of LeftOut::ALL.map(LeftOut::name);
         "Spans of an engine or router in batches that were read, left out by themselves: `malformed` (no trace id, span id, start or end that \
         can be), `too_large` (above 256 KiB); rows of their requests may lack the engine's moments.";
-    trace_forwards: IntCounter = "queuescope_engine_trace_forwards_total", &["outcome"], of ["sent"].into_iter().chain(Dropped::ALL.map(Dropped::name));
+    trace_forwards: IntCounter = "queuescope_engine_trace_forwards_total", &["outcome"], of ["sent"].into_iter().chain(TRACES_DROPPED.map(Dropped::name));
         "The same batches on their way to the collector: `sent`, or lost, for the reasons of `queuescope_traces_dropped_total`.";
     trace_connections_refused: IntCounter = "queuescope_engine_trace_connections_refused_total", &[];
         "Connections to `[engine.traces] listen` that were closed at once, as too many were open.";
@@ -220,12 +228,4 @@ metrics! {
         "Always 1; the label is the version.";
     process_start: Gauge = "process_start_time_seconds", &[];
         "When this process started, seconds since 1970.";
-    process_cpu: Counter = "process_cpu_seconds_total", &[];
-        "Processor time of this process, user and system, seconds.";
-    process_resident: Gauge = "process_resident_memory_bytes", &[];
-        "Memory that it holds.";
-    process_open_fds: Gauge = "process_open_fds", &[];
-        "Open files, sockets included: two a request under way.";
-    process_max_fds: Gauge = "process_max_fds", &[];
-        "How many it may have open.";
 }

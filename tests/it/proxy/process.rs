@@ -139,9 +139,9 @@ async fn a_file_that_can_grow_no_more_is_told_once_and_in_the_last_line() {
     sent += 1;
     let lines = last_lines(&mut process).await;
     let path = records.display().to_string();
-    let warning = format!("cannot write {path}: File too large (os error 27); rows are lost");
+    let warning = format!("{path}: cannot be written: File too large (os error 27); what is lost");
     // Once each time that it fails: a shorter row may fit after one that did not.
-    let (told, again) = (count(&lines, &warning), count(&lines, "is written again"));
+    let (told, again) = (count(&lines, &warning), count(&lines, "takes them again"));
     assert!(told > 0 && told == again, "{lines:#?}");
     assert_eq!(rows(&records).len(), 1);
     let written = rows(&full).len() as u64 + 1;
