@@ -51,7 +51,11 @@ fn mean(run: &reader::Run, column: &str) -> f64 {
     let mut values = run.table.numbers(ColumnId::named(column).unwrap());
     let all = values.len();
     values.retain(|value| !value.is_nan());
-    assert!(2 * values.len() > all, "{column}: {} of {all}", values.len());
+    assert!(
+        2 * values.len() > all,
+        "{column}: {} of {all}",
+        values.len()
+    );
     values.iter().sum::<f64>() / values.len() as f64
 }
 
