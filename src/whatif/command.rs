@@ -13,7 +13,8 @@ use crate::disk;
 use crate::experiment::plan::PlanError;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::{self, Entry};
-use crate::report::load::Goal;
+use crate::report::figures::figures;
+use crate::report::load::{Goal, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
 use crate::table;
@@ -142,8 +143,8 @@ struct Results<'a> {
     runs: Vec<Run>,
 }
 
-/// A load replayed under some settings: these, the servers, the requests with their predicted times, and the figures.
-type Replayed = (Vec<Entry>, Deployment, Load, Figures);
+/// A load replayed under some settings: these, the servers, the requests with their predicted times, and these as a run.
+type Replayed = (Vec<Entry>, Deployment, Load, Run);
 
 /// The relative distance between two rates that `--find rate` tries.
 const PRECISION: f64 = 0.02;
@@ -225,7 +226,8 @@ fn write(path: &Path, text: &str) -> Result<(), table::Error> {
 
 impl Results<'_> {
     /// Predicts the load of a run under every combination of settings.
-    fn predict(&mut self, run: Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
+    fn predict(&mut self, mut run: Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
+        self.set_goals(&mut run);
         self.add_measured(run, load, self.notes(load, grid));
         if self.no_prediction.is_some() {
             return Ok(());
@@ -259,8 +261,19 @@ impl Results<'_> {
         let servers = deployment(self.fit.original(load), load.rate(), &settings);
         let servers = servers.map_err(|error| PlanError(format!("{}: {error}", load.name)))?;
         let predicted = servers.serve(load);
-        let figures = Figures::of(&predicted, &self.args.goodput);
-        Ok((settings, servers, predicted, figures))
+        let mut run = self.run_of(&self.label(&settings, load), &settings, &predicted);
+        self.set_goals(&mut run);
+        Ok((settings, servers, predicted, run))
+    }
+
+    /// Sets the goals of `--goodput`, if any, as those of a run.
+    fn set_goals(&self, run: &mut Run) {
+        let goals = &self.args.goodput;
+        if !goals.is_empty() {
+            let mut summary = run.summary.as_object().cloned().unwrap_or_default();
+            summary.insert("goodput_goals_ms".to_owned(), goals_ms(goals));
+            run.summary = summary.into();
+        }
     }
 
     /// The label of a prediction: its settings, after the name of its load if there are several.
@@ -317,7 +330,8 @@ impl Results<'_> {
             };
             let looked_for = (what.key().to_owned(), value);
             let replayed = self.replay(load, [settings, &[looked_for]].concat())?;
-            match replayed.3.goodput_share >= Some(self.args.goodput_share) {
+            let figures = Figures::of_run(&figures(&replayed.3), &self.args.goodput);
+            match figures.goodput_share >= Some(self.args.goodput_share) {
                 true => (kept, found) = (at, Some(replayed)),
                 false => missed = at,
             }
