@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 mod page;
 mod show;
 
-use anyhow::bail;
 use serde_json::{Value as Json, json};
 use toml::Value;
 
@@ -235,14 +234,16 @@ impl Results<'_> {
         let (before, mut nothing) = (self.predictions.len(), None);
         for settings in grid {
             let replayed = match self.args.find {
-                None => Some(self.replay(load, settings.clone())?),
+                None => Ok(self.replay(load, settings.clone())?),
                 Some(what) => self.find(load, settings, what)?,
             };
-            if let Some(replayed) = replayed {
-                self.add(load, replayed);
-                continue;
-            }
-            let reason = self.not_found_reason(load, settings);
+            let reason = match replayed {
+                Ok(replayed) => {
+                    self.add(load, replayed);
+                    continue;
+                }
+                Err(reason) => reason,
+            };
             self.not_found.push(json!({
                 "load": load.name,
                 "settings": grid::json(settings),
@@ -301,13 +302,13 @@ impl Results<'_> {
         })
     }
 
-    /// The fewest servers, or the highest rate, that keep the goals, by bisection.
+    /// The fewest servers, or the highest rate, that keep the goals, by bisection; why there is none.
     fn find(
         &self,
         load: &Load,
         settings: &[Entry],
         what: Find,
-    ) -> anyhow::Result<Option<Replayed>> {
+    ) -> anyhow::Result<Result<Replayed, String>> {
         // Candidates are numbered so that each has more capacity to spare than the one before: one server more, or a rate that
         // is lower by `PRECISION`.
         let last = match what {
@@ -336,15 +337,9 @@ impl Results<'_> {
                 false => missed = at,
             }
         }
-        if what == Find::Rate && kept == 1 {
-            let problem =
-                "any rate keeps --goodput, also all requests at once; give a stricter one";
-            bail!(PlanError::of(
-                "--find rate",
-                format!("{}: {problem}", load.name)
-            ));
-        }
-        Ok(found)
+        let keeps_any = what == Find::Rate && kept == 1;
+        let found = found.filter(|_| !keeps_any);
+        Ok(found.ok_or_else(|| self.not_found_reason(load, settings, keeps_any)))
     }
 
     /// What the reader of a load's predictions must know.
@@ -378,17 +373,18 @@ impl Results<'_> {
         load.notes.iter().cloned().chain(named).collect()
     }
 
-    /// Why `--find` found nothing for a load.
-    fn not_found_reason(&self, load: &Load, settings: &[Entry]) -> String {
+    /// Why `--find` found nothing for a load: any rate keeps the goals, or nothing does.
+    fn not_found_reason(&self, load: &Load, settings: &[Entry], keeps_any: bool) -> String {
         let goals: Vec<String> = self.args.goodput.iter().map(Goal::to_string).collect();
         let (goals, min_rate) = (goals.join(" "), round_to_four_digits(min_rate(load)));
         let looked_for = match self.args.find {
-            Some(Find::Servers) => format!("number of servers up to {MAX_SERVERS}"),
-            _ => format!("rate from {min_rate} requests a second on"),
+            Some(Find::Servers) => format!("no number of servers up to {MAX_SERVERS} keeps"),
+            _ if keeps_any => "give a stricter goal: any rate, also all at once, keeps".to_owned(),
+            _ => format!("no rate from {min_rate} requests a second on keeps"),
         };
         let share = self.args.goodput_share * 100.0;
         let (name, label) = (&load.name, grid::label(settings));
-        format!("{name}: {label}: no {looked_for} keeps {goals} in {share:.1} % of the requests")
+        format!("{name}: {label}: {looked_for} {goals} in {share:.1} % of the requests")
     }
 }
 
