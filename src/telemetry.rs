@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::clock::Stamp;
+use crate::clock::{Clock, Stamp};
 use crate::request::impossible::without_impossible;
 use crate::request::row::{Row, Rows, without_quotes};
 use crate::request::stages::Breakdown;
@@ -34,6 +34,7 @@ pub struct Telemetry {
     recorder: Option<Sink<Rows>>,
     metrics: Metrics,
     counted_side: Side,
+    clock: Clock,
     /// The requests and figures that the live page shows.
     pub recent: Recent,
     /// Why they waited.
@@ -60,11 +61,17 @@ pub struct CountedRequest<'a> {
 impl Telemetry {
     /// `recorder`: `None` if there is no records file. `has_front`: whether `metrics` count the front's requests; otherwise the
     /// hops'.
-    pub fn new(recorder: Option<Sink<Rows>>, metrics: Metrics, has_front: bool) -> Telemetry {
+    pub fn new(
+        recorder: Option<Sink<Rows>>,
+        metrics: Metrics,
+        has_front: bool,
+        clock: Clock,
+    ) -> Telemetry {
         Telemetry {
             recorder,
             metrics,
             counted_side: if has_front { Side::Front } else { Side::Hop },
+            clock,
             recent: Recent::default(),
             waits: WaitLog::default(),
             traces: None,
@@ -88,7 +95,8 @@ impl Telemetry {
             self.metrics.request_ended(counted);
             let end = first.and_then(|row| row.timeline.on_own_clock(Moment::End));
             if let Some(end) = end {
-                self.waits.record(&rows, end, &self.metrics);
+                let now = self.clock.now();
+                self.waits.record(&rows, end, now, &self.metrics);
             }
         }
         let unquoted = without_quotes(&rows);

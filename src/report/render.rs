@@ -257,7 +257,7 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// A table of rows of [`line`], which are of what `first` names.
+/// A table of rows of [`line_of`], which are of what `first` names.
 pub fn table(first: &str, rows: Vec<Vec<String>>) -> Grid {
     let shown = LATENCIES.map(|(head, ..)| head);
     let heads = [first, "ok", "failed", "req/s"].into_iter().chain(shown);
@@ -267,30 +267,18 @@ pub fn table(first: &str, rows: Vec<Vec<String>>) -> Grid {
     }
 }
 
-/// The row of a run or a server: requests that went well and that failed, requests a second, latencies in seconds, tokens a second.
-pub fn line(
-    name: String,
-    counts: [u64; 2],
-    rate: Option<f64>,
-    latencies: [Option<f64>; LATENCIES.len()],
-    tokens: Option<f64>,
-) -> Vec<String> {
-    let counts = counts.map(|count| count.to_string());
-    let rate = figure(rate, |rate| format!("{rate:.2}"));
-    let tokens = figure(tokens, |tokens| format!("{tokens:.0}"));
-    let latencies = latencies.map(|of| figure(of, duration));
-    let first = std::iter::once(name).chain(counts).chain([rate]);
-    first.chain(latencies).chain([tokens]).collect()
-}
-
-/// The row of measured requests of a run.
+/// The row of a run or a server: requests that went well and that failed, requests a second, latencies, tokens a second.
 pub fn line_of(name: String, of: &Group, run: &RunFacts) -> Vec<String> {
     let rate = run.per_second(of.completed as f64);
+    let rate = figure(rate, |rate| format!("{rate:.2}"));
     let tokens = of.tokens.output;
     let tokens = tokens.and_then(|tokens| run.per_second(tokens as f64));
-    let latencies = LATENCIES.map(|(_, column, get)| of.latencies.get(column).map(get));
-    let counts = [of.counts.ok(), of.counts.failed()];
-    line(name, counts, rate, latencies, tokens)
+    let tokens = figure(tokens, |tokens| format!("{tokens:.0}"));
+    let latency = |column| of.latencies.get(column);
+    let latencies = LATENCIES.map(|(_, column, get)| figure(latency(column).map(get), duration));
+    let counts = [of.counts.ok(), of.counts.failed()].map(|count| count.to_string());
+    let first = std::iter::once(name).chain(counts).chain([rate]);
+    first.chain(latencies).chain([tokens]).collect()
 }
 
 /// A table with a row for each run.

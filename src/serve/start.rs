@@ -267,7 +267,8 @@ fn telemetry(
         None => UpstreamFlag::default(),
     };
     let recorder = recorder(config, clock, metrics)?;
-    let mut telemetry = Telemetry::new(recorder, metrics.clone(), !config.upstream.is_empty());
+    let has_front = !config.upstream.is_empty();
+    let mut telemetry = Telemetry::new(recorder, metrics.clone(), has_front, clock.clone());
     telemetry.traces = traces;
     telemetry.upstream_flag = config.otlp.upstream_flag.unwrap_or(default_flag);
     telemetry.ratio = config.otlp.ratio;

@@ -28,12 +28,14 @@ struct Log {
     timed: BTreeMap<Worker, WorkerStays>,
     /// When requests without such times were at a worker, on this process's clock.
     untimed: BTreeMap<String, Vec<Interval>>,
+    /// The longest time from a request's end to its record, nanoseconds: rows may wait for spans and logs of servers.
+    late: i64,
 }
 
-/// The stays at a worker, in the order of their ends.
+/// The stays at a worker, in the order in which they were recorded.
 #[derive(Debug, Default)]
 struct WorkerStays {
-    /// Each with its end on this process's clock.
+    /// Each with the time when it was recorded, on this process's clock.
     stays: VecDeque<(Stamp, Stay)>,
     /// The number of stays at the front of the queue whose waits are counted already. Later waits may be due to them.
     counted: usize,
@@ -64,8 +66,8 @@ pub const MAX_JUDGE_DELAY_NANOS: i64 = 60 * NANOS;
 const MAX_AGE_NANOS: i64 = 600 * NANOS;
 
 impl WaitLog {
-    /// Adds all rows of a request that ended at `at` on this process's clock.
-    pub fn record(&self, rows: &[Row], at: Stamp, metrics: &Metrics) {
+    /// Adds all rows of a request that ended at `ended`, at the time `now`, on this process's clock.
+    pub fn record(&self, rows: &[Row], ended: Stamp, now: Stamp, metrics: &Metrics) {
         for row in rows {
             let cell = |column| (COLUMNS[column as usize].get)(row);
             let worker = row.worker.as_ref().or(row.host.as_ref());
@@ -79,14 +81,15 @@ impl WaitLog {
             // Waits with a known cause are counted at once, the one in the server queue when others have ended.
             let waits = Wait::all(&cell);
             let mut log = self.0.lock();
+            log.late = log.late.max(now.nanos_since(ended));
             if let Some(untimed) = Wait::untimed(&waits, &cell) {
-                log.add_untimed(worker, untimed, at);
+                log.add_untimed(worker, untimed, ended);
             }
             let prefill = row.internal.prefill_worker.as_ref();
             let prefill = prefill.or(row.prefill_host.as_ref());
             for wait in waits {
                 let Some(cause) = wait.cause else {
-                    log.add_timed((worker.to_owned(), row.dp_rank), wait, at, metrics);
+                    log.add_timed((worker.to_owned(), row.dp_rank), wait, now, metrics);
                     continue;
                 };
                 let by = match (cause, prefill) {
@@ -123,14 +126,18 @@ impl WaitLog {
     /// Counts the waits whose causes are known by `now`.
     pub fn count(&self, now: Stamp, metrics: &Metrics) {
         let mut log = self.0.lock();
-        let Log { timed, untimed } = &mut *log;
+        let Log {
+            timed,
+            untimed,
+            late,
+        } = &mut *log;
         let due = |((worker, _), of): (&Worker, &mut WorkerStays)| {
-            let (stays, due) = of.due(now)?;
+            let (stays, due) = of.due(now, *late)?;
             Some((worker.clone(), stays, due, of.facts(worker, untimed)))
         };
         let due: Vec<(String, Vec<Stay>, Range<usize>, ServerFacts)> =
             timed.iter_mut().filter_map(due).collect();
-        let is_young = |end: Stamp| now.nanos_since(end) < MAX_AGE_NANOS;
+        let is_young = |at: Stamp| now.nanos_since(at) < MAX_AGE_NANOS;
         timed.retain(|_, of| of.stays.back().is_some_and(|last| is_young(last.0)));
         untimed.retain(|_, all| {
             all.retain(|at| is_young(Stamp::from_nanos(at.end)));
@@ -157,8 +164,8 @@ fn wait(row: &Row) -> Option<(&str, Stay)> {
 }
 
 impl Log {
-    /// Adds a wait in the queue of a worker. Its request ended at `at`.
-    fn add_timed(&mut self, of: Worker, wait: Wait, at: Stamp, metrics: &Metrics) {
+    /// Adds a wait in the queue of a worker, at the time `now`.
+    fn add_timed(&mut self, of: Worker, wait: Wait, now: Stamp, metrics: &Metrics) {
         let worker = of.0.clone();
         let is_known = self.timed.contains_key(&of);
         let has_room = !worker.is_empty() && (is_known || self.timed.len() < MAX_WORKERS);
@@ -172,7 +179,7 @@ impl Log {
         }
         let of_worker = self.timed.entry(of).or_default();
         of_worker.shift = wait.shift.or(of_worker.shift);
-        of_worker.stays.push_back((at, stay));
+        of_worker.stays.push_back((now, stay));
     }
 
     /// Adds a request at a worker that reported no times of it. The request ended at `at`.
@@ -216,11 +223,12 @@ impl WorkerStays {
         self.stays.iter().map(|(_, stay)| *stay).collect()
     }
 
-    /// Returns all stays and the range of those to be counted now: after their end, the longest run time of all has passed, so
-    /// that all that ran meanwhile have ended.
-    fn due(&mut self, now: Stamp) -> Option<(Vec<Stay>, Range<usize>)> {
+    /// Returns all stays and the range of those to be counted now: after their record, the longest run time of all has passed, so
+    /// that all that ran meanwhile have ended, and the longest time `late` until those are recorded.
+    fn due(&mut self, now: Stamp, late: i64) -> Option<(Vec<Stay>, Range<usize>)> {
         let ran = self.stays.iter().map(|(_, stay)| stay.ended - stay.started);
-        let longest = ran.max().unwrap_or(0).clamp(NANOS, MAX_JUDGE_DELAY_NANOS);
+        let longest = ran.max().unwrap_or(0).saturating_add(late);
+        let longest = longest.clamp(NANOS, MAX_JUDGE_DELAY_NANOS);
         let due = self
             .stays
             .partition_point(|of| now.nanos_since(of.0) >= longest);

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 mod page;
 mod show;
 
-use anyhow::bail;
 use serde_json::{Value as Json, json};
 use toml::Value;
 
@@ -13,7 +12,8 @@ use crate::disk;
 use crate::error::Error;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::{self, Entry};
-use crate::report::load::Goal;
+use crate::report::figures::figures;
+use crate::report::load::{Goal, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
 use crate::units::{at_least, round_to_four_digits, share};
@@ -141,8 +141,8 @@ struct Results<'a> {
     runs: Vec<Run>,
 }
 
-/// A load replayed under some settings: these, the servers, the requests with their predicted times, and the figures.
-type Replayed = (Vec<Entry>, Deployment, Load, Figures);
+/// A load replayed under some settings: these, the servers, the requests with their predicted times, and these as a run.
+type Replayed = (Vec<Entry>, Deployment, Load, Run);
 
 /// The relative distance between two rates that `--find rate` tries.
 const PRECISION: f64 = 0.02;
@@ -225,7 +225,8 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 
 impl Results<'_> {
     /// Predicts the load of a run under every combination of settings.
-    fn predict(&mut self, run: Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
+    fn predict(&mut self, mut run: Run, load: &Load, grid: &[Vec<Entry>]) -> anyhow::Result<()> {
+        self.set_goals(&mut run);
         self.add_measured(run, load, self.notes(load, grid));
         if self.no_prediction.is_some() {
             return Ok(());
@@ -233,14 +234,16 @@ impl Results<'_> {
         let (before, mut nothing) = (self.predictions.len(), None);
         for settings in grid {
             let replayed = match self.args.find {
-                None => Some(self.replay(load, settings.clone())?),
+                None => Ok(self.replay(load, settings.clone())?),
                 Some(what) => self.find(load, settings, what)?,
             };
-            if let Some(replayed) = replayed {
-                self.add(load, replayed);
-                continue;
-            }
-            let reason = self.not_found_reason(load, settings);
+            let reason = match replayed {
+                Ok(replayed) => {
+                    self.add(load, replayed);
+                    continue;
+                }
+                Err(reason) => reason,
+            };
             self.not_found.push(json!({
                 "load": load.name,
                 "settings": grid::json(settings),
@@ -259,8 +262,19 @@ impl Results<'_> {
         let servers = deployment(self.fit.original(load), load.rate(), &settings);
         let servers = servers.map_err(|error| Error::usage(format!("{}: {error}", load.name)))?;
         let predicted = servers.serve(load);
-        let figures = Figures::of(&predicted, &self.args.goodput);
-        Ok((settings, servers, predicted, figures))
+        let mut run = self.run_of(&self.label(&settings, load), &settings, &predicted);
+        self.set_goals(&mut run);
+        Ok((settings, servers, predicted, run))
+    }
+
+    /// Sets the goals of `--goodput`, if any, as those of a run.
+    fn set_goals(&self, run: &mut Run) {
+        let goals = &self.args.goodput;
+        if !goals.is_empty() {
+            let mut summary = run.summary.as_object().cloned().unwrap_or_default();
+            summary.insert("goodput_goals_ms".to_owned(), goals_ms(goals));
+            run.summary = summary.into();
+        }
     }
 
     /// The label of a prediction: its settings, after the name of its load if there are several.
@@ -288,13 +302,13 @@ impl Results<'_> {
         })
     }
 
-    /// The fewest servers, or the highest rate, that keep the goals, by bisection.
+    /// The fewest servers, or the highest rate, that keep the goals, by bisection; why there is none.
     fn find(
         &self,
         load: &Load,
         settings: &[Entry],
         what: Find,
-    ) -> anyhow::Result<Option<Replayed>> {
+    ) -> anyhow::Result<Result<Replayed, String>> {
         // Candidates are numbered so that each has more capacity to spare than the one before: one server more, or a rate that
         // is lower by `PRECISION`.
         let last = match what {
@@ -317,20 +331,15 @@ impl Results<'_> {
             };
             let looked_for = (what.key().to_owned(), value);
             let replayed = self.replay(load, [settings, &[looked_for]].concat())?;
-            match replayed.3.goodput_share >= Some(self.args.goodput_share) {
+            let figures = Figures::of_run(&figures(&replayed.3), &self.args.goodput);
+            match figures.goodput_share >= Some(self.args.goodput_share) {
                 true => (kept, found) = (at, Some(replayed)),
                 false => missed = at,
             }
         }
-        if what == Find::Rate && kept == 1 {
-            let problem =
-                "any rate keeps --goodput, also all requests at once; give a stricter one";
-            bail!(Error::usage(format!(
-                "--find rate: {}: {problem}",
-                load.name
-            )));
-        }
-        Ok(found)
+        let keeps_any = what == Find::Rate && kept == 1;
+        let found = found.filter(|_| !keeps_any);
+        Ok(found.ok_or_else(|| self.not_found_reason(load, settings, keeps_any)))
     }
 
     /// What the reader of a load's predictions must know.
@@ -364,17 +373,18 @@ impl Results<'_> {
         load.notes.iter().cloned().chain(named).collect()
     }
 
-    /// Why `--find` found nothing for a load.
-    fn not_found_reason(&self, load: &Load, settings: &[Entry]) -> String {
+    /// Why `--find` found nothing for a load: any rate keeps the goals, or nothing does.
+    fn not_found_reason(&self, load: &Load, settings: &[Entry], keeps_any: bool) -> String {
         let goals: Vec<String> = self.args.goodput.iter().map(Goal::to_string).collect();
         let (goals, min_rate) = (goals.join(" "), round_to_four_digits(min_rate(load)));
         let looked_for = match self.args.find {
-            Some(Find::Servers) => format!("number of servers up to {MAX_SERVERS}"),
-            _ => format!("rate from {min_rate} requests a second on"),
+            Some(Find::Servers) => format!("no number of servers up to {MAX_SERVERS} keeps"),
+            _ if keeps_any => "give a stricter goal: any rate, also all at once, keeps".to_owned(),
+            _ => format!("no rate from {min_rate} requests a second on keeps"),
         };
         let share = self.args.goodput_share * 100.0;
         let (name, label) = (&load.name, grid::label(settings));
-        format!("{name}: {label}: no {looked_for} keeps {goals} in {share:.1} % of the requests")
+        format!("{name}: {label}: {looked_for} {goals} in {share:.1} % of the requests")
     }
 }
 

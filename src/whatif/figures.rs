@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::report::load::Goal;
-use crate::report::{self, render};
+use crate::report::load::{self, Goal};
 use crate::request::columns::ColumnId;
 use crate::stats::Summary;
 
@@ -25,17 +24,16 @@ pub const TPOT: Latency = |request, times| {
     (times.finish - times.first) / f64::from(request.output.saturating_sub(1).max(1))
 };
 const QUEUE: Latency = |_, times| times.admitted - times.queued;
-const DECODE: Latency = |_, times| times.finish - times.first;
 
-/// The latencies of `--goodput`, by name.
-const GOAL_LATENCIES: [(&str, Latency); 7] = [
-    ("ttft", TTFT),
-    ("e2el", TOTAL),
-    ("tpot", TPOT),
-    ("total_latency", TOTAL),
-    ("pure_queue_time", QUEUE),
-    ("prefill_time", PREFILL),
-    ("decode_time", DECODE),
+/// The latencies of `--goodput` that are predicted.
+const GOAL_LATENCIES: [&str; 7] = [
+    "ttft",
+    "e2el",
+    "tpot",
+    "total_latency",
+    "pure_queue_time",
+    "prefill_time",
+    "decode_time",
 ];
 
 /// Reads one of the figures of a load.
@@ -71,7 +69,8 @@ pub struct Figures {
     pub pure_queue_time_ms: LatencyFigures,
     /// Finished requests a second, from the first arrival to the last end.
     pub request_throughput: f64,
-    /// The share of all requests that kept all goals; a failed or refused request keeps none. `None` without goals.
+    /// The share of all requests that kept all goals; a failed or refused request keeps none. `None` without goals, or if others
+    /// lack a latency that a goal names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_share: Option<f64>,
 }
@@ -90,19 +89,12 @@ pub struct LatencyFigures {
 /// It is no goal, or of a latency that is not predicted.
 pub fn goal(text: &str) -> Result<Goal, String> {
     match text.split_once(':') {
-        Some((name, _)) if latency(name.trim()).is_none() => {
-            let names = GOAL_LATENCIES.map(|(name, _)| name).join(", ");
-            Err(format!(
-                "`{name}` is no latency that is predicted: use one of {names}"
-            ))
-        }
+        Some((name, _)) if !GOAL_LATENCIES.contains(&name.trim()) => Err(format!(
+            "`{name}` is no latency that is predicted: use one of {}",
+            GOAL_LATENCIES.join(", ")
+        )),
         _ => text.parse(),
     }
-}
-
-fn latency(name: &str) -> Option<Latency> {
-    let found = GOAL_LATENCIES.iter().find(|(known, _)| *known == name);
-    found.map(|(_, latency)| *latency)
 }
 
 impl LatencyFigures {
@@ -115,8 +107,8 @@ impl LatencyFigures {
 }
 
 impl Figures {
-    /// Of the requests with known times.
-    pub fn of(load: &Load, goals: &[Goal]) -> Figures {
+    /// Of the requests with known times, without goals.
+    pub fn of(load: &Load) -> Figures {
         let all = |latency: Latency| {
             let all = load.timed().map(|(of, times)| latency(of, times));
             LatencyFigures::of(Summary::of(all).as_ref())
@@ -125,49 +117,29 @@ impl Figures {
         for (request, times) in load.timed() {
             (first, last) = (first.min(request.arrival), last.max(times.finish));
         }
-        let is_good = |(request, times): &(&Request, Times)| {
-            let keeps = |goal: &Goal| {
-                latency(&goal.name).is_some_and(|of| of(request, *times) * 1e3 <= goal.limit_ms)
-            };
-            goals.iter().all(keeps)
-        };
-        let good = load.timed().filter(is_good).count();
-        let of_all = || good as f64 / (load.requests.len() + load.failed).max(1) as f64;
         Figures {
             ttft_ms: all(TTFT),
             total_latency_ms: all(TOTAL),
             pure_queue_time_ms: all(QUEUE),
             request_throughput: load.counts()[1] as f64 / (last - first).max(1e-9),
-            goodput_share: (!goals.is_empty()).then(of_all),
+            goodput_share: None,
         }
     }
 
-    /// The measured figures, as in the report on the run; the goodput share is that of the whole run.
-    pub fn measured(run: &report::load::Summary, load: &Load, goals: &[Goal]) -> Figures {
+    /// Those of a run, measured or predicted, as in the report on it.
+    pub fn of_run(run: &load::Summary, goals: &[Goal]) -> Figures {
         let all = |column: ColumnId| LatencyFigures::of(run.all.latencies.get(column));
         let rate = run.run.per_second(run.all.completed as f64);
+        let goodput = run.all.goodput.as_ref();
+        let goodput = goodput.filter(|of| of.unknown == 0 && !goals.is_empty());
+        let requests = run.all.counts.requests.max(1);
         Figures {
             ttft_ms: all(ColumnId::ttft),
             total_latency_ms: all(ColumnId::total_latency),
             pure_queue_time_ms: all(ColumnId::pure_queue_time),
             request_throughput: rate.unwrap_or(f64::NAN),
-            goodput_share: Figures::of(load, goals).goodput_share,
+            goodput_share: goodput.map(|goodput| goodput.good as f64 / requests as f64),
         }
-    }
-
-    /// Its row in the table of runs.
-    pub fn line(&self, name: String, load: &Load) -> Vec<String> {
-        let [all, ok] = load.counts();
-        let tokens = load.timed().map(|(request, _)| f64::from(request.output));
-        let tokens = tokens.sum::<f64>() / ok as f64 * self.request_throughput;
-        let several = load.timed().filter(|(request, _)| request.output > 1);
-        let each = Summary::of(several.map(|(request, times)| TPOT(request, times)));
-        let [ttft, total, queue] = [self.ttft_ms, self.total_latency_ms, self.pure_queue_time_ms];
-        let each = each.map_or(f64::NAN, |each| each.p50 * 1e3);
-        let latencies = [ttft.p50, ttft.p99, total.p99, queue.p50, each].map(|ms| Some(ms / 1e3));
-        let counts = [ok, all - ok].map(|count| count as u64);
-        let rate = Some(self.request_throughput);
-        render::line(name, counts, rate, latencies, Some(tokens))
     }
 
     /// The values of [`COMPARED`].

@@ -101,8 +101,8 @@ impl Fit {
             .for_each(|(made, _)| made.times = None);
         Replayed {
             name: load.name.clone(),
-            measured: Figures::of(load, &[]),
-            predicted: Figures::of(&made, &[]),
+            measured: Figures::of(load),
+            predicted: Figures::of(&made),
         }
     }
 
@@ -173,7 +173,7 @@ impl Fit {
     pub fn expected_errors(&self, servers: &Deployment, load: &Load, made: &Figures) -> Compared {
         let mut slower = servers.clone();
         slow_down(&mut slower.model.profile, [SLOWDOWN; 2]);
-        let slower = Figures::of(&slower.serve(load), &[]).errors_against(made);
+        let slower = Figures::of(&slower.serve(load)).errors_against(made);
         let replays = self.errors();
         std::array::from_fn(|figure| replays[figure].hypot(slower[figure]))
     }

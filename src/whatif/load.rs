@@ -17,7 +17,7 @@ use crate::units::count;
 pub struct Load {
     /// The run's name.
     pub name: String,
-    /// The requests. All times are seconds since the run began.
+    /// The requests, without failed ones. All times are seconds since the run began.
     pub requests: Vec<Request>,
     /// The servers; each data-parallel rank is one, as it has a queue and slots of its own.
     pub servers: Vec<String>,
@@ -25,8 +25,6 @@ pub struct Load {
     pub slots: Vec<Option<usize>>,
     /// Tokens that a server's KV cache holds, if known.
     pub pool: Option<u64>,
-    /// How many requests failed; they are no part of [`Load::requests`].
-    pub failed: usize,
     /// The main cause of waiting at servers, and its share, if requests waited.
     pub wait: Option<(Cause, f64)>,
     /// Warnings, each prefixed with the load's name.
@@ -107,7 +105,6 @@ impl Load {
         let waited = report.mean() >= Some(MIN_WAIT_S);
         load.wait = report.shares().first().copied().filter(|_| waited);
         for row in table.first_rows() {
-            load.failed += usize::from(!table.is_ok(row));
             let is_one = |_: &Request| table.rows_of(row).len() == 1;
             let Some(request) = request(table, row).filter(is_one) else {
                 left_out += 1;
@@ -115,7 +112,7 @@ impl Load {
             };
             let key = why::key(table, row, None);
             let server = *indices.entry(key).or_insert_with(|| {
-                let server = report.server(table, row, None);
+                let server = report.server(table, row);
                 let name = server.map_or(key.0, |server| &server.name);
                 load.servers.push(name.to_owned());
                 let slots = server.and_then(|server| Some(server.slots()?.0));

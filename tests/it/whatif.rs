@@ -281,7 +281,7 @@ fn written(load: &Load, [more, cell]: [&str; 2]) -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut text = format!(
         "req_id,success,outcome,host,actual_prompt_tokens,actual_output_tokens,arrival_time,server_created_time,\
-         queue_time_start,queue_time_end,server_first_token_time,finish_time,pure_queue_time,{more}\n"
+         queue_time_start,queue_time_end,server_first_token_time,finish_time,pure_queue_time,ttft_observed,total_latency,{more}\n"
     );
     for (n, (of, times)) in load.timed().enumerate() {
         let waited = times.admitted - times.queued;
@@ -289,7 +289,8 @@ fn written(load: &Load, [more, cell]: [&str; 2]) -> (TempDir, String) {
         let _ = write!(text, "{n},True,ok,a,{},{}", of.prompt, of.output);
         let (arrival, first, finish) = (of.arrival, times.first, times.finish);
         let server = [times.created, times.queued, times.admitted];
-        for time in [&[arrival], &server[..], &[first, finish, waited]].concat() {
+        let took = [waited, first - arrival, finish - arrival];
+        for time in [&[arrival], &server[..], &[first, finish], &took].concat() {
             let _ = write!(text, ",{time:.9}");
         }
         let _ = writeln!(text, ",{last}");
@@ -372,7 +373,7 @@ fn a_short_queue_weighs_little() {
     let mut later = load.clone();
     let times = later.requests.iter_mut().filter_map(|of| of.times.as_mut());
     times.for_each(|times| times.admitted += 0.004);
-    let [was, is] = [&load, &later].map(|of| Figures::of(of, &[]));
+    let [was, is] = [&load, &later].map(Figures::of);
     let error = is.errors_against(&was)[4];
     assert!(0.0 < error && error < 0.1, "{error}: {was:?}");
 }

@@ -234,7 +234,7 @@ fn a_request_that_waits_gets_its_line_while_the_process_runs_and_at_its_end() {
         let joiner = Joiner {
             inbox: Queue::new(1).1,
             output: JoinOutput {
-                telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true)),
+                telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true, clock.clone())),
                 clocks: Arc::default(),
                 metrics: metrics.clone(),
                 roles: Arc::default(),

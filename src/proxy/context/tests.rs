@@ -23,11 +23,11 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
     let shared = Shared {
         started: clock.now(),
         clock_name: "ours".into(),
-        clock,
+        clock: clock.clone(),
         hop_key: HopKey::of_process(),
         joins: Joins::new(true, metrics.clone()),
         roles: Default::default(),
-        telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true)),
+        telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true, clock)),
         engine: None,
         config: ArcSwap::from_pointee(Config {
             workers: vec!["w0=127.0.0.1:1=127.0.0.1:2".parse().unwrap()],

@@ -22,6 +22,11 @@ fn begin() -> (WaitLog, Metrics) {
     (WaitLog::default(), Metrics::new().unwrap())
 }
 
+/// Records rows of a request when it ends.
+fn record_at_end(log: &WaitLog, rows: &[Row], ended: f64, metrics: &Metrics) {
+    log.record(rows, at(ended), at(ended), metrics);
+}
+
 /// The counted seconds by server and cause.
 fn counted(metrics: &Metrics) -> BTreeMap<String, f64> {
     let sets = metrics.wait_causes.sets().into_iter();
@@ -47,7 +52,7 @@ fn waits_are_counted_once_when_the_requests_that_ran_meanwhile_have_ended() {
     for n in 0..40 {
         let (queued, started) = (f64::from(n) * 0.5, f64::from(n));
         let ended = started + 2.0;
-        log.record(&rows(queued, started, ended), at(ended), &metrics);
+        record_at_end(&log, &rows(queued, started, ended), ended, &metrics);
     }
     let whole = |n: i32| f64::from((0..n).sum::<i32>()) * 0.5;
     // Without those that ended in the last 2 s: requests that ran beside them may still run.
@@ -70,7 +75,7 @@ fn a_wait_is_judged_by_all_that_were_at_the_worker() {
     for n in 0..800 {
         let started = f64::from(n) * 0.1;
         let rows = rows(started - 3.0, started, started + 1.6);
-        log.record(&rows, at(started + 1.6), &metrics);
+        record_at_end(&log, &rows, started + 1.6, &metrics);
         at_once.push(rows);
     }
     log.count(at(80.0), &metrics);
@@ -80,8 +85,8 @@ fn a_wait_is_judged_by_all_that_were_at_the_worker() {
     assert!((655..700).contains(&held_up.unwrap()), "{held_up:?}");
     // One more waits while only one of them is known to run: others may still run.
     let last = rows(100.0, 102.0, 103.0);
-    log.record(&rows(99.0, 99.0, 103.0), at(103.0), &metrics);
-    log.record(&last, at(103.0), &metrics);
+    record_at_end(&log, &rows(99.0, 99.0, 103.0), 103.0, &metrics);
+    record_at_end(&log, &last, 103.0, &metrics);
     let cause = |log: &WaitLog| log.judge(&last[0]).unwrap().cause;
     assert_eq!(cause(&log), Cause::Unknown);
     log.count(at(200.0), &metrics);
@@ -105,7 +110,7 @@ fn a_wait_beside_a_request_without_times_has_an_unknown_cause() {
         let earlier = [[0.0, 0.0, 4.0]; 4].into_iter();
         let later = [[5.0, 5.0, 9.0], [5.0, 5.0, 9.0], [5.0, 8.0, 9.0]];
         for [queued, started, ended] in earlier.chain(later) {
-            log.record(&rows(queued, started, ended), at(ended), &metrics);
+            record_at_end(&log, &rows(queued, started, ended), ended, &metrics);
         }
         if let Some((host, stage)) = untimed {
             let mut rows = rows(0.0, 0.0, 8.5);
@@ -113,7 +118,7 @@ fn a_wait_beside_a_request_without_times_has_an_unknown_cause() {
             rows[0].pure_queue_time = None;
             rows[0].host = Some(host.to_owned());
             rows[0].ended_in = Some(stage.to_owned());
-            log.record(&rows, at(8.5), &metrics);
+            record_at_end(&log, &rows, 8.5, &metrics);
         }
         log.count(at(100.0), &metrics);
         let unknown = match unknown {
@@ -123,6 +128,23 @@ fn a_wait_beside_a_request_without_times_has_an_unknown_cause() {
         let expected = format!("gpu:1 not_seen_here {others}{unknown}");
         assert_eq!(shown(&metrics), expected, "{untimed:?}");
     }
+}
+
+/// Rows of requests whose times come with a server's spans are recorded late. A wait beside them is not judged before.
+#[test]
+fn a_wait_is_judged_when_those_that_ran_meanwhile_are_recorded() {
+    let (log, metrics) = begin();
+    let record = |[queued, started, ended]: [f64; 3], late: f64| {
+        let rows = rows(queued, started, ended);
+        log.record(&rows, at(ended), at(ended + late), &metrics);
+    };
+    (0..4).for_each(|_| record([0.0, 0.0, 2.0], 4.0));
+    record([5.0, 8.0, 9.0], 0.0);
+    log.count(at(11.5), &metrics);
+    assert_eq!(shown(&metrics), "");
+    (0..4).for_each(|_| record([5.0, 5.0, 8.0], 4.0));
+    log.count(at(20.0), &metrics);
+    assert_eq!(shown(&metrics), "gpu:1 unknown 3");
 }
 
 #[test]
@@ -153,7 +175,7 @@ fn the_requests_without_times_are_bounded() {
 fn the_pending_stays_are_bounded() {
     let (log, metrics) = begin();
     let row = rows(0.0, 1.0, 2.0);
-    let record = |count| (0..count).for_each(|_| log.record(&row, at(2.0), &metrics));
+    let record = |count| (0..count).for_each(|_| record_at_end(&log, &row, 2.0, &metrics));
     record(MAX_PENDING + 10);
     log.count(at(2.0), &metrics);
     let sum: f64 = counted(&metrics).values().sum();
@@ -173,7 +195,7 @@ fn waits_before_the_server_or_at_an_unknown_time_are_counted_at_once() {
     rows[0].queue_time_start = None;
     let counted = |rows: &[Row]| {
         let (log, metrics) = begin();
-        log.record(rows, at(2.0), &metrics);
+        record_at_end(&log, rows, 2.0, &metrics);
         shown(&metrics).replace("gpu:1 ", "")
     };
     let failed = "gpu:0 server_error 500 after 0.100000 s";
@@ -206,11 +228,11 @@ fn the_waits_of_a_pair_are_counted_at_once_by_cause_and_server() {
     rows[0].kv_transfer_time = Some(-NANOS);
     rows[0].decode_queue_time = Some(NANOS / 8);
     rows[0].prefill_host = Some("gpu:2".to_owned());
-    log.record(&rows, at(2.0), &metrics);
+    record_at_end(&log, &rows, 2.0, &metrics);
     rows[0].decode_bootstrap_time = None;
     rows[0].decode_queue_time = None;
     rows[0].internal.prefill_worker = Some("p0".to_owned());
-    log.record(&rows, at(2.0), &metrics);
+    record_at_end(&log, &rows, 2.0, &metrics);
     log.count(at(100.0), &metrics);
     let expected = "gpu:1 decode_memory 0.5, gpu:1 decode_slots 0.125, gpu:2 prefill_queue 0.25, p0 prefill_queue 0.25";
     assert_eq!(shown(&metrics), expected);

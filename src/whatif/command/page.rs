@@ -5,7 +5,6 @@ use crate::experiment::plan::grid::{self, Sweep};
 use crate::experiment::plan::read::Entry;
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
-use crate::report::load::goals_ms;
 use crate::report::page;
 use crate::report::reader::{Loaded, Run};
 use crate::report::runs::{Report, RunReport};
@@ -15,20 +14,13 @@ use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::whatif::figures::TPOT;
-use crate::whatif::load::{Load, Request, Times};
+use crate::whatif::load::{Load, Request};
 
 use super::{Find, Results};
 
 impl Results<'_> {
     /// Renders the page.
     pub fn page(self, sweeps: &[Sweep]) -> String {
-        let mut runs = self.runs;
-        if !self.args.goodput.is_empty() {
-            let goals = goals_ms(&self.args.goodput);
-            for run in &mut runs {
-                run.summary["goodput_goals_ms"] = goals.clone();
-            }
-        }
         let load = self.are_several.then_some("load");
         let keys = load.into_iter();
         let keys = keys.chain(sweeps.iter().map(|(key, _)| key.as_str()));
@@ -40,7 +32,7 @@ impl Results<'_> {
         };
         let loaded = Loaded {
             experiment: Some(experiment),
-            runs,
+            runs: self.runs,
         };
         // Differences are not tested: predictions have systematic errors, not random ones.
         page::render(&Report {
@@ -50,7 +42,7 @@ impl Results<'_> {
         })
     }
 
-    /// A prediction's requests as a run.
+    /// A prediction's requests as a run; refused ones failed.
     pub fn run_of(&self, label: &str, settings: &[Entry], made: &Load) -> Run {
         let name = format!("predicted: {label}");
         let mut settings = grid::json(settings);
@@ -68,53 +60,58 @@ impl Results<'_> {
             notes: vec!["predicted, not measured".to_owned()],
             ..Run::default()
         };
-        for (number, (request, times)) in made.timed().enumerate() {
-            run.table
-                .push_row(&row(number.to_string(), request, times, made));
+        for (number, request) in made.requests.iter().enumerate() {
+            run.table.push_row(&row(number.to_string(), request, made));
         }
         run
     }
 }
 
-fn row(id: String, request: &Request, times: Times, load: &Load) -> Row {
+fn row(id: String, request: &Request, load: &Load) -> Row {
     let mut timeline = Timeline::new(Side::Traffic);
     // The generator sends straight to the server.
     timeline.upstream_is_server(true);
     timeline.relate(ClockOf::Engine, Relation::Same);
-    for (moment, at) in [
-        (Moment::Sent, request.arrival),
-        (Moment::ServerCreated, times.created),
-        (Moment::QueueStart, times.queued),
-        (Moment::QueueEnd, times.admitted),
-        (Moment::PrefillEnd, times.prefilled),
-        (Moment::ServerFirstToken, times.first),
-        (Moment::FirstEvent, times.first),
-        (Moment::FirstToken, times.first),
-        (Moment::LastToken, times.finish),
-        (Moment::Finish, times.finish),
-        (Moment::End, times.finish),
-    ] {
-        timeline.set(moment, Stamp::from_nanos(0).plus_seconds(at));
-    }
-    let [prompt, output] = [request.prompt, request.output].map(u64::from);
+    let at = |seconds| Stamp::from_nanos(0).plus_seconds(seconds);
+    timeline.set(Moment::Sent, at(request.arrival));
+    let ended = request.times.map_or(request.arrival, |times| times.finish);
+    timeline.set(Moment::End, at(ended));
     let mut row = Row {
         req_id: Some(id),
-        success: Some(true),
+        success: Some(false),
         host: load.servers.get(request.server).cloned(),
-        actual_prompt_tokens: Some(prompt),
-        actual_output_tokens: Some(output),
-        actual_total_tokens: Some(prompt + output),
-        cached_tokens: Some(request.cached.into()),
-        tpot: (output > 1).then(|| (TPOT(request, times) * NANOS as f64) as i64),
+        actual_prompt_tokens: Some(request.prompt.into()),
         endpoint: Some(Endpoint::Generate),
         stream: Some(true),
-        status: Some(200),
-        outcome: Some(Outcome::Ok),
+        status: Some(400),
+        outcome: Some(Outcome::ClientError),
         seen_by: Some(Side::Traffic),
-        timing_source: Some(TimingSource::MetaInfo),
-        timeline,
         ..Row::default()
     };
+    if let Some(times) = request.times {
+        for (moment, seconds) in [
+            (Moment::ServerCreated, times.created),
+            (Moment::QueueStart, times.queued),
+            (Moment::QueueEnd, times.admitted),
+            (Moment::PrefillEnd, times.prefilled),
+            (Moment::ServerFirstToken, times.first),
+            (Moment::FirstEvent, times.first),
+            (Moment::FirstToken, times.first),
+            (Moment::LastToken, times.finish),
+            (Moment::Finish, times.finish),
+        ] {
+            timeline.set(moment, at(seconds));
+        }
+        let [prompt, output] = [request.prompt, request.output].map(u64::from);
+        row.success = Some(true);
+        (row.status, row.outcome) = (Some(200), Some(Outcome::Ok));
+        row.actual_output_tokens = Some(output);
+        row.actual_total_tokens = Some(prompt + output);
+        row.cached_tokens = Some(request.cached.into());
+        row.tpot = (output > 1).then(|| (TPOT(request, times) * NANOS as f64) as i64);
+        row.timing_source = Some(TimingSource::MetaInfo);
+    }
+    row.timeline = timeline;
     row.derive_anew();
     row
 }

@@ -94,14 +94,19 @@ impl Results<'_> {
         )
     }
 
+    /// Adds the row of a run to the table. Returns its figures.
+    fn add_line(&mut self, name: String, run: &Run) -> Figures {
+        let of_run = figures(run);
+        let figures = Figures::of_run(&of_run, &self.args.goodput);
+        let line = render::line_of(name, &of_run.all, &of_run.run).into_iter();
+        let share = figures.goodput_share.map(percent);
+        self.lines.push(line.chain(share).collect());
+        figures
+    }
+
     /// Adds a load as it was measured.
     pub fn add_measured(&mut self, run: Run, load: &Load, notes: Vec<String>) {
-        let of_run = figures(&run);
-        let measured = Figures::measured(&of_run, load, &self.args.goodput);
-        let name = format!("measured: {}", run.marked_name());
-        let line = render::line_of(name, &of_run.all, &of_run.run).into_iter();
-        let share = measured.goodput_share.map(percent);
-        self.lines.push(line.chain(share).collect());
+        let measured = self.add_line(format!("measured: {}", run.marked_name()), &run);
         self.loads.push(json!({
             "name": load.name,
             "mark": run.mark(),
@@ -116,12 +121,10 @@ impl Results<'_> {
     }
 
     /// Adds a prediction.
-    pub fn add(&mut self, load: &Load, (settings, servers, predicted, figures): Replayed) {
+    pub fn add(&mut self, load: &Load, (settings, servers, predicted, mut run): Replayed) {
+        let figures = self.add_line(run.name.clone(), &run);
         let errors = by_name(self.fit.expected_errors(&servers, load, &figures));
         let label = self.label(&settings, load);
-        let line = figures.line(format!("predicted: {label}"), &predicted);
-        let share = figures.goodput_share.map(percent);
-        self.lines.push(line.into_iter().chain(share).collect());
         let error = |figure| percent(errors[figure]);
         let [ttft_p50, ttft_p99] = ["ttft_ms.p50", "ttft_ms.p99"].map(error);
         let [total, rate] = ["total_latency_ms.p99", "request_throughput"].map(error);
@@ -149,7 +152,6 @@ impl Results<'_> {
         }
         self.predictions.push(shown);
         if self.args.html.is_some() {
-            let mut run = self.run_of(&label, &settings, &predicted);
             run.prediction_errors = errors;
             run.notes.extend(note);
             self.runs.push(run);

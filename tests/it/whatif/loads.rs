@@ -53,6 +53,9 @@ fn a_summary_tells_parts_of_loads_and_what_is_not_to_be_believed() {
     let kept = &all["loads"][0]["measured"]["goodput_share"];
     let off = kept.as_f64().unwrap() * 240.0 - 239.0;
     assert!(off.abs() < 1e-6, "{kept}");
+    // Which kept one of a latency that the rows lack is not known.
+    let measured = told(&[given], "--goodput prefill_time:600000")["loads"][0]["measured"].take();
+    assert!(measured["goodput_share"].is_null(), "{measured}");
 }
 
 /// Writes some of a load's rows as a proxy of this side would, with times of the epoch.

@@ -295,9 +295,9 @@ fn a_prediction_far_from_what_was_measured_has_a_note() {
 #[test]
 fn nothing_is_found_for_a_reason() {
     let load = file("slots16");
-    let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
+    let servers = ["--find", "servers", "--goodput", "ttft:0.001"];
     let none = "random-512-128-slots16-rate12.csv.gz: run: no number of servers up to 1024 keeps ttft:0.001 in 95.0 % of the requests";
-    let (shown, failed) = run(&[&[load.as_str(), "--json"][..], &flags].concat()).unwrap();
+    let (shown, failed) = run(&[&[load.as_str(), "--json"][..], &servers].concat()).unwrap();
     assert_eq!(failed.as_deref(), Some(none));
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["predictions"], json!([]));
@@ -309,6 +309,14 @@ fn nothing_is_found_for_a_reason() {
     let shown = said(&[&load], found);
     let none = "rate12.csv.gz: tokenize_ms=100000: no number of servers";
     assert_says(&shown, none);
+    // Nor does a setting under which any rate keeps the goal end the others.
+    let find = flags("--find rate --goodput ttft:50000 --json --set tokenize_ms=1,100000");
+    let (shown, _) = run(&[&[load.as_str()][..], &find].concat()).unwrap();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let reason = |at: usize| shown["not_found"][at]["reason"].as_str().unwrap();
+    let any = "give a stricter goal: any rate, also all at once, keeps ttft:50000 in 95.0 %";
+    assert_says(reason(0), any);
+    assert_says(reason(1), "no rate from");
 }
 
 /// Rows of servers that were hardly busy do not tell what becomes of a queue; and the table is that of `queuescope routing`.
