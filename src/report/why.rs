@@ -39,7 +39,7 @@ pub struct WaitReport {
     pub servers: Vec<Server>,
     /// Kinds of requests with their shares of the waiting.
     pub groups: Vec<Group>,
-    /// The part in the waiting of each row of which the moments or the cause of its wait are known, in order.
+    /// The part of each row in the waiting, summed over both servers of a pair.
     parts: Vec<groups::Part>,
     /// Seconds of waiting at servers that are attributed to no sequence.
     unattributed_s: f64,
@@ -68,27 +68,22 @@ impl WaitReport {
             let waits = Wait::all(&cell);
             untimed.extend(Wait::untimed(&waits, &cell).map(|at| (host, at)));
             why.sequences += u64::from(!waits.is_empty());
-            if waits.iter().any(Wait::is_known) {
-                let waited = waits.iter().map(|wait| wait.nanos).sum();
-                why.parts.push((row, 0.0, seconds(waited)));
-            }
             for wait in waits {
-                let server = queues.entry(key(table, row, wait.cause));
+                if let Some(cause) = wait.cause {
+                    why.direct.add(cause, wait.nanos);
+                }
+                let key = key(table, row, wait.cause);
                 if let Some(stay) = wait.stay {
-                    let server = server.or_default();
-                    server.shift = server.shift.or(wait.shift);
-                    server.rows.push(row);
-                    server.stays.push(stay);
+                    queues.entry(key).or_default().push(row, &wait, stay);
                     continue;
                 }
-                // At a pair, or at an unknown time, so it is attributed to none.
+                // At an unknown time, so it is attributed to none.
                 why.unattributed_s += seconds(wait.nanos);
-                let Some(cause) = wait.cause else {
-                    why.causes.add(Cause::Unknown, wait.nanos);
-                    continue;
+                let (causes, cause) = match wait.cause {
+                    Some(cause) => (&mut queues.entry(key).or_default().causes, cause),
+                    None => (&mut why.causes, Cause::Unknown),
                 };
-                why.direct.add(cause, wait.nanos);
-                server.or_default().causes.add(cause, wait.nanos);
+                causes.add(cause, wait.nanos);
             }
         }
         let keys: Vec<server::Key<'_>> = queues.keys().copied().collect();
@@ -99,14 +94,19 @@ impl WaitReport {
             .sort_by_key(|server| std::cmp::Reverse(server.causes.total()));
         for server in &why.servers {
             why.causes.add_all(&server.causes);
-            why.unattributed_s += server.waits.unattributed_s;
+            let queues = server.queues.values();
+            why.unattributed_s += queues.map(|of| of.waits.unattributed_s).sum::<f64>();
         }
-        for (server, row, stay) in why.servers.iter().flat_map(Server::stays) {
-            let part = why.parts.binary_search_by_key(&row, |part| part.0);
-            if let Ok(at) = part {
-                why.parts[at].1 = server.waits.held_up(stay);
-            }
+        let mut parts = BTreeMap::<usize, [f64; 2]>::new();
+        for (queue, row, stay) in why.servers.iter().flat_map(Server::stays) {
+            let [held, waited] = parts.entry(row).or_default();
+            *held += queue.waits.held_up(stay);
+            *waited += seconds(stay.waited());
         }
+        let parts = parts.into_iter();
+        why.parts = parts
+            .map(|(row, [held, waited])| (row, held, waited))
+            .collect();
         why.groups = groups::of(table, &why.parts);
         why
     }
@@ -141,9 +141,9 @@ impl WaitReport {
         is_one.then_some((first, of))
     }
 
-    /// The server in whose queue a row's sequence may have waited.
-    pub fn server(&self, table: &Table, row: usize) -> Option<&Server> {
-        let key = key(table, row, None);
+    /// The server at which a row's sequence may have waited for a cause.
+    pub fn server(&self, table: &Table, row: usize, cause: Option<Cause>) -> Option<&Server> {
+        let key = key(table, row, cause);
         self.servers.iter().find(|server| server.key() == key)
     }
 
@@ -154,18 +154,21 @@ impl WaitReport {
         table.integer(ColumnId::pure_queue_time, row)?;
         let waits = Wait::all(&|column| table.value(column, row));
         let longest = waits.iter().max_by_key(|wait| wait.nanos)?;
-        let stay = longest.stay.zip(self.server(table, row));
-        let (cause, slots, holders) = match stay {
-            Some((stay, server)) => {
-                let slots = server.waits.limits.slots;
-                let cause = server.waits.causes(&stay).main();
+        let queue_of = |wait: &Wait| {
+            let server = self.server(table, row, wait.cause)?;
+            Some((server.queues.get(&wait.cause)?, wait.stay?))
+        };
+        let (cause, slots, holders) = match queue_of(longest) {
+            Some((queue, stay)) => {
+                let slots = queue.waits.limits.slots;
+                let cause = queue.waits.causes(&stay).main();
                 let has_holders = cause.is_some_and(Cause::has_holders);
                 let max = if has_holders { MAX_HOLDERS } else { 0 };
-                let holders = server.waits.holders(&server.stays, &stay, max).into_iter();
-                let holders = holders.map(|(at, seconds)| (server.rows[at], seconds));
+                let holders = queue.waits.holders(&queue.stays, &stay, max).into_iter();
+                let holders = holders.map(|(at, seconds)| (queue.rows[at], seconds));
                 (cause, slots, holders.collect())
             }
-            // At a pair, or at an unknown time.
+            // At an unknown time.
             None => (Some(longest.cause?), None, Vec::new()),
         };
         let waited_s = seconds(waits.iter().map(|wait| wait.nanos).sum());
@@ -177,7 +180,8 @@ impl WaitReport {
             (table.text(ColumnId::req_id, *row), tokens)
         });
         let text = cause.map(|cause| part + &cause.described(slots.map(|slots| (slots, ""))));
-        let held_up = stay.map_or(0.0, |(stay, server)| server.waits.held_up(&stay));
+        let held_up = waits.iter().filter_map(queue_of);
+        let held_up = held_up.map(|(queue, stay)| queue.waits.held_up(&stay));
         let holders = holders.into_iter();
         let holders = holders.map(|(row, seconds)| holder(table, row, seconds));
         Some(json!({
@@ -186,36 +190,25 @@ impl WaitReport {
             "cause": cause.map(Cause::name),
             "words": text.map(|text| sentence(waited_s, &text, by)),
             "held_up_by": holders.collect::<Value>(),
-            "held_up_others_s": held_up,
+            "held_up_others_s": held_up.sum::<f64>(),
         }))
     }
 
-    /// Waiting by cause in each of `slots` slots of `slot` seconds, by the time at which it began; by the request's arrival, where it
-    /// was on the way, at a pair of servers, or on a clock that does not compare with the run's.
+    /// Waiting by cause in each of `slots` slots of `slot` seconds, by the time at which it began; that on the way by the request's
+    /// arrival.
     pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
         let mut sums = vec![ByCause::default(); slots];
-        let mut add = |at: Option<f64>, causes: &ByCause| {
-            let at = at.unwrap_or(0.0).max(0.0) / slot;
-            if let Some(sum) = sums.get_mut(at as usize) {
-                sum.add_all(causes);
+        for row in table.first_rows().filter(|_| self.direct.total() > 0) {
+            let at = table.number(ColumnId::arrival_time, row).unwrap_or(0.0) / slot;
+            if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
+                sum.add_all(&Wait::before_server(&|column| table.value(column, row)));
             }
-        };
-        let arrival = |row| table.number(ColumnId::arrival_time, row);
-        for row in (0..table.len()).filter(|_| self.direct.total() > 0) {
-            let cell = |column| table.value(column, row);
-            let mut direct = match table.is_first(row) {
-                true => Wait::before_server(&cell),
-                false => ByCause::default(),
-            };
-            let caused = |wait: Wait| Some((wait.cause?, wait.nanos));
-            for (cause, nanos) in Wait::all(&cell).into_iter().filter_map(caused) {
-                direct.add(cause, nanos);
-            }
-            add(arrival(row), &direct);
         }
-        for (server, row, stay) in self.servers.iter().flat_map(Server::stays) {
-            let queued = server.shift.map(|shift| seconds(stay.queued - shift));
-            add(queued.or(arrival(row)), &server.waits.causes(stay));
+        for (queue, _, stay) in self.servers.iter().flat_map(Server::stays) {
+            let at = seconds(stay.queued - queue.shift.unwrap_or(0)) / slot;
+            if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
+                sum.add_all(&queue.waits.causes(stay));
+            }
         }
         sums
     }

@@ -10,11 +10,11 @@ use super::response::Unread;
 use super::timeline::{Moment, STAGES};
 
 /// A sequence's wait at a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// How long it was, nanoseconds.
     pub nanos: i64,
-    /// Its stay at the server, on the server's clock; `None` if it is unknown when it waited, and at the servers of a pair.
+    /// Its stay at the server, on the server's clock; `None` if it is unknown when it waited.
     pub stay: Option<Stay>,
     /// What to add to the row's times to get the stay's, nanoseconds; `None` if their clocks do not compare.
     pub shift: Option<i64>,
@@ -24,13 +24,6 @@ pub struct Wait {
 
 /// A router that holds a request for less than this only passes it on, nanoseconds.
 const MIN_ROUTER_WAIT_NANOS: i64 = 10_000_000;
-/// The waits at the servers of a pair.
-const AT_PAIR: [(ColumnId, Cause); 4] = [
-    (ColumnId::decode_bootstrap_time, Cause::DecodeMemory),
-    (ColumnId::prefill_queue_time, Cause::PrefillQueue),
-    (ColumnId::kv_transfer_time, Cause::Transfer),
-    (ColumnId::decode_queue_time, Cause::DecodeSlots),
-];
 /// When a request was sent to a server: the first of these that is known.
 const SEND_COLUMNS: [ColumnId; 5] = [
     ColumnId::worker_forwarded_time,
@@ -45,18 +38,10 @@ const ROUNDING_NANOS: u64 = 1_000;
 impl Wait {
     /// Returns the waits of a row, given its cells: the wait in the server queue, or those at the servers of a pair.
     pub fn all<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
-        if cell(ColumnId::disaggregated) == Value::Empty {
-            return Wait::in_server_queue(cell).into_iter().collect();
+        match cell(ColumnId::disaggregated) {
+            Value::Empty => Wait::in_server_queue(cell).into_iter().collect(),
+            _ => Wait::at_pair(cell),
         }
-        let wait = |(column, cause)| {
-            let nanos = whole(cell(column)).filter(|nanos| *nanos >= 0)?;
-            Some(Wait {
-                nanos,
-                cause: Some(cause),
-                ..Wait::default()
-            })
-        };
-        AT_PAIR.into_iter().filter_map(wait).collect()
     }
 
     /// Returns the wait in the server queue: column `pure_queue_time`, unless impossible. A pair has no one queue.
@@ -91,15 +76,51 @@ impl Wait {
         })
     }
 
-    /// Whether it is known when it was, or what for.
-    pub fn is_known(&self) -> bool {
-        self.stay.is_some() || self.cause.is_some()
+    /// Returns the waits at the servers of a pair. A stay ends when the sequence no longer holds what others wait for; a transfer
+    /// is nobody's fault.
+    fn at_pair<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
+        let time = |column| whole(cell(column));
+        let after = |from: Option<i64>, column| Some(from? + time(column)?);
+        let reserved = time(ColumnId::kv_reserved_time);
+        let admitted = after(reserved, ColumnId::prefill_queue_time);
+        let prefilled = after(admitted, ColumnId::prefill_time);
+        let arrived = time(ColumnId::kv_arrived_time);
+        // Our times do not compare with the servers' then.
+        let is_raw = text(cell(ColumnId::clock_state)) == "raw";
+        let ended = ended(cell, (!is_raw).then_some(0));
+        let queued = time(ColumnId::queue_time_start);
+        let wait = |column, cause, queued: Option<i64>, ended: Option<i64>| {
+            let nanos = time(column).filter(|nanos| *nanos >= 0)?;
+            let stay = queued.map(|queued| Stay {
+                queued,
+                started: queued + nanos,
+                first: queued + nanos,
+                ended: ended.unwrap_or(queued),
+                ..Stay::default()
+            });
+            Some(Wait {
+                nanos,
+                stay,
+                shift: Some(0),
+                cause: Some(cause),
+            })
+        };
+        use ColumnId::{
+            decode_bootstrap_time, decode_queue_time, kv_transfer_time, prefill_queue_time,
+        };
+        let all = [
+            wait(decode_bootstrap_time, Cause::DecodeMemory, queued, ended),
+            wait(prefill_queue_time, Cause::PrefillQueue, reserved, prefilled),
+            wait(kv_transfer_time, Cause::Transfer, prefilled, None),
+            wait(decode_queue_time, Cause::DecodeSlots, arrived, ended),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// Returns when a request may have been at a server that did not report when it waited and ran, on the row's clock: from its
-    /// sending to its end. `None` if one of its waits has a stay or a cause, or it did not reach a server.
+    /// sending to its end. `None` if one of its waits has a stay, or it did not reach a server.
     pub fn untimed<'a>(waits: &[Wait], cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Interval> {
-        let is_timed = waits.iter().any(Wait::is_known);
+        let is_timed = waits.iter().any(|wait| wait.stay.is_some());
         let ended_in = text(cell(ColumnId::ended_in));
         let stages = STAGES.iter();
         let mut before = stages.take_while(|stage| stage.period.to <= Moment::ServerCreated);
@@ -201,18 +222,18 @@ mod tests {
     use crate::request::sample::Sample;
     use crate::request::timeline::ClockState;
 
-    /// A sequence holds its slot until the server says that it ended; our own end counts only if the clocks compare.
+    /// A sequence holds its slot of a pair's decode server until that server says so; our own end counts only if the clocks
+    /// compare.
     #[test]
-    fn a_stay_ends_by_our_clock_only_if_the_clocks_compare() {
+    fn a_stay_at_a_pair_ends_by_our_clock_only_if_the_clocks_compare() {
         let mut row = Sample::whole().row();
+        row.disaggregated = Some(true);
         row.queue_time_start = Some(Stamp::from_nanos(10));
-        row.queue_time_end = Some(Stamp::from_nanos(15));
-        row.pure_queue_time = Some(5);
-        row.clock_offset = Some(0);
+        row.decode_bootstrap_time = Some(5);
         row.finish_time = Some(Stamp::from_nanos(1000));
         for (state, finished, ended) in [
             (ClockState::Offset, None, 1000),
-            (ClockState::Raw, None, 15),
+            (ClockState::Raw, None, 10),
             (ClockState::Raw, Some(90), 90),
         ] {
             row.clock_state = Some(state);

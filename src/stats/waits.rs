@@ -45,6 +45,8 @@ pub struct ServerFacts {
     pub untimed: Vec<Interval>,
     /// Whether others may have run of which nothing is known: nothing is concluded from what its requests leave free.
     pub is_incomplete: bool,
+    /// The cause of all waiting there, if rows have it (servers of pairs).
+    pub cause: Option<Cause>,
 }
 
 /// The waiting at a server, by cause and by the sequences that held others up.
@@ -235,6 +237,9 @@ impl Judge<'_> {
     /// The cause of a stretch, if all of it has the same.
     fn of_stretch(&self, stretch: &[Piece], before: Option<Cause>) -> Option<Cause> {
         let first = stretch.first()?;
+        if self.known.cause.is_some() {
+            return self.known.cause;
+        }
         if self.is_down(first) {
             return Some(Cause::Down);
         }

@@ -112,7 +112,7 @@ impl Load {
             };
             let key = why::key(table, row, None);
             let server = *indices.entry(key).or_insert_with(|| {
-                let server = report.server(table, row);
+                let server = report.server(table, row, None);
                 let name = server.map_or(key.0, |server| &server.name);
                 load.servers.push(name.to_owned());
                 let slots = server.and_then(|server| Some(server.slots()?.0));

@@ -1,10 +1,13 @@
 //! A server of a run: its limits, the sources of these, and the causes of waiting there.
 
+use std::collections::BTreeMap;
+
 use crate::clock::NANOS;
 use crate::report::files::{METRICS, POOL, SeriesRow};
 use crate::report::phases::pair_events;
 use crate::report::reader::Run;
 use crate::request::columns::ColumnId;
+use crate::request::wait::Wait;
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause, ServerFacts, Stay, Waits};
 use crate::table::Table;
@@ -18,17 +21,22 @@ pub struct Server {
     pub causes: ByCause,
     host: String,
     rank: Option<i64>,
-    /// The waiting in its queue.
-    pub(super) waits: Waits,
-    /// The shift from the run's times to those of the stays, nanoseconds; `None` if the clocks cannot be compared.
-    pub(super) shift: Option<i64>,
-    /// The rows of its stays, and these.
-    pub(super) rows: Vec<usize>,
-    pub(super) stays: Vec<Stay>,
+    /// By the cause of waiting, if rows have it (servers of pairs).
+    pub(super) queues: BTreeMap<Option<Cause>, Queue>,
     /// The source of its slots, if the run's files name them.
     slots_source: Option<&'static str>,
     /// The tokens that its KV cache holds.
     pub pool: Option<u64>,
+}
+
+/// The sequences of a queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    pub(super) waits: Waits,
+    /// The shift from the run's times to those of the stays, nanoseconds; `None` if the clocks cannot be compared.
+    pub(super) shift: Option<i64>,
+    pub(super) rows: Vec<usize>,
+    pub(super) stays: Vec<Stay>,
 }
 
 /// The address of a server, and the rank.
@@ -51,20 +59,34 @@ pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
 }
 
 impl Server {
+    /// Adds a wait of a row.
+    pub(super) fn push(&mut self, row: usize, wait: &Wait, stay: Stay) {
+        let queue = self.queues.entry(wait.cause).or_default();
+        queue.shift = queue.shift.or(wait.shift);
+        queue.rows.push(row);
+        queue.stays.push(stay);
+    }
+
     pub(super) fn key(&self) -> Key<'_> {
         (&self.host, self.rank)
     }
 
-    /// Its stays with their rows.
-    pub(super) fn stays(&self) -> impl Iterator<Item = (&Server, usize, &Stay)> + '_ {
-        let all = self.rows.iter().zip(&self.stays);
-        all.map(move |(row, stay)| (self, *row, stay))
+    /// Its stays with their queues and rows.
+    pub(super) fn stays(&self) -> impl Iterator<Item = (&Queue, usize, &Stay)> + '_ {
+        self.queues.values().flat_map(|queue| {
+            let all = queue.rows.iter().zip(&queue.stays);
+            all.map(move |(row, stay)| (queue, *row, stay))
+        })
     }
 
     /// The most requests that it runs at once, and the source of that.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
-        let slots = self.waits.limits.slots?;
-        Some((slots, self.slots_source.unwrap_or(FOUND)))
+        let causes = [None, Some(Cause::DecodeSlots)];
+        let queue = causes.iter().find_map(|of| self.queues.get(of))?;
+        Some((
+            queue.waits.limits.slots?,
+            self.slots_source.unwrap_or(FOUND),
+        ))
     }
 
     /// Finds the causes of its waiting. `all` are the servers of the run; `untimed` are the hosts and times of requests of which the times
@@ -83,14 +105,17 @@ impl Server {
             "" => ServerFacts::default(),
             _ => self.read_facts(run, name),
         };
-        let shift = self.shift;
+        let shift = self.shift();
         let here = untimed.iter().filter(|(at, _)| [host, ""].contains(at));
         let here = here.map(|(_, at)| shift.map_or(Interval::ALWAYS, |shift| at.shifted(shift)));
         known.untimed = Interval::union(here.collect());
         known.is_incomplete = run.is_excerpt;
-        self.waits = Waits::of(&self.stays, &known);
-        for stay in &self.stays {
-            self.causes.add_all(&self.waits.causes(stay));
+        for (cause, queue) in &mut self.queues {
+            known.cause = *cause;
+            queue.waits = Waits::of(&queue.stays, &known);
+            for stay in &queue.stays {
+                self.causes.add_all(&queue.waits.causes(stay));
+            }
         }
         self.name = match rank.filter(|_| ranks > 1) {
             Some(rank) => format!("{name} rank {rank}"),
@@ -101,26 +126,29 @@ impl Server {
         self
     }
 
-    /// Reads what the files of a run have on it; nothing that has a time, where their clock does not compare with its own.
+    /// The shift from the run's times to the server's, nanoseconds.
+    fn shift(&self) -> Option<i64> {
+        self.queues.values().next()?.shift
+    }
+
+    /// Reads what the files of a run have on it.
     fn read_facts(&mut self, run: &Run, name: &str) -> ServerFacts {
-        let shift = self.shift;
-        let at = |seconds: f64| Some((seconds * NANOS as f64) as i64 + shift?);
+        let shift = self.shift().unwrap_or(0);
+        let at = |seconds: f64| (seconds * NANOS as f64) as i64 + shift;
         let rows_of = |metric: &'static str| {
             let is_it = move |row: &&SeriesRow| {
                 row.source == METRICS && row.metric == metric && row.server == name
             };
             run.series.iter().filter(is_it)
         };
-        let usage = rows_of("token_usage");
-        let usage = usage.filter_map(|row| Some((at(row.time)?, row.value)));
+        let usage = rows_of("token_usage").map(|row| (at(row.time), row.value));
         let mut usage: Vec<(i64, f64)> = usage.collect();
         usage.sort_by_key(|(at, _)| *at);
         let faults = pair_events(&run.faults).into_iter();
         let kills = faults.filter(|fault| fault.server == name && fault.kind == "kill");
-        let down = kills.filter_map(|fault| {
-            let end = fault.ready.map_or(Some(i64::MAX), at)?;
-            let start = at(fault.down)?;
-            Some(Interval { start, end })
+        let down = kills.map(|fault| Interval {
+            start: at(fault.down),
+            end: fault.ready.map_or(i64::MAX, at),
         });
         let asked = run.servers().iter().find(|server| server.name == name);
         let asked = asked.and_then(|server| Some((server.max_running_requests?, SERVER_INFO)));
