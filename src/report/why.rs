@@ -194,8 +194,8 @@ impl WaitReport {
         }))
     }
 
-    /// Waiting by cause in each of `slots` slots of `slot` seconds, by the time at which it began; that on the way by the request's
-    /// arrival.
+    /// Waiting by cause in each of `slots` slots of `slot` seconds, by the time at which it began; by the request's arrival, where it
+    /// was on the way or on a clock that does not compare with the run's.
     pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
         let mut sums = vec![ByCause::default(); slots];
         for row in table.first_rows().filter(|_| self.direct.total() > 0) {
@@ -204,8 +204,10 @@ impl WaitReport {
                 sum.add_all(&Wait::before_server(&|column| table.value(column, row)));
             }
         }
-        for (queue, _, stay) in self.servers.iter().flat_map(Server::stays) {
-            let at = seconds(stay.queued - queue.shift.unwrap_or(0)) / slot;
+        for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
+            let queued = queue.shift.map(|shift| seconds(stay.queued - shift));
+            let arrival = || table.number(ColumnId::arrival_time, row);
+            let at = queued.or_else(arrival).unwrap_or(0.0) / slot;
             if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
                 sum.add_all(&queue.waits.causes(stay));
             }

@@ -80,28 +80,30 @@ impl Wait {
     /// is nobody's fault.
     fn at_pair<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
         let time = |column| whole(cell(column));
-        let after = |from: Option<i64>, column| Some(from? + time(column)?);
+        let after = |from: Option<i64>, column| from?.checked_add(time(column)?);
         let reserved = time(ColumnId::kv_reserved_time);
         let admitted = after(reserved, ColumnId::prefill_queue_time);
         let prefilled = after(admitted, ColumnId::prefill_time);
         let arrived = time(ColumnId::kv_arrived_time);
         // Our times do not compare with the servers' then.
         let is_raw = text(cell(ColumnId::clock_state)) == "raw";
-        let ended = ended(cell, (!is_raw).then_some(0));
+        let shift = (!is_raw).then_some(0);
+        let ended = ended(cell, shift);
         let queued = time(ColumnId::queue_time_start);
         let wait = |column, cause, queued: Option<i64>, ended: Option<i64>| {
             let nanos = time(column).filter(|nanos| *nanos >= 0)?;
-            let stay = queued.map(|queued| Stay {
+            let started = queued.and_then(|queued| queued.checked_add(nanos));
+            let stay = queued.zip(started).map(|(queued, started)| Stay {
                 queued,
-                started: queued + nanos,
-                first: queued + nanos,
+                started,
+                first: started,
                 ended: ended.unwrap_or(queued),
                 ..Stay::default()
             });
             Some(Wait {
                 nanos,
-                stay,
-                shift: Some(0),
+                stay: stay.filter(is_possible),
+                shift,
                 cause: Some(cause),
             })
         };

@@ -131,21 +131,26 @@ impl Server {
         self.queues.values().next()?.shift
     }
 
-    /// Reads what the files of a run have on it.
+    /// Reads what the files of a run have on it; nothing that has a time, where their clock does not compare with its own.
     fn read_facts(&mut self, run: &Run, name: &str) -> ServerFacts {
-        let shift = self.shift().unwrap_or(0);
-        let at = |seconds: f64| (seconds * NANOS as f64) as i64 + shift;
+        let shift = self.shift();
+        let at = |seconds: f64| {
+            let nanos = (seconds * NANOS as f64) as i64;
+            nanos.saturating_add(shift.unwrap_or(0))
+        };
         let rows_of = |metric: &'static str| {
             let is_it = move |row: &&SeriesRow| {
                 row.source == METRICS && row.metric == metric && row.server == name
             };
             run.series.iter().filter(is_it)
         };
-        let usage = rows_of("token_usage").map(|row| (at(row.time), row.value));
+        let compares = shift.is_some();
+        let usage = rows_of("token_usage").filter(|_| compares);
+        let usage = usage.map(|row| (at(row.time), row.value));
         let mut usage: Vec<(i64, f64)> = usage.collect();
         usage.sort_by_key(|(at, _)| *at);
         let faults = pair_events(&run.faults).into_iter();
-        let kills = faults.filter(|fault| fault.server == name && fault.kind == "kill");
+        let kills = faults.filter(|fault| compares && fault.server == name && fault.kind == "kill");
         let down = kills.map(|fault| Interval {
             start: at(fault.down),
             end: fault.ready.map_or(i64::MAX, at),
