@@ -240,6 +240,11 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
         client.send(chunked).await;
         assert_eq!(client.response().await.status(), or(413));
         drop(client);
+        // A head that never ends.
+        let mut client = Client::connect(hop).await;
+        client.send(format!("{HEAD}x: {}", "y".repeat(1 << 20))).await;
+        assert_eq!(client.response().await.status(), 431);
+        drop(client);
         // More than may stay.
         let mut inside = Vec::new();
         for _ in 0..5 {
