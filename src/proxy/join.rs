@@ -15,7 +15,7 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, ParentSpan, ServerRole, SpanId};
+use crate::request::attempt::{Attempt, ServerRole, SpanId};
 use crate::request::row::Row;
 use crate::telemetry::prometheus::Metrics;
 
@@ -34,7 +34,7 @@ pub struct Joins {
     metrics: Metrics,
 }
 
-/// A request that attempts are joined to: one of the front or, in a process without a front, one that arrived with one span.
+/// A request of the front, which attempts are joined to.
 #[derive(Clone, Debug, Default)]
 pub struct SharedRequest(Arc<Mutex<Request>>);
 
@@ -45,8 +45,6 @@ pub struct HopAttempt {
     pub data: SharedAttempt,
     /// Whether no front here has it in a row.
     pub needs_row: bool,
-    /// Its request, in a process without a front.
-    request: Option<SharedRequest>,
 }
 
 #[derive(Debug, Default)]
@@ -135,7 +133,7 @@ impl Joins {
     pub fn add_span(&self, request: &SharedRequest, span: SpanId) {
         let by_span = &mut self.table.lock().by_span.entries;
         by_span.insert(span.number(), request.clone());
-        request.0.lock().spans.push(span);
+        request.0.lock().span = Some(span);
     }
 
     /// The front read `id` in the response to `request`: joins the attempt whose response had that id, if the request has no
@@ -182,7 +180,7 @@ impl Joins {
                 table.by_id.remove(&request.id);
             }
         }
-        for span in std::mem::take(&mut request.spans) {
+        if let Some(span) = request.span {
             table.by_span.forget_later(span.number(), now);
         }
         let attempts = request.attempts(request.answered_by);
@@ -194,11 +192,9 @@ impl Joins {
     pub fn join(&self, attempt: Attempt, id: Option<&str>) -> HopAttempt {
         let parent = attempt.parent.map(|parent| parent.span);
         let data = Arc::new(Mutex::new(attempt));
-        let mut table = self.table.lock();
-        let (request, by) = match self.has_front {
-            true => table.request_of(parent, id),
-            false => (parent.map(|span| table.request_elsewhere(span)), None),
-        };
+        // Held until it is in its request, which may close meanwhile.
+        let table = self.table.lock();
+        let (request, by) = table.request_of(parent, id);
         if let Some(by) = by {
             self.metrics.joins.with(&[by]).inc();
         }
@@ -210,8 +206,7 @@ impl Joins {
         }
         HopAttempt {
             data,
-            needs_row: !self.has_front || request.is_none(),
-            request: request.filter(|_| !self.has_front),
+            needs_row: request.is_none(),
         }
     }
 
@@ -222,23 +217,11 @@ impl Joins {
         rows: Option<Vec<Row>>,
         now: Stamp,
     ) -> Option<Vec<Row>> {
-        let mut table = self.table.lock();
-        let data = attempt.data.lock();
-        let (has_answered, parent, room) = (data.has_answered(), data.parent, data.room);
-        drop(data);
-        if let (Some(request), Some(ParentSpan { span, .. })) = (&attempt.request, parent) {
-            let is_only = request.0.lock().attempts.len() == 1;
-            // A first attempt that answered has no retries.
-            match has_answered && is_only {
-                true => drop(table.by_span.entries.remove(&span.number())),
-                false => table.by_span.forget_later(span.number(), now),
-            }
-        }
-        if !self.has_front && room.is_none() {
+        if !self.has_front && attempt.data.lock().room.is_none() {
             return rows;
         }
         // A front's row or the other leg may yet take it.
-        table.wait(self, (now, rows?), &attempt.data, true)
+        self.table.lock().wait(self, (now, rows?), &attempt.data, true)
     }
 
     /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
@@ -309,15 +292,6 @@ impl SharedRequest {
     }
 }
 
-impl HopAttempt {
-    /// Returns the same of the attempt's request, with the attempt itself as the one that answers.
-    pub fn so_far(&self) -> RequestAttempts {
-        let span = self.data.lock().span;
-        let so_far = |request: &SharedRequest| request.0.lock().attempts(Some(span));
-        self.request.as_ref().map(so_far).unwrap_or_default()
-    }
-}
-
 impl Table {
     /// Returns the request that an attempt belongs to, and the label to be counted.
     fn request_of(
@@ -337,18 +311,6 @@ impl Table {
             Some(None) => (None, Some("ambiguous")),
             None => (None, None),
         }
-    }
-
-    /// Returns the request of another process that was sent with `span`.
-    fn request_elsewhere(&mut self, span: SpanId) -> SharedRequest {
-        if self.by_span.entries.len() >= CAPACITY {
-            self.by_span.forget_oldest();
-        }
-        self.by_span
-            .entries
-            .entry(span.number())
-            .or_default()
-            .clone()
     }
 
     /// Whether the other leg of a prefill server's attempt has arrived.

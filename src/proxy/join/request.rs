@@ -57,7 +57,8 @@ impl RequestAttempts {
 #[derive(Debug, Default)]
 pub(super) struct Request {
     pub id: String,
-    pub spans: Vec<SpanId>,
+    /// The span that it is sent upstream with.
+    pub span: Option<SpanId>,
     pub attempts: Vec<SharedAttempt>,
     /// The span of the attempt that answered, if the response named it.
     pub answered_by: Option<SpanId>,
