@@ -64,8 +64,9 @@ struct Table {
 /// Entries that are forgotten some time after they were told to be, or when there are too many.
 #[derive(Debug, Default)]
 struct Forgetful<K, V> {
-    entries: HashMap<K, V>,
-    /// Keys that are to be forgotten, and since when.
+    /// Each with since when it is to be forgotten, if it is.
+    entries: HashMap<K, (Option<Stamp>, V)>,
+    /// Their keys in the order of that. Some may have gone, or come again, before.
     since: VecDeque<(Stamp, K)>,
 }
 
@@ -132,7 +133,7 @@ impl Joins {
     /// The front is about to send a request upstream with `span` as the parent.
     pub fn add_span(&self, request: &SharedRequest, span: SpanId) {
         let by_span = &mut self.table.lock().by_span.entries;
-        by_span.insert(span.number(), request.clone());
+        by_span.insert(span.number(), (None, request.clone()));
         request.0.lock().span = Some(span);
     }
 
@@ -143,8 +144,7 @@ impl Joins {
             return;
         }
         let mut table = self.table.lock();
-        let named = table.by_response_id.entries.remove(id);
-        let named = named.unwrap_or_default();
+        let named = table.by_response_id.take(&id.to_owned());
         let room = named.first().and_then(|one| one.lock().room);
         let is_one = match room {
             None => named.len() == 1,
@@ -161,8 +161,8 @@ impl Joins {
             [answer] => Some(answer.span),
             _ => None,
         };
-        let in_room = room.map(|room| table.by_room.entries.remove(&room));
-        for attempt in in_room.map_or(named, Option::unwrap_or_default) {
+        let in_room = room.map(|room| table.by_room.take(&room));
+        for attempt in in_room.unwrap_or(named) {
             attempt.lock().is_joined = true;
             request.insert(&attempt);
             self.metrics.joins.with(&["reply"]).inc();
@@ -221,7 +221,9 @@ impl Joins {
             return rows;
         }
         // A front's row or the other leg may yet take it.
-        self.table.lock().wait(self, (now, rows?), &attempt.data, true)
+        self.table
+            .lock()
+            .wait(self, (now, rows?), &attempt.data, true)
     }
 
     /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
@@ -299,7 +301,8 @@ impl Table {
         parent: Option<SpanId>,
         id: Option<&str>,
     ) -> (Option<SharedRequest>, Option<&'static str>) {
-        if let Some(request) = parent.and_then(|span| self.by_span.entries.get(&span.number())) {
+        let sent = parent.and_then(|span| self.by_span.entries.get(&span.number()));
+        if let Some((_, request)) = sent {
             let by = match request.0.lock().is_closed {
                 true => "late",
                 false => "span",
@@ -317,7 +320,7 @@ impl Table {
     fn has_decode_leg(&self, attempt: &Attempt) -> bool {
         let rooms = attempt.room.iter();
         let legs = rooms.filter_map(|room| self.by_room.entries.get(room));
-        legs.flatten()
+        legs.flat_map(|(_, legs)| legs)
             .any(|leg| leg.lock().role == Some(ServerRole::Decode))
     }
 
@@ -352,7 +355,7 @@ impl Table {
         }
         let room = attempt.room;
         let room = room.filter(|_| attempt.role == Some(ServerRole::Decode));
-        let pair = room.and_then(|room| self.by_room.entries.remove(&room));
+        let pair = room.map(|room| self.by_room.take(&room));
         let is_other = |leg: &&SharedAttempt| !Arc::ptr_eq(leg, &oldest.attempt);
         if let Some(prefill) = pair.iter().flatten().find(is_other) {
             prefill.lock().is_joined = true;
@@ -370,6 +373,9 @@ impl Table {
 
 impl<K: Clone + Eq + Hash, V> Forgetful<K, V> {
     fn forget_later(&mut self, key: K, now: Stamp) {
+        if let Some((since, _)) = self.entries.get_mut(&key) {
+            *since = Some(now);
+        }
         self.since.push_back((now, key));
         if self.since.len() > CAPACITY {
             self.forget_oldest();
@@ -377,7 +383,11 @@ impl<K: Clone + Eq + Hash, V> Forgetful<K, V> {
     }
 
     fn forget_oldest(&mut self) {
-        if let Some((_, key)) = self.since.pop_front() {
+        let Some((at, key)) = self.since.pop_front() else {
+            return;
+        };
+        let entry = self.entries.get(&key);
+        if entry.is_some_and(|(since, _)| *since == Some(at)) {
             self.entries.remove(&key);
         }
     }
@@ -392,9 +402,14 @@ impl<K: Clone + Eq + Hash, V> Forgetful<K, V> {
 }
 
 impl<K: Clone + Eq + Hash> Forgetful<K, Vec<SharedAttempt>> {
+    fn take(&mut self, key: &K) -> Vec<SharedAttempt> {
+        let entry = self.entries.remove(key);
+        entry.map(|(_, attempts)| attempts).unwrap_or_default()
+    }
+
     /// Adds an attempt, once however often it is added.
     fn add(&mut self, key: K, attempt: &SharedAttempt, now: Stamp) {
-        let attempts = self.entries.entry(key.clone()).or_default();
+        let (_, attempts) = self.entries.entry(key.clone()).or_default();
         let is_first = attempts.is_empty();
         let is_new = !attempts.iter().any(|one| Arc::ptr_eq(one, attempt));
         if is_new && attempts.len() < MAX_BY_KEY {

@@ -275,6 +275,21 @@ fn one_id_joins_two_legs_of_unknown_roles() {
     assert_eq!(tables.counted("reply"), 2);
 }
 
+/// An id that comes again is kept for as long as the first time.
+#[test]
+fn what_was_joined_is_no_reason_to_forget_the_next_one_early() {
+    let tables = tables(true);
+    let joins = &tables.joins;
+    for (number, seconds) in [(1, 1), (2, 50)] {
+        let request = tables.open("id", 100 + number);
+        let attempt = tables.arrive(number, None, None);
+        joins.add_response_id(&attempt, "again", at(seconds));
+        joins.sweep(at(seconds + 20));
+        joins.response_read(&request, "again");
+        assert!(joins.close(&request, at(seconds)).last.is_some());
+    }
+}
+
 /// Clients can choose the id in the response: attempts of two requests with one id are joined to none.
 #[test]
 fn an_id_that_a_client_chose_joins_only_what_it_is_unique_for() {

@@ -242,7 +242,9 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
         drop(client);
         // A head that never ends.
         let mut client = Client::connect(hop).await;
-        client.send(format!("{HEAD}x: {}", "y".repeat(1 << 20))).await;
+        client
+            .send(format!("{HEAD}x: {}", "y".repeat(1 << 20)))
+            .await;
         assert_eq!(client.response().await.status(), 431);
         drop(client);
         // More than may stay.
