@@ -103,7 +103,7 @@ impl Http2Client {
             return match accepted {
                 Ok(Some(H2Accept::Session(session))) => {
                     let session = ServerSession::H2(session);
-                    let request = Exchange::new(session, self.peer, self.clock.now());
+                    let request = Exchange::new(session, self.peer, self.clock.now(), None, false);
                     Ok(Some(request))
                 }
                 Ok(Some(H2Accept::Rejected)) => {

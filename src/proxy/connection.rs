@@ -4,12 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use pingora::protocols::Stream;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::client::error_response::Refusal;
-use crate::client::http1::{Http1Client, Next};
+use crate::client::exchange::Exchange;
+use crate::client::http1::{self, Head};
 use crate::client::http2::Http2Client;
 use crate::client::limits::Limits;
 use crate::client::listener::ListenSocket;
@@ -84,28 +86,46 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         }
     }
     // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
-    let takes_http2 = tls.is_none() && service.role == Role::Front;
-    let clock = service.shared.clock.clone();
-    let mut client = Http1Client::new(tls, socket, peer, takes_http2, clock);
+    let mut may_be_http2 = tls.is_none() && service.role == Role::Front;
+    let is_clear = tls.is_none();
+    let mut stream = tls.unwrap_or_else(|| Box::new(socket.clone()));
+    let mut buffer = BytesMut::new();
     let mut phase = service.listener.phase.clone();
     loop {
         // A reload may have changed them.
         let limits = service.shared.limits(&service.role);
-        match client.next(&limits, &mut phase).await {
-            Next::Request(exchange) => {
-                // Made on the heap, as it is large: the task of an idle connection stays small.
-                let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
-                client.take_back(Box::into_pin(served).await);
-            }
-            Next::Http2(stream) => {
+        let next = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits, &mut phase);
+        match next.await {
+            Ok(Head::Http1) => {}
+            Ok(Head::Http2) => {
+                let stream = Box::new(socket.with_prefix(buffer.freeze()));
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
-            Next::Refused(why) => {
-                count_refusal(service, peer, why);
-                return client.refuse(why).await;
-            }
-            Next::Closed => return,
+            Err(None) => return,
+            Err(Some(why)) => return refuse(service, peer, Some(stream), why).await,
         }
+        may_be_http2 = false;
+        let read = (stream, std::mem::take(&mut buffer));
+        let parsed = http1::parse(read, peer, &socket, is_clear, &service.shared.clock).await;
+        let exchange = match parsed {
+            Ok(exchange) => exchange,
+            Err(stream) => return refuse(service, peer, stream, Refusal::BrokenHead).await,
+        };
+        // Made on the heap, as it is large: the task of an idle connection stays small.
+        let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
+        let Some(kept) = Box::into_pin(served).await else {
+            return;
+        };
+        let (kept, read) = kept.into_parts();
+        (stream, buffer) = (kept, read.unwrap_or_default());
+    }
+}
+
+/// Counts a client that sent no valid request, answers it where its connection is whole, and closes.
+async fn refuse(service: &Service, peer: SocketAddr, stream: Option<Stream>, why: Refusal) {
+    count_refusal(service, peer, why);
+    if let Some(stream) = stream {
+        why.response().send(stream).await;
     }
 }
 
