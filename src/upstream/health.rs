@@ -106,18 +106,14 @@ impl Upstream {
         false
     }
 
-    /// Looks the name up again. New addresses come first, as none of the known ones took a connection; those keep their order. If
-    /// none is found, or one of those took a connection meanwhile, nothing changes. Blocks.
+    /// Looks the name up again. If none is found, or a known address took a connection meanwhile, nothing changes. Blocks.
     pub(super) fn look_up_again(&self) {
         let (host, port) = (self.address.host(), self.address.port());
-        let mut found = (self.resolver)(host, port).unwrap_or_default();
+        let found = (self.resolver)(host, port).unwrap_or_default();
         let mut all = self.addresses.lock();
-        if found.is_empty() || !self.counts.is_out.load(Relaxed) {
-            return;
+        if !found.is_empty() && self.counts.is_out.load(Relaxed) {
+            *all = found;
         }
-        all.retain(|at| found.contains(at));
-        found.retain(|at| !all.contains(at));
-        all.splice(0..0, found);
     }
 
     /// A request could not connect: marks the upstream as out and has it probed, each time after a pause, until that or a request

@@ -215,7 +215,7 @@ async fn a_name_is_looked_up_again_when_it_failed() {
 }
 
 #[test]
-fn addresses_that_a_name_still_has_keep_their_order() {
+fn a_name_that_is_not_found_any_more_keeps_its_addresses() {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
     let address = Address::parse("name:1").unwrap();
     let resolver: Resolver = |_, _| match FOUND.load(Relaxed) {
