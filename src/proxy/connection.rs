@@ -75,20 +75,19 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
-    let mut tls = None;
-    if let Some(certificate) = service.tls() {
-        match handshake(service, certificate, (&socket, peer), &limits).await {
+    let is_clear = service.tls().is_none();
+    let mut stream: Stream = match service.tls() {
+        None => Box::new(socket.clone()),
+        Some(tls) => match handshake(service, tls, (&socket, peer), &limits).await {
             None => return,
             Some((stream, true)) => {
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
-            Some((stream, false)) => tls = Some(stream),
-        }
-    }
+            Some((stream, false)) => stream,
+        },
+    };
     // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
-    let mut may_be_http2 = tls.is_none() && service.role == Role::Front;
-    let is_clear = tls.is_none();
-    let mut stream = tls.unwrap_or_else(|| Box::new(socket.clone()));
+    let mut may_be_http2 = is_clear && service.role == Role::Front;
     let mut buffer = BytesMut::new();
     let mut phase = service.listener.phase.clone();
     loop {

@@ -183,7 +183,7 @@ impl Joins {
         if let Some(span) = request.span {
             table.by_span.forget_later(span.number(), now);
         }
-        let attempts = request.attempts(request.answered_by);
+        let attempts = request.attempts();
         request.attempts.clear();
         attempts
     }
@@ -289,8 +289,7 @@ impl SharedRequest {
 
     /// Returns the attempts that have reached a hop so far.
     pub fn so_far(&self) -> RequestAttempts {
-        let request = self.0.lock();
-        request.attempts(request.answered_by)
+        self.0.lock().attempts()
     }
 }
 
