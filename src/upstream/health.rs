@@ -84,14 +84,10 @@ impl Upstream {
         self.addresses.lock().clone()
     }
 
-    /// Moves `at` to the front if it could be connected to, else to the end.
-    pub(super) fn tried(&self, at: SocketAddr, is_connected: bool) {
+    /// Moves `at`, which could not be connected to, to the end.
+    pub(super) fn failed_at(&self, at: SocketAddr) {
         let mut all = self.addresses.lock();
-        if let Some(place) = all.iter().position(|known| *known == at) {
-            all.remove(place);
-            let place = if is_connected { 0 } else { all.len() };
-            all.insert(place, at);
-        }
+        all.sort_by_key(|known| *known == at);
     }
 
     /// Whether one of its addresses takes a connection, each within the limit.
@@ -99,9 +95,9 @@ impl Upstream {
         for at in self.in_order() {
             let connecting = tokio::time::timeout(limit, TcpStream::connect(at));
             if let Ok(Ok(_)) = connecting.await {
-                self.tried(at, true);
                 return true;
             }
+            self.failed_at(at);
         }
         false
     }
