@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use pingora::protocols::Stream;
@@ -12,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::client::error_response::Refusal;
 use crate::client::exchange::Exchange;
 use crate::client::http1::{self, Head};
-use crate::client::http2::Http2Client;
+use crate::client::http2;
 use crate::client::limits::Limits;
 use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
@@ -22,6 +23,9 @@ use crate::client::tls::{self, Tls};
 use super::request;
 use super::service::Service;
 use super::shared::Role;
+
+/// After how many requests that are not acceptable a connection of HTTP/2 is closed.
+const MAX_REJECTED: u32 = 32;
 
 /// Serves the connections of `socket` until the listener is stopped and all of them have ended, or the proxy cuts them off.
 pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
@@ -154,16 +158,22 @@ async fn handshake(
 
 /// Serves the streams of a connection of HTTP/2.
 async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limits: &Limits) {
-    let (phase, clock) = (service.listener.phase.clone(), service.shared.clock.clone());
-    let mut client = match Http2Client::open(stream, peer, limits, phase, clock).await {
-        Ok(client) => client,
+    let mut connection = match http2::open(stream, limits).await {
+        Ok(connection) => connection,
         Err(why) => return count_refusal(service, peer, why),
     };
-    loop {
-        match client.next().await {
-            Ok(Some(exchange)) => {
+    let idle_timeout = Duration::from_secs(limits.client_idle_timeout_s.get());
+    let mut phase = service.listener.phase.clone();
+    // They end when it is dropped.
+    let mut streams = JoinSet::new();
+    let mut rejected = 0;
+    while rejected < MAX_REJECTED {
+        match http2::next(&mut connection, &mut streams, idle_timeout, &mut phase).await {
+            Ok(Some(session)) => {
+                let arrival = service.shared.clock.now();
+                let exchange = Exchange::new(session, peer, arrival, None, false);
                 // A further stream takes as much memory as a connection with a request.
-                let is_alone = client.is_idle();
+                let is_alone = streams.is_empty();
                 let permit = (!is_alone).then(|| service.listener.connection_permit());
                 let permit = permit.flatten();
                 if permit.is_none() && !is_alone {
@@ -171,16 +181,21 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                     continue;
                 }
                 let service = service.clone();
-                client.serve(async move {
+                streams.spawn(async move {
                     request::serve(&service, Box::new(exchange)).await;
                     drop(permit);
                 });
             }
             Ok(None) => break,
-            Err(why) => count_refusal(service, peer, why),
+            Err(why) => {
+                rejected += 1;
+                count_refusal(service, peer, why);
+            }
         }
     }
-    client.close().await;
+    drop(connection);
+    // Each sees that the client is gone.
+    while streams.join_next().await.is_some() {}
 }
 
 /// Counts and logs a client that sent no valid request. One `log::warn!` for each kind, as the log counts repeated lines by their
