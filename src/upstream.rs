@@ -10,7 +10,7 @@ use pingora::upstreams::peer::{HttpPeer, Peer};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use tokio::net::TcpSocket;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
@@ -84,8 +84,8 @@ pub struct Upstreams {
     pub rules: Rules,
     /// Root certificates; present if an upstream speaks TLS.
     trust: Option<Trust>,
-    /// One permit for each of `max_concurrent_requests`; `None` without a limit.
-    slots: Option<Arc<Semaphore>>,
+    /// One permit for each of `max_concurrent_requests`, first come first served; `None` without a limit.
+    pub slots: Option<Arc<Semaphore>>,
     choosing: Mutex<Choosing>,
 }
 
@@ -169,11 +169,6 @@ impl Upstreams {
         self.rules.policy.is_by_prompt() && self.all.len() > 1
     }
 
-    /// Waits for a slot for one more request, first come first served; `None` if there is no limit.
-    pub async fn slot(&self) -> Option<SemaphorePermit<'_>> {
-        self.slots.as_ref()?.acquire().await.ok()
-    }
-
     /// Chooses an upstream for a request whose prompt has these blocks, which are only used by [`Policy::CacheAware`]. Leaves out
     /// those `tried`, and those that are out unless all others are. `None` if none is left.
     pub fn choose(&self, tried: &[usize], prompt: &[u64]) -> Option<Chosen> {
@@ -187,10 +182,8 @@ impl Upstreams {
         let mut left = upstream.in_order().into_iter();
         let at = left.next()?;
         let last_peer = choosing.peers.get_mut(index)?;
-        let peer = match last_peer.take_if(|peer| *peer.address() == at.into()) {
-            Some(peer) => peer,
-            None => self.peer(&upstream.address, at),
-        };
+        let known = last_peer.take().filter(|peer| *peer.address() == at.into());
+        let peer = known.unwrap_or_else(|| self.peer(&upstream.address, at));
         *last_peer = Some(peer.clone());
         upstream.counts.in_flight.fetch_add(1, Relaxed);
         if is_by_prompt {
@@ -233,7 +226,7 @@ impl Upstreams {
     pub fn connect_failed(&self, chosen: &mut Chosen) -> bool {
         let upstream = &chosen.upstream;
         upstream.counts.connect_failures.fetch_add(1, Relaxed);
-        upstream.tried(chosen.at, false);
+        upstream.failed_at(chosen.at);
         // If it was restarted, its cache is empty.
         *upstream.prefixes.lock() = Prefixes::default();
         if let Some(next) = chosen.left.next() {
@@ -273,7 +266,6 @@ impl Upstreams {
 impl Chosen {
     /// The request has a new connection to it.
     pub fn connected(&self) {
-        self.upstream.tried(self.at, true);
         self.upstream.restore("a request has connected");
     }
 

@@ -24,9 +24,9 @@ pub struct Exchange {
     /// Reads the request's body, and knows whether the connection is kept.
     pub session: ServerSession,
     /// `None` for a stream of HTTP/2.
-    pub(super) socket: Option<Socket>,
+    socket: Option<Socket>,
     /// Whether the session writes to the socket directly, without TLS.
-    pub(super) is_clear: bool,
+    is_clear: bool,
     /// Whether the response's body is sent in chunks.
     is_chunked: bool,
 }
@@ -69,14 +69,20 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Exchange {
-    /// Creates the exchange of a stream of HTTP/2 or, once its socket is set, of a connection.
-    pub(super) fn new(session: ServerSession, peer: SocketAddr, arrival: Stamp) -> Exchange {
+    /// Creates the exchange of a stream of HTTP/2 or, with its socket, of a connection.
+    pub fn new(
+        session: ServerSession,
+        peer: SocketAddr,
+        arrival: Stamp,
+        socket: Option<Socket>,
+        is_clear: bool,
+    ) -> Exchange {
         Exchange {
             peer,
             arrival,
             session,
-            socket: None,
-            is_clear: false,
+            socket,
+            is_clear,
             is_chunked: false,
         }
     }

@@ -1,7 +1,5 @@
 //! A client's connection of HTTP/2: each stream is a request, with a task of its own.
 
-use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,25 +12,13 @@ use pingora::protocols::http::v2::server::{
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::clock::Clock;
-
 use super::error_response::Refusal;
-use super::exchange::{Exchange, MAX_UNSENT_BYTES};
+use super::exchange::MAX_UNSENT_BYTES;
 use super::limits::Limits;
 use super::phase::Phase;
 
-/// A connection, and the tasks of its streams, which end when it is dropped.
-pub struct Http2Client {
-    connection: h2::server::Connection<Stream, Bytes>,
-    /// The client's address.
-    pub peer: SocketAddr,
-    streams: JoinSet<()>,
-    phase: watch::Receiver<Phase>,
-    idle_timeout: Duration,
-    /// How many requests were not acceptable.
-    rejected: u32,
-    clock: Clock,
-}
+/// A client's connection.
+pub type Connection = h2::server::Connection<Stream, Bytes>;
 
 /// The most requests at once on a connection. A client holds back those beyond, unseen by us; none has as many.
 const MAX_STREAMS: u32 = 1000;
@@ -41,96 +27,58 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// How long an idle client has to close once the proxy closes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// After how many requests that are not acceptable the connection is closed.
-const MAX_REJECTED: u32 = 32;
 
-impl Http2Client {
-    /// Performs the handshake of HTTP/2.
-    ///
-    /// # Errors
-    /// The client does not speak HTTP/2, or took too long.
-    pub async fn open(
-        stream: Stream,
-        peer: SocketAddr,
-        limits: &Limits,
-        phase: watch::Receiver<Phase>,
-        clock: Clock,
-    ) -> Result<Http2Client, Refusal> {
-        let handshake = handshake(stream, Some(options(limits)));
-        let limit = limits.client_head_timeout_s.get();
-        let connection = match tokio::time::timeout(limit, handshake).await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(_)) => return Err(Refusal::BrokenHead),
-            Err(_) => return Err(Refusal::HeadTooSlow),
-        };
-        Ok(Http2Client {
-            connection,
-            peer,
-            streams: JoinSet::new(),
-            phase,
-            idle_timeout: Duration::from_secs(limits.client_idle_timeout_s.get()),
-            rejected: 0,
-            clock,
-        })
+/// Performs the handshake of HTTP/2.
+///
+/// # Errors
+/// The client does not speak HTTP/2, or took too long.
+pub async fn open(stream: Stream, limits: &Limits) -> Result<Connection, Refusal> {
+    let handshake = handshake(stream, Some(options(limits)));
+    let limit = limits.client_head_timeout_s.get();
+    match tokio::time::timeout(limit, handshake).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(_)) => Err(Refusal::BrokenHead),
+        Err(_) => Err(Refusal::HeadTooSlow),
     }
+}
 
-    /// Waits for the next request; `None` if there are no more.
-    ///
-    /// # Errors
-    /// A request is not acceptable; others may follow.
-    pub async fn next(&mut self) -> Result<Option<Exchange>, Refusal> {
-        while self.rejected < MAX_REJECTED {
-            let is_closing = *self.phase.borrow() >= Phase::Closing;
-            let accepted = tokio::select! {
-                biased;
-                changed = self.phase.changed() => {
-                    // Without a sender, the proxy is gone.
-                    let phase = changed.map_or(Phase::Aborting, |()| *self.phase.borrow_and_update());
-                    let is_over = phase == Phase::Closing && self.streams.is_empty();
-                    if is_over || phase == Phase::Aborting {
-                        return Ok(None);
-                    }
-                    // Streams that the client has begun go on.
-                    self.connection.graceful_shutdown();
-                    continue;
-                }
-                Some(_) = self.streams.join_next() => continue,
-                accepted = HttpSession::from_h2_conn(&mut self.connection, Arc::default()) => accepted,
-                () = tokio::time::sleep(if is_closing { CLOSE_TIMEOUT } else { self.idle_timeout }), if self.streams.is_empty() => {
+/// Waits for the next request, while `streams` serve those before; `None` if there are no more.
+///
+/// # Errors
+/// A request is not acceptable; others may follow.
+pub async fn next(
+    connection: &mut Connection,
+    streams: &mut JoinSet<()>,
+    idle_timeout: Duration,
+    phase: &mut watch::Receiver<Phase>,
+) -> Result<Option<ServerSession>, Refusal> {
+    loop {
+        let is_closing = *phase.borrow() >= Phase::Closing;
+        let accepted = tokio::select! {
+            biased;
+            changed = phase.changed() => {
+                // Without a sender, the proxy is gone.
+                let phase = changed.map_or(Phase::Aborting, |()| *phase.borrow_and_update());
+                let is_over = phase == Phase::Closing && streams.is_empty();
+                if is_over || phase == Phase::Aborting {
                     return Ok(None);
                 }
-            };
-            return match accepted {
-                Ok(Some(H2Accept::Session(session))) => {
-                    let session = ServerSession::H2(session);
-                    let request = Exchange::new(session, self.peer, self.clock.now());
-                    Ok(Some(request))
-                }
-                Ok(Some(H2Accept::Rejected)) => {
-                    self.rejected += 1;
-                    Err(Refusal::BrokenHead)
-                }
-                // It is closed, broke, or does not speak HTTP/2.
-                Ok(None) | Err(_) => Ok(None),
-            };
-        }
-        Ok(None)
-    }
-
-    /// Whether no request is being served.
-    pub fn is_idle(&self) -> bool {
-        self.streams.is_empty()
-    }
-
-    /// Serves a request in a task of its own.
-    pub fn serve(&mut self, request: impl Future<Output = ()> + Send + 'static) {
-        self.streams.spawn(request);
-    }
-
-    /// Closes the connection, and waits for its requests to end: each sees that the client is gone.
-    pub async fn close(mut self) {
-        drop(self.connection);
-        while self.streams.join_next().await.is_some() {}
+                // Streams that the client has begun go on.
+                connection.graceful_shutdown();
+                continue;
+            }
+            Some(_) = streams.join_next() => continue,
+            accepted = HttpSession::from_h2_conn(connection, Arc::default()) => accepted,
+            () = tokio::time::sleep(if is_closing { CLOSE_TIMEOUT } else { idle_timeout }), if streams.is_empty() => {
+                return Ok(None);
+            }
+        };
+        return match accepted {
+            Ok(Some(H2Accept::Session(session))) => Ok(Some(ServerSession::H2(session))),
+            Ok(Some(H2Accept::Rejected)) => Err(Refusal::BrokenHead),
+            // It is closed, broke, or does not speak HTTP/2.
+            Ok(None) | Err(_) => Ok(None),
+        };
     }
 }
 
@@ -150,13 +98,17 @@ fn options(limits: &Limits) -> H2Options {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::net::SocketAddr;
 
     use http::Request;
     use pingora::http::ResponseHeader;
     use tokio::io::DuplexStream;
 
     use super::*;
-    use crate::client::exchange::{NotWritten, Part};
+    use crate::client::exchange::{Exchange, NotWritten, Part};
+    use crate::clock::Stamp;
+
+    const IDLE: Duration = Duration::from_secs(75);
 
     /// Answers the one request of a client, which is sent so many bytes within `limit`, and then the end or a break. The client rests
     /// for `pause` after each frame, and little is buffered that it has not read: `room`. Returns what came of writing and how many
@@ -171,11 +123,13 @@ mod tests {
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
         let (tells, told) = tokio::sync::oneshot::channel();
         let serves = async {
-            let (far, limits) = (Box::new(far), Limits::default());
-            let client = Http2Client::open(far, peer, &limits, phase.subscribe(), Clock::system());
-            let mut client = client.await.unwrap();
-            let mut request = client.next().await.unwrap().unwrap();
-            client.serve(async move {
+            let (limits, mut phase_seen) = (Limits::default(), phase.subscribe());
+            let mut client = open(Box::new(far), &limits).await.unwrap();
+            let mut streams = JoinSet::new();
+            let session = next(&mut client, &mut streams, IDLE, &mut phase_seen).await;
+            let session = session.unwrap().unwrap();
+            let mut request = Exchange::new(session, peer, Stamp::EPOCH, None, false);
+            streams.spawn(async move {
                 let head = Box::new(ResponseHeader::build(200, None).unwrap());
                 let head = request.write(Part::Head(head, false), limit, pending::<()>());
                 head.await.unwrap();
@@ -185,8 +139,10 @@ mod tests {
                 request.break_off().await;
             });
             phase.send_replace(Phase::Closing);
-            assert!(matches!(client.next().await, Ok(None)));
-            client.close().await;
+            let next = next(&mut client, &mut streams, IDLE, &mut phase_seen).await;
+            assert!(matches!(next, Ok(None)));
+            drop(client);
+            while streams.join_next().await.is_some() {}
         };
         let ((), read, written) = tokio::join!(serves, read(near, pause), told);
         (written.unwrap(), read)

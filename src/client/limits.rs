@@ -41,12 +41,12 @@ impl Limits {
     }
 
     /// Returns the limits for a client that may be slow and large, as a router behind a front of ours. The head's timeout stays: a
-    /// client that stops within a head is of no use.
+    /// client that stops within a head is of no use. So does Pingora's own limit on its size: a head is held whole.
     #[must_use]
     pub fn lifted(self) -> Limits {
         Limits {
             client_body_timeout_s: Seconds::UNLIMITED,
-            request_head_max_bytes: Whole::UNLIMITED,
+            request_head_max_bytes: Whole::of::<1_048_575>(),
             request_body_max_bytes: Whole::UNLIMITED,
             max_connections: Whole::UNLIMITED,
             ..self

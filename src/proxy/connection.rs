@@ -3,14 +3,17 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::BytesMut;
 use pingora::protocols::Stream;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::client::error_response::Refusal;
-use crate::client::http1::{Http1Client, Next};
-use crate::client::http2::Http2Client;
+use crate::client::exchange::Exchange;
+use crate::client::http1::{self, Head};
+use crate::client::http2;
 use crate::client::limits::Limits;
 use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
@@ -20,6 +23,9 @@ use crate::client::tls::{self, Tls};
 use super::request;
 use super::service::Service;
 use super::shared::Role;
+
+/// After how many requests that are not acceptable a connection of HTTP/2 is closed.
+const MAX_REJECTED: u32 = 32;
 
 /// Serves the connections of `socket` until the listener is stopped and all of them have ended, or the proxy cuts them off.
 pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
@@ -73,39 +79,56 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
-    let mut tls = None;
-    if let Some(certificate) = service.tls() {
-        match handshake(service, certificate, (&socket, peer), &limits).await {
+    let is_clear = service.tls().is_none();
+    let mut stream: Stream = match service.tls() {
+        None => Box::new(socket.clone()),
+        Some(tls) => match handshake(service, tls, (&socket, peer), &limits).await {
             None => return,
             Some((stream, true)) => {
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
-            Some((stream, false)) => tls = Some(stream),
-        }
-    }
+            Some((stream, false)) => stream,
+        },
+    };
     // Not at hops: a router tries HTTP/2 to find out whether the server speaks gRPC, and falls back to HTTP/1.1.
-    let takes_http2 = tls.is_none() && service.role == Role::Front;
-    let clock = service.shared.clock.clone();
-    let mut client = Http1Client::new(tls, socket, peer, takes_http2, clock);
+    let mut may_be_http2 = is_clear && service.role == Role::Front;
+    let mut buffer = BytesMut::new();
     let mut phase = service.listener.phase.clone();
     loop {
         // A reload may have changed them.
         let limits = service.shared.limits(&service.role);
-        match client.next(&limits, &mut phase).await {
-            Next::Request(exchange) => {
-                // Made on the heap, as it is large: the task of an idle connection stays small.
-                let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
-                client.take_back(Box::into_pin(served).await);
-            }
-            Next::Http2(stream) => {
+        let next = http1::next_head(&mut stream, &mut buffer, may_be_http2, &limits, &mut phase);
+        match next.await {
+            Ok(Head::Http1) => {}
+            Ok(Head::Http2) => {
+                let stream = Box::new(socket.with_prefix(buffer.freeze()));
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
-            Next::Refused(why) => {
-                count_refusal(service, peer, why);
-                return client.refuse(why).await;
-            }
-            Next::Closed => return,
+            Err(None) => return,
+            Err(Some(why)) => return refuse(service, peer, Some(stream), why).await,
         }
+        may_be_http2 = false;
+        let read = (stream, std::mem::take(&mut buffer));
+        let parsed = http1::parse(read, peer, &socket, is_clear, &service.shared.clock).await;
+        let exchange = match parsed {
+            Ok(exchange) => exchange,
+            Err(stream) => return refuse(service, peer, stream, Refusal::BrokenHead).await,
+        };
+        // Made on the heap, as it is large: the task of an idle connection stays small.
+        let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
+        let Some(kept) = Box::into_pin(served).await else {
+            return;
+        };
+        let (kept, read) = kept.into_parts();
+        (stream, buffer) = (kept, read.unwrap_or_default());
+    }
+}
+
+/// Counts a client that sent no valid request, answers it where its connection is whole, and closes.
+async fn refuse(service: &Service, peer: SocketAddr, stream: Option<Stream>, why: Refusal) {
+    count_refusal(service, peer, why);
+    if let Some(stream) = stream {
+        why.response().send(stream).await;
     }
 }
 
@@ -135,16 +158,22 @@ async fn handshake(
 
 /// Serves the streams of a connection of HTTP/2.
 async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limits: &Limits) {
-    let (phase, clock) = (service.listener.phase.clone(), service.shared.clock.clone());
-    let mut client = match Http2Client::open(stream, peer, limits, phase, clock).await {
-        Ok(client) => client,
+    let mut connection = match http2::open(stream, limits).await {
+        Ok(connection) => connection,
         Err(why) => return count_refusal(service, peer, why),
     };
-    loop {
-        match client.next().await {
-            Ok(Some(exchange)) => {
+    let idle_timeout = Duration::from_secs(limits.client_idle_timeout_s.get());
+    let mut phase = service.listener.phase.clone();
+    // They end when it is dropped.
+    let mut streams = JoinSet::new();
+    let mut rejected = 0;
+    while rejected < MAX_REJECTED {
+        match http2::next(&mut connection, &mut streams, idle_timeout, &mut phase).await {
+            Ok(Some(session)) => {
+                let arrival = service.shared.clock.now();
+                let exchange = Exchange::new(session, peer, arrival, None, false);
                 // A further stream takes as much memory as a connection with a request.
-                let is_alone = client.is_idle();
+                let is_alone = streams.is_empty();
                 let permit = (!is_alone).then(|| service.listener.connection_permit());
                 let permit = permit.flatten();
                 if permit.is_none() && !is_alone {
@@ -152,16 +181,21 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                     continue;
                 }
                 let service = service.clone();
-                client.serve(async move {
+                streams.spawn(async move {
                     request::serve(&service, Box::new(exchange)).await;
                     drop(permit);
                 });
             }
             Ok(None) => break,
-            Err(why) => count_refusal(service, peer, why),
+            Err(why) => {
+                rejected += 1;
+                count_refusal(service, peer, why);
+            }
         }
     }
-    client.close().await;
+    drop(connection);
+    // Each sees that the client is gone.
+    while streams.join_next().await.is_some() {}
 }
 
 /// Counts and logs a client that sent no valid request. One `log::warn!` for each kind, as the log counts repeated lines by their

@@ -15,7 +15,7 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, ParentSpan, ServerRole, SpanId};
+use crate::request::attempt::{Attempt, ServerRole, SpanId};
 use crate::request::row::Row;
 use crate::telemetry::prometheus::Metrics;
 
@@ -34,7 +34,7 @@ pub struct Joins {
     metrics: Metrics,
 }
 
-/// A request that attempts are joined to: one of the front or, in a process without a front, one that arrived with one span.
+/// A request of the front, which attempts are joined to.
 #[derive(Clone, Debug, Default)]
 pub struct SharedRequest(Arc<Mutex<Request>>);
 
@@ -45,8 +45,6 @@ pub struct HopAttempt {
     pub data: SharedAttempt,
     /// Whether no front here has it in a row.
     pub needs_row: bool,
-    /// Its request, in a process without a front.
-    request: Option<SharedRequest>,
 }
 
 #[derive(Debug, Default)]
@@ -66,8 +64,9 @@ struct Table {
 /// Entries that are forgotten some time after they were told to be, or when there are too many.
 #[derive(Debug, Default)]
 struct Forgetful<K, V> {
-    entries: HashMap<K, V>,
-    /// Keys that are to be forgotten, and since when.
+    /// Each with since when it is to be forgotten, if it is.
+    entries: HashMap<K, (Option<Stamp>, V)>,
+    /// Their keys in the order of that. Some may have gone, or come again, before.
     since: VecDeque<(Stamp, K)>,
 }
 
@@ -134,8 +133,8 @@ impl Joins {
     /// The front is about to send a request upstream with `span` as the parent.
     pub fn add_span(&self, request: &SharedRequest, span: SpanId) {
         let by_span = &mut self.table.lock().by_span.entries;
-        by_span.insert(span.number(), request.clone());
-        request.0.lock().spans.push(span);
+        by_span.insert(span.number(), (None, request.clone()));
+        request.0.lock().span = Some(span);
     }
 
     /// The front read `id` in the response to `request`: joins the attempt whose response had that id, if the request has no
@@ -145,8 +144,7 @@ impl Joins {
             return;
         }
         let mut table = self.table.lock();
-        let named = table.by_response_id.entries.remove(id);
-        let named = named.unwrap_or_default();
+        let named = table.by_response_id.take(&id.to_owned());
         let room = named.first().and_then(|one| one.lock().room);
         let is_one = match room {
             None => named.len() == 1,
@@ -163,8 +161,8 @@ impl Joins {
             [answer] => Some(answer.span),
             _ => None,
         };
-        let in_room = room.map(|room| table.by_room.entries.remove(&room));
-        for attempt in in_room.map_or(named, Option::unwrap_or_default) {
+        let in_room = room.map(|room| table.by_room.take(&room));
+        for attempt in in_room.unwrap_or(named) {
             attempt.lock().is_joined = true;
             request.insert(&attempt);
             self.metrics.joins.with(&["reply"]).inc();
@@ -182,10 +180,10 @@ impl Joins {
                 table.by_id.remove(&request.id);
             }
         }
-        for span in std::mem::take(&mut request.spans) {
+        if let Some(span) = request.span {
             table.by_span.forget_later(span.number(), now);
         }
-        let attempts = request.attempts(request.answered_by);
+        let attempts = request.attempts();
         request.attempts.clear();
         attempts
     }
@@ -194,11 +192,9 @@ impl Joins {
     pub fn join(&self, attempt: Attempt, id: Option<&str>) -> HopAttempt {
         let parent = attempt.parent.map(|parent| parent.span);
         let data = Arc::new(Mutex::new(attempt));
-        let mut table = self.table.lock();
-        let (request, by) = match self.has_front {
-            true => table.request_of(parent, id),
-            false => (parent.map(|span| table.request_elsewhere(span)), None),
-        };
+        // Held until it is in its request, which may close meanwhile.
+        let table = self.table.lock();
+        let (request, by) = table.request_of(parent, id);
         if let Some(by) = by {
             self.metrics.joins.with(&[by]).inc();
         }
@@ -210,8 +206,7 @@ impl Joins {
         }
         HopAttempt {
             data,
-            needs_row: !self.has_front || request.is_none(),
-            request: request.filter(|_| !self.has_front),
+            needs_row: request.is_none(),
         }
     }
 
@@ -222,23 +217,13 @@ impl Joins {
         rows: Option<Vec<Row>>,
         now: Stamp,
     ) -> Option<Vec<Row>> {
-        let mut table = self.table.lock();
-        let data = attempt.data.lock();
-        let (has_answered, parent, room) = (data.has_answered(), data.parent, data.room);
-        drop(data);
-        if let (Some(request), Some(ParentSpan { span, .. })) = (&attempt.request, parent) {
-            let is_only = request.0.lock().attempts.len() == 1;
-            // A first attempt that answered has no retries.
-            match has_answered && is_only {
-                true => drop(table.by_span.entries.remove(&span.number())),
-                false => table.by_span.forget_later(span.number(), now),
-            }
-        }
-        if !self.has_front && room.is_none() {
+        if !self.has_front && attempt.data.lock().room.is_none() {
             return rows;
         }
         // A front's row or the other leg may yet take it.
-        table.wait(self, (now, rows?), &attempt.data, true)
+        self.table
+            .lock()
+            .wait(self, (now, rows?), &attempt.data, true)
     }
 
     /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
@@ -304,17 +289,7 @@ impl SharedRequest {
 
     /// Returns the attempts that have reached a hop so far.
     pub fn so_far(&self) -> RequestAttempts {
-        let request = self.0.lock();
-        request.attempts(request.answered_by)
-    }
-}
-
-impl HopAttempt {
-    /// Returns the same of the attempt's request, with the attempt itself as the one that answers.
-    pub fn so_far(&self) -> RequestAttempts {
-        let span = self.data.lock().span;
-        let so_far = |request: &SharedRequest| request.0.lock().attempts(Some(span));
-        self.request.as_ref().map(so_far).unwrap_or_default()
+        self.0.lock().attempts()
     }
 }
 
@@ -325,7 +300,8 @@ impl Table {
         parent: Option<SpanId>,
         id: Option<&str>,
     ) -> (Option<SharedRequest>, Option<&'static str>) {
-        if let Some(request) = parent.and_then(|span| self.by_span.entries.get(&span.number())) {
+        let sent = parent.and_then(|span| self.by_span.entries.get(&span.number()));
+        if let Some((_, request)) = sent {
             let by = match request.0.lock().is_closed {
                 true => "late",
                 false => "span",
@@ -339,23 +315,11 @@ impl Table {
         }
     }
 
-    /// Returns the request of another process that was sent with `span`.
-    fn request_elsewhere(&mut self, span: SpanId) -> SharedRequest {
-        if self.by_span.entries.len() >= CAPACITY {
-            self.by_span.forget_oldest();
-        }
-        self.by_span
-            .entries
-            .entry(span.number())
-            .or_default()
-            .clone()
-    }
-
     /// Whether the other leg of a prefill server's attempt has arrived.
     fn has_decode_leg(&self, attempt: &Attempt) -> bool {
         let rooms = attempt.room.iter();
         let legs = rooms.filter_map(|room| self.by_room.entries.get(room));
-        legs.flatten()
+        legs.flat_map(|(_, legs)| legs)
             .any(|leg| leg.lock().role == Some(ServerRole::Decode))
     }
 
@@ -390,7 +354,7 @@ impl Table {
         }
         let room = attempt.room;
         let room = room.filter(|_| attempt.role == Some(ServerRole::Decode));
-        let pair = room.and_then(|room| self.by_room.entries.remove(&room));
+        let pair = room.map(|room| self.by_room.take(&room));
         let is_other = |leg: &&SharedAttempt| !Arc::ptr_eq(leg, &oldest.attempt);
         if let Some(prefill) = pair.iter().flatten().find(is_other) {
             prefill.lock().is_joined = true;
@@ -408,6 +372,9 @@ impl Table {
 
 impl<K: Clone + Eq + Hash, V> Forgetful<K, V> {
     fn forget_later(&mut self, key: K, now: Stamp) {
+        if let Some((since, _)) = self.entries.get_mut(&key) {
+            *since = Some(now);
+        }
         self.since.push_back((now, key));
         if self.since.len() > CAPACITY {
             self.forget_oldest();
@@ -415,7 +382,11 @@ impl<K: Clone + Eq + Hash, V> Forgetful<K, V> {
     }
 
     fn forget_oldest(&mut self) {
-        if let Some((_, key)) = self.since.pop_front() {
+        let Some((at, key)) = self.since.pop_front() else {
+            return;
+        };
+        let entry = self.entries.get(&key);
+        if entry.is_some_and(|(since, _)| *since == Some(at)) {
             self.entries.remove(&key);
         }
     }
@@ -430,9 +401,14 @@ impl<K: Clone + Eq + Hash, V> Forgetful<K, V> {
 }
 
 impl<K: Clone + Eq + Hash> Forgetful<K, Vec<SharedAttempt>> {
+    fn take(&mut self, key: &K) -> Vec<SharedAttempt> {
+        let entry = self.entries.remove(key);
+        entry.map(|(_, attempts)| attempts).unwrap_or_default()
+    }
+
     /// Adds an attempt, once however often it is added.
     fn add(&mut self, key: K, attempt: &SharedAttempt, now: Stamp) {
-        let attempts = self.entries.entry(key.clone()).or_default();
+        let (_, attempts) = self.entries.entry(key.clone()).or_default();
         let is_first = attempts.is_empty();
         let is_new = !attempts.iter().any(|one| Arc::ptr_eq(one, attempt));
         if is_new && attempts.len() < MAX_BY_KEY {

@@ -234,14 +234,14 @@ impl<'a> Request<'a> {
         upstreams: &'u Upstreams,
         client: &mut Exchange,
     ) -> Result<Option<SemaphorePermit<'u>>, Failure> {
-        if self.endpoint.is_none() || upstreams.rules.max_concurrent_requests.get() == 0 {
+        let Some(slots) = upstreams.slots.as_ref().filter(|_| self.endpoint.is_some()) else {
             return Ok(None);
-        }
+        };
         let began = self.context.begin_queueing();
         let limit = Some(upstreams.rules.queue_timeout_s.get()).filter(|limit| !limit.is_zero());
         let slot = tokio::select! {
             biased;
-            slot = upstreams.slot() => Ok(slot),
+            slot = slots.acquire() => Ok(slot.ok()),
             () = client.gone() => Err(Failure::ClientGone),
             () = sleep(limit) => Err(Failure::Refused(Refusal::QueuedTooLong)),
         };

@@ -32,9 +32,6 @@ pub struct Service {
     pub idle: Idle,
 }
 
-/// The most idle connections to upstreams.
-const MAX_IDLE: usize = 4096;
-
 impl Service {
     /// Creates a listener.
     pub fn new(
@@ -56,7 +53,7 @@ impl Service {
             listener,
             upstreams: upstreams.into(),
             connector: Connector::new(Some(options)),
-            idle: Idle::new(MAX_IDLE),
+            idle: Idle::start(),
         }
     }
 

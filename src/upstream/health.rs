@@ -84,14 +84,10 @@ impl Upstream {
         self.addresses.lock().clone()
     }
 
-    /// Moves `at` to the front if it could be connected to, else to the end.
-    pub(super) fn tried(&self, at: SocketAddr, is_connected: bool) {
+    /// Moves `at`, which could not be connected to, to the end.
+    pub(super) fn failed_at(&self, at: SocketAddr) {
         let mut all = self.addresses.lock();
-        if let Some(place) = all.iter().position(|known| *known == at) {
-            all.remove(place);
-            let place = if is_connected { 0 } else { all.len() };
-            all.insert(place, at);
-        }
+        all.sort_by_key(|known| *known == at);
     }
 
     /// Whether one of its addresses takes a connection, each within the limit.
@@ -99,25 +95,21 @@ impl Upstream {
         for at in self.in_order() {
             let connecting = tokio::time::timeout(limit, TcpStream::connect(at));
             if let Ok(Ok(_)) = connecting.await {
-                self.tried(at, true);
                 return true;
             }
+            self.failed_at(at);
         }
         false
     }
 
-    /// Looks the name up again. New addresses come first, as none of the known ones took a connection; those keep their order. If
-    /// none is found, or one of those took a connection meanwhile, nothing changes. Blocks.
+    /// Looks the name up again. If none is found, or a known address took a connection meanwhile, nothing changes. Blocks.
     pub(super) fn look_up_again(&self) {
         let (host, port) = (self.address.host(), self.address.port());
-        let mut found = (self.resolver)(host, port).unwrap_or_default();
+        let found = (self.resolver)(host, port).unwrap_or_default();
         let mut all = self.addresses.lock();
-        if found.is_empty() || !self.counts.is_out.load(Relaxed) {
-            return;
+        if !found.is_empty() && self.counts.is_out.load(Relaxed) {
+            *all = found;
         }
-        all.retain(|at| found.contains(at));
-        found.retain(|at| !all.contains(at));
-        all.splice(0..0, found);
     }
 
     /// A request could not connect: marks the upstream as out and has it probed, each time after a pause, until that or a request

@@ -15,12 +15,8 @@ use pingora::protocols::Stream;
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 
-/// Idle connections.
-pub struct Idle {
-    capacity: usize,
-    /// The most recently used last.
-    all: Arc<Mutex<VecDeque<IdleConnection>>>,
-}
+/// Idle connections, the most recently used last.
+pub struct Idle(Arc<Mutex<VecDeque<IdleConnection>>>);
 
 struct IdleConnection {
     /// The hash of its address and settings: [`Peer::reuse_hash`](pingora::upstreams::peer::Peer::reuse_hash).
@@ -29,20 +25,22 @@ struct IdleConnection {
     until: Instant,
 }
 
+/// The most connections.
+const CAPACITY: usize = 4096;
 /// How often unusable connections are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Idle {
-    /// Creates an empty list for at most `capacity` connections, and a task that closes unusable ones.
-    pub fn new(capacity: usize) -> Idle {
+    /// Creates an empty list, and a task that closes unusable connections.
+    pub fn start() -> Idle {
         let all = Arc::default();
         tokio::spawn(sweep(Arc::downgrade(&all)));
-        Idle { capacity, all }
+        Idle(all)
     }
 
     /// Takes the most recently used connection of a peer that is still open.
     pub fn take(&self, peer: u64) -> Option<Stream> {
-        let mut all = self.all.lock();
+        let mut all = self.0.lock();
         let now = Instant::now();
         while let Some(latest) = all.iter().rposition(|one| one.peer == peer) {
             let mut latest = all.remove(latest)?;
@@ -56,8 +54,8 @@ impl Idle {
     /// Adds a connection, which is closed after `idle`. Beyond the capacity the oldest is closed.
     pub fn put(&self, peer: u64, stream: Stream, idle: Duration) {
         let until = Instant::now() + idle;
-        let mut all = self.all.lock();
-        if all.len() >= self.capacity {
+        let mut all = self.0.lock();
+        if all.len() >= CAPACITY {
             all.pop_front();
         }
         all.push_back(IdleConnection {
@@ -108,7 +106,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_most_recent_open_connection_is_taken() {
-        let idle = Idle::new(10);
+        let idle = Idle::start();
         let mut ends = [(); 4].map(|()| put(&idle, 1));
         let _other = put(&idle, 2);
         // The last one has closed, the one before has sent something.
@@ -121,18 +119,19 @@ mod tests {
         assert_eq!(&byte, b"y");
         assert!(idle.take(3).is_none() && idle.take(2).is_some() && idle.take(1).is_some());
         assert!(idle.take(1).is_none());
-        assert_eq!(idle.all.lock().len(), 0);
+        assert_eq!(idle.0.lock().len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn beyond_the_limit_the_oldest_is_closed() {
-        let idle = Idle::new(2);
+        let idle = Idle::start();
         let mut first = put(&idle, 1);
         tokio::time::sleep(IDLE / 4).await;
-        let _rest = [put(&idle, 2), put(&idle, 2)];
+        let _rest: Vec<DuplexStream> = (0..CAPACITY).map(|_| put(&idle, 2)).collect();
         let began = Instant::now();
         assert!(is_closed(&mut first).await);
         assert_eq!(began.elapsed(), Duration::ZERO);
-        assert!(idle.take(1).is_none() && idle.take(2).is_some() && idle.take(2).is_some());
+        assert!(idle.take(1).is_none());
+        assert_eq!(idle.0.lock().len(), CAPACITY);
     }
 }

@@ -88,14 +88,14 @@ async fn under_the_same_limit_a_new_set_keeps_the_slots_that_are_taken() {
     };
     let free = |set: &Upstreams| set.slots.as_ref().map(|slots| slots.available_permits());
     let old = limited(Whole::of::<2>(), None);
-    let taken = old.slot().await.unwrap();
+    let taken = old.slots.as_ref().unwrap().acquire().await.unwrap();
     let same = limited(Whole::of::<2>(), Some(&old));
     let other = limited(Whole::of::<3>(), Some(&old));
     assert_eq!((free(&same), free(&other)), (Some(1), Some(3)));
     drop(taken);
     assert_eq!(free(&same), Some(2));
     let unlimited = limited(Whole::of::<0>(), Some(&old));
-    assert!(free(&unlimited).is_none() && unlimited.slot().await.is_none());
+    assert!(free(&unlimited).is_none());
 }
 
 #[test]
@@ -175,15 +175,13 @@ async fn a_request_tries_each_address_once_and_then_another_upstream() {
     };
     let (metrics, rules) = (Metrics::new().unwrap(), rules(Policy::RoundRobin));
     let set = resolved(&["name:1", "127.0.0.1:9"], rules, resolver, None, &metrics);
-    let [mut chosen, _, other] = [(); 3].map(|()| set.choose(&[], &[]).unwrap());
+    let mut chosen = set.choose(&[], &[]).unwrap();
     let mut tried = vec![chosen.at];
     while set.connect_failed(&mut chosen) {
         tried.push(chosen.at);
-        // Another request finds the first one good, which is now before the one that is left.
-        other.connected();
     }
     let failed = chosen.index;
-    drop((chosen, other));
+    drop(chosen);
     tried.push(set.choose(&[failed], &[]).unwrap().at);
     assert_eq!(tried, [V6, V4, V4_TOO, "127.0.0.1:9".parse().unwrap()]);
     let in_flight = set.all.iter().map(|one| one.counts.in_flight.load(Relaxed));
@@ -215,7 +213,7 @@ async fn a_name_is_looked_up_again_when_it_failed() {
 }
 
 #[test]
-fn addresses_that_a_name_still_has_keep_their_order() {
+fn a_name_that_is_not_found_any_more_keeps_its_addresses() {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
     let address = Address::parse("name:1").unwrap();
     let resolver: Resolver = |_, _| match FOUND.load(Relaxed) {
@@ -225,7 +223,7 @@ fn addresses_that_a_name_still_has_keep_their_order() {
         _ => Err(std::io::Error::other("no such name")),
     };
     let upstream = Upstream::resolve(&address, resolver).unwrap();
-    upstream.tried(V6, false);
+    upstream.failed_at(V6);
     for now in 1..4 {
         FOUND.store(now, Relaxed);
         upstream.counts.is_out.store(true, Relaxed);

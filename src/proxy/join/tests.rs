@@ -151,33 +151,15 @@ fn a_client_may_give_all_its_requests_one_id() {
 }
 
 #[test]
-fn without_a_front_each_attempt_has_its_row_and_the_failed_ones_before_it() {
+fn without_a_front_each_attempt_has_its_row_at_once() {
     let tables = tables(false);
-    let done = |attempt: &HopAttempt| {
-        let rows = tables.joins.end(attempt, Some(Vec::new()), at(2));
-        assert!(rows.is_some(), "at once");
-    };
-    let first = tables.arrive(1, Some(100), Some("id"));
-    assert!(first.needs_row);
-    assert_eq!((first.so_far().count, first.so_far().failed.len()), (1, 0));
-    end(&first, Some(503), Outcome::Rejected);
-    let second = tables.arrive(2, Some(100), Some("id"));
-    let RequestAttempts { count, failed, .. } = second.so_far();
-    assert_eq!((count, failed.len(), failed[0].status), (2, 1, Some(503)));
-    done(&first);
-    end(&second, Some(200), Outcome::Ok);
-    done(&second);
+    for number in [1, 2] {
+        let attempt = tables.arrive(number, Some(100), Some("id"));
+        assert!(attempt.needs_row);
+        let rows = tables.joins.end(&attempt, Some(Vec::new()), at(2));
+        assert!(rows.is_some());
+    }
     assert_eq!(tables.counted("nothing"), 0, "it is no failure to join");
-    let third = tables.arrive(3, Some(100), Some("id"));
-    assert_eq!(third.so_far().failed.len(), 1);
-    done(&third);
-    // A first attempt that answers is not kept.
-    let alone = tables.arrive(4, Some(200), None);
-    end(&alone, Some(200), Outcome::Ok);
-    done(&alone);
-    let [spans, _, ended] = tables.sizes();
-    assert_eq!((spans, ended), (1, 3));
-    tables.joins.sweep(at(3).plus_nanos(MEMORY));
     assert_eq!(tables.sizes(), [0; 3]);
 }
 
@@ -291,6 +273,21 @@ fn one_id_joins_two_legs_of_unknown_roles() {
     let closed = tables.joins.close(&request, at(3));
     assert_eq!((closed.count, closed.is_named), (1, false));
     assert_eq!(tables.counted("reply"), 2);
+}
+
+/// An id that comes again is kept for as long as the first time.
+#[test]
+fn what_was_joined_is_no_reason_to_forget_the_next_one_early() {
+    let tables = tables(true);
+    let joins = &tables.joins;
+    for (number, seconds) in [(1, 1), (2, 50)] {
+        let request = tables.open("id", 100 + number);
+        let attempt = tables.arrive(number, None, None);
+        joins.add_response_id(&attempt, "again", at(seconds));
+        joins.sweep(at(seconds + 20));
+        joins.response_read(&request, "again");
+        assert!(joins.close(&request, at(seconds)).last.is_some());
+    }
 }
 
 /// Clients can choose the id in the response: attempts of two requests with one id are joined to none.
