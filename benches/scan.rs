@@ -13,9 +13,7 @@ use std::path::Path;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use queuescope::clock::Stamp;
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
-use queuescope::request::timeline::Side;
+use queuescope::request::{End, Endpoint, Observer, Side};
 
 const CASES: &[(&str, Endpoint)] = &[
     ("generate_stream_natural_stop", Endpoint::Generate),

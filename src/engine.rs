@@ -9,9 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, Stamp};
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
-use crate::request::sequence::{MissingReason, TimingSource};
+use crate::request::{MissingReason, Outcome, Row, TimingSource};
 use crate::telemetry::background_thread::BackgroundThread;
 use crate::telemetry::otlp::settings::Settings;
 use crate::telemetry::prometheus::Join;

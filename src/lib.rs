@@ -8,7 +8,7 @@
 //! server. The server tokenizes, queues, prefills and decodes it. SGLang reports when, on its own clock, in the
 //! `meta_info` of its events. The events pass back unchanged, and show when the first and the last token arrived.
 //!
-//! One observer per request collects all of this ([`request::observer::Observer`]): bytes and timestamps go in, one
+//! One observer per request collects all of this ([`request::Observer`]): bytes and timestamps go in, one
 //! row per generated sequence comes out. A moment that was not seen is unknown. Moments of different clocks are
 //! compared only by a known offset of the clocks ([`offset`]). Rows are written to files and exported ([`telemetry`]),
 //! and summarized ([`report`]).

@@ -3,39 +3,76 @@
 //! Free of IO, async and Pingora. It never reads a clock: times are passed in.
 
 pub mod attempt;
-pub mod body_timing;
+mod body_timing;
 pub mod cell;
-pub mod clocks;
+mod clocks;
 pub mod column;
-pub mod columns;
+mod columns;
 pub mod csv;
-pub mod endpoint;
-pub mod engine_report;
-pub mod field;
-pub mod gaps;
-pub mod generation;
+mod endpoint;
+mod engine_report;
+mod field;
+mod gaps;
+mod generation;
 pub mod headers;
 pub mod impossible;
-pub mod internal;
-pub mod meta_info;
+mod internal;
+mod meta_info;
 pub mod names;
-pub mod observer;
-pub mod outcome;
+mod observer;
+mod outcome;
 pub mod prompt_blocks;
-pub mod request_body;
-pub mod response;
-pub mod roles;
+mod request_body;
+mod response;
+mod roles;
 pub mod row;
 #[cfg(test)]
 pub mod sample;
-pub mod scalar;
+mod scalar;
 pub mod scan;
-pub mod sequence;
+mod sequence;
 pub mod sse;
 pub mod stages;
-pub mod stamps;
-pub mod time_spent;
-pub mod timeline;
-pub mod unseen;
-pub mod wait;
-pub mod word_counter;
+mod stamps;
+mod time_spent;
+mod timeline;
+mod unseen;
+mod wait;
+mod word_counter;
+
+pub use attempt::{
+    Attempt, FailedAttempt, Hex, MAX_FAILED, ParentSpan, ServerRole, SpanId, UpstreamKind,
+    append_lost_server, failed_text, parse_failed, sendings,
+};
+pub use body_timing::BodyTiming;
+pub use cell::shown_text;
+pub use clocks::{name_engine_clock, relate_engine, relate_process};
+pub use column::{Origin, Scope, Unit};
+pub use columns::{COLUMNS, Column, ColumnId};
+pub use endpoint::Endpoint;
+pub use engine_report::EngineReport;
+pub use field::Field;
+pub use gaps::{GAP_BOUNDS, GapCounts};
+pub use generation::Generation;
+pub use headers::{
+    OUTCOME_HEADER, content_type, is_encoded, label_pairs, reported_outcome, smg_worker,
+};
+pub use impossible::{Impossible, without_impossible};
+pub use internal::Sending;
+pub use meta_info::{LOG_LINE, MetaInfo};
+pub use observer::{End, Observer};
+pub use outcome::{GIVEN_UP, OWN_SHORTAGES, Outcome, ResponseFacts, judge};
+pub use response::{MAX_SEQUENCES, Unread};
+pub use roles::Roles;
+pub use row::{Row, Rows, without_quotes};
+pub use scalar::Scalar;
+pub use sequence::{MissingReason, TimingSource};
+pub use stages::{Breakdown, Part, StageSet, UNSEEN};
+pub use stamps::{FRONT_HEADER, HOP_HEADER, STAMPS_REQUEST_HEADER, Stamps};
+pub use time_spent::{PartSpent, TimeSpent};
+pub use timeline::{
+    ClockOf, ENGINE, ENGINE_OF_PAIR, Moment, Period, PrefillTimes, Relation, STAGES, Side, Stage,
+    TOLERANCE_NANOS, Timeline,
+};
+pub use unseen::{Unseen, Unseens};
+pub use wait::Wait;

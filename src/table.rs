@@ -5,10 +5,7 @@ use std::collections::HashMap;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
-use crate::request::column::Unit;
-use crate::request::columns::{COLUMNS, Column, ColumnId};
-use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Relation};
+use crate::request::{COLUMNS, ClockOf, Column, ColumnId, Relation, Row, Unit};
 
 pub mod cells;
 pub mod join;

@@ -3,10 +3,7 @@
 use std::borrow::Cow;
 
 use crate::clock::{Clock, Stamp};
-use crate::request::impossible::without_impossible;
-use crate::request::row::{Row, Rows, without_quotes};
-use crate::request::stages::Breakdown;
-use crate::request::timeline::{Moment, Side};
+use crate::request::{Breakdown, Moment, Row, Rows, Side, without_impossible, without_quotes};
 
 use self::otlp::Traces;
 use self::otlp::settings::UpstreamFlag;

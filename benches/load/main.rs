@@ -19,7 +19,7 @@ use std::sync::Arc;
 use clap::Parser;
 use nix::sys::resource::{UsageWho, getrusage};
 use queuescope::clock::{Clock, NANOS};
-use queuescope::request::timeline::{Moment, Period};
+use queuescope::request::{Moment, Period};
 use queuescope::stats::quantile;
 use queuescope::traffic::{self, Args, Run, Stop};
 

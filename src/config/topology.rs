@@ -1,6 +1,6 @@
 //! The text of `queuescope check`: who sends to whom, and which keys differ from their defaults. Does no IO.
 
-use crate::request::attempt::UpstreamKind;
+use crate::request::UpstreamKind;
 use crate::telemetry::otlp::settings::Settings;
 use crate::upstream::Address;
 

@@ -9,11 +9,7 @@
 //! 4. Otherwise the same `x-request-id`.
 
 use crate::clock::Stamp;
-use crate::request::attempt::SpanId;
-use crate::request::endpoint::Endpoint;
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
-use crate::request::sequence::TimingSource;
+use crate::request::{Endpoint, Outcome, Row, SpanId, TimingSource};
 
 use super::report_store::{Candidate, ReportStore};
 

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::Stamp;
-use crate::request::engine_report::EngineReport;
-use crate::request::sequence::TimingSource;
+use crate::request::{EngineReport, TimingSource};
 
 use super::bounded_multimap::BoundedMultimap;
 use super::join::{EndedRequest, Match, is_random, join};

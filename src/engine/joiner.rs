@@ -8,11 +8,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
-use crate::request::clocks::relate_engine;
-use crate::request::roles::Roles;
-use crate::request::row::Row;
-use crate::request::sequence::{MissingReason, TimingSource};
-use crate::request::timeline::Moment;
+use crate::request::{MissingReason, Moment, Roles, Row, TimingSource, relate_engine};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::Queued;

@@ -11,9 +11,7 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use prost::{DecodeError, Message};
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::ServerRole;
-use crate::request::engine_report::EngineReport;
-use crate::request::sequence::TimingSource;
+use crate::request::{EngineReport, ServerRole, TimingSource};
 use crate::telemetry::prometheus::LeftOut;
 
 /// A span picked out of a batch, or a line of a request log. Its timestamps are on the engine's clock.

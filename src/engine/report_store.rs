@@ -7,9 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::ServerRole;
-use crate::request::engine_report::EngineReport;
-use crate::request::sequence::TimingSource;
+use crate::request::{EngineReport, ServerRole, TimingSource};
 
 use super::bounded_multimap::{BoundedMultimap, Entry};
 use super::otlp::{EngineSpan, Scheduler, SpanKind};

@@ -10,12 +10,8 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
-use crate::request::engine_report::EngineReport;
-use crate::request::field::Field;
-use crate::request::meta_info::{LOG_LINE, MetaInfo};
-use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Scanner, Sink};
-use crate::request::sequence::TimingSource;
+use crate::request::{EngineReport, Field, LOG_LINE, MetaInfo, Scalar, TimingSource};
 
 /// A folder with logs, and how far they were read.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use crate::disk;
 use crate::fault::Fault;
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
-use crate::request::attempt::ServerRole;
+use crate::request::ServerRole;
 use crate::traffic::{self, client::Target};
 
 mod access;

@@ -9,8 +9,7 @@ use clap::Parser as _;
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, render, unseen};
 use crate::report::why::wait_sentence;
-use crate::request::row::Row;
-use crate::request::timeline::Moment;
+use crate::request::{Moment, Row};
 use crate::terminal;
 use crate::traffic;
 use crate::traffic::client::{INSECURE_WARNING, Target, TlsArgs, UpstreamKind};
@@ -164,10 +163,7 @@ fn describe(row: &Row, url: &str, width: usize, problem: Option<&str>) -> String
 mod tests {
     use super::*;
     use crate::clock::Stamp;
-    use crate::request::endpoint::Endpoint;
-    use crate::request::generation::Generation;
-    use crate::request::observer::{End, Observer};
-    use crate::request::timeline::Side;
+    use crate::request::{End, Endpoint, Generation, Observer, Side};
 
     fn row(status: u16, entered_after: &str) -> Row {
         let at = Stamp::from_nanos(1_795_168_010_000_000_000);

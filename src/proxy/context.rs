@@ -7,14 +7,11 @@ use pingora::http::ResponseHeader;
 
 use crate::client::phase::Phase;
 use crate::clock::Stamp;
-use crate::request::attempt::{FailedAttempt, MAX_FAILED};
-use crate::request::body_timing::BodyTiming;
-use crate::request::endpoint::Endpoint;
-use crate::request::headers::{content_type, is_encoded, labels, reported_outcome, smg_worker};
-use crate::request::observer::{End, Observer};
-use crate::request::outcome::{Outcome, ResponseFacts, judge};
-use crate::request::stamps::Stamps;
-use crate::request::timeline::{Moment, Side};
+use crate::request::headers::labels;
+use crate::request::{
+    BodyTiming, End, Endpoint, FailedAttempt, MAX_FAILED, Moment, Observer, Outcome, ResponseFacts,
+    Side, Stamps, content_type, is_encoded, judge, reported_outcome, smg_worker,
+};
 use crate::telemetry::prometheus::{InFlight, RequestPhase};
 
 use super::identity::{Trace, new_request_id};

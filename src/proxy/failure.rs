@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use pingora::{Error, ErrorType};
 
 use crate::client::error_response::{ErrorResponse, Refusal};
-use crate::request::observer::End;
-use crate::request::outcome::Outcome::{
-    self, ClientError, ProxyError, Rejected, Timeout, UpstreamDied,
+use crate::request::{
+    End, Outcome, Outcome::ClientError, Outcome::ProxyError, Outcome::Rejected, Outcome::Timeout,
+    Outcome::UpstreamDied,
 };
 
 /// Why a request did not come to its end.

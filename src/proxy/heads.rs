@@ -11,8 +11,7 @@ use pingora::protocols::http::authority::raw_target_authority;
 use pingora::{Error, ErrorType};
 
 use crate::client::error_response::Refusal;
-use crate::request::headers::OUTCOME_HEADER;
-use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
+use crate::request::{FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER};
 
 use super::identity;
 

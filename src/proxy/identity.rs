@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
-use crate::request::attempt::{Hex, SpanId};
+use crate::request::{Hex, SpanId};
 
 /// The request id header.
 pub const REQUEST_ID: &str = "x-request-id";

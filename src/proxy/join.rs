@@ -15,8 +15,7 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, ServerRole, SpanId};
-use crate::request::row::Row;
+use crate::request::{Attempt, Row, ServerRole, SpanId};
 use crate::telemetry::prometheus::Metrics;
 
 use super::legs;

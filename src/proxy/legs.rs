@@ -2,9 +2,9 @@
 //! to the server that prefills and to the one that decodes and answers. What the response of the prefill leg reports is put into
 //! the row of the other.
 
-use crate::request::attempt::{Attempt, ServerRole, append_lost_server};
-use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Moment, Relation, Side};
+use crate::request::{
+    Attempt, ClockOf, Moment, Relation, Row, ServerRole, Side, append_lost_server,
+};
 
 /// Puts the prefill leg of a request into the request's rows.
 pub fn put_prefill(leg: &Attempt, rows: &mut [Row]) {
@@ -45,9 +45,7 @@ fn put_prefill_replied(leg: &Attempt, row: &mut Row) {
 mod tests {
     use super::*;
     use crate::clock::Stamp;
-    use crate::request::attempt::SpanId;
-    use crate::request::endpoint::Endpoint;
-    use crate::request::observer::{End, Observer};
+    use crate::request::{End, Endpoint, Observer, SpanId};
 
     #[test]
     fn a_router_that_passed_the_head_on_before_prefill_replied_held_nothing() {

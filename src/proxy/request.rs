@@ -21,10 +21,7 @@ use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
 use crate::fault::Kind;
 use crate::fault::registry::Injected;
-use crate::request::endpoint::Endpoint;
-use crate::request::headers::OUTCOME_HEADER;
-use crate::request::observer::End;
-use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
+use crate::request::{End, Endpoint, FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER};
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;

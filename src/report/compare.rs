@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 use statrs::distribution::{ContinuousCDF as _, Normal};
 
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 pub use crate::stats::Statistic;
 use crate::stats::paired_difference;
 use crate::units::{US, durations};

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::clock::Stamp;
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 
 use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::request::attempt::ServerRole;
+use crate::request::ServerRole;
 use crate::request::names::names;
 
 /// The rows of a run's requests, in the order of arrival.

@@ -13,9 +13,7 @@ use super::load::Summary;
 use super::phases::{Episode, episodes};
 use super::reader::Run;
 use super::why::WaitReport;
-use crate::request::stages::StageSet;
-use crate::request::time_spent::PartSpent;
-use crate::request::timeline::Period;
+use crate::request::{PartSpent, Period, StageSet};
 use crate::units::duration;
 
 /// How much a finding matters.

@@ -9,7 +9,7 @@ use crate::clock::{Stamp, seconds};
 use crate::disk::{self, NewFile};
 use crate::error::Error;
 use crate::request::cell::Value as Cell;
-use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::{COLUMNS, ColumnId};
 use crate::table::cells::RowWriter;
 use crate::table::rows;
 

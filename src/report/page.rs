@@ -11,7 +11,7 @@ use serde_json::Value;
 pub use waterfall::{stage, stages};
 
 use super::runs::Report;
-use crate::request::timeline::STAGES;
+use crate::request::STAGES;
 use crate::terminal::escaped_in_json;
 
 const FRAME: &str = include_str!("page/frame.html");

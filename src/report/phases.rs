@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::files::{FaultRow, ServerFile};
 use super::load::is_given_up;
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::stats::quantile;
 use crate::table::Table;
 use crate::units::duration;

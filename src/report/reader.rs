@@ -20,7 +20,7 @@ use super::files::{
 };
 use super::sanitize::sanitize;
 use crate::error::Error;
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::request::csv::Base;
 use crate::table::Table;
 use crate::table::parquet::Source;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::terminal::one_line;
 
 use super::compare::{Difference, MAX_ANSWERS};

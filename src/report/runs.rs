@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::request::cell::shown_text;
+use crate::request::shown_text;
 
 use super::compare::{Comparison, comparison};
 use super::files::{Grade, RunState, plain};

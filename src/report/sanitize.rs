@@ -6,11 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::request::column::{Origin, Unit};
-use crate::request::columns::ColumnId;
 use crate::request::impossible;
-use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Moment, Relation};
+use crate::request::{ClockOf, ColumnId, Moment, Origin, Relation, Row, Unit};
 use crate::table::Table;
 
 /// A clock is known poorly if its error is more than this many times the usual error,

@@ -1,10 +1,8 @@
 //! The picture of one request: a bar per stage, and what was not measured, with its remedy.
 
 use crate::clock::seconds;
-use crate::request::row::Row;
-use crate::request::stages::{Breakdown, Part, StageSet, place};
-use crate::request::timeline::{Period, TOLERANCE_NANOS};
-use crate::request::unseen::Unseens;
+use crate::request::stages::place;
+use crate::request::{Breakdown, Part, Period, Row, StageSet, TOLERANCE_NANOS, Unseens};
 use crate::units::duration;
 
 /// The least width of a picture, columns.
@@ -134,8 +132,7 @@ mod tests {
     use super::*;
     use crate::offset::Offset;
     use crate::report::load::tests::*;
-    use crate::request::endpoint::Endpoint;
-    use crate::request::timeline::{ClockOf, ENGINE, Relation};
+    use crate::request::{ClockOf, ENGINE, Endpoint, Relation};
 
     #[test]
     fn a_complete_request_has_a_line_per_stage() {

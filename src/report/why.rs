@@ -16,9 +16,7 @@ pub use server::{Server, key};
 
 use super::reader::Run;
 use crate::clock::seconds;
-use crate::request::columns::ColumnId;
-use crate::request::row::Row;
-use crate::request::wait::Wait;
+use crate::request::{ColumnId, Row, Wait};
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;

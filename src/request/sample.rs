@@ -5,8 +5,7 @@ use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
-use crate::request::sequence::TimingSource;
-use crate::request::sequence::TokenCountSource;
+use crate::request::sequence::{TimingSource, TokenCountSource};
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
 /// Converts milliseconds to nanoseconds.

@@ -9,13 +9,8 @@ use crate::proxy::shared::Shared;
 use crate::report::page::{BASE, dom, fill, nonce, stage, stages};
 use crate::report::timeline::{clock_error, clock_lines, unseen};
 use crate::report::why::{sentence, wait_sentence};
-use crate::request::column::Unit;
-use crate::request::columns::COLUMNS;
-use crate::request::impossible::without_impossible;
-use crate::request::row::Row;
-use crate::request::stages::{Breakdown, place};
-use crate::request::time_spent::TimeSpent;
-use crate::request::timeline::Moment;
+use crate::request::stages::place;
+use crate::request::{Breakdown, COLUMNS, Moment, Row, TimeSpent, Unit, without_impossible};
 use crate::stats::Histogram;
 use crate::telemetry::prometheus::RequestPhase;
 use crate::telemetry::recent::{Figures, HALF_SECONDS, Recent, RecentRequest};
@@ -216,7 +211,7 @@ fn columns(rows: &[Row]) -> Value {
 mod tests {
     use super::*;
     use crate::report::sample::{Sample, at};
-    use crate::request::timeline::ENGINE;
+    use crate::request::ENGINE;
     use crate::telemetry::CountedRequest;
 
     fn recent(requests: impl IntoIterator<Item = Vec<Row>>) -> Recent {

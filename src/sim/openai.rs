@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use bytes::{Bytes, BytesMut};
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::endpoint::Endpoint;
+use crate::request::Endpoint;
 
 use super::engine::EventKind;
 use super::generate::{error_body, put};

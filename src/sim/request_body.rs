@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::request::endpoint::Endpoint;
+use crate::request::Endpoint;
 
 use super::config::Config;
 use super::disaggregation::{Bootstrap, Mode};

@@ -15,7 +15,7 @@ use hyper::body::Frame;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Stamp;
-use crate::request::endpoint::Endpoint;
+use crate::request::Endpoint;
 
 use super::disaggregation::Mode;
 use super::driver::{Submission, Update};

@@ -12,7 +12,7 @@ use hyper::body::{Frame, Incoming};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::request::endpoint::Endpoint;
+use crate::request::Endpoint;
 
 use super::generate::{DONE, error_body};
 use super::info;

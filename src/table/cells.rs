@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, IntoInnerError, Write};
 
 use crate::clock::Stamp;
+use crate::request::Row;
 use crate::request::csv;
-use crate::request::row::Row;
 
 /// Writes rows to `W`, each `write_all` with whole lines only.
 #[derive(Debug)]

@@ -11,13 +11,12 @@ use crate::clock::Stamp;
 use crate::disk::NewFile;
 use crate::error::Error;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
-use crate::request::attempt::{ServerRole, append_lost_server};
 use crate::request::cell::Value;
-use crate::request::columns::ColumnId;
 use crate::request::csv::Base;
-use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, Moment, PrefillTimes, Relation};
-use crate::request::unseen::Unseens;
+use crate::request::{
+    ClockOf, ColumnId, ENGINE, ENGINE_OF_PAIR, Moment, PrefillTimes, Relation, Row, ServerRole,
+    Unseens, append_lost_server,
+};
 
 use super::cells::RowWriter;
 use super::rows::{self, ReadStats};

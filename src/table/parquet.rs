@@ -13,8 +13,7 @@ use parquet::schema::parser::parse_message_type;
 use crate::clock::seconds;
 use crate::disk::NewFile;
 use crate::error::Error;
-use crate::request::column::Unit;
-use crate::request::columns::COLUMNS;
+use crate::request::{COLUMNS, Unit};
 
 use super::Table;
 use super::rows::{ReadStats, read_parts};

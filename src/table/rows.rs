@@ -13,10 +13,8 @@ use crate::clock::{NANOS, Stamp, seconds};
 use crate::disk;
 use crate::error::Error;
 use crate::request::cell::{Value, nanos};
-use crate::request::column::Unit;
-use crate::request::columns::{Column, ColumnId};
 use crate::request::csv::Base;
-use crate::request::outcome::Outcome;
+use crate::request::{Column, ColumnId, Outcome, Unit};
 
 use super::Table;
 use super::cells::Cells;

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use crate::request::cell::Value;
-use crate::request::column::Unit;
-use crate::request::columns::{Column, ColumnId};
+use crate::request::{Column, ColumnId, Unit};
 
 /// The cells of a column, of the kind of its unit. A column without cells takes no memory.
 #[derive(Clone, Debug)]

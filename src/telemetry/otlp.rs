@@ -13,7 +13,7 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
-use crate::request::row::Rows;
+use crate::request::Rows;
 
 use super::background_thread::BackgroundThread;
 use super::prometheus::Metrics;

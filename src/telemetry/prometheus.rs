@@ -16,7 +16,7 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntCounter, IntGauge, Registry, Result, TextEncoder};
 
 use crate::clock::Clock;
-use crate::request::endpoint::Endpoint;
+use crate::request::Endpoint;
 use crate::stats::waits::Cause;
 
 use super::family::{Family, MAX_LABEL_SETS};

@@ -7,12 +7,8 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::column::{Scope, Value};
-use crate::request::columns::{Column, ColumnId};
-use crate::request::outcome::Outcome;
-use crate::request::row::Rows;
-use crate::request::time_spent::TimeSpent;
-use crate::request::timeline::Moment;
+use crate::request::column::Value;
+use crate::request::{Column, ColumnId, Moment, Outcome, Rows, Scope, TimeSpent};
 use crate::stats::Histogram;
 
 use super::CountedRequest;
@@ -26,7 +22,7 @@ pub struct Recent(Mutex<State>);
 pub struct RecentRequest {
     /// Its number among all ended requests, starting at 1.
     pub number: u64,
-    /// Its first rows, at least one. [`Row::sequences`](crate::request::row::Row::sequences) is the number of all.
+    /// Its first rows, at least one. [`Row::sequences`](crate::request::Row::sequences) is the number of all.
     pub rows: Rows,
 }
 

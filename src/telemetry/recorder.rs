@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::Stamp;
+use crate::request::Rows;
 use crate::request::csv;
-use crate::request::row::Rows;
 
 use super::background_thread::BackgroundThread;
 use super::prometheus::{Dropped, Metrics};

@@ -7,9 +7,7 @@ use std::ops::Range;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::columns::COLUMNS;
-use crate::request::row::Row;
-use crate::request::wait::Wait;
+use crate::request::{COLUMNS, Row, Wait};
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause, ServerFacts, Stay, Waits};
 

@@ -13,14 +13,11 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::clock::{Clock, NANOS, Stamp};
-use crate::request::attempt::SpanId;
-use crate::request::endpoint::Endpoint;
-use crate::request::headers::{content_type, is_encoded, reported_outcome, smg_worker};
-use crate::request::observer::{End, Observer};
-use crate::request::outcome::{OWN_SHORTAGES, Outcome};
-use crate::request::row::Row;
-use crate::request::stamps::{FRONT_HEADER, STAMPS_REQUEST_HEADER, Stamps};
-use crate::request::timeline::{Moment, Side};
+use crate::request::{
+    End, Endpoint, FRONT_HEADER, Moment, OWN_SHORTAGES, Observer, Outcome, Row,
+    STAMPS_REQUEST_HEADER, Side, SpanId, Stamps, content_type, is_encoded, reported_outcome,
+    smg_worker,
+};
 use crate::telemetry::otlp::collector::error_with_causes;
 
 mod connection;
@@ -29,7 +26,7 @@ mod secret;
 mod target;
 mod tls;
 
-pub use crate::request::attempt::UpstreamKind;
+pub use crate::request::UpstreamKind;
 use connection::Connection;
 pub use reply::Reply;
 use secret::masked;

@@ -2,9 +2,7 @@
 
 use crate::engine::join_table::Joined;
 use crate::offset::OffsetTable;
-use crate::request::clocks::{name_engine_clock, relate_engine, relate_process};
-use crate::request::row::Row;
-use crate::request::timeline::ClockOf;
+use crate::request::{ClockOf, Row, name_engine_clock, relate_engine, relate_process};
 
 use super::client::Exchange;
 

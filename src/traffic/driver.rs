@@ -14,8 +14,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::clock::{Clock, Stamp};
 use crate::error::Error;
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
+use crate::request::{Outcome, Row};
 
 use super::client::{Client, Exchange, Job, Reply};
 use super::lag::Lag;

@@ -6,8 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
-use crate::request::outcome::Outcome;
-use crate::request::timeline::Moment;
+use crate::request::{Moment, Outcome};
 use crate::stats::Histogram;
 
 use super::client::Exchange;
@@ -91,9 +90,7 @@ mod tests {
     use super::*;
     use crate::clock::Stamp;
     use crate::report::files::Grade;
-    use crate::request::endpoint::Endpoint;
-    use crate::request::observer::{End, Observer};
-    use crate::request::timeline::Side;
+    use crate::request::{End, Endpoint, Observer, Side};
     use crate::traffic::verdict::{Bounds, Evidence, judge};
 
     const MS: i64 = 1_000_000;

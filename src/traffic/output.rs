@@ -11,9 +11,8 @@ use crate::disk;
 use crate::error::Error;
 use crate::report::files::{BEGUN, PARTIAL, ROWS, SCHEDULE, SUMMARY};
 use crate::report::load::{RunFacts, goals_ms};
-use crate::request::cell::shown_text;
 use crate::request::csv::Base;
-use crate::request::row::Row;
+use crate::request::{Row, shown_text};
 use crate::table::cells::RowWriter;
 
 use super::folder::Folder;

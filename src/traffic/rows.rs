@@ -10,8 +10,7 @@ use crate::engine::join::EndedRequest;
 use crate::engine::join_table::{JoinTable, Joined};
 use crate::engine::request_log::LogFolder;
 use crate::error::Error;
-use crate::request::row::Row;
-use crate::request::sequence::TimingSource;
+use crate::request::{Row, TimingSource};
 
 use super::client::Exchange;
 use super::clocks::Clocks;

@@ -1,7 +1,7 @@
 //! Exports the generator's own spans if a collector is given: one for each request, in the trace that the request carried.
 
 use crate::error::Error;
-use crate::request::row::{Row, Rows, without_quotes};
+use crate::request::{Row, Rows, without_quotes};
 use crate::telemetry::otlp::Traces;
 use crate::telemetry::otlp::settings::{Otlp, Protocol, Settings};
 use crate::telemetry::prometheus::Metrics;

@@ -27,7 +27,7 @@ use super::args::value_name;
 use super::plan::RunPlan;
 use crate::clock::NANOS;
 use crate::error::Error;
-use crate::request::endpoint::Endpoint;
+use crate::request::Endpoint;
 pub use backend::Backend;
 use conversation::FollowUp;
 use dataset::{Content, Entry, LaterTurns, Lengths};

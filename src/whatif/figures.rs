@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::report::load::{self, Goal};
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::stats::Summary;
 
 use super::load::{Load, Request, Times};

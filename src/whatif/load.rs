@@ -7,7 +7,7 @@ use anyhow::bail;
 use crate::error::Error;
 use crate::report::reader::Run;
 use crate::report::why::{self, WaitReport};
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::stats::waits::Cause;
 use crate::table::Table;
 use crate::units::count;

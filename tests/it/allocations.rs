@@ -1,11 +1,8 @@
 //! What is allocated: nothing for an event (the same stream, many times as long, allocates no more), and little for
 //! a request that is over.
 
-use queuescope::request::column::{Unit, Value};
-use queuescope::request::columns::COLUMNS;
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::End;
-use queuescope::request::row::Row;
+use queuescope::request::column::Value;
+use queuescope::request::{COLUMNS, End, Endpoint, Row, Unit};
 use queuescope::table::Table;
 
 use crate::support::observed::{AT, begun, recorded};

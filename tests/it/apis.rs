@@ -1,9 +1,6 @@
 //! What of other APIs' streams is a token, and what ends them: reasoning, calls, typed events; large logprobs.
 
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::outcome::Outcome;
-use queuescope::request::response::Unread;
-use queuescope::request::row::Row;
+use queuescope::request::{Endpoint, Outcome, Row, Unread};
 
 use crate::support::observed::{self, JSON, assert_cells, at_once};
 

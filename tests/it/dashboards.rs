@@ -7,7 +7,7 @@ mod queries;
 use std::path::Path;
 use std::process::Command;
 
-use queuescope::request::timeline::STAGES;
+use queuescope::request::STAGES;
 
 use crate::support::process::run;
 use queries::{dashboards, panels};

@@ -3,11 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::generation::Generation::{self, *};
-use queuescope::request::observer::End;
-use queuescope::request::outcome::Outcome;
 use queuescope::request::row;
+use queuescope::request::{End, Endpoint, Generation, Generation::*, Outcome};
 
 use crate::support::observed::{JSON, STREAM, assert_cells, begun, cell, in_pieces, recorded};
 use crate::support::{pair, recordings};

@@ -2,10 +2,7 @@
 
 use opentelemetry::InstrumentationScope;
 use queuescope::clock::Stamp;
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::Observer;
-use queuescope::request::row::Row;
-use queuescope::request::timeline::{Moment, Side};
+use queuescope::request::{Endpoint, Moment, Observer, Row, Side};
 use queuescope::telemetry::CountedRequest;
 use queuescope::telemetry::otlp::sampling::KeepReason;
 use queuescope::telemetry::otlp::spans;

@@ -1,12 +1,9 @@
 //! What no recording shows: odd orders, cut ends, many sequences, and what all of it costs in memory.
 
 use queuescope::offset::Offset;
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
-use queuescope::request::outcome::Outcome;
-use queuescope::request::response::MAX_SEQUENCES;
-use queuescope::request::row::Row;
-use queuescope::request::timeline::{ClockOf, Moment, Relation, Side};
+use queuescope::request::{
+    ClockOf, End, Endpoint, MAX_SEQUENCES, Moment, Observer, Outcome, Relation, Row, Side,
+};
 use serde_json::json;
 
 use crate::support::observed::{AT, JSON, STREAM, at_once, begun, in_pieces, streamed};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
 use queuescope::proxy::shared::ServerRole;
-use queuescope::request::stages::Breakdown;
+use queuescope::request::Breakdown;
 use queuescope::table::Table;
 use queuescope::table::join::{add_front_reports, join};
 use serde_json::Value;

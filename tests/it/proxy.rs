@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::config::proxy::Config;
-use queuescope::request::stamps::Stamps;
+use queuescope::request::Stamps;
 use queuescope::serve::lifecycle::Proxy;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -2,14 +2,10 @@
 
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
-use queuescope::request::attempt::{FailedAttempt, SpanId, failed_text};
-use queuescope::request::body_timing::BodyTiming;
-use queuescope::request::columns::{COLUMNS, Column};
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
-use queuescope::request::outcome::Outcome;
-use queuescope::request::row::Row;
-use queuescope::request::timeline::{ClockOf, Moment, Relation, Side};
+use queuescope::request::{
+    BodyTiming, COLUMNS, ClockOf, Column, End, Endpoint, FailedAttempt, Moment, Observer, Outcome,
+    Relation, Row, Side, SpanId, failed_text,
+};
 use queuescope::table::cells::RowWriter;
 use serde_json::Value;
 

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use clap::{Args as _, Command, FromArgMatches as _};
 use queuescope::clock::Clock;
 use queuescope::experiment::probe::{Args, ProbeResult, probe};
-use queuescope::request::timeline::Period;
+use queuescope::request::Period;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 

@@ -1,8 +1,6 @@
 //! Figures per token: only where somebody told how many tokens an answer has, and never with events in their place.
 
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::End;
-use queuescope::request::row::Row;
+use queuescope::request::{End, Endpoint, Row};
 
 use crate::support::observed::{AT, STREAM, assert_cells, begun, streamed};
 use crate::support::table;

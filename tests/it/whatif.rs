@@ -7,7 +7,7 @@ use clap::Parser;
 use queuescope::experiment::plan::read;
 use queuescope::report::files::SeriesRow;
 use queuescope::report::reader::{self, Run};
-use queuescope::request::columns::ColumnId;
+use queuescope::request::ColumnId;
 use queuescope::upstream::policy::Policy;
 use queuescope::whatif::command::{self, Args};
 use queuescope::whatif::figures::Figures;

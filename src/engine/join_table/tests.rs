@@ -3,11 +3,7 @@
 use super::*;
 use crate::engine::join::MatchStrength;
 use crate::engine::otlp::{Scheduler, SpanKind, Stage};
-use crate::request::attempt::{Attempt, SpanId};
-use crate::request::endpoint::Endpoint;
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
-use crate::request::timeline::{Moment, Side};
+use crate::request::{Attempt, Endpoint, Moment, Outcome, Row, Side, SpanId};
 
 mod any_order;
 

@@ -2,7 +2,7 @@
 
 use crate::clock::Stamp;
 use crate::engine::otlp::{EngineSpan, Scheduler, SpanKind, Stage};
-use crate::request::engine_report::EngineReport;
+use crate::request::EngineReport;
 
 /// One scheduler's work on a request.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 
 use super::access::Access;
 use super::command::CommandLine;
-use crate::request::attempt::ServerRole;
+use crate::request::ServerRole;
 use crate::traffic;
 use crate::traffic::client::{Target, UpstreamKind};
 

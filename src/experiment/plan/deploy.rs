@@ -15,7 +15,7 @@ use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
 };
 use crate::report::files::ENGINE_LOGS;
-use crate::request::attempt::ServerRole;
+use crate::request::ServerRole;
 use crate::traffic;
 use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
 use crate::traffic::workload::Backend;

@@ -6,10 +6,9 @@ use serde_json::Value;
 use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
 use crate::proxy::shared::{Role, ServerRole};
-use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ParentSpan, SpanId};
-use crate::request::internal::Sending;
-use crate::request::outcome::Outcome;
-use crate::request::timeline::Moment;
+use crate::request::{
+    Attempt, FailedAttempt, MAX_FAILED, Moment, Outcome, ParentSpan, Sending, SpanId,
+};
 use crate::telemetry::prometheus::RequestPhase;
 use crate::upstream::Address;
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::clock::NANOS;
 use crate::proxy::context::tests::{ok, shared};
-use crate::request::timeline::{ClockOf, Moment, Period, Relation};
+use crate::request::{ClockOf, Moment, Period, Relation};
 
 use super::*;
 

@@ -3,14 +3,10 @@
 use crate::clock::Stamp;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::{Role, ServerRole};
-use crate::request::attempt::{append_lost_server, failed_text};
-use crate::request::body_timing::BodyTiming;
-use crate::request::clocks::{name_engine_clock, relate_engine, relate_process};
-use crate::request::observer::{End, Observer};
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
-use crate::request::stamps::Stamps;
-use crate::request::timeline::{ClockOf, Moment};
+use crate::request::{
+    BodyTiming, ClockOf, End, Moment, Observer, Outcome, Row, Stamps, append_lost_server,
+    failed_text, name_engine_clock, relate_engine, relate_process,
+};
 
 use super::{Context, outcome_of};
 

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::request::attempt::{Attempt, FailedAttempt, MAX_FAILED, ServerRole, SpanId, sendings};
-use crate::request::outcome::Outcome;
+use crate::request::{Attempt, FailedAttempt, MAX_FAILED, Outcome, ServerRole, SpanId, sendings};
 
 /// The most attempts of one request: routers give up before.
 pub(super) const MAX_ATTEMPTS: usize = 16;

@@ -2,9 +2,8 @@
 
 use super::request::MAX_ATTEMPTS;
 use super::*;
-use crate::request::attempt::ParentSpan;
-use crate::request::outcome::Outcome;
 use crate::request::sample::Sample;
+use crate::request::{Outcome, ParentSpan};
 
 /// Join tables and their metrics.
 struct Tables {

@@ -21,7 +21,7 @@ use crate::proxy::failure::Failure;
 use crate::proxy::heads;
 use crate::proxy::identity::{self, REQUEST_ID};
 use crate::proxy::shared::Role;
-use crate::request::stamps::{HOP_HEADER, Stamps};
+use crate::request::{HOP_HEADER, Stamps};
 
 use super::upload::body_or_close;
 use super::{Request, hold, nanoseconds};

@@ -10,7 +10,7 @@ use pingora::{Error, ErrorType};
 use crate::client::error_response::Refusal;
 use crate::client::exchange::Exchange;
 use crate::proxy::failure::Failure;
-use crate::request::prompt_blocks::{self, MAX_BYTES};
+use crate::request::prompt_blocks;
 
 use super::{Request, nanoseconds};
 
@@ -49,7 +49,7 @@ impl Request<'_> {
                 let searched = unsent.len();
                 unsent.extend_from_slice(&piece);
                 start = start.or_else(|| prompt_blocks::start(unsent, searched));
-                enough = start.map_or(enough, |start| enough.min(start + MAX_BYTES));
+                enough = start.map_or(enough, |start| enough.min(start + prompt_blocks::MAX_BYTES));
             }
             let prompt = start.map(|start| &self.upload.unsent[start..]);
             Ok(prompt.map_or_else(Vec::new, prompt_blocks::hashes))

@@ -1,6 +1,6 @@
 //! The best setting, in a sentence or two.
 
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 
 use super::{Comparison, Difference, Statistic};
 

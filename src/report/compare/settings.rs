@@ -8,7 +8,7 @@ use super::{Difference, Statistic, Strata, apply_holm, compare};
 use crate::report::files::{Grade, RunState, plain};
 use crate::report::load::is_given_up;
 use crate::report::reader::{Loaded, Run};
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::table::Table;
 
 /// All comparisons of the loaded runs.

@@ -1,8 +1,7 @@
 //! The kinds of findings, each with its level, title, advice and rule.
 
 use super::{ENOUGH, Finding, Level, RunReport, pair, requests, servers};
-use crate::request::columns::ColumnId;
-use crate::request::timeline::Period;
+use crate::request::{ColumnId, Period};
 use crate::units::duration;
 
 /// Returns the figures that show a finding, in sentences; `None` if it does not apply. May change its level, title and advice.

@@ -4,7 +4,7 @@
 //! prefill, for the transfer or for a slot.
 
 use super::{Finding, QUEUE_SHARE, RunReport};
-use crate::request::timeline::Period;
+use crate::request::Period;
 use crate::stats::waits::Cause;
 
 /// What can limit a pair.

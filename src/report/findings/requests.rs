@@ -3,10 +3,7 @@
 
 use crate::report::load::FailureKind;
 use crate::report::why::dominant_group;
-use crate::request::columns::ColumnId;
-use crate::request::outcome::Outcome;
-use crate::request::stages::StageSet;
-use crate::request::timeline::Period;
+use crate::request::{ColumnId, Outcome, Period, StageSet};
 use crate::stats::waits::Cause;
 use crate::units::{count, duration, percent};
 

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::seconds;
 use crate::report::reader::Run;
-use crate::request::attempt::ServerRole;
-use crate::request::columns::ColumnId;
+use crate::request::{ColumnId, ServerRole};
 use crate::table::Table;
 use crate::units::duration;
 

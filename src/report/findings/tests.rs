@@ -4,8 +4,7 @@ use super::*;
 use crate::report::load::tests::*;
 use crate::report::reader::load;
 use crate::report::render;
-use crate::request::body_timing::BodyTiming;
-use crate::request::timeline::ENGINE;
+use crate::request::{BodyTiming, ENGINE};
 use crate::stats::waits::Cause;
 
 mod failing;

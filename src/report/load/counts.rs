@@ -6,11 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::clock::seconds;
-use crate::request::attempt::parse_failed;
-use crate::request::columns::ColumnId;
-use crate::request::outcome::{GIVEN_UP, Outcome};
-use crate::request::row::Row;
-use crate::request::stages::{Breakdown, StageSet, place};
+use crate::request::stages::place;
+use crate::request::{Breakdown, ColumnId, GIVEN_UP, Outcome, Row, StageSet, parse_failed};
 use crate::stats::Summary;
 use crate::table::Table;
 use crate::units::duration;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::clock::{Stamp, seconds};
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
 use crate::table::Table;
 

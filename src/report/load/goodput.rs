@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::table::Table;
 use crate::units;
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock::Stamp;
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::stats;
 
 use super::counts::most_frequent;

@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use crate::clock::seconds;
-use crate::request::column::{Scope, Unit};
-use crate::request::columns::{COLUMNS, Column, ColumnId};
-use crate::request::outcome::Outcome;
+use crate::request::{COLUMNS, Column, ColumnId, Outcome, Scope, Unit};
 use crate::stats::Summary;
 use crate::stats::interval::{Intervals, intervals};
 use crate::table::Table;

@@ -6,10 +6,8 @@ use std::thread::available_parallelism;
 use crate::clock::seconds;
 use crate::report::capitalized;
 use crate::report::timeline::{labelled, mark};
-use crate::request::stages::{Breakdown, StageSet};
-pub use crate::request::time_spent::{PartSpent, TimeSpent};
-use crate::request::timeline::Period;
-use crate::request::unseen::Unseen;
+use crate::request::{Breakdown, Period, StageSet, Unseen};
+pub use crate::request::{PartSpent, TimeSpent};
 use crate::table::Table;
 use crate::units::duration;
 

@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::panic::resume_unwind;
 
 use crate::clock::Stamp;
-use crate::request::attempt::parse_failed;
-use crate::request::columns::ColumnId;
+use crate::request::{ColumnId, parse_failed};
 use crate::table::Table;
 use crate::table::window::Window;
 

@@ -9,12 +9,9 @@ pub use crate::report::reader::{Loaded, Run};
 pub use crate::report::runs::{Report, RunReport};
 pub use crate::report::sample::{Sample, at, ms};
 use crate::report::sanitize::sanitize;
-use crate::request::attempt::{FailedAttempt, failed_text};
-pub use crate::request::columns::ColumnId;
 pub use crate::request::csv;
-pub use crate::request::outcome::{GIVEN_UP, Outcome};
-pub use crate::request::row::Row;
-pub use crate::request::timeline::Moment;
+pub use crate::request::{ColumnId, GIVEN_UP, Moment, Outcome, Row};
+use crate::request::{FailedAttempt, failed_text};
 pub use crate::table::Table;
 pub use crate::table::window::Window;
 

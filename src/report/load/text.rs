@@ -2,7 +2,7 @@
 
 use crate::report::grid::Grid;
 use crate::report::render::{Block, servers_table, text};
-use crate::request::columns::ColumnId;
+use crate::request::ColumnId;
 use crate::stats;
 use crate::units::{count, duration, milliseconds};
 

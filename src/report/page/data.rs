@@ -8,8 +8,7 @@ use crate::report::reader::Run;
 use crate::report::render::{max_rate, named, servers_table};
 use crate::report::runs::{Report, RunReport};
 use crate::report::why::tables::tables;
-use crate::request::column::Scope;
-use crate::request::columns::{Column, ColumnId};
+use crate::request::{Column, ColumnId, Scope};
 
 use super::downsample::{cdf, short, shorts};
 use super::over_time::series;

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use crate::clock::seconds;
 use crate::report::load::TimeSpent;
 use crate::report::why::WaitReport;
-use crate::request::columns::ColumnId;
-use crate::request::stages::{Breakdown, StageSet};
+use crate::request::{Breakdown, ColumnId, StageSet};
 use crate::stats::waits::Cause;
 use crate::table::Table;
 

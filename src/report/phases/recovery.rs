@@ -3,8 +3,7 @@
 use super::{Arrival, Arrivals, Effect, Fault};
 use crate::report::files::ServerFile;
 use crate::report::load::is_given_up;
-use crate::request::attempt::parse_failed;
-use crate::request::columns::ColumnId;
+use crate::request::{ColumnId, parse_failed};
 use crate::units::{count, duration};
 
 /// The requests to a server, in the order of sending.

@@ -5,7 +5,7 @@ use crate::clock::Stamp;
 use crate::report::figures::figures;
 use crate::report::files::RunRef;
 use crate::report::load::tests::*;
-use crate::request::columns::COLUMNS;
+use crate::request::COLUMNS;
 
 impl Run {
     /// A run with these rows and nothing else.

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::request::columns::ColumnId;
-use crate::request::headers::label_pairs;
+use crate::request::{ColumnId, label_pairs};
 use crate::table::Table;
 use crate::units::{class, percent};
 

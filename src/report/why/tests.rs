@@ -3,8 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::clock::NANOS;
 use crate::report::load::tests::*;
-use crate::request::stages::StageSet;
-use crate::request::timeline::STAGES;
+use crate::request::{STAGES, StageSet};
 
 /// A server of two slots. A request with a long prompt, which takes 10 s, and a short one run when another arrives. They have labels.
 fn labelled(labels: impl Fn(&str) -> &'static str) -> Run {

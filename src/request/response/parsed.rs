@@ -6,8 +6,7 @@ use crate::request::meta_info::MetaInfo;
 use crate::request::outcome::Failure;
 use crate::request::scalar::Scalar;
 use crate::request::scan::Sink;
-use crate::request::sequence::SequenceObserver;
-use crate::request::sequence::TokenCountSource;
+use crate::request::sequence::{SequenceObserver, TokenCountSource};
 
 use super::Unread;
 

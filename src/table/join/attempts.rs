@@ -2,11 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::request::attempt::{FailedAttempt, MAX_FAILED, failed_text, sendings};
 use crate::request::cell::Value;
-use crate::request::columns::ColumnId;
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
+use crate::request::{ColumnId, FailedAttempt, MAX_FAILED, Outcome, Row, failed_text, sendings};
 use crate::table::Table;
 
 /// The attempts of each request of a front.

@@ -1,8 +1,8 @@
 //! Decides which traces are kept, when their requests have ended. Pure.
 
 use crate::keys::values::Seconds;
+use crate::request::Row;
 use crate::request::names::names;
-use crate::request::row::Row;
 
 use super::settings::{Otlp, UpstreamFlag};
 

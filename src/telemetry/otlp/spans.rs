@@ -13,14 +13,12 @@ use opentelemetry::{InstrumentationScope, Key, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
 use crate::clock::{Stamp, seconds};
-use crate::request::attempt::{self, Attempt};
-use crate::request::column::{self, Scope};
-use crate::request::columns::{COLUMNS, Column, ColumnId as Id};
-use crate::request::endpoint::Endpoint;
-use crate::request::internal::Sending;
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
-use crate::request::timeline::{Moment, STAGES, Side, Stage};
+use crate::request::attempt;
+use crate::request::column;
+use crate::request::{
+    Attempt, COLUMNS, Column, ColumnId as Id, Endpoint, Moment, Outcome, Row, STAGES, Scope,
+    Sending, Side, Stage,
+};
 
 use super::sampling::KeepReason;
 

@@ -1,7 +1,5 @@
 use super::*;
-use crate::request::endpoint::Endpoint;
-use crate::request::row::Row;
-use crate::request::timeline::Side;
+use crate::request::{Endpoint, Row, Side};
 
 fn rows(count: u32) -> Rows {
     let mut row = Row::new(Side::Front, Endpoint::Chat, "r".into());

@@ -5,13 +5,9 @@ use std::borrow::Cow;
 use prometheus::Histogram;
 
 use crate::clock;
-use crate::request::headers::label_pairs;
-use crate::request::impossible::Impossible;
-use crate::request::row::Row;
-use crate::request::sequence::MissingReason;
-use crate::request::stages::{Breakdown, StageSet};
-use crate::request::timeline::{Moment, Period};
-use crate::request::unseen::Unseen;
+use crate::request::{
+    Breakdown, Impossible, MissingReason, Moment, Period, Row, StageSet, Unseen, label_pairs,
+};
 use crate::telemetry::CountedRequest;
 use crate::telemetry::family::{Family, OTHER};
 

@@ -2,9 +2,7 @@
 
 use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Result};
 
-use crate::request::gaps::GAP_BOUNDS;
-use crate::request::impossible::Impossible;
-use crate::request::response::Unread;
+use crate::request::{GAP_BOUNDS, Impossible, Unread};
 use crate::telemetry::family::{BatchHistogram, Family, Metric, Series};
 
 use super::labels::{Batch, ChosenBy, Dropped, LeftOut};

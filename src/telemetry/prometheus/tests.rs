@@ -4,12 +4,8 @@ use std::sync::Arc;
 use prometheus::proto::MetricType;
 
 use crate::clock::Clock;
-use crate::request::endpoint::Endpoint;
-use crate::request::gaps::{GAP_BOUNDS, GapCounts};
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
 use crate::request::sample::{Sample, ms, rows};
-use crate::request::timeline::Moment;
+use crate::request::{Endpoint, GAP_BOUNDS, GapCounts, Moment, Outcome, Row};
 use crate::stats::waits::Cause;
 use crate::telemetry::CountedRequest;
 use crate::telemetry::upstreams::UpstreamFigures;

@@ -1,8 +1,6 @@
-use crate::request::endpoint::Endpoint;
-use crate::request::observer::{End, Observer};
-use crate::request::row::{Row, without_quotes};
-use crate::request::sample::{self, Sample};
-use crate::request::timeline::Side;
+use crate::request::sample;
+use crate::request::sample::Sample;
+use crate::request::{End, Endpoint, Observer, Row, Side, without_quotes};
 
 use super::*;
 

@@ -6,10 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::{NANOS, Stamp};
-use crate::request::endpoint::Endpoint;
-use crate::request::observer::{End, Observer};
-use crate::request::stamps::Stamps;
-use crate::request::timeline::{Moment, Period, Relation, Side};
+use crate::request::{End, Endpoint, Moment, Observer, Period, Relation, Side, Stamps};
 
 /// The offset of a clock from the true time at [`START`] in nanoseconds, and its drift from then on in ppm.
 type Skew = (i64, i64);

@@ -1,6 +1,6 @@
 //! The APIs that requests can use.
 
-use crate::request::endpoint::Endpoint;
+use crate::request::Endpoint;
 
 /// Which API a request speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -2,9 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::clock::Stamp;
-use crate::request::endpoint::Endpoint;
-use crate::request::observer::{End, Observer};
-use crate::request::timeline::Side;
+use crate::request::{End, Endpoint, Observer, Side};
 use crate::traffic::tests::planned;
 use dataset::Dataset;
 use trace::Limits;

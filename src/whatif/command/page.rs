@@ -8,11 +8,9 @@ use crate::report::files::{ExperimentFile, RunFile, RunState};
 use crate::report::page;
 use crate::report::reader::{Loaded, Run};
 use crate::report::runs::{Report, RunReport};
-use crate::request::endpoint::Endpoint;
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
-use crate::request::sequence::TimingSource;
-use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
+use crate::request::{
+    ClockOf, Endpoint, Moment, Outcome, Relation, Row, Side, Timeline, TimingSource,
+};
 use crate::whatif::figures::TPOT;
 use crate::whatif::load::{Load, Request};
 

@@ -7,11 +7,7 @@ use queuescope::clock::Stamp;
 use queuescope::engine::otlp;
 use queuescope::engine::report_store::{Candidate, ReportStore};
 use queuescope::request::column::Value as Cell;
-use queuescope::request::columns::ColumnId;
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::engine_report::EngineReport;
-use queuescope::request::observer::End;
-use queuescope::request::row::Row;
+use queuescope::request::{ColumnId, End, Endpoint, EngineReport, Row};
 use serde_json::{Value, json};
 
 use crate::support::observed::{STREAM, begun, in_pieces};

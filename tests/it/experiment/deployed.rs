@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
-use queuescope::request::columns::ColumnId;
+use queuescope::request::ColumnId;
 use queuescope::table::Table;
 use tempfile::TempDir;
 

@@ -8,7 +8,7 @@ use queuescope::clock::Clock;
 use queuescope::report::files::{RunRef, RunState, Trial, TrialFile};
 use queuescope::report::phases::{Episode, episodes};
 use queuescope::report::reader;
-use queuescope::request::columns::ColumnId;
+use queuescope::request::ColumnId;
 use queuescope::table::Table;
 use queuescope::traffic;
 

@@ -14,7 +14,7 @@ use queuescope::experiment::launch::{
     CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec,
 };
 use queuescope::report::files::FaultRow;
-use queuescope::request::columns::ColumnId;
+use queuescope::request::ColumnId;
 
 use super::deployed::{
     assert_nothing_is_left, hosts, left, routed, running, send, spec, started, words,

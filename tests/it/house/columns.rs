@@ -2,14 +2,11 @@
 //! that the code itself walks.
 
 use queuescope::clock::Stamp;
-use queuescope::request::column::{Unit, Value};
-use queuescope::request::columns::{COLUMNS, Column};
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
-use queuescope::request::outcome::Outcome;
-use queuescope::request::row::Row;
-use queuescope::request::stages::{StageSet, UNSEEN};
-use queuescope::request::timeline::{ClockOf, Moment, STAGES, Side};
+use queuescope::request::column::Value;
+use queuescope::request::{
+    COLUMNS, ClockOf, Column, End, Endpoint, Moment, Observer, Outcome, Row, STAGES, Side,
+    StageSet, UNSEEN, Unit,
+};
 
 use crate::support::docs::markdown;
 

@@ -1,6 +1,6 @@
 //! It changes nothing on the way, and holds nothing back.
 
-use queuescope::request::endpoint::Endpoint;
+use queuescope::request::Endpoint;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Worker hops, and the stamps that processes tell each other.
 
-use queuescope::request::attempt::UpstreamKind;
+use queuescope::request::UpstreamKind;
 
 use super::*;
 

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use queuescope::request::column::Value;
-use queuescope::request::columns::ColumnId;
 use queuescope::request::row;
-use queuescope::request::timeline::Period;
+use queuescope::request::{ColumnId, Period};
 use queuescope::sim::server::Sim;
 use queuescope::sim::{Outcome, Served};
 

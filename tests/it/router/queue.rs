@@ -2,9 +2,7 @@
 //! server.
 
 use queuescope::clock::Stamp;
-use queuescope::request::outcome::Outcome;
-use queuescope::request::row::Row;
-use queuescope::request::timeline::Period;
+use queuescope::request::{Outcome, Period, Row};
 use queuescope::traffic::Run;
 
 use super::{Stack, traffic};

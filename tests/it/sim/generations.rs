@@ -3,11 +3,7 @@
 
 use clap::ValueEnum;
 use queuescope::clock::Clock;
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::End;
-use queuescope::request::outcome::Outcome;
-use queuescope::request::row::Row;
-use queuescope::request::timeline::Moment;
+use queuescope::request::{End, Endpoint, Moment, Outcome, Row};
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use queuescope::sim::{Dialect, Served};

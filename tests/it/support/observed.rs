@@ -4,11 +4,7 @@ use std::fmt::Display;
 
 use queuescope::clock::Stamp;
 use queuescope::request::column::Value;
-use queuescope::request::columns::ColumnId;
-use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
-use queuescope::request::row::Row;
-use queuescope::request::timeline::Side;
+use queuescope::request::{ColumnId, End, Endpoint, Observer, Row, Side};
 
 use super::recordings::Recording;
 

@@ -6,7 +6,7 @@ use std::future::pending;
 use crate::support::tls::Authority;
 use crate::support::{assert_says, table};
 
-use queuescope::request::endpoint::Endpoint;
+use queuescope::request::Endpoint;
 use queuescope::traffic::client::{Client, Job};
 
 const ONE: [&str; 2] = ["--num-prompts", "1"];

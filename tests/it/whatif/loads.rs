@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use queuescope::clock::{NANOS, Stamp};
-use queuescope::request::columns::ColumnId;
-use queuescope::request::timeline::Side;
+use queuescope::request::{ColumnId, Side};
 use queuescope::table::Table;
 use queuescope::table::cells::RowWriter;
 

@@ -1,7 +1,7 @@
 use crate::report::findings::tests::{only, run_of, set};
 use crate::report::load::tests::*;
 use crate::report::why::WaitReport;
-use crate::request::timeline::PrefillTimes;
+use crate::request::PrefillTimes;
 use crate::stats::waits::Cause;
 
 /// Requests of a pair: when each had memory at decode, its KV cache, and a slot of decode's batch, ms after its send; how long prefill

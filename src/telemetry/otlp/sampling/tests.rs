@@ -1,10 +1,7 @@
 use super::*;
 use crate::clock::{NANOS, Stamp};
-use crate::request::endpoint::Endpoint;
-use crate::request::outcome::Outcome;
-use crate::request::row::Row;
 use crate::request::sample::rows;
-use crate::request::timeline::{Moment, Side};
+use crate::request::{Endpoint, Moment, Outcome, Row, Side};
 
 /// A request that went well, with its first token after 3 s and its end after 9 s.
 fn request() -> Row {

@@ -1,9 +1,7 @@
 use std::time::SystemTime;
 
 use super::*;
-use crate::request::attempt::ParentSpan;
-use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Relation};
+use crate::request::{ClockOf, ParentSpan, Relation, Row};
 
 const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 

@@ -1,10 +1,8 @@
 //! The metrics of requests with missing or impossible times.
 
 use super::*;
-use crate::request::generation::Generation;
-use crate::request::response::Unread;
 use crate::request::sample::at;
-use crate::request::sequence::MissingReason;
+use crate::request::{Generation, MissingReason, Unread};
 
 type Change = fn(&mut Row);
 

@@ -1,8 +1,9 @@
 use super::*;
 use crate::request::sample::ms;
-use crate::request::timeline::ENGINE;
-use crate::request::timeline::Moment::{FirstToken, LastToken, PrefillEnd, QueueEnd, QueueStart};
-use crate::request::timeline::Moment::{WorkerArrival, WorkerFirstToken, WorkerForwarded};
+use crate::request::{
+    ENGINE, Moment::FirstToken, Moment::LastToken, Moment::PrefillEnd, Moment::QueueEnd,
+    Moment::QueueStart, Moment::WorkerArrival, Moment::WorkerFirstToken, Moment::WorkerForwarded,
+};
 
 /// The stages of a request, milliseconds, and their sum.
 fn stages_of(row: Row) -> (String, i64) {
