@@ -1,6 +1,7 @@
 //! The metrics of a proxy, for Prometheus.
 
 mod labels;
+mod process;
 mod requests;
 mod table;
 
@@ -11,11 +12,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use prometheus::core::Collector;
-use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntCounter, IntGauge, Registry, Result, TextEncoder};
 
-use crate::clock::Clock;
 use crate::request::Endpoint;
 use crate::stats::waits::Cause;
 
@@ -68,9 +66,7 @@ impl Metrics {
     pub fn with_label_sets(max_sets: usize) -> Result<Metrics> {
         let registry = Registry::new();
         let families = Families::new(&registry, max_sets)?;
-        families.build.with(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let started = Clock::system().now().seconds();
-        families.process_start.with(&[]).set(started);
+        process::set_constants(&families);
         for endpoint in Endpoint::ALL {
             for reason in requests::reasons() {
                 families.timing_missing.with(&[reason, endpoint.path()]);
@@ -93,13 +89,11 @@ impl Metrics {
 
     /// Returns all metrics in Prometheus's text format.
     pub fn text(&self) -> String {
-        let mut families = self.upstreams.with_present(|present| {
+        let families = self.upstreams.with_present(|present| {
             self.update_upstreams(present);
+            process::update(self);
             self.registry.gather()
         });
-        // Its start is ours: of a service that sees only processes below /proc (`ProcSubset=pid`), the crate's is 0.
-        let of_process = ProcessCollector::for_self().collect().into_iter();
-        families.extend(of_process.filter(|family| family.name() != "process_start_time_seconds"));
         // Writing to a string cannot fail.
         TextEncoder::new()
             .encode_to_string(&families)

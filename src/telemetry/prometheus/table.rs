@@ -226,4 +226,12 @@ metrics! {
         "Always 1; the label is the version.";
     process_start: Gauge = "process_start_time_seconds", &[];
         "When this process started, seconds since 1970.";
+    process_cpu: Counter = "process_cpu_seconds_total", &[];
+        "Processor time of this process, user and system, seconds.";
+    process_resident: Gauge = "process_resident_memory_bytes", &[];
+        "Memory that it holds.";
+    process_open_fds: Gauge = "process_open_fds", &[];
+        "Open files, sockets included: two a request under way.";
+    process_max_fds: Gauge = "process_max_fds", &[];
+        "How many it may have open.";
 }
