@@ -324,8 +324,9 @@ impl Context {
 
     /// Returns what was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
-        let seen = self.request.as_ref().map(SharedRequest::so_far);
-        let seen = seen.unwrap_or_default();
+        let of_request = || self.request.as_ref().map(SharedRequest::so_far);
+        let seen = self.attempt.as_ref().map(HopAttempt::so_far);
+        let seen = seen.or_else(of_request).unwrap_or_default();
         let (attempts, failed) = self.attempts_of(seen.count, seen.failed);
         let worker = self.role.worker();
         Stamps {
@@ -343,18 +344,22 @@ impl Context {
         }
     }
 
-    /// Returns the number of attempts and the failed ones: from what hops of this process saw, and how often we tried ourselves.
+    /// Returns the number of attempts and the failed ones: from what hops of this process saw, what a hop elsewhere reported, and
+    /// how often we tried ourselves.
     fn attempts_of(&self, seen: u32, mut failed: Vec<FailedAttempt>) -> (u32, Vec<FailedAttempt>) {
         let is_sent = self.so_far.forwarded.is_some();
         let own = self.unconnected.len() as u32 + u32::from(is_sent);
+        let hop = self.so_far.hop.as_ref();
+        let at_hop = hop.map_or(0, |hop| hop.attempts.unwrap_or(1));
         if failed.is_empty() {
             // If it was sent to none, its row may be of the last one.
             let is_of_last = usize::from(!is_sent && self.has_tried_upstream());
             let others = self.unconnected.iter();
             let others = others.take(self.unconnected.len().saturating_sub(is_of_last));
+            let others = others.chain(hop.iter().flat_map(|hop| &hop.failed));
             failed.extend(others.take(MAX_FAILED).cloned());
         }
-        (seen.max(own), failed)
+        (seen.max(own).max(at_hop), failed)
     }
 
     /// Whether the current upstream got the request, or took no connection for it.

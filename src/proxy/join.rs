@@ -15,7 +15,7 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::{Attempt, Row, ServerRole, SpanId};
+use crate::request::{Attempt, ParentSpan, Row, ServerRole, SpanId};
 use crate::telemetry::prometheus::Metrics;
 
 use super::legs;
@@ -33,7 +33,7 @@ pub struct Joins {
     metrics: Metrics,
 }
 
-/// A request of the front, which attempts are joined to.
+/// A request that attempts are joined to: one of the front or, in a process without a front, one that arrived with one span.
 #[derive(Clone, Debug, Default)]
 pub struct SharedRequest(Arc<Mutex<Request>>);
 
@@ -44,6 +44,8 @@ pub struct HopAttempt {
     pub data: SharedAttempt,
     /// Whether no front here has it in a row.
     pub needs_row: bool,
+    /// Its request, in a process without a front.
+    request: Option<SharedRequest>,
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +135,7 @@ impl Joins {
     pub fn add_span(&self, request: &SharedRequest, span: SpanId) {
         let by_span = &mut self.table.lock().by_span.entries;
         by_span.insert(span.number(), (None, request.clone()));
-        request.0.lock().span = Some(span);
+        request.0.lock().spans.push(span);
     }
 
     /// The front read `id` in the response to `request`: joins the attempt whose response had that id, if the request has no
@@ -179,10 +181,10 @@ impl Joins {
                 table.by_id.remove(&request.id);
             }
         }
-        if let Some(span) = request.span {
+        for span in std::mem::take(&mut request.spans) {
             table.by_span.forget_later(span.number(), now);
         }
-        let attempts = request.attempts();
+        let attempts = request.attempts(request.answered_by);
         request.attempts.clear();
         attempts
     }
@@ -191,9 +193,11 @@ impl Joins {
     pub fn join(&self, attempt: Attempt, id: Option<&str>) -> HopAttempt {
         let parent = attempt.parent.map(|parent| parent.span);
         let data = Arc::new(Mutex::new(attempt));
-        // Held until it is in its request, which may close meanwhile.
-        let table = self.table.lock();
-        let (request, by) = table.request_of(parent, id);
+        let mut table = self.table.lock();
+        let (request, by) = match self.has_front {
+            true => table.request_of(parent, id),
+            false => (parent.map(|span| table.request_elsewhere(span)), None),
+        };
         if let Some(by) = by {
             self.metrics.joins.with(&[by]).inc();
         }
@@ -205,7 +209,8 @@ impl Joins {
         }
         HopAttempt {
             data,
-            needs_row: request.is_none(),
+            needs_row: !self.has_front || request.is_none(),
+            request: request.filter(|_| !self.has_front),
         }
     }
 
@@ -216,13 +221,23 @@ impl Joins {
         rows: Option<Vec<Row>>,
         now: Stamp,
     ) -> Option<Vec<Row>> {
-        if !self.has_front && attempt.data.lock().room.is_none() {
+        let mut table = self.table.lock();
+        let data = attempt.data.lock();
+        let (has_answered, parent, room) = (data.has_answered(), data.parent, data.room);
+        drop(data);
+        if let (Some(request), Some(ParentSpan { span, .. })) = (&attempt.request, parent) {
+            let is_only = request.0.lock().attempts.len() == 1;
+            // A first attempt that answered has no retries.
+            match has_answered && is_only {
+                true => drop(table.by_span.entries.remove(&span.number())),
+                false => table.by_span.forget_later(span.number(), now),
+            }
+        }
+        if !self.has_front && room.is_none() {
             return rows;
         }
         // A front's row or the other leg may yet take it.
-        self.table
-            .lock()
-            .wait(self, (now, rows?), &attempt.data, true)
+        table.wait(self, (now, rows?), &attempt.data, true)
     }
 
     /// Puts the prefill leg of a request into its rows, and returns them: now, or from [`Joins::sweep`] once the leg has reported.
@@ -288,7 +303,17 @@ impl SharedRequest {
 
     /// Returns the attempts that have reached a hop so far.
     pub fn so_far(&self) -> RequestAttempts {
-        self.0.lock().attempts()
+        let request = self.0.lock();
+        request.attempts(request.answered_by)
+    }
+}
+
+impl HopAttempt {
+    /// Returns the same of the attempt's request, with the attempt itself as the one that answers.
+    pub fn so_far(&self) -> RequestAttempts {
+        let span = self.data.lock().span;
+        let so_far = |request: &SharedRequest| request.0.lock().attempts(Some(span));
+        self.request.as_ref().map(so_far).unwrap_or_default()
     }
 }
 
@@ -312,6 +337,15 @@ impl Table {
             Some(None) => (None, Some("ambiguous")),
             None => (None, None),
         }
+    }
+
+    /// Returns the request of another process that was sent with `span`.
+    fn request_elsewhere(&mut self, span: SpanId) -> SharedRequest {
+        if self.by_span.entries.len() >= CAPACITY {
+            self.by_span.forget_oldest();
+        }
+        let (_, request) = self.by_span.entries.entry(span.number()).or_default();
+        request.clone()
     }
 
     /// Whether the other leg of a prefill server's attempt has arrived.

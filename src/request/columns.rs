@@ -163,8 +163,8 @@ columns! {
     status: Count of Request
     /// How it ended: one of the [outcomes](#outcomes).
     outcome: Text<Outcome> of Request
-    /// How many times the request was sent to a server, or could not be, as the server took no connection: as the worker hops of
-    /// the front's process saw it (others' count once their files are joined), else as the proxy before the servers did.
+    /// How many times the request was sent to a server, or could not be, as the server took no connection: as the worker hops saw
+    /// it, else as the proxy before the servers did.
     attempts: Count of Request
     /// Whether the upstream connection had been used before.
     upstream_reused: Bool of Request

@@ -77,8 +77,8 @@ pub struct SequenceObserver {
     pub(super) first_token: Option<Stamp>,
     last_token: Option<Stamp>,
     token_events: u64,
-    /// The client's total stall when the first token was read, and when the last was.
-    stalls: Option<(i64, i64)>,
+    /// The client's total stall when the first token was read, and when the last was; 0 without a token.
+    stalls: [i64; 2],
     /// The largest `completion_tokens` seen; after a retraction counts may repeat.
     tokens: Option<u64>,
     token_source: Option<TokenCountSource>,
@@ -104,10 +104,12 @@ impl SequenceObserver {
     /// Takes an event that brought tokens, read at `at`, when writes to the client had been held up for `stall_nanos` in all.
     /// `keep_histogram`: keep the histogram of gaps for their quantiles (2.5 KB).
     pub fn token_event(&mut self, at: Stamp, stall_nanos: i64, keep_histogram: bool) {
-        self.first_token.get_or_insert(at);
+        if self.first_token.is_none() {
+            self.first_token = Some(at);
+            self.stalls[0] = stall_nanos;
+        }
         self.last_token = Some(at);
-        let (before, _) = self.stalls.unwrap_or((stall_nanos, 0));
-        self.stalls = Some((before, stall_nanos));
+        self.stalls[1] = stall_nanos;
         self.token_events += 1;
         self.close_uncounted();
         self.keep_histogram = keep_histogram;

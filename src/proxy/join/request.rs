@@ -56,8 +56,7 @@ impl RequestAttempts {
 #[derive(Debug, Default)]
 pub(super) struct Request {
     pub id: String,
-    /// The span that it is sent upstream with.
-    pub span: Option<SpanId>,
+    pub spans: Vec<SpanId>,
     pub attempts: Vec<SharedAttempt>,
     /// The span of the attempt that answered, if the response named it.
     pub answered_by: Option<SpanId>,
@@ -74,9 +73,8 @@ impl Request {
         has_room || self.is_closed
     }
 
-    /// Returns the attempts so far.
-    pub fn attempts(&self) -> RequestAttempts {
-        let answered_by = self.answered_by;
+    /// Returns the attempts so far; `answered_by` is the span of the one that answered, if that is known.
+    pub fn attempts(&self, answered_by: Option<SpanId>) -> RequestAttempts {
         let attempts = self.attempts.iter().map(|one| one.lock().clone());
         let attempts: Vec<Attempt> = attempts.collect();
         let mut all = sendings(&attempts, |a, b| a.is_other_leg_of(b));

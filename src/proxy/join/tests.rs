@@ -150,15 +150,33 @@ fn a_client_may_give_all_its_requests_one_id() {
 }
 
 #[test]
-fn without_a_front_each_attempt_has_its_row_at_once() {
+fn without_a_front_each_attempt_has_its_row_and_the_failed_ones_before_it() {
     let tables = tables(false);
-    for number in [1, 2] {
-        let attempt = tables.arrive(number, Some(100), Some("id"));
-        assert!(attempt.needs_row);
-        let rows = tables.joins.end(&attempt, Some(Vec::new()), at(2));
-        assert!(rows.is_some());
-    }
+    let done = |attempt: &HopAttempt| {
+        let rows = tables.joins.end(attempt, Some(Vec::new()), at(2));
+        assert!(rows.is_some(), "at once");
+    };
+    let first = tables.arrive(1, Some(100), Some("id"));
+    assert!(first.needs_row);
+    assert_eq!((first.so_far().count, first.so_far().failed.len()), (1, 0));
+    end(&first, Some(503), Outcome::Rejected);
+    let second = tables.arrive(2, Some(100), Some("id"));
+    let RequestAttempts { count, failed, .. } = second.so_far();
+    assert_eq!((count, failed.len(), failed[0].status), (2, 1, Some(503)));
+    done(&first);
+    end(&second, Some(200), Outcome::Ok);
+    done(&second);
     assert_eq!(tables.counted("nothing"), 0, "it is no failure to join");
+    let third = tables.arrive(3, Some(100), Some("id"));
+    assert_eq!(third.so_far().failed.len(), 1);
+    done(&third);
+    // A first attempt that answers is not kept.
+    let alone = tables.arrive(4, Some(200), None);
+    end(&alone, Some(200), Outcome::Ok);
+    done(&alone);
+    let [spans, _, ended] = tables.sizes();
+    assert_eq!((spans, ended), (1, 3));
+    tables.joins.sweep(at(3).plus_nanos(MEMORY));
     assert_eq!(tables.sizes(), [0; 3]);
 }
 

@@ -38,7 +38,7 @@ impl SequenceObserver {
         row.token_count_source = self.token_source;
         row.first_event_tokens = self.first_tokens.filter(|_| !self.has_uncounted);
         row.token_chunks = Some(self.token_events).filter(|events| *events > 0);
-        row.internal.stall_nanos = self.stalls.map_or(0, |(before, by_last)| by_last - before);
+        row.internal.stall_nanos = self.stalls[1] - self.stalls[0];
         [row.itl_mean, row.itl_p99, row.itl_max] = self.token_gaps.mean_p99_max();
         [row.chunk_gap_mean, row.chunk_gap_p99, row.chunk_gap_max] = self.chunk_gaps.mean_p99_max();
         row.internal.gaps = match self.has_uncounted {
