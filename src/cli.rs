@@ -23,7 +23,7 @@ use crate::experiment::run::Finished;
 use crate::experiment::run::single::RunResult;
 use crate::experiment::{command, demo, probe};
 use crate::report;
-use crate::report::files::SUMMARY;
+use crate::report::files::{RunState, SUMMARY};
 use crate::traffic::client::INSECURE_WARNING;
 use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
 
@@ -271,14 +271,14 @@ fn check_results(finished: &Finished) -> Result<(), Error> {
     terminal::print_json(&comparison.unwrap_or_default());
     let too_often = |run: &RunResult| run.file.has_failed_too_often;
     // What --resume can repair comes first.
+    let again = |run: &RunResult| run.file.state == RunState::Failed;
     let (message, code) = match finished.signal {
         Some(signal) => (
             "the experiment was stopped before its end",
             SIGNALLED + signal,
         ),
-        None if finished.failed().next().is_some() => {
-            ("a run failed; --resume does it again", FAILED)
-        }
+        None if finished.runs.iter().any(again) => ("a run failed; --resume does it again", FAILED),
+        None if finished.failed().next().is_some() => ("a run failed", FAILED),
         None if finished.runs.iter().any(RunResult::is_invalid) => (
             "a run is INVALID: its figures say nothing of the servers",
             INVALID,

@@ -26,7 +26,8 @@ Limits {
     request_body_max_bytes: Whole<1, { u64::MAX }> as values::bytes = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
     /// The most connections of clients at once; further ones get a 503, under TLS a reset. A request of HTTP/2 counts as one more,
     /// and is refused beyond the limit or beyond 1000 of its connection, for the client to send again (REFUSED_STREAM). This limit and
-    /// those on heads and bodies hold for the front; hops have them only in a process without a front.
+    /// those on heads and bodies hold for the front; hops have them only in a process without a front (but none takes
+    /// a head of 1 MiB).
     max_connections: Whole<1, 1_000_000> = Whole::of::<16_384>(), Restart "--max-connections N" in "Limits";
 }}
 

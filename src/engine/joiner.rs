@@ -132,8 +132,9 @@ impl Joiner {
     }
 
     fn read_logs(&mut self, now: Stamp) {
+        let Some(logs) = &mut self.logs else { return };
         self.next_read = now.plus_nanos(LOG_PERIOD_NANOS);
-        let lines = self.logs.iter_mut().flat_map(LogFolder::poll);
+        let lines = logs.poll().into_iter();
         let late = lines.map(|line| self.table.add_log_line(line, now));
         let late = late.filter(|is_late| *is_late).count();
         self.count(TimingSource::Log, Join::Late, late);

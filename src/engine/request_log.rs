@@ -42,6 +42,8 @@ struct Found {
 const MAX_FILES: usize = 16;
 const PREFIX: &[u8] = b"sglang-request-metrics-";
 const SUFFIX: &[u8] = b".log";
+/// The number of bytes of a file from which on the rest of it is read the next time.
+const MAX_READ_BYTES: u64 = 16 << 20;
 /// The number of bytes of a line that are held at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
@@ -116,7 +118,8 @@ impl Followed {
             return Ok(());
         }
         let mut file = BufReader::with_capacity(BUFFER_BYTES, File::open(path)?);
-        let mut at = file.seek(SeekFrom::Start(self.next_line))?;
+        let begin = file.seek(SeekFrom::Start(self.next_line))?;
+        let mut at = begin;
         let mut line = (Scanner::new(&LOG_LINE), Found::default());
         loop {
             let bytes = file.fill_buf()?;
@@ -131,10 +134,13 @@ impl Followed {
             file.consume(read);
             at += read as u64;
             if newline.is_some() {
-                self.next_line = at;
+                (self.next_line, self.end) = (at, at);
                 let is_whole = scanner.progress() == Progress::Whole;
                 reports.extend(found.report().filter(|_| is_whole));
                 line = (Scanner::new(&LOG_LINE), Found::default());
+                if at - begin > MAX_READ_BYTES {
+                    return Ok(());
+                }
             }
         }
     }

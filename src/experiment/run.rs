@@ -209,7 +209,9 @@ impl ExperimentRunner {
             result
         };
         self.write()?;
-        if let (RunState::Failed, Some(error)) = (result.file.state, &result.file.error) {
+        let file = &result.file;
+        let is_told = file.state == RunState::Stopped || file.has_failed_too_often;
+        if let Some(error) = file.error.as_ref().filter(|_| !is_told) {
             self.notify(&format!("  failed: {error}"));
         }
         for note in &result.file.notes {

@@ -203,7 +203,9 @@ impl WaitReport {
             }
         }
         for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
-            let queued = queue.shift.map(|shift| seconds(stay.queued - shift));
+            let is_raw = table.text(ColumnId::clock_state, row) == "raw";
+            let shift = queue.shift.filter(|_| !is_raw);
+            let queued = shift.map(|shift| seconds(stay.queued - shift));
             let arrival = || table.number(ColumnId::arrival_time, row);
             let at = queued.or_else(arrival).unwrap_or(0.0) / slot;
             if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {

@@ -116,7 +116,8 @@ columns! {
     scheduled_time: Time of Request [Scheduled]
     /// The generator began to send.
     sent_time: Time of Request [Sent]
-    /// `sent_time − scheduled_time`: the generator's own lateness, or its wait for a `--max-concurrency` slot.
+    /// `sent_time − scheduled_time`: the generator's own lateness, and the waits for a `--max-concurrency` slot and
+    /// for the connection to open.
     schedule_lag "client lag": Latency of Request [Scheduled to Sent]
     /// The first event with a generated token was read.
     first_token_time: Time of Sequence [FirstToken]

@@ -20,7 +20,9 @@ const KEYS: [&str; 7] = [
     "\"system\":",
 ];
 
-/// The length of the longest.
+/// Keys of large values that clients write after the prompt.
+const ENDS: [&str; 3] = ["\"tools\":", "\"response_format\":", "\"sampling_params\":"];
+/// The length of the longest of [`KEYS`].
 const MAX_KEY: usize = "\"instructions\":".len();
 
 /// Returns where the prompt begins in a body, of which so many bytes were searched before.
@@ -34,10 +36,11 @@ pub fn start(body: &[u8], searched: usize) -> Option<usize> {
 /// Returns a hash for each block of a body from its prompt on, of all up to the end of the block. If those of two prompts are the same
 /// at an index, they are equal up to there.
 pub fn hashes(prompt: &[u8]) -> Vec<u64> {
-    // Tools after the messages would be a part of every prompt that the next turn of a conversation does not begin with.
+    // What follows the messages would be a part of every prompt that the next turn of a conversation does not begin with.
     let messages = memmem::find(prompt, b"\"messages\":").unwrap_or(0);
-    let tools = memmem::find(&prompt[messages..], b"\"tools\":");
-    let end = tools.map_or(prompt.len(), |tools| messages + tools);
+    let ends = ENDS.iter();
+    let ends = ends.filter_map(|key| memmem::find(&prompt[messages..], key.as_bytes()));
+    let end = ends.min().map_or(prompt.len(), |end| messages + end);
     let mut hasher = DefaultHasher::new();
     let hash = |block| {
         hasher.write(block);

@@ -27,6 +27,11 @@ impl Roles {
         self.by_worker.insert(worker.to_owned(), role);
     }
 
+    /// Forgets the role of a worker that has another server now.
+    pub fn forget(&mut self, worker: &str) {
+        self.by_worker.remove(worker);
+    }
+
     /// Takes an attempt at a worker: if its role is unknown, it is looked for in the server's spans, which will have `span` as
     /// their parent.
     pub fn expect_role(&mut self, span: SpanId, worker: &str) {
@@ -64,5 +69,7 @@ mod tests {
         roles.expect_role(span(7), "w0");
         roles.resolve_role(7, ServerRole::Decode);
         assert_eq!(roles.of("w0"), Some(None));
+        roles.forget("w0");
+        assert_eq!(roles.of("w0"), None);
     }
 }

@@ -58,8 +58,8 @@ pub(super) struct BoundListener {
     role: Role,
     pub(super) socket: ListenSocket,
     upstreams: Arc<Upstreams>,
-    /// The running listener that it is, which goes on.
-    kept: Option<Arc<RunningListener>>,
+    /// The running listener of its socket: itself, which goes on, or one of another name, whose socket it takes over.
+    former: Option<Arc<RunningListener>>,
 }
 
 /// Takes over the socket for this address from another process, if there is one, or binds a new one.
@@ -101,17 +101,18 @@ pub(super) async fn bind(
         let here = running
             .iter()
             .filter(|one| one.socket.configured == address);
-        let kept = here.clone().find(|one| one.socket.name == name);
+        let same = here.clone().find(|one| one.socket.name == name);
         // A listener of another name goes on with the socket, unless the system chose its port.
         let other = || here.clone().next().filter(|_| address.port() > 0);
-        let socket = match kept.or_else(other) {
+        let former = same.or_else(other).cloned();
+        let socket = match &former {
             Some(one) => ListenSocket {
                 name,
                 ..one.socket.clone()
             },
             None => listen(&name, address, inherited)?,
         };
-        let before = kept.map(|kept| kept.service.upstreams.load_full());
+        let before = former.as_ref().map(|one| one.service.upstreams.load_full());
         let (metrics, trust) = (metrics.clone(), trust.clone());
         // The system's resolver blocks.
         let resolve = move || {
@@ -124,7 +125,7 @@ pub(super) async fn bind(
             role,
             socket,
             upstreams: Arc::new(upstreams),
-            kept: kept.cloned(),
+            former,
         });
     }
     Ok(all)
@@ -149,16 +150,30 @@ impl Listeners {
         for one in bound {
             let (name, at, now) = (&one.socket.name, one.socket.address, one.upstreams.names());
             let to = now.join(", ");
-            let Some(kept) = one.kept else {
+            let forget_role = || {
+                if let Some(worker) = one.role.worker() {
+                    shared.roles.lock().forget(worker);
+                }
+            };
+            let is_same = |former: &Arc<RunningListener>| former.socket.name == *name;
+            let Some(kept) = one.former.clone().filter(is_same) else {
+                // Connections that the former listener keeps end with their next response, of the server that is there now.
+                if let Some(former) = &one.former
+                    && ![&former.service.role, &one.role].contains(&&Role::Front)
+                {
+                    former.service.upstreams.store(one.upstreams.clone());
+                }
                 changes.push(match (&one.role, &shared.tls) {
                     (Role::Hop(_), _) => format!("{name} on http://{at} to {to}"),
                     (Role::Front, None) => format!("front on http://{at} to {to}"),
                     (Role::Front, Some(_)) => format!("front on https://{at} to {to}"),
                 });
+                forget_role();
                 running.push(Arc::new(self.accept(one)));
                 continue;
             };
             if kept.service.upstreams.load().names() != now {
+                forget_role();
                 changes.push(format!("{name} to {to}"));
             }
             kept.service.upstreams.store(one.upstreams);

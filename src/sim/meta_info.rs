@@ -1,5 +1,5 @@
 //! Writes `meta_info`: the members of 0.5.23 in their recorded order, and those of older versions according to their source code,
-//! without what 0.5.12 no longer has and queuescope does not read. (0.4.0 had another order.)
+//! without what 0.5.12 no longer has and queuescope does not read, and without `decode_throughput` before it. (0.4.0 had another order.)
 
 use std::fmt::Write as _;
 

@@ -66,15 +66,15 @@ fn write_all(
                 false => None,
             };
         }
-        let is_behind = block.len() >= BLOCK_BYTES;
+        let is_full = block.len() >= BLOCK_BYTES;
         match file.write(&block) {
-            Ok(()) => deliveries.sent(count, is_behind),
+            Ok(()) => deliveries.sent(count, is_full || !queue.is_empty()),
             Err(error) => {
                 let message = format_args!("cannot be written: {error}");
                 deliveries.lost(Dropped::Write, message, count);
             }
         }
-        if !is_behind {
+        if !is_full {
             std::thread::sleep(PAUSE);
         }
         block.clear();

@@ -135,6 +135,8 @@ impl WaitLog {
         };
         let due: Vec<(String, Vec<Stay>, Range<usize>, ServerFacts)> =
             timed.iter_mut().filter_map(due).collect();
+        // One row that was late long ago delays no more.
+        *late -= *late / 64;
         let is_young = |at: Stamp| now.nanos_since(at) < MAX_AGE_NANOS;
         timed.retain(|_, of| of.stays.back().is_some_and(|last| is_young(last.0)));
         untimed.retain(|_, all| {

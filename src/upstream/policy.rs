@@ -117,7 +117,8 @@ impl Rules {
         }
         let longest = candidates.iter().map(|candidate| candidate.shared).max();
         let longest = longest.unwrap_or(0);
-        if longest as f64 > blocks as f64 * self.cache_threshold {
+        // The first block is the same in any two prompts of a short system prompt: most of it is JSON.
+        if longest > 1 && longest as f64 > blocks as f64 * self.cache_threshold {
             candidates.retain(|candidate| candidate.shared == longest);
             return ChosenBy::Prefix;
         }

@@ -112,7 +112,7 @@ pub fn imbalance(report: &RunReport<'_>, finding: &mut Finding) -> Option<String
     }
     for row in run.counted() {
         let host = hosts.entry(table.text(ColumnId::host, row)).or_default();
-        host.requests += u64::from(table.is_first(row));
+        host.requests += 1;
         host.waits.extend(wait(run, row));
         let model = Some(table.text(ColumnId::model, row));
         host.models.extend(model.filter(|model| !model.is_empty()));

@@ -257,15 +257,7 @@ fn unequal_shares_are_found_unless_by_chance_or_fault() {
         _ => sample.host("d:1").with(named),
     });
     let one = share(20);
-    // 34 requests of four sequences and 16.
-    let sequences = run_of(200, |sample, n, _| {
-        let sample = sample.host(if n < 136 { "a:1" } else { "b:1" });
-        sample.with(|row| {
-            row.req_id = Some(format!("r-{}", n / 4));
-            (row.sequences, row.index) = (4, n as u32 % 4);
-        })
-    });
-    for run in [&share(11), &disturbed, &pair, &one, &sequences] {
+    for run in [&share(11), &disturbed, &pair, &one] {
         assert!(kinds(run).is_empty());
     }
     // A server that no request reached counts too.

@@ -212,7 +212,8 @@ fn concurrency(summary: &Summary) -> Option<String> {
             _ => format!("{name} at least {mean:.1} (peak {peak}; unknown of {missing} requests)"),
         })
     });
-    Some(line("at once", figures.collect::<Vec<_>>().join(", ")))
+    let figures: Vec<String> = figures.collect();
+    (!figures.is_empty()).then(|| line("at once", figures.join(", ")))
 }
 
 fn goodput(summary: &Summary) -> Option<String> {

@@ -40,7 +40,7 @@ function whyTheyWaited(run) {
   const holders = waiting.held_up_others.map(of => [of.req_id, number(of.prompt_tokens), duration(of.seconds)]);
   return section("waiting", "Why they waited", words("p", sentence),
     over.causes.length ? picture({ title: "What requests waited for", mark: run.mark, option: waitingOption(over),
-      caption: "Waiting by the moment at which it began, in a router or proxy by the request's arrival: all requests of a stretch of time together, by what was full meanwhile." }) : null,
+      caption: "Waiting by the moment at which it began, by the request's arrival in a router or proxy and where the server's clock does not compare: all requests of a stretch of time together, by what was full meanwhile." }) : null,
     table(causes.heads, causes.rows, "Slots: how many requests a server runs at once, as it says, or as the rows show. Shares of its waiting, by what was full meanwhile."),
     groups ? table(groups.heads, groups.rows, `Shares of all requests, of their tokens, and of all waiting: what they caused of it (it is laid equally on those that ran meanwhile), and what they waited. Of ${duration(inServers + atPairs)} the requests seen here caused ${duration(heldUp)}.`) : null,
     longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),

@@ -79,10 +79,10 @@ async fn workers_come_move_and_go() {
     // Another server behind the same hop: a connection that is kept goes there with its next request.
     reloads("w", hop, &two, "reloaded: changed workers; worker w to");
     assert_eq!(is(&mut kept).await, (2, false));
-    // A worker of another name takes the socket over: connections that are kept close with their next response.
+    // A worker of another name takes the socket over: connections that are kept close with their next response, of its server.
     let said = reloads("v", hop, &one, "worker v on");
     assert_says(&said, "worker w gone");
-    assert_eq!(is(&mut kept).await, (2, true));
+    assert_eq!(is(&mut kept).await, (1, true));
     let is_new = async |at, expected: (i64, bool)| {
         let answers = async || is(&mut Client::connect(at).await).await == expected;
         // One that waited at the old listener is its last.
