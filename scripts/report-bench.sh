@@ -2,15 +2,26 @@
 # What a report of many rows costs: time and memory of reading, of the page, and of Parquet with the query of docs/REPORT.md; and what
 # a prediction of so many requests does, of rows of a real GPU, on one processor.
 #   scripts/report-bench.sh [ROWS]      QUEUESCOPE: the program (target/release/queuescope)
-# Rows are those of a demo run, again and again, each with ids and times of its own. Needs python3; the query needs duckdb
+# Rows are those of 300 chat requests of a generator through a front and a hop to a simulated server, again and again, each with ids and
+# times of its own. Needs python3; the query needs duckdb
 # (pip install duckdb) and is left out without it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rows=${1:-1000000}
 program=${QUEUESCOPE:-target/release/queuescope}
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-"$program" demo --num-prompts 300 --output-dir "$folder/demo" >/dev/null 2>&1
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
+read -r server hop front admin < <(python3 -c '
+import socket
+held = [socket.socket() for _ in range(4)]
+for one in held: one.bind(("127.0.0.1", 0))
+print(*(one.getsockname()[1] for one in held))')
+"$program" sim --port "$server" --max-running-requests 8 >/dev/null 2>&1 &
+"$program" proxy --listen "127.0.0.1:$front" --admin "127.0.0.1:$admin" --upstream "http://127.0.0.1:$hop" \
+    --worker "hop=127.0.0.1:$hop=127.0.0.1:$server" >/dev/null 2>&1 &
+until (exec 3<>"/dev/tcp/127.0.0.1/$front" 4<>"/dev/tcp/127.0.0.1/$server") 2>/dev/null; do sleep 0.1; done
+"$program" traffic --base-url "http://127.0.0.1:$front" --backend sglang-oai-chat --dataset-name random --random-input-len 320 \
+    --random-output-len 40 --random-range-ratio 0.6 --num-prompts 300 --request-rate 50 --output-dir "$folder/load" >/dev/null 2>&1
 mkdir "$folder/run"
 
 # repeated FROM TO: as many rows as are asked for.
@@ -47,7 +58,7 @@ with open(target, "w", newline="") as file:
         file.write(",".join(f'"{cell}"' if "," in cell else cell for cell in row) + "\n")
 PYTHON
 }
-repeated "$folder/demo/runs/01-run/requests.csv" "$folder/run/requests.csv"
+repeated "$folder/load/requests.csv" "$folder/run/requests.csv"
 echo "$rows rows, $(du -m "$folder/run/requests.csv" | cut -f1) MB, $(nproc) processors"
 
 measured() {

@@ -174,7 +174,7 @@ pub(super) fn run_and_print(
 }
 
 /// Runs the experiment and makes the report, which a signal may interrupt, on all of it or on these `rows` of its only run. It is empty
-/// if no run began. `program` is queuescope's own.
+/// if no run began, or has no such rows yet. `program` is queuescope's own.
 ///
 /// # Errors
 /// As [`run::run`].
@@ -193,6 +193,9 @@ pub(super) fn run_and_report(
     }
     let dir = &finished.dir;
     let rows = rows.map(|rows| finished.runs[0].dir.join(rows));
+    if rows.as_ref().is_some_and(|rows| !rows.exists()) {
+        return Ok((finished, Ok(String::new())));
+    }
     let args = report::command::Args {
         html: rows.is_some().then(|| dir.join(report::command::PAGE)),
         dirs: vec![rows.unwrap_or_else(|| dir.clone())],
@@ -200,8 +203,11 @@ pub(super) fn run_and_report(
     };
     let report = move || report::command::run(&args, terminal::width());
     let report = runtime.block_on(traffic::unless_signalled(report));
-    let text = report.map(|made| {
-        made.unwrap_or_else(|error| format!("note: no report could be made: {error}\n"))
+    let is_stopped = finished.signal.is_some();
+    let text = report.and_then(|made| match made {
+        // A run that was stopped may have no row yet.
+        Err(error) if is_stopped => Ok(format!("note: no report could be made: {error}\n")),
+        made => made,
     });
     Ok((finished, text))
 }

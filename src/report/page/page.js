@@ -71,7 +71,7 @@ function runsTable() {
   });
   const heads = ["run", "requests", "failed", "finished a second", "tokens a second", "first token p50", "p99", "server queue p50", "p99", "total p50", "p99"];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
-  return section("runs", isOne ? "The run" : "The runs", isOne ? null : make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows, isPredicted() ? "±: by so much predictions of rows that taught nothing were off, as a share (docs/WHATIF.md)." : ""),
+  return section("runs", isOne ? "The run" : "The runs", isOne ? null : make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows, isPredicted() ? "±: how far off a prediction may be, as a share (docs/WHATIF.md)." : ""),
     missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null);
 }
 
