@@ -19,7 +19,10 @@ print(*(one.getsockname()[1] for one in held))')
 "$program" sim --port "$server" --max-running-requests 8 >/dev/null 2>&1 &
 "$program" proxy --listen "127.0.0.1:$front" --admin "127.0.0.1:$admin" --upstream "http://127.0.0.1:$hop" \
     --worker "hop=127.0.0.1:$hop=127.0.0.1:$server" >/dev/null 2>&1 &
-until (exec 3<>"/dev/tcp/127.0.0.1/$front" 4<>"/dev/tcp/127.0.0.1/$server") 2>/dev/null; do sleep 0.1; done
+for _ in {1..100}; do
+    ! (exec 3<>"/dev/tcp/127.0.0.1/$front" 4<>"/dev/tcp/127.0.0.1/$server") 2>/dev/null || break
+    sleep 0.1
+done
 "$program" traffic --base-url "http://127.0.0.1:$front" --backend sglang-oai-chat --dataset-name random --random-input-len 320 \
     --random-output-len 40 --random-range-ratio 0.6 --num-prompts 300 --request-rate 50 --output-dir "$folder/load" >/dev/null 2>&1
 mkdir "$folder/run"

@@ -14,7 +14,7 @@ use super::plan::{Plan, Run, masked};
 use super::run::single::RunResult;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
-use crate::error::Error;
+use crate::error::{Error, SIGNALLED};
 use crate::traffic::folder::Folder;
 use crate::units::count;
 use crate::{report, terminal, traffic};
@@ -169,7 +169,12 @@ pub(super) fn run_and_print(
     let (finished, report) = run_and_report(plan, to, program, on_progress, rows)?;
     terminal::print(report.as_deref().unwrap_or_default());
     terminal::print(&closing_lines(&finished));
-    report.context("no report was made; `queuescope report` makes it")?;
+    let not_made = |error: Error| match error.code > SIGNALLED {
+        true => error,
+        false => Error::failed(error),
+    };
+    let hint = "no report was made; `queuescope report` makes it";
+    report.map_err(not_made).context(hint)?;
     Ok(finished)
 }
 
@@ -203,10 +208,10 @@ pub(super) fn run_and_report(
     };
     let report = move || report::command::run(&args, terminal::width());
     let report = runtime.block_on(traffic::unless_signalled(report));
-    let is_stopped = finished.signal.is_some();
+    // A run that was stopped or failed may have no row, and says why itself.
+    let is_told = finished.signal.is_some() || finished.failed().next().is_some();
     let text = report.and_then(|made| match made {
-        // A run that was stopped may have no row yet.
-        Err(error) if is_stopped => Ok(format!("note: no report could be made: {error}\n")),
+        Err(error) if is_told => Ok(format!("note: no report could be made: {error}\n")),
         made => made,
     });
     Ok((finished, text))

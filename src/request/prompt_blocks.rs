@@ -125,6 +125,10 @@ mod tests {
             ),
             2
         );
+        for end in ["response_format", "sampling_params"] {
+            let own = |value: &str| of(&format!(r#"{{"text":"{first}","{end}":"{value}"}}"#));
+            assert_eq!(own(&rest), own(&tools), "{end}");
+        }
         assert!(before(&first).len() > 3_300 / BLOCK);
         assert_ne!(before(&first), before(&rest));
     }

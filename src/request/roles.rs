@@ -30,6 +30,7 @@ impl Roles {
     /// Forgets the role of a worker that has another server now.
     pub fn forget(&mut self, worker: &str) {
         self.by_worker.remove(worker);
+        self.pending.retain(|(_, of)| of != worker);
     }
 
     /// Takes an attempt at a worker: if its role is unknown, it is looked for in the server's spans, which will have `span` as

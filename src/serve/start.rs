@@ -58,8 +58,8 @@ pub(super) struct BoundListener {
     role: Role,
     pub(super) socket: ListenSocket,
     upstreams: Arc<Upstreams>,
-    /// The running listener of its socket: itself, which goes on, or one of another name, whose socket it takes over.
-    former: Option<Arc<RunningListener>>,
+    /// The running listener that it is, which goes on.
+    kept: Option<Arc<RunningListener>>,
 }
 
 /// Takes over the socket for this address from another process, if there is one, or binds a new one.
@@ -98,21 +98,15 @@ pub(super) async fn bind(
                 (name.clone(), name + ": upstream")
             }
         };
-        let here = running
-            .iter()
-            .filter(|one| one.socket.configured == address);
-        let same = here.clone().find(|one| one.socket.name == name);
-        // A listener of another name goes on with the socket, unless the system chose its port.
-        let other = || here.clone().next().filter(|_| address.port() > 0);
-        let former = same.or_else(other).cloned();
-        let socket = match &former {
-            Some(one) => ListenSocket {
-                name,
-                ..one.socket.clone()
-            },
+        let is_it = |one: &&Arc<RunningListener>| {
+            one.socket.configured == address && one.socket.name == name
+        };
+        let kept = running.iter().find(is_it);
+        let socket = match kept {
+            Some(one) => one.socket.clone(),
             None => listen(&name, address, inherited)?,
         };
-        let before = former.as_ref().map(|one| one.service.upstreams.load_full());
+        let before = kept.map(|kept| kept.service.upstreams.load_full());
         let (metrics, trust) = (metrics.clone(), trust.clone());
         // The system's resolver blocks.
         let resolve = move || {
@@ -125,7 +119,7 @@ pub(super) async fn bind(
             role,
             socket,
             upstreams: Arc::new(upstreams),
-            former,
+            kept: kept.cloned(),
         });
     }
     Ok(all)
@@ -150,33 +144,22 @@ impl Listeners {
         for one in bound {
             let (name, at, now) = (&one.socket.name, one.socket.address, one.upstreams.names());
             let to = now.join(", ");
-            let forget_role = || {
-                if let Some(worker) = one.role.worker() {
-                    shared.roles.lock().forget(worker);
-                }
-            };
-            let is_same = |former: &Arc<RunningListener>| former.socket.name == *name;
-            let Some(kept) = one.former.clone().filter(is_same) else {
-                // Connections that the former listener keeps end with their next response, of the server that is there now.
-                if let Some(former) = &one.former
-                    && ![&former.service.role, &one.role].contains(&&Role::Front)
-                {
-                    former.service.upstreams.store(one.upstreams.clone());
-                }
+            let Some(kept) = one.kept else {
                 changes.push(match (&one.role, &shared.tls) {
                     (Role::Hop(_), _) => format!("{name} on http://{at} to {to}"),
                     (Role::Front, None) => format!("front on http://{at} to {to}"),
                     (Role::Front, Some(_)) => format!("front on https://{at} to {to}"),
                 });
-                forget_role();
                 running.push(Arc::new(self.accept(one)));
                 continue;
             };
-            if kept.service.upstreams.load().names() != now {
-                forget_role();
+            let before = kept.service.upstreams.swap(one.upstreams);
+            if before.names() != now {
                 changes.push(format!("{name} to {to}"));
+                if let Some(worker) = one.role.worker() {
+                    shared.roles.lock().forget(worker);
+                }
             }
-            kept.service.upstreams.store(one.upstreams);
             running.push(kept);
         }
         let stays = |old: &Arc<RunningListener>| running.iter().any(|one| Arc::ptr_eq(one, old));

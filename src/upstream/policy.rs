@@ -209,8 +209,8 @@ mod tests {
         }
     }
 
-    /// Returns what decides for a prompt of 10 blocks, and the indices that are kept of candidates with these (in flight, shared).
-    fn narrowed(of: &[(usize, usize)]) -> (ChosenBy, Vec<usize>) {
+    /// Returns what decides for a prompt of so many blocks, and the indices that are kept of candidates with these (in flight, shared).
+    fn narrowed(blocks: usize, of: &[(usize, usize)]) -> (ChosenBy, Vec<usize>) {
         let limits = Rules {
             balance_abs_threshold: Whole::of::<8>(),
             ..Rules::default()
@@ -220,7 +220,7 @@ mod tests {
         for (candidate, shared) in candidates.iter_mut().zip(shared) {
             candidate.shared = shared;
         }
-        let by = limits.narrow(&mut candidates, 10);
+        let by = limits.narrow(&mut candidates, blocks);
         (by, candidates.iter().map(|c| c.index).collect())
     }
 
@@ -243,7 +243,10 @@ mod tests {
             (&[(28, 9), (18, 0)], Imbalance, &[0, 1]),
         ];
         for (of, by, left) in cases {
-            assert_eq!(narrowed(of), (by, left.to_vec()), "{of:?}");
+            assert_eq!(narrowed(10, of), (by, left.to_vec()), "{of:?}");
         }
+        // A single block is mostly JSON, and the same in any two prompts of a short system prompt.
+        assert_eq!(narrowed(2, &[(0, 0), (0, 1)]), (Load, vec![0, 1]));
+        assert_eq!(narrowed(2, &[(0, 0), (0, 2)]), (Prefix, vec![1]));
     }
 }

@@ -79,31 +79,8 @@ async fn workers_come_move_and_go() {
     // Another server behind the same hop: a connection that is kept goes there with its next request.
     reloads("w", hop, &two, "reloaded: changed workers; worker w to");
     assert_eq!(is(&mut kept).await, (2, false));
-    // A worker of another name takes the socket over: connections that are kept close with their next response, of its server.
-    let said = reloads("v", hop, &one, "worker v on");
-    assert_says(&said, "worker w gone");
-    assert_eq!(is(&mut kept).await, (1, true));
-    let is_new = async |at, expected: (i64, bool)| {
-        let answers = async || is(&mut Client::connect(at).await).await == expected;
-        // One that waited at the old listener is its last.
-        until_async("the new listener", answers).await;
-    };
-    is_new(hop, (1, false)).await;
-    // So do two that change places.
-    let next = free_port();
-    let [first, second] = [hop, next].map(|at| at.to_string());
-    let both = |[v, w]: [&str; 2]| {
-        let workers = [("v", v, one.addr), ("w", w, two.addr)];
-        reloaded(&service, &text(&keys, &workers))
-    };
-    assert_says(&both([&first, &second]), "worker w on");
-    assert_says(&both([&second, &first]), "reloaded: changed workers; ");
-    is_new(hop, (2, false)).await;
-    is_new(next, (1, false)).await;
-    reloads("w", hop, &two, "worker v gone");
-    is_new(hop, (2, false)).await;
-    let mut kept = Client::connect(hop).await;
-    // Another address cannot have the socket while it listens.
+    // Neither another name nor another address can have the socket while it listens.
+    reloads("v", hop, &two, "is another process");
     let everywhere = SocketAddr::from(([0; 4], hop.port()));
     reloads("w", everywhere, &two, "is another process");
     // Nor can another worker have one, also where the system chose its port.
