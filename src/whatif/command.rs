@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::{self, Entry};
 use crate::report::figures::figures;
-use crate::report::load::{Goal, goals_ms};
+use crate::report::load::{Goal, Summary, goals_ms};
 use crate::report::outputs;
 use crate::report::reader::{self, Run, inputs};
 use crate::units::{at_least, round_to_four_digits, share};
@@ -141,8 +141,8 @@ struct Results<'a> {
     runs: Vec<Run>,
 }
 
-/// A load replayed under some settings: these, the servers, the requests with their predicted times, and these as a run.
-type Replayed = (Vec<Entry>, Deployment, Load, Run);
+/// A load replayed under some settings: these, the servers, the requests with their predicted times, and these as a run with its summary.
+type Replayed = (Vec<Entry>, Deployment, Load, (Run, Summary));
 
 /// The relative distance between two rates that `--find rate` tries.
 const PRECISION: f64 = 0.02;
@@ -264,7 +264,8 @@ impl Results<'_> {
         let predicted = servers.serve(load);
         let mut run = self.run_of(&self.label(&settings, load), &settings, &predicted);
         self.set_goals(&mut run);
-        Ok((settings, servers, predicted, run))
+        let summary = figures(&run);
+        Ok((settings, servers, predicted, (run, summary)))
     }
 
     /// Sets the goals of `--goodput`, if any, as those of a run.
@@ -331,7 +332,8 @@ impl Results<'_> {
             };
             let looked_for = (what.key().to_owned(), value);
             let replayed = self.replay(load, [settings, &[looked_for]].concat())?;
-            let figures = Figures::of_run(&figures(&replayed.3), &self.args.goodput);
+            let (_, summary) = &replayed.3;
+            let figures = Figures::of_run(summary, &self.args.goodput);
             match figures.goodput_share >= Some(self.args.goodput_share) {
                 true => (kept, found) = (at, Some(replayed)),
                 false => missed = at,

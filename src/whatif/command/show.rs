@@ -8,6 +8,7 @@ use super::{Replayed, Results};
 use crate::experiment::plan::grid;
 use crate::report::figures::figures;
 use crate::report::grid::Grid;
+use crate::report::load::Summary;
 use crate::report::reader::Run;
 use crate::report::render;
 use crate::units::round_to_four_digits;
@@ -95,9 +96,8 @@ impl Results<'_> {
     }
 
     /// Adds the row of a run to the table. Returns its figures.
-    fn add_line(&mut self, name: String, run: &Run) -> Figures {
-        let of_run = figures(run);
-        let figures = Figures::of_run(&of_run, &self.args.goodput);
+    fn add_line(&mut self, name: String, of_run: &Summary) -> Figures {
+        let figures = Figures::of_run(of_run, &self.args.goodput);
         let line = render::line_of(name, &of_run.all, &of_run.run).into_iter();
         let share = figures.goodput_share.map(percent);
         self.lines.push(line.chain(share).collect());
@@ -106,7 +106,7 @@ impl Results<'_> {
 
     /// Adds a load as it was measured.
     pub fn add_measured(&mut self, run: Run, load: &Load, notes: Vec<String>) {
-        let measured = self.add_line(format!("measured: {}", run.marked_name()), &run);
+        let measured = self.add_line(format!("measured: {}", run.marked_name()), &figures(&run));
         self.loads.push(json!({
             "name": load.name,
             "mark": run.mark(),
@@ -121,8 +121,12 @@ impl Results<'_> {
     }
 
     /// Adds a prediction.
-    pub fn add(&mut self, load: &Load, (settings, servers, predicted, mut run): Replayed) {
-        let figures = self.add_line(run.name.clone(), &run);
+    pub fn add(
+        &mut self,
+        load: &Load,
+        (settings, servers, predicted, (mut run, summary)): Replayed,
+    ) {
+        let figures = self.add_line(run.name.clone(), &summary);
         let errors = by_name(self.fit.expected_errors(&servers, load, &figures));
         let label = self.label(&settings, load);
         let error = |figure| percent(errors[figure]);
