@@ -5,13 +5,12 @@
 
 mod cause;
 mod limits;
-mod sweep;
 
 pub use cause::{ByCause, Cause};
 pub use limits::Limits;
 
 use super::Interval;
-use sweep::{Piece, Sweep};
+use limits::{Piece, Sweep};
 
 /// A sequence at a server. Times are nanoseconds on any one clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
