@@ -2,14 +2,13 @@
 //!
 //! Pure functions that know nothing of requests.
 
-mod bootstrap;
 mod concurrency;
+pub mod confidence;
 mod histogram;
-pub mod interval;
 pub mod waits;
 
-pub use bootstrap::{PairedDifference, Statistic, paired_difference};
 pub use concurrency::{Concurrency, Interval, Window};
+pub use confidence::{PairedDifference, Statistic, paired_difference};
 pub use histogram::Histogram;
 
 /// The summary of a sample, in the unit of the sample.

@@ -10,7 +10,6 @@ use crate::request::{COLUMNS, ClockOf, Column, ColumnId, Relation, Row, Unit};
 pub mod cells;
 pub mod join;
 pub mod parquet;
-pub mod rotated;
 pub mod rows;
 mod store;
 pub mod window;

@@ -24,7 +24,6 @@ use crate::request::ColumnId;
 use crate::request::csv::Base;
 use crate::table::Table;
 use crate::table::parquet::Source;
-use crate::table::rotated;
 use crate::table::rows::{self, ReadStats, SKIPPED_COLUMNS};
 use crate::table::window::Window;
 
@@ -149,7 +148,7 @@ pub fn inputs(given: &[PathBuf]) -> Vec<PathBuf> {
 /// The given runs, without their rows, and the last given experiment.
 fn find_runs(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Error> {
     let (mut last, mut runs) = (None, Vec::new());
-    for path in &rotated::without_duplicates(given) {
+    for path in &rows::without_duplicates(given) {
         let experiment: Option<ExperimentFile> = json(&path.join(EXPERIMENT))?;
         let Some(experiment) = experiment else {
             runs.push(run_of(path)?);
@@ -192,7 +191,7 @@ fn read_run(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
         return Ok(Some(Run {
             dir: path.parent().unwrap_or(Path::new("")).to_owned(),
             name: name_of(path),
-            files: rotated::with_rotated(path).map_err(error)?,
+            files: rows::with_rotated(path).map_err(error)?,
             ..Run::default()
         }));
     }

@@ -5,13 +5,12 @@
 
 mod cause;
 mod limits;
-mod sweep;
 
 pub use cause::{ByCause, Cause};
 pub use limits::Limits;
 
 use super::Interval;
-use sweep::{Piece, Sweep};
+use limits::{Piece, Sweep};
 
 /// A sequence at a server. Times are nanoseconds on any one clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,18 +55,27 @@ pub struct Waits {
     pub limits: Limits,
     /// Seconds of waiting that are attributed to no stay: none ran, or unknown requests occupied the server.
     pub unattributed_s: f64,
-    /// Prefix sums at the end of each piece, in order of time: the waiting of a stay is the difference of two.
-    sums: Vec<Sums>,
+    /// By cause, the stretches in which all that waited had it, in order of time: few for each piece, of which a run has millions.
+    causes: [Vec<Stretch>; Cause::ALL.len()],
+    /// Prefix sums at the end of each piece, in order of time: what a stay held up is the difference of two.
+    held: Vec<Held>,
 }
 
-/// Waiting from the beginning up to a time.
+/// A time in which all waiting has the same cause.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    from: i64,
+    to: i64,
+    /// Nanoseconds of this cause before it, of a stay that waited whenever any did.
+    before: i64,
+}
+
+/// The waiting from the beginning up to a time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct Held {
     at: i64,
-    /// Nanoseconds by cause, of a stay that waited whenever any did.
-    causes: ByCause,
     /// Seconds for which a stay that always ran held up a single other that always waited, and all others.
-    held: [f64; 2],
+    seconds: [f64; 2],
 }
 
 /// Prefill is the cause if some prefill was under way for at least this share of the time.
@@ -103,6 +111,13 @@ impl Stay {
     }
 }
 
+impl Stretch {
+    /// Nanoseconds of its cause up to a time that is not before it.
+    fn until(&self, at: i64) -> i64 {
+        self.before + (at.min(self.to) - self.from)
+    }
+}
+
 impl Waits {
     /// Attributes the waiting of all stays at a server.
     pub fn of(stays: &[Stay], known: &ServerFacts) -> Waits {
@@ -116,45 +131,58 @@ impl Waits {
             batch,
             known,
         };
-        let causes = judge.causes(&sweep.pieces);
-        let (mut unattributed_s, mut sums) = (0.0, Sums::default());
-        let attribute = |(piece, cause): (&Piece, Cause)| {
+        let mut waits = Waits::default();
+        let mut seconds_held = [0.0; 2];
+        for (piece, cause) in sweep.pieces.iter().zip(judge.causes(&sweep.pieces)) {
+            let stretches = &mut waits.causes[cause as usize];
+            match stretches.last_mut() {
+                Some(last) if last.to == piece.from => last.to = piece.to,
+                last => {
+                    let before = last.map_or(0, |last| last.until(last.to));
+                    let (from, to) = (piece.from, piece.to);
+                    stretches.push(Stretch { from, to, before });
+                }
+            }
             let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
-            sums.at = piece.to;
-            sums.causes.add(cause, piece.to - piece.from);
             let by_unknown = matches!(cause, Cause::NotSeen | Cause::Down)
                 || cause == Cause::Unknown && Interval::any_contains(&known.untimed, piece.from);
             if piece.running == 0 || by_unknown {
-                unattributed_s += seconds(piece) * waiting;
+                waits.unattributed_s += seconds(piece) * waiting;
             } else {
                 let each = seconds(piece) / running;
-                sums.held = [sums.held[0] + each, sums.held[1] + each * waiting];
+                seconds_held[0] += each;
+                seconds_held[1] += each * waiting;
             }
-            sums
-        };
-        let sums = sweep.pieces.iter().zip(causes).map(attribute).collect();
-        Waits {
-            limits,
-            unattributed_s,
-            sums,
+            let (at, seconds) = (piece.to, seconds_held);
+            waits.held.push(Held { at, seconds });
         }
+        waits.limits = limits;
+        waits
     }
 
     /// The causes of the whole wait of a stay.
     pub fn causes(&self, stay: &Stay) -> ByCause {
-        self.between(stay.queued, stay.started).causes
+        let mut causes = ByCause::default();
+        for (cause, stretches) in Cause::ALL.into_iter().zip(&self.causes) {
+            let until = |at: i64| {
+                let later = stretches.partition_point(|stretch| stretch.from < at);
+                stretches[..later].last().map_or(0, |last| last.until(at))
+            };
+            causes.add(cause, (until(stay.started) - until(stay.queued)).max(0));
+        }
+        causes
     }
 
     /// The seconds for which a stay held up others.
     pub fn held_up(&self, stay: &Stay) -> f64 {
-        self.between(stay.started, stay.ended).held[1]
+        self.held_between(stay.started, stay.ended)[1]
     }
 
     /// The `max` stays that held up another longest: their indices, and the seconds of its wait, the longest first.
     pub fn holders(&self, stays: &[Stay], waited: &Stay, max: usize) -> Vec<(usize, f64)> {
         let held = |stay: &Stay| {
             let from = stay.started.max(waited.queued);
-            self.between(from, stay.ended.min(waited.started)).held[0]
+            self.held_between(from, stay.ended.min(waited.started))[0]
         };
         let mut all: Vec<(usize, f64)> = stays.iter().map(held).enumerate().collect();
         all.retain(|(_, seconds)| *seconds > 0.0);
@@ -163,21 +191,17 @@ impl Waits {
         all
     }
 
-    /// The waiting between two times at which a stay changed; none if the second is no later.
-    fn between(&self, from: i64, to: i64) -> Sums {
+    /// The seconds of [`Held`] between two times at which a stay changed; none if the second is no later.
+    fn held_between(&self, from: i64, to: i64) -> [f64; 2] {
         let until = |at: i64| {
-            let later = self.sums.partition_point(|sums| sums.at <= at);
-            self.sums[..later].last().copied().unwrap_or_default()
+            let later = self.held.partition_point(|held| held.at <= at);
+            self.held[..later].last().copied().unwrap_or_default()
         };
         if to <= from {
-            return Sums::default();
+            return [0.0; 2];
         }
-        let (before, after) = (until(from), until(to));
-        Sums {
-            at: to,
-            causes: after.causes.minus(&before.causes),
-            held: [0, 1].map(|which: usize| after.held[which] - before.held[which]),
-        }
+        let (before, after) = (until(from).seconds, until(to).seconds);
+        [after[0] - before[0], after[1] - before[1]]
     }
 }
 

@@ -14,13 +14,14 @@ pub enum Store {
     Texts(Texts),
 }
 
-/// Columns whose texts differ in every row: the request's id, and others.
-pub(super) const IDS: [ColumnId; 5] = [
+/// Columns whose texts differ in every row, or nearly: the request's id, and others.
+pub(super) const IDS: [ColumnId; 6] = [
     ColumnId::req_id,
     ColumnId::trace_id,
     ColumnId::engine_id,
     ColumnId::span_id,
     ColumnId::parent_span_id,
+    ColumnId::bootstrap_room,
 ];
 
 /// A column of numbers, in `narrow` as long as all fit into 32 bits, else in `wide`. The minimum of the type is an empty cell.
@@ -33,7 +34,7 @@ pub struct Numbers {
 /// An empty cell of numbers.
 const EMPTY: i64 = i64::MIN;
 
-/// A column of texts, dictionary encoded. The texts of [`IDS`] are not looked up in the dictionary, as all differ.
+/// A column of texts, dictionary encoded. The texts of [`IDS`] are not looked up in the dictionary, as nearly all differ.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
     /// All distinct texts, one after the other.

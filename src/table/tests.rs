@@ -232,3 +232,15 @@ fn hops_that_held_requests_are_added_from_the_fronts_rows() {
     let workers = [0, 1, 2, 3].map(|row| table.text(ColumnId::worker, row));
     assert_eq!(workers, ["server-1", "", "", "server-3"]);
 }
+
+#[test]
+fn ids_that_no_report_uses_are_read_only_for_files() {
+    let text = "req_id,arrival_time,outcome,trace_id,bootstrap_room\nx-1,1,ok,t,7\n";
+    let files = Files::new();
+    let path = files.with("requests.csv", text);
+    let ids = [ColumnId::trace_id, ColumnId::bootstrap_room];
+    let read = Table::read(&path).unwrap();
+    assert_eq!(ids.map(|id| read.has(id)), [false; 2]);
+    let (whole, _) = rows::read(&[path], None, &[]).unwrap();
+    assert_eq!(ids.map(|id| whole.text(id, 0)), ["t", "7"]);
+}

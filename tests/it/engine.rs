@@ -3,7 +3,6 @@
 mod assembly;
 mod forward;
 mod join;
-mod otlp;
 mod receiver;
 
 use std::net::SocketAddr;

@@ -17,11 +17,10 @@ use crate::support::docs::{assert_file, has_table, markdown};
 use crate::support::files;
 use crate::support::generator::flags;
 
-mod columns;
+mod pages;
 mod source;
-mod words;
 
-use columns::{code, columns_markdown, moments_markdown, outcomes_markdown, stages_markdown};
+use pages::{code, columns_markdown, moments_markdown, outcomes_markdown, stages_markdown};
 use source::{Source, sources, uses};
 
 /// `config.toml` as the tables of keys make it: what its head says, and each key with its default, or an example.

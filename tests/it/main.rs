@@ -9,7 +9,6 @@
 
 mod accuracy;
 mod allocations;
-mod apis;
 mod cli;
 mod dashboards;
 mod demo;
@@ -30,7 +29,6 @@ mod report;
 mod router;
 mod sim;
 mod support;
-mod terminal;
 mod tokens;
 mod traffic;
 mod whatif;

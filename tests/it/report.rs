@@ -2,8 +2,6 @@
 
 mod command;
 mod golden;
-mod made;
-mod outputs;
 
 use std::net::SocketAddr;
 

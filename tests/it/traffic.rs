@@ -23,13 +23,9 @@ use crate::support::{proxy, recordings};
 mod client;
 mod command;
 mod data;
-mod front;
 mod open_loop;
 mod pinned;
-mod secret;
-mod talk;
 mod tls;
-mod verdict;
 
 const BROKEN: &[u8] = b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n";
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::clock::seconds;
 use crate::request::{COLUMNS, Column, ColumnId, Outcome, Scope, Unit};
 use crate::stats::Summary;
-use crate::stats::interval::{Intervals, intervals};
+use crate::stats::confidence::{Intervals, intervals};
 use crate::table::Table;
 
 use super::counts::{Request, outcome_of};

@@ -161,6 +161,17 @@ fn each_limit_is_recognized_with_and_without_files_that_name_it() {
     }
 }
 
+/// A run of a million requests has millions of pieces.
+#[test]
+fn little_is_kept_of_a_piece() {
+    for (_, load) in loads() {
+        let waits = Waits::of(&simulated(load, 0), &ServerFacts::default());
+        let stretches: usize = waits.causes.iter().map(Vec::len).sum();
+        let bytes = size_of_val(&*waits.held) + stretches * size_of::<Stretch>();
+        assert!(bytes <= 48 * waits.held.len(), "{load:?}: {bytes}");
+    }
+}
+
 /// If neither the pool nor its usage is known, a pool that filled up is found, or the cause is unknown: not other requests or the slots.
 #[test]
 fn an_unknown_full_pool_is_not_blamed_on_others() {

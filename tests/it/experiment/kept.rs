@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use queuescope::report::files::RunState;
 
-use super::started::{Planned, end, until};
+use super::{Planned, end, until};
 use crate::support::generator::flags;
 use crate::support::process::{lines_of, queuescope, run};
 use crate::support::wire::PATIENCE;

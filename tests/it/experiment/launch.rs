@@ -16,9 +16,7 @@ use queuescope::experiment::launch::{
 use queuescope::report::files::FaultRow;
 use queuescope::request::ColumnId;
 
-use super::deployed::{
-    assert_nothing_is_left, hosts, left, routed, running, send, spec, started, words,
-};
+use super::{assert_nothing_is_left, hosts, left, routed, running, send, spec, started, words};
 use crate::support::assert_says;
 use crate::support::generator::sim;
 use crate::support::process::{PROGRAM, queuescope};

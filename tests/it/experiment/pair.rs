@@ -13,8 +13,8 @@ use queuescope::report::reader;
 use queuescope::report::runs::RunReport;
 use tokio::time::{sleep, timeout};
 
-use super::deployed::{routed, started, words};
-use super::started::Planned;
+use super::Planned;
+use super::{routed, started, words};
 use crate::pair::parts;
 use crate::support::collector::{Collector, Span};
 use crate::support::process::PROGRAM;

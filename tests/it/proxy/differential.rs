@@ -4,17 +4,20 @@
 //! A table of known framing and smuggling cases, and random ones from a fixed seed. `DIFFERENTIAL=10000 cargo test
 //! differential` runs that many random ones of each version of HTTP, as `scripts/test.sh` does; without it there are few.
 
+mod cases;
+
+use async_trait::async_trait;
+use pingora::apps::{HttpServerOptions, ServerApp};
+use pingora::protocols::l4::stream::Stream;
+use pingora::proxy::{HttpProxy, ProxyHttp, Session};
+use pingora::server::configuration::ServerConf;
+use pingora::upstreams::peer::HttpPeer;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use tokio::sync::watch;
 
+use self::cases::{Case, LAST, answer, known, random, random_http2, table};
 use super::*;
-
-use self::cases::{Case, LAST, known, random, random_http2};
-use self::server::Message;
-
-mod bare;
-mod cases;
-mod server;
 
 /// What became of a case.
 #[derive(Debug, PartialEq)]
@@ -119,10 +122,10 @@ fn comparable(mut outcome: Outcome) -> Outcome {
 
 impl Pair {
     async fn new() -> Pair {
-        let (our_server, bare_server) = (server::start().await, server::start().await);
+        let (our_server, bare_server) = (server_of_answers().await, server_of_answers().await);
         Pair {
             ours: Front::start(our_server.addr).await,
-            bare: bare::start(bare_server.addr).await,
+            bare: bare_proxy(bare_server.addr).await,
             our_server,
             bare_server,
         }
@@ -206,4 +209,152 @@ async fn random_requests_of_http_1_are_as_through_pingora() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_requests_of_http_2_are_as_through_pingora() {
     check_random(200, random_http2).await;
+}
+
+/// A message, its framing taken off.
+#[derive(Debug, PartialEq)]
+struct Message {
+    /// The first line.
+    line: String,
+    /// Names in lower case and values, by name.
+    fields: Vec<(String, String)>,
+    /// As it is shown; nothing of one that was cut.
+    body: String,
+    /// It came to the end of its framing.
+    whole: bool,
+}
+
+/// Gives each request the answer that it asks for.
+async fn server_of_answers() -> Upstream {
+    Upstream::start(|_, request| {
+        let asked = request.header("x-answer").and_then(|n| n.parse().ok());
+        let (answer, closes) = answer(asked.unwrap_or(0) % table("answers").len());
+        let answer = match request.head.starts_with("HEAD ") {
+            true => without_body(answer),
+            false => answer,
+        };
+        let then = closes.then_some(Step::Close);
+        let sends = [Step::Send(answer.into())].into_iter();
+        sends.chain(then).collect()
+    })
+    .await
+}
+
+/// An answer to a HEAD: up to the end of the head that this server marks as the last.
+fn without_body(answer: &str) -> &str {
+    let last = answer.find("x-server").unwrap_or(0);
+    let end = answer[last..].find("\r\n\r\n");
+    &answer[..end.map_or(answer.len(), |end| last + end + 4)]
+}
+
+impl Message {
+    fn of(head: &str, body: &[u8], whole: bool) -> Message {
+        let mut lines = head.trim_end_matches("\r\n").split("\r\n");
+        let line = lines.next().unwrap().to_owned();
+        let fields = lines.map(|line| line.split_once(':').unwrap_or((line, "")));
+        let fields = fields.map(|(k, v)| (k.to_ascii_lowercase(), v.trim().to_owned()));
+        let mut fields: Vec<_> = fields.collect();
+        fields.sort();
+        let body = if whole { body } else { &[] };
+        Message {
+            line,
+            fields,
+            body: body.escape_ascii().to_string(),
+            whole,
+        }
+    }
+
+    /// What stands for any refusal of a proxy's own.
+    fn refusal(status: u16) -> Message {
+        Message::of(&format!("HTTP/1.1 {status} refused"), b"", true)
+    }
+
+    fn of_request(seen: &Seen) -> Message {
+        Message::of(&seen.head, &seen.body, seen.whole)
+    }
+
+    fn of_http2(answer: Answer) -> Message {
+        let mut head = format!("HTTP/2 {}", answer.status);
+        for (name, value) in &answer.headers {
+            head += &format!("\r\n{name}: {}", String::from_utf8_lossy(value.as_bytes()));
+        }
+        Message::of(&head, &answer.body, answer.broken.is_none())
+    }
+
+    /// All responses of a connection that closed then; the first one may be to a HEAD.
+    fn all(bytes: &[u8], mut is_to_head: bool) -> Vec<Message> {
+        let mut reader = Reader::default().next(is_to_head);
+        reader.feed(bytes);
+        let mut all = Vec::new();
+        while let Some(head) = &reader.head {
+            let whole = reader.is_whole(0);
+            let message = Message::of(head, &reader.body, whole);
+            let is_interim = message.status() / 100 == 1 && message.status() != 101;
+            all.push(message);
+            if !whole {
+                break;
+            }
+            is_to_head &= is_interim;
+            reader = reader.next(is_to_head);
+        }
+        all
+    }
+
+    /// Of a response; 0 of a request.
+    fn status(&self) -> u16 {
+        let rest = self.line.strip_prefix("HTTP/");
+        let status = rest.and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+        status.unwrap_or(0)
+    }
+
+    /// Whether it stands for a refusal of a proxy's own.
+    fn is_refusal(&self) -> bool {
+        self.line.ends_with(" refused")
+    }
+
+    /// Whether the server said it, and not a proxy.
+    fn is_servers(&self) -> bool {
+        self.fields.iter().any(|(name, _)| name == "x-server")
+    }
+}
+
+struct To(SocketAddr);
+
+#[async_trait]
+impl ProxyHttp for To {
+    type CTX = ();
+
+    fn new_ctx(&self) {}
+
+    async fn upstream_peer(
+        &self,
+        session: &mut Session,
+        (): &mut (),
+    ) -> pingora::Result<Box<HttpPeer>> {
+        session.as_downstream_mut().set_pipelining_enabled(true);
+        Ok(Box::new(HttpPeer::new(self.0, false, String::new())))
+    }
+}
+
+/// Pingora's proxy with no hooks. It listens until it is dropped.
+async fn bare_proxy(upstream: SocketAddr) -> Listening {
+    let conf = ServerConf {
+        ca_file: Some("/dev/null".into()),
+        ..ServerConf::default()
+    };
+    let mut proxy = HttpProxy::new(To(upstream), Arc::new(conf));
+    let mut options = HttpServerOptions::default();
+    options.h2c = true;
+    proxy.server_options = Some(options);
+    proxy.handle_init_modules();
+    let proxy = Arc::new(proxy);
+    Listening::start(move |_, stream| {
+        let proxy = proxy.clone();
+        async move {
+            let (_stop, shutdown) = watch::channel(false);
+            let stream = Box::new(Stream::from(stream));
+            proxy.process_new(stream, &shutdown).await;
+        }
+    })
+    .await
 }

@@ -1,7 +1,10 @@
-//! Clients that leave where nothing of theirs is being read or written.
+//! Clients that leave where nothing of theirs is being read or written, or after they sent more than their request before it is answered:
+//! they are still seen to leave, and what they sent has its turn.
 
 use socket2::{Domain, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::tls::{connect, secure};
 use super::*;
 
 /// A listener whose queue is full: it answers no further connection.
@@ -121,4 +124,151 @@ async fn the_answer_of_a_server_that_reads_no_more_is_passed_on() {
         drop(client);
         assert_outcome(&front.only_row().await, "client_error", "413");
     }
+}
+
+const PIPELINED: &[u8] = b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n";
+
+/// What a client sends beyond its request: little, and more than is kept, which the proxy's kernel holds.
+fn extras() -> Vec<Vec<u8>> {
+    vec![
+        b"\n".to_vec(),
+        b"\r\n".to_vec(),
+        PIPELINED.to_vec(),
+        post("/generate", "", &vec![b'x'; 100_000]),
+    ]
+}
+
+/// A request of this client, and more bytes once it has reached the upstream.
+async fn asks<S>(client: &mut Client<S>, upstream: &Upstream, streams: bool, extra: &[u8])
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let before = upstream.seen().len();
+    client.post("/generate", "", b"{\"stream\":true}").await;
+    until("the request", || upstream.seen().len() > before).await;
+    if streams {
+        let head = client.read_until(|reader| reader.head.is_some()).await;
+        assert_eq!(head.status(), 200);
+    }
+    client.send(extra).await;
+}
+
+/// A server that says nothing, or only a head.
+async fn silent(streams: bool) -> Upstream {
+    let head = streams.then(|| Step::Send(stream_head()));
+    Upstream::playing(head.into_iter().chain([Step::Silence]).collect()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sent_more_is_seen_to_leave() {
+    for (streams, is_hop) in [(false, false), (true, false), (true, true)] {
+        let upstream = silent(streams).await;
+        let front = match is_hop {
+            true => Front::hop(upstream.addr).await,
+            // Those that have left make room.
+            false => Front::keyed(&[upstream.addr], "max_connections = 2").await,
+        };
+        for extra in extras() {
+            for resets in [false, true] {
+                let gone = upstream.gone();
+                let mut client = front.client().await;
+                asks(&mut client, &upstream, streams, &extra).await;
+                if resets {
+                    client.reset();
+                } else {
+                    drop(client);
+                }
+                until("the upstream let go", || upstream.gone() > gone).await;
+            }
+        }
+        front.all_end(8, "client_abort", "client").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_under_tls_that_leaves_with_bytes_ahead_is_seen_too() {
+    let upstream = silent(true).await;
+    let (certificate, front) = secure(upstream.addr).await;
+    for (turn, extra) in extras().into_iter().enumerate() {
+        let mut client = connect(front.addr(), &certificate.der).await;
+        asks(&mut client, &upstream, true, &extra).await;
+        drop(client);
+        until("the upstream let go", || upstream.gone() > turn).await;
+    }
+    front.all_end(4, "client_abort", "client").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
+    let upstream = silent(true).await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.asked("/generate", "", b"{}").await;
+    until("the request", || upstream.seen().len() == 1).await;
+    let more = vec![b'x'; 64 << 20];
+    assert!(
+        client.send_until_still(&more).await < more.len(),
+        "all is read"
+    );
+    client.reset();
+    until("the upstream let go", || upstream.gone() == 1).await;
+    assert_outcome(&front.only_row().await, "client_abort", "client");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgraded_connection_goes_both_ways() {
+    const REPEATS: usize = 150_000;
+    let switch =
+        "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
+    // After the switch it says what it was told, many times.
+    let upstream = Upstream::start(|turn, said| match turn {
+        0 => vec![Step::Send(switch.into())],
+        _ => vec![Step::Send(said.body.repeat(REPEATS))],
+    })
+    .await;
+    // What goes that way is no body: its limits are not held, nor one on all stalls together.
+    let keys =
+        "request_body_max_bytes = 8\nclient_read_timeout_s = 0.2\nclient_stall_timeout_s = 3";
+    let front = Front::keyed(&[upstream.addr], keys).await;
+    let ask = "GET /ws HTTP/1.1\r\nhost: h\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
+    let mut client = Client::with_buffer(front.addr(), 65_536).await;
+    client.send(ask).await;
+    let head = client.read_until(|reader| reader.head.is_some()).await;
+    assert_eq!(head.status(), 101);
+    for word in ["ping 1", "ping 2", "ping 3", "ping 4", "ping 5", "ping 6"] {
+        let word = word.as_bytes();
+        client.post("/of/the/tunnel", "", word).await;
+        // It may be silent for long, and read nothing.
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let mut echo = vec![0; word.len() * REPEATS];
+        let echoed = tokio::time::timeout(PATIENCE, client.stream.read_exact(&mut echo));
+        echoed.await.unwrap().unwrap();
+        assert!(echo == word.repeat(REPEATS));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_sent_ahead_have_their_turn() {
+    let upstream = Upstream::start(|turn, request| {
+        let length = request.body.len();
+        vec![Step::Send(json_response(&format!("[{turn},{length}]")))]
+    })
+    .await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    let body = |length: usize| vec![b'x'; length];
+    let all = [
+        post("/generate", "", &body(3)),
+        post("/generate", "", &body(70_000)),
+        post_chunked("/generate", &body(3_000_000), 77_777),
+        post("/generate", "connection: close\r\n", &body(5)),
+    ];
+    let all = all.concat();
+    let (mut reads, mut writes) = client.stream.split();
+    let mut answers = String::new();
+    let (sent, read) = tokio::join!(writes.write_all(&all), reads.read_to_string(&mut answers));
+    sent.unwrap();
+    read.unwrap();
+    let order = ["[0,3]", "[1,70000]", "[2,3000000]", "[3,5]"].map(|answer| answers.find(answer));
+    assert!(order.is_sorted() && order[0].is_some(), "{answers}");
+    front.all_end(4, "ok", "").await;
 }

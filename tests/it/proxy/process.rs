@@ -1,11 +1,16 @@
-//! A proxy as a process on a machine: what it says, stray signals, and the limits that the system sets.
+//! A proxy as a process on a machine: what it says, also of what is wrong, stray signals, the limits that the system sets, and its end;
+//! `queuescope check`, and the help, as their users see them.
 
+use std::fmt::Write;
+use std::net::TcpListener;
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
+use super::restart::stream;
 use super::*;
+use crate::support::process::run;
 
 /// All lines that a process still says, to its end.
 async fn last_lines(process: &mut Process) -> Vec<String> {
@@ -202,4 +207,171 @@ async fn stray_signals_end_no_process_and_every_process_may_have_many_files() {
     let traffic = other(&["traffic", "--base-url", &url, "--output-dir", &dir]);
     until("it sends", || !silent.seen().is_empty()).await;
     assert_hardy(traffic).await;
+}
+
+/// What a command line says, in a folder of its own that holds this config.
+fn said(config: &str, line: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("c.toml"), config).unwrap();
+    let mut command = queuescope(&line.split_whitespace().collect::<Vec<_>>());
+    command.current_dir(folder.path());
+    let done = run(command);
+    assert!(!done.err.contains("panicked") && !done.err.contains("HIDE"));
+    format!("exit {}\n{}{}", done.code.unwrap(), done.out, done.err)
+}
+
+/// Holds a file of cases to what is said; `UPDATE_DOCS` writes it anew.
+fn golden(file: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut cases = text.split("\n## ");
+    let mut now = cases.next().unwrap().to_owned();
+    for case in cases {
+        let (case, rest) = case.split_once("\n$ queuescope ").unwrap();
+        let (_, config) = case.split_once('\n').unwrap_or_default();
+        let (line, _) = rest.split_once('\n').unwrap();
+        let said = said(&format!("{config}\n"), line);
+        write!(now, "\n## {case}\n$ queuescope {line}\n{said}").unwrap();
+    }
+    assert_file(file, &now);
+}
+
+#[test]
+fn configs_right_and_wrong_are_told_as_ever() {
+    golden("tests/data/config/check.txt");
+}
+
+#[test]
+fn the_help_is_as_ever() {
+    golden("tests/data/config/help.txt");
+}
+
+#[test]
+fn completions_and_man_pages_come_of_the_same_definitions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let said = said("", &format!("completions {shell}"));
+        assert!(said.starts_with("exit 0"), "{said}");
+        assert_says(&said, "upstream-idle-timeout-s");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let done = run(queuescope(&["man", folder.path().to_str().unwrap()]));
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    let page = std::fs::read_to_string(folder.path().join("queuescope-proxy.1")).unwrap();
+    assert_says(&page, "Where clients connect");
+    let new = folder.path().join("new/man1");
+    let done = run(queuescope(&["man", new.to_str().unwrap()]));
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    assert!(new.join("queuescope-proxy.1").is_file());
+    let absent = run(queuescope(&["man", "/dev/null/man1"]));
+    let why = "error: /dev/null/man1: Not a directory (os error 20)\n";
+    assert_eq!((absent.code, absent.err.as_str()), (Some(1), why));
+}
+
+/// Runs `queuescope proxy`, and gives its exit code and what it says but for news.
+fn proxy_says(args: &[&str]) -> (i32, String) {
+    let command = queuescope(&[&["proxy"], args].concat());
+    let Done { code, out, err } = run(command);
+    assert!(out.is_empty());
+    let is_news = |line: &&str| line.starts_with('[') && line.contains(" INFO ");
+    let lines: Vec<&str> = err.lines().filter(|line| !is_news(line)).collect();
+    (code.unwrap(), lines.join("\n"))
+}
+
+/// What stops a start names the place, the value and what would be right.
+#[test]
+fn what_only_a_start_can_find_is_told_in_one_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let (up, free, nowhere) = ("127.0.0.1:1", "127.0.0.1:0", "no-such-host.invalid:1");
+    let worker = format!("w0={addr}={up}");
+    let start = |upstream: &str, listen: &str, admin: &str, more: &[&str]| {
+        let args = ["--upstream", upstream, "--listen", listen, "--admin", admin];
+        proxy_says(&[&args, more].concat())
+    };
+    for ((code, said), pieces) in [
+        (start(up, &addr, free, &[]), ["listen", &addr, "in use"]),
+        (start(up, free, &addr, &[]), ["admin", &addr, "in use"]),
+        (
+            start(up, free, free, &["--worker", &worker]),
+            ["worker w0", &addr, "in use"],
+        ),
+        (start(nowhere, free, free, &[]), ["upstream", nowhere, ""]),
+    ] {
+        assert_eq!((code, said.trim_end().lines().count()), (1, 1), "{said}");
+        assert!(!said.contains("panicked") && !said.contains("backtrace"));
+        for piece in pieces {
+            assert_says(&said, piece);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_lets_streams_finish_and_ends_with_the_last() {
+    let gate = Gate::new();
+    let upstream = gated(&gate).await;
+    let mut process = Process::start(upstream.addr, &["--drain-timeout-s", "3600"]);
+    assert_eq!(process.ready().await, 200);
+    let mut idle = Client::connect(process.front).await;
+    let mut kept = Client::connect(process.front).await;
+    let answer = kept.ask("/generate", "", b"{}").await;
+    assert_eq!(answer.header("connection").unwrap(), "keep-alive");
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(stream(process.front).await);
+    }
+    process.signal(Signal::SIGTERM);
+    process.says("draining");
+    // A connection that has served has one more request.
+    let last = kept.ask("/generate", "", b"{}").await;
+    assert!(last.whole);
+    assert_eq!(last.header("connection").unwrap(), "close");
+    assert_eq!(process.ready().await, 503);
+    // No new connections, and idle ones go; the process stays for the streams.
+    // Refused once is enough: the port is free then, and another test may take it.
+    let addr = process.front;
+    let refuses = || std::net::TcpStream::connect(addr).is_err();
+    until("the listener closes", refuses).await;
+    assert!(idle.is_closed().await);
+    assert!(process.child.try_wait().unwrap().is_none());
+    gate.open();
+    for client in &mut clients {
+        let rest = client.read_to_close().await;
+        let end = b"data: [DONE]\n\n\r\n0\r\n\r\n";
+        assert!(rest.ends_with(end), "{}", rest.escape_ascii());
+    }
+    assert!(process.exit().await.success());
+    let rows = rows(&process.records());
+    assert_eq!(rows.len(), 5);
+    rows.iter().for_each(|row| assert_outcome(row, "ok", ""));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_and_the_drain_timeout_end_what_does_not_end_with_all_records() {
+    let both = [Signal::SIGINT, Signal::SIGTERM];
+    for (timeout, signals) in [("3600", &both[..]), ("0.3", &both[1..])] {
+        let upstream = gated(&Gate::new()).await;
+        let mut process = Process::start(upstream.addr, &["--drain-timeout-s", timeout]);
+        let mut client = stream(process.front).await;
+        process.signal(signals[0]);
+        process.says("draining");
+        signals[1..].iter().for_each(|again| process.signal(*again));
+        assert!(process.exit().await.success());
+        client.read_to_close().await;
+        let rows = rows(&process.records());
+        assert_eq!(rows.len(), 1);
+        assert_outcome(&rows[0], "proxy_error", "shut down");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_head_does_not_hold_up_the_end() {
+    let (_upstream, front) = answering("drain_timeout_s = 3600.0").await;
+    let mut first = front.sent("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
+    let mut later = front.client().await;
+    assert_eq!(later.ask("/generate", "", b"{}").await.status(), 200);
+    later.send("POST /gen").await;
+    let drain = tokio::time::timeout(PATIENCE, front.proxy.drain());
+    drain.await.expect("it ends long before drain_timeout_s");
+    assert!(first.is_closed().await && later.is_closed().await);
+    assert_eq!(front.rows().await.len(), 1);
 }

@@ -1,7 +1,12 @@
-//! `queuescope report`: runs as the generator left them, finished or killed; shards.
+//! `queuescope report`: runs as the generator left them, finished or killed; shards. Nothing is destroyed that it reads, or that is
+//! another's.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use serde_json::Value;
@@ -9,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::support::assert_says;
 use crate::support::generator::{self, flags};
-use crate::support::process::{Done, queuescope, run_aside};
+use crate::support::process::{Done, queuescope, run, run_aside};
 use crate::support::wire::until;
 
 /// Runs of traffic to a simulated server, in folders of their own.
@@ -148,4 +153,208 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     let done = runs.report(&["run"], &merge).await;
     done.assert_status(&[2]);
     assert_says(&done.err, "the shard did not come to its end");
+}
+
+const HEAD: &str = "req_id,success,host,arrival_time,total_latency,outcome\n";
+
+/// The ways to name an output.
+const OUTPUTS: [&str; 3] = ["--output", "--html", "--format parquet --output"];
+
+/// Rows of 30 requests, as a proxy writes them.
+fn rows() -> String {
+    let row = |number: u32| format!("x-{number},True,h:1,{}.5,0.1,ok\n", 1_795_000_000 + number);
+    HEAD.to_owned() + &(0..30).map(row).collect::<String>()
+}
+
+fn report(dir: &Path, args: &str) -> Done {
+    let mut command = queuescope(&["report"]);
+    command.args(flags(args)).current_dir(dir);
+    run(command)
+}
+
+/// A folder with these files, in folders of their own.
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    folder
+}
+
+/// It is refused in one line that holds `why`, and all of `dir` is as it was.
+fn refused(dir: &Path, args: &str, why: &str) {
+    let all = || {
+        let script = "find . -ls | sort; find . -type f -exec sha256sum {} + | sort";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(dir);
+        run(command).out
+    };
+    let before = all();
+    let done = report(dir, args);
+    done.assert_status(&[2]);
+    assert_says(&done.err, why);
+    assert_eq!(done.err.lines().count(), 1, "{}", done.err);
+    assert_eq!(before, all(), "{args:?} left another folder");
+}
+
+#[test]
+fn an_output_that_is_an_input_by_any_name_is_refused() {
+    let folder = folder(&[
+        ("r.csv", &rows()),
+        ("r.csv.20261120T144800Z", &rows()),
+        ("run/requests.csv", &rows()),
+        ("run/series.csv", "time,source,server,metric,value\n"),
+        ("run/summary.json", "{}"),
+    ]);
+    let dir = folder.path();
+    std::fs::hard_link(dir.join("r.csv"), dir.join("hard")).unwrap();
+    std::os::unix::fs::symlink("r.csv", dir.join("soft")).unwrap();
+    let same = "is the same file as ";
+    let names = format!(
+        "r.csv hard soft run/../r.csv r.csv.20261120T144800Z {}/r.csv",
+        dir.display()
+    );
+    for name in names.split(' ') {
+        for flags in OUTPUTS {
+            refused(dir, &format!("r.csv --force {flags} {name}"), same);
+        }
+    }
+    for name in ["requests.csv", "series.csv", "summary.json"] {
+        let args = format!("run --force --no-html --output run/{name}");
+        refused(dir, &args, same);
+    }
+    refused(dir, "r.csv --output x --html ./x", "two outputs");
+}
+
+#[test]
+fn what_is_anothers_is_replaced_by_force_alone_and_a_report_at_once() {
+    let folder = folder(&[("run/requests.csv", &rows()), ("mine", "my thesis")]);
+    let dir = folder.path();
+    std::fs::set_permissions(dir.join("mine"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    let why = "is no report that queuescope wrote";
+    for flags in OUTPUTS {
+        refused(dir, &format!("run {flags} mine"), why);
+    }
+    // The page that is written unasked as well.
+    std::fs::write(dir.join("run/report.html"), "<h1>mine</h1>").unwrap();
+    refused(dir, "run", why);
+    std::fs::remove_file(dir.join("run/report.html")).unwrap();
+    // A report in any form gives way to one in any other; only rows, which others may have made, do not.
+    for format in [
+        "text --force",
+        "json --html page",
+        "csv --html page",
+        "parquet",
+        "text --force",
+        "parquet",
+    ] {
+        let args = format!("run --output mine --format {format}");
+        report(dir, &args).assert_status(&[0]);
+        let mode = dir.join("mine").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+    }
+    refused(dir, "run --output mine", why);
+    // Nothing can be read: what was written before stays.
+    std::fs::write(dir.join("broken.csv"), "a,b\n").unwrap();
+    for format in ["text", "parquet"] {
+        let args = format!("broken.csv --output mine --force --format {format}");
+        refused(dir, &args, "no file of rows");
+    }
+    let names = std::fs::read_dir(dir).unwrap().count();
+    assert_eq!(names, 4, "nothing is left beside");
+}
+
+#[test]
+fn what_is_no_file_is_refused_at_once() {
+    let folder = folder(&[("run/requests.csv", &rows()), ("r.csv", &rows())]);
+    let dir = folder.path();
+    for name in ["pipe", "run/summary.json"] {
+        let made = Command::new("mkfifo").arg(dir.join(name)).status();
+        assert!(made.unwrap().success());
+    }
+    for args in [
+        "pipe",
+        "pipe --format parquet --output x",
+        "run",
+        "r.csv --output pipe",
+        "r.csv --html pipe --force",
+        "--join --output-dir new pipe r.csv",
+    ] {
+        refused(dir, args, "is a pipe; it must be a file");
+    }
+    refused(dir, "r.csv --output /dev/null", "is a device");
+    refused(dir, "/dev/null", "is a device");
+}
+
+#[test]
+fn what_is_asked_in_vain_leaves_no_folder() {
+    let folder = folder(&[("r.csv", &rows()), ("run/requests.csv", HEAD)]);
+    let dir = folder.path();
+    for (flag, why) in [
+        ("--merge", "--merge takes the folders of the shards"),
+        ("--join", "--join takes the front's file first"),
+    ] {
+        refused(dir, &format!("{flag} --output-dir out r.csv"), why);
+    }
+    let alone = report(dir, "r.csv --output-dir out");
+    alone.assert_refused("--merge|--join");
+    assert!(!dir.join("out").exists());
+    // A run of no request still is one.
+    assert_says(&report(dir, "run").out, "No request ended");
+}
+
+#[test]
+fn a_front_and_its_hops_are_joined_in_that_order_alone() {
+    let head = "req_id,arrival_time,outcome,status,seen_by\n";
+    let side = |side| format!("{head}x-1,1795000000.5,ok,200,{side}\n");
+    let files = [("front.csv", &*side("front")), ("hop.csv", &side("hop"))];
+    let folder = folder(&files);
+    let dir = folder.path();
+    let join = "--join --output-dir out";
+    let wrong = format!("{join} hop.csv front.csv");
+    refused(dir, &wrong, "takes the front's file first");
+    let done = report(dir, &format!("{join} front.csv hop.csv"));
+    done.assert_status(&[0]);
+    assert_says(
+        &done.out,
+        "note: 1 of 1 attempts joined to 1 of 1 requests\n",
+    );
+    assert!(dir.join("out/requests.csv").is_file());
+    let json = report(dir, "--join --output-dir json front.csv hop.csv --json");
+    assert!(serde_json::from_str::<serde_json::Value>(&json.out).is_ok());
+    assert_says(&json.err, "note: 1 of 1 attempts joined");
+}
+
+#[test]
+fn a_folder_called_as_a_formula_is_none_in_a_sheet() {
+    let name = "=cmd|' C calc'!A1";
+    let folder = folder(&[(&format!("{name}/requests.csv"), &rows())]);
+    let mut command = queuescope(&["report", name, "--format", "csv"]);
+    command.current_dir(folder.path());
+    let done = run(command);
+    done.assert_status(&[0]);
+    let mut sheet = csv::Reader::from_reader(done.out.as_bytes());
+    let row = sheet.records().next().unwrap().unwrap();
+    assert_eq!(row[0], format!("'{name}"));
+    assert!(!row.iter().any(|cell| cell.starts_with('=')), "{row:?}");
+    // Figures stay numbers.
+    assert!(row.iter().any(|cell| cell == "30"), "{row:?}");
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_a_report_at_once_and_leaves_what_was() {
+    // Enough for many seconds.
+    let many = HEAD.to_owned() + &rows()[HEAD.len()..].repeat(20_000);
+    let folder = folder(&[("r.csv", &many), ("out", "")]);
+    let dir = folder.path();
+    let args = ["report", "r.csv", "--format", "parquet", "--output", "out"];
+    let mut child = queuescope(&args).current_dir(dir).spawn().unwrap();
+    until("a draft", || std::fs::read_dir(dir).unwrap().count() == 3).await;
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(std::fs::read(dir.join("out")).unwrap(), b"");
+    let left = std::fs::read_dir(dir).unwrap().count();
+    assert_eq!(left, 2, "no draft is left");
 }

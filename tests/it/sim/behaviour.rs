@@ -1,12 +1,21 @@
-//! Time, order, aborts and ends.
+//! Time, order, aborts and ends; what the KV cache does, as clients and dashboards see it; the command line, and values out of range.
 
+use clap::{Args, Command, CommandFactory};
 use queuescope::clock::{Clock, Stamp};
 use queuescope::sim::Outcome;
+use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
-use serde_json::Value;
+use queuescope::traffic;
+use serde_json::{Value, json};
 
-use super::{asked, fast, meta, ms, on_manual_clock, sent, slow, until_load, until_served, with};
+use super::told::Told;
+use super::{
+    START, asked, fast, golden, infos, meta, metric, ms, on_manual_clock, sent, shapes, slow,
+    until_load, until_served, with,
+};
 use crate::support::http::{Connection, exchange};
+use crate::support::process::{Done, queuescope, run};
+use crate::support::recordings::named;
 use crate::support::wire::until_async;
 
 const STREAM_OF_3: &str =
@@ -130,4 +139,157 @@ async fn a_shutdown_cuts_streams_and_neither_a_wrong_abort_nor_a_flush_does() {
     assert_eq!(sim.served()[0].outcome, Outcome::Aborted);
     let is_closed = async || tokio::net::TcpStream::connect(addr).await.is_err();
     until_async("nobody listens", is_closed).await;
+}
+
+async fn generate(sim: &Sim, text: &str) -> Value {
+    let body = json!({"text": text, "sampling_params": {"max_new_tokens": 2}}).to_string();
+    let reply = exchange(sim.addr(), "POST", "/generate", body.as_bytes()).await;
+    reply.json()["meta_info"].take()
+}
+
+#[tokio::test]
+async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
+    let config = with(fast(), |config| config.profile.disable_radix_cache = false);
+    let sim = Sim::start(config, Clock::system()).unwrap();
+    let first = generate(&sim, "you are kind and brief what is a queue").await;
+    assert_eq!(first["cached_tokens"], 0);
+    assert_eq!(first["cached_tokens_details"], Value::Null);
+    // A chat's messages are one text.
+    let chat = json!({
+        "messages": [
+            {"role": "system", "content": "you are kind and brief"},
+            {"role": "user", "content": "what is a queue"},
+            {"role": "assistant", "content": "the quick"},
+            {"role": "user", "content": "and why"},
+        ],
+        "max_tokens": 2,
+        "return_meta_info": true,
+    })
+    .to_string();
+    let reply = exchange(sim.addr(), "POST", "/v1/chat/completions", chat.as_bytes());
+    let reply = reply.await.json();
+    let second = &reply["choices"][0]["meta_info"];
+    let details = json!({"device": 9, "host": 0});
+    assert_eq!(second["cached_tokens_details"], details);
+    assert_eq!(second["prompt_tokens"], 13);
+    assert_eq!(second["cached_tokens"], 9);
+    assert!((metric(&sim, "cache_hit_rate").await - 9.0 / 13.0).abs() < 1e-9);
+    assert_eq!(metric(&sim, "kv_evictable_tokens").await, 13.0);
+
+    let flushed = exchange(sim.addr(), "POST", "/flush_cache", b"").await;
+    assert_eq!(flushed.status(), 200);
+    assert_eq!(metric(&sim, "kv_evictable_tokens").await, 0.0);
+    let again = generate(&sim, "you are kind and brief what is a queue").await;
+    assert_eq!(again["cached_tokens"], 0);
+}
+
+#[tokio::test]
+async fn a_retraction_is_told_as_recorded() {
+    // Two requests want more than there is room for.
+    let config = with(slow(), |config| {
+        config.profile.max_running_requests = 2;
+        config.profile.max_total_tokens = 60;
+        config.profile.schedule_conservativeness = 0.01;
+    });
+    let (clock, manual) = Clock::manual(START);
+    let it = Told::with(config, clock).await;
+    let sim = &it.sim;
+    let body = golden::generate("retract-1", 40, true);
+    let mut clients = Vec::new();
+    for (place, number) in (1..=2).enumerate() {
+        let parent = golden::parent_of(number);
+        clients.push(sent(sim, "/generate", &[&parent], &body, (1, place)).await);
+    }
+    manual.set(ms(300));
+    until_load(sim.addr(), 1, 1).await;
+    manual.set(ms(10_000));
+    clients[0].response().await.unwrap();
+    let response = clients[1].response().await.unwrap();
+    let recorded = String::from_utf8(named("retract/07").body()).unwrap();
+    assert_eq!(shapes(&response.text()), shapes(&recorded));
+    let told = infos(&response);
+    let again = told.iter().position(|one| one["num_retractions"] == 1);
+    let again = again.unwrap();
+    let (before, at, after) = (&told[again - 1], &told[again], &told[again + 1]);
+    // One event more than tokens: the retraction repeats what was there.
+    assert_eq!(told.len(), 41);
+    assert_eq!(told[40]["completion_tokens"], 40);
+    for key in ["completion_tokens", "queue_time"] {
+        assert_eq!(before[key], at[key], "{key}");
+    }
+    let waited = |one: &Value| one["queue_time"].as_f64().unwrap();
+    assert!(waited(after) > waited(at) + 0.1, "{at} {after}");
+    for key in ["forward_entry_time", "prefill_finished_time"] {
+        assert!(told.iter().all(|one| one[key] == told[0][key]), "{key}");
+    }
+    // The first did not wait.
+    let sum = metric(sim, "queue_time_seconds_sum").await;
+    assert!((sum - waited(&told[40])).abs() < 1e-6, "{sum}");
+    until_served(sim, 2).await;
+    golden::same_told("retraction.txt", &it, 2).await;
+}
+
+#[test]
+fn values_out_of_range_name_their_flag_and_what_would_be_right() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for [flag, value] in [
+        ["--prefill-tokens-per-s", "-5"],
+        ["--prefill-tokens-per-s", "0"],
+        ["--decode-step-ms", "-1"],
+        ["--decode-step-ms", "NaN"],
+        ["--decode-step-per-seq-ms", "-0.5"],
+        ["--tokenize-ms", "-1"],
+        ["--clock-skew-s", "inf"],
+        ["--max-running-requests", "0"],
+        ["--max-queued-requests", "0"],
+        ["--max-total-tokens", "2"],
+        ["--chunked-prefill-size", "-2"],
+        ["--context-length", "1"],
+        ["--otlp-traces-endpoint", "localhost"],
+        ["--gpu-share", "0"],
+        ["--port", "70000"],
+        ["--port", &port],
+        ["--disaggregation-bootstrap-port", &port],
+        ["--host", "no.such.host.invalid"],
+        ["--export-metrics-to-file-dir", "/dev/null/log"],
+    ] {
+        let more: &[&str] = match flag {
+            "--port" => &[],
+            "--disaggregation-bootstrap-port" => {
+                &["--port", "0", "--disaggregation-mode", "prefill"]
+            }
+            "--export-metrics-to-file-dir" => &["--port", "0", "--export-metrics-to-file"],
+            _ => &["--port", "0"],
+        };
+        let Done { code, err, .. } = run(queuescope(&[&["sim", flag, value], more].concat()));
+        let is_taken = value == port;
+        assert_eq!(code, Some(if is_taken { 1 } else { 2 }), "{flag}: {err}");
+        let line = err.lines().next().unwrap();
+        let is_told = line.starts_with("error: ") && line.contains(flag) && line.contains(value);
+        assert!(is_told && !err.contains("panicked"), "{err}");
+        assert!(!is_taken || err.lines().count() == 1, "{err}");
+    }
+}
+
+#[test]
+fn every_flag_of_a_time_a_rate_or_a_share_takes_the_same_units() {
+    let sim = Config::augment_args(Command::new("sim"));
+    let mut tried = 0;
+    for command in [traffic::Args::command(), sim] {
+        for flag in command.get_arguments() {
+            let name = flag.get_value_names().map_or("", |names| &names[0]);
+            let value = match name {
+                "SECONDS" | "S" | "MS" | "US" | "NS" => "20ms",
+                "RATE" => "480/min",
+                "SHARE" => "20%",
+                _ => continue,
+            };
+            let line = ["x", &format!("--{}", flag.get_long().unwrap()), value];
+            let read = command.clone().try_get_matches_from(line);
+            assert!(read.is_ok(), "{line:?}: {}", read.unwrap_err());
+            tried += 1;
+        }
+    }
+    assert!(tried > 20, "{tried}");
 }

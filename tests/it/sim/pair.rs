@@ -5,7 +5,7 @@ use queuescope::sim::config::Config;
 use queuescope::sim::disaggregation::Mode;
 use serde_json::{Value, json};
 
-use super::shape::shapes;
+use super::shapes;
 use super::told::{Told, above, kind_of_name};
 use super::{fast, infos, metric, with};
 use crate::support::assert_says;

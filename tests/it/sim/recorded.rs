@@ -5,7 +5,7 @@ use queuescope::sim::server::Sim;
 
 use serde_json::Value;
 
-use super::shape::shapes;
+use super::shapes;
 use super::{asked, fast, on_manual_clock, sent, slow, with};
 use crate::support::http::exchange;
 use crate::support::recordings::{Recording, named};

@@ -13,7 +13,7 @@ use queuescope::sim::config::{Config, Telemetry};
 use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
-use super::shape::shape;
+use super::shape;
 use super::{START, fast, ms, sent, slow, until_load};
 use crate::support::collector::{Collector, Mood, hex};
 use crate::support::http::Connection;

@@ -1,10 +1,15 @@
-//! Data sets and traces as a user asks for them: what is sent, when, and what the files of the run say.
+//! Data sets and traces as a user asks for them: what is sent, when, and what the files of the run say. Of conversations each turn is sent
+//! with the replies before it, when they have ended and been thought about.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+
+use queuescope::error::USAGE;
+use serde_json::json;
 
 use super::*;
 use crate::support::assert_says;
+use crate::support::upstream::DONE;
 
 /// A file of `tests/data/datasets`, all of which are synthetic.
 pub fn file(name: &str) -> PathBuf {
@@ -94,4 +99,137 @@ async fn sharegpt_is_taken_from_the_cache_or_told_how_to_get_there() {
     for seen in &seen {
         assert_says(&body(seen)["text"].to_string(), "synthetic: ");
     }
+}
+
+const TALK: &str = "--dataset-name conversations --turns 3 --think-time-s 0.03 --num-prompts 5 \
+                    --request-rate 100 --follow-up-len 4 --random-output-len 6 --request-id-prefix talk";
+
+/// What the API of a request answers with this text.
+fn answer(seen: &Seen, text: &str) -> Vec<Step> {
+    let is_stream = body(seen)["stream"] == true;
+    let mut answer = match seen.head.split(' ').nth(1).unwrap() {
+        "/generate" => json!({"text": text}),
+        "/v1/completions" => json!({"choices": [{"text": text}]}),
+        _ if is_stream => json!({"choices": [{"delta": {"content": text}}]}),
+        _ => json!({"choices": [{"message": {"content": text}}]}),
+    };
+    answer["meta_info"] =
+        json!({"id": "e", "completion_tokens": 4, "finish_reason": {"type": "stop"}});
+    if !is_stream {
+        return vec![Step::Send(wire::json_response(&answer.to_string()))];
+    }
+    let events = format!("data: {answer}\n\n{DONE}");
+    let pieces = [wire::stream_head(), wire::chunk(events), wire::chunk("")];
+    pieces.map(Step::Send).into()
+}
+
+fn id(seen: &Seen) -> usize {
+    place(&seen.header("x-request-id").unwrap())
+}
+
+#[tokio::test]
+async fn a_turn_holds_the_replies_before_it_and_waits_for_them_whatever_the_api() {
+    let reply = |place: usize| format!(" this is my reply {place}");
+    let server = Upstream::start(move |_, seen| answer(seen, &reply(id(seen)))).await;
+    for (api, prompt, tokens) in [
+        ("sglang", "text", "/sampling_params/max_new_tokens"),
+        ("sglang-oai", "prompt", "/max_tokens"),
+        ("sglang-oai-chat", "messages", "/max_tokens"),
+    ] {
+        for more in ["", " --disable-stream"] {
+            let before = server.seen().len();
+            let line = format!("--backend {api} --model m --random-range-ratio 0.3 {TALK}{more}");
+            let plan = plan(server.addr, &flags(&line));
+            let run = drive(plan.clone()).await.unwrap();
+            assert_eq!(outcomes(&run), [Outcome::Ok; 15], "{line}");
+            let seen = server.seen();
+            let sent = seen[before..].iter().map(|seen| (id(seen), body(seen)));
+            let sent = BTreeMap::from_iter(sent);
+            assert!(sent.keys().copied().eq(0..15), "each place once");
+            let rows = run.rows.iter().map(|row| (place(row.request_id()), row));
+            let rows = BTreeMap::from_iter(rows);
+            for place in (0..15).filter(|place| place % 3 > 0) {
+                let next = plan.follow_up(place as u64 / 3, place % 3).unwrap();
+                let mut expected = sent[&(place - 1)].clone();
+                *expected.pointer_mut(tokens).unwrap() = json!(next.output_length);
+                let (said, text) = (reply(place - 1), &next.text);
+                match &mut expected[prompt] {
+                    Value::String(before) => *before += &format!("{said}\n\n{text}"),
+                    messages => messages.as_array_mut().unwrap().extend([
+                        json!({"role": "assistant", "content": said}),
+                        json!({"role": "user", "content": text}),
+                    ]),
+                }
+                assert_eq!(sent[&place], expected, "{line}");
+                // Due when the reply had ended and the think time had passed, and not sent before that.
+                let due = at(rows[&place], Moment::Scheduled);
+                let ended = at(rows[&(place - 1)], Moment::Finish);
+                let waited = due.nanos_since(ended);
+                assert!(waited >= next.think_ns, "{place}: {waited} ns");
+                assert!(at(rows[&place], Moment::Sent) >= due);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_goes_wrong_ends_its_conversation_and_the_rest_is_counted() {
+    // Of places 0, 4 and 8: the first turn of one conversation, the second of another, the last of a third.
+    let server = Upstream::start(|_, seen| match id(seen) {
+        0 | 4 | 8 => vec![Step::Send(BROKEN.to_vec())],
+        _ => answer(seen, " fine"),
+    })
+    .await;
+    let line = format!("--random-input-len 8 --max-concurrency 2 --disable-stream {TALK}");
+    let (done, summary, folder) = ran(server.addr, &line).await;
+    done.assert_ran();
+    let keys = ["requests", "completed", "scheduled"];
+    assert_eq!(counts(&summary, keys), [12, 9, 15]);
+    let told = "3 of 15 scheduled requests were never sent or have no row";
+    assert_says(&done.out, told);
+    assert_says(&done.err, "15 requests, ids from ");
+    // The rate asked for is one of conversations.
+    assert_says(&done.out, " conversations (schedule ");
+    // All turns stand in the schedule; only of the first ones is it known when.
+    let schedule = read(folder.path(), "schedule.csv");
+    let rows = schedule.lines().skip(1);
+    let due: Vec<bool> = rows.map(|row| row.split(',').nth(1) != Some("")).collect();
+    assert_eq!(due, [true, false, false].repeat(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
+    let server = Upstream::start(|_, seen| answer(seen, " fine")).await;
+    let root = tempfile::tempdir().unwrap();
+    // Three conversations of three turns: one begins at once, the others much later.
+    let line = "--dataset-name conversations --turns 3 --think-time-s 3000 --num-prompts 3 \
+                --arrival constant --rate-curve 0:10,0.05:10,0.05:0.001 --follow-up-len 4 --random-output-len 6 --disable-stream";
+    let child = command(server.addr, root.path(), line).spawn().unwrap();
+    until("one arrived", || server.seen().len() == 1).await;
+    signal(&child, Signal::SIGTERM);
+    let done = ended(child).await;
+    done.assert_status(&[143]);
+    let summary = summary(root.path(), &done);
+    let keys = ["requests", "completed", "scheduled"];
+    assert_eq!(counts(&summary, keys), [1, 1, 9], "{done:?}");
+    let unsent = "8 of 9 scheduled requests were never sent or have no row";
+    assert_says(&done.out, unsent);
+}
+
+#[tokio::test]
+async fn shards_begin_at_the_moment_that_all_are_told() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let clock = Clock::system();
+    let line = flags("--request-rate 100 --num-prompts 10 --shard 1/2");
+    let mut plan = plan(server.addr, &line);
+    let start = clock.now().plus_seconds(1.5);
+    plan.args.start_at = Some(start);
+    let run = drive(plan.clone()).await.unwrap();
+    assert_eq!(run.started, start);
+    let places = run.rows.iter().map(|row| place(row.request_id()));
+    assert_eq!(Vec::from_iter(places), [1, 3, 5, 7, 9]);
+    assert!(run.rows.iter().all(|row| at(row, Moment::Sent) >= start));
+    let late = drive(plan).await.unwrap_err();
+    assert_eq!(late.code, USAGE);
+    assert_says(&late.to_string(), "name a later moment");
 }

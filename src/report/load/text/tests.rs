@@ -98,7 +98,7 @@ fn intervals_take_requests_of_all_servers_in_the_order_of_arrival() {
     let totals: Vec<f64> = (0..600).map(total).collect();
     let mut sorted = totals.clone();
     sorted.sort_unstable_by(f64::total_cmp);
-    let wanted = crate::stats::interval::intervals(&totals, &sorted);
+    let wanted = crate::stats::confidence::intervals(&totals, &sorted);
     let (low, high) = wanted[2].1.unwrap();
     let p95 = &json["latency"]["total_latency"]["ci95"]["p95"];
     assert_figures(p95, [("/0", low), ("/1", high)]);
