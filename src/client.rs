@@ -7,8 +7,6 @@ pub mod http1;
 pub mod http2;
 pub mod limits;
 pub mod listener;
-pub mod phase;
 pub mod shortage;
 pub mod socket;
 pub mod takeover;
-pub mod tls;

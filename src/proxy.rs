@@ -13,5 +13,4 @@ pub mod identity;
 pub mod join;
 pub mod legs;
 pub mod request;
-pub mod service;
 pub mod shared;

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::error_response::Refusal;
 use super::exchange::MAX_UNSENT_BYTES;
 use super::limits::Limits;
-use super::phase::Phase;
+use super::listener::Phase;
 
 /// A client's connection.
 pub type Connection = h2::server::Connection<Stream, Bytes>;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use pingora::http::ResponseHeader;
 
-use crate::client::phase::Phase;
+use crate::client::listener::Phase;
 use crate::clock::Stamp;
 use crate::request::headers::labels;
 use crate::request::{

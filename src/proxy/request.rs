@@ -28,8 +28,7 @@ use super::context::Context;
 use super::failure::{self, Failure};
 use super::heads;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
-use super::service::Service;
-use super::shared::{Role, Shared};
+use super::shared::{Role, Service, Shared};
 
 use self::relay::Response;
 use self::upload::Upload;
@@ -130,7 +129,7 @@ impl<'a> Request<'a> {
             id,
             has_made_id,
             sends_stamps: *role == Role::Front && may_have_stamps(shared, client),
-            keeps_alive: client.session.get_keepalive().is_some() && !service.listener.is_closing(),
+            keeps_alive: client.session.get_keepalive().is_some() && !service.is_closing(),
             fault: None,
             upload: Upload::default(),
             response: Response::of(head),

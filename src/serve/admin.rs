@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::client::phase::Phase;
+use crate::client::listener::Phase;
 use crate::client::shortage;
 use crate::clock::NANOS;
 use crate::fault::Fault;

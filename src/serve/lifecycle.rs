@@ -11,8 +11,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::client::listener::ListenSocket;
-use crate::client::phase::Phase;
+use crate::client::listener::{ListenSocket, Phase};
 use crate::client::shortage;
 use crate::client::takeover::{self, Inherited, Successor};
 use crate::clock::{Clock, NANOS, Stamp};

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
-use crate::proxy::shared::{Role, ServerRole};
+use crate::proxy::shared::Role;
 use crate::request::{
-    Attempt, FailedAttempt, MAX_FAILED, Moment, Outcome, ParentSpan, Sending, SpanId,
+    Attempt, FailedAttempt, MAX_FAILED, Moment, Outcome, ParentSpan, Sending, ServerRole, SpanId,
 };
 use crate::telemetry::prometheus::RequestPhase;
 use crate::upstream::Address;

@@ -2,10 +2,10 @@
 
 use crate::clock::Stamp;
 use crate::proxy::join::RequestAttempts;
-use crate::proxy::shared::{Role, ServerRole};
+use crate::proxy::shared::Role;
 use crate::request::{
-    BodyTiming, ClockOf, End, Moment, Observer, Outcome, Row, Stamps, append_lost_server,
-    failed_text, name_engine_clock, relate_engine, relate_process,
+    BodyTiming, ClockOf, End, Moment, Observer, Outcome, Row, ServerRole, Stamps,
+    append_lost_server, failed_text, name_engine_clock, relate_engine, relate_process,
 };
 
 use super::{Context, outcome_of};

@@ -319,7 +319,7 @@ impl Request<'_> {
                 }
                 if is_final {
                     self.response.has_begun = true;
-                    let closes = self.service.listener.is_closing() || self.response.ends_by_close;
+                    let closes = self.service.is_closing() || self.response.ends_by_close;
                     // Set again: Pingora turns keep-alive off at a `100 Continue`.
                     let keeps = self.keeps_alive && !closes;
                     client

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use queuescope::proxy::shared::UpstreamKind;
+use queuescope::request::UpstreamKind;
 use queuescope::telemetry::otlp::settings::Protocol;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::proxy::Front;
-use queuescope::proxy::shared::UpstreamKind;
+use queuescope::request::UpstreamKind;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_front_says_when_it_sent_and_to_whom_as_far_as_it_knows() {
