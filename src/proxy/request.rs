@@ -19,8 +19,7 @@ use crate::client::limits::Limits;
 use crate::client::shortage;
 use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
-use crate::fault::Kind;
-use crate::fault::registry::Injected;
+use crate::fault::{Injected, Kind};
 use crate::request::{End, Endpoint, FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER};
 use crate::upstream::{Chosen, Upstreams};
 

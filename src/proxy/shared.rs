@@ -16,7 +16,7 @@ use crate::client::listener::{Phase, Tls};
 use crate::clock::{Clock, Stamp};
 use crate::config::proxy::Config;
 use crate::engine::Engine;
-use crate::fault::registry::Faults;
+use crate::fault::Faults;
 use crate::offset::OffsetTable;
 use crate::request::{Roles, Row, ServerRole, UpstreamKind};
 use crate::secret::Secret;

@@ -28,8 +28,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::client::listener::Phase;
 use crate::client::shortage;
 use crate::clock::NANOS;
-use crate::fault::Fault;
-use crate::fault::registry::Faults;
+use crate::fault::{Fault, Faults};
 use crate::secret::Secret;
 use crate::terminal::escaped_in_json;
 

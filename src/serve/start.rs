@@ -16,7 +16,7 @@ use crate::config::check::Credentials;
 use crate::config::proxy::Config;
 use crate::engine::Engine;
 use crate::engine::joiner::JoinOutput;
-use crate::fault::registry::Faults;
+use crate::fault::Faults;
 use crate::keys::values::Whole;
 use crate::offset::OffsetTable;
 use crate::proxy::connection;
