@@ -1,28 +1,33 @@
 //! The upstreams of a listener: which gets the next request, which are out, and how Pingora connects to them.
 
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
+use pingora::protocols::tls::CaType;
+use pingora::tls::CertificateDer;
 use pingora::upstreams::peer::{HttpPeer, Peer};
+use pingora::utils::tls::WrappedX509;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use tokio::net::TcpSocket;
 use tokio::sync::Semaphore;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::client::socket::limit_unsent;
 use crate::keys::keys;
 use crate::keys::values::{self, Seconds, Whole};
 use crate::telemetry::prometheus::{ChosenBy, Metrics};
+use crate::trust::Roots;
 
 pub mod address;
 mod health;
 pub mod idle;
 pub mod policy;
-mod prefixes;
-pub mod trust;
 
 #[cfg(test)]
 mod tests;
@@ -30,10 +35,8 @@ mod tests;
 pub use address::Address;
 pub use health::{Resolver, Upstream, system_resolver};
 pub use policy::Policy;
-pub use trust::Trust;
 
-use policy::{Candidate, Chooser};
-use prefixes::Prefixes;
+use policy::{Candidate, Chooser, Prefixes};
 
 keys! {
 /// The settings of a listener's upstreams.
@@ -87,6 +90,16 @@ pub struct Upstreams {
     /// One permit for each of `max_concurrent_requests`, first come first served; `None` without a limit.
     pub slots: Option<Arc<Semaphore>>,
     choosing: Mutex<Choosing>,
+}
+
+/// The root certificates for upstreams. Pingora would read them itself, once at the start, and panic if it cannot. Given with each
+/// connection, we check them, and a reload can change them.
+#[derive(Clone)]
+pub struct Trust {
+    /// As Pingora's options have them.
+    roots: Arc<CaType>,
+    /// A hash of the roots: a connection that other roots verified is not used.
+    key: u64,
 }
 
 #[derive(Debug)]
@@ -240,9 +253,9 @@ impl Upstreams {
     }
 
     fn peer(&self, address: &Address, at: SocketAddr) -> Arc<HttpPeer> {
-        let is_tls = address.is_tls();
+        let is_tls = address.is_tls;
         // Never an empty name with TLS: Pingora would verify nothing.
-        let mut peer = HttpPeer::new(at, is_tls, address.host().to_owned());
+        let mut peer = HttpPeer::new(at, is_tls, address.host.clone());
         let options = &mut peer.options;
         let rules = &self.rules;
         options.connection_timeout = Some(rules.upstream_connect_timeout_s.get());
@@ -279,4 +292,51 @@ impl Drop for Chosen {
     fn drop(&mut self) {
         self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
     }
+}
+
+impl Trust {
+    /// Reads the certificates of a PEM file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, with a hint.
+    pub fn from_file(path: &Path) -> Result<Trust, String> {
+        let trust = Trust::of(&Roots::file(path)?);
+        let hint = "has no certificate that Pingora can read; give another of the same CA";
+        let is_usable = !trust.roots.is_empty();
+        is_usable.then_some(trust).ok_or_else(|| hint.to_owned())
+    }
+
+    /// Reads the system's roots; unusable ones are left out.
+    ///
+    /// # Errors
+    /// The system has none.
+    pub fn system() -> Result<Trust, String> {
+        let roots = Roots::system();
+        let roots =
+            roots.map_err(|problem| format!("is needed for an https:// upstream, as {problem}"))?;
+        Ok(Trust::of(&roots))
+    }
+
+    /// Parses them for Pingora; those that it cannot read are left out.
+    fn of(roots: &Roots) -> Trust {
+        let mut hasher = DefaultHasher::new();
+        roots.certificates().hash(&mut hasher);
+        Trust {
+            roots: roots.certificates().iter().filter_map(parsed).collect(),
+            key: hasher.finish(),
+        }
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Trust({} roots)", self.roots.len())
+    }
+}
+
+fn parsed(certificate: &CertificateDer<'_>) -> Option<WrappedX509> {
+    let parsed = WrappedX509::try_new(certificate.to_vec(), |raw| {
+        X509Certificate::from_der(raw).map(|(_, parsed)| parsed)
+    });
+    parsed.ok()
 }

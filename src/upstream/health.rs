@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::telemetry::upstreams::UpstreamFigures;
 
 use super::address::Address;
-use super::prefixes::Prefixes;
+use super::policy::Prefixes;
 
 /// Looks up host and port; may block.
 pub type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
@@ -48,7 +48,7 @@ impl Upstream {
     /// There is none, and why.
     pub(super) fn resolve(address: &Address, resolver: Resolver) -> Result<Upstream, String> {
         let name = address.name();
-        let found = resolver(address.host(), address.port());
+        let found = resolver(&address.host, address.port);
         let found = found.map_err(|error| format!("{name}: {error}"))?;
         let Some(first) = found.first() else {
             return Err(format!("{name}: no address found"));
@@ -104,7 +104,7 @@ impl Upstream {
 
     /// Looks the name up again. If none is found, or a known address took a connection meanwhile, nothing changes. Blocks.
     pub(super) fn look_up_again(&self) {
-        let (host, port) = (self.address.host(), self.address.port());
+        let (host, port) = (&self.address.host, self.address.port);
         let found = (self.resolver)(host, port).unwrap_or_default();
         let mut all = self.addresses.lock();
         if !found.is_empty() && self.counts.is_out.load(Relaxed) {
