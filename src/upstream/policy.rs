@@ -1,4 +1,5 @@
-//! Which upstream gets the next request, by the requests in flight and by what it has had of the prompt. Pure: randomness is passed in.
+//! Which upstream gets the next request, by the requests in flight and by what each has had of the prompt. Pure: randomness is
+//! passed in.
 
 use std::collections::HashSet;
 
