@@ -19,9 +19,8 @@ use tokio::time::timeout;
 
 use crate::clock::Clock;
 
-use super::error_response::Refusal;
 use super::exchange::Exchange;
-use super::limits::Limits;
+use super::limits::{Limits, Refusal};
 use super::listener::Phase;
 use super::socket::Socket;
 

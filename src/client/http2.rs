@@ -12,9 +12,8 @@ use pingora::protocols::http::v2::server::{
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::error_response::Refusal;
 use super::exchange::MAX_UNSENT_BYTES;
-use super::limits::Limits;
+use super::limits::{Limits, Refusal};
 use super::listener::Phase;
 
 /// A client's connection.

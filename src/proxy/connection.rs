@@ -10,11 +10,10 @@ use pingora::protocols::Stream;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::client::error_response::Refusal;
 use crate::client::exchange::Exchange;
 use crate::client::http1::{self, Head};
 use crate::client::http2;
-use crate::client::limits::Limits;
+use crate::client::limits::{Limits, Refusal};
 use crate::client::listener::{ListenSocket, Phase, Tls, tls_handshake};
 use crate::client::shortage;
 use crate::client::socket::Socket;

@@ -13,8 +13,8 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
-use crate::client::error_response::Refusal;
 use crate::client::exchange::{Exchange, NotWritten, Part};
+use crate::client::limits::Refusal;
 use crate::clock::Stamp;
 use crate::fault::Kind;
 use crate::proxy::failure::Failure;

@@ -7,8 +7,8 @@ use http::header::EXPECT;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::{Error, ErrorType};
 
-use crate::client::error_response::Refusal;
 use crate::client::exchange::Exchange;
+use crate::client::limits::Refusal;
 use crate::proxy::failure::Failure;
 use crate::request::prompt_blocks;
 
