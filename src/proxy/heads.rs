@@ -10,7 +10,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::authority::raw_target_authority;
 use pingora::{Error, ErrorType};
 
-use crate::client::error_response::Refusal;
+use crate::client::limits::Refusal;
 use crate::request::{FRONT_HEADER, HOP_HEADER, OUTCOME_HEADER};
 
 use super::identity;
@@ -147,7 +147,7 @@ fn connection_names(headers: &HeaderMap) -> Result<Vec<HeaderName>, Refusal> {
     let mut names = Vec::new();
     for token in tokens(headers) {
         let name = HeaderName::from_bytes(token).ok();
-        let name = name.filter(|name| is_token(token) && !PROTECTED.contains(&name.as_str()));
+        let name = name.filter(|name| !PROTECTED.contains(&name.as_str()));
         names.push(name.ok_or(Refusal::BrokenHead)?);
     }
     if names.len() > MAX_NAMES {
@@ -162,12 +162,6 @@ fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let tokens = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     let tokens = tokens.map(<[u8]>::trim_ascii);
     tokens.filter(|token| !token.is_empty())
-}
-
-/// Whether this is a token of RFC 9110, section 5.6.2.
-fn is_token(token: &[u8]) -> bool {
-    let is_tchar = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    token.iter().all(is_tchar)
 }
 
 /// Returns the value of a `Content-Length` that is repeated, in one field or several; `None` if it is not. Pingora has refused
