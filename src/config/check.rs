@@ -124,7 +124,11 @@ impl Config {
             return Trust::from_file(path).map(Some);
         }
         let servers = self.workers.iter().map(|worker| &worker.upstream);
-        let is_needed = self.upstream.iter().chain(servers).any(Address::is_tls);
+        let is_needed = self
+            .upstream
+            .iter()
+            .chain(servers)
+            .any(|address| address.is_tls);
         is_needed.then(Trust::system).transpose()
     }
 

@@ -1,13 +1,13 @@
-//! Why a request failed: the response to its client and what its record says, in one table.
+//! Why a request failed: the response to its client and what its record says, in one table; and what the log says.
 
 use std::borrow::Cow;
 
 use pingora::{Error, ErrorType};
 
-use crate::client::error_response::{ErrorResponse, Refusal};
-use crate::request::{
-    End, Outcome, Outcome::ClientError, Outcome::ProxyError, Outcome::Rejected, Outcome::Timeout,
-    Outcome::UpstreamDied,
+use crate::client::limits::{ErrorResponse, Refusal};
+use crate::request::End;
+use crate::request::Outcome::{
+    self, ClientError, ProxyError, Rejected, ServerError, Timeout, UpstreamDied,
 };
 
 /// Why a request did not come to its end.
@@ -110,4 +110,18 @@ pub fn of_connection(error: &Error) -> (u16, Outcome, &'static str) {
         etype if INVALID.contains(&etype.as_str()) => (502, UpstreamDied, "not valid HTTP/1.1"),
         _ => (502, UpstreamDied, "connection broke"),
     }
+}
+
+/// Logs that a request failed, with its trace: at level info if a server or the proxy failed, else at debug.
+pub fn log(path: &str, outcome: Outcome, error: &str, id: &str, trace: Option<&str>) {
+    let level = match outcome {
+        ServerError | UpstreamDied | Timeout | ProxyError => log::Level::Info,
+        _ => log::Level::Debug,
+    };
+    log::log!(
+        level,
+        "{path:.200} failed: {}: {error}; request {id:?}; trace_id={}",
+        outcome.name(),
+        trace.unwrap_or("none"),
+    );
 }

@@ -13,9 +13,8 @@ use pingora::upstreams::peer::Peer;
 use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
-use crate::client::error_response::{ErrorResponse, Refusal};
 use crate::client::exchange::Exchange;
-use crate::client::limits::Limits;
+use crate::client::limits::{ErrorResponse, Limits, Refusal};
 use crate::client::shortage;
 use crate::clock::Stamp;
 use crate::config::proxy::StampsPolicy;
@@ -72,6 +71,14 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         return client.finish().await;
     };
     let (response, end) = failure.response_and_end(&request.context.upstream);
+    if request.endpoint.is_none()
+        && let End::Failed(outcome, reason) = &end
+    {
+        // It has no row, which would be logged.
+        let (path, id) = (client.head().uri.path(), request.id.as_deref());
+        let trace = request.context.trace.map(|trace| trace.id_text());
+        failure::log(path, *outcome, reason, id.unwrap_or(""), trace.as_deref());
+    }
     if !request.response.has_begun {
         request.read_room(&mut client).await;
         if let Some(response) = response {
