@@ -5,8 +5,8 @@ use crate::proxy::failure;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::Role;
 use crate::request::{
-    BodyTiming, ClockOf, End, Moment, Observer, Outcome, Row, ServerRole, Stamps,
-    append_lost_server, failed_text, name_engine_clock, relate_engine, relate_process,
+    BodyTiming, ClockOf, End, Moment, Observer, Row, ServerRole, Stamps, append_lost_server,
+    failed_text, name_engine_clock, relate_engine, relate_process,
 };
 
 use super::{Context, outcome_of};
